@@ -1,0 +1,3 @@
+//! The thin binary `node-agent`.
+
+fn main() {}

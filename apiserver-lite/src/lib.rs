@@ -1,0 +1,8 @@
+//! A compact Kubernetes API server: one generic path from bytes to store and back for every resource, with the
+//! controllers and the scheduler that a small cluster needs.
+
+pub mod request;
+pub mod resource;
+pub mod server;
+pub mod status;
+pub mod store;

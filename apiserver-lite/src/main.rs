@@ -1,0 +1,3 @@
+//! The thin binary `apiserver-lite`.
+
+fn main() {}

@@ -1,0 +1,118 @@
+//! What the server knows of each resource: its names, scope, verbs, subresources and schema.
+//!
+//! Built-in resources and custom resources are the same [`Resource`]; handlers take an `Arc<Resource>` and never ask
+//! which of the two it is, except through its data.
+
+use std::sync::Arc;
+
+use proto::schema::{StructId, TypeSet};
+
+use crate::store::ResourceId;
+
+/// A small set of named flags in declaration order.
+macro_rules! bitset {
+    ($(#[$doc:meta])* pub struct $name:ident: $int:ty { $($flag:ident = $text:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct $name($int);
+
+        impl $name {
+            bitset!(@flags 0, $int, $($flag)*);
+            const NAMES: &'static [&'static str] = &[$($text),*];
+
+            pub const fn contains(self, other: Self) -> bool {
+                self.0 & other.0 == other.0
+            }
+
+            #[must_use]
+            pub const fn union(self, other: Self) -> Self {
+                $name(self.0 | other.0)
+            }
+
+            pub fn names(self) -> impl Iterator<Item = &'static str> {
+                Self::NAMES.iter().enumerate().filter(move |(i, _)| self.0 & (1 << i) != 0).map(|(_, n)| *n)
+            }
+        }
+    };
+    (@flags $at:expr, $int:ty, $flag:ident $($rest:ident)*) => {
+        pub const $flag: Self = Self((1 as $int) << $at);
+        bitset!(@flags $at + 1, $int, $($rest)*);
+    };
+    (@flags $at:expr, $int:ty,) => {};
+}
+
+#[derive(Debug)]
+pub struct Resource {
+    pub group: Box<str>,
+    pub version: Box<str>,
+    /// Lower-case plural, as in paths.
+    pub plural: Box<str>,
+    pub singular: Box<str>,
+    pub kind: Box<str>,
+    /// Kind of a list, such as `PodList`.
+    pub list_kind: Box<str>,
+    pub namespaced: bool,
+    pub short_names: Vec<Box<str>>,
+    pub categories: Vec<Box<str>>,
+    pub verbs: Verbs,
+    pub subresources: Vec<Subresource>,
+    pub schema: Schema,
+    /// Where objects are stored; versions of one resource, and `events` of both its groups, share it.
+    pub storage: ResourceId,
+    /// `group/version` of the objects at rest in `storage`.
+    pub storage_version: Box<str>,
+    /// Made from a CustomResourceDefinition: objects are unstructured, JSON keys sorted.
+    pub custom: bool,
+}
+
+/// A struct in a type set; custom resources bring a set of their own.
+#[derive(Debug, Clone)]
+pub struct Schema {
+    pub set: SchemaSet,
+    pub id: StructId,
+}
+
+#[derive(Debug, Clone)]
+pub enum SchemaSet {
+    BuiltIn,
+    Custom(Arc<TypeSet>),
+}
+
+impl Schema {
+    pub fn set(&self) -> &TypeSet {
+        match &self.set {
+            SchemaSet::BuiltIn => TypeSet::built_in(),
+            SchemaSet::Custom(set) => set,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Subresource {
+    /// Last path element: `status`, `scale`, `log`, ...
+    pub name: Box<str>,
+    /// Group, version and kind of the subresource's own objects where they differ from the resource's.
+    pub group: Box<str>,
+    pub version: Box<str>,
+    pub kind: Box<str>,
+    pub verbs: Verbs,
+}
+
+bitset! {
+    /// Verbs that a resource or subresource answers to.
+    pub struct Verbs: u16 {
+        CREATE = "create", DELETE = "delete", DELETE_COLLECTION = "deletecollection", GET = "get", LIST = "list",
+        PATCH = "patch", UPDATE = "update", WATCH = "watch",
+    }
+}
+
+impl Resource {
+    /// `v1` or `apps/v1`.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.subresources.iter().find(|s| &*s.name == name)
+    }
+}

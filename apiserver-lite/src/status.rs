@@ -1,0 +1,217 @@
+//! Errors as the API shows them: every failure of a request ends here as a `metav1.Status`.
+//!
+//! The wording follows `k8s.io/apimachinery/pkg/api/errors`, because clients match on code, reason and text.
+
+use serde_json::{Map, Value, json};
+
+pub type Result<T, E = ApiError> = std::result::Result<T, E>;
+
+/// A failed request: an HTTP code and the `Status` that explains it. Boxed, so that `Result` stays one word wide.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{}", .0.message)]
+pub struct ApiError(Box<Status>);
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Status {
+    /// HTTP status code.
+    pub code: u16,
+    /// Machine readable word such as `NotFound`; empty for none.
+    pub reason: &'static str,
+    pub message: String,
+    pub details: Option<Details>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Details {
+    pub name: String,
+    pub group: String,
+    /// The resource (`pods`) for most errors, the Kind (`Pod`) for Invalid.
+    pub kind: String,
+    pub uid: String,
+    pub causes: Vec<Cause>,
+    /// Zero for none; also sent as the `Retry-After` header.
+    pub retry_after_seconds: u32,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Cause {
+    pub reason: String,
+    pub message: String,
+    pub field: String,
+}
+
+impl ApiError {
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        ApiError(Box::new(Status { code, reason, message: message.into(), details: None }))
+    }
+
+    #[must_use]
+    pub fn with_details(mut self, details: Details) -> Self {
+        self.0.details = Some(details);
+        self
+    }
+
+    pub fn status(&self) -> &Status {
+        &self.0
+    }
+
+    pub fn code(&self) -> u16 {
+        self.0.code
+    }
+
+    pub fn reason(&self) -> &'static str {
+        self.0.reason
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        self.0.reason == "NotFound"
+    }
+
+    pub fn is_conflict(&self) -> bool {
+        self.0.reason == "Conflict"
+    }
+
+    pub fn is_already_exists(&self) -> bool {
+        self.0.reason == "AlreadyExists"
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message)
+    }
+
+    pub fn internal(message: impl std::fmt::Display) -> Self {
+        let text = message.to_string();
+        Self::new(500, "InternalError", format!("Internal error occurred: {text}"))
+            .with_details(Details { causes: vec![Cause { message: text, ..Cause::default() }], ..Details::default() })
+    }
+
+    pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
+        Self::new(404, "NotFound", format!("{} {} not found", qualified(group, resource), quote(name)))
+            .with_details(named(group, resource, name))
+    }
+
+    pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
+        Self::new(409, "AlreadyExists", format!("{} {} already exists", qualified(group, resource), quote(name)))
+            .with_details(named(group, resource, name))
+    }
+
+    pub fn conflict(group: &str, resource: &str, name: &str, why: impl std::fmt::Display) -> Self {
+        let resource_name = qualified(group, resource);
+        Self::new(409, "Conflict", format!("Operation cannot be fulfilled on {resource_name} {}: {why}", quote(name)))
+            .with_details(named(group, resource, name))
+    }
+
+    /// `why` as RBAC, NodeRestriction or an admission plugin words it.
+    pub fn forbidden(group: &str, resource: &str, name: &str, why: impl std::fmt::Display) -> Self {
+        let resource_name = qualified(group, resource);
+        let message = match (resource.is_empty(), name.is_empty()) {
+            (true, _) => format!("forbidden: {why}"),
+            (false, true) => format!("{resource_name} is forbidden: {why}"),
+            (false, false) => format!("{resource_name} {} is forbidden: {why}", quote(name)),
+        };
+        Self::new(403, "Forbidden", message).with_details(named(group, resource, name))
+    }
+
+    pub fn unauthorized() -> Self {
+        Self::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    pub fn method_not_supported(group: &str, resource: &str, verb: &str) -> Self {
+        Self::new(
+            405,
+            "MethodNotAllowed",
+            format!("{verb} is not supported on resources of kind \"{}\"", qualified(group, resource)),
+        )
+        .with_details(named(group, resource, ""))
+    }
+
+    pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
+        Self::new(429, "TooManyRequests", message).with_details(Details { retry_after_seconds, ..Details::default() })
+    }
+
+    /// A version older than the history kept.
+    pub fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, "Expired", message)
+    }
+
+    pub fn service_unavailable(message: impl Into<String>) -> Self {
+        Self::new(503, "ServiceUnavailable", message)
+    }
+
+    /// The `Status` object in the order Kubernetes writes its fields.
+    pub fn to_value(&self) -> Value {
+        let status = &*self.0;
+        let mut object = Map::new();
+        object.insert("kind".into(), json!("Status"));
+        object.insert("apiVersion".into(), json!("v1"));
+        object.insert("metadata".into(), json!({}));
+        object.insert("status".into(), json!("Failure"));
+        object.insert("message".into(), json!(status.message));
+        if !status.reason.is_empty() {
+            object.insert("reason".into(), json!(status.reason));
+        }
+        if let Some(details) = &status.details {
+            object.insert("details".into(), details.to_value());
+        }
+        object.insert("code".into(), json!(status.code));
+        Value::Object(object)
+    }
+}
+
+impl Details {
+    fn to_value(&self) -> Value {
+        let mut object = Map::new();
+        for (name, text) in [("name", &self.name), ("group", &self.group), ("kind", &self.kind), ("uid", &self.uid)] {
+            if !text.is_empty() {
+                object.insert(name.into(), json!(text));
+            }
+        }
+        if !self.causes.is_empty() {
+            object.insert("causes".into(), self.causes.iter().map(Cause::to_value).collect());
+        }
+        if self.retry_after_seconds > 0 {
+            object.insert("retryAfterSeconds".into(), json!(self.retry_after_seconds));
+        }
+        Value::Object(object)
+    }
+}
+
+impl Cause {
+    fn to_value(&self) -> Value {
+        let mut object = Map::new();
+        for (name, text) in [("reason", &self.reason), ("message", &self.message), ("field", &self.field)] {
+            if !text.is_empty() {
+                object.insert(name.into(), json!(text));
+            }
+        }
+        Value::Object(object)
+    }
+}
+
+/// `pods`, or `deployments.apps` where there is a group.
+pub fn qualified(group: &str, resource: &str) -> String {
+    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
+}
+
+/// Text in double quotes as Go's `%q` prints it.
+pub fn quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+fn named(group: &str, resource: &str, name: &str) -> Details {
+    Details { name: name.into(), group: group.into(), kind: resource.into(), ..Details::default() }
+}
