@@ -1,0 +1,217 @@
+#!/usr/bin/env bash
+# `make run`: a one-node cluster in the foreground, with everything it writes under .run/ in the checkout.
+#
+# Order: prerequisites, release binaries, a CRI runtime (its own containerd only where no socket answers), images,
+# apiserver-lite, node-agent, the first pods. Ctrl-C stops all of it again; the next run continues with the same data.
+# Environment: RUN_DIR (default .run), SECURE_PORT (6443), AGENT_PORT (10250), CRI_SOCKET (skip the search).
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+top=$(cd "$here/../.." && pwd)
+. "$here/say.sh"
+
+run=${RUN_DIR:-$top/.run}
+port=${SECURE_PORT:-6443}
+agent_port=${AGENT_PORT:-10250}
+node=${NODE_NAME:-$(hostname | tr '[:upper:]' '[:lower:]')}
+export LOGS=$run/logs
+[ "$(id -u)" = 0 ] || die 'make run starts containers and has to be root: sudo make run'
+mkdir -p "$run" "$LOGS"
+run=$(cd "$run" && pwd)
+[ ${#run} -le 70 ] || die "$run is too long for the unix sockets in it; set RUN_DIR to a shorter path"
+exec 8>"$run/lock"
+flock -n 8 || die "another make run uses $run"
+
+"$here/prerequisites.sh"
+step 'building release binaries' "$LOGS/build.log" cargo build --release --manifest-path "$top/Cargo.toml" -p apiserver-lite -p agent
+bin=${CARGO_TARGET_DIR:-$top/target}/release
+
+pids=()   # in start order; stopped in reverse
+names=()
+started_containerd=
+start() { # start NAME COMMAND...: in a process group of its own, so that Ctrl-C reaches only this script
+    local name=$1
+    shift
+    setsid "$@" >>"$LOGS/$name.log" 2>&1 </dev/null 8>&- &
+    pids+=($!)
+    names+=("$name")
+}
+stop_all() {
+    trap '' INT TERM
+    local code=$? i pid
+    printf '\n'
+    for ((i = ${#pids[@]} - 1; i >= 0; i--)); do
+        pid=${pids[i]}
+        # The agent leaves containers alone when it stops, as it must on an upgrade. Their runtime goes too here, so
+        # they are ended first.
+        [ "${names[i]}" = containerd ] && stop_containers
+        kill -TERM "$pid" 2>/dev/null || continue
+        for _ in $(seq 100); do
+            kill -0 "$pid" 2>/dev/null || break
+            sleep 0.1
+        done
+        kill -KILL "$pid" 2>/dev/null && note "${names[i]} had to be killed"
+        wait "$pid" 2>/dev/null || true
+    done
+    [ ${#pids[@]} -eq 0 ] || ok 'stopped; make run continues from here'
+    exit "$code"
+}
+stop_containers() {
+    "$bin/node-agent" pods stop --container-runtime-endpoint "unix://$cri" >>"$LOGS/containerd.log" 2>&1 \
+        || note "some containers could not be stopped; see $LOGS/containerd.log"
+}
+trap stop_all EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+wait_for() { # wait_for SECONDS TEXT NAME COMMAND...: until it succeeds; fails at once when the process NAME has ended
+    local limit=$((SECONDS + $1)) text=$2 name=$3 i
+    shift 3
+    until "$@" >/dev/null 2>&1; do
+        for i in "${!names[@]}"; do
+            if [ "${names[i]}" = "$name" ] && ! kill -0 "${pids[i]}" 2>/dev/null; then
+                tail -n 20 "$LOGS/$name.log" >&2
+                die "$name ended; its log is $LOGS/$name.log"
+            fi
+        done
+        [ "$SECONDS" -lt "$limit" ] || {
+            tail -n 20 "$LOGS/$name.log" >&2
+            die "$text took too long; see $LOGS/$name.log"
+        }
+        sleep 0.1
+    done
+    ok "$text"
+}
+
+# --- runtime -------------------------------------------------------------------------------------------------------
+answers() { [ -S "$1" ] && "$bin/node-agent" runtime --container-runtime-endpoint "unix://$1" version; }
+cri=${CRI_SOCKET:-}
+if [ -z "$cri" ]; then
+    for socket in /run/containerd/containerd.sock /run/crio/crio.sock; do
+        if answers "$socket" >/dev/null 2>&1; then
+            cri=$socket
+            break
+        fi
+    done
+fi
+if [ -n "$cri" ]; then
+    ok "using the runtime at $cri"
+else
+    cri=$run/containerd/containerd.sock
+    "$here/containerd.sh" "$run" "$cri"
+    started_containerd=1
+    start containerd containerd --config "$run/containerd/config.toml"
+    wait_for 30 'containerd is up' containerd answers "$cri"
+fi
+
+# --- images --------------------------------------------------------------------------------------------------------
+pause=registry.k8s.io/pause:3.10
+if command -v ctr >/dev/null && [ "${cri##*/}" = containerd.sock ]; then
+    [ -n "$started_containerd" ] || pause=$(containerd config dump 2>/dev/null | sed -n 's/^ *sandbox\(_image\)\? = "\(.*\)"/\2/p' | head -n 1)
+    have() { ctr -a "$cri" -n k8s.io images ls -q | grep -qxF "$1"; }
+    if ! have "$pause" || ! have localhost/busybox:1; then
+        step 'building the pause and example images' "$LOGS/images.log" "$top/packaging/images/build.sh" "$run/images" "$pause"
+        for image in pause busybox; do
+            step "importing the $image image" "$LOGS/images.log" ctr -a "$cri" -n k8s.io images import "$run/images/$image.tar"
+        done
+    fi
+else
+    note "images cannot be imported into $cri from here; the example needs localhost/busybox:1 there"
+fi
+
+# --- API server ----------------------------------------------------------------------------------------------------
+export KUBECONFIG=$run/admin.conf
+start apiserver-lite "$bin/apiserver-lite" serve --data-dir "$run/apiserver" --bind-address 127.0.0.1 --secure-port "$port"
+ready() { curl -fsS --max-time 2 --cacert "$run/apiserver/pki/ca.crt" "https://127.0.0.1:$port/readyz"; }
+wait_for 30 "apiserver-lite listens on https://127.0.0.1:$port" apiserver-lite ready
+install -m 0600 "$run/apiserver/admin.conf" "$KUBECONFIG"
+"$bin/apiserver-lite" kubeconfig --data-dir "$run/apiserver" --server "https://127.0.0.1:$port" \
+    --user "system:node:$node" --group system:nodes --out "$run/agent.conf"
+
+# --- node agent ----------------------------------------------------------------------------------------------------
+mkdir -p "$run/kubelet" "$run/manifests"
+reduced=
+if [ "$(stat -fc %T /sys/fs/cgroup)" != cgroup2fs ]; then
+    reduced=$'cgroupsPerQOS: false\nenforceNodeAllocatable: []\n'
+    note 'cgroup v1 here: pods run without the QoS cgroup tree (cgroupsPerQOS: false)'
+fi
+cat >"$run/agent.yaml" <<CONFIG
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: unix://$cri
+cgroupDriver: cgroupfs
+address: 127.0.0.1
+port: $agent_port
+healthzPort: 0
+staticPodPath: $run/manifests
+failSwapOn: false
+resolvConf: $([ -e /run/systemd/resolve/resolv.conf ] && echo /run/systemd/resolve/resolv.conf || echo /etc/resolv.conf)
+authentication:
+  anonymous:
+    enabled: false
+  webhook:
+    enabled: true
+  x509:
+    clientCAFile: $run/apiserver/pki/ca.crt
+authorization:
+  mode: Webhook
+$reduced
+CONFIG
+start node-agent "$bin/node-agent" run --config "$run/agent.yaml" --kubeconfig "$run/agent.conf" --root-dir "$run/kubelet" \
+    --hostname-override "$node" --node-ip 127.0.0.1
+api() { # api METHOD PATH [CURL OPTION...]
+    local method=$1 path=$2
+    shift 2
+    curl -fsS --max-time 10 --cacert "$run/apiserver/pki/ca.crt" --cert "$run/apiserver/pki/admin.crt" --key "$run/apiserver/pki/admin.key" \
+        -X "$method" "$@" "https://127.0.0.1:$port$path"
+}
+node_ready() { api GET "/api/v1/nodes/$node" | grep -q '"status":"True"[^}]*"reason":"KubeletReady"\|"reason":"KubeletReady"[^}]*"status":"True"\|"type":"Ready","status":"True"'; }
+wait_for 60 "node $node is Ready" node-agent node_ready
+
+# --- first pods ----------------------------------------------------------------------------------------------------
+example=$top/docs/examples/first-pod.yaml
+pod_ready() { api GET "/api/v1/namespaces/default/pods/$1" | grep -q '"type":"Ready","status":"True"'; }
+if command -v kubectl >/dev/null; then
+    kubectl apply -f "$example" | sed 's/^/  /'
+else
+    note 'no kubectl here (README.md says how to get it): applying the example with curl'
+    mkdir -p "$run/example"
+    rm -f "$run/example"/*
+    awk -v dir="$run/example" 'BEGIN{n=1} /^---$/{n++; next} {print > (dir "/" n ".yaml")}' "$example"
+    for document in "$run/example"/*.yaml; do
+        kind=$(sed -n 's/^kind: *//p' "$document" | head -n 1)
+        name=$(sed -n 's/^  name: *//p' "$document" | head -n 1)
+        case $kind in ConfigMap) plural=configmaps ;; *) plural=pods ;; esac
+        api PATCH "/api/v1/namespaces/default/$plural/$name?fieldManager=make-run&force=true" \
+            -H 'Content-Type: application/apply-patch+yaml' --data-binary "@$document" >/dev/null
+        say "  $kind/$name applied"
+    done
+fi
+for pod in web hello; do
+    wait_for 120 "pod $pod is ready" node-agent pod_ready "$pod"
+done
+say
+if command -v kubectl >/dev/null; then
+    kubectl get nodes,pods -o wide
+    say
+    kubectl logs --tail=5 --prefix --all-containers pod/web
+    kubectl logs --tail=5 --prefix pod/hello
+else
+    for pod in web hello; do
+        say "logs of $pod:"
+        api GET "/api/v1/namespaces/default/pods/$pod/log?tailLines=5"
+    done
+fi
+cat <<DONE
+
+${c_bold}The cluster is up.${c_off} In another terminal:
+
+  export KUBECONFIG=$KUBECONFIG
+
+Logs are in $LOGS. Ctrl-C stops everything.
+DONE
+# Ends when any of the daemons does; a signal ends the wait through the traps.
+set +e
+wait -n "${pids[@]}"
+for i in "${!pids[@]}"; do
+    kill -0 "${pids[i]}" 2>/dev/null || die "${names[i]} ended by itself; its log is $LOGS/${names[i]}.log"
+done
