@@ -1,1 +1,9 @@
-//! What the black-box tests share: building and starting the daemons in a folder of their own, and asking them things.
+//! What the black-box tests share: starting the real daemons in a folder of their own, and asking them things.
+//!
+//! Nothing here knows the daemons' insides. The binaries are the release ones that `make test` builds first.
+
+pub mod daemon;
+pub mod raw;
+
+pub use daemon::{ApiServer, free_port, release_binary, repository, scratch};
+pub use raw::Connection;

@@ -15,6 +15,11 @@ if cargo nextest --version >/dev/null 2>&1; then
 else
     run_tests=(cargo test --locked --no-fail-fast)
 fi
+venv() {
+    [ -x .test/venv/bin/python ] || python3 -m venv .test/venv
+    .test/venv/bin/python -m pip install -q -r tests/python/requirements.txt
+}
+step 'the Python client' "$LOGS/venv.log" venv
 say '... unit tests'
 "${run_tests[@]}" --workspace --exclude tests
 say '... black-box tests'

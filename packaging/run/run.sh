@@ -209,7 +209,8 @@ ${c_bold}The cluster is up.${c_off} In another terminal:
 
 Logs are in $LOGS. Ctrl-C stops everything.
 DONE
-# Ends when any of the daemons does; a signal ends the wait through the traps.
+# Ends when any of the daemons does; a signal ends the wait through the traps. Ctrl-C is the wished end from here on.
+trap 'exit 0' INT TERM
 set +e
 wait -n "${pids[@]}"
 for i in "${!pids[@]}"; do

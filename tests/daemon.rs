@@ -1,0 +1,176 @@
+//! Starts `apiserver-lite` as a child process and ends it with the test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// The top folder of the checkout.
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository").to_owned()
+}
+
+/// A release binary of this workspace.
+///
+/// # Errors
+/// When it has not been built.
+pub fn release_binary(name: &str) -> Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from);
+    let path = target.join("release").join(name);
+    if !path.exists() {
+        bail!("{} is missing: cargo build --release -p apiserver-lite -p agent", path.display());
+    }
+    Ok(path)
+}
+
+/// An empty folder under `.test/` that no other test has; left there for a look after a failure.
+///
+/// # Errors
+/// When the folder cannot be made.
+pub fn scratch(name: &str) -> Result<PathBuf> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = repository().join(".test").join(format!("{name}-{}-{count}", std::process::id()));
+    std::fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
+    Ok(path)
+}
+
+/// A TCP port on loopback that was free a moment ago.
+///
+/// # Errors
+/// When the machine has none.
+pub fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// A running API server with its data folder; killed when dropped.
+pub struct ApiServer {
+    child: Option<Child>,
+    pub dir: PathBuf,
+    pub port: u16,
+    args: Vec<String>,
+}
+
+impl ApiServer {
+    /// Starts on an empty folder with extra arguments and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not become ready; the text ends with its log.
+    pub fn start(name: &str, args: &[&str]) -> Result<Self> {
+        let mut server = ApiServer {
+            child: None,
+            dir: scratch(name)?,
+            port: free_port()?,
+            args: args.iter().map(|&a| a.to_owned()).collect(),
+        };
+        server.launch()?;
+        Ok(server)
+    }
+
+    /// Starts the program again on the same folder and port; returns the time from the call to the port answering.
+    ///
+    /// # Errors
+    /// As [`ApiServer::start`].
+    pub fn launch(&mut self) -> Result<Duration> {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log_path())?;
+        let begun = Instant::now();
+        let child = Command::new(release_binary("apiserver-lite")?)
+            .args(["serve", "--bind-address", "127.0.0.1", "--secure-port", &self.port.to_string(), "--data-dir"])
+            .arg(&self.dir)
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        self.child = Some(child);
+        while begun.elapsed() < Duration::from_secs(20) {
+            // The port opens last, once everything that a request needs is there.
+            if std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+                return Ok(begun.elapsed());
+            }
+            if let Some(status) = self.child.as_mut().and_then(|c| c.try_wait().ok().flatten()) {
+                bail!("apiserver-lite ended with {status}: {}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        bail!("apiserver-lite is not ready after 20 s: {}", self.log())
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("admin.conf")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.join("server.log")
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// kill -9, and waits until the process is gone.
+    pub fn kill(&mut self) {
+        self.end(Signal::SIGKILL);
+    }
+
+    /// SIGTERM, and waits for the end.
+    pub fn stop(&mut self) {
+        self.end(Signal::SIGTERM);
+    }
+
+    fn end(&mut self, signal: Signal) {
+        let Some(mut child) = self.child.take() else { return };
+        if let Ok(pid) = i32::try_from(child.id()) {
+            // Gone already is fine; `wait` tells.
+            let _ = kill(Pid::from_raw(pid), signal);
+        }
+        let _ = child.wait();
+    }
+
+    /// Whether the process still runs.
+    pub fn alive(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|c| matches!(c.try_wait(), Ok(None)))
+    }
+
+    /// A client of the `kube` crate with the admin's credentials.
+    ///
+    /// # Errors
+    /// When the kubeconfig does not load.
+    pub async fn client(&self) -> Result<kube::Client> {
+        let kubeconfig = kube::config::Kubeconfig::read_from(self.kubeconfig())?;
+        let config =
+            kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await?;
+        Ok(kube::Client::try_from(config)?)
+    }
+
+    /// Runs kubectl with the admin's kubeconfig; returns its output.
+    ///
+    /// # Errors
+    /// When kubectl fails; the text holds what it said.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let output = Command::new("kubectl").arg("--kubeconfig").arg(self.kubeconfig()).args(args).output()?;
+        if !output.status.success() {
+            bail!(
+                "kubectl {args:?}: {}\n{}\n{}",
+                output.status,
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

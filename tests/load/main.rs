@@ -1,0 +1,212 @@
+//! The load generator: what the API server costs in time, CPU and memory for the work of a cluster.
+//!
+//!     load [--pods N] [--clients N]
+//!
+//! Starts a server of its own with controllers and scheduler on, then: creates (clients share one HTTP/2 connection
+//! each), gets, status patches, lists (JSON and protobuf), watch fan-out to 100 watchers, and idle. CPU is the server
+//! process's own user and system time, read from /proc before and after; times are of this machine and mean something
+//! only beside another figure from the same run.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use serde_json::json;
+use tests::{ApiServer, Connection};
+use tokio::task::JoinSet;
+
+const JSON: &str = "application/json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const MERGE: &str = "application/merge-patch+json";
+const WATCHERS: usize = 100;
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let (mut pods, mut clients) = (2000, 32);
+    while let Some(flag) = args.next() {
+        let value = args.next().context("a flag needs a value")?.parse()?;
+        match flag.as_str() {
+            "--pods" => pods = value,
+            "--clients" => clients = value,
+            other => anyhow::bail!("unknown flag {other}; flags are --pods and --clients"),
+        }
+    }
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run(pods, clients))
+}
+
+/// User and system time of a process so far.
+fn cpu(pid: u32) -> Result<Duration> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks: u64 =
+        fields.get(11).context("utime")?.parse::<u64>()? + fields.get(12).context("stime")?.parse::<u64>()?;
+    Ok(Duration::from_millis(ticks * 10))
+}
+
+fn resident_mib(pid: u32) -> Result<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = text.lines().find(|l| l.starts_with("VmRSS")).context("VmRSS")?;
+    let kib: f64 = line.split_whitespace().nth(1).context("VmRSS")?.parse()?;
+    Ok(kib / 1024.0)
+}
+
+struct Meter<'a> {
+    server: &'a ApiServer,
+    cpu: Duration,
+    begun: Instant,
+}
+
+impl<'a> Meter<'a> {
+    fn start(server: &'a ApiServer) -> Result<Self> {
+        Ok(Meter { server, cpu: cpu(server.pid())?, begun: Instant::now() })
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts are small")]
+    fn report(self, what: &str, count: usize) -> Result<()> {
+        let took = self.begun.elapsed();
+        let used = cpu(self.server.pid())? - self.cpu;
+        println!(
+            "{what:<44} {:>9.3} ms CPU each {:>9.0} /s  RSS {:.1} MiB",
+            used.as_secs_f64() * 1000.0 / count as f64,
+            count as f64 / took.as_secs_f64(),
+            resident_mib(self.server.pid())?
+        );
+        Ok(())
+    }
+}
+
+fn pod(number: usize) -> String {
+    let container = |name: &str| {
+        json!({"name": name, "image": "localhost/busybox:1", "command": ["sleep", "3600"],
+            "env": [{"name": "A", "value": "b"}, {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+            "ports": [{"containerPort": 8080, "name": name}],
+            "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+            "readinessProbe": {"httpGet": {"path": "/", "port": 8080}},
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}]})
+    };
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": format!("p{number}"), "labels": {"app": "load", "number": number.to_string()}},
+        "spec": {"containers": [container("one"), container("two")], "volumes": [{"name": "data", "emptyDir": {}}], "nodeName": "none"}})
+    .to_string()
+}
+
+fn status(number: usize) -> String {
+    let container = |name: &str| {
+        json!({"name": name, "ready": true, "restartCount": 0, "image": "localhost/busybox:1", "imageID": "sha256:0", "started": true,
+            "containerID": format!("containerd://{number:064x}"), "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}})
+    };
+    let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    json!({"status": {"phase": "Running", "podIP": "10.244.0.7", "podIPs": [{"ip": "10.244.0.7"}], "hostIP": "127.0.0.1",
+        "conditions": [condition("Initialized"), condition("Ready"), condition("ContainersReady")],
+        "containerStatuses": [container("one"), container("two")]}})
+    .to_string()
+}
+
+/// Spreads the numbers below `count` over connections and sends one request for each.
+async fn spread(
+    server: &ApiServer,
+    clients: usize,
+    count: usize,
+    expect: u16,
+    request: fn(usize) -> (Method, String, &'static str, String),
+) -> Result<()> {
+    let mut tasks = JoinSet::new();
+    for client in 0..clients {
+        let mut connection = Connection::http2(server).await?;
+        tasks.spawn(async move {
+            for number in (client..count).step_by(clients) {
+                let (method, path, media, body) = request(number);
+                let answer = connection.call(method, &path, media, body).await?;
+                ensure!(answer.status() == expect, "{path}: {}", String::from_utf8_lossy(answer.body()));
+            }
+            Ok(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok(())
+}
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+async fn list(server: &ApiServer, accept: &str, times: usize) -> Result<usize> {
+    let mut connection = Connection::http1(server).await?;
+    let mut size = 0;
+    for _ in 0..times {
+        let request = Request::get(PODS).header("host", "x").header("accept", accept).body(Full::new(Bytes::new()))?;
+        let answer = connection.send(request).await?;
+        ensure!(answer.status() == 200, "{}", String::from_utf8_lossy(answer.body()));
+        size = answer.body().len();
+    }
+    Ok(size)
+}
+
+/// Opens watches of pods; each task ends once it has read `lines` events.
+async fn watchers(server: &ApiServer, lines: usize) -> Result<JoinSet<Result<()>>> {
+    let mut tasks = JoinSet::new();
+    for _ in 0..WATCHERS {
+        let stream = hyper_util::rt::TokioIo::new(tests::raw::tls(server, b"http/1.1").await?);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
+        tokio::spawn(connection);
+        let request =
+            Request::get(format!("{PODS}?watch=1&timeoutSeconds=120")).header("host", "x").header("accept", JSON);
+        let request = request.header("x-from", "now").body(Full::new(Bytes::new()))?;
+        let mut body = sender.send_request(request).await?.into_body();
+        tasks.spawn(async move {
+            let _sender = sender;
+            let mut seen = 0;
+            while seen < lines {
+                let frame = body.frame().await.context("the watch ended early")??;
+                seen += frame.data_ref().map_or(0, |d| d.iter().filter(|&&b| b == b'\n').count());
+            }
+            Ok(())
+        });
+    }
+    Ok(tasks)
+}
+
+async fn run(pods: usize, clients: usize) -> Result<()> {
+    let server = ApiServer::start("load", &[])?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    println!("{:<44} RSS {:.1} MiB", "idle, empty store", resident_mib(server.pid())?);
+    let before = cpu(server.pid())?;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let idle = cpu(server.pid())? - before;
+    println!("{:<44} {:.2} % of a core", "idle CPU over 10 s", idle.as_secs_f64() * 10.0);
+
+    let meter = Meter::start(&server)?;
+    spread(&server, clients, pods, 201, |n| (Method::POST, PODS.into(), JSON, pod(n))).await?;
+    meter.report(&format!("create of a two-container pod, {clients} clients"), pods)?;
+    let meter = Meter::start(&server)?;
+    spread(&server, clients, pods, 200, |n| (Method::GET, format!("{PODS}/p{n}"), "", String::new())).await?;
+    meter.report("get", pods)?;
+    let meter = Meter::start(&server)?;
+    spread(&server, clients, pods, 200, |n| (Method::PATCH, format!("{PODS}/p{n}/status"), STRATEGIC, status(n)))
+        .await?;
+    meter.report("status patch", pods)?;
+    for (name, accept) in [("JSON", JSON), ("protobuf", "application/vnd.kubernetes.protobuf")] {
+        let first = list(&server, accept, 1).await?;
+        let meter = Meter::start(&server)?;
+        list(&server, accept, 20).await?;
+        meter.report(&format!("list of {pods} pods, {name}, {:.1} MB", f64::from(u32::try_from(first)?) / 1e6), 20)?;
+    }
+    let changes = 200.min(pods);
+    // Each watch starts with every pod, then sees the changes.
+    let tasks = watchers(&server, pods + changes).await?;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    println!("{:<44} RSS {:.1} MiB", format!("{WATCHERS} watchers connected"), resident_mib(server.pid())?);
+    let meter = Meter::start(&server)?;
+    spread(&server, 4, changes, 200, |n| {
+        (Method::PATCH, format!("{PODS}/p{n}"), MERGE, r#"{"metadata":{"labels":{"changed":"yes"}}}"#.into())
+    })
+    .await?;
+    for done in tasks.join_all().await {
+        done?;
+    }
+    meter.report(&format!("change seen by {WATCHERS} watchers"), changes)?;
+    println!("{:<44} RSS {:.1} MiB", "at the end", resident_mib(server.pid())?);
+    Ok(())
+}

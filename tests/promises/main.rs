@@ -1,0 +1,10 @@
+//! One file per promise that the project makes to the people who run it.
+
+mod bad_input;
+mod first_run;
+mod kill_nine;
+mod kube_crate;
+mod kubectl;
+mod licences;
+mod python_client;
+mod recorded_exchanges;

@@ -1,0 +1,107 @@
+//! A bare HTTP connection over TLS, for requests that no well-behaved client sends and for load without overhead.
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::sync::Arc;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::ApiServer;
+
+/// One connection: HTTP/2 clones share it, HTTP/1 sends one request after another.
+pub enum Connection {
+    Http1(http1::SendRequest<Full<Bytes>>),
+    Http2(http2::SendRequest<Full<Bytes>>),
+}
+
+/// A TLS stream with the admin's client certificate.
+///
+/// # Errors
+/// When the server is away or the kubeconfig cannot be read.
+pub async fn tls(server: &ApiServer, protocol: &[u8]) -> Result<TlsStream<TcpStream>> {
+    use rustls_pki_types::pem::PemObject;
+    use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+    let pki = server.dir.join("pki");
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(pki.join("ca.crt"))?)?;
+    let certificate = CertificateDer::from_pem_file(pki.join("admin.crt"))?;
+    let key = PrivateKeyDer::from_pem_file(pki.join("admin.key"))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![certificate], key)?;
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let tcp = TcpStream::connect(("127.0.0.1", server.port)).await?;
+    tcp.set_nodelay(true)?;
+    Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("127.0.0.1")?, tcp).await?)
+}
+
+impl Connection {
+    /// # Errors
+    /// As [`tls`], or when the HTTP handshake fails.
+    pub async fn http1(server: &ApiServer) -> Result<Self> {
+        let (sender, connection) = http1::handshake(TokioIo::new(tls(server, b"http/1.1").await?)).await?;
+        tokio::spawn(connection);
+        Ok(Connection::Http1(sender))
+    }
+
+    /// # Errors
+    /// As [`tls`], or when the HTTP handshake fails.
+    pub async fn http2(server: &ApiServer) -> Result<Self> {
+        let stream = TokioIo::new(tls(server, b"h2").await?);
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
+        tokio::spawn(connection);
+        Ok(Connection::Http2(sender))
+    }
+
+    /// Sends a request and reads the whole answer.
+    ///
+    /// # Errors
+    /// When the connection breaks before the answer is complete.
+    pub async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Bytes>> {
+        let response = match self {
+            Connection::Http1(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+            Connection::Http2(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+        };
+        let (head, body) = response.context("sending")?.into_parts();
+        Ok(Response::from_parts(head, body.collect().await.context("reading the answer")?.to_bytes()))
+    }
+
+    /// A request with a body and its media type; `path` starts with a slash.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub async fn call(
+        &mut self,
+        method: Method,
+        path: &str,
+        media: &str,
+        body: impl Into<Bytes>,
+    ) -> Result<Response<Bytes>> {
+        let target = match self {
+            Connection::Http1(_) => path.to_owned(),
+            Connection::Http2(_) => format!("https://127.0.0.1{path}"),
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(target)
+            .header("host", "127.0.0.1")
+            .header("accept", "application/json");
+        if !media.is_empty() {
+            request = request.header("content-type", media);
+        }
+        self.send(request.body(Full::new(body.into()))?).await
+    }
+}
