@@ -3,7 +3,12 @@
 //!
 //! Both daemons depend on this crate and share nothing else.
 
+pub mod duration;
+pub mod json;
+pub mod protobuf;
+pub mod quantity;
 pub mod schema;
+pub mod time;
 
 /// Kubernetes types as Rust values, for the kinds that Rust code handles (protobuf through prost).
 #[allow(clippy::all, missing_docs, rustdoc::all, reason = "generated")]

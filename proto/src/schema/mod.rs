@@ -23,6 +23,8 @@ pub struct TypeSet {
     pub structs: Vec<Struct>,
     /// Sorted by group, version, kind.
     pub kinds: Vec<KindEntry>,
+    /// From a CustomResourceDefinition: values are kept as sent, where Go types would leave empty ones out.
+    pub custom: bool,
 }
 
 /// A group, version and kind and the struct it names.
@@ -162,6 +164,10 @@ impl TypeSet {
     /// Every type of the built-in API groups.
     pub fn built_in() -> &'static TypeSet {
         &BUILT_IN
+    }
+
+    pub fn is_custom(&self) -> bool {
+        self.custom
     }
 
     pub fn ty(&self, id: TypeId) -> &Type {

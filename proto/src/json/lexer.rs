@@ -1,0 +1,406 @@
+//! Reads JSON text value by value and remembers where it is, for messages.
+//!
+//! Limits: nesting up to [`super::MAX_DEPTH`]. Invalid UTF-8 and lone surrogates become U+FFFD, as in Go.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Number, Value};
+
+use super::MAX_DEPTH;
+
+/// The text is not JSON; worded as Go's `encoding/json` does.
+#[derive(Debug, thiserror::Error, Clone, PartialEq)]
+#[error("{0}")]
+pub struct SyntaxError(pub String);
+
+/// Most complaints that strict decoding collects, as upstream.
+const MAX_STRICT: usize = 100;
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Byte range of a key in the text, quotes excluded.
+    Key(usize, usize),
+    Index(usize),
+}
+
+pub(super) struct Lexer<'a> {
+    text: &'a [u8],
+    at: usize,
+    depth: usize,
+    path: Vec<Step>,
+    strict: Vec<String>,
+}
+
+impl<'a> Lexer<'a> {
+    pub fn new(text: &'a [u8]) -> Self {
+        Lexer { text, at: 0, depth: 0, path: Vec::new(), strict: Vec::new() }
+    }
+
+    pub fn take_strict(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.strict)
+    }
+
+    fn space(&mut self) {
+        while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.text.get(self.at) {
+            self.at += 1;
+        }
+    }
+
+    /// The first byte of the next value, not consumed.
+    pub fn peek(&mut self) -> Result<u8, SyntaxError> {
+        self.space();
+        self.text.get(self.at).copied().ok_or_else(|| SyntaxError("unexpected end of JSON input".into()))
+    }
+
+    fn wrong(&self, context: &str) -> SyntaxError {
+        match self.text.get(self.at) {
+            None => SyntaxError("unexpected end of JSON input".into()),
+            Some(_) => SyntaxError(format!("invalid character {} {context}", self.shown())),
+        }
+    }
+
+    /// The byte at hand as Go quotes it in messages (`'x'`, `'\''`, `'"'`, `'\x00'`, non-ASCII bytes as Latin-1).
+    fn shown(&self) -> String {
+        match self.text.get(self.at).copied().unwrap_or(0) {
+            b'\'' => r"'\''".into(),
+            b'"' => "'\"'".into(),
+            b'\\' => r"'\\'".into(),
+            b'\n' => r"'\n'".into(),
+            b'\r' => r"'\r'".into(),
+            b'\t' => r"'\t'".into(),
+            b @ (0..=0x1f | 0x7f) => format!(r"'\x{b:02x}'"),
+            b @ 0x80..=0x9f => format!(r"'\u{b:04x}'"),
+            b => format!("'{}'", char::from(b)),
+        }
+    }
+
+    /// After the top-level value nothing but space may follow.
+    pub fn end(&mut self) -> Result<(), SyntaxError> {
+        self.space();
+        if self.at == self.text.len() { Ok(()) } else { Err(self.wrong("after top-level value")) }
+    }
+
+    fn enter(&mut self) -> Result<(), SyntaxError> {
+        self.at += 1;
+        self.depth += 1;
+        if self.depth > MAX_DEPTH { Err(SyntaxError("exceeded max depth".into())) } else { Ok(()) }
+    }
+
+    fn leave(&mut self) {
+        self.at += 1;
+        self.depth -= 1;
+    }
+
+    /// Walks an object; `member` reads each value. The key is given decoded.
+    pub fn object(
+        &mut self,
+        mut member: impl FnMut(&mut Self, Cow<'a, str>) -> Result<(), super::DecodeError>,
+    ) -> Result<(), super::DecodeError> {
+        self.enter()?;
+        if self.peek()? == b'}' {
+            self.leave();
+            return Ok(());
+        }
+        loop {
+            if self.peek()? != b'"' {
+                return Err(self.wrong("looking for beginning of object key string").into());
+            }
+            let start = self.at + 1;
+            let key = self.string()?;
+            self.path.push(Step::Key(start, self.at - 1));
+            if self.peek()? != b':' {
+                return Err(self.wrong("after object key").into());
+            }
+            self.at += 1;
+            self.space();
+            member(self, key)?;
+            self.path.pop();
+            match self.peek()? {
+                b',' => {
+                    self.at += 1;
+                    self.space();
+                }
+                b'}' => {
+                    self.leave();
+                    return Ok(());
+                }
+                _ => return Err(self.wrong("after object key:value pair").into()),
+            }
+        }
+    }
+
+    /// Walks an array; `element` reads each value.
+    pub fn array(
+        &mut self,
+        mut element: impl FnMut(&mut Self) -> Result<(), super::DecodeError>,
+    ) -> Result<(), super::DecodeError> {
+        self.enter()?;
+        if self.peek()? == b']' {
+            self.leave();
+            return Ok(());
+        }
+        for index in 0.. {
+            self.path.push(Step::Index(index));
+            self.space();
+            element(self)?;
+            self.path.pop();
+            match self.peek()? {
+                b',' => self.at += 1,
+                b']' => {
+                    self.leave();
+                    return Ok(());
+                }
+                _ => return Err(self.wrong("after array element").into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// A string; borrowed where it has no escapes.
+    pub fn string(&mut self) -> Result<Cow<'a, str>, SyntaxError> {
+        self.at += 1;
+        let start = self.at;
+        loop {
+            match self.text.get(self.at) {
+                Some(b'"') => {
+                    let raw = &self.text[start..self.at];
+                    self.at += 1;
+                    return Ok(String::from_utf8_lossy(raw));
+                }
+                Some(b'\\') => return self.escaped(start),
+                Some(0..=0x1f) | None => return Err(self.wrong("in string literal")),
+                Some(_) => self.at += 1,
+            }
+        }
+    }
+
+    fn escaped(&mut self, start: usize) -> Result<Cow<'a, str>, SyntaxError> {
+        let mut out = self.text[start..self.at].to_vec();
+        loop {
+            match self.text.get(self.at).copied() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(Cow::Owned(match String::from_utf8(out) {
+                        Ok(text) => text,
+                        Err(bad) => String::from_utf8_lossy(bad.as_bytes()).into_owned(),
+                    }));
+                }
+                Some(b'\\') => {
+                    self.at += 1;
+                    let plain = match self.text.get(self.at).copied() {
+                        Some(c @ (b'"' | b'\\' | b'/')) => c,
+                        Some(b'b') => 8,
+                        Some(b'f') => 12,
+                        Some(b'n') => b'\n',
+                        Some(b'r') => b'\r',
+                        Some(b't') => b'\t',
+                        Some(b'u') => {
+                            self.at += 1;
+                            let c = self.unicode()?;
+                            out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+                            continue;
+                        }
+                        _ => return Err(self.wrong("in string escape code")),
+                    };
+                    out.push(plain);
+                    self.at += 1;
+                }
+                Some(0..=0x1f) | None => return Err(self.wrong("in string literal")),
+                Some(byte) => {
+                    out.push(byte);
+                    self.at += 1;
+                }
+            }
+        }
+    }
+
+    fn hex4(&mut self) -> Result<u32, SyntaxError> {
+        let mut code = 0;
+        for _ in 0..4 {
+            let digit = self.text.get(self.at).and_then(|b| char::from(*b).to_digit(16));
+            code = code * 16 + digit.ok_or_else(|| self.wrong(r"in \u hexadecimal character escape"))?;
+            self.at += 1;
+        }
+        Ok(code)
+    }
+
+    fn unicode(&mut self) -> Result<char, SyntaxError> {
+        let first = self.hex4()?;
+        if (0xd800..0xdc00).contains(&first) && self.text[self.at..].starts_with(b"\\u") {
+            let back = self.at;
+            self.at += 2;
+            let second = self.hex4()?;
+            if (0xdc00..0xe000).contains(&second) {
+                let code = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+                return Ok(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
+            }
+            self.at = back;
+        }
+        Ok(char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER))
+    }
+
+    /// The text of a number.
+    pub fn number(&mut self) -> Result<&'a str, SyntaxError> {
+        let start = self.at;
+        if self.text[self.at] == b'-' {
+            self.at += 1;
+        }
+        match self.text.get(self.at) {
+            Some(b'0') => self.at += 1,
+            Some(b'1'..=b'9') => self.digits(),
+            _ => return Err(self.wrong("in numeric literal")),
+        }
+        if self.text.get(self.at) == Some(&b'.') {
+            self.at += 1;
+            self.some_digits("after decimal point in numeric literal")?;
+        }
+        if let Some(b'e' | b'E') = self.text.get(self.at) {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.text.get(self.at) {
+                self.at += 1;
+            }
+            self.some_digits("in exponent of numeric literal")?;
+        }
+        Ok(std::str::from_utf8(&self.text[start..self.at]).unwrap_or("0"))
+    }
+
+    fn digits(&mut self) {
+        while let Some(b'0'..=b'9') = self.text.get(self.at) {
+            self.at += 1;
+        }
+    }
+
+    fn some_digits(&mut self, context: &str) -> Result<(), SyntaxError> {
+        match self.text.get(self.at) {
+            Some(b'0'..=b'9') => {
+                self.digits();
+                Ok(())
+            }
+            _ => Err(self.wrong(context)),
+        }
+    }
+
+    /// `true`, `false` or `null`, the first byte of which was peeked.
+    pub fn literal(&mut self) -> Result<Value, SyntaxError> {
+        let (word, value) = match self.text[self.at] {
+            b't' => ("true", Value::Bool(true)),
+            b'f' => ("false", Value::Bool(false)),
+            b'n' => ("null", Value::Null),
+            _ => return Err(self.wrong("looking for beginning of value")),
+        };
+        for expected in word.bytes() {
+            if self.text.get(self.at) != Some(&expected) {
+                return Err(self.wrong(&format!("in literal {word} (expecting '{}')", char::from(expected))));
+            }
+            self.at += 1;
+        }
+        Ok(value)
+    }
+
+    /// Any value, as `interface{}` holds it: integers that fit stay integers.
+    pub fn any(&mut self) -> Result<Value, SyntaxError> {
+        match self.peek()? {
+            b'{' => {
+                let mut map = Map::new();
+                let walked = self.object(|lexer, key| {
+                    let value = lexer.any()?;
+                    if map.insert(key.into_owned(), value).is_some() {
+                        lexer.complain("duplicate");
+                    }
+                    Ok(())
+                });
+                walked.map_err(syntax)?;
+                Ok(Value::Object(map))
+            }
+            b'[' => {
+                let mut list = Vec::new();
+                let walked = self.array(|lexer| {
+                    list.push(lexer.any()?);
+                    Ok(())
+                });
+                walked.map_err(syntax)?;
+                Ok(Value::Array(list))
+            }
+            b'"' => Ok(Value::String(self.string()?.into_owned())),
+            b'-' | b'0'..=b'9' => number_value(self.number()?),
+            _ => self.literal(),
+        }
+    }
+
+    /// Skips a value.
+    pub fn skip(&mut self) -> Result<(), SyntaxError> {
+        match self.peek()? {
+            b'{' => self.object(|lexer, _| Ok(lexer.skip()?)).map_err(syntax),
+            b'[' => self.array(|lexer| Ok(lexer.skip()?)).map_err(syntax),
+            b'"' => self.string().map(|_| ()),
+            b'-' | b'0'..=b'9' => self.number().map(|_| ()),
+            _ => self.literal().map(|_| ()),
+        }
+    }
+
+    /// Notes that the member being read is `unknown` or `duplicate`.
+    pub fn complain(&mut self, what: &str) {
+        if self.strict.len() < MAX_STRICT {
+            let complaint = format!("{what} field \"{}\"", self.place());
+            if !self.strict.contains(&complaint) {
+                self.strict.push(complaint);
+            }
+        }
+    }
+
+    /// Where the reader is: `spec.containers[0].name`.
+    fn place(&self) -> String {
+        let mut out = String::new();
+        for step in &self.path {
+            match *step {
+                Step::Index(index) => out.push_str(&format!("[{index}]")),
+                Step::Key(start, end) => {
+                    if !out.is_empty() {
+                        out.push('.');
+                    }
+                    out.push_str(&String::from_utf8_lossy(&self.text[start..end]));
+                }
+            }
+        }
+        out
+    }
+
+    /// How many keys and indexes lead here; for [`Lexer::field_up_to`].
+    pub fn depth_of_path(&self) -> usize {
+        self.path.len()
+    }
+
+    /// The keys among the first `steps` steps, joined as Go names fields in type errors.
+    pub fn field_up_to(&self, steps: usize) -> String {
+        let keys = self.path[..steps.min(self.path.len())].iter().filter_map(|s| match *s {
+            Step::Key(start, end) => Some(String::from_utf8_lossy(&self.text[start..end])),
+            Step::Index(_) => None,
+        });
+        keys.collect::<Vec<_>>().join(".")
+    }
+}
+
+fn syntax(error: super::DecodeError) -> SyntaxError {
+    match error {
+        super::DecodeError::Syntax(error) => error,
+        super::DecodeError::Type(text) => SyntaxError(text),
+    }
+}
+
+/// An integer where the text is one that fits 64 bits, else a float.
+pub(super) fn number_value(text: &str) -> Result<Value, SyntaxError> {
+    if let Ok(number) = text.parse::<i64>() {
+        return Ok(Value::Number(number.into()));
+    }
+    let float = text.parse::<f64>().ok().and_then(Number::from_f64);
+    float
+        .map(Value::Number)
+        .ok_or_else(|| SyntaxError(format!("json: cannot unmarshal number {text} into Go value of type float64")))
+}
+
+/// Whether the whole text is one JSON value.
+pub(super) fn check(text: &[u8]) -> Result<(), SyntaxError> {
+    let mut lexer = Lexer::new(text);
+    lexer.skip()?;
+    lexer.end()
+}

@@ -1,0 +1,85 @@
+//! JSON as Kubernetes reads and writes it: strict typed decoding by the schema table with the error texts of Go's
+//! decoder, and compact writing in schema order with Go's escaping.
+//!
+//! Trees are `serde_json::Value`. A decoded tree is normalised: unknown fields dropped, nulls and empty optional values
+//! left out, quantities and times in canonical form. [`write`] adds what Go writes for absent values, so a tree need not
+//! spell them out.
+
+mod fields;
+mod lexer;
+mod slot;
+mod typed;
+mod write;
+
+use serde_json::Value;
+
+use crate::schema::{StructId, TypeSet};
+
+pub use fields::compare as compare_field_elements;
+pub use lexer::SyntaxError;
+pub use slot::{Slotted, write_with_version_slot};
+pub use write::{indent, write, write_sorted, write_string};
+
+/// Appends a `metav1.FieldsV1` in its own order.
+pub fn write_fields(value: &Value, out: &mut Vec<u8>) {
+    fields::write_fields(value, out);
+}
+
+/// Nesting deeper than this is refused; Go stops at 10,000, real objects stay below 50.
+pub const MAX_DEPTH: usize = 500;
+
+/// A document without a schema.
+#[derive(Debug)]
+pub struct Parsed {
+    pub value: Value,
+    /// `duplicate field "a.b"`, in document order.
+    pub duplicates: Vec<String>,
+}
+
+/// A document read by a schema.
+#[derive(Debug)]
+pub struct Decoded {
+    pub value: Value,
+    /// What strict field validation objects to, in document order: `unknown field "spec.foo"`, `duplicate field "data.a"`.
+    pub strict: Vec<String>,
+}
+
+/// Why a document does not decode. The text is Go's; the client sent bad data, so a retry does not help.
+#[derive(Debug, thiserror::Error, Clone, PartialEq)]
+pub enum DecodeError {
+    #[error(transparent)]
+    Syntax(#[from] SyntaxError),
+    /// A value of the wrong type, such as `json: cannot unmarshal string into Go struct field ...`.
+    #[error("{0}")]
+    Type(String),
+}
+
+/// Reads any JSON document; of duplicate keys the last one counts.
+///
+/// # Errors
+/// When the text is not one JSON value, with the text of Go's `encoding/json`.
+pub fn parse(text: &[u8]) -> Result<Parsed, SyntaxError> {
+    let mut lexer = lexer::Lexer::new(text);
+    let value = lexer.any().and_then(|v| lexer.end().map(|()| v));
+    // Go checks the whole text before it looks at values, so its complaint is always the first broken byte.
+    let value = value.map_err(|error| lexer::check(text).err().unwrap_or(error))?;
+    Ok(Parsed { value, duplicates: lexer.take_strict() })
+}
+
+/// Reads an object of a struct type.
+///
+/// # Errors
+/// [`DecodeError::Syntax`] for broken JSON, [`DecodeError::Type`] for a value that does not fit its field.
+pub fn decode(set: &TypeSet, id: StructId, text: &[u8]) -> Result<Decoded, DecodeError> {
+    typed::decode(set, id, text)
+}
+
+/// Gives a tree the form that [`decode`] gives a document.
+///
+/// # Errors
+/// As [`decode`], without syntax errors.
+pub fn conform(set: &TypeSet, id: StructId, value: &Value) -> Result<Decoded, DecodeError> {
+    let mut text = Vec::with_capacity(4096);
+    write_sorted(value, &mut text);
+    typed::decode(set, id, &text)
+}

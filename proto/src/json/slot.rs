@@ -1,0 +1,85 @@
+//! An object's JSON without its version, and the place where the version's text goes.
+//!
+//! The version is known only when the store commits, and many commits wait for one writer; this way the writer inserts
+//! a few bytes instead of encoding the object.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::OnceLock;
+
+use serde_json::{Map, Value};
+
+use super::write::{write, write_sorted};
+use crate::schema::{StructId, TypeSet};
+
+/// JSON with a gap: `before`, then `"resourceVersion":"N"` (with the commas it needs), then `after`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Slotted {
+    pub json: Vec<u8>,
+    /// Offset in `json` of the placeholder's digit.
+    pub offset: usize,
+}
+
+/// Text that stands for the version while the object is written. It differs from process to process and starts with a
+/// control character, so no client can put the same text into an object on purpose.
+fn mark() -> &'static str {
+    static MARK: OnceLock<String> = OnceLock::new();
+    MARK.get_or_init(|| format!("\u{1}{:016x}", RandomState::new().build_hasher().finish()))
+}
+
+impl Slotted {
+    /// The JSON with a version in its place.
+    pub fn with_version(&self, version: u64) -> Vec<u8> {
+        let digits = version.to_string();
+        let mut out = Vec::with_capacity(self.json.len() + digits.len());
+        out.extend_from_slice(&self.json[..self.offset]);
+        out.extend_from_slice(digits.as_bytes());
+        out.extend_from_slice(&self.json[self.offset..]);
+        out
+    }
+}
+
+/// Writes an object with a gap for `metadata.resourceVersion`; a version in the tree is ignored. With a schema the
+/// order is the schema's, without one (custom resources) keys are sorted.
+pub fn write_with_version_slot(schema: Option<(&TypeSet, StructId)>, value: &mut Value) -> Slotted {
+    if let Value::Object(object) = &mut *value
+        && let Value::Object(metadata) = object.entry("metadata").or_insert_with(|| Value::Object(Map::new()))
+    {
+        metadata.insert("resourceVersion".into(), Value::String(mark().into()));
+    }
+    let mut json = Vec::with_capacity(2048);
+    match schema {
+        Some((set, id)) => write(set, id, value, &mut json),
+        None => write_sorted(value, &mut json),
+    }
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("resourceVersion");
+    }
+    // The control character is written as six bytes, the other sixteen as they are.
+    let needle = format!("\"\\u0001{}\"", &mark()[1..]);
+    match json.windows(needle.len()).position(|w| w == needle.as_bytes()) {
+        Some(at) => {
+            json.drain(at + 1..at + needle.len() - 1);
+            Slotted { json, offset: at + 1 }
+        }
+        None => {
+            let offset = json.len();
+            Slotted { json, offset }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_lands_in_schema_order() {
+        let set = TypeSet::built_in();
+        let id = set.kind("", "v1", "ConfigMap").expect("built in");
+        let mut value = serde_json::json!({"kind": "ConfigMap", "apiVersion": "v1", "data": {"resourceVersion": "\u{1}"},
+            "metadata": {"name": "a", "uid": "u", "generation": 2, "resourceVersion": "9"}});
+        let slotted = write_with_version_slot(Some((set, id)), &mut value);
+        let text = String::from_utf8(slotted.with_version(42)).expect("JSON is text");
+        assert!(text.contains(r#""uid":"u","resourceVersion":"42","generation":2"#), "{text}");
+    }
+}

@@ -1,0 +1,407 @@
+//! Decoding by schema in one pass over the text: types are checked, unknown members dropped and noted, the result
+//! normalised. Follows the behaviour of `sigs.k8s.io/json` over Go structs.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Map, Value};
+
+use super::lexer::{Lexer, SyntaxError, check, number_value};
+use super::{DecodeError, Decoded};
+use crate::quantity::Quantity;
+use crate::schema::{Prop, Struct, StructId, Type, TypeId, TypeSet};
+use crate::{duration, time};
+
+pub(super) fn decode(set: &TypeSet, id: StructId, text: &[u8]) -> Result<Decoded, DecodeError> {
+    let mut reader = Reader { set, lexer: Lexer::new(text) };
+    let start = Place { owner: None, steps: 0 };
+    let value = reader.structure(id, &start).and_then(|v| Ok(reader.lexer.end().map(|()| v)?));
+    match value {
+        Ok(value) => Ok(Decoded {
+            value: value.unwrap_or_else(|| Value::Object(Map::new())),
+            strict: reader.lexer.take_strict(),
+        }),
+        // Go checks the syntax of the whole text first, so a broken byte anywhere wins over a wrong type.
+        Err(error) => Err(check(text).err().map_or(error, DecodeError::Syntax)),
+    }
+}
+
+struct Reader<'a, 's> {
+    set: &'s TypeSet,
+    lexer: Lexer<'a>,
+}
+
+/// The struct field a value belongs to, for messages; elements of its lists and maps share it.
+#[derive(Clone, Copy)]
+struct Place<'s> {
+    owner: Option<&'s Struct>,
+    /// Length of the reader's path at the field.
+    steps: usize,
+}
+
+type Read = Result<Option<Value>, DecodeError>;
+
+impl<'s> Reader<'_, 's> {
+    /// Reads a value of a type; None for null.
+    fn value(&mut self, ty: TypeId, place: &Place<'s>) -> Read {
+        if self.lexer.peek()? == b'n' {
+            self.lexer.literal()?;
+            return Ok(None);
+        }
+        match self.set.ty(ty) {
+            Type::String => match self.lexer.peek()? {
+                b'"' => Ok(Some(Value::String(self.lexer.string()?.into_owned()))),
+                _ => self.mismatch("string", place),
+            },
+            Type::Bool => match self.lexer.peek()? {
+                b't' | b'f' => Ok(Some(self.lexer.literal()?)),
+                _ => self.mismatch("bool", place),
+            },
+            Type::Int32 => self.integer("int32", i64::from(i32::MIN)..=i64::from(i32::MAX), place),
+            Type::Int64 => self.integer("int64", i64::MIN..=i64::MAX, place),
+            Type::Double => match self.lexer.peek()? {
+                b'-' | b'0'..=b'9' => Ok(Some(number_value(self.lexer.number()?)?)),
+                _ => self.mismatch("float64", place),
+            },
+            Type::Bytes => self.bytes(place),
+            Type::Quantity => self.quantity(),
+            Type::Time => self.time(|t| time::parse_rfc3339(t).map(|t| t.to_seconds_text())),
+            Type::MicroTime => self.time(|t| time::parse_rfc3339(t).map(|t| t.to_micros_text())),
+            Type::Duration => self.duration(place),
+            Type::IntOrString => self.int_or_string(),
+            Type::Raw | Type::Json => Ok(Some(self.lexer.any()?)),
+            Type::Fields => self.object_of_any(place),
+            Type::SchemaOrArray(id) => match self.lexer.peek()? {
+                b'[' => self.list_of(|r| r.structure(*id, place)),
+                b'{' => self.structure(*id, place),
+                _ => self.mismatch("JSONSchemaPropsOrArray", place),
+            },
+            Type::SchemaOrBool(id) => match self.lexer.peek()? {
+                b'{' => self.structure(*id, place),
+                b't' | b'f' => Ok(Some(self.lexer.literal()?)),
+                _ => Err(DecodeError::Type("boolean or JSON schema expected".into())),
+            },
+            Type::SchemaOrStrings(id) => match self.lexer.peek()? {
+                b'{' => self.structure(*id, place),
+                _ => self.list_of(|r| match r.lexer.peek()? {
+                    b'"' => Ok(Some(Value::String(r.lexer.string()?.into_owned()))),
+                    _ => r.mismatch("string", place),
+                }),
+            },
+            Type::Struct(id) | Type::AtomicStruct(id) => self.structure(*id, place),
+            Type::List(list) => {
+                if self.lexer.peek()? != b'[' {
+                    let name = format!("[]{}", self.go_name(list.element));
+                    return self.mismatch(&name, place);
+                }
+                let element = list.element;
+                self.list_of(|r| r.value(element, place))
+            }
+            Type::Map(map) => {
+                if self.lexer.peek()? != b'{' {
+                    let name = format!("map[string]{}", self.go_name(map.value));
+                    return self.mismatch(&name, place);
+                }
+                let (element, mut out) = (map.value, Map::new());
+                let set = self.set;
+                self.members(|r, key| {
+                    let value = r.value(element, place)?.unwrap_or_else(|| zero(set, element));
+                    if out.insert(key, value).is_some() {
+                        r.lexer.complain("duplicate");
+                    }
+                    Ok(())
+                })?;
+                Ok(Some(Value::Object(out)))
+            }
+        }
+    }
+
+    fn members(
+        &mut self,
+        mut member: impl FnMut(&mut Self, String) -> Result<(), DecodeError>,
+    ) -> Result<(), DecodeError> {
+        // The lexer lends itself to the closure; a reader around it shares the schema.
+        let set = self.set;
+        let mut lexer = std::mem::replace(&mut self.lexer, Lexer::new(b""));
+        let result = lexer.object(|inner, key| {
+            let mut reader = Reader { set, lexer: std::mem::replace(inner, Lexer::new(b"")) };
+            let result = member(&mut reader, key.into_owned());
+            *inner = reader.lexer;
+            result
+        });
+        self.lexer = lexer;
+        result
+    }
+
+    fn list_of(&mut self, mut element: impl FnMut(&mut Self) -> Read) -> Read {
+        let set = self.set;
+        let mut out = Vec::new();
+        let mut lexer = std::mem::replace(&mut self.lexer, Lexer::new(b""));
+        let result = lexer.array(|inner| {
+            let mut reader = Reader { set, lexer: std::mem::replace(inner, Lexer::new(b"")) };
+            let result = element(&mut reader);
+            *inner = reader.lexer;
+            out.push(result?.unwrap_or(Value::Null));
+            Ok(())
+        });
+        self.lexer = lexer;
+        result.map(|()| Some(Value::Array(out)))
+    }
+
+    fn structure(&mut self, id: StructId, place: &Place<'s>) -> Read {
+        let set = self.set;
+        let shape = set.get(id);
+        match self.lexer.peek()? {
+            b'{' => {}
+            b'n' => {
+                self.lexer.literal()?;
+                return Ok(None);
+            }
+            _ => return self.mismatch(&go_struct_name(shape), place),
+        }
+        let mut out = Map::new();
+        let mut seen = Seen::default();
+        self.members(|r, key| {
+            let Some((index, prop)) = shape.prop(&key) else {
+                if shape.open {
+                    let value = r.lexer.any()?;
+                    out.insert(key, value);
+                } else {
+                    r.lexer.complain("unknown");
+                    r.lexer.skip()?;
+                }
+                return Ok(());
+            };
+            if !seen.first(index) {
+                r.lexer.complain("duplicate");
+            }
+            let here = Place { owner: Some(shape), steps: r.lexer.depth_of_path() };
+            match r.value(prop.ty, &here)? {
+                Some(value) if keeps(set, prop, &value) => {
+                    out.insert(key, value);
+                }
+                // Null, and what Go would leave out, are the same as absent.
+                _ => {
+                    out.remove(&key);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Some(Value::Object(out)))
+    }
+
+    fn object_of_any(&mut self, place: &Place<'s>) -> Read {
+        match self.lexer.peek()? {
+            b'{' => Ok(Some(self.lexer.any()?)),
+            _ => self.mismatch("map[string]interface {}", place),
+        }
+    }
+
+    fn integer(&mut self, name: &str, range: std::ops::RangeInclusive<i64>, place: &Place<'s>) -> Read {
+        match self.lexer.peek()? {
+            b'-' | b'0'..=b'9' => {
+                let text = self.lexer.number()?;
+                match text.parse::<i64>() {
+                    Ok(number) if range.contains(&number) => Ok(Some(number.into())),
+                    _ => Err(type_error(&self.lexer, &format!("number {text}"), name, place)),
+                }
+            }
+            _ => self.mismatch(name, place),
+        }
+    }
+
+    fn bytes(&mut self, place: &Place<'s>) -> Read {
+        if self.lexer.peek()? != b'"' {
+            return self.mismatch("[]uint8", place);
+        }
+        let text = self.lexer.string()?;
+        // Go's decoder skips line ends inside base64.
+        let packed: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
+        match BASE64.decode(&packed) {
+            Ok(_) => Ok(Some(Value::String(packed))),
+            Err(error) => {
+                Err(DecodeError::Type(format!("illegal base64 data at input byte {}", bad_byte(&packed, &error))))
+            }
+        }
+    }
+
+    fn quantity(&mut self) -> Read {
+        let text = match self.lexer.peek()? {
+            b'"' => self.lexer.string()?.into_owned(),
+            b'-' | b'0'..=b'9' => self.lexer.number()?.to_owned(),
+            _ => {
+                self.lexer.skip()?;
+                "{".to_owned()
+            }
+        };
+        match text.parse::<Quantity>() {
+            Ok(quantity) => Ok(Some(Value::String(quantity.to_string()))),
+            Err(error) => Err(DecodeError::Type(error.to_string())),
+        }
+    }
+
+    fn time(&mut self, canonical: impl Fn(&str) -> Result<String, time::ParseError>) -> Read {
+        match self.lexer.peek()? {
+            b'"' => {
+                let text = self.lexer.string()?;
+                let text = canonical(&text).map_err(|e| DecodeError::Type(e.to_string()))?;
+                Ok(Some(Value::String(text)))
+            }
+            _ => {
+                let what = self.shape()?;
+                Err(DecodeError::Type(format!("json: cannot unmarshal {what} into Go value of type string")))
+            }
+        }
+    }
+
+    fn duration(&mut self, _place: &Place<'s>) -> Read {
+        match self.lexer.peek()? {
+            b'"' => {
+                let text = self.lexer.string()?;
+                let parsed = duration::parse(&text).map_err(|e| DecodeError::Type(e.to_string()))?;
+                Ok(Some(Value::String(duration::format(parsed))))
+            }
+            _ => {
+                let what = self.shape()?;
+                Err(DecodeError::Type(format!("json: cannot unmarshal {what} into Go value of type string")))
+            }
+        }
+    }
+
+    fn int_or_string(&mut self) -> Read {
+        match self.lexer.peek()? {
+            b'"' => Ok(Some(Value::String(self.lexer.string()?.into_owned()))),
+            b'-' | b'0'..=b'9' => {
+                let text = self.lexer.number()?;
+                match text.parse::<i32>() {
+                    Ok(number) => Ok(Some(number.into())),
+                    Err(_) => Err(DecodeError::Type(format!(
+                        "json: cannot unmarshal number {text} into Go value of type int32"
+                    ))),
+                }
+            }
+            _ => {
+                let what = self.shape()?;
+                Err(DecodeError::Type(format!("json: cannot unmarshal {what} into Go value of type int32")))
+            }
+        }
+    }
+
+    /// Skips the value at hand and says what it was.
+    fn shape(&mut self) -> Result<&'static str, SyntaxError> {
+        let what = match self.lexer.peek()? {
+            b'"' => "string",
+            b'{' => "object",
+            b'[' => "array",
+            b't' | b'f' => "bool",
+            _ => "number",
+        };
+        self.lexer.skip()?;
+        Ok(what)
+    }
+
+    fn mismatch(&mut self, expected: &str, place: &Place<'s>) -> Read {
+        let steps = place.steps;
+        let what = self.shape()?;
+        Err(type_error(&self.lexer, what, expected, &Place { owner: place.owner, steps }))
+    }
+
+    /// A type as Go's `reflect.Type` prints it.
+    fn go_name(&self, ty: TypeId) -> String {
+        match self.set.ty(ty) {
+            Type::String => "string".into(),
+            Type::Bytes => "[]uint8".into(),
+            Type::Bool => "bool".into(),
+            Type::Int32 => "int32".into(),
+            Type::Int64 => "int64".into(),
+            Type::Double => "float64".into(),
+            Type::Quantity => "resource.Quantity".into(),
+            Type::Time => "v1.Time".into(),
+            Type::MicroTime => "v1.MicroTime".into(),
+            Type::Duration => "v1.Duration".into(),
+            Type::IntOrString => "intstr.IntOrString".into(),
+            Type::Raw => "runtime.RawExtension".into(),
+            Type::Fields => "v1.FieldsV1".into(),
+            Type::Json => "v1.JSON".into(),
+            Type::SchemaOrArray(_) => "v1.JSONSchemaPropsOrArray".into(),
+            Type::SchemaOrBool(_) => "v1.JSONSchemaPropsOrBool".into(),
+            Type::SchemaOrStrings(_) => "v1.JSONSchemaPropsOrStringArray".into(),
+            Type::Struct(id) | Type::AtomicStruct(id) => go_struct_name(self.set.get(*id)),
+            Type::List(list) => format!("[]{}", self.go_name(list.element)),
+            Type::Map(map) => format!("map[string]{}", self.go_name(map.value)),
+        }
+    }
+}
+
+/// Which properties of a struct were read already.
+#[derive(Default)]
+struct Seen([u64; 2]);
+
+impl Seen {
+    /// Marks a property; false when it was marked before.
+    fn first(&mut self, index: usize) -> bool {
+        let (word, bit) = (index / 64 % 2, 1u64 << (index % 64));
+        let first = self.0[word] & bit == 0;
+        self.0[word] |= bit;
+        first
+    }
+}
+
+/// Whether Go would write a property with this value, or leaves it out as empty.
+fn keeps(set: &TypeSet, prop: &Prop, value: &Value) -> bool {
+    if prop.always {
+        return true;
+    }
+    match value {
+        Value::String(text) => prop.pointer || !text.is_empty() || !is_plain(set, prop),
+        Value::Bool(truth) => prop.pointer || *truth || !is_plain(set, prop),
+        Value::Number(number) => prop.pointer || number.as_f64() != Some(0.0) || !is_plain(set, prop),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(map) => !map.is_empty() || !matches!(set.ty(prop.ty), Type::Map(_)),
+        Value::Null => false,
+    }
+}
+
+/// Types whose zero Go's `omitempty` leaves out.
+fn is_plain(set: &TypeSet, prop: &Prop) -> bool {
+    matches!(set.ty(prop.ty), Type::String | Type::Bool | Type::Int32 | Type::Int64 | Type::Double | Type::Bytes)
+}
+
+/// What Go holds for a null inside a map of non-pointers.
+fn zero(set: &TypeSet, ty: TypeId) -> Value {
+    match set.ty(ty) {
+        Type::String | Type::Bytes => Value::String(String::new()),
+        Type::Bool => Value::Bool(false),
+        Type::Int32 | Type::Int64 | Type::Double => 0.into(),
+        Type::Quantity => "0".into(),
+        Type::Struct(_) | Type::AtomicStruct(_) => Value::Object(Map::new()),
+        _ => Value::Null,
+    }
+}
+
+/// `v1.PodSpec`: the last element of the Go package path and the type.
+fn go_struct_name(shape: &Struct) -> String {
+    let mut parts = shape.name.rsplit('.');
+    let name = parts.next().unwrap_or_default();
+    let package = parts.next().unwrap_or_default();
+    format!("{package}.{name}")
+}
+
+fn type_error(lexer: &Lexer<'_>, what: &str, expected: &str, place: &Place<'_>) -> DecodeError {
+    DecodeError::Type(match place.owner {
+        None => format!("json: cannot unmarshal {what} into Go value of type {expected}"),
+        Some(owner) => {
+            let name = owner.name.rsplit('.').next().unwrap_or_default();
+            let field = lexer.field_up_to(place.steps);
+            format!("json: cannot unmarshal {what} into Go struct field {name}.{field} of type {expected}")
+        }
+    })
+}
+
+/// The offset that Go's base64 decoder reports.
+fn bad_byte(text: &str, error: &base64::DecodeError) -> usize {
+    match error {
+        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => *at,
+        // A text that ends early is reported at the start of the last, incomplete group of four.
+        _ => text.len() / 4 * 4,
+    }
+}

@@ -1,0 +1,165 @@
+//! Varints, tags, lengths and the envelope.
+
+use super::DecodeError;
+
+const MAGIC: &[u8] = b"k8s\0";
+
+/// Wire types that Kubernetes messages use.
+pub(super) const VARINT: u8 = 0;
+pub(super) const FIXED64: u8 = 1;
+pub(super) const BYTES: u8 = 2;
+const FIXED32: u8 = 5;
+
+/// `runtime.Unknown`: what is inside the envelope.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Unknown<'a> {
+    pub api_version: &'a str,
+    pub kind: &'a str,
+    pub raw: &'a [u8],
+    pub content_encoding: &'a str,
+    pub content_type: &'a str,
+}
+
+pub(super) fn put_varint(mut value: u64, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+pub(super) fn put_tag(number: u32, wire: u8, out: &mut Vec<u8>) {
+    put_varint(u64::from(number) << 3 | u64::from(wire), out);
+}
+
+pub(super) fn put_bytes(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
+    put_tag(number, BYTES, out);
+    put_varint(bytes.len() as u64, out);
+    out.extend_from_slice(bytes);
+}
+
+/// Writes a message field whose length is known only afterwards: one byte is kept for it, and longer bodies move.
+pub(super) fn put_message(number: u32, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+    put_tag(number, BYTES, out);
+    let at = out.len();
+    out.push(0);
+    body(out);
+    let length = out.len() - at - 1;
+    if length < 0x80 {
+        out[at] = length as u8;
+        return;
+    }
+    let mut prefix = Vec::with_capacity(5);
+    put_varint(length as u64, &mut prefix);
+    out.splice(at..=at, prefix);
+}
+
+pub(super) struct Cursor<'a> {
+    pub bytes: &'a [u8],
+}
+
+/// A field's payload.
+pub(super) enum Payload<'a> {
+    Varint(u64),
+    Fixed64(u64),
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Cursor<'a> {
+    fn varint(&mut self) -> Result<u64, DecodeError> {
+        let mut value = 0u64;
+        for shift in (0..70).step_by(7) {
+            let (&byte, rest) = self.bytes.split_first().ok_or(DecodeError::Truncated)?;
+            self.bytes = rest;
+            if shift < 64 {
+                value |= u64::from(byte & 0x7f) << shift;
+            }
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(DecodeError::Overflow)
+    }
+
+    fn take(&mut self, count: u64) -> Result<&'a [u8], DecodeError> {
+        let count = usize::try_from(count).map_err(|_| DecodeError::Truncated)?;
+        if count > self.bytes.len() {
+            return Err(DecodeError::Truncated);
+        }
+        let (head, rest) = self.bytes.split_at(count);
+        self.bytes = rest;
+        Ok(head)
+    }
+
+    /// The next field, or None at the end. Groups, which no Kubernetes message has, are refused.
+    pub fn field(&mut self) -> Result<Option<(u32, Payload<'a>)>, DecodeError> {
+        if self.bytes.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        let number = u32::try_from(tag >> 3).ok().filter(|n| *n > 0).ok_or(DecodeError::BadTag(tag))?;
+        let payload = match (tag & 7) as u8 {
+            VARINT => Payload::Varint(self.varint()?),
+            FIXED64 => {
+                let bytes = self.take(8)?;
+                Payload::Fixed64(u64::from_le_bytes(bytes.try_into().map_err(|_| DecodeError::Truncated)?))
+            }
+            BYTES => {
+                let count = self.varint()?;
+                Payload::Bytes(self.take(count)?)
+            }
+            FIXED32 => {
+                let bytes = self.take(4)?;
+                Payload::Fixed64(u64::from(u32::from_le_bytes(bytes.try_into().map_err(|_| DecodeError::Truncated)?)))
+            }
+            _ => return Err(DecodeError::BadTag(tag)),
+        };
+        Ok(Some((number, payload)))
+    }
+}
+
+/// Appends `raw` in an envelope.
+pub fn write_envelope(api_version: &str, kind: &str, raw: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(MAGIC);
+    put_message(1, out, |out| {
+        put_bytes(1, api_version.as_bytes(), out);
+        put_bytes(2, kind.as_bytes(), out);
+    });
+    put_bytes(2, raw, out);
+    put_bytes(3, b"", out);
+    put_bytes(4, b"", out);
+}
+
+/// Opens an envelope.
+///
+/// # Errors
+/// When the magic bytes are missing or the envelope is cut short.
+pub fn read_envelope(bytes: &[u8]) -> Result<Unknown<'_>, DecodeError> {
+    let mut cursor = Cursor { bytes: bytes.strip_prefix(MAGIC).ok_or(DecodeError::NoMagic)? };
+    let mut unknown = Unknown::default();
+    while let Some((number, payload)) = cursor.field()? {
+        let Payload::Bytes(bytes) = payload else { continue };
+        match number {
+            1 => {
+                let mut meta = Cursor { bytes };
+                while let Some((number, payload)) = meta.field()? {
+                    let Payload::Bytes(bytes) = payload else { continue };
+                    match number {
+                        1 => unknown.api_version = text(bytes)?,
+                        2 => unknown.kind = text(bytes)?,
+                        _ => {}
+                    }
+                }
+            }
+            2 => unknown.raw = bytes,
+            3 => unknown.content_encoding = text(bytes)?,
+            4 => unknown.content_type = text(bytes)?,
+            _ => {}
+        }
+    }
+    Ok(unknown)
+}
+
+fn text(bytes: &[u8]) -> Result<&str, DecodeError> {
+    std::str::from_utf8(bytes).map_err(|_| DecodeError::Utf8)
+}
