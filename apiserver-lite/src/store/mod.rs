@@ -1,47 +1,181 @@
 //! The store: every object of every resource, one revision counter for all, history for watches and old reads.
 //!
 //! An object at rest is bytes: its JSON as clients get it (schema order, `resourceVersion` in place), its protobuf on
-//! first demand, and the few parsed keys that reads need. One writer task takes commits from a queue, checks
-//! preconditions against memory, appends a batch to the durable log with one fsync, then publishes.
+//! first demand, and the few parsed keys that reads need. One writer thread takes commits from a queue, checks
+//! preconditions against memory, appends a batch to the durable log with one sync, then publishes. Acknowledged means
+//! durable. Readers take snapshots, which cost a reference count, and never wait for the disk.
 
-use std::sync::Arc;
+mod disk;
+mod frame;
+mod object;
+mod watch;
+mod world;
+mod writer;
 
-use bytes::Bytes;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
-/// Names one collection at rest: `pods`, `deployments.apps`. Cheap to copy.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ResourceId(pub Arc<str>);
+use tokio::sync::{mpsc, oneshot};
 
-/// Place of an object in its collection; the namespace is empty for cluster-scoped objects.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
-    pub namespace: Box<str>,
-    pub name: Box<str>,
-}
+pub use disk::OpenError;
+pub use object::{Encoded, Key, Keys, ObjectRef, ResourceId, StoredObject, encode};
+pub use watch::{Event, EventKind, EventRef, Expired, Watcher};
+pub use world::Snapshot;
+pub use writer::{Change, CommitError, Expect, Write};
 
-/// An object as stored at one revision; shared by every reader.
-#[derive(Debug)]
-pub struct StoredObject {
-    pub key: Key,
-    /// `metadata.resourceVersion`.
-    pub revision: u64,
-    pub uid: Box<str>,
-    /// `metadata.labels`, sorted by key.
-    pub labels: Box<[(Box<str>, Box<str>)]>,
-    /// Selectable fields beyond `metadata.name` and `metadata.namespace`, sorted by path.
-    pub fields: Box<[(Box<str>, Box<str>)]>,
-    /// `metadata.ownerReferences[*].uid`.
-    pub owners: Box<[Box<str>]>,
-    /// Has `metadata.deletionTimestamp`.
-    pub deleting: bool,
-    /// Compact JSON in the storage version, `resourceVersion` included, no trailing newline.
-    pub json: Bytes,
-}
+use object::{ByKey, Place};
+use world::{Collection, Objects, World};
 
-pub type ObjectRef = Arc<StoredObject>;
+/// A snapshot is written when the log has grown to this many bytes (or twice the live data, if that is more).
+const SNAPSHOT_BYTES: u64 = 16 << 20;
+/// Commits that may wait for the writer; more callers wait to get in line.
+const QUEUE: usize = 1024;
 
-/// A handle to the store; clones share it.
+/// A handle to the store; clones share it. The writer ends when the last one is dropped.
 #[derive(Clone)]
 pub struct Store {
-    _private: Arc<()>,
+    world: Arc<RwLock<World>>,
+    queue: mpsc::Sender<writer::Request>,
+    revision: tokio::sync::watch::Receiver<u64>,
+    failed: Arc<AtomicBool>,
 }
+
+impl Store {
+    /// Opens the store in a folder, or an empty one in memory only. Blocks while it reads the folder.
+    ///
+    /// # Errors
+    /// When the folder cannot be used, is in use, or is damaged.
+    pub fn open(folder: Option<PathBuf>) -> Result<Self, OpenError> {
+        let mut found: std::collections::HashMap<ResourceId, Objects> = std::collections::HashMap::new();
+        // etcd starts at 1, so the first write is version 2.
+        let mut revision = 1;
+        let disk = match folder {
+            None => None,
+            Some(folder) => Some(disk::Disk::open(&folder, |change| match change {
+                frame::Change::Put(resource, object) => {
+                    revision = revision.max(object.revision);
+                    let objects = found.entry(resource).or_insert_with(Objects::new_sync);
+                    let key: (&str, &str) = (&object.key.namespace, &object.key.name);
+                    objects.remove_mut(&key as &dyn Place);
+                    objects.insert_mut(ByKey(Arc::new(object)));
+                }
+                frame::Change::Delete(resource, key, at) => {
+                    revision = revision.max(at);
+                    if let Some(objects) = found.get_mut(&resource) {
+                        objects.remove_mut(&(&*key.namespace, &*key.name) as &dyn Place);
+                    }
+                }
+                frame::Change::Revision(at) => revision = revision.max(at),
+            })?),
+        };
+        let collections = found.into_iter().map(|(id, objects)| (id, Collection::with(objects, revision)));
+        let world = World { revision, collections: collections.collect(), opened_at: revision };
+        let world = Arc::new(RwLock::new(world));
+        let (queue, requests) = mpsc::channel(QUEUE);
+        let tell = tokio::sync::watch::Sender::new(revision);
+        let failed = Arc::new(AtomicBool::new(false));
+        let store = Store { world: world.clone(), queue, revision: tell.subscribe(), failed: failed.clone() };
+        let writer = writer::Writer {
+            world,
+            disk,
+            queue: requests,
+            revision: tell,
+            failed,
+            snapshot_at: SNAPSHOT_BYTES,
+            snapshot_running: Arc::new(AtomicBool::new(false)),
+        };
+        std::thread::Builder::new()
+            .name("store-writer".into())
+            .spawn(move || writer.run())
+            .map_err(|source| OpenError::Io { path: PathBuf::from("store-writer"), source })?;
+        Ok(store)
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&World) -> T) -> T {
+        read(&self.world.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Revision of the newest write.
+    pub fn revision(&self) -> u64 {
+        self.read(|w| w.revision)
+    }
+
+    /// Whether writes are possible; false after the log could not be written.
+    pub fn is_healthy(&self) -> bool {
+        !self.failed.load(Ordering::Acquire)
+    }
+
+    pub fn get(&self, resource: &ResourceId, namespace: &str, name: &str) -> Option<ObjectRef> {
+        self.read(|w| {
+            let key = (namespace, name);
+            w.collections.get(resource)?.objects.get(&key as &dyn Place).map(|o| o.0.clone())
+        })
+    }
+
+    /// The collection as it is now.
+    pub fn snapshot(&self, resource: &ResourceId) -> Snapshot {
+        self.read(|w| {
+            let objects = w.collections.get(resource).map_or_else(Objects::new_sync, |c| c.objects.clone());
+            Snapshot { revision: w.revision, objects }
+        })
+    }
+
+    /// The collection as it was at a revision.
+    ///
+    /// # Errors
+    /// [`Expired`] when that is too long ago.
+    pub fn snapshot_at(&self, resource: &ResourceId, revision: u64) -> Result<Snapshot, Expired> {
+        self.read(|w| {
+            let gone = |oldest| Expired { requested: revision, oldest };
+            let objects = match w.collections.get(resource) {
+                Some(collection) => collection.at(revision).ok_or_else(|| gone(collection.base_revision))?.clone(),
+                None if revision < w.opened_at => return Err(gone(w.opened_at)),
+                None => Objects::new_sync(),
+            };
+            Ok(Snapshot { revision, objects })
+        })
+    }
+
+    /// Waits until the store has reached a revision; false when the time is over first.
+    pub async fn wait_for(&self, revision: u64, limit: Duration) -> bool {
+        let mut newest = self.revision.clone();
+        let reached = newest.wait_for(|&r| r >= revision);
+        matches!(tokio::time::timeout(limit, reached).await, Ok(Ok(_)))
+    }
+
+    /// The newest revision as something to wait on.
+    pub fn subscribe_revision(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.revision.clone()
+    }
+
+    /// Writes one object; on success it is durable. Not cancel safe in the sense that a dropped call may or may not
+    /// have happened.
+    ///
+    /// # Errors
+    /// See [`CommitError`].
+    pub async fn commit(&self, write: Write) -> Result<ObjectRef, CommitError> {
+        let (answer, answered) = oneshot::channel();
+        self.queue.send(writer::Request { write, answer }).await.map_err(|_| CommitError::Closed)?;
+        answered.await.unwrap_or(Err(CommitError::Closed))
+    }
+
+    /// A watcher that gives out every change of a collection after a revision.
+    ///
+    /// # Errors
+    /// [`Expired`] when changes after that revision are no longer known.
+    pub fn watch(&self, resource: &ResourceId, from: u64) -> Result<Watcher, Expired> {
+        let mut world = self.world.write().unwrap_or_else(PoisonError::into_inner);
+        let opened_at = world.opened_at;
+        // A resource without objects yet gets its collection here, so that there is something to wait on.
+        let collection = world.collections.entry(resource.clone()).or_insert_with(|| Collection::new(opened_at));
+        let next =
+            collection.sequence_after(from).ok_or(Expired { requested: from, oldest: collection.base_revision })?;
+        let end = collection.tell.subscribe();
+        Ok(Watcher { world: self.world.clone(), resource: resource.clone(), next, end, seen: from })
+    }
+}
+
+#[cfg(test)]
+mod tests;

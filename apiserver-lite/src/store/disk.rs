@@ -1,0 +1,183 @@
+//! The store's folder: log segments `N.log`, each after the snapshot `N.snap` of everything before it.
+//!
+//! A commit batch is one frame at the end of the newest segment, on disk before anyone hears of it. When a segment has
+//! grown, the next one starts and a snapshot of the state at that point is written beside the running store; once it is
+//! in place the older files go. Opening reads the newest snapshot and replays the segments from its number on.
+//!
+//! Only the last frame of the last segment can be torn, because a frame is written only after the one before it was
+//! synced. Anything else that does not check is damage, and the store refuses to open rather than lose data silently.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use super::frame::{Change, Next, changes, has_frame, next};
+use super::object::{ObjectRef, ResourceId};
+
+/// Why the store does not open. All but `Locked` need a person.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("{} is in use by another process", .0.display())]
+    Locked(PathBuf),
+    #[error("{} is damaged at byte {at}: restore it from a backup", path.display())]
+    Damaged { path: PathBuf, at: usize },
+}
+
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> OpenError + '_ {
+    |source| OpenError::Io { path: path.into(), source }
+}
+
+pub(super) struct Disk {
+    folder: PathBuf,
+    log: File,
+    /// Number of the running segment.
+    segment: u64,
+    log_bytes: u64,
+    /// Held as long as the store is open.
+    _lock: File,
+}
+
+impl Disk {
+    /// Opens or makes the folder and hands every change found to `replay`, oldest first.
+    pub fn open(folder: &Path, mut replay: impl FnMut(Change)) -> Result<Self, OpenError> {
+        std::fs::create_dir_all(folder).map_err(io(folder))?;
+        let lock_path = folder.join("lock");
+        let lock =
+            OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path).map_err(io(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => return Err(OpenError::Locked(folder.into())),
+            Err(std::fs::TryLockError::Error(source)) => return Err(OpenError::Io { path: lock_path, source }),
+        }
+        let (mut logs, mut snapshots) = (Vec::new(), Vec::new());
+        for entry in std::fs::read_dir(folder).map_err(io(folder))? {
+            let path = entry.map_err(io(folder))?.path();
+            let number = path.file_stem().and_then(|s| s.to_str()).and_then(|s| s.parse::<u64>().ok());
+            match (number, path.extension().and_then(|e| e.to_str())) {
+                (Some(number), Some("log")) => logs.push(number),
+                (Some(number), Some("snap")) => snapshots.push(number),
+                // A snapshot that was not finished.
+                (_, Some("tmp")) => std::fs::remove_file(&path).map_err(io(&path))?,
+                _ => {}
+            }
+        }
+        logs.sort_unstable();
+        let base = snapshots.iter().max().copied().unwrap_or(0);
+        if base > 0 {
+            let path = folder.join(format!("{base}.snap"));
+            read(&path, false, &mut replay)?;
+        }
+        logs.retain(|&number| number >= base);
+        let mut log_bytes = 0;
+        for &number in &logs {
+            let path = folder.join(format!("{number}.log"));
+            log_bytes = read(&path, Some(&number) == logs.last(), &mut replay)?;
+        }
+        let segment = logs.last().copied().unwrap_or(base);
+        let path = folder.join(format!("{segment}.log"));
+        let log = OpenOptions::new().create(true).append(true).open(&path).map_err(io(&path))?;
+        // What a torn write left goes before anything is appended after it.
+        log.set_len(log_bytes).and_then(|()| log.sync_all()).map_err(io(&path))?;
+        sync_folder(folder).map_err(io(folder))?;
+        let disk = Disk { folder: folder.into(), log, segment, log_bytes, _lock: lock };
+        disk.remove_before(base);
+        Ok(disk)
+    }
+
+    /// Appends a frame and waits until it is durable.
+    pub fn append(&mut self, frame: &[u8]) -> std::io::Result<()> {
+        self.log.write_all(frame)?;
+        self.log.sync_data()?;
+        self.log_bytes += frame.len() as u64;
+        Ok(())
+    }
+
+    pub fn log_bytes(&self) -> u64 {
+        self.log_bytes
+    }
+
+    /// Starts the next segment; returns what writes the snapshot that belongs before it.
+    pub fn rotate(&mut self) -> std::io::Result<SnapshotWriter> {
+        let number = self.segment + 1;
+        self.log = OpenOptions::new().create(true).append(true).open(self.folder.join(format!("{number}.log")))?;
+        sync_folder(&self.folder)?;
+        self.segment = number;
+        self.log_bytes = 0;
+        Ok(SnapshotWriter { folder: self.folder.clone(), number })
+    }
+
+    fn remove_before(&self, number: u64) {
+        remove_before(&self.folder, number);
+    }
+}
+
+/// Reads a file of frames; returns the number of good bytes. A torn tail is fine in the newest log only.
+fn read(path: &Path, may_be_torn: bool, replay: &mut impl FnMut(Change)) -> Result<u64, OpenError> {
+    let bytes = std::fs::read(path).map_err(io(path))?;
+    let mut at = 0;
+    loop {
+        match next(&bytes[at..]) {
+            Next::End => return Ok(at as u64),
+            Next::Frame(payload, length) => {
+                let changes = changes(payload).ok_or_else(|| OpenError::Damaged { path: path.into(), at })?;
+                changes.into_iter().for_each(&mut *replay);
+                at += length;
+            }
+            Next::Broken if may_be_torn && !has_frame(&bytes[at + 1..]) => {
+                tracing::warn!(path = %path.display(), at, lost = bytes.len() - at, "dropping an unfinished write");
+                return Ok(at as u64);
+            }
+            Next::Broken => return Err(OpenError::Damaged { path: path.into(), at }),
+        }
+    }
+}
+
+fn sync_folder(folder: &Path) -> std::io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+fn remove_before(folder: &Path, number: u64) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let old =
+            path.file_stem().and_then(|s| s.to_str()).and_then(|s| s.parse::<u64>().ok()).is_some_and(|n| n < number);
+        if old && matches!(path.extension().and_then(|e| e.to_str()), Some("log" | "snap")) {
+            // The next start tries again.
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
+/// Writes a snapshot beside the running store.
+pub(super) struct SnapshotWriter {
+    folder: PathBuf,
+    number: u64,
+}
+
+/// Frames of a snapshot are about this large, so that reading one back needs little memory beside the file.
+const SNAPSHOT_FRAME: usize = 1 << 20;
+
+impl SnapshotWriter {
+    pub fn write(self, revision: u64, objects: impl Iterator<Item = (ResourceId, ObjectRef)>) -> std::io::Result<()> {
+        let unfinished = self.folder.join(format!("{}.snap.tmp", self.number));
+        let mut file = File::create(&unfinished)?;
+        let mut frame = super::frame::Writer::new();
+        frame.revision(revision);
+        for (resource, object) in objects {
+            frame.put(&resource, &object);
+            if frame.len() > SNAPSHOT_FRAME {
+                file.write_all(&std::mem::replace(&mut frame, super::frame::Writer::new()).finish())?;
+            }
+        }
+        if !frame.is_empty() {
+            file.write_all(&frame.finish())?;
+        }
+        file.sync_all()?;
+        std::fs::rename(&unfinished, self.folder.join(format!("{}.snap", self.number)))?;
+        sync_folder(&self.folder)?;
+        remove_before(&self.folder, self.number);
+        Ok(())
+    }
+}

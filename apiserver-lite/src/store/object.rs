@@ -1,0 +1,209 @@
+//! An object at rest and how it gets there: bytes plus the few parsed keys that reads need.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use proto::json::{Slotted, write_with_version_slot};
+use proto::protobuf;
+use serde_json::Value;
+
+use crate::resource::Resource;
+
+/// Names one collection at rest: `pods`, `deployments.apps`. Cheap to copy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ResourceId(pub Arc<str>);
+
+impl From<&str> for ResourceId {
+    fn from(name: &str) -> Self {
+        ResourceId(name.into())
+    }
+}
+
+/// Place of an object in its collection; the namespace is empty for cluster-scoped objects. Ordered by namespace, then
+/// name, as lists are.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Key {
+    pub namespace: Box<str>,
+    pub name: Box<str>,
+}
+
+impl Key {
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Key { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+/// What readers need without parsing the object.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Keys {
+    pub uid: Box<str>,
+    /// `metadata.labels`, sorted by key.
+    pub labels: Box<[(Box<str>, Box<str>)]>,
+    /// Selectable fields beyond `metadata.name` and `metadata.namespace`, sorted by path.
+    pub fields: Box<[(Box<str>, Box<str>)]>,
+    /// `metadata.ownerReferences[*].uid`.
+    pub owners: Box<[Box<str>]>,
+    /// Has `metadata.deletionTimestamp`.
+    pub deleting: bool,
+}
+
+/// An object ready to be committed; its version is still open.
+#[derive(Debug)]
+pub struct Encoded {
+    pub json: Slotted,
+    pub keys: Keys,
+}
+
+/// An object as stored at one revision; shared by every reader.
+#[derive(Debug)]
+pub struct StoredObject {
+    pub key: Key,
+    /// `metadata.resourceVersion`.
+    pub revision: u64,
+    pub keys: Keys,
+    /// Compact JSON in the storage version, `resourceVersion` included, no trailing newline.
+    pub json: Bytes,
+    protobuf: OnceLock<Bytes>,
+}
+
+pub type ObjectRef = Arc<StoredObject>;
+
+impl StoredObject {
+    pub(super) fn new(key: Key, revision: u64, keys: Keys, json: Bytes) -> Self {
+        StoredObject { key, revision, keys, json, protobuf: OnceLock::new() }
+    }
+
+    /// The object in its protobuf envelope, encoded by the first who asks.
+    pub fn protobuf(&self, resource: &Resource) -> Bytes {
+        self.protobuf
+            .get_or_init(|| {
+                let value = self.value();
+                let out = protobuf::encode_enveloped(
+                    resource.schema.set(),
+                    resource.schema.id,
+                    &value,
+                    &resource.storage_version,
+                    &resource.kind,
+                );
+                out.into()
+            })
+            .clone()
+    }
+
+    /// The object as a tree.
+    pub fn value(&self) -> Value {
+        // What is stored was written by us; a parse error would mean memory corruption, and an empty tree is refused
+        // by whatever reads it.
+        proto::json::parse(&self.json).map(|p| p.value).unwrap_or_default()
+    }
+
+    pub fn label(&self, key: &str) -> Option<&str> {
+        let at = self.keys.labels.binary_search_by(|(k, _)| (**k).cmp(key)).ok()?;
+        Some(&self.keys.labels[at].1)
+    }
+
+    /// A selectable field's value, empty when the object has none.
+    pub fn field(&self, path: &str) -> &str {
+        match path {
+            "metadata.name" => &self.key.name,
+            "metadata.namespace" => &self.key.namespace,
+            _ => self.keys.fields.iter().find(|(k, _)| **k == *path).map_or("", |(_, v)| v),
+        }
+    }
+}
+
+/// Prepares a tree for [`super::Store::commit`]. `fields` are the selectable fields of its kind. Takes the
+/// `resourceVersion` out of the tree.
+pub fn encode(resource: &Resource, value: &mut Value, fields: Vec<(&str, String)>) -> Encoded {
+    let keys = keys_of(value, fields);
+    let schema = (!resource.custom).then(|| (resource.schema.set(), resource.schema.id));
+    Encoded { json: write_with_version_slot(schema, value), keys }
+}
+
+fn keys_of(value: &Value, fields: Vec<(&str, String)>) -> Keys {
+    let metadata = &value["metadata"];
+    let labels = metadata["labels"].as_object().into_iter().flatten();
+    let mut fields: Vec<(Box<str>, Box<str>)> = fields.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
+    fields.sort();
+    Keys {
+        uid: metadata["uid"].as_str().unwrap_or_default().into(),
+        labels: labels.filter_map(|(k, v)| Some((k.as_str().into(), v.as_str()?.into()))).collect(),
+        fields: fields.into(),
+        owners: metadata["ownerReferences"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|o| o["uid"].as_str().map(Into::into))
+            .collect(),
+        deleting: metadata["deletionTimestamp"].is_string(),
+    }
+}
+
+/// An object in an ordered set, found by its key.
+#[derive(Debug, Clone)]
+pub(super) struct ByKey(pub ObjectRef);
+
+/// A key that may be borrowed in two parts, so that a lookup allocates nothing.
+pub(super) trait Place {
+    fn place(&self) -> (&str, &str);
+}
+
+impl Place for ByKey {
+    fn place(&self) -> (&str, &str) {
+        (&self.0.key.namespace, &self.0.key.name)
+    }
+}
+
+impl Place for (&str, &str) {
+    fn place(&self) -> (&str, &str) {
+        *self
+    }
+}
+
+impl<'a> Borrow<dyn Place + 'a> for ByKey {
+    fn borrow(&self) -> &(dyn Place + 'a) {
+        self
+    }
+}
+
+impl PartialEq for dyn Place + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl Eq for dyn Place + '_ {}
+
+impl PartialOrd for dyn Place + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for dyn Place + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.place().cmp(&other.place())
+    }
+}
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl Eq for ByKey {}
+
+impl PartialOrd for ByKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.place().cmp(&other.place())
+    }
+}

@@ -1,0 +1,202 @@
+use super::*;
+use proto::json::Slotted;
+
+fn encoded(text: &str) -> Encoded {
+    let json = format!(r#"{{"metadata":{{"resourceVersion":""}},"text":"{text}"}}"#);
+    let offset = json.find(r#"""}"#).expect("the version's place") + 1;
+    Encoded { json: Slotted { json: json.into_bytes(), offset }, keys: Keys::default() }
+}
+
+fn put(name: &str, text: &str, expect: Expect) -> Write {
+    Write { resource: "things".into(), key: Key::new("ns", name), expect, change: Change::Put(encoded(text)) }
+}
+
+fn things() -> ResourceId {
+    "things".into()
+}
+
+/// Every promise holds in memory and on disk.
+async fn both(test: impl AsyncFn(Store)) {
+    test(Store::open(None).expect("memory opens")).await;
+    let folder = Folder::new();
+    test(Store::open(Some(folder.0.clone())).expect("an empty folder opens")).await;
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("store-test-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a temporary folder");
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn preconditions_are_checked_against_the_newest_state() {
+    both(async |store| {
+        let first = store.commit(put("a", "1", Expect::Absent)).await.expect("created");
+        assert_eq!(first.revision, 2);
+        assert_eq!(&first.json[..], br#"{"metadata":{"resourceVersion":"2"},"text":"1"}"#);
+        assert!(matches!(store.commit(put("a", "1", Expect::Absent)).await, Err(CommitError::Exists(_))));
+        assert!(matches!(store.commit(put("b", "1", Expect::Present)).await, Err(CommitError::Missing)));
+        let second = store.commit(put("a", "2", Expect::Revision(2))).await.expect("updated");
+        assert_eq!(second.revision, 3);
+        assert!(matches!(store.commit(put("a", "3", Expect::Revision(2))).await, Err(CommitError::Conflict(o)) if o.revision == 3));
+        assert_eq!(store.revision(), 3);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn old_snapshots_stay_readable_and_watches_start_anywhere_in_history() {
+    both(async |store| {
+        for name in ["a", "b", "c"] {
+            store.commit(put(name, "1", Expect::Absent)).await.expect("created");
+        }
+        let delete = Write {
+            resource: things(),
+            key: Key::new("ns", "b"),
+            expect: Expect::Present,
+            change: Change::Delete(encoded("1")),
+        };
+        store.commit(delete).await.expect("deleted");
+        let names = |s: &Snapshot| s.range(Some("ns"), None).map(|o| o.key.name.to_string()).collect::<Vec<_>>();
+        assert_eq!(names(&store.snapshot(&things())), ["a", "c"]);
+        assert_eq!(names(&store.snapshot_at(&things(), 4).expect("known")), ["a", "b", "c"]);
+        assert_eq!(names(&store.snapshot_at(&things(), 2).expect("known")), ["a"]);
+        assert!(store.snapshot_at(&things(), 0).is_err());
+        let after = Key::new("ns", "a");
+        assert_eq!(store.snapshot(&things()).range(None, Some(&after)).count(), 1);
+        assert_eq!(store.snapshot(&things()).range(Some("other"), None).count(), 0);
+        let mut watcher = store.watch(&things(), 3).expect("known");
+        let mut events = Vec::new();
+        watcher.next(&mut events).await.expect("events");
+        let seen: Vec<_> = events.iter().map(|e| (e.kind, e.revision, e.object.key.name.to_string())).collect();
+        assert_eq!(seen, [(EventKind::Added, 4, "c".into()), (EventKind::Deleted, 5, "b".into())]);
+        assert_eq!(events[1].object.revision, 5);
+        assert!(store.watch(&things(), 0).is_err());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watcher_waits_for_what_comes() {
+    both(async |store| {
+        let mut watcher = store.watch(&things(), store.revision()).expect("now is known");
+        let waiting = tokio::spawn(async move {
+            let mut events = Vec::new();
+            watcher.next(&mut events).await.expect("an event");
+            events.len()
+        });
+        store.commit(put("a", "1", Expect::Absent)).await.expect("created");
+        assert_eq!(waiting.await.expect("no panic"), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watcher_that_falls_behind_is_told() {
+    let store = Store::open(None).expect("memory opens");
+    let mut watcher = store.watch(&things(), 1).expect("now is known");
+    store.commit(put("a", "0", Expect::Absent)).await.expect("created");
+    for _ in 0..16_400 {
+        store.commit(put("a", "1", Expect::Present)).await.expect("updated");
+    }
+    assert!(watcher.next(&mut Vec::new()).await.is_err());
+}
+
+#[tokio::test]
+async fn everything_acknowledged_is_there_after_opening_again() {
+    let folder = Folder::new();
+    let store = Store::open(Some(folder.0.clone())).expect("opens");
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..16 {
+        let store = store.clone();
+        tasks.spawn(async move {
+            for number in 0..20 {
+                store.commit(put(&format!("{task}-{number}"), "x", Expect::Absent)).await.expect("created");
+            }
+        });
+    }
+    tasks.join_all().await;
+    drop(store);
+    let store = open_again(&folder.0).await;
+    assert_eq!((store.snapshot(&things()).len(), store.revision()), (320, 321));
+    assert!(matches!(Store::open(Some(folder.0.clone())), Err(OpenError::Locked(_))));
+}
+
+/// The writer lets go of the folder shortly after the last handle is dropped.
+async fn open_again(folder: &std::path::Path) -> Store {
+    for _ in 0..1000 {
+        match Store::open(Some(folder.into())) {
+            Err(OpenError::Locked(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
+            other => return other.expect("opens again"),
+        }
+    }
+    panic!("the folder stays locked");
+}
+
+#[tokio::test]
+async fn a_torn_tail_loses_only_what_was_not_acknowledged_and_damage_is_refused() {
+    let folder = Folder::new();
+    let store = Store::open(Some(folder.0.clone())).expect("opens");
+    store.commit(put("a", "1", Expect::Absent)).await.expect("created");
+    let log = folder.0.join("0.log");
+    let first = std::fs::metadata(&log).expect("the log").len();
+    store.commit(put("b", "2", Expect::Absent)).await.expect("created");
+    drop(store);
+    drop(open_again(&folder.0).await);
+    let whole = std::fs::read(&log).expect("the log");
+    let first = usize::try_from(first).expect("small");
+    for cut in first..=whole.len() {
+        let copy = Folder::new();
+        std::fs::write(copy.0.join("0.log"), &whole[..cut]).expect("writable");
+        let store = Store::open(Some(copy.0.clone())).expect("a torn tail opens");
+        let expected = if cut == whole.len() { 2 } else { 1 };
+        assert_eq!(store.snapshot(&things()).len(), expected, "cut at {cut}");
+        let next = store.commit(put("c", "3", Expect::Absent)).await.expect("writable again");
+        assert_eq!(next.revision, expected as u64 + 2);
+    }
+    let mut damaged = whole;
+    damaged[first / 2] ^= 1;
+    std::fs::write(&log, &damaged).expect("writable");
+    loop {
+        match Store::open(Some(folder.0.clone())) {
+            Err(OpenError::Locked(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
+            Err(OpenError::Damaged { .. }) => break,
+            other => panic!("damage in the middle opened: {:?}", other.err()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn snapshots_replace_the_log() {
+    let folder = Folder::new();
+    let store = Store::open(Some(folder.0.clone())).expect("opens");
+    let big = "x".repeat(1 << 20);
+    store.commit(put("a", &big, Expect::Absent)).await.expect("created");
+    for _ in 0..20 {
+        store.commit(put("a", &big, Expect::Present)).await.expect("updated");
+    }
+    let snapshot = folder.0.join("1.snap");
+    for _ in 0..1000 {
+        if snapshot.exists() && !folder.0.join("0.log").exists() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(snapshot.exists() && !folder.0.join("0.log").exists());
+    drop(store);
+    let store = open_again(&folder.0).await;
+    assert_eq!(store.get(&things(), "ns", "a").map(|o| o.revision), Some(22));
+    assert_eq!(store.revision(), 22);
+}

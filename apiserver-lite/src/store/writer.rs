@@ -1,0 +1,246 @@
+//! The one thread that changes the store: takes commits from a queue, checks them against memory, makes a batch durable
+//! with one sync, then publishes and answers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::disk::Disk;
+use super::frame;
+use super::object::{ByKey, Encoded, Key, ObjectRef, Place, ResourceId, StoredObject};
+use super::watch::{EventKind, EventRef};
+use super::world::{Collection, Objects, World, event};
+
+/// What must be true of the stored object for a write to go through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    Absent,
+    /// The object exists at exactly this revision.
+    Revision(u64),
+    /// The object exists.
+    Present,
+}
+
+#[derive(Debug)]
+pub enum Change {
+    Put(Encoded),
+    /// Carries the last state, which watchers get with the delete's revision.
+    Delete(Encoded),
+}
+
+#[derive(Debug)]
+pub struct Write {
+    pub resource: ResourceId,
+    pub key: Key,
+    pub expect: Expect,
+    pub change: Change,
+}
+
+/// Why a write did not happen. Except for `Closed` the caller may look at the object and try again.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CommitError {
+    #[error("the object exists")]
+    Exists(ObjectRef),
+    #[error("the object does not exist")]
+    Missing,
+    #[error("the object was changed")]
+    Conflict(ObjectRef),
+    #[error("the store takes no more writes")]
+    Closed,
+}
+
+pub(super) struct Request {
+    pub write: Write,
+    pub answer: oneshot::Sender<Result<ObjectRef, CommitError>>,
+}
+
+pub(super) struct Writer {
+    pub world: Arc<RwLock<World>>,
+    pub disk: Option<Disk>,
+    pub queue: mpsc::Receiver<Request>,
+    pub revision: watch::Sender<u64>,
+    pub failed: Arc<AtomicBool>,
+    /// Snapshot when the running log has this many bytes.
+    pub snapshot_at: u64,
+    pub snapshot_running: Arc<AtomicBool>,
+}
+
+/// Writes per sync at most, so that the first of a long queue is not kept waiting.
+const BATCH: usize = 512;
+
+/// A write that passed its check, before it is durable.
+struct Accepted {
+    resource: ResourceId,
+    event: EventRef,
+    after: Objects,
+    answer: oneshot::Sender<Result<ObjectRef, CommitError>>,
+}
+
+impl Writer {
+    pub fn run(mut self) {
+        let mut requests = Vec::with_capacity(BATCH);
+        while self.queue.blocking_recv_many(&mut requests, BATCH) > 0 {
+            if self.failed.load(Ordering::Acquire) {
+                requests.drain(..).for_each(|r| drop(r.answer.send(Err(CommitError::Closed))));
+                continue;
+            }
+            self.batch(requests.drain(..));
+        }
+    }
+
+    fn batch(&mut self, requests: impl Iterator<Item = Request>) {
+        let mut accepted = Vec::new();
+        let mut refused = Vec::new();
+        let mut frame = frame::Writer::new();
+        let mut changed: HashMap<ResourceId, Objects> = HashMap::new();
+        let mut revision = {
+            let world = self.world.read().unwrap_or_else(PoisonError::into_inner);
+            for request in requests {
+                // The collection as the writes before this one in the batch leave it.
+                let objects = changed.get(&request.write.resource);
+                let objects = objects.or_else(|| world.collections.get(&request.write.resource).map(|c| &c.objects));
+                let objects = objects.cloned().unwrap_or_else(Objects::new_sync);
+                let next = world.revision + accepted.len() as u64 + 1;
+                match check(&objects, &request.write) {
+                    Ok(previous) => {
+                        let one = accept(request, objects, previous, next, &mut frame);
+                        changed.insert(one.resource.clone(), one.after.clone());
+                        accepted.push(one);
+                    }
+                    Err(error) => refused.push((request.answer, error)),
+                }
+            }
+            world.revision
+        };
+        if !accepted.is_empty()
+            && let Some(disk) = &mut self.disk
+            && let Err(error) = disk.append(&frame.finish())
+        {
+            // What reached the disk is unknown: nothing may be acknowledged from here on, and memory stays at the last
+            // state that is certain. A restart replays the log.
+            tracing::error!(%error, "the log cannot be written; the store is closed");
+            self.failed.store(true, Ordering::Release);
+            accepted.into_iter().for_each(|a| drop(a.answer.send(Err(CommitError::Closed))));
+            refused.into_iter().for_each(|(answer, error)| drop(answer.send(Err(error))));
+            return;
+        }
+        revision += accepted.len() as u64;
+        let answers = self.publish(accepted, revision);
+        // A caller that went away has no one to tell.
+        answers.into_iter().for_each(|(answer, object)| drop(answer.send(Ok(object))));
+        refused.into_iter().for_each(|(answer, error)| drop(answer.send(Err(error))));
+        self.maybe_snapshot();
+    }
+
+    #[expect(clippy::type_complexity, reason = "an answer and what it says")]
+    fn publish(
+        &mut self,
+        accepted: Vec<Accepted>,
+        revision: u64,
+    ) -> Vec<(oneshot::Sender<Result<ObjectRef, CommitError>>, ObjectRef)> {
+        let now = Instant::now();
+        let mut answers = Vec::with_capacity(accepted.len());
+        let mut touched = HashMap::new();
+        {
+            let mut world = self.world.write().unwrap_or_else(PoisonError::into_inner);
+            let opened_at = world.opened_at;
+            for one in accepted {
+                let collection =
+                    world.collections.entry(one.resource.clone()).or_insert_with(|| Collection::new(opened_at));
+                answers.push((one.answer, one.event.object.clone()));
+                collection.push(one.event, one.after, now);
+                touched.insert(one.resource, (collection.tell.clone(), collection.end()));
+            }
+            world.revision = revision;
+        }
+        for (tell, end) in touched.into_values() {
+            tell.send_replace(end);
+        }
+        self.revision.send_replace(revision);
+        answers
+    }
+
+    fn maybe_snapshot(&mut self) {
+        let Some(disk) = &mut self.disk else { return };
+        if disk.log_bytes() < self.snapshot_at || self.snapshot_running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (revision, collections): (u64, Vec<(ResourceId, Objects)>) = {
+            let world = self.world.read().unwrap_or_else(PoisonError::into_inner);
+            (world.revision, world.collections.iter().map(|(id, c)| (id.clone(), c.objects.clone())).collect())
+        };
+        let live: u64 = collections.iter().flat_map(|(_, o)| o.iter()).map(|o| o.0.json.len() as u64).sum();
+        // Twice the live size keeps the work of snapshots below that of the writes themselves.
+        self.snapshot_at = (live * 2).max(super::SNAPSHOT_BYTES);
+        let running = self.snapshot_running.clone();
+        match disk.rotate() {
+            Ok(snapshot) => {
+                let write = move || {
+                    let objects = collections
+                        .iter()
+                        .flat_map(|(id, objects)| objects.iter().map(move |o| (id.clone(), o.0.clone())));
+                    if let Err(error) = snapshot.write(revision, objects) {
+                        tracing::warn!(%error, "no snapshot; the log is kept instead");
+                    }
+                    running.store(false, Ordering::Release);
+                };
+                if let Err(error) = std::thread::Builder::new().name("store-snapshot".into()).spawn(write) {
+                    tracing::warn!(%error, "no snapshot; the log is kept instead");
+                    self.snapshot_running.store(false, Ordering::Release);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the log stays in one file");
+                running.store(false, Ordering::Release);
+            }
+        }
+    }
+}
+
+fn check(objects: &Objects, write: &Write) -> Result<Option<ObjectRef>, CommitError> {
+    let key: (&str, &str) = (&write.key.namespace, &write.key.name);
+    let found = objects.get(&key as &dyn Place).map(|o| o.0.clone());
+    match (write.expect, found) {
+        (Expect::Absent, None) => Ok(None),
+        (Expect::Absent, Some(object)) => Err(CommitError::Exists(object)),
+        (_, None) => Err(CommitError::Missing),
+        (Expect::Revision(revision), Some(object)) if object.revision != revision => Err(CommitError::Conflict(object)),
+        (_, found) => Ok(found),
+    }
+}
+
+fn accept(
+    request: Request,
+    objects: Objects,
+    previous: Option<ObjectRef>,
+    revision: u64,
+    frame: &mut frame::Writer,
+) -> Accepted {
+    let Request { write: Write { resource, key, change, .. }, answer } = request;
+    let (encoded, deleted) = match change {
+        Change::Put(encoded) => (encoded, false),
+        Change::Delete(encoded) => (encoded, true),
+    };
+    let json = encoded.json.with_version(revision).into();
+    let object = Arc::new(StoredObject::new(key, revision, encoded.keys, json));
+    let kind = match (&previous, deleted) {
+        (_, true) => EventKind::Deleted,
+        (None, false) => EventKind::Added,
+        (Some(_), false) => EventKind::Modified,
+    };
+    let after = if deleted {
+        frame.delete(&resource, &object.key, revision);
+        let key: (&str, &str) = (&object.key.namespace, &object.key.name);
+        objects.remove(&key as &dyn Place)
+    } else {
+        frame.put(&resource, &object);
+        // The set would keep an equal element, and elements are equal by key.
+        let key: (&str, &str) = (&object.key.namespace, &object.key.name);
+        let objects = if previous.is_some() { objects.remove(&key as &dyn Place) } else { objects };
+        objects.insert(ByKey(object.clone()))
+    };
+    Accepted { resource, event: event(kind, object, previous, revision), after, answer }
+}
