@@ -1,0 +1,93 @@
+//! What went wrong in a call to the runtime.
+
+use std::fmt;
+
+use tonic::{Code, Status};
+
+/// A failed CRI call: caused by the runtime or the host; retry unless `code` says the request itself is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CriError {
+    /// gRPC code.
+    pub code: Code,
+    /// The runtime's own words, without the code.
+    pub message: String,
+}
+
+impl CriError {
+    pub(super) fn bad_endpoint(endpoint: &str) -> Self {
+        Self { code: Code::InvalidArgument, message: format!("{endpoint:?} is not a unix socket endpoint") }
+    }
+
+    pub(super) fn internal(message: String) -> Self {
+        Self { code: Code::Internal, message }
+    }
+
+    /// An answer that lacks what it must hold.
+    pub(super) fn incomplete(what: &str) -> Self {
+        Self::internal(format!("the runtime's answer lacks {what}"))
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        self.code == Code::NotFound
+    }
+
+    pub fn is_unimplemented(&self) -> bool {
+        self.code == Code::Unimplemented
+    }
+
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self.code, Code::Unavailable)
+    }
+}
+
+impl From<Status> for CriError {
+    fn from(status: Status) -> Self {
+        // tonic reports its own deadline as Cancelled; Go says DeadlineExceeded.
+        if status.code() == Code::Cancelled && status.message() == "Timeout expired" {
+            return Self { code: Code::DeadlineExceeded, message: "context deadline exceeded".into() };
+        }
+        Self { code: status.code(), message: status.message().to_owned() }
+    }
+}
+
+impl fmt::Display for CriError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rpc error: code = {} desc = {}", go_name(self.code), self.message)
+    }
+}
+
+impl std::error::Error for CriError {}
+
+fn go_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_read_like_go_grpc_errors() {
+        let e = CriError::from(Status::unknown("no runtime"));
+        assert_eq!(e.to_string(), "rpc error: code = Unknown desc = no runtime");
+        assert_eq!(CriError::from(Status::cancelled("Timeout expired")).code, Code::DeadlineExceeded);
+    }
+}

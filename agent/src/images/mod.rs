@@ -1,0 +1,3 @@
+//! Images: names, pull policies, credentials and back-off.
+
+pub mod reference;

@@ -1,0 +1,109 @@
+//! A container as the runtime's `ContainerConfig`.
+
+use proto::api::core::v1::{Container, Pod};
+use proto::cri;
+
+use super::expand::expand;
+use super::hash::container_hash;
+use super::labels;
+use super::resources::{NodeResources, container_resources};
+use super::security::{ImageUser, SecurityDefaults, container_context};
+use super::spec::PodExt;
+
+/// What the caller knows beyond the spec.
+pub struct ContainerInputs<'a> {
+    pub attempt: u32,
+    /// The runtime's id of the image.
+    pub image_id: String,
+    pub image_user: ImageUser,
+    pub envs: Vec<(String, String)>,
+    pub mounts: Vec<cri::Mount>,
+    pub devices: Vec<cri::Device>,
+    pub cdi_devices: Vec<cri::CdiDevice>,
+    /// From device plugins.
+    pub annotations: Vec<(String, String)>,
+    /// Container id that an ephemeral container joins.
+    pub target: Option<String>,
+    pub resources: &'a NodeResources,
+    pub userns: Option<&'a cri::UserNamespace>,
+    pub security: SecurityDefaults<'a>,
+}
+
+pub fn container_config(pod: &Pod, container: &Container, inputs: ContainerInputs<'_>) -> cri::ContainerConfig {
+    let variables = &inputs.envs;
+    let expanded = |texts: &[String]| texts.iter().map(|t| expand(t, variables)).collect();
+    let context =
+        container_context(pod, container, &inputs.image_user, inputs.target.as_deref(), inputs.userns, inputs.security);
+    cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: container.name.clone(), attempt: inputs.attempt }),
+        image: Some(cri::ImageSpec {
+            image: inputs.image_id,
+            user_specified_image: container.image.clone(),
+            ..Default::default()
+        }),
+        command: expanded(&container.command),
+        args: expanded(&container.args),
+        working_dir: container.working_dir.clone(),
+        mounts: inputs.mounts,
+        devices: inputs.devices,
+        cdi_devices: inputs.cdi_devices,
+        labels: container_labels(pod, container),
+        annotations: container_annotations(pod, container, inputs.attempt, inputs.annotations),
+        log_path: format!("{}/{}.log", container.name, inputs.attempt),
+        stdin: container.stdin,
+        stdin_once: container.stdin_once,
+        tty: container.tty,
+        linux: Some(cri::LinuxContainerConfig {
+            resources: Some(container_resources(pod, container, inputs.resources)),
+            security_context: Some(context),
+        }),
+        windows: None,
+        stop_signal: stop_signal(container),
+        envs: inputs.envs.into_iter().map(|(key, value)| cri::KeyValue { key, value: value.into_bytes() }).collect(),
+    }
+}
+
+fn container_labels(pod: &Pod, container: &Container) -> std::collections::BTreeMap<String, String> {
+    [
+        (labels::POD_NAME.into(), pod.name().to_owned()),
+        (labels::POD_NAMESPACE.into(), pod.namespace().to_owned()),
+        (labels::POD_UID.into(), pod.uid().to_owned()),
+        (labels::CONTAINER_NAME.into(), container.name.clone()),
+    ]
+    .into()
+}
+
+fn container_annotations(
+    pod: &Pod,
+    container: &Container,
+    attempt: u32,
+    extra: Vec<(String, String)>,
+) -> std::collections::BTreeMap<String, String> {
+    let mut out: std::collections::BTreeMap<String, String> = extra.into_iter().collect();
+    let mut put = |key: &str, value: String| out.insert(key.to_owned(), value);
+    put(labels::HASH, container_hash(container));
+    put(labels::RESTART_COUNT, attempt.to_string());
+    put(labels::TERMINATION_MESSAGE_PATH, container.termination_message_path.clone());
+    put(labels::TERMINATION_MESSAGE_POLICY, container.termination_message_policy.clone());
+    if let Some(grace) = pod.meta().deletion_grace_period_seconds {
+        put(labels::DELETION_GRACE_PERIOD, grace.to_string());
+    }
+    if let Some(grace) = pod.spec().termination_grace_period_seconds {
+        put(labels::TERMINATION_GRACE_PERIOD, grace.to_string());
+    }
+    if let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()) {
+        put(labels::PRE_STOP_HANDLER, crate::wire_json::to_json("k8s.io.api.core.v1.LifecycleHandler", hook));
+    }
+    if !container.ports.is_empty() {
+        let ports: Vec<String> =
+            container.ports.iter().map(|p| crate::wire_json::to_json("k8s.io.api.core.v1.ContainerPort", p)).collect();
+        put(labels::PORTS, format!("[{}]", ports.join(",")));
+    }
+    out
+}
+
+/// The signal of the spec as the runtime numbers it; zero leaves it to the image.
+fn stop_signal(container: &Container) -> i32 {
+    let name = container.lifecycle.as_ref().and_then(|l| l.stop_signal.as_deref()).unwrap_or("");
+    cri::Signal::from_str_name(name).map_or(0, |s| s as i32)
+}

@@ -1,0 +1,16 @@
+//! One pod: its spec as the runtime takes it, and what to do next with it.
+//!
+//! Everything here but the worker is a pure function of spec, node settings and what was observed.
+
+pub mod backoff;
+pub mod container_config;
+pub mod expand;
+pub mod hash;
+pub mod labels;
+pub mod quantity;
+pub mod resources;
+pub mod restart;
+pub mod sandbox_config;
+pub mod security;
+pub mod spec;
+pub mod step;

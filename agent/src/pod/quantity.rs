@@ -1,0 +1,17 @@
+//! Reading quantities of a spec as integers: milli-units and whole units, rounded up as Go rounds them.
+
+use proto::apimachinery::pkg::api::resource::Quantity;
+
+/// Thousandths, rounded up; what does not parse is zero.
+pub fn milli(quantity: &Quantity) -> i64 {
+    parse(quantity).map_or(0, |q| q.milli_value())
+}
+
+/// Whole units, rounded up; what does not parse is zero.
+pub fn whole(quantity: &Quantity) -> i64 {
+    parse(quantity).map_or(0, |q| q.value())
+}
+
+fn parse(quantity: &Quantity) -> Option<proto::quantity::Quantity> {
+    quantity.string.parse().ok()
+}

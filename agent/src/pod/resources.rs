@@ -1,0 +1,432 @@
+//! What requests and limits mean to the runtime: CPU shares and quota, memory limits, OOM score.
+//!
+//! Pure arithmetic on a pod's spec and the node's memory. Quantities are read with the codec's parser; one that does
+//! not parse counts as absent, because the API server has already refused it.
+//!
+//! Followed: `pkg/kubelet/cm/helpers_linux.go`, `pkg/kubelet/qos/policy.go`, `resourcehelper`.
+
+use std::collections::BTreeMap;
+
+use proto::api::core::v1::{Container, Pod, ResourceRequirements};
+use proto::apimachinery::pkg::api::resource::Quantity;
+use proto::cri::{HugepageLimit, LinuxContainerResources};
+
+use super::quantity::{milli, whole};
+use super::spec::{PodExt, is_sidecar};
+
+pub type ResourceList = BTreeMap<String, Quantity>;
+
+pub const MIN_SHARES: i64 = 2;
+pub const MAX_SHARES: i64 = 262_144;
+const MIN_QUOTA_MICROS: i64 = 1000;
+/// Default `cpuCFSQuotaPeriod`.
+pub const CFS_PERIOD_MICROS: i64 = 100_000;
+
+/// What the node decides about resources.
+#[derive(Debug, Clone)]
+pub struct NodeResources {
+    pub memory_bytes: i64,
+    /// `cpuCFSQuota`.
+    pub enforce_quota: bool,
+    pub period_micros: i64,
+    /// Page sizes as the runtime names them: `2MB`, `1GB`.
+    pub hugepage_sizes: Vec<String>,
+    /// Whether containers may use swap; `memory_swap_limit` equals the memory limit when not.
+    pub limited_swap: bool,
+    pub single_process_oom_kill: Option<bool>,
+    pub cgroup_v2: bool,
+    pub swap_bytes: i64,
+}
+
+impl Default for NodeResources {
+    fn default() -> Self {
+        Self {
+            memory_bytes: 0,
+            enforce_quota: true,
+            period_micros: CFS_PERIOD_MICROS,
+            hugepage_sizes: Vec::new(),
+            limited_swap: false,
+            single_process_oom_kill: None,
+            cgroup_v2: false,
+            swap_bytes: 0,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QosClass {
+    Guaranteed,
+    Burstable,
+    BestEffort,
+}
+
+impl QosClass {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+}
+
+/// The class in the status if set (the API server fixes it at creation), else computed.
+pub fn qos_class(pod: &Pod) -> QosClass {
+    match pod.status.as_ref().map_or("", |s| &s.qos_class) {
+        "Guaranteed" => QosClass::Guaranteed,
+        "Burstable" => QosClass::Burstable,
+        "BestEffort" => QosClass::BestEffort,
+        _ => compute_qos(pod),
+    }
+}
+
+fn compute_qos(pod: &Pod) -> QosClass {
+    let spec = pod.spec();
+    let one;
+    let parts: Vec<&ResourceRequirements> = match &spec.resources {
+        Some(whole_pod) => {
+            one = whole_pod;
+            vec![one]
+        }
+        None => spec.containers.iter().chain(&spec.init_containers).map(requirements).collect(),
+    };
+    let (mut any, mut guaranteed) = (false, true);
+    for r in &parts {
+        for name in ["cpu", "memory"] {
+            let (request, limit) = (milli_of(&r.requests, name), milli_of(&r.limits, name));
+            any |= request > 0 || limit > 0;
+            guaranteed &= limit > 0 && (request == limit || !r.requests.contains_key(name));
+        }
+    }
+    match (any, guaranteed && !parts.is_empty()) {
+        (false, _) => QosClass::BestEffort,
+        (true, true) => QosClass::Guaranteed,
+        (true, false) => QosClass::Burstable,
+    }
+}
+
+fn requirements(container: &Container) -> &ResourceRequirements {
+    static EMPTY: std::sync::LazyLock<ResourceRequirements> = std::sync::LazyLock::new(Default::default);
+    container.resources.as_ref().unwrap_or(&EMPTY)
+}
+
+pub fn milli_of(list: &ResourceList, name: &str) -> i64 {
+    list.get(name).map_or(0, milli)
+}
+
+pub fn bytes_of(list: &ResourceList, name: &str) -> i64 {
+    list.get(name).map_or(0, whole)
+}
+
+/// `shares = milli * 1024 / 1000`, within the kernel's limits; nothing asked is the minimum.
+pub fn milli_cpu_to_shares(milli_cpu: i64) -> i64 {
+    if milli_cpu == 0 { MIN_SHARES } else { (milli_cpu.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES) }
+}
+
+/// Microseconds of CPU per period; zero for no limit.
+pub fn milli_cpu_to_quota(milli_cpu: i64, period: i64) -> i64 {
+    if milli_cpu == 0 { 0 } else { (milli_cpu.saturating_mul(period) / 1000).max(MIN_QUOTA_MICROS) }
+}
+
+/// Effective requests and limits of a pod: the sum of regular containers and sidecars, or the highest init container
+/// together with the sidecars before it; whole-pod values win; overhead added.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodTotals {
+    /// Milli-units by resource name.
+    pub requests: BTreeMap<String, i64>,
+    pub limits: BTreeMap<String, i64>,
+}
+
+/// See [`PodTotals`].
+pub fn pod_totals(pod: &Pod) -> PodTotals {
+    let spec = pod.spec();
+    let mut totals = PodTotals { requests: totals(pod, |r| &r.requests), limits: totals(pod, |r| &r.limits) };
+    if let Some(whole_pod) = &spec.resources {
+        for (name, value) in &whole_pod.requests {
+            totals.requests.insert(name.clone(), milli(value));
+        }
+        for (name, value) in &whole_pod.limits {
+            totals.limits.insert(name.clone(), milli(value));
+        }
+    }
+    for (name, value) in &spec.overhead {
+        *totals.requests.entry(name.clone()).or_default() += milli(value);
+        // A limit that is not there stays "none".
+        if let Some(limit) = totals.limits.get_mut(name).filter(|l| **l != 0) {
+            *limit += milli(value);
+        }
+    }
+    totals
+}
+
+fn totals(pod: &Pod, pick: fn(&ResourceRequirements) -> &ResourceList) -> BTreeMap<String, i64> {
+    let spec = pod.spec();
+    let mut sum: BTreeMap<String, i64> = BTreeMap::new();
+    let add = |into: &mut BTreeMap<String, i64>, list: &ResourceList| {
+        for (name, value) in list {
+            let slot = into.entry(name.clone()).or_default();
+            *slot = slot.saturating_add(milli(value));
+        }
+    };
+    for container in &spec.containers {
+        add(&mut sum, pick(requirements(container)));
+    }
+    let (mut sidecars, mut highest) = (BTreeMap::new(), BTreeMap::<String, i64>::new());
+    for container in &spec.init_containers {
+        let list = pick(requirements(container));
+        let mut now = sidecars.clone();
+        if is_sidecar(container) {
+            add(&mut sum, list);
+            add(&mut sidecars, list);
+            now.clone_from(&sidecars);
+        } else {
+            add(&mut now, list);
+        }
+        for (name, value) in now {
+            let slot = highest.entry(name).or_default();
+            *slot = (*slot).max(value);
+        }
+    }
+    for (name, value) in highest {
+        let slot = sum.entry(name).or_default();
+        *slot = (*slot).max(value);
+    }
+    sum
+}
+
+/// Resources of the sandbox: the summed limits of the pod.
+pub fn sandbox_resources(pod: &Pod, node: &NodeResources) -> LinuxContainerResources {
+    let totals = pod_totals(pod);
+    let get = |list: &BTreeMap<String, i64>, name: &str| list.get(name).copied().unwrap_or(0);
+    linux_resources(get(&totals.requests, "cpu"), get(&totals.limits, "cpu"), get(&totals.limits, "memory"), node)
+}
+
+/// The overhead that the runtime class adds.
+pub fn sandbox_overhead(pod: &Pod) -> LinuxContainerResources {
+    let overhead = &pod.spec().overhead;
+    if overhead.is_empty() {
+        return LinuxContainerResources::default();
+    }
+    LinuxContainerResources {
+        memory_limit_in_bytes: bytes_of(overhead, "memory"),
+        cpu_shares: milli_cpu_to_shares(milli_of(overhead, "cpu")),
+        ..Default::default()
+    }
+}
+
+/// `memory` in milli-bytes like every total.
+fn linux_resources(
+    cpu_request: i64,
+    cpu_limit: i64,
+    memory_limit: i64,
+    node: &NodeResources,
+) -> LinuxContainerResources {
+    // With only a limit, the limit is the request.
+    let shares = if cpu_request == 0 && cpu_limit != 0 { cpu_limit } else { cpu_request };
+    LinuxContainerResources {
+        cpu_shares: milli_cpu_to_shares(shares),
+        memory_limit_in_bytes: memory_limit / 1000,
+        cpu_period: if node.enforce_quota { node.period_micros } else { 0 },
+        cpu_quota: if node.enforce_quota { milli_cpu_to_quota(cpu_limit, node.period_micros) } else { 0 },
+        ..Default::default()
+    }
+}
+
+/// Resources of a container, without cpuset: that is the managers' business.
+pub fn container_resources(pod: &Pod, container: &Container, node: &NodeResources) -> LinuxContainerResources {
+    let own = requirements(container);
+    let pod_level = pod.spec().resources.as_ref();
+    let mut cpu_limit = milli_of(&own.limits, "cpu");
+    let mut memory_limit = milli_of(&own.limits, "memory");
+    if let Some(whole_pod) = pod_level {
+        if cpu_limit == 0 {
+            cpu_limit = milli_of(&whole_pod.limits, "cpu");
+        }
+        if memory_limit == 0 {
+            memory_limit = milli_of(&whole_pod.limits, "memory");
+        }
+    }
+    let own_cpu_limit = milli_of(&own.limits, "cpu");
+    let mut cpu_request = milli_of(&own.requests, "cpu");
+    if !own.requests.contains_key("cpu") && own_cpu_limit != 0 {
+        cpu_request = own_cpu_limit;
+    }
+    let mut resources = linux_resources(cpu_request, cpu_limit, memory_limit, node);
+    if cpu_request == 0 && own_cpu_limit == 0 {
+        resources.cpu_shares = MIN_SHARES;
+    }
+    resources.oom_score_adj = oom_score_adj(pod, container, node.memory_bytes);
+    resources.hugepage_limits = hugepage_limits(&own.limits, &node.hugepage_sizes);
+    resources.memory_swap_limit_in_bytes = swap_limit(pod, container, resources.memory_limit_in_bytes, node);
+    if node.cgroup_v2 {
+        let group = if node.single_process_oom_kill.unwrap_or(false) { "0" } else { "1" };
+        resources.unified.insert("memory.oom.group".into(), group.into());
+    }
+    resources
+}
+
+/// Without swap, memory and swap together may not pass the memory limit. Zero (no limit) stays zero.
+fn swap_limit(pod: &Pod, container: &Container, memory_limit: i64, node: &NodeResources) -> i64 {
+    if !node.limited_swap || node.swap_bytes == 0 || node.memory_bytes == 0 {
+        return memory_limit;
+    }
+    let own = requirements(container);
+    let request = bytes_of(&own.requests, "memory");
+    let no_swap = qos_class(pod) != QosClass::Burstable
+        || pod.is_critical()
+        || request == 0
+        || request == bytes_of(&own.limits, "memory");
+    if no_swap {
+        return memory_limit;
+    }
+    let share = i128::from(request) * i128::from(node.swap_bytes) / i128::from(node.memory_bytes);
+    memory_limit.saturating_add(i64::try_from(share).unwrap_or(i64::MAX))
+}
+
+/// One entry per page size of the node, zero where nothing is asked.
+fn hugepage_limits(limits: &ResourceList, sizes: &[String]) -> Vec<HugepageLimit> {
+    sizes
+        .iter()
+        .map(|size| {
+            let wanted = limits.iter().filter_map(|(name, value)| {
+                let suffix = name.strip_prefix("hugepages-")?;
+                (runtime_page_size(suffix).as_deref() == Some(size)).then(|| whole(value))
+            });
+            HugepageLimit { page_size: size.clone(), limit: u64::try_from(wanted.sum::<i64>()).unwrap_or(0) }
+        })
+        .collect()
+}
+
+/// `2Mi` as the runtime writes it: `2MB`.
+fn runtime_page_size(quantity: &str) -> Option<String> {
+    let digits = quantity.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &quantity[digits.len()..] {
+        "Ki" => "KB",
+        "Mi" => "MB",
+        "Gi" => "GB",
+        _ => return None,
+    };
+    Some(format!("{digits}{unit}"))
+}
+
+/// How readily the kernel kills the container: Guaranteed and node-critical last, BestEffort first, the rest by the
+/// share of the node's memory that they asked for.
+pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
+    const GUARANTEED: i64 = -997;
+    const BEST_EFFORT: i64 = 1000;
+    let spec = pod.spec();
+    if spec.priority.is_some_and(|p| p >= 2_000_001_000)
+        || pod.is_static() && pod.is_critical() && spec.priority.is_some_and(|p| p >= 2_000_000_000)
+    {
+        return GUARANTEED;
+    }
+    match qos_class(pod) {
+        QosClass::Guaranteed => return GUARANTEED,
+        QosClass::BestEffort => return BEST_EFFORT,
+        QosClass::Burstable => {}
+    }
+    if memory_capacity <= 0 {
+        return 999;
+    }
+    let request = |c: &Container| effective_memory_request(c);
+    let mut asked = request(container);
+    if let Some(whole_pod) = &spec.resources {
+        let total = bytes_of(&whole_pod.requests, "memory");
+        let all: Vec<&Container> =
+            spec.containers.iter().chain(spec.init_containers.iter().filter(|c| is_sidecar(c))).collect();
+        let sum: i64 = all.iter().map(|c| request(c)).sum();
+        if total > sum && !all.is_empty() {
+            asked += (total - sum) / i64::try_from(all.len()).unwrap_or(1);
+        }
+    }
+    let adjust = |asked: i64| {
+        let share = i128::from(asked) * 1000 / i128::from(memory_capacity);
+        (1000 - i64::try_from(share).unwrap_or(1000)).clamp(3, 999)
+    };
+    let own = adjust(asked);
+    // A sidecar must not die before the container that it serves.
+    if is_sidecar(container) && spec.init_containers.iter().any(|c| c.name == container.name) {
+        let lowest = spec.containers.iter().map(|c| adjust(request(c))).min().unwrap_or(own);
+        return own.min(lowest);
+    }
+    own
+}
+
+fn effective_memory_request(container: &Container) -> i64 {
+    let own = requirements(container);
+    match own.requests.get("memory") {
+        Some(request) => whole(request),
+        None => bytes_of(&own.limits, "memory"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::PodSpec;
+
+    fn list(entries: &[(&str, &str)]) -> ResourceList {
+        entries.iter().map(|(k, v)| ((*k).to_owned(), Quantity { string: (*v).to_owned() })).collect()
+    }
+
+    fn container(name: &str, requests: &[(&str, &str)], limits: &[(&str, &str)]) -> Container {
+        let resources = Some(ResourceRequirements { requests: list(requests), limits: list(limits), claims: vec![] });
+        Container { name: name.into(), resources, ..Default::default() }
+    }
+
+    fn pod(containers: Vec<Container>) -> Pod {
+        Pod { spec: Some(PodSpec { containers, ..Default::default() }), ..Default::default() }
+    }
+
+    fn node() -> NodeResources {
+        NodeResources { memory_bytes: 24 << 30, hugepage_sizes: vec!["2MB".into(), "1GB".into()], ..Default::default() }
+    }
+
+    #[test]
+    fn burstable_containers_are_sized_as_the_kubelet_sizes_them() {
+        let main = container("main", &[("cpu", "10m"), ("memory", "4Mi")], &[("cpu", "50m"), ("memory", "16Mi")]);
+        let p = pod(vec![main.clone(), container("none", &[], &[])]);
+        assert_eq!(qos_class(&p), QosClass::Burstable);
+        let r = container_resources(&p, &main, &node());
+        assert_eq!((r.cpu_shares, r.cpu_quota, r.cpu_period), (10, 5000, 100_000));
+        assert_eq!((r.memory_limit_in_bytes, r.memory_swap_limit_in_bytes, r.oom_score_adj), (16 << 20, 16 << 20, 999));
+        let s = sandbox_resources(&p, &node());
+        assert_eq!((s.cpu_shares, s.cpu_quota, s.memory_limit_in_bytes), (10, 5000, 16 << 20));
+        let r = container_resources(&p, &p.spec().containers[1].clone(), &node());
+        assert_eq!((r.cpu_shares, r.cpu_quota, r.memory_limit_in_bytes, r.oom_score_adj), (2, 0, 0, 999));
+    }
+
+    #[test]
+    fn limits_alone_are_guaranteed() {
+        let main = container("main", &[], &[("cpu", "20m"), ("memory", "8Mi")]);
+        let p = pod(vec![main.clone()]);
+        assert_eq!(qos_class(&p), QosClass::Guaranteed);
+        let r = container_resources(&p, &main, &node());
+        assert_eq!((r.cpu_shares, r.cpu_quota, r.oom_score_adj), (20, 2000, -997));
+        assert_eq!(r.hugepage_limits.len(), 2);
+    }
+
+    #[test]
+    fn nothing_asked_is_best_effort() {
+        let p = pod(vec![container("main", &[], &[])]);
+        assert_eq!(qos_class(&p), QosClass::BestEffort);
+        assert_eq!(oom_score_adj(&p, &p.spec().containers[0], 1 << 30), 1000);
+    }
+
+    #[test]
+    fn init_containers_count_by_the_highest_with_sidecars_before_them() {
+        let mut side = container("side", &[("cpu", "100m")], &[]);
+        side.restart_policy = Some("Always".into());
+        let mut p = pod(vec![container("main", &[("cpu", "50m")], &[])]);
+        let spec = p.spec.as_mut().unwrap();
+        spec.init_containers = vec![side, container("big", &[("cpu", "300m")], &[])];
+        assert_eq!(pod_totals(&p).requests["cpu"], 400);
+    }
+
+    #[test]
+    fn a_tiny_quota_is_raised_to_the_kernels_least() {
+        assert_eq!(milli_cpu_to_quota(1, 100_000), 1000);
+        assert_eq!(milli_cpu_to_quota(0, 100_000), 0);
+        assert_eq!(milli_cpu_to_shares(1_000_000), MAX_SHARES);
+    }
+}

@@ -1,0 +1,115 @@
+//! A pod as the runtime's `PodSandboxConfig`.
+//!
+//! The same config goes with every container and pull of the pod, so it is built from the pod alone (and the node's
+//! settings) and comes out equal each time.
+
+use std::path::{Path, PathBuf};
+
+use proto::api::core::v1::{ContainerPort, Pod};
+use proto::cri;
+
+use super::labels;
+use super::resources::{NodeResources, sandbox_overhead, sandbox_resources};
+use super::security::sandbox_context;
+use super::spec::{PodExt, is_sidecar};
+
+/// What the caller knows beyond the spec.
+pub struct SandboxInputs<'a> {
+    pub attempt: u32,
+    pub dns: cri::DnsConfig,
+    pub hostname: String,
+    pub pod_logs_dir: &'a Path,
+    /// Empty in reduced mode, where the runtime chooses.
+    pub cgroup_parent: String,
+    pub resources: &'a NodeResources,
+    pub userns: Option<&'a cri::UserNamespace>,
+}
+
+pub fn sandbox_config(pod: &Pod, inputs: SandboxInputs<'_>) -> cri::PodSandboxConfig {
+    let meta = pod.meta();
+    let mut pod_labels = meta.labels.clone();
+    pod_labels.insert(labels::POD_NAME.into(), meta.name.clone());
+    pod_labels.insert(labels::POD_NAMESPACE.into(), meta.namespace.clone());
+    pod_labels.insert(labels::POD_UID.into(), meta.uid.clone());
+    let sysctls = pod.spec().security_context.iter().flat_map(|s| &s.sysctls);
+    cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            name: meta.name.clone(),
+            namespace: meta.namespace.clone(),
+            uid: meta.uid.clone(),
+            attempt: inputs.attempt,
+        }),
+        // A pod on the host's network keeps the host's name.
+        hostname: if pod.spec().host_network { String::new() } else { inputs.hostname },
+        log_directory: log_directory(pod, inputs.pod_logs_dir).display().to_string(),
+        dns_config: Some(inputs.dns),
+        port_mappings: port_mappings(pod),
+        labels: pod_labels,
+        annotations: meta.annotations.clone(),
+        linux: Some(cri::LinuxPodSandboxConfig {
+            cgroup_parent: inputs.cgroup_parent,
+            security_context: Some(sandbox_context(pod, inputs.userns)),
+            // The runtime takes dots only.
+            sysctls: sysctls.map(|s| (dotted(&s.name), s.value.clone())).collect(),
+            overhead: Some(sandbox_overhead(pod)),
+            resources: Some(sandbox_resources(pod, inputs.resources)),
+        }),
+        windows: None,
+    }
+}
+
+/// `DIR/NAMESPACE_NAME_UID`
+pub fn log_directory(pod: &Pod, pod_logs_dir: &Path) -> PathBuf {
+    pod_logs_dir.join(format!("{}_{}_{}", pod.namespace(), pod.name(), pod.uid()))
+}
+
+/// `net/ipv4/x` and `net.ipv4.x` name the same; a separator after the first slash is kept as its counterpart.
+fn dotted(name: &str) -> String {
+    match name.find(['.', '/']) {
+        Some(at) if name.as_bytes()[at] == b'/' => name
+            .chars()
+            .map(|c| {
+                if c == '/' {
+                    '.'
+                } else if c == '.' {
+                    '/'
+                } else {
+                    c
+                }
+            })
+            .collect(),
+        _ => name.to_owned(),
+    }
+}
+
+fn port_mappings(pod: &Pod) -> Vec<cri::PortMapping> {
+    let spec = pod.spec();
+    let sidecars = spec.init_containers.iter().filter(|c| is_sidecar(c));
+    spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports).map(port_mapping).collect()
+}
+
+fn port_mapping(port: &ContainerPort) -> cri::PortMapping {
+    let protocol = match port.protocol.as_str() {
+        "UDP" => cri::Protocol::Udp,
+        "SCTP" => cri::Protocol::Sctp,
+        _ => cri::Protocol::Tcp,
+    };
+    cri::PortMapping {
+        protocol: protocol as i32,
+        container_port: port.container_port,
+        host_port: port.host_port,
+        host_ip: port.host_ip.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sysctls_are_dotted() {
+        assert_eq!(dotted("net/ipv4/ip_forward"), "net.ipv4.ip_forward");
+        assert_eq!(dotted("net.ipv4.ip_forward"), "net.ipv4.ip_forward");
+        assert_eq!(dotted("net/ipv4/conf/eth0.1/forwarding"), "net.ipv4.conf.eth0/1.forwarding");
+    }
+}
