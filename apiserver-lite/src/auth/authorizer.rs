@@ -1,0 +1,123 @@
+//! The chain of authorizers.
+
+use super::rbac::Rbac;
+use crate::config::AuthorizationMode;
+use crate::request::{RequestInfo, User};
+use crate::status::{ApiError, Result, quote};
+use crate::store::Store;
+
+/// What a user wants to do.
+#[derive(Debug, Clone, Copy)]
+pub struct Attributes<'a> {
+    pub user: &'a User,
+    pub info: &'a RequestInfo,
+}
+
+/// An answer, and the reason that is shown to people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    pub allowed: bool,
+    /// Nobody further down the chain is asked; only ever with `allowed` false.
+    pub denied: bool,
+    pub reason: String,
+}
+
+impl Decision {
+    pub fn allow(reason: impl Into<String>) -> Self {
+        Decision { allowed: true, denied: false, reason: reason.into() }
+    }
+
+    pub fn deny(reason: impl Into<String>) -> Self {
+        Decision { allowed: false, denied: true, reason: reason.into() }
+    }
+
+    pub fn no_opinion(reason: impl Into<String>) -> Self {
+        Decision { allowed: false, denied: false, reason: reason.into() }
+    }
+}
+
+pub struct Authorizer {
+    modes: Vec<AuthorizationMode>,
+    rbac: Rbac,
+}
+
+impl Authorizer {
+    pub fn new(modes: Vec<AuthorizationMode>, store: Store) -> Self {
+        Authorizer { modes, rbac: Rbac::new(store) }
+    }
+
+    pub fn rbac(&self) -> &Rbac {
+        &self.rbac
+    }
+
+    pub fn uses_rbac(&self) -> bool {
+        self.modes.contains(&AuthorizationMode::Rbac)
+    }
+
+    /// Asks one authorizer after the other until one allows or denies.
+    pub fn decide(&self, request: &Attributes<'_>) -> Decision {
+        if request.user.in_group("system:masters") {
+            return Decision::allow("");
+        }
+        let mut reasons = Vec::new();
+        for mode in &self.modes {
+            let decision = match mode {
+                AuthorizationMode::AlwaysAllow => Decision::allow(""),
+                AuthorizationMode::AlwaysDeny => Decision::no_opinion("Everything is forbidden."),
+                AuthorizationMode::Rbac => self.rbac.authorize(request),
+                AuthorizationMode::Node => Decision::no_opinion(""),
+            };
+            if decision.allowed || decision.denied {
+                return decision;
+            }
+            if !decision.reason.is_empty() {
+                reasons.push(decision.reason);
+            }
+        }
+        Decision::no_opinion(reasons.join("\n"))
+    }
+
+    /// Lets a request through or says why not.
+    ///
+    /// # Errors
+    /// 403 in upstream's words.
+    pub fn authorize(&self, request: &Attributes<'_>) -> Result<()> {
+        let decision = self.decide(request);
+        if decision.allowed { Ok(()) } else { Err(forbidden(request, &decision.reason)) }
+    }
+}
+
+/// The 403 for a request that nobody allowed.
+pub fn forbidden(request: &Attributes<'_>, reason: &str) -> ApiError {
+    let info = request.info;
+    let mut why = cannot(request);
+    if !reason.is_empty() {
+        why.push_str(": ");
+        why.push_str(reason);
+    }
+    ApiError::forbidden(&info.group, &info.resource, &info.name, escape(&why))
+}
+
+/// `User "u" cannot get resource "pods/log" in API group "" in the namespace "n"`.
+fn cannot(request: &Attributes<'_>) -> String {
+    let info = request.info;
+    let user = quote(&request.user.name);
+    if !info.is_resource {
+        return format!("User {user} cannot {} path {}", info.verb, quote(&info.path));
+    }
+    let mut resource = info.resource.clone();
+    if !info.subresource.is_empty() {
+        resource = format!("{resource}/{}", info.subresource);
+    }
+    let (resource, group) = (quote(&resource), quote(&info.group));
+    let place = match info.namespace.as_str() {
+        "" => "at the cluster scope".to_owned(),
+        namespace => format!("in the namespace {}", quote(namespace)),
+    };
+    format!("User {user} cannot {} resource {resource} in API group {group} {place}", info.verb)
+}
+
+/// Names come from the request; a browser must not take them for markup.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

@@ -1,0 +1,22 @@
+//! Who asks, and what they may do.
+//!
+//! [`Authenticator`] turns a connection's certificate and a request's headers into a [`User`]; [`Authorizer`] decides
+//! whether that user may do what [`Attributes`] say. Both answer from memory and never wait. Order, wording and the
+//! extra facts of a user follow `k8s.io/apiserver` 1.36.
+
+mod authenticator;
+mod authorizer;
+mod certificate;
+mod rbac;
+mod rule;
+mod token_file;
+
+pub use authenticator::{Authenticator, AuthenticatorOptions};
+pub use authorizer::{Attributes, Authorizer, Decision};
+pub use certificate::{certificate_user, client_verifier};
+pub use rbac::{Binding, Rbac, RoleRef, Subject};
+pub use rule::Rule;
+pub use token_file::{TokenFile, TokenFileError};
+
+/// Key in a user's extra facts that names the credential used.
+pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";

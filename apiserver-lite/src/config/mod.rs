@@ -1,0 +1,211 @@
+//! The command line, the configuration file, and what both come to.
+//!
+//! Flags keep kube-apiserver's names where they mean the same. The file (`--config`) holds the same settings under the
+//! flags' names in camel case (`secure-port` is `securePort`), as YAML or JSON; the command line wins. Everything is
+//! checked before a port opens: [`Config::load`] either returns settings that fit together or says what is wrong.
+
+mod controllers;
+mod file;
+mod flags;
+mod gates;
+mod network;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use controllers::Controllers;
+pub use flags::{Cli, Command, KubeconfigArgs, ServeArgs};
+pub use gates::FeatureGates;
+pub use network::{Cidr, PortRange};
+
+/// What is wrong with the settings. The operator has to correct them.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("--{flag}: {reason}")]
+    Flag { flag: &'static str, reason: String },
+    #[error("--config {}: {reason}", path.display())]
+    File { path: PathBuf, reason: String },
+    #[error("{0}")]
+    CommandLine(#[from] clap::Error),
+}
+
+pub(crate) fn bad(flag: &'static str, reason: impl std::fmt::Display) -> ConfigError {
+    ConfigError::Flag { flag, reason: reason.to_string() }
+}
+
+/// Ways to decide what a user may do, in the order they are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthorizationMode {
+    Node,
+    Rbac,
+    AlwaysAllow,
+    AlwaysDeny,
+}
+
+/// Checked settings of a server.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub args: ServeArgs,
+    pub service_cidrs: Vec<Cidr>,
+    pub node_ports: PortRange,
+    pub authorization: Vec<AuthorizationMode>,
+    pub controllers: Controllers,
+    pub gates: FeatureGates,
+    pub event_ttl: Duration,
+    pub request_timeout: Duration,
+    pub issuers: Vec<String>,
+    pub audiences: Vec<String>,
+}
+
+impl Config {
+    /// Reads the configuration file, if one is named, and checks everything.
+    ///
+    /// # Errors
+    /// The first setting that is wrong.
+    pub fn load(args: ServeArgs) -> Result<Self, ConfigError> {
+        let mut args = match &args.config {
+            Some(path) => file::load(path, &args)?,
+            None => args,
+        };
+        if args.tls_cert_file.is_some() != args.tls_private_key_file.is_some() {
+            return Err(bad("tls-cert-file", "needs --tls-private-key-file, and the other way round"));
+        }
+        if args.kubelet_client_certificate.is_some() != args.kubelet_client_key.is_some() {
+            return Err(bad("kubelet-client-certificate", "needs --kubelet-client-key, and the other way round"));
+        }
+        let service_cidrs = network::cidrs(&args.service_cluster_ip_range)?;
+        let node_ports = args.service_node_port_range.parse().map_err(|e: String| bad("service-node-port-range", e))?;
+        let authorization = authorization(&args.authorization_mode)?;
+        let controllers = Controllers::parse(&args.controllers)?;
+        let gates = FeatureGates::parse(&args.feature_gates)?;
+        let event_ttl = duration("event-ttl", &args.event_ttl)?;
+        let request_timeout = duration("request-timeout", &args.request_timeout)?;
+        let runtime = std::mem::take(&mut args.runtime_config);
+        args.runtime_config = network::runtime_config(runtime)?;
+        let issuers = issuers(&args)?;
+        let audiences = if args.api_audiences.is_empty() { issuers[..1].to_vec() } else { args.api_audiences.clone() };
+        Ok(Config {
+            args,
+            service_cidrs,
+            node_ports,
+            authorization,
+            controllers,
+            gates,
+            event_ttl,
+            request_timeout,
+            issuers,
+            audiences,
+        })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.args.bind_address, self.args.secure_port)
+    }
+
+    /// Address under which the server is told to others: the advertised one, else the one it binds to, else loopback.
+    pub fn advertised(&self) -> IpAddr {
+        let bound = Some(self.args.bind_address).filter(|a| !a.is_unspecified());
+        self.args.advertise_address.or(bound).unwrap_or_else(network::default_address)
+    }
+
+    /// `https://host:port` for programs on this machine.
+    pub fn local_url(&self) -> String {
+        let address = Some(self.args.bind_address).filter(|a| !a.is_unspecified());
+        let address = address.unwrap_or(IpAddr::from([127, 0, 0, 1]));
+        format!("https://{}", SocketAddr::new(address, self.args.secure_port))
+    }
+
+    pub fn pki_folder(&self) -> PathBuf {
+        self.args.cert_dir.clone().unwrap_or_else(|| self.args.data_dir.join("pki"))
+    }
+}
+
+fn duration(flag: &'static str, text: &str) -> Result<Duration, ConfigError> {
+    let nanos = proto::duration::parse(text).map_err(|e| bad(flag, e))?;
+    let nanos = u64::try_from(nanos).ok().filter(|n| *n > 0).ok_or_else(|| bad(flag, "must be greater than zero"))?;
+    Ok(Duration::from_nanos(nanos))
+}
+
+fn authorization(modes: &[String]) -> Result<Vec<AuthorizationMode>, ConfigError> {
+    let flag = "authorization-mode";
+    let mut out = Vec::new();
+    for mode in modes {
+        let mode = match mode.as_str() {
+            "Node" => AuthorizationMode::Node,
+            "RBAC" => AuthorizationMode::Rbac,
+            "AlwaysAllow" => AuthorizationMode::AlwaysAllow,
+            "AlwaysDeny" => AuthorizationMode::AlwaysDeny,
+            other => {
+                return Err(bad(
+                    flag,
+                    format!("{other:?} is not a valid mode; there are Node, RBAC, AlwaysAllow and AlwaysDeny"),
+                ));
+            }
+        };
+        if out.contains(&mode) {
+            return Err(bad(flag, format!("{mode:?} is given more than once")));
+        }
+        out.push(mode);
+    }
+    if out.is_empty() { Err(bad(flag, "at least one mode must be given")) } else { Ok(out) }
+}
+
+fn issuers(args: &ServeArgs) -> Result<Vec<String>, ConfigError> {
+    let flag = "service-account-issuer";
+    for issuer in &args.service_account_issuer {
+        // Upstream accepts any text without a colon, else it must be a URL.
+        if issuer.is_empty() || issuer.contains(':') && !issuer.contains("://") {
+            return Err(bad(flag, format!("{issuer:?} is not a URL")));
+        }
+    }
+    Ok(args.service_account_issuer.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    fn load(flags: &[&str]) -> Result<Config, ConfigError> {
+        let all = ["apiserver-lite", "serve"].iter().chain(flags);
+        match Cli::try_parse_from(all)?.command {
+            Command::Serve(args) => Config::load(*args),
+            other => panic!("not serve: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults_fit_together() {
+        let config = load(&[]).expect("defaults are fine");
+        assert_eq!(config.args.data_dir, PathBuf::from("/var/lib/apiserver-lite"));
+        assert_eq!(config.address().port(), 6443);
+        assert_eq!(config.authorization, [AuthorizationMode::Node, AuthorizationMode::Rbac]);
+        assert!(config.args.scheduler && config.controllers.enabled("namespace-controller"));
+        assert_eq!(config.service_cidrs[0].address(1), IpAddr::from([10, 0, 0, 1]));
+    }
+
+    #[test]
+    fn wrong_settings_name_their_flag() {
+        for (flags, flag) in [
+            (&["--authorization-mode=Magic"][..], "authorization-mode"),
+            (&["--service-cluster-ip-range=10.0.0.1"], "service-cluster-ip-range"),
+            (&["--service-node-port-range=9-1"], "service-node-port-range"),
+            (&["--event-ttl=soon"], "event-ttl"),
+            (&["--tls-cert-file=/x"], "tls-cert-file"),
+            (&["--controllers=*,nonsense"], "controllers"),
+            (&["--feature-gates=WatchList=maybe"], "feature-gates"),
+        ] {
+            let message = load(flags).expect_err("wrong").to_string();
+            assert!(message.starts_with(&format!("--{flag}: ")), "{message}");
+        }
+    }
+
+    #[test]
+    fn booleans_take_a_value_or_none() {
+        assert!(!load(&["--scheduler=false"]).expect("fine").args.scheduler);
+        assert!(load(&["--scheduler"]).expect("fine").args.scheduler);
+        assert!(load(&["--scheduler=perhaps"]).is_err());
+    }
+}

@@ -1,0 +1,89 @@
+//! Files with secrets: never readable by others, never half written.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use super::PkiError;
+
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> PkiError + '_ {
+    |source| PkiError::Io { path: path.into(), source }
+}
+
+/// Reads a file; None when there is none.
+///
+/// # Errors
+/// When it is there but cannot be read.
+pub fn read(path: &Path) -> Result<Option<String>, PkiError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io(path)(error)),
+    }
+}
+
+/// Makes a folder that only its owner may enter.
+pub(super) fn private_folder(path: &Path) -> Result<(), PkiError> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io(path))
+}
+
+/// Writes a file for its owner's eyes only, durably and as a whole.
+///
+/// # Errors
+/// When the folder does not let us.
+pub fn write_private(path: &Path, text: &str) -> Result<(), PkiError> {
+    write(path, text, 0o600)
+}
+
+/// The same for everybody's eyes.
+///
+/// # Errors
+/// When the folder does not let us.
+pub fn write_public(path: &Path, text: &str) -> Result<(), PkiError> {
+    write(path, text, 0o644)
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let unfinished = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    let written = (|| {
+        let mut file = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .mode(mode)
+            .open(&unfinished)
+            .map_err(io(&unfinished))?;
+        // The mode above only counts for a file that was not there.
+        file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(io(&unfinished))?;
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io(&unfinished))?;
+        std::fs::rename(&unfinished, path).map_err(io(path))?;
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder).and_then(|f| f.sync_all()).map_err(io(folder))
+    })();
+    if written.is_err() {
+        // Nothing is lost when this fails too: the next attempt starts the file again.
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_files_are_for_their_owner_only_and_are_replaced_as_a_whole() {
+        let folder = std::env::temp_dir().join(format!("pki-{}-{:?}", std::process::id(), std::thread::current().id()));
+        private_folder(&folder).expect("a temporary folder");
+        let path = folder.join("key");
+        write_private(&path, "one").expect("writable");
+        write_private(&path, "two").expect("writable");
+        assert_eq!(read(&path).expect("readable").as_deref(), Some("two"));
+        assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(&folder).expect("there").count(), 1);
+        assert_eq!(read(&folder.join("none")).expect("no error"), None);
+        std::fs::remove_dir_all(&folder).expect("ours");
+    }
+}
