@@ -1,12 +1,22 @@
 //! A compact Kubernetes API server: one generic path from bytes to store and back for every resource, with the
 //! controllers and the scheduler that a small cluster needs.
 
+pub mod access;
 pub mod auth;
 pub mod config;
+mod defaults;
+mod discovery;
+mod health;
+pub mod http;
 pub mod kubeconfig;
+mod names;
+mod patch;
 pub mod pki;
+mod random;
+pub mod read;
 pub mod request;
 pub mod resource;
 pub mod server;
 pub mod status;
 pub mod store;
+pub mod write;

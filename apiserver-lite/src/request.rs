@@ -11,7 +11,7 @@ pub struct User {
 }
 
 impl User {
-    /// The server's own controllers, and everyone in `system:masters`, may do anything.
+    /// One of the server's own parts; `system:masters` may do anything.
     pub fn system(name: &str) -> Self {
         User {
             name: name.into(),
@@ -20,9 +20,65 @@ impl User {
         }
     }
 
+    pub fn anonymous() -> Self {
+        User { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()], ..User::default() }
+    }
+
     pub fn in_group(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
     }
+}
+
+/// Query parameters in order, decoded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Reads `a=b&c`; escapes that are not valid are kept as they are.
+    pub fn parse(text: &str) -> Self {
+        let pairs = text.split('&').filter(|p| !p.is_empty());
+        Query(pairs.map(|p| p.split_once('=').unwrap_or((p, ""))).map(|(k, v)| (decode(k), decode(v))).collect())
+    }
+
+    /// The first value of a parameter.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str())
+    }
+
+    /// Every value of a parameter.
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(k, _)| k == name).map(|(_, v)| v.as_str())
+    }
+
+    /// A boolean as upstream reads it: a parameter that is there is true unless it says `false` or `0`.
+    pub fn flag(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|v| !matches!(v, "false" | "0"))
+    }
+}
+
+fn decode(text: &str) -> String {
+    percent(&text.replace('+', " "))
+}
+
+/// Resolves `%xx`.
+pub fn percent(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let hex = |i: usize| bytes.get(i).and_then(|b| char::from(*b).to_digit(16));
+        match (bytes[at], hex(at + 1), hex(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                out.push(u8::try_from(high * 16 + low).unwrap_or(b'?'));
+                at += 3;
+            }
+            (byte, ..) => {
+                out.push(byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// The parts of a path, after `k8s.io/apiserver/pkg/endpoints/request.RequestInfo`.
@@ -32,9 +88,7 @@ pub struct RequestInfo {
     pub path: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, or the lower-case HTTP method
     /// for paths that are no resource.
-    pub verb: &'static str,
-    /// `api` or `apis`.
-    pub prefix: String,
+    pub verb: String,
     pub group: String,
     pub version: String,
     pub namespace: String,
@@ -45,4 +99,119 @@ pub struct RequestInfo {
     pub rest: Vec<String>,
     pub label_selector: String,
     pub field_selector: String,
+}
+
+impl RequestInfo {
+    /// Reads the method, the path as sent (escapes in place) and the query.
+    pub fn parse(method: &http::Method, path: &str, query: &Query) -> Self {
+        let mut info =
+            RequestInfo { path: percent(path), verb: method.as_str().to_ascii_lowercase(), ..RequestInfo::default() };
+        let parts: Vec<String> = path.trim_matches('/').split('/').map(percent).collect();
+        let (prefix, mut rest) = match parts.split_first() {
+            Some((prefix, rest)) if parts.len() >= 3 => (prefix.as_str(), rest),
+            _ => return info,
+        };
+        match prefix {
+            "api" => {}
+            "apis" if rest.len() >= 3 => {
+                info.group.clone_from(&rest[0]);
+                rest = &rest[1..];
+            }
+            _ => return info,
+        }
+        info.is_resource = true;
+        info.version.clone_from(&rest[0]);
+        rest = &rest[1..];
+        info.verb = match *method {
+            http::Method::POST => "create",
+            http::Method::GET | http::Method::HEAD => "get",
+            http::Method::PUT => "update",
+            http::Method::PATCH => "patch",
+            http::Method::DELETE => "delete",
+            _ => "",
+        }
+        .into();
+        if rest.len() > 1 && matches!(rest[0].as_str(), "watch" | "proxy") {
+            info.verb.clone_from(&rest[0]);
+            rest = &rest[1..];
+        }
+        if rest[0] == "namespaces" && rest.len() > 1 {
+            info.namespace.clone_from(&rest[1]);
+            if rest.len() > 2 && !matches!(rest[2].as_str(), "status" | "finalize") {
+                rest = &rest[2..];
+            }
+        }
+        info.resource.clone_from(&rest[0]);
+        if let Some(name) = rest.get(1) {
+            info.name.clone_from(name);
+        }
+        if let Some(subresource) = rest.get(2).filter(|_| info.verb != "proxy") {
+            info.subresource.clone_from(subresource);
+            info.rest = rest[3..].to_vec();
+        }
+        info.selectors(query);
+        info
+    }
+
+    fn selectors(&mut self, query: &Query) {
+        if self.name.is_empty() {
+            if self.verb == "get" {
+                self.verb = if query.flag("watch") { "watch" } else { "list" }.into();
+            } else if self.verb == "delete" {
+                self.verb = "deletecollection".into();
+            }
+        }
+        if !matches!(self.verb.as_str(), "list" | "watch" | "deletecollection") {
+            return;
+        }
+        self.label_selector = query.get("labelSelector").unwrap_or_default().into();
+        self.field_selector = query.get("fieldSelector").unwrap_or_default().into();
+        // A selector for one name lets rules that list names apply.
+        if self.name.is_empty()
+            && let Some(name) = self.field_selector.strip_prefix("metadata.name=")
+            && !name.contains(',')
+        {
+            self.name = name.trim_start_matches('=').into();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Method;
+
+    fn info(method: Method, path: &str, query: &str) -> (String, String, String, String, String) {
+        let info = RequestInfo::parse(&method, path, &Query::parse(query));
+        (info.verb, info.namespace, info.resource, info.name, info.subresource)
+    }
+
+    fn parts(
+        verb: &str,
+        namespace: &str,
+        resource: &str,
+        name: &str,
+        subresource: &str,
+    ) -> (String, String, String, String, String) {
+        (verb.into(), namespace.into(), resource.into(), name.into(), subresource.into())
+    }
+
+    #[test]
+    fn paths_name_verbs_and_resources() {
+        assert_eq!(info(Method::GET, "/api/v1/pods", ""), parts("list", "", "pods", "", ""));
+        assert_eq!(info(Method::GET, "/api/v1/pods", "watch=1"), parts("watch", "", "pods", "", ""));
+        assert_eq!(info(Method::GET, "/api/v1/namespaces/a/pods/b/log", ""), parts("get", "a", "pods", "b", "log"));
+        assert_eq!(
+            info(Method::PUT, "/api/v1/namespaces/a/status", ""),
+            parts("update", "a", "namespaces", "a", "status")
+        );
+        assert_eq!(info(Method::GET, "/api/v1/namespaces/a", ""), parts("get", "a", "namespaces", "a", ""));
+        assert_eq!(
+            info(Method::DELETE, "/apis/apps/v1/namespaces/a/deployments", ""),
+            parts("deletecollection", "a", "deployments", "", "")
+        );
+        assert!(!RequestInfo::parse(&Method::GET, "/apis/apps/v1", &Query::default()).is_resource);
+        let one = RequestInfo::parse(&Method::GET, "/api/v1/pods", &Query::parse("fieldSelector=metadata.name%3Da"));
+        assert_eq!((one.verb.as_str(), one.name.as_str()), ("list", "a"));
+    }
 }

@@ -1,7 +1,223 @@
-//! The server's parts in one value, shared by every request and controller.
+//! The server's parts in one value, and the way of a request through them: who asks, may they, what do they get.
 
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT, WARNING};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use crate::access::Access;
+use crate::http::{Accepted, Peer, Response, negotiate, pretty, respond};
+use crate::request::{Query, RequestInfo, User};
+use crate::resource::Resources;
+use crate::status::{ApiError, Result};
 use crate::store::Store;
+use crate::{discovery, health, read, write};
+
+/// Largest request body, as kube-apiserver has it.
+const MAX_BODY: usize = 3 << 20;
 
 pub struct ApiServer {
     pub store: Store,
+    pub resources: Resources,
+    pub access: Box<dyn Access>,
+    pub config: ServerConfig,
+}
+
+/// Settings that handlers need.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// `host:port` that discovery tells clients.
+    pub advertised: String,
+}
+
+/// A request after authentication.
+pub struct Request {
+    pub method: http::Method,
+    pub info: RequestInfo,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub user: User,
+    body: Option<Incoming>,
+}
+
+impl Request {
+    pub fn header(&self, name: &http::HeaderName) -> &str {
+        self.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
+    }
+
+    /// Every `Accept` header as one list.
+    pub fn accept(&self) -> String {
+        let all: Vec<&str> = self.headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).collect();
+        all.join(",")
+    }
+
+    pub fn content_type(&self) -> &str {
+        self.header(&CONTENT_TYPE)
+    }
+
+    pub fn user_agent(&self) -> &str {
+        self.header(&USER_AGENT)
+    }
+
+    pub fn pretty(&self) -> bool {
+        pretty(self.query.get("pretty"), self.user_agent())
+    }
+
+    /// What the client accepts; `forms` when Table and the metadata forms are to be had.
+    ///
+    /// # Errors
+    /// 406.
+    pub fn accepted(&self, forms: bool) -> Result<Accepted> {
+        negotiate(&self.accept(), forms, self.info.verb == "watch", self.pretty())
+    }
+
+    /// The whole body.
+    ///
+    /// # Errors
+    /// 413 when it is too long, 400 when the connection breaks.
+    pub async fn body(&mut self) -> Result<Bytes> {
+        let too_large =
+            || ApiError::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {MAX_BODY}"));
+        let said: Option<usize> =
+            self.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
+        if said.is_some_and(|s| s > MAX_BODY) {
+            return Err(too_large());
+        }
+        let Some(mut incoming) = self.body.take() else { return Ok(Bytes::new()) };
+        let mut out = BytesMut::with_capacity(said.unwrap_or(0));
+        while let Some(frame) = incoming.frame().await {
+            let frame = frame.map_err(|error| ApiError::bad_request(error.to_string()))?;
+            if let Ok(data) = frame.into_data() {
+                if out.len() + data.len() > MAX_BODY {
+                    return Err(too_large());
+                }
+                out.extend_from_slice(&data);
+            }
+        }
+        Ok(out.freeze())
+    }
+}
+
+impl ApiServer {
+    /// Answers a request; a panic becomes a 500.
+    pub async fn answer(self: &Arc<Self>, request: http::Request<Incoming>, peer: &Peer) -> Response {
+        let server = self.clone();
+        let peer = peer.clone();
+        // A task of its own: a panic ends it and not the connection, and a client that goes away cannot cancel a write
+        // half way through its bookkeeping.
+        let answered = tokio::spawn(async move { server.route(request, &peer).await }).await;
+        let mut response = answered.unwrap_or_else(|error| {
+            tracing::error!(%error, "a handler failed; this is a bug");
+            respond::error(
+                &ApiError::new(500, "", "This request caused apiserver to panic. Look in the logs for details."),
+                Accepted::JSON,
+            )
+        });
+        let headers = response.headers_mut();
+        if !headers.contains_key(CACHE_CONTROL) {
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        }
+        response
+    }
+
+    async fn route(self: Arc<Self>, request: http::Request<Incoming>, peer: &Peer) -> Response {
+        let (head, body) = request.into_parts();
+        let query = Query::parse(head.uri.query().unwrap_or_default());
+        let info = RequestInfo::parse(&head.method, head.uri.path(), &query);
+        let mut request = Request {
+            method: head.method,
+            info,
+            query,
+            headers: head.headers,
+            user: User::default(),
+            body: Some(body),
+        };
+        let audit_id = request.headers.get("audit-id").cloned();
+        let mut response = match self.admit(&mut request, peer).await {
+            Ok(()) => self.dispatch(request).await,
+            Err(error) => failure(&error, &request),
+        };
+        let audit_id = audit_id.or_else(|| HeaderValue::from_str(&crate::random::uuid()).ok());
+        if let Some(id) = audit_id {
+            response.headers_mut().insert("audit-id", id);
+        }
+        response
+    }
+
+    /// Authentication and authorization.
+    async fn admit(&self, request: &mut Request, peer: &Peer) -> Result<()> {
+        let authorization = request.headers.get(http::header::AUTHORIZATION).and_then(|v| v.to_str().ok());
+        request.user = self.access.authenticate(self, peer, authorization).await?;
+        self.access.authorize(self, &request.user, &request.info).await
+    }
+
+    async fn dispatch(self: &Arc<Self>, request: Request) -> Response {
+        if !request.info.is_resource {
+            return match health::answer(self, &request).or_else(|| discovery::answer(self, &request)) {
+                Some(response) => response,
+                None => not_served(),
+            };
+        }
+        let errors = request.accepted(true).unwrap_or(Accepted::JSON);
+        let errors = Accepted { form: crate::http::Form::Whole, ..errors };
+        match self.resource_request(request).await {
+            Ok(response) => response,
+            Err(error) => respond::error(&error, errors),
+        }
+    }
+
+    async fn resource_request(self: &Arc<Self>, request: Request) -> Result<Response> {
+        let info = &request.info;
+        let set = self.resources.current();
+        let Some(resource) = set.lookup(&info.group, &info.version, &info.resource) else {
+            if set.versions(&info.group).is_empty() {
+                return Ok(not_served());
+            }
+            return Err(unknown_path());
+        };
+        if !resource.namespaced && !info.namespace.is_empty() && info.resource != "namespaces" {
+            return Err(unknown_path());
+        }
+        if info.subresource.is_empty() {
+            match info.verb.as_str() {
+                "get" if request.method == http::Method::GET => return read::get(self, &request, &resource),
+                "list" if request.method == http::Method::GET => return read::list(self, &request, &resource).await,
+                "watch" if request.method == http::Method::GET => return read::watch(self, &request, &resource).await,
+                _ => {}
+            }
+        }
+        write::handle(self, request, resource).await
+    }
+}
+
+/// Path of no group: a plain text 404.
+pub fn not_served() -> Response {
+    respond::text(404, "404 page not found\n")
+}
+
+/// Unknown path inside a served group.
+pub fn unknown_path() -> ApiError {
+    ApiError::new(404, "NotFound", "the server could not find the requested resource")
+        .with_details(crate::status::Details::default())
+}
+
+/// Known path, wrong method.
+pub fn wrong_method() -> ApiError {
+    ApiError::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        .with_details(crate::status::Details::default())
+}
+
+fn failure(error: &ApiError, request: &Request) -> Response {
+    let accepted = request.accepted(true).unwrap_or(Accepted::JSON);
+    respond::error(error, Accepted { form: crate::http::Form::Whole, ..accepted })
+}
+
+/// Adds a `Warning` header as clients show it to people.
+pub fn warn(response: &mut Response, text: &str) {
+    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
+    if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
+        response.headers_mut().append(WARNING, value);
+    }
 }

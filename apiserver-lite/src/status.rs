@@ -19,6 +19,8 @@ pub struct Status {
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Details>,
+    /// `metadata.continue`: the way on after a token that is too old.
+    pub continue_token: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -42,13 +44,38 @@ pub struct Cause {
 
 impl ApiError {
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        ApiError(Box::new(Status { code, reason, message: message.into(), details: None }))
+        ApiError(Box::new(Status {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            continue_token: String::new(),
+        }))
     }
 
     #[must_use]
     pub fn with_details(mut self, details: Details) -> Self {
         self.0.details = Some(details);
         self
+    }
+
+    #[must_use]
+    pub fn with_continue(mut self, token: String) -> Self {
+        self.0.continue_token = token;
+        self
+    }
+
+    /// Adds a cause to the details.
+    #[must_use]
+    pub fn with_cause(mut self, reason: &str, message: &str, field: &str) -> Self {
+        let cause = Cause { reason: reason.into(), message: message.into(), field: field.into() };
+        self.0.details.get_or_insert_default().causes.push(cause);
+        self
+    }
+
+    /// Puts text before the message.
+    pub fn prefix(&mut self, text: &str) {
+        self.0.message.insert_str(0, text);
     }
 
     pub fn status(&self) -> &Status {
@@ -144,7 +171,8 @@ impl ApiError {
         let mut object = Map::new();
         object.insert("kind".into(), json!("Status"));
         object.insert("apiVersion".into(), json!("v1"));
-        object.insert("metadata".into(), json!({}));
+        let token = Some(&status.continue_token).filter(|t| !t.is_empty());
+        object.insert("metadata".into(), token.map_or_else(|| json!({}), |t| json!({"continue": t})));
         object.insert("status".into(), json!("Failure"));
         object.insert("message".into(), json!(status.message));
         if !status.reason.is_empty() {

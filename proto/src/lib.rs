@@ -9,6 +9,7 @@ pub mod protobuf;
 pub mod quantity;
 pub mod schema;
 pub mod time;
+pub mod yaml;
 
 /// Kubernetes types as Rust values, for the kinds that Rust code handles (protobuf through prost).
 #[allow(clippy::all, missing_docs, rustdoc::all, reason = "generated")]

@@ -3,11 +3,18 @@
 //! Built-in resources and custom resources are the same [`Resource`]; handlers take an `Arc<Resource>` and never ask
 //! which of the two it is, except through its data.
 
+pub mod fields;
+mod registry;
+pub mod table;
+pub mod versions;
+
 use std::sync::Arc;
 
 use proto::schema::{StructId, TypeSet};
 
 use crate::store::ResourceId;
+
+pub use registry::{Resources, Set};
 
 /// A small set of named flags in declaration order.
 macro_rules! bitset {

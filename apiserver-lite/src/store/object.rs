@@ -56,6 +56,28 @@ pub struct Encoded {
     pub keys: Keys,
 }
 
+impl Encoded {
+    /// The object as a dry run shows it: complete but for a version.
+    pub fn unsaved(self, key: Key) -> ObjectRef {
+        let mut value = proto::json::parse(&self.json.json).map(|p| p.value).unwrap_or_default();
+        if let Some(metadata) = value["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+        }
+        let mut json = Vec::new();
+        let kind = value["kind"].as_str().unwrap_or_default();
+        let (group, version) = match value["apiVersion"].as_str().unwrap_or_default().rsplit_once('/') {
+            Some(parts) => parts,
+            None => ("", value["apiVersion"].as_str().unwrap_or_default()),
+        };
+        let set = proto::schema::TypeSet::built_in();
+        match set.kind(group, version, kind) {
+            Some(id) => proto::json::write(set, id, &value, &mut json),
+            None => proto::json::write_sorted(&value, &mut json),
+        }
+        Arc::new(StoredObject::new(key, 0, self.keys, json.into()))
+    }
+}
+
 /// An object as stored at one revision; shared by every reader.
 #[derive(Debug)]
 pub struct StoredObject {
@@ -90,6 +112,27 @@ impl StoredObject {
                 out.into()
             })
             .clone()
+    }
+
+    /// The same object under another version, as a watcher gets it that leaves the selection.
+    pub fn at_revision(&self, revision: u64) -> ObjectRef {
+        let mut value = self.value();
+        let text = revision.to_string();
+        let old = format!("\"resourceVersion\":\"{}\"", self.revision);
+        let new = format!("\"resourceVersion\":\"{text}\"");
+        // In schema order nothing that a client controls comes before the version but quoted names. Where keys are
+        // sorted that is not so, and the tree tells whether the right place was hit.
+        let json = String::from_utf8_lossy(&self.json).replacen(&old, &new, 1);
+        value["metadata"]["resourceVersion"] = text.into();
+        let hit = proto::json::parse(json.as_bytes()).is_ok_and(|p| p.value == value);
+        let json = if hit {
+            Bytes::from(json)
+        } else {
+            let mut out = Vec::with_capacity(self.json.len());
+            proto::json::write_sorted(&value, &mut out);
+            out.into()
+        };
+        Arc::new(StoredObject::new(self.key.clone(), revision, self.keys.clone(), json))
     }
 
     /// The object as a tree.

@@ -11,7 +11,7 @@ use crate::schema::{StructId, TypeSet};
 
 pub use decode::{DecodeError, decode};
 pub use encode::encode;
-pub use wire::{Unknown, read_envelope, write_envelope};
+pub use wire::{Unknown, list_chunks, read_envelope, watch_frame, write_envelope};
 
 /// Media type of an object in the envelope.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";

@@ -163,3 +163,45 @@ pub fn read_envelope(bytes: &[u8]) -> Result<Unknown<'_>, DecodeError> {
 fn text(bytes: &[u8]) -> Result<&str, DecodeError> {
     std::str::from_utf8(bytes).map_err(|_| DecodeError::Utf8)
 }
+
+/// A `metav1.WatchEvent` with an object in its envelope, after its length in four bytes (big endian).
+pub fn watch_frame(kind: &str, object: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; 4];
+    put_bytes(1, kind.as_bytes(), &mut out);
+    put_message(2, &mut out, |out| put_bytes(1, object, out));
+    let length = u32::try_from(out.len() - 4).unwrap_or(u32::MAX);
+    out[..4].copy_from_slice(&length.to_be_bytes());
+    out
+}
+
+/// A list in its envelope as slices: `items` are messages without envelopes and are not copied.
+pub fn list_chunks(api_version: &str, kind: &str, meta: &[u8], items: Vec<bytes::Bytes>) -> Vec<bytes::Bytes> {
+    let mut chunks = Vec::with_capacity(items.len() * 2 + 2);
+    let mut length = 0;
+    let mut head = Vec::with_capacity(meta.len() + 8);
+    put_bytes(1, meta, &mut head);
+    length += head.len();
+    chunks.push(bytes::Bytes::from(head));
+    for item in items {
+        let mut prefix = Vec::with_capacity(6);
+        put_tag(2, BYTES, &mut prefix);
+        put_varint(item.len() as u64, &mut prefix);
+        length += prefix.len() + item.len();
+        chunks.push(prefix.into());
+        chunks.push(item);
+    }
+    let mut envelope = Vec::with_capacity(64);
+    envelope.extend_from_slice(MAGIC);
+    put_message(1, &mut envelope, |out| {
+        put_bytes(1, api_version.as_bytes(), out);
+        put_bytes(2, kind.as_bytes(), out);
+    });
+    put_tag(2, BYTES, &mut envelope);
+    put_varint(length as u64, &mut envelope);
+    chunks.insert(0, envelope.into());
+    let mut tail = Vec::new();
+    put_bytes(3, b"", &mut tail);
+    put_bytes(4, b"", &mut tail);
+    chunks.push(tail.into());
+    chunks
+}

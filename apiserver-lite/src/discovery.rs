@@ -1,0 +1,244 @@
+//! Discovery: which groups, versions and resources are served, one document each or all in one.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use http::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use ring::digest::{SHA256, SHA512, digest};
+use serde_json::{Value, json};
+
+use crate::http::{Accepted, Media, Response, respond};
+use crate::resource::{Resource, Set, Subresource};
+use crate::server::{ApiServer, Request, not_served, wrong_method};
+use crate::status::ApiError;
+
+/// Answers the paths of this module; None for others.
+pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
+    let set = server.resources.current();
+    let path = request.info.path.trim_end_matches('/');
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let document = match parts.as_slice() {
+        [] | [""] => root_paths(&set),
+        ["api"] => legacy_versions(server),
+        ["apis"] => groups(&set),
+        ["api", "v1"] => resources(&set, "", "v1"),
+        ["apis", group] if !set.versions(group).is_empty() && !group.is_empty() => group_document(&set, group),
+        ["apis", group, version] if set.versions(group).contains(version) && !group.is_empty() => {
+            resources(&set, group, version)
+        }
+        ["api", _] => return Some(failure(request, &unknown())),
+        ["apis", group, _] if !set.versions(group).is_empty() && !group.is_empty() => return Some(not_served()),
+        _ => return None,
+    };
+    if request.method != http::Method::GET {
+        return Some(failure(request, &wrong_method()));
+    }
+    if matches!(parts.as_slice(), ["api"] | ["apis"])
+        && let Some(media) = aggregated(&request.accept())
+    {
+        return Some(aggregated_document(&set, parts[0] == "api", media, request));
+    }
+    let kind = document["kind"].as_str().unwrap_or_default().to_owned();
+    if kind.is_empty() {
+        return Some(respond::json_bytes(200, Accepted { pretty: true, ..Accepted::JSON }, text(&document)));
+    }
+    Some(match request.accepted(false) {
+        Ok(accepted) => respond::built_in(200, accepted, ("", "v1", &kind), &document),
+        Err(error) => failure(request, &error),
+    })
+}
+
+fn failure(request: &Request, error: &ApiError) -> Response {
+    respond::error(error, request.accepted(false).unwrap_or(Accepted::JSON))
+}
+
+fn unknown() -> ApiError {
+    crate::server::unknown_path()
+}
+
+fn text(value: &Value) -> bytes::Bytes {
+    let mut out = Vec::new();
+    proto::json::write_sorted(value, &mut out);
+    out.into()
+}
+
+fn root_paths(set: &Set) -> Value {
+    let mut paths = vec!["/api".to_owned(), "/api/v1".into(), "/apis".into(), "/apis/".into()];
+    for group in set.groups().into_iter().filter(|g| !g.is_empty()) {
+        paths.push(format!("/apis/{group}"));
+        paths.extend(set.versions(group).into_iter().map(|v| format!("/apis/{group}/{v}")));
+    }
+    paths.extend(
+        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"].map(Into::into),
+    );
+    paths.sort();
+    json!({"paths": paths})
+}
+
+fn legacy_versions(server: &ApiServer) -> Value {
+    json!({"kind": "APIVersions", "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": server.config.advertised}]})
+}
+
+fn group_value(set: &Set, group: &str) -> Value {
+    let versions: Vec<Value> = set
+        .versions(group)
+        .into_iter()
+        .map(|v| json!({"groupVersion": format!("{group}/{v}"), "version": v}))
+        .collect();
+    json!({"name": group, "versions": versions, "preferredVersion": versions.first()})
+}
+
+fn group_document(set: &Set, group: &str) -> Value {
+    let mut document = group_value(set, group);
+    document["kind"] = "APIGroup".into();
+    document["apiVersion"] = "v1".into();
+    document
+}
+
+fn groups(set: &Set) -> Value {
+    let groups: Vec<Value> = set.groups().into_iter().filter(|g| !g.is_empty()).map(|g| group_value(set, g)).collect();
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+}
+
+fn resources(set: &Set, group: &str, version: &str) -> Value {
+    let mut list: Vec<Value> = Vec::new();
+    for resource in set.all().iter().filter(|r| *r.group == *group && *r.version == *version) {
+        let mut entry = json!({
+            "name": resource.plural, "singularName": resource.singular, "namespaced": resource.namespaced,
+            "kind": resource.kind, "verbs": resource.verbs.names().collect::<Vec<_>>(),
+        });
+        if !resource.short_names.is_empty() {
+            entry["shortNames"] = json!(resource.short_names);
+        }
+        if !resource.categories.is_empty() {
+            entry["categories"] = json!(resource.categories);
+        }
+        if let Some(hash) = storage_hash(resource) {
+            entry["storageVersionHash"] = hash.into();
+        }
+        list.push(entry);
+        list.extend(resource.subresources.iter().map(|s| subresource(resource, s)));
+    }
+    list.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
+    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    let mut document = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": list});
+    if !group.is_empty() {
+        document["apiVersion"] = "v1".into();
+    }
+    document
+}
+
+/// Kinds that are only answered, never stored, have no hash.
+fn storage_hash(resource: &Resource) -> Option<String> {
+    if !resource.verbs.contains(crate::resource::Verbs::WATCH) {
+        return None;
+    }
+    let (group, version) = resource.storage_version.rsplit_once('/').unwrap_or(("", &resource.storage_version));
+    let sum = digest(&SHA256, format!("{group}/{version}/{}", resource.kind).as_bytes());
+    Some(BASE64.encode(&sum.as_ref()[..8]))
+}
+
+fn subresource(resource: &Resource, sub: &Subresource) -> Value {
+    let mut entry = json!({
+        "name": format!("{}/{}", resource.plural, sub.name), "singularName": "", "namespaced": resource.namespaced,
+        "kind": sub.kind, "verbs": sub.verbs.names().collect::<Vec<_>>(),
+    });
+    if !sub.version.is_empty() {
+        entry["group"] = json!(sub.group);
+        entry["version"] = json!(sub.version);
+    }
+    entry
+}
+
+/// The media type when the client takes the aggregated document, before any clause that it likes better.
+fn aggregated(accept: &str) -> Option<Media> {
+    for clause in accept.split(',') {
+        let mut parts = clause.split(';').map(str::trim);
+        let media = parts.next()?;
+        let parameters: Vec<&str> = parts.collect();
+        let wanted =
+            ["g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDiscoveryList"].iter().all(|p| parameters.contains(p));
+        match media {
+            "application/json" if wanted => return Some(Media::Json),
+            "application/vnd.kubernetes.protobuf" if wanted => return Some(Media::Protobuf),
+            "application/json" | "application/yaml" | "*/*" if parameters.is_empty() => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
+fn aggregated_document(set: &Set, core: bool, media: Media, request: &Request) -> Response {
+    let groups = set.groups().into_iter().filter(|g| g.is_empty() == core);
+    let items: Vec<Value> = groups.map(|g| aggregated_group(set, g)).collect();
+    let document = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items});
+    let hash = digest(&SHA512, &text(&document));
+    let tag = format!("\"{}\"", hash.as_ref().iter().map(|b| format!("{b:02X}")).collect::<String>());
+    let kind = ("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList");
+    let mut response = if request.headers.get(IF_NONE_MATCH).is_some_and(|t| t.as_bytes() == tag.as_bytes()) {
+        let mut response = Response::new(crate::http::Body::empty());
+        *response.status_mut() = http::StatusCode::NOT_MODIFIED;
+        response
+    } else {
+        let mut response = respond::built_in(200, Accepted { media, ..Accepted::JSON }, kind, &document);
+        let content_type = match media {
+            Media::Protobuf => {
+                "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+            }
+            _ => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        };
+        response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        response
+    };
+    let headers = response.headers_mut();
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        headers.insert(ETAG, tag);
+    }
+    headers.insert(VARY, HeaderValue::from_static("Accept"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("public"));
+    response
+}
+
+fn aggregated_group(set: &Set, group: &str) -> Value {
+    let versions: Vec<Value> = set
+        .versions(group)
+        .into_iter()
+        .map(|version| {
+            let mut resources: Vec<&std::sync::Arc<Resource>> =
+                set.all().iter().filter(|r| *r.group == *group && *r.version == *version).collect();
+            resources.sort_by(|a, b| a.plural.cmp(&b.plural));
+            let resources: Vec<Value> = resources.into_iter().map(|r| aggregated_resource(r)).collect();
+            json!({"version": version, "resources": resources, "freshness": "Current"})
+        })
+        .collect();
+    let metadata = if group.is_empty() { json!({}) } else { json!({"name": group}) };
+    json!({"metadata": metadata, "versions": versions})
+}
+
+fn aggregated_resource(resource: &Resource) -> Value {
+    let kind = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
+    // Built-in kinds leave group and version empty: they are those of the document.
+    let own = if resource.custom {
+        kind(&resource.group, &resource.version, &resource.kind)
+    } else {
+        kind("", "", &resource.kind)
+    };
+    let mut entry = json!({
+        "resource": resource.plural, "responseKind": own, "singularResource": resource.singular,
+        "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
+        "verbs": resource.verbs.names().collect::<Vec<_>>(),
+    });
+    if !resource.short_names.is_empty() {
+        entry["shortNames"] = json!(resource.short_names);
+    }
+    if !resource.categories.is_empty() {
+        entry["categories"] = json!(resource.categories);
+    }
+    if !resource.subresources.is_empty() {
+        let subresources = resource.subresources.iter().map(|s| {
+            json!({"subresource": s.name, "responseKind": kind(&s.group, &s.version, &s.kind), "verbs": s.verbs.names().collect::<Vec<_>>()})
+        });
+        entry["subresources"] = subresources.collect();
+    }
+    entry
+}

@@ -1,0 +1,86 @@
+//! `/healthz`, `/livez`, `/readyz` with their checks, and `/version`.
+
+use serde_json::json;
+
+use crate::http::{Media, Response, respond};
+use crate::server::{ApiServer, Request};
+
+/// A named check and whether it passes.
+fn checks(server: &ApiServer) -> [(&'static str, bool); 3] {
+    let store = server.store.is_healthy();
+    // The names are upstream's, where monitoring looks for them; `etcd` is the store whatever lies behind it.
+    [("ping", true), ("log", true), ("etcd", store)]
+}
+
+/// Answers the paths of this module; None for others.
+pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
+    let path = request.info.path.as_str();
+    if path == "/version" {
+        return Some(version(request));
+    }
+    let mut parts = path.strip_prefix('/')?.splitn(2, '/');
+    let name = parts.next().filter(|n| matches!(*n, "healthz" | "livez" | "readyz"))?;
+    let all = checks(server);
+    if let Some(one) = parts.next().filter(|c| !c.is_empty()) {
+        let found = all.iter().find(|(check, _)| *check == one)?;
+        return Some(if found.1 {
+            respond::text(200, "ok")
+        } else {
+            respond::text(500, format!("internal server error: {one} failed\n"))
+        });
+    }
+    let excluded: Vec<&str> = request.query.all("exclude").collect();
+    let mut lines = String::new();
+    let mut passed = true;
+    for (check, good) in all {
+        if excluded.contains(&check) {
+            lines.push_str(&format!("[+]{check} excluded: ok\n"));
+        } else if good {
+            lines.push_str(&format!("[+]{check} ok\n"));
+        } else {
+            passed = false;
+            lines.push_str(&format!("[-]{check} failed: reason withheld\n"));
+        }
+    }
+    let unknown: Vec<String> =
+        excluded.iter().filter(|e| all.iter().all(|(c, _)| c != *e)).map(|e| crate::status::quote(e)).collect();
+    if !unknown.is_empty() {
+        lines
+            .push_str(&format!("warn: some health checks cannot be excluded: no matches for {}\n", unknown.join(", ")));
+    }
+    Some(if !passed {
+        respond::text(500, format!("{lines}{name} check failed\n"))
+    } else if request.query.get("verbose").is_some() {
+        respond::text(200, format!("{lines}{name} check passed\n"))
+    } else {
+        respond::text(200, "ok")
+    })
+}
+
+fn version(request: &Request) -> Response {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let body = json!({
+        "major": "1",
+        "minor": "36",
+        "emulationMajor": "1",
+        "emulationMinor": "36",
+        "minCompatibilityMajor": "1",
+        "minCompatibilityMinor": "35",
+        "gitVersion": concat!("v1.36.2+lite-", env!("CARGO_PKG_VERSION")),
+        "gitCommit": option_env!("GIT_COMMIT").unwrap_or("unknown"),
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none",
+        "compiler": "rustc",
+        "platform": format!("linux/{architecture}"),
+    });
+    let _ = request;
+    let mut compact = Vec::new();
+    proto::json::write_sorted(&body, &mut compact);
+    // This answer is always indented upstream.
+    respond::bytes(200, Media::Json.name(), proto::json::indent(&compact))
+}

@@ -1,0 +1,69 @@
+//! Response bodies: nothing, bytes, a list of ready-made slices, or a stream that ends when it likes.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http_body::{Frame, SizeHint};
+
+pub type Response = http::Response<Body>;
+
+pub enum Body {
+    /// Slices in order; the length is known. Nothing is copied to put a list together.
+    Chunks(VecDeque<Bytes>),
+    Stream(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
+}
+
+impl Body {
+    pub fn empty() -> Self {
+        Body::Chunks(VecDeque::new())
+    }
+
+    pub fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Self {
+        Body::Stream(Box::pin(stream))
+    }
+
+    /// Bytes that are known now; zero for a stream.
+    pub fn len(&self) -> usize {
+        match self {
+            Body::Chunks(chunks) => chunks.iter().map(Bytes::len).sum(),
+            Body::Stream(_) => 0,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for Body {
+    fn from(bytes: T) -> Self {
+        Body::Chunks([bytes.into()].into())
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Body::Chunks(chunks) => Poll::Ready(chunks.pop_front().map(|b| Ok(Frame::data(b)))),
+            Body::Stream(stream) => stream.as_mut().poll_next(context).map(|next| next.map(|b| Ok(Frame::data(b)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Body::Chunks(chunks) if chunks.is_empty())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Chunks(_) => SizeHint::with_exact(self.len() as u64),
+            Body::Stream(_) => SizeHint::default(),
+        }
+    }
+}

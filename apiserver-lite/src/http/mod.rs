@@ -1,0 +1,10 @@
+//! HTTP: listening, bodies, negotiation, and turning results into responses.
+
+mod body;
+mod negotiate;
+pub mod respond;
+mod serve;
+
+pub use body::{Body, Response};
+pub use negotiate::{Accepted, Form, Media, body_media, negotiate, pretty};
+pub use serve::{Peer, serve};

@@ -1,0 +1,99 @@
+//! The listener: TLS, HTTP/1.1 and HTTP/2, one task per connection.
+//!
+//! A connection that does not finish its handshake or its request head in time is dropped; a panic in a handler is a
+//! bug that ends one request, not the server.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use rustls_pki_types::CertificateDer;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+use super::body::Response;
+use crate::server::ApiServer;
+
+/// Time for the TLS handshake, and for a request's head.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Time for running requests after the listener closed.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// What is known of the other side of a connection.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    pub address: SocketAddr,
+    /// The verified client certificate.
+    pub certificate: Option<CertificateDer<'static>>,
+}
+
+/// Accepts connections until `stop` says so, then lets running requests finish.
+pub async fn serve(listener: TcpListener, tls: TlsAcceptor, server: Arc<ApiServer>, mut stop: watch::Receiver<bool>) {
+    let graceful = GracefulShutdown::new();
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(1000)
+        .keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(20));
+    let builder = Arc::new(builder);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|s| *s) => break,
+        };
+        let (tcp, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of file descriptors, most likely: give others time to close theirs.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        tokio::spawn(connection(tcp, address, tls.clone(), builder.clone(), server.clone(), graceful.watcher()));
+    }
+    drop(listener);
+    if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
+        tracing::warn!("some connections did not end in time");
+    }
+}
+
+async fn connection(
+    tcp: TcpStream,
+    address: SocketAddr,
+    tls: TlsAcceptor,
+    builder: Arc<auto::Builder<TokioExecutor>>,
+    server: Arc<ApiServer>,
+    watcher: hyper_util::server::graceful::Watcher,
+) {
+    // Small writes are whole watch events; waiting for more would only delay them.
+    let _ = tcp.set_nodelay(true);
+    let stream = match tokio::time::timeout(PATIENCE, tls.accept(tcp)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%address, %error, "TLS handshake failed");
+            return;
+        }
+        Err(_) => return,
+    };
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|c| c.first()).map(|c| c.clone().into_owned());
+    let peer = Arc::new(Peer { address, certificate });
+    let service = service_fn(move |request: http::Request<Incoming>| {
+        let (server, peer) = (server.clone(), peer.clone());
+        async move { Ok::<Response, Infallible>(server.answer(request, &peer).await) }
+    });
+    let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(serving.into_owned()).await {
+        tracing::debug!(%address, %error, "connection ended");
+    }
+}

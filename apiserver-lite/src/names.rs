@@ -1,0 +1,148 @@
+//! The names that Kubernetes accepts, with its complaints: DNS labels and subdomains, qualified names, label values.
+//! Each function returns every complaint about a text, none for a good one.
+
+fn is_label(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    text.bytes().all(inner) && edge(text.as_bytes().first()) && edge(text.as_bytes().last())
+}
+
+/// RFC 1123 label: 63 characters of lower-case letters, digits and `-`.
+pub fn dns_label(text: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    if text.len() > 63 {
+        out.push("must be no more than 63 characters".into());
+    }
+    if !is_label(text) {
+        out.push(
+            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
+             end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
+             '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+                .into(),
+        );
+    }
+    out
+}
+
+/// RFC 1035 label: as above, starting with a letter.
+pub fn dns_1035_label(text: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    if text.len() > 63 {
+        out.push("must be no more than 63 characters".into());
+    }
+    if !is_label(text) || !text.starts_with(|c: char| c.is_ascii_lowercase()) {
+        out.push(
+            "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
+             character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for \
+             validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
+                .into(),
+        );
+    }
+    out
+}
+
+/// RFC 1123 subdomain: labels joined by dots, 253 characters.
+pub fn dns_subdomain(text: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    if text.len() > 253 {
+        out.push("must be no more than 253 characters".into());
+    }
+    if !text.split('.').all(is_label) {
+        out.push(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must \
+             start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+             '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+                .into(),
+        );
+    }
+    out
+}
+
+fn is_name_part(text: &str) -> bool {
+    let edge = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && edge(text.as_bytes().first())
+        && edge(text.as_bytes().last())
+}
+
+/// A label or annotation key: an optional DNS subdomain and `/`, then a name of 63 characters.
+pub fn qualified_name(text: &str) -> Vec<String> {
+    const FORM: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
+                        alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation \
+                        is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+    let mut out = Vec::new();
+    let mut parts = text.split('/');
+    let name = match (parts.next(), parts.next(), parts.next()) {
+        (Some(name), None, _) => name,
+        (Some(prefix), Some(name), None) => {
+            if prefix.is_empty() {
+                out.push("prefix part must be non-empty".into());
+            } else {
+                out.extend(dns_subdomain(prefix).into_iter().map(|c| format!("prefix part {c}")));
+            }
+            name
+        }
+        _ => {
+            return vec![format!(
+                "a qualified name {FORM} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+            )];
+        }
+    };
+    if name.is_empty() {
+        out.push("name part must be non-empty".into());
+    } else if name.len() > 63 {
+        out.push("name part must be no more than 63 characters".into());
+    }
+    if !is_name_part(name) {
+        out.push(format!("name part {FORM}"));
+    }
+    out
+}
+
+/// A label's value: empty, or 63 characters.
+pub fn label_value(text: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    if text.len() > 63 {
+        out.push("must be no more than 63 characters".into());
+    }
+    if !text.is_empty() && !is_name_part(text) {
+        out.push(
+            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must \
+             start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
+             validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+                .into(),
+        );
+    }
+    out
+}
+
+/// A name that may be one element of a path.
+pub fn path_segment(text: &str) -> Vec<String> {
+    if text == "." || text == ".." {
+        return vec![format!("may not be '{text}'")];
+    }
+    ['/', '%'].into_iter().filter(|c| text.contains(*c)).map(|c| format!("may not contain '{c}'")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_names_have_no_complaints() {
+        assert!(dns_subdomain("a.b-c.9").is_empty());
+        assert!(dns_label("9a").is_empty() && !dns_1035_label("9a").is_empty());
+        assert!(qualified_name("example.com/My_Name.x").is_empty());
+        assert!(label_value("").is_empty());
+    }
+
+    #[test]
+    fn bad_names_have_some() {
+        for name in ["", "A", "a..b", "-a", "a-", "a_b"] {
+            assert!(!dns_subdomain(name).is_empty(), "{name}");
+        }
+        for key in ["", "/a", "a/b/c", "a b", "-a", &"x".repeat(64)] {
+            assert!(!qualified_name(key).is_empty(), "{key}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Forms of objects other than the stored one: items of lists, metadata only, and other versions of a kind.
+
+use bytes::Bytes;
+use proto::json;
+use proto::schema::TypeSet;
+use serde_json::{Map, Value, json as tree};
+
+use crate::http::{Accepted, Media, Response, respond};
+use crate::resource::Resource;
+use crate::store::ObjectRef;
+
+/// A stored tree in the version that a resource serves.
+pub fn convert(resource: &Resource, mut value: Value) -> Value {
+    let wanted = resource.api_version();
+    if value["apiVersion"] == wanted.as_str() {
+        return value;
+    }
+    match (&*resource.group, &*resource.plural) {
+        ("events.k8s.io", "events") => crate::resource::versions::event_to_new(&mut value),
+        ("autoscaling", _) if wanted == "autoscaling/v1" => crate::resource::versions::autoscaler_to_v1(&mut value),
+        _ => {}
+    }
+    value["apiVersion"] = wanted.into();
+    value
+}
+
+pub(super) fn strip_type(value: &mut Value) {
+    if let Some(object) = value.as_object_mut() {
+        object.remove("kind");
+        object.remove("apiVersion");
+    }
+}
+
+/// The stored JSON without its leading kind and apiVersion, which items of built-in lists lack.
+pub(super) fn item(object: &ObjectRef) -> Bytes {
+    let json = &object.json;
+    // Built-in objects are stored with these two properties first, each a plain string.
+    let mut at = 1;
+    for key in [&b"\"kind\":\""[..], b"\"apiVersion\":\""] {
+        let Some(rest) = json[at..].strip_prefix(key) else { break };
+        let Some(end) = rest.iter().position(|b| *b == b'"') else { break };
+        at += key.len() + end + 1;
+        if json.get(at) == Some(&b',') {
+            at += 1;
+        }
+    }
+    if at == 1 {
+        return json.clone();
+    }
+    // One byte before the rest is free for the opening brace.
+    let mut out = Vec::with_capacity(json.len() - at + 1);
+    out.push(b'{');
+    out.extend_from_slice(&json[at..]);
+    out.into()
+}
+
+/// `metadata` of a list in schema order.
+pub(super) fn write_list_meta(metadata: &Value, out: &mut Vec<u8>) {
+    let set = TypeSet::built_in();
+    match set.struct_named("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta") {
+        Some(id) => json::write(set, id, metadata, out),
+        None => json::write_sorted(metadata, out),
+    }
+}
+
+/// `PartialObjectMetadata` of an object, without kind and version.
+fn metadata_of(object: &ObjectRef) -> Value {
+    let mut out = Map::new();
+    if let Value::Object(mut whole) = object.value()
+        && let Some(metadata) = whole.remove("metadata")
+    {
+        out.insert("metadata".into(), metadata);
+    }
+    Value::Object(out)
+}
+
+fn schema(name: &str) -> Option<crate::resource::Schema> {
+    let id = TypeSet::built_in().struct_named(name)?;
+    Some(crate::resource::Schema { set: crate::resource::SchemaSet::BuiltIn, id })
+}
+
+const PARTIAL: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.PartialObjectMetadata";
+const PARTIAL_LIST: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.PartialObjectMetadataList";
+
+/// An object's metadata as a tree with kind and version.
+pub(super) fn metadata_tree(accepted: Accepted, object: &ObjectRef) -> Value {
+    let mut value = metadata_of(object);
+    value["kind"] = "PartialObjectMetadata".into();
+    value["apiVersion"] = format!("meta.k8s.io/{}", accepted.form_version).into();
+    value
+}
+
+pub(super) fn metadata_response(code: u16, accepted: Accepted, object: &ObjectRef) -> Response {
+    respond::tree(code, accepted, schema(PARTIAL).as_ref(), &metadata_tree(accepted, object))
+}
+
+/// A metadata tree as bytes of a watch event's object.
+pub(super) fn metadata_bytes(media: Media, value: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    let text = |key: &str| value[key].as_str().unwrap_or_default();
+    match schema(PARTIAL) {
+        Some(schema) if media == Media::Protobuf => {
+            proto::protobuf::encode_enveloped(schema.set(), schema.id, value, text("apiVersion"), text("kind"))
+        }
+        Some(schema) => {
+            json::write(schema.set(), schema.id, value, &mut out);
+            out
+        }
+        None => out,
+    }
+}
+
+pub(super) fn metadata_list(accepted: Accepted, objects: &[ObjectRef], metadata: &Value) -> Response {
+    let value = tree!({
+        "kind": "PartialObjectMetadataList",
+        "apiVersion": format!("meta.k8s.io/{}", accepted.form_version),
+        "metadata": metadata,
+        "items": objects.iter().map(metadata_of).collect::<Vec<_>>(),
+    });
+    respond::tree(200, accepted, schema(PARTIAL_LIST).as_ref(), &value)
+}

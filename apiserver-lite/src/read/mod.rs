@@ -1,0 +1,305 @@
+//! Reads: get, list and watch of any resource, straight from stored bytes.
+//!
+//! A list is the stored JSON of its objects with a head and a tail around it; a watch event is encoded once and shared
+//! by every watcher. Trees are made only for tables and metadata forms.
+
+mod form;
+mod options;
+mod selector;
+mod table;
+mod watch;
+
+use bytes::Bytes;
+use http::header::HeaderValue;
+use serde_json::json;
+
+pub use form::convert;
+pub use options::{ListOptions, Match, Token, parse_version, reach, too_large};
+pub use selector::Selector;
+pub use watch::watch;
+
+use crate::http::{Accepted, Body, Form, Media, Response, respond};
+use crate::resource::{Resource, Verbs};
+use crate::server::{ApiServer, Request, wrong_method};
+use crate::status::{ApiError, Result};
+use crate::store::{ObjectRef, Snapshot};
+
+/// One object by name.
+///
+/// # Errors
+/// 404, 504 for a version of the future, 406.
+pub fn get(server: &ApiServer, request: &Request, resource: &Resource) -> Result<Response> {
+    if !resource.verbs.contains(Verbs::GET) {
+        return Err(wrong_method());
+    }
+    let accepted = request.accepted(true)?;
+    let info = &request.info;
+    let namespace = if resource.namespaced { info.namespace.as_str() } else { "" };
+    if let Some(version) = parse_version(request.query.get("resourceVersion").unwrap_or_default(), true)?
+        && version > server.store.revision()
+    {
+        return Err(too_large(version, server.store.revision()));
+    }
+    let Some(object) = server.store.get(&resource.storage, namespace, &info.name) else {
+        return Err(ApiError::not_found(&resource.group, &resource.plural, &info.name));
+    };
+    object_response(200, accepted, resource, &object, request)
+}
+
+/// A stored object in the accepted form and the resource's version.
+///
+/// # Errors
+/// 406 for a form that one object does not have.
+pub fn object_response(
+    code: u16,
+    accepted: Accepted,
+    resource: &Resource,
+    object: &ObjectRef,
+    request: &Request,
+) -> Result<Response> {
+    match accepted.form {
+        Form::Whole if is_stored_form(resource) => Ok(respond::stored(code, accepted, resource, object)),
+        Form::Whole => {
+            let value = convert(resource, object.value());
+            Ok(respond::tree(code, accepted, Some(&resource.schema), &value))
+        }
+        Form::Metadata => Ok(form::metadata_response(code, accepted, object)),
+        Form::Table => {
+            let rows = [object.clone()];
+            let metadata = json!({"resourceVersion": object.revision.to_string()});
+            Ok(table::response(code, accepted, resource, &rows, metadata, &request.query))
+        }
+        Form::MetadataList => Err(ApiError::new(
+            406,
+            "NotAcceptable",
+            "you requested PartialObjectMetadataList, but the requested object is not a list",
+        )),
+    }
+}
+
+/// Whether objects at rest are in the version that this resource serves.
+fn is_stored_form(resource: &Resource) -> bool {
+    *resource.storage_version == resource.api_version()
+}
+
+/// A page: objects, whether more follow, and how many.
+struct Page {
+    revision: u64,
+    objects: Vec<ObjectRef>,
+    next: Option<Token>,
+    remaining: Option<usize>,
+}
+
+/// A collection.
+///
+/// # Errors
+/// 400 and 422 for options, 410 for versions and tokens that are too old, 504 for versions of the future.
+pub async fn list(server: &ApiServer, request: &Request, resource: &Resource) -> Result<Response> {
+    if !resource.verbs.contains(Verbs::LIST) {
+        return Err(wrong_method());
+    }
+    let accepted = request.accepted(true)?;
+    let (info, query) = (&request.info, &request.query);
+    let options = ListOptions::parse(query, false)?;
+    let field_selector = query.get("fieldSelector").unwrap_or_default();
+    let selector = Selector::parse(resource, query.get("labelSelector").unwrap_or_default(), field_selector)?;
+    let namespace = Some(info.namespace.as_str()).filter(|n| resource.namespaced && !n.is_empty());
+    let page = page(server, resource, namespace, &options, &selector).await?;
+
+    let mut metadata = json!({"resourceVersion": page.revision.to_string()});
+    if let Some(token) = &page.next {
+        metadata["continue"] = token.encode().into();
+        if let Some(remaining) = page.remaining {
+            metadata["remainingItemCount"] = remaining.into();
+        }
+    }
+    let mut response = match accepted.form {
+        Form::Whole => whole_list(accepted, resource, &page, &metadata),
+        Form::MetadataList | Form::Metadata => form::metadata_list(accepted, &page.objects, &metadata),
+        Form::Table => table::response(200, accepted, resource, &page.objects, metadata, query),
+    };
+    gzip(request, &mut response);
+    Ok(response)
+}
+
+/// Takes the objects of a list from the right snapshot.
+///
+/// # Errors
+/// As [`list`].
+async fn page(
+    server: &ApiServer,
+    resource: &Resource,
+    namespace: Option<&str>,
+    options: &ListOptions,
+    selector: &Selector,
+) -> Result<Page> {
+    let store = &server.store;
+    let (mut after, mut limit) = (None, options.limit);
+    let snapshot: Snapshot = if !options.continue_token.is_empty() && options.revision != Some(0) {
+        if options.revision.is_some() {
+            return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        let token = Token::decode(&options.continue_token, namespace.unwrap_or_default(), resource.namespaced)?;
+        let snapshot = match token.revision {
+            None => store.snapshot(&resource.storage),
+            Some(revision) => store.snapshot_at(&resource.storage, revision).map_err(|_| stale_token(&token))?,
+        };
+        after = Some(token.after);
+        snapshot
+    } else {
+        match (options.revision, options.revision_match) {
+            (Some(revision), Match::Exact) => at(server, resource, revision).await?,
+            // The old rule: a version and a limit without a match mean exactly that version.
+            (Some(revision), Match::Unset) if revision > 0 && limit > 0 => at(server, resource, revision).await?,
+            (Some(revision), _) => {
+                reach(store, revision).await?;
+                limit = 0;
+                store.snapshot(&resource.storage)
+            }
+            (None, _) => store.snapshot(&resource.storage),
+        }
+    };
+    let range = snapshot.range(namespace, after.as_ref());
+    let mut objects = Vec::new();
+    let mut next = None;
+    for object in range {
+        if limit > 0 && objects.len() == limit {
+            if selector.is_empty() || selector.matches(object) {
+                next = objects.last().map(|o: &ObjectRef| o.key.clone());
+                break;
+            }
+            continue;
+        }
+        if selector.is_empty() || selector.matches(object) {
+            objects.push(object.clone());
+        }
+    }
+    let remaining = (next.is_some() && selector.is_empty())
+        .then(|| snapshot.range(namespace, after.as_ref()).count().saturating_sub(objects.len()));
+    let next = next.map(|after| Token { revision: Some(snapshot.revision), after });
+    Ok(Page { revision: snapshot.revision, objects, next, remaining })
+}
+
+async fn at(server: &ApiServer, resource: &Resource, revision: u64) -> Result<Snapshot> {
+    reach(&server.store, revision).await?;
+    server
+        .store
+        .snapshot_at(&resource.storage, revision)
+        .map_err(|_| ApiError::expired("The resourceVersion for the provided list is too old."))
+}
+
+/// A token whose revision is gone; the answer carries one that goes on at the newest.
+fn stale_token(token: &Token) -> ApiError {
+    let fresh = Token { revision: None, after: token.after.clone() };
+    ApiError::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+         without the continue parameter, or use the continue token in this response to retrieve the remainder of the \
+         results. Continuing with the provided token results in an inconsistent list - objects that were created, \
+         modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+    )
+    .with_continue(fresh.encode())
+}
+
+fn whole_list(accepted: Accepted, resource: &Resource, page: &Page, metadata: &serde_json::Value) -> Response {
+    if accepted.media == Media::Protobuf && !resource.custom {
+        return protobuf_list(resource, page, metadata);
+    }
+    let mut head = Vec::with_capacity(256);
+    let custom = resource.custom;
+    let named = |out: &mut Vec<u8>, key: &str, text: &str| {
+        out.extend_from_slice(format!("\"{key}\":\"{text}\"").as_bytes());
+    };
+    let mut meta = Vec::new();
+    form::write_list_meta(metadata, &mut meta);
+    head.push(b'{');
+    if custom {
+        named(&mut head, "apiVersion", &resource.api_version());
+        head.extend_from_slice(b",\"items\":[");
+    } else {
+        named(&mut head, "kind", &resource.list_kind);
+        head.push(b',');
+        named(&mut head, "apiVersion", &resource.api_version());
+        head.extend_from_slice(b",\"metadata\":");
+        head.extend_from_slice(&meta);
+        head.extend_from_slice(b",\"items\":[");
+    }
+    let mut chunks = std::collections::VecDeque::with_capacity(page.objects.len() * 2 + 2);
+    chunks.push_back(Bytes::from(head));
+    for (index, object) in page.objects.iter().enumerate() {
+        if index > 0 {
+            chunks.push_back(Bytes::from_static(b","));
+        }
+        // Items of built-in lists have no kind and version of their own.
+        chunks.push_back(if !is_stored_form(resource) {
+            let mut value = convert(resource, object.value());
+            form::strip_type(&mut value);
+            let mut out = Vec::with_capacity(object.json.len());
+            proto::json::write(resource.schema.set(), resource.schema.id, &value, &mut out);
+            out.into()
+        } else if custom {
+            object.json.clone()
+        } else {
+            form::item(object)
+        });
+    }
+    let mut tail = b"]".to_vec();
+    if custom {
+        tail.push(b',');
+        named(&mut tail, "kind", &resource.list_kind);
+        tail.extend_from_slice(b",\"metadata\":");
+        tail.extend_from_slice(&meta);
+    }
+    tail.push(b'}');
+    if accepted.pretty || accepted.media == Media::Yaml {
+        chunks.push_back(tail.into());
+        let all: Vec<u8> = chunks.into_iter().flatten().collect();
+        return respond::json_bytes(200, accepted, all.into());
+    }
+    tail.push(b'\n');
+    chunks.push_back(tail.into());
+    respond::with_type(200, Media::Json.name(), Body::Chunks(chunks))
+}
+
+fn protobuf_list(resource: &Resource, page: &Page, metadata: &serde_json::Value) -> Response {
+    let items: Vec<Bytes> = page
+        .objects
+        .iter()
+        .map(|o| {
+            if is_stored_form(resource) {
+                return proto::protobuf::read_envelope(&o.protobuf(resource))
+                    .map(|u| Bytes::copy_from_slice(u.raw))
+                    .unwrap_or_default();
+            }
+            let mut out = Vec::new();
+            proto::protobuf::encode(resource.schema.set(), resource.schema.id, &convert(resource, o.value()), &mut out);
+            out.into()
+        })
+        .collect();
+    let mut meta = Vec::new();
+    let set = proto::schema::TypeSet::built_in();
+    if let Some(id) = set.struct_named("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta") {
+        proto::protobuf::encode(set, id, metadata, &mut meta);
+    }
+    let chunks = proto::protobuf::list_chunks(&resource.api_version(), &resource.list_kind, &meta, items);
+    respond::with_type(200, Media::Protobuf.name(), Body::Chunks(chunks.into()))
+}
+
+/// Bodies above this size are compressed for clients that ask, as upstream does.
+const GZIP_FROM: usize = 128 << 10;
+
+fn gzip(request: &Request, response: &mut Response) {
+    let encodings = request.header(&http::header::ACCEPT_ENCODING);
+    let wanted = encodings.split(',').any(|e| e.trim() == "gzip");
+    if !wanted || response.body().len() <= GZIP_FROM {
+        return;
+    }
+    let Body::Chunks(chunks) = std::mem::replace(response.body_mut(), Body::empty()) else { return };
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(1));
+    for chunk in &chunks {
+        // Writing to memory does not fail.
+        let _ = std::io::Write::write_all(&mut encoder, chunk);
+    }
+    *response.body_mut() = Body::from(encoder.finish().unwrap_or_default());
+    response.headers_mut().insert(http::header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    response.headers_mut().insert(http::header::VARY, HeaderValue::from_static("Accept-Encoding"));
+}

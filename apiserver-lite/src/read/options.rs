@@ -1,0 +1,239 @@
+//! `ListOptions` of a request, checked as upstream does.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use crate::request::Query;
+use crate::status::{ApiError, Cause, Details, Result, quote};
+use crate::store::{Key, Store};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Match {
+    #[default]
+    Unset,
+    NotOlderThan,
+    Exact,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ListOptions {
+    /// None when the parameter is empty or missing.
+    pub revision: Option<u64>,
+    pub revision_match: Match,
+    pub limit: usize,
+    pub continue_token: String,
+    pub timeout: Option<Duration>,
+    pub bookmarks: bool,
+    pub send_initial_events: Option<bool>,
+}
+
+/// How long a read waits for a version that the server has not reached yet, as upstream's watch cache.
+pub const VERSION_PATIENCE: Duration = Duration::from_secs(3);
+
+impl ListOptions {
+    /// Reads and checks the options of a list, or of a watch.
+    ///
+    /// # Errors
+    /// 400 for values that do not parse, 422 for combinations that are not allowed.
+    pub fn parse(query: &Query, is_watch: bool) -> Result<Self> {
+        let text = |name: &str| query.get(name).unwrap_or_default();
+        let mut options = ListOptions {
+            continue_token: text("continue").into(),
+            bookmarks: query.flag("allowWatchBookmarks"),
+            ..ListOptions::default()
+        };
+        if let Some(limit) = query.get("limit") {
+            let limit: i64 = integer(limit)?;
+            options.limit = usize::try_from(limit).unwrap_or(0);
+        }
+        if let Some(seconds) = query.get("timeoutSeconds") {
+            let seconds: i64 = integer(seconds)?;
+            options.timeout = u64::try_from(seconds).ok().filter(|s| *s > 0).map(Duration::from_secs);
+        }
+        if query.get("sendInitialEvents").is_some() {
+            options.send_initial_events = Some(query.flag("sendInitialEvents"));
+        }
+        let mut complaints = Vec::new();
+        options.revision_match = match text("resourceVersionMatch") {
+            "" => Match::Unset,
+            "NotOlderThan" => Match::NotOlderThan,
+            "Exact" => Match::Exact,
+            other => {
+                complaints.push(complaint(
+                    "FieldValueNotSupported",
+                    "resourceVersionMatch",
+                    format!("Unsupported value: {}: supported values: \"Exact\", \"NotOlderThan\", \"\"", quote(other)),
+                ));
+                Match::Unset
+            }
+        };
+        let version = text("resourceVersion");
+        options.check(version, !text("resourceVersionMatch").is_empty(), is_watch, &mut complaints);
+        if !complaints.is_empty() {
+            return Err(invalid(complaints));
+        }
+        options.revision = parse_version(version, is_watch)?;
+        Ok(options)
+    }
+
+    fn check(&self, version: &str, has_match: bool, is_watch: bool, complaints: &mut Vec<Cause>) {
+        let forbidden = |field: &str, text: &str| complaint("FieldValueForbidden", field, format!("Forbidden: {text}"));
+        let matching = "resourceVersionMatch";
+        if is_watch {
+            match self.send_initial_events {
+                Some(_) if self.revision_match != Match::NotOlderThan => complaints.push(forbidden(
+                    matching,
+                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+                )),
+                None if has_match => complaints.push(forbidden(
+                    matching,
+                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                )),
+                _ => {}
+            }
+            if !self.continue_token.is_empty() && has_match {
+                complaints.push(forbidden(matching, "resourceVersionMatch is forbidden when continue is provided"));
+            }
+            return;
+        }
+        if self.send_initial_events.is_some() {
+            complaints.push(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+        }
+        if has_match {
+            if version.is_empty() {
+                complaints
+                    .push(forbidden(matching, "resourceVersionMatch is forbidden unless resourceVersion is provided"));
+            }
+            if !self.continue_token.is_empty() {
+                complaints.push(forbidden(matching, "resourceVersionMatch is forbidden when continue is provided"));
+            }
+            if self.revision_match == Match::Exact && version == "0" {
+                complaints
+                    .push(forbidden(matching, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
+            }
+        }
+    }
+}
+
+fn integer(text: &str) -> Result<i64> {
+    text.parse()
+        .map_err(|_| ApiError::bad_request(format!("strconv.ParseInt: parsing {}: invalid syntax", quote(text))))
+}
+
+fn complaint(reason: &str, field: &str, message: String) -> Cause {
+    Cause { reason: reason.into(), message, field: field.into() }
+}
+
+fn invalid(causes: Vec<Cause>) -> ApiError {
+    let texts: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+    let all = if texts.len() == 1 { texts[0].clone() } else { format!("[{}]", texts.join(", ")) };
+    ApiError::new(422, "Invalid", format!("ListOptions.meta.k8s.io \"\" is invalid: {all}")).with_details(Details {
+        group: "meta.k8s.io".into(),
+        kind: "ListOptions".into(),
+        causes,
+        ..Details::default()
+    })
+}
+
+/// A version parameter; None for empty. Text that is no number is a 400 on lists and, as upstream has it, a 500 without
+/// a reason on gets and watches.
+pub fn parse_version(text: &str, plain_error: bool) -> Result<Option<u64>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let why = match text.parse::<u64>() {
+        Ok(version) => return Ok(Some(version)),
+        Err(error) if *error.kind() == std::num::IntErrorKind::PosOverflow => "value out of range",
+        Err(_) => "invalid syntax",
+    };
+    let parse = format!("strconv.ParseUint: parsing {}: {why}", quote(text));
+    let field = format!("resourceVersion: Invalid value: {}: {parse}", quote(text));
+    Err(if plain_error {
+        ApiError::new(500, "", field)
+    } else {
+        ApiError::bad_request(format!("invalid resource version: {field}"))
+    })
+}
+
+/// Waits until the store has reached a version.
+///
+/// # Errors
+/// 504 when it does not within [`VERSION_PATIENCE`].
+pub async fn reach(store: &Store, version: u64) -> Result<()> {
+    if store.revision() >= version || store.wait_for(version, VERSION_PATIENCE).await {
+        return Ok(());
+    }
+    Err(too_large(version, store.revision()))
+}
+
+/// A version of the future.
+pub fn too_large(version: u64, current: u64) -> ApiError {
+    ApiError::new(504, "Timeout", format!("Timeout: Too large resource version: {version}, current: {current}"))
+        .with_details(Details {
+            causes: vec![Cause {
+                reason: "ResourceVersionTooLarge".into(),
+                message: "Too large resource version".into(),
+                ..Cause::default()
+            }],
+            retry_after_seconds: 1,
+            ..Details::default()
+        })
+}
+
+/// Where the next page starts: after a key, at a revision (None: at the newest).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Token {
+    pub revision: Option<u64>,
+    pub after: Key,
+}
+
+impl Token {
+    pub fn encode(&self) -> String {
+        let rv = self.revision.map_or(Value::from(-1), Value::from);
+        let key = if self.after.namespace.is_empty() {
+            self.after.name.to_string()
+        } else {
+            format!("{}/{}", self.after.namespace, self.after.name)
+        };
+        URL_SAFE_NO_PAD.encode(json!({"v": "meta.k8s.io/v1", "rv": rv, "start": key + "\0"}).to_string())
+    }
+
+    /// # Errors
+    /// 400 for a token that is not ours. `base` is the namespace of the list.
+    pub fn decode(text: &str, base: &str, namespaced: bool) -> Result<Self> {
+        let bad = |why: String| ApiError::bad_request(format!("invalid continue token: {why}"));
+        let bytes = URL_SAFE_NO_PAD
+            .decode(text)
+            .map_err(|_| bad("continue key is not valid: illegal base64 data at input byte 0".into()))?;
+        let value = proto::json::parse(&bytes).map_err(|e| bad(format!("continue key is not valid: {e}")))?.value;
+        if value["v"] != "meta.k8s.io/v1" {
+            return Err(bad(format!(
+                "continue key is not valid: server does not recognize this encoded version {}",
+                quote(value["v"].as_str().unwrap_or_default())
+            )));
+        }
+        let revision = value["rv"].as_i64().unwrap_or(0);
+        if revision == 0 {
+            return Err(bad(
+                "continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)".into(),
+            ));
+        }
+        let start = value["start"].as_str().unwrap_or_default();
+        if start.is_empty() {
+            return Err(bad("continue key is not valid: encoded start key empty (version meta.k8s.io/v1)".into()));
+        }
+        if start.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err(bad(format!("continue key is not valid: {start}")));
+        }
+        let start = start.trim_end_matches('\0');
+        let after = match start.split_once('/') {
+            Some((namespace, name)) => Key::new(namespace, name),
+            None if namespaced => Key::new(base, start),
+            None => Key::new("", start),
+        };
+        Ok(Token { revision: u64::try_from(revision).ok(), after })
+    }
+}

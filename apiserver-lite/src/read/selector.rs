@@ -1,0 +1,331 @@
+//! Label and field selectors: parsing with upstream's complaints, matching against an object's parsed keys.
+
+use crate::resource::{Resource, fields};
+use crate::status::{ApiError, Result, quote};
+use crate::store::StoredObject;
+
+/// Both selectors of a request; empty ones match everything.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Selector {
+    labels: Vec<Requirement>,
+    fields: Vec<Term>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Requirement {
+    key: String,
+    operator: Operator,
+    values: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Operator {
+    In,
+    NotIn,
+    Exists,
+    Missing,
+    Greater,
+    Less,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Term {
+    path: String,
+    value: String,
+    equal: bool,
+}
+
+impl Selector {
+    /// Reads the selectors of a request.
+    ///
+    /// # Errors
+    /// 400 with the parser's complaint, or for a field that the resource does not select by.
+    pub fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Self> {
+        Ok(Selector {
+            labels: parse_labels(labels).map_err(ApiError::bad_request)?,
+            fields: parse_fields(resource, fields)?,
+        })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    pub fn matches(&self, object: &StoredObject) -> bool {
+        self.labels.iter().all(|r| r.matches(object.label(&r.key)))
+            && self.fields.iter().all(|t| (object.field(&t.path) == t.value) == t.equal)
+    }
+
+    /// The one name that can match, when the fields say so.
+    pub fn name(&self) -> Option<&str> {
+        self.fields.iter().find(|t| t.equal && t.path == "metadata.name").map(|t| t.value.as_str())
+    }
+}
+
+impl Requirement {
+    fn matches(&self, value: Option<&str>) -> bool {
+        match (self.operator, value) {
+            (Operator::In, Some(value)) => self.values.iter().any(|v| v == value),
+            (Operator::NotIn, Some(value)) => !self.values.iter().any(|v| v == value),
+            (Operator::NotIn | Operator::Missing, None) | (Operator::Exists, Some(_)) => true,
+            (Operator::Greater | Operator::Less, Some(value)) => {
+                let wanted = self.values.first().and_then(|v| v.parse::<i64>().ok());
+                match (value.parse::<i64>().ok(), wanted) {
+                    (Some(have), Some(wanted)) if self.operator == Operator::Greater => have > wanted,
+                    (Some(have), Some(wanted)) => have < wanted,
+                    _ => false,
+                }
+            }
+            _ => false,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Token {
+    Word(String),
+    Symbol(&'static str),
+    End,
+}
+
+impl Token {
+    fn text(&self) -> &str {
+        match self {
+            Token::Word(word) => word,
+            Token::Symbol(symbol) => symbol,
+            Token::End => "",
+        }
+    }
+}
+
+fn tokens(text: &str) -> Vec<Token> {
+    let mut out = Vec::new();
+    let mut rest = text;
+    loop {
+        rest = rest.trim_start();
+        if rest.is_empty() {
+            out.push(Token::End);
+            return out;
+        }
+        let symbol = ["==", "!=", "=", "!", "(", ")", ",", "<", ">"].into_iter().find(|s| rest.starts_with(s));
+        if let Some(symbol) = symbol {
+            out.push(Token::Symbol(symbol));
+            rest = &rest[symbol.len()..];
+            continue;
+        }
+        let end = rest.find(|c: char| c.is_whitespace() || "=!(),<>".contains(c)).unwrap_or(rest.len());
+        out.push(Token::Word(rest[..end].to_owned()));
+        rest = &rest[end..];
+    }
+}
+
+fn parse_labels(text: &str) -> std::result::Result<Vec<Requirement>, String> {
+    let tokens = tokens(text);
+    let mut at = 0;
+    let mut out = Vec::new();
+    loop {
+        match &tokens[at] {
+            Token::End => {
+                return if out.is_empty() { Ok(out) } else { Err("found '', expected: identifier after ','".into()) };
+            }
+            Token::Word(_) | Token::Symbol("!") => {
+                let requirement =
+                    requirement(&tokens, &mut at).map_err(|e| format!("unable to parse requirement: {e}"))?;
+                out.push(requirement);
+                match &tokens[at] {
+                    Token::End => {
+                        out.sort_by(|a, b| a.key.cmp(&b.key));
+                        return Ok(out);
+                    }
+                    Token::Symbol(",") => {
+                        at += 1;
+                        if !matches!(tokens[at], Token::Word(_) | Token::Symbol("!")) {
+                            return Err(format!("found '{}', expected: identifier after ','", tokens[at].text()));
+                        }
+                    }
+                    other => return Err(format!("found '{}', expected: ',' or 'end of string'", other.text())),
+                }
+            }
+            other => return Err(format!("found '{}', expected: !, identifier, or 'end of string'", other.text())),
+        }
+    }
+}
+
+fn requirement(tokens: &[Token], at: &mut usize) -> std::result::Result<Requirement, String> {
+    let mut operator = None;
+    if tokens[*at] == Token::Symbol("!") {
+        operator = Some(Operator::Missing);
+        *at += 1;
+    }
+    let Token::Word(key) = &tokens[*at] else {
+        return Err(format!("found '{}', expected: identifier", tokens[*at].text()));
+    };
+    check_key(key)?;
+    let key = key.clone();
+    *at += 1;
+    if let Some(operator) = operator {
+        return Ok(Requirement { key, operator, values: Vec::new() });
+    }
+    let operator = match &tokens[*at] {
+        Token::End | Token::Symbol(",") => {
+            return Ok(Requirement { key, operator: Operator::Exists, values: Vec::new() });
+        }
+        Token::Symbol("=" | "==") => Operator::In,
+        Token::Symbol("!=") => Operator::NotIn,
+        Token::Symbol(">") => Operator::Greater,
+        Token::Symbol("<") => Operator::Less,
+        Token::Word(word) if word == "in" || word == "notin" => {
+            let operator = if word == "in" { Operator::In } else { Operator::NotIn };
+            *at += 1;
+            let values = value_list(tokens, at)?;
+            for value in &values {
+                check_value(&key, value)?;
+            }
+            return Ok(Requirement { key, operator, values });
+        }
+        other => return Err(format!("found '{}', expected: in, notin, =, ==, !=, gt, lt", other.text())),
+    };
+    *at += 1;
+    let value = match &tokens[*at] {
+        Token::Word(word) => {
+            *at += 1;
+            word.clone()
+        }
+        Token::End | Token::Symbol(",") => String::new(),
+        other => return Err(format!("found '{}', expected: identifier", other.text())),
+    };
+    if matches!(operator, Operator::Greater | Operator::Less) {
+        if value.parse::<i64>().is_err() {
+            return Err("values[0]: Invalid value: ".to_owned()
+                + &quote(&value)
+                + ": for 'Gt', 'Lt' operators, the value must be an integer");
+        }
+    } else {
+        check_value(&key, &value)?;
+    }
+    Ok(Requirement { key, operator, values: vec![value] })
+}
+
+fn value_list(tokens: &[Token], at: &mut usize) -> std::result::Result<Vec<String>, String> {
+    if tokens[*at] != Token::Symbol("(") {
+        return Err(format!("found '{}' expected: '('", tokens[*at].text()));
+    }
+    *at += 1;
+    let mut values = vec![String::new()];
+    loop {
+        match &tokens[*at] {
+            Token::Word(word) => {
+                if let Some(last) = values.last_mut() {
+                    last.clone_from(word);
+                }
+                *at += 1;
+                if !matches!(tokens[*at], Token::Symbol("," | ")")) {
+                    return Err(format!("found '{}', expected: ',' or ')'", tokens[*at].text()));
+                }
+            }
+            Token::Symbol(",") => {
+                values.push(String::new());
+                *at += 1;
+            }
+            Token::Symbol(")") => {
+                *at += 1;
+                return Ok(values);
+            }
+            other => return Err(format!("found '{}', expected: ',', or identifier", other.text())),
+        }
+    }
+}
+
+fn check_key(key: &str) -> std::result::Result<(), String> {
+    match crate::names::qualified_name(key).first() {
+        Some(complaint) => Err(format!("key: Invalid value: {}: {complaint}", quote(key))),
+        None => Ok(()),
+    }
+}
+
+fn check_value(key: &str, value: &str) -> std::result::Result<(), String> {
+    match crate::names::label_value(value).first() {
+        Some(complaint) => Err(format!("values[0][{key}]: Invalid value: {}: {complaint}", quote(value))),
+        None => Ok(()),
+    }
+}
+
+fn parse_fields(resource: &Resource, text: &str) -> Result<Vec<Term>> {
+    let mut out = Vec::new();
+    for term in split_unescaped(text) {
+        if term.is_empty() {
+            continue;
+        }
+        let (path, value, equal) = operator(&term)
+            .ok_or_else(|| ApiError::bad_request(format!("invalid selector: '{text}'; can't understand '{term}'")))?;
+        let known = matches!(path, "metadata.name") || path == "metadata.namespace" && resource.namespaced;
+        if !known && path != "metadata.namespace" && !fields::selectable(resource).contains(&path) {
+            return Err(unsupported(resource, path));
+        }
+        let value = unescape(value).ok_or_else(|| {
+            ApiError::bad_request(format!("invalid field selector: invalid escape sequence in value: {value}"))
+        })?;
+        out.push(Term { path: path.to_owned(), value, equal });
+    }
+    Ok(out)
+}
+
+fn unsupported(resource: &Resource, path: &str) -> ApiError {
+    let text = match (&*resource.group, &*resource.plural) {
+        ("", "pods" | "nodes" | "services" | "events" | "secrets" | "namespaces" | "replicationcontrollers") => {
+            format!("field label not supported: {path}")
+        }
+        ("apps", "replicasets" | "deployments" | "statefulsets" | "daemonsets" | "controllerrevisions")
+            if resource.group == "apps".into() =>
+        {
+            format!("field label not supported: {path}")
+        }
+        ("batch", "jobs") => format!("field label {} not supported for Job", quote(path)),
+        _ if resource.namespaced => {
+            format!("{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", quote(path))
+        }
+        _ => format!("{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", quote(path)),
+    };
+    ApiError::bad_request(text)
+}
+
+/// Splits at commas that no backslash precedes.
+fn split_unescaped(text: &str) -> Vec<String> {
+    let mut out = vec![String::new()];
+    let mut escaped = false;
+    for c in text.chars() {
+        if c == ',' && !escaped {
+            out.push(String::new());
+        } else if let Some(last) = out.last_mut() {
+            last.push(c);
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    out
+}
+
+fn operator(term: &str) -> Option<(&str, &str, bool)> {
+    let at = term.find(['=', '!'])?;
+    let (path, rest) = term.split_at(at);
+    if let Some(value) = rest.strip_prefix("!=") {
+        return Some((path, value, false));
+    }
+    let value = rest.strip_prefix("==").or_else(|| rest.strip_prefix('='))?;
+    Some((path, value, true))
+}
+
+fn unescape(value: &str) -> Option<String> {
+    let mut out = String::new();
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some(c @ ('\\' | ',' | '=')) => out.push(c),
+                _ => return None,
+            },
+            ',' | '=' => return None,
+            c => out.push(c),
+        }
+    }
+    Some(out)
+}

@@ -1,0 +1,323 @@
+//! Watches: a stream of events from a cursor in the store's history.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::options::{ListOptions, parse_version, reach};
+use super::{Selector, convert, form, is_stored_form, table};
+use crate::http::{Accepted, Body, Form, Media, Response, respond};
+use crate::resource::{Resource, Verbs};
+use crate::server::{ApiServer, Request, wrong_method};
+use crate::status::{ApiError, Result};
+use crate::store::{EventKind, EventRef, ObjectRef, Watcher};
+
+/// Shortest lifetime of a watch that asks for none; the longest is twice that, chosen at random so that many clients do
+/// not come back together (kube-apiserver's `--min-request-timeout`).
+const MIN_LIFETIME: Duration = Duration::from_secs(1800);
+/// How often a watch that wants bookmarks gets one when nothing happens.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+
+/// Follows a collection.
+///
+/// # Errors
+/// 400, 422, 406 before the stream begins; later ones are an ERROR event.
+pub async fn watch(server: &Arc<ApiServer>, request: &Request, resource: &Arc<Resource>) -> Result<Response> {
+    if !resource.verbs.contains(Verbs::WATCH) {
+        return Err(wrong_method());
+    }
+    let accepted = request.accepted(true)?;
+    let (info, query) = (&request.info, &request.query);
+    let options = ListOptions::parse(query, true)?;
+    let mut fields = query.get("fieldSelector").unwrap_or_default().to_owned();
+    if !info.name.is_empty() && !fields.contains("metadata.name") {
+        fields = format!("metadata.name={},{fields}", info.name);
+    }
+    let selector = Selector::parse(resource, query.get("labelSelector").unwrap_or_default(), &fields)?;
+    let namespace = Some(info.namespace.clone()).filter(|n| resource.namespaced && !n.is_empty());
+    parse_version(query.get("resourceVersion").unwrap_or_default(), true)?;
+
+    let mut encoder = Encoder { accepted, resource: resource.clone(), selector, namespace, columns_sent: false };
+    let mut ready = Vec::new();
+    let started = start(server, &options, &mut encoder, &mut ready).await;
+    let content_type = accepted.media.stream_name();
+    let (watcher, sent) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            let body = Body::from(encoder.error(&error));
+            return Ok(respond::with_type(200, content_type, body));
+        }
+    };
+    let lifetime = options.timeout.unwrap_or_else(|| MIN_LIFETIME + MIN_LIFETIME.mul_f64(fraction()));
+    let state = State {
+        watcher,
+        encoder,
+        ready,
+        events: Vec::new(),
+        sent,
+        server: server.clone(),
+        bookmarks: options.bookmarks,
+        next_bookmark: Instant::now() + BOOKMARK_EVERY,
+        ends: Instant::now() + lifetime,
+        over: false,
+    };
+    let stream = stream::unfold(state, |mut state| async move { state.next().await.map(|bytes| (bytes, state)) });
+    Ok(respond::with_type(200, content_type, Body::stream(stream)))
+}
+
+/// A number between 0 and 1; only spreads reconnects, so the clock's low digits do.
+fn fraction() -> f64 {
+    f64::from(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.subsec_micros())) / 1e6
+}
+
+/// Positions the watch and encodes what comes before the live events. Returns the watcher and the revision up to which
+/// the client is informed.
+async fn start(
+    server: &ApiServer,
+    options: &ListOptions,
+    encoder: &mut Encoder,
+    ready: &mut Vec<Bytes>,
+) -> Result<(Watcher, u64)> {
+    let store = &server.store;
+    let storage = encoder.resource.storage.clone();
+    // Without a version, or at version 0, a watch begins with what is there.
+    let initial = options.send_initial_events.unwrap_or(matches!(options.revision, None | Some(0)));
+    if !initial {
+        let from = options.revision.filter(|v| *v > 0).unwrap_or_else(|| store.revision());
+        if from > store.revision() {
+            // A version of the future: opens and stays silent until the store gets there.
+            let watcher = store.watch(&storage, store.revision()).map_err(|e| ApiError::expired(e.to_string()))?;
+            return Ok((watcher, from));
+        }
+        let watcher = store.watch(&storage, from).map_err(|e| ApiError::expired(e.to_string()))?;
+        return Ok((watcher, from));
+    }
+    if let Some(version) = options.revision {
+        reach(store, version).await?;
+    }
+    let snapshot = store.snapshot(&storage);
+    let watcher = store.watch(&storage, snapshot.revision).map_err(|e| ApiError::expired(e.to_string()))?;
+    let namespace = encoder.namespace.clone();
+    for object in snapshot.range(namespace.as_deref(), None) {
+        if encoder.selector.matches(object) {
+            ready.push(encoder.object("ADDED", object));
+        }
+    }
+    if options.send_initial_events.unwrap_or(false) && options.bookmarks {
+        ready.push(encoder.bookmark(snapshot.revision, true));
+    }
+    Ok((watcher, snapshot.revision))
+}
+
+struct State {
+    watcher: Watcher,
+    encoder: Encoder,
+    /// Encoded and not yet sent.
+    ready: Vec<Bytes>,
+    events: Vec<EventRef>,
+    /// Revision up to which the client is informed.
+    sent: u64,
+    server: Arc<ApiServer>,
+    bookmarks: bool,
+    next_bookmark: Instant,
+    ends: Instant,
+    over: bool,
+}
+
+impl State {
+    /// The next bytes; None ends the stream.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if !self.ready.is_empty() {
+                return Some(join(&mut self.ready));
+            }
+            if self.over {
+                return None;
+            }
+            let wake = if self.bookmarks { self.next_bookmark.min(self.ends) } else { self.ends };
+            tokio::select! {
+                biased;
+                waited = self.watcher.next(&mut self.events) => self.take(waited.err()),
+                () = tokio::time::sleep_until(wake) => {
+                    if self.bookmarks {
+                        self.bookmark();
+                    }
+                    self.over = Instant::now() >= self.ends;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, expired: Option<crate::store::Expired>) {
+        for event in std::mem::take(&mut self.events) {
+            // Events up to here were in the initial state, or are before the version of the future that was asked for.
+            if event.revision > self.sent
+                && let Some(bytes) = self.encoder.event(&event)
+            {
+                self.sent = event.revision;
+                self.ready.push(bytes);
+            }
+        }
+        if let Some(expired) = expired {
+            self.ready.push(self.encoder.error(&ApiError::expired(expired.to_string())));
+            self.over = true;
+        }
+    }
+
+    fn bookmark(&mut self) {
+        self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
+        let revision = self.server.store.revision();
+        if revision > self.sent {
+            self.sent = revision;
+            self.ready.push(self.encoder.bookmark(revision, false));
+        }
+    }
+}
+
+/// Several small pieces as one write; a single one is passed on as it is.
+fn join(ready: &mut Vec<Bytes>) -> Bytes {
+    if ready.len() == 1 {
+        return ready.pop().unwrap_or_default();
+    }
+    let mut out = Vec::with_capacity(ready.iter().map(Bytes::len).sum());
+    ready.drain(..).for_each(|b| out.extend_from_slice(&b));
+    out.into()
+}
+
+struct Encoder {
+    accepted: Accepted,
+    resource: Arc<Resource>,
+    selector: Selector,
+    namespace: Option<String>,
+    columns_sent: bool,
+}
+
+/// Event types as clients see them, in the order of the shared frames.
+const TYPES: [&str; 3] = ["ADDED", "MODIFIED", "DELETED"];
+
+impl Encoder {
+    /// The bytes of an event for this watcher; None when it does not concern it.
+    fn event(&mut self, event: &EventRef) -> Option<Bytes> {
+        let key = &event.object.key;
+        if self.namespace.as_ref().is_some_and(|n| **n != *key.namespace) {
+            return None;
+        }
+        let before = event.previous.as_ref().is_some_and(|o| self.selector.matches(o));
+        let now = event.kind != EventKind::Deleted && self.selector.matches(&event.object);
+        let seen = match (before, now) {
+            (false, true) => 0,
+            (true, true) => 1,
+            (true, false) => 2,
+            (false, false) => return None,
+        };
+        if seen == 2 && event.kind != EventKind::Deleted {
+            // It left the selection: the object as it was, with the version of the change.
+            let previous = event.previous.as_ref()?;
+            let object = previous.at_revision(event.revision);
+            return Some(self.object(TYPES[2], &object));
+        }
+        if self.accepted.form != Form::Whole || !is_stored_form(&self.resource) {
+            return Some(self.object(TYPES[seen], &event.object));
+        }
+        let media =
+            if self.accepted.media == Media::Protobuf && !self.resource.custom { Media::Protobuf } else { Media::Json };
+        let slot = seen + if media == Media::Protobuf { TYPES.len() } else { 0 };
+        Some(event.frame(slot, || frame(media, TYPES[seen], &stored(media, &self.resource, &event.object))))
+    }
+
+    /// One object as an event of a type.
+    fn object(&mut self, kind: &str, object: &ObjectRef) -> Bytes {
+        let media = self.accepted.media;
+        let body: Bytes = match self.accepted.form {
+            Form::Whole if is_stored_form(&self.resource) => stored(media, &self.resource, object),
+            Form::Whole => tree(media, &self.resource, &convert(&self.resource, object.value())),
+            Form::Metadata | Form::MetadataList => {
+                form::metadata_bytes(media, &form::metadata_tree(self.accepted, object)).into()
+            }
+            Form::Table => {
+                let first = !std::mem::replace(&mut self.columns_sent, true);
+                table::event(self.accepted, &self.resource, object, first).into()
+            }
+        };
+        frame(media, kind, &body)
+    }
+
+    fn bookmark(&mut self, revision: u64, initial_end: bool) -> Bytes {
+        let mut metadata = json!({"resourceVersion": revision.to_string()});
+        if initial_end {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let (kind, version) = match self.accepted.form {
+            Form::Metadata | Form::MetadataList => {
+                ("PartialObjectMetadata".to_owned(), format!("meta.k8s.io/{}", self.accepted.form_version))
+            }
+            _ => (self.resource.kind.to_string(), self.resource.api_version()),
+        };
+        let value = json!({"kind": kind, "apiVersion": version, "metadata": metadata});
+        let media = self.accepted.media;
+        let body: Bytes = match self.accepted.form {
+            Form::Whole => tree(media, &self.resource, &value),
+            Form::Metadata | Form::MetadataList => form::metadata_bytes(media, &value).into(),
+            Form::Table => {
+                table::bookmark(self.accepted, &value, !std::mem::replace(&mut self.columns_sent, true), &self.resource)
+                    .into()
+            }
+        };
+        frame(media, "BOOKMARK", &body)
+    }
+
+    fn error(&self, error: &ApiError) -> Bytes {
+        let media = self.accepted.media;
+        let value = error.to_value();
+        let set = proto::schema::TypeSet::built_in();
+        let mut body = Vec::new();
+        if let Some(id) = set.kind("", "v1", "Status") {
+            match media {
+                Media::Protobuf => body = proto::protobuf::encode_enveloped(set, id, &value, "v1", "Status"),
+                _ => proto::json::write(set, id, &value, &mut body),
+            }
+        }
+        frame(media, "ERROR", &body)
+    }
+}
+
+fn stored(media: Media, resource: &Resource, object: &ObjectRef) -> Bytes {
+    if media == Media::Protobuf && !resource.custom { object.protobuf(resource) } else { object.json.clone() }
+}
+
+fn tree(media: Media, resource: &Resource, value: &Value) -> Bytes {
+    let mut out = Vec::new();
+    if resource.custom {
+        proto::json::write_sorted(value, &mut out);
+    } else if media == Media::Protobuf {
+        let text = |key: &str| value[key].as_str().unwrap_or_default();
+        out = proto::protobuf::encode_enveloped(
+            resource.schema.set(),
+            resource.schema.id,
+            value,
+            text("apiVersion"),
+            text("kind"),
+        );
+    } else {
+        proto::json::write(resource.schema.set(), resource.schema.id, value, &mut out);
+    }
+    out.into()
+}
+
+/// An event around an object: a line of JSON, or a length-delimited message.
+fn frame(media: Media, kind: &str, object: &[u8]) -> Bytes {
+    if media == Media::Protobuf {
+        return proto::protobuf::watch_frame(kind, object).into();
+    }
+    let mut out = Vec::with_capacity(object.len() + 40);
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+    out.extend_from_slice(object);
+    out.extend_from_slice(b"}\n");
+    out.into()
+}

@@ -1,0 +1,74 @@
+//! Selectable fields beyond name and namespace, by resource at rest.
+
+use serde_json::Value;
+
+use super::Resource;
+
+/// Paths that a field selector may name for a resource, besides `metadata.name` and `metadata.namespace`.
+pub fn selectable(resource: &Resource) -> &'static [&'static str] {
+    match (&*resource.group, &*resource.plural) {
+        ("", "pods") => &[
+            "spec.hostNetwork",
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "status.nominatedNodeName",
+            "status.phase",
+            "status.podIP",
+            "status.podIPs",
+        ],
+        ("", "nodes") => &["spec.unschedulable"],
+        ("", "namespaces") => &["status.phase"],
+        ("", "secrets") => &["type"],
+        ("", "services") => &["spec.clusterIP", "spec.type"],
+        ("", "replicationcontrollers") => &["status.replicas"],
+        ("apps", "replicasets") => &["status.replicas"],
+        ("", "events") => &[
+            "involvedObject.apiVersion",
+            "involvedObject.fieldPath",
+            "involvedObject.kind",
+            "involvedObject.name",
+            "involvedObject.namespace",
+            "involvedObject.resourceVersion",
+            "involvedObject.uid",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+        ("batch", "jobs") => &["status.successful"],
+        ("certificates.k8s.io", _) => &["spec.signerName"],
+        ("resource.k8s.io", "resourceslices") => &["spec.driver", "spec.nodeName"],
+        _ => &[],
+    }
+}
+
+/// The values of an object's selectable fields, as selectors compare them.
+pub fn of(resource: &Resource, object: &Value) -> Vec<(&'static str, String)> {
+    selectable(resource).iter().map(|path| (*path, value(object, path))).collect()
+}
+
+fn value(object: &Value, path: &str) -> String {
+    let at = |path: &str| path.split('.').fold(object, |value, part| &value[part]);
+    match (path, at(path)) {
+        // An event's source is the component; older events carry it in another field.
+        ("source", source) => {
+            let component = source["component"].as_str().unwrap_or_default();
+            if component.is_empty() {
+                object["reportingComponent"].as_str().unwrap_or_default().to_owned()
+            } else {
+                component.to_owned()
+            }
+        }
+        (_, Value::String(text)) => text.clone(),
+        (_, Value::Bool(truth)) => truth.to_string(),
+        (_, Value::Number(number)) => number.to_string(),
+        ("spec.unschedulable" | "spec.hostNetwork", _) => "false".into(),
+        ("status.replicas" | "status.successful", _) => "0".into(),
+        ("status.podIPs", Value::Array(ips)) => {
+            ips.iter().filter_map(|ip| ip["ip"].as_str()).collect::<Vec<_>>().join(",")
+        }
+        _ => String::new(),
+    }
+}

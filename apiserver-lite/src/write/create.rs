@@ -1,0 +1,118 @@
+//! Creating objects.
+
+use serde_json::Value;
+
+use super::meta::{self, text};
+use super::options::{WriteOptions, invalid};
+use super::{commit, commit_error, put, strategy};
+use crate::request::User;
+use crate::resource::Resource;
+use crate::server::ApiServer;
+use crate::status::{ApiError, Details, Result};
+use crate::store::{CommitError, Expect, Key, ObjectRef};
+
+/// Characters that a generated name adds, and the longest stem before them.
+const SUFFIX: usize = 5;
+const MAX_STEM: usize = 63 - SUFFIX;
+/// Names tried before a clash is reported.
+const ATTEMPTS: usize = 8;
+
+/// Creates an object from a decoded tree.
+///
+/// # Errors
+/// 400, 403, 404 (namespace), 409 and 422 as upstream.
+pub async fn create(
+    server: &ApiServer,
+    resource: &Resource,
+    namespace: &str,
+    mut value: Value,
+    options: &WriteOptions,
+    _user: &User,
+) -> Result<ObjectRef> {
+    meta::check_namespace(&value, namespace)?;
+    if !text(&value, "resourceVersion").is_empty() {
+        return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
+    }
+    to_stored_version(resource, &mut value);
+    let stem = text(&value, "generateName").to_owned();
+    let generated = text(&value, "name").is_empty() && !stem.is_empty();
+    crate::defaults::apply(resource, &mut value);
+    meta::begin(&mut value, namespace);
+    for attempt in 1..=ATTEMPTS {
+        if generated {
+            let end = stem.char_indices().nth(MAX_STEM).map_or(stem.len(), |(at, _)| at);
+            meta::metadata(&mut value)
+                .insert("name".into(), format!("{}{}", &stem[..end], crate::random::suffix(SUFFIX)).into());
+        }
+        if attempt == 1 {
+            strategy::prepare_create(resource, &mut value);
+            check_namespace_exists(server, resource, namespace, &value)?;
+            validate(resource, &value)?;
+        }
+        let name = text(&value, "name").to_owned();
+        let write = put(resource, Key::new(namespace, &name), Expect::Absent, value.clone());
+        match commit(server, write, options.dry_run).await {
+            Ok(object) => return Ok(object),
+            Err(CommitError::Exists(_)) if generated && attempt < ATTEMPTS => {}
+            Err(CommitError::Exists(_)) if generated => return Err(clash(resource, &name)),
+            Err(error) => return Err(commit_error(resource, &name, error)),
+        }
+    }
+    Err(clash(resource, &stem))
+}
+
+fn clash(resource: &Resource, name: &str) -> ApiError {
+    let whole = crate::status::qualified(&resource.group, &resource.plural);
+    let text =
+        format!("{whole} \"{name}\" already exists, the server was not able to generate a unique name for the object");
+    ApiError::new(409, "AlreadyExists", text).with_details(Details {
+        name: name.into(),
+        group: resource.group.to_string(),
+        kind: resource.plural.to_string(),
+        retry_after_seconds: 1,
+        ..Details::default()
+    })
+}
+
+/// Brings an object into the version it is stored in.
+pub(super) fn to_stored_version(resource: &Resource, value: &mut Value) {
+    if value["apiVersion"] == *resource.storage_version {
+        return;
+    }
+    match (&*resource.group, &*resource.plural) {
+        ("events.k8s.io", "events") => crate::resource::versions::event_to_old(value),
+        ("autoscaling", _) => crate::resource::versions::autoscaler_to_v2(value),
+        _ => {}
+    }
+    value["apiVersion"] = (&*resource.storage_version).into();
+}
+
+/// Nothing is created in a namespace that is missing or going away.
+fn check_namespace_exists(server: &ApiServer, resource: &Resource, namespace: &str, value: &Value) -> Result<()> {
+    if !resource.namespaced {
+        return Ok(());
+    }
+    let Some(found) = server.store.get(&"namespaces".into(), "", namespace) else {
+        return Err(ApiError::not_found("", "namespaces", namespace));
+    };
+    if !found.keys.deleting {
+        return Ok(());
+    }
+    let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+    let name = text(value, "name");
+    Err(ApiError::forbidden(&resource.group, &resource.plural, name, why).with_cause(
+        "NamespaceTerminating",
+        &format!("namespace {namespace} is being terminated"),
+        "metadata.namespace",
+    ))
+}
+
+/// Checks a new object.
+pub(super) fn validate(resource: &Resource, value: &Value) -> Result<()> {
+    let mut causes = Vec::new();
+    meta::validate(resource, value, &mut causes);
+    if causes.is_empty() {
+        return Ok(());
+    }
+    Err(invalid(&resource.group, &resource.kind, text(value, "name"), causes))
+}

@@ -1,0 +1,163 @@
+//! Request bodies to trees, with the complaints that clients know.
+
+use proto::json::{self, DecodeError};
+use serde_json::Value;
+
+use super::options::{FieldValidation, WriteOptions};
+use crate::http::{Media, body_media};
+use crate::resource::{Resource, Schema};
+use crate::status::{ApiError, Result};
+
+/// A body that was read.
+pub struct Decoded {
+    pub value: Value,
+    /// For `Warning` headers.
+    pub warnings: Vec<String>,
+}
+
+/// Reads an object of a resource's kind.
+///
+/// # Errors
+/// 400 for text that is none, 415 for a media type that is not known.
+pub fn object(resource: &Resource, content_type: &str, body: &[u8], options: &WriteOptions) -> Result<Decoded> {
+    kind(&resource.schema, (&resource.group, &resource.version, &resource.kind), content_type, body, options)
+}
+
+/// Reads an object of a kind by schema. Kind and version may be left out of the body.
+///
+/// # Errors
+/// As [`object`].
+pub fn kind(
+    schema: &Schema,
+    (group, version, kind): (&str, &str, &str),
+    content_type: &str,
+    body: &[u8],
+    options: &WriteOptions,
+) -> Result<Decoded> {
+    let set = schema.set();
+    let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    let (mut value, strict) = match body_media(content_type)? {
+        Media::Protobuf => {
+            let unrecognized = |error: String| unrecognized(kind, &error, body);
+            let unknown = proto::protobuf::read_envelope(body).map_err(|e| unrecognized(e.to_string()))?;
+            check_kind(kind, &api_version, unknown.kind, unknown.api_version)?;
+            let value = proto::protobuf::decode(set, schema.id, unknown.raw);
+            (value.map_err(|e| unrecognized(e.to_string()))?, Vec::new())
+        }
+        media => {
+            let converted;
+            let text = if media == Media::Yaml {
+                let value = proto::yaml::parse(body).map_err(|e| unrecognized(kind, &e.to_string(), body))?;
+                let mut out = Vec::new();
+                json::write_sorted(&value, &mut out);
+                converted = out;
+                &converted[..]
+            } else {
+                body
+            };
+            let said = type_of(kind, text, body)?;
+            check_kind(kind, &api_version, &said.0, &said.1)?;
+            let decoded = json::decode(set, schema.id, text).map_err(|error| match error {
+                DecodeError::Syntax(error) => {
+                    unrecognized(kind, &format!("couldn't get version/kind; json parse error: {error}"), body)
+                }
+                DecodeError::Type(error) => ApiError::bad_request(format!(
+                    "{kind} in version {version:?} cannot be handled as a {kind}: {error}"
+                )),
+            })?;
+            (decoded.value, decoded.strict)
+        }
+    };
+    let warnings = match options.validation {
+        FieldValidation::Strict if !strict.is_empty() => {
+            let text = format!(
+                "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
+                strict.join(", ")
+            );
+            return Err(ApiError::bad_request(text));
+        }
+        FieldValidation::Warn => strict,
+        _ => Vec::new(),
+    };
+    value["kind"] = kind.into();
+    value["apiVersion"] = api_version.into();
+    Ok(Decoded { value, warnings })
+}
+
+/// Kind and version that a JSON body names.
+fn type_of(kind: &str, text: &[u8], body: &[u8]) -> Result<(String, String)> {
+    let parse_error = |error: &dyn std::fmt::Display| {
+        unrecognized(kind, &format!("couldn't get version/kind; json parse error: {error}"), body)
+    };
+    let value = json::parse(text).map_err(|e| parse_error(&e))?.value;
+    let shape = match &value {
+        Value::Object(object) => {
+            let text = |key: &str| match object.get(key) {
+                None | Some(Value::Null) => Ok(String::new()),
+                Some(Value::String(text)) => Ok(text.clone()),
+                Some(other) => {
+                    let what = shape(other);
+                    Err(parse_error(&format!(
+                        "json: cannot unmarshal {what} into Go struct field .{key} of type string"
+                    )))
+                }
+            };
+            return Ok((text("kind")?, text("apiVersion")?));
+        }
+        Value::Null => return Err(unrecognized(kind, "Object 'Kind' is missing in 'null'", body)),
+        other => shape(other),
+    };
+    Err(parse_error(&format!(
+        "json: cannot unmarshal {shape} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
+    )))
+}
+
+fn shape(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "bool",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+        Value::Null => "null",
+    }
+}
+
+/// What the body says it is has to be what the path is for; saying nothing is fine.
+fn check_kind(kind: &str, api_version: &str, said_kind: &str, said_version: &str) -> Result<()> {
+    let kind_fits = said_kind.is_empty() || said_kind == kind;
+    let version_fits = said_version.is_empty() || said_version == api_version;
+    if kind_fits && version_fits {
+        return Ok(());
+    }
+    if kind_fits {
+        return Err(ApiError::bad_request(format!(
+            "the API version in the data ({said_version}) does not match the expected API version ({api_version})"
+        )));
+    }
+    let said_version = if said_version.is_empty() { api_version } else { said_version };
+    let known = said_version.rsplit_once('/').unwrap_or(("", said_version));
+    if proto::schema::TypeSet::built_in().kind(known.0, known.1, said_kind).is_none() {
+        return Err(ApiError::bad_request(format!(
+            "no kind {said_kind:?} is registered for version {said_version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+        )));
+    }
+    let version = said_version.rsplit('/').next().unwrap_or(said_version);
+    Err(ApiError::bad_request(format!(
+        "{said_kind} in version {version:?} cannot be handled as a {kind}: converting (v1.{said_kind}) to ({kind}): unknown conversion"
+    )))
+}
+
+/// Longest piece of a body that a complaint shows.
+const SHOWN: usize = 30;
+
+fn unrecognized(kind: &str, error: &str, body: &[u8]) -> ApiError {
+    let shown = if body.is_empty() {
+        "<empty>".to_owned()
+    } else if body.len() > SHOWN {
+        format!("{} ...", String::from_utf8_lossy(&body[..SHOWN]))
+    } else {
+        String::from_utf8_lossy(body).into_owned()
+    };
+    ApiError::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {error} ({shown})"))
+}

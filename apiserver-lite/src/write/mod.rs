@@ -1,0 +1,116 @@
+//! Writes: create, update, patch, delete and deletecollection of any resource, and the subresources that are stored
+//! with their object.
+//!
+//! Each operation is a loop of three steps: read what is there, compute what should be there, commit on the condition
+//! that nothing happened in between. The middle step is plain code over trees.
+
+mod create;
+mod decode;
+mod delete;
+mod meta;
+mod options;
+mod strategy;
+mod subresource;
+mod update;
+
+use std::sync::Arc;
+
+use crate::http::Response;
+use crate::read;
+use crate::resource::{Resource, Verbs};
+use crate::server::{ApiServer, Request, unknown_path, wrong_method};
+use crate::status::{ApiError, Result};
+use crate::store::{Change, CommitError, Expect, Key, ObjectRef, Write};
+
+pub use create::create;
+pub use delete::{DeleteOptions, delete};
+pub use options::WriteOptions;
+pub use update::{Target, update};
+
+/// Routes a request that is no plain read.
+///
+/// # Errors
+/// Any Status.
+pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc<Resource>) -> Result<Response> {
+    let accepted = request.accepted(true)?;
+    if !request.info.subresource.is_empty() {
+        return subresource::handle(server, request, resource, accepted).await;
+    }
+    let verb = match request.info.verb.as_str() {
+        "create" if request.info.name.is_empty() => Verbs::CREATE,
+        "update" if !request.info.name.is_empty() => Verbs::UPDATE,
+        "patch" if !request.info.name.is_empty() => Verbs::PATCH,
+        "delete" => Verbs::DELETE,
+        "deletecollection" => Verbs::DELETE_COLLECTION,
+        _ => return Err(wrong_method()),
+    };
+    if !resource.verbs.contains(verb) {
+        return Err(wrong_method());
+    }
+    let options = WriteOptions::parse(&request, &resource)?;
+    let namespace = if resource.namespaced { request.info.namespace.clone() } else { String::new() };
+    let name = request.info.name.clone();
+    let (code, object, warnings) = match verb {
+        Verbs::CREATE => {
+            if resource.namespaced && namespace.is_empty() {
+                return Err(unknown_path());
+            }
+            let body = request.body().await?;
+            let decoded = decode::object(&resource, request.content_type(), &body, &options)?;
+            let object = create(server, &resource, &namespace, decoded.value, &options, &request.user).await?;
+            (201, object, decoded.warnings)
+        }
+        Verbs::UPDATE => {
+            let body = request.body().await?;
+            let decoded = decode::object(&resource, request.content_type(), &body, &options)?;
+            let target = Target { resource: &resource, subresource: "", namespace: &namespace, name: &name };
+            let (object, created) = update::put(server, target, decoded.value, &options, &request.user).await?;
+            (if created { 201 } else { 200 }, object, decoded.warnings)
+        }
+        Verbs::PATCH => {
+            let body = request.body().await?;
+            let target = Target { resource: &resource, subresource: "", namespace: &namespace, name: &name };
+            let patched = update::patch(server, target, request.content_type(), &body, &options, &request.user).await?;
+            (200, patched.object, patched.warnings)
+        }
+        Verbs::DELETE => return delete::handle(server, request, &resource, accepted, &options).await,
+        _ => return delete::collection(server, request, &resource, accepted, &options).await,
+    };
+    let mut response = read::object_response(code, accepted, &resource, &object, &request)?;
+    warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
+    Ok(response)
+}
+
+/// Commits an object; a dry run answers as if it had.
+async fn commit(server: &ApiServer, write: Write, dry_run: bool) -> Result<ObjectRef, CommitError> {
+    if !dry_run {
+        return server.store.commit(write).await;
+    }
+    let (Change::Put(encoded) | Change::Delete(encoded)) = write.change;
+    Ok(encoded.unsaved(write.key))
+}
+
+/// A refused commit as the client sees it.
+fn commit_error(resource: &Resource, name: &str, error: CommitError) -> ApiError {
+    match error {
+        CommitError::Exists(object) if object.keys.deleting => {
+            let mut exists = ApiError::already_exists(&resource.group, &resource.plural, name);
+            exists.prefix("object is being deleted: ");
+            exists
+        }
+        CommitError::Exists(_) => ApiError::already_exists(&resource.group, &resource.plural, name),
+        CommitError::Missing => ApiError::not_found(&resource.group, &resource.plural, name),
+        CommitError::Conflict(_) => ApiError::conflict(&resource.group, &resource.plural, name, MODIFIED),
+        CommitError::Closed => ApiError::service_unavailable("the store takes no more writes"),
+    }
+}
+
+/// What a client hears whose version is not the newest.
+const MODIFIED: &str = "the object has been modified; please apply your changes to the latest version and try again";
+
+/// A write of a whole object.
+fn put(resource: &Resource, key: Key, expect: Expect, mut value: serde_json::Value) -> Write {
+    let fields = crate::resource::fields::of(resource, &value);
+    let encoded = crate::store::encode(resource, &mut value, fields);
+    Write { resource: resource.storage.clone(), key, expect, change: Change::Put(encoded) }
+}

@@ -1,0 +1,114 @@
+//! Options that every write takes: dry run, field manager, field validation.
+
+use crate::resource::Resource;
+use crate::server::Request;
+use crate::status::{ApiError, Cause, Details, Result, quote};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FieldValidation {
+    Ignore,
+    #[default]
+    Warn,
+    Strict,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    pub dry_run: bool,
+    /// Name that managed fields are kept under.
+    pub manager: String,
+    pub validation: FieldValidation,
+    pub force: bool,
+}
+
+impl WriteOptions {
+    /// Reads the options of a request.
+    ///
+    /// # Errors
+    /// 422 for values that are not allowed.
+    pub fn parse(request: &Request, _resource: &Resource) -> Result<Self> {
+        let query = &request.query;
+        let kind = match request.info.verb.as_str() {
+            "create" => "CreateOptions",
+            "update" => "UpdateOptions",
+            "patch" => "PatchOptions",
+            _ => "DeleteOptions",
+        };
+        let mut causes = Vec::new();
+        let dry_runs: Vec<&str> = query.all("dryRun").collect();
+        if dry_runs.iter().any(|d| *d != "All") {
+            let shown: Vec<String> = dry_runs.iter().map(|d| quote(d)).collect();
+            causes.push(Cause {
+                reason: "FieldValueNotSupported".into(),
+                message: format!("Unsupported value: [{}]: supported values: \"All\"", shown.join(",")),
+                field: "dryRun".into(),
+            });
+        }
+        let manager = query.get("fieldManager").unwrap_or_default();
+        if manager.len() > 128 {
+            causes.push(Cause {
+                reason: "FieldValueTooLong".into(),
+                message: "Too long: may not be more than 128 bytes".into(),
+                field: "fieldManager".into(),
+            });
+        }
+        if let Some(at) = manager.chars().position(|c| c.is_control()) {
+            causes.push(Cause {
+                reason: "FieldValueInvalid".into(),
+                message: format!("Invalid value: {}: invalid character at index {at}", quote(manager)),
+                field: "fieldManager".into(),
+            });
+        }
+        let validation = match query.get("fieldValidation").unwrap_or_default() {
+            "" | "Warn" => FieldValidation::Warn,
+            "Strict" => FieldValidation::Strict,
+            "Ignore" => FieldValidation::Ignore,
+            other => {
+                causes.push(Cause {
+                    reason: "FieldValueNotSupported".into(),
+                    message: format!(
+                        "Unsupported value: {}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"",
+                        quote(other)
+                    ),
+                    field: "fieldValidation".into(),
+                });
+                FieldValidation::Warn
+            }
+        };
+        if !causes.is_empty() {
+            return Err(invalid("meta.k8s.io", kind, "", causes));
+        }
+        let manager = if manager.is_empty() { default_manager(request.user_agent()) } else { manager.to_owned() };
+        Ok(WriteOptions { dry_run: !dry_runs.is_empty(), manager, validation, force: query.flag("force") })
+    }
+}
+
+/// The program's name from its user agent, without control characters.
+fn default_manager(agent: &str) -> String {
+    agent.split('/').next().unwrap_or_default().chars().filter(|c| !c.is_control()).take(128).collect()
+}
+
+/// A 422 with its causes; the message lists them as upstream does.
+pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> ApiError {
+    let mut texts: Vec<String> = Vec::new();
+    for cause in &causes {
+        let text =
+            if cause.field.is_empty() { cause.message.clone() } else { format!("{}: {}", cause.field, cause.message) };
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    let all = if texts.len() == 1 { texts[0].clone() } else { format!("[{}]", texts.join(", ")) };
+    ApiError::new(
+        422,
+        "Invalid",
+        format!("{} {} is invalid: {all}", crate::status::qualified(group, kind), quote(name)),
+    )
+    .with_details(Details {
+        name: name.into(),
+        group: group.into(),
+        kind: kind.into(),
+        causes,
+        ..Details::default()
+    })
+}

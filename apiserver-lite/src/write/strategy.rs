@@ -1,0 +1,165 @@
+//! What is peculiar to kinds in a write, as data where data will do.
+
+use serde_json::{Map, Value, json};
+
+use crate::resource::Resource;
+
+/// A resource with a `status` that only its subresource may write.
+pub fn has_status(resource: &Resource) -> bool {
+    resource.subresource("status").is_some()
+}
+
+/// Kinds that a PUT creates when they are missing.
+pub fn creates_on_update(resource: &Resource) -> bool {
+    matches!(
+        (&*resource.group, &*resource.plural),
+        ("", "endpoints" | "events" | "limitranges" | "services")
+            | ("events.k8s.io", "events")
+            | ("coordination.k8s.io", "leases")
+            | ("node.k8s.io", "runtimeclasses")
+            | ("rbac.authorization.k8s.io", "clusterrolebindings" | "clusterroles" | "rolebindings" | "roles")
+    )
+}
+
+/// Kinds whose PUT has to name the version that it replaces.
+pub fn needs_version(resource: &Resource) -> bool {
+    resource.custom
+        || matches!(
+            (&*resource.group, &*resource.plural),
+            ("apiextensions.k8s.io" | "apiregistration.k8s.io", _)
+                | ("coordination.k8s.io", _)
+                | ("networking.k8s.io", "ipaddresses" | "servicecidrs")
+                | ("scheduling.k8s.io" | "flowcontrol.apiserver.k8s.io", "")
+        )
+}
+
+/// Kinds that count changes of their desired state in `metadata.generation`.
+fn has_generation(resource: &Resource) -> bool {
+    resource.custom
+        || matches!(
+            (&*resource.group, &*resource.plural),
+            ("apps", "daemonsets" | "deployments" | "replicasets" | "statefulsets")
+                | ("batch", _)
+                | ("", "pods" | "replicationcontrollers")
+                | ("networking.k8s.io", "ingressclasses" | "ingresses" | "networkpolicies")
+                | ("policy" | "discovery.k8s.io" | "admissionregistration.k8s.io" | "apiextensions.k8s.io", _)
+                | ("flowcontrol.apiserver.k8s.io" | "scheduling.k8s.io", _)
+                | ("resource.k8s.io", "deviceclasses" | "resourceslices")
+        )
+}
+
+/// Parts of the object that are not desired state.
+fn desired(value: &Value) -> Map<String, Value> {
+    let mut map = value.as_object().cloned().unwrap_or_default();
+    for key in ["metadata", "status", "kind", "apiVersion"] {
+        map.remove(key);
+    }
+    map
+}
+
+/// Sets what a new object begins with.
+pub fn prepare_create(resource: &Resource, value: &mut Value) {
+    if has_generation(resource) {
+        value["metadata"]["generation"] = 1.into();
+    }
+    // Nodes bring their status; every other kind begins without.
+    if has_status(resource)
+        && &*resource.plural != "nodes"
+        && let Some(object) = value.as_object_mut()
+    {
+        object.remove("status");
+    }
+    match (&*resource.group, &*resource.plural) {
+        ("", "pods") => {
+            let class = crate::defaults::qos_class(value);
+            value["status"] = json!({"phase": "Pending", "qosClass": class});
+        }
+        ("", "namespaces") => {
+            value["status"] = json!({"phase": "Active"});
+            let finalizers = value["spec"]["finalizers"].as_array_mut();
+            match finalizers {
+                Some(list) if list.iter().any(|f| f == "kubernetes") => {}
+                Some(list) => list.push("kubernetes".into()),
+                None => value["spec"] = json!({"finalizers": ["kubernetes"]}),
+            }
+            let name = value["metadata"]["name"].clone();
+            if name.is_string() {
+                value["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+            }
+        }
+        ("", "persistentvolumes" | "persistentvolumeclaims") => value["status"] = json!({"phase": "Pending"}),
+        ("", "secrets") => string_data(value),
+        _ => {}
+    }
+}
+
+/// Prepares a replacement: what the client may not write stays as it was.
+pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, old: &Value) {
+    let keep = |new: &mut Value, key: &str| {
+        let Some(object) = new.as_object_mut() else { return };
+        match old.get(key) {
+            Some(value) => object.insert(key.into(), value.clone()),
+            None => object.remove(key),
+        };
+    };
+    match subresource {
+        "status" => {
+            let status = new.get("status").cloned();
+            let metadata = new["metadata"].clone();
+            *new = old.clone();
+            if let Some(object) = new.as_object_mut() {
+                match status {
+                    Some(status) => object.insert("status".into(), status),
+                    None => object.remove("status"),
+                };
+            }
+            // Nodes and pods take labels and annotations with a status; the others keep theirs.
+            if matches!(&*resource.plural, "nodes") {
+                new["metadata"]["labels"] = metadata["labels"].clone();
+                new["metadata"]["annotations"] = metadata["annotations"].clone();
+                prune_null(&mut new["metadata"]);
+            }
+        }
+        "" if has_status(resource) => keep(new, "status"),
+        _ => {}
+    }
+    match (&*resource.group, &*resource.plural, subresource) {
+        ("", "namespaces", "") => keep_path(new, old, "finalizers"),
+        ("", "secrets", _) => string_data(new),
+        _ => {}
+    }
+    if has_generation(resource) && desired(new) != desired(old) {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
+        new["metadata"]["generation"] = (generation + 1).into();
+    }
+}
+
+fn keep_path(new: &mut Value, old: &Value, key: &str) {
+    if let Some(kept) = old["spec"].get(key) {
+        new["spec"][key] = kept.clone();
+    }
+}
+
+fn prune_null(value: &mut Value) {
+    if let Some(object) = value.as_object_mut() {
+        object.retain(|_, v| !v.is_null());
+    }
+}
+
+/// A secret's write-only texts become data.
+fn string_data(value: &mut Value) {
+    use base64::Engine as _;
+    let texts = value.as_object_mut().and_then(|o| o.remove("stringData"));
+    for (key, text) in texts.as_ref().and_then(Value::as_object).into_iter().flatten() {
+        let packed = base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or_default());
+        value["data"][key] = packed.into();
+    }
+}
+
+/// Seconds that a delete without options leaves an object; None for at once.
+pub fn default_grace(resource: &Resource, value: &Value) -> Option<i64> {
+    match (&*resource.group, &*resource.plural) {
+        ("", "pods") => Some(value["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30)),
+        _ => None,
+    }
+}

@@ -1,0 +1,286 @@
+//! Replacing and patching objects: compute the new state from the stored one, commit if nothing came in between, try
+//! again if something did and the client did not insist on a version.
+
+use serde_json::Value;
+
+use super::meta::{self, text};
+use super::options::{FieldValidation, WriteOptions, invalid};
+use super::{MODIFIED, commit, commit_error, create, put as put_write, strategy};
+use crate::patch;
+use crate::request::User;
+use crate::resource::Resource;
+use crate::server::ApiServer;
+use crate::status::{ApiError, Cause, Result, quote};
+use crate::store::{CommitError, Expect, Key, ObjectRef};
+
+/// What an update is about.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    pub resource: &'a Resource,
+    /// Empty, `status`, ...
+    pub subresource: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+}
+
+/// A patched object and what the client should be told.
+pub struct Patched {
+    pub object: ObjectRef,
+    pub warnings: Vec<String>,
+}
+
+/// Attempts of a write that names no version before a conflict is reported; upstream tries patches five times.
+const ATTEMPTS: usize = 5;
+
+/// Replaces an object; true when it was created.
+///
+/// # Errors
+/// 400, 404, 409 and 422 as upstream.
+pub async fn put(
+    server: &ApiServer,
+    target: Target<'_>,
+    mut value: Value,
+    options: &WriteOptions,
+    user: &User,
+) -> Result<(ObjectRef, bool)> {
+    let Target { resource, namespace, name, .. } = target;
+    let said = text(&value, "name");
+    if said.is_empty() {
+        return Err(ApiError::bad_request("name must be provided"));
+    }
+    if said != name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({said}) does not match the name on the URL ({name})"
+        )));
+    }
+    meta::check_namespace(&value, namespace)?;
+    let version = text(&value, "resourceVersion").to_owned();
+    let uid = text(&value, "uid").to_owned();
+    if server.store.get(&resource.storage, namespace, name).is_none() {
+        if !target.subresource.is_empty() || !strategy::creates_on_update(resource) {
+            return Err(ApiError::not_found(&resource.group, &resource.plural, name));
+        }
+        if !version.is_empty() && version != "0" || !uid.is_empty() {
+            return Err(ApiError::not_found(&resource.group, &resource.plural, name));
+        }
+        meta::metadata(&mut value).remove("resourceVersion");
+        return Ok((create(server, resource, namespace, value, options, user).await?, true));
+    }
+    if strategy::needs_version(resource) && (version.is_empty() || version == "0") {
+        let cause = Cause {
+            reason: "FieldValueInvalid".into(),
+            message: "Invalid value: 0: must be specified for an update".into(),
+            field: "metadata.resourceVersion".into(),
+        };
+        return Err(invalid(&resource.group, &resource.kind, name, vec![cause]));
+    }
+    create::to_stored_version(resource, &mut value);
+    crate::defaults::apply(resource, &mut value);
+    let expected = parse_expected(&version)?;
+    let object = update(server, target, options, |old| {
+        check_preconditions(target, old, expected, &uid)?;
+        Ok(value.clone())
+    });
+    Ok((object.await?, false))
+}
+
+fn parse_expected(version: &str) -> Result<Option<u64>> {
+    match version {
+        "" | "0" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| {
+            ApiError::bad_request(format!(
+                "invalid resource version {}: strconv.ParseUint: parsing {}: invalid syntax",
+                quote(text),
+                quote(text)
+            ))
+        }),
+    }
+}
+
+fn check_preconditions(target: Target<'_>, old: &ObjectRef, version: Option<u64>, uid: &str) -> Result<()> {
+    let Target { resource, name, .. } = target;
+    if !uid.is_empty() && *old.keys.uid != *uid {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", old.keys.uid);
+        return Err(ApiError::conflict(&resource.group, &resource.plural, name, why));
+    }
+    match version {
+        Some(version) if version != old.revision => {
+            Err(ApiError::conflict(&resource.group, &resource.plural, name, MODIFIED))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Replaces an object by what `change` makes of it, trying again while others write it too.
+///
+/// # Errors
+/// What `change` says, 404, 409 after many tries, 422.
+pub async fn update(
+    server: &ApiServer,
+    target: Target<'_>,
+    options: &WriteOptions,
+    mut change: impl FnMut(&ObjectRef) -> Result<Value>,
+) -> Result<ObjectRef> {
+    let Target { resource, subresource, namespace, name } = target;
+    for attempt in 1.. {
+        let Some(old) = server.store.get(&resource.storage, namespace, name) else {
+            return Err(ApiError::not_found(&resource.group, &resource.plural, name));
+        };
+        let mut new = change(&old)?;
+        let old_value = old.value();
+        meta::keep_server_fields(&mut new, &old_value);
+        strategy::prepare_update(resource, subresource, &mut new, &old_value);
+        create::validate(resource, &new)?;
+        validate_update(resource, &new, &old_value)?;
+        // The last finalizer of an object that is being deleted lets it go.
+        let gone = old.keys.deleting
+            && new["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty)
+            && old_value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
+            && old_value["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty())
+            && !(&*resource.plural == "namespaces"
+                && new["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty()));
+        let mut write = put_write(resource, Key::new(namespace, name), Expect::Revision(old.revision), new);
+        if let crate::store::Change::Put(encoded) = &write.change
+            && !gone
+            && encoded.json.with_version(old.revision) == old.json[..]
+        {
+            // Nothing changed: no new version, no event.
+            return Ok(old);
+        }
+        if gone && let crate::store::Change::Put(encoded) = write.change {
+            write.change = crate::store::Change::Delete(encoded);
+        }
+        match commit(server, write, options.dry_run).await {
+            Ok(object) => return Ok(object),
+            Err(CommitError::Conflict(_)) if attempt < ATTEMPTS => {}
+            Err(error) => return Err(commit_error(resource, name, error)),
+        }
+    }
+    Err(ApiError::conflict(&resource.group, &resource.plural, name, MODIFIED))
+}
+
+/// Fields that no update may change, for kinds where that is all there is to check.
+fn validate_update(resource: &Resource, new: &Value, old: &Value) -> Result<()> {
+    let mut causes = Vec::new();
+    let immutable = |field: &str, value: &Value| Cause {
+        reason: "FieldValueInvalid".into(),
+        message: format!("Invalid value: {value}: field is immutable"),
+        field: field.into(),
+    };
+    if &*resource.group == "apps"
+        && !old["spec"]["selector"].is_null()
+        && new["spec"]["selector"] != old["spec"]["selector"]
+    {
+        causes.push(immutable("spec.selector", &new["spec"]["selector"]));
+    }
+    if matches!(&*resource.plural, "configmaps" | "secrets") && old["immutable"] == true {
+        let frozen = |field: &str| Cause {
+            reason: "FieldValueForbidden".into(),
+            message: "Forbidden: field is immutable when `immutable` is set".into(),
+            field: field.into(),
+        };
+        if new["immutable"] != true {
+            causes.push(frozen("immutable"));
+        }
+        for field in ["data", "binaryData"] {
+            if new[field] != old[field] {
+                causes.push(frozen(field));
+            }
+        }
+    }
+    if causes.is_empty() { Ok(()) } else { Err(invalid(&resource.group, &resource.kind, text(new, "name"), causes)) }
+}
+
+/// Patches an object in any of the formats.
+///
+/// # Errors
+/// 400, 404, 409, 415, 422 as upstream.
+pub async fn patch(
+    server: &ApiServer,
+    target: Target<'_>,
+    content_type: &str,
+    body: &[u8],
+    options: &WriteOptions,
+    _user: &User,
+) -> Result<Patched> {
+    let resource = target.resource;
+    let media = content_type.split(';').next().unwrap_or_default().trim();
+    let tree = || match proto::json::parse(body) {
+        Ok(parsed) if parsed.value.is_object() => Ok(parsed.value),
+        Ok(parsed) => {
+            let what = match parsed.value {
+                Value::Array(_) => "array",
+                Value::String(_) => "string",
+                Value::Number(_) => "number",
+                _ => "bool",
+            };
+            let text = format!(
+                "error decoding patch: json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"
+            );
+            Err(ApiError::bad_request(text))
+        }
+        Err(error) => Err(ApiError::bad_request(format!("error decoding patch: {error}"))),
+    };
+    enum Patch {
+        Json(Vec<patch::Operation>),
+        Merge(Value),
+        Strategic(Value),
+    }
+    let patch = match media {
+        "application/json-patch+json" => Patch::Json(patch::parse_json_patch(body)?),
+        "application/merge-patch+json" => Patch::Merge(tree()?),
+        "application/strategic-merge-patch+json" if !resource.custom => Patch::Strategic(tree()?),
+        _ => return Err(unsupported_media(resource)),
+    };
+    let mut warnings = Vec::new();
+    let object = update(server, target, options, |old| {
+        let mut value = old.value();
+        match &patch {
+            Patch::Json(operations) => patch::apply_json_patch(&mut value, operations)?,
+            Patch::Merge(patch) => patch::apply_merge(&mut value, patch.clone()),
+            Patch::Strategic(patch) => {
+                patch::apply_strategic(resource.schema.set(), resource.schema.id, &mut value, patch.clone())?;
+            }
+        }
+        let (kind, version) = (&resource.kind, &resource.version);
+        let decoded = proto::json::conform(resource.schema.set(), resource.schema.id, &value).map_err(|error| {
+            ApiError::bad_request(format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {error}"))
+        })?;
+        match options.validation {
+            FieldValidation::Strict if !decoded.strict.is_empty() => {
+                let complaints = decoded.strict.join(", ");
+                return Err(ApiError::new(422, "Invalid", format!(
+                    "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {complaints}"
+                )));
+            }
+            FieldValidation::Warn => warnings.clone_from(&decoded.strict),
+            _ => {}
+        }
+        let mut value = decoded.value;
+        if text(&value, "name") != target.name {
+            let said = text(&value, "name");
+            let why = format!("the name of the object ({said}) does not match the name on the URL ({})", target.name);
+            return Err(ApiError::bad_request(why));
+        }
+        let version = text(&value, "resourceVersion").to_owned();
+        let expected = parse_expected(&version)?;
+        let uid = text(&value, "uid").to_owned();
+        check_preconditions(target, old, expected, &uid)?;
+        crate::defaults::apply(resource, &mut value);
+        Ok(value)
+    })
+    .await?;
+    Ok(Patched { object, warnings })
+}
+
+fn unsupported_media(resource: &Resource) -> ApiError {
+    let mut types = vec!["application/json-patch+json", "application/merge-patch+json"];
+    if !resource.custom {
+        types.push("application/strategic-merge-patch+json");
+    }
+    let text = format!(
+        "the body of the request was in an unknown format - accepted media types include: {}",
+        types.join(", ")
+    );
+    ApiError::new(415, "UnsupportedMediaType", text)
+}
