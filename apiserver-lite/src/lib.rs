@@ -1,7 +1,6 @@
 //! A compact Kubernetes API server: one generic path from bytes to store and back for every resource, with the
 //! controllers and the scheduler that a small cluster needs.
 
-pub mod access;
 pub mod auth;
 pub mod config;
 mod defaults;

@@ -20,10 +20,6 @@ impl User {
         }
     }
 
-    pub fn anonymous() -> Self {
-        User { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()], ..User::default() }
-    }
-
     pub fn in_group(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
     }

@@ -7,7 +7,7 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMa
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use crate::access::Access;
+use crate::auth::{Attributes, Authenticator, Authorizer};
 use crate::http::{Accepted, Peer, Response, negotiate, pretty, respond};
 use crate::request::{Query, RequestInfo, User};
 use crate::resource::Resources;
@@ -21,7 +21,8 @@ const MAX_BODY: usize = 3 << 20;
 pub struct ApiServer {
     pub store: Store,
     pub resources: Resources,
-    pub access: Box<dyn Access>,
+    pub authenticator: Authenticator,
+    pub authorizer: Authorizer,
     pub config: ServerConfig,
 }
 
@@ -135,7 +136,7 @@ impl ApiServer {
             body: Some(body),
         };
         let audit_id = request.headers.get("audit-id").cloned();
-        let mut response = match self.admit(&mut request, peer).await {
+        let mut response = match self.admit(&mut request, peer) {
             Ok(()) => self.dispatch(request).await,
             Err(error) => failure(&error, &request),
         };
@@ -147,10 +148,9 @@ impl ApiServer {
     }
 
     /// Authentication and authorization.
-    async fn admit(&self, request: &mut Request, peer: &Peer) -> Result<()> {
-        let authorization = request.headers.get(http::header::AUTHORIZATION).and_then(|v| v.to_str().ok());
-        request.user = self.access.authenticate(self, peer, authorization).await?;
-        self.access.authorize(self, &request.user, &request.info).await
+    fn admit(&self, request: &mut Request, peer: &Peer) -> Result<()> {
+        request.user = self.authenticator.authenticate(peer.certificate.as_ref(), &request.headers)?;
+        self.authorizer.authorize(&Attributes { user: &request.user, info: &request.info })
     }
 
     async fn dispatch(self: &Arc<Self>, request: Request) -> Response {
