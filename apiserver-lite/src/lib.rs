@@ -2,6 +2,7 @@
 //! controllers and the scheduler that a small cluster needs.
 
 pub mod auth;
+pub mod bootstrap;
 pub mod config;
 mod defaults;
 mod discovery;
@@ -15,6 +16,7 @@ mod random;
 pub mod read;
 pub mod request;
 pub mod resource;
+pub mod serve;
 pub mod server;
 pub mod status;
 pub mod store;

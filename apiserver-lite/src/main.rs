@@ -1,3 +1,72 @@
-//! The thin binary `apiserver-lite`.
+//! The thin binary `apiserver-lite`. Exit codes: 0 after a stop on request, 64 for wrong settings, 1 for the rest.
 
-fn main() {}
+use std::process::ExitCode;
+
+use apiserver_lite::config::{Cli, Command, Config, ConfigError, ServeArgs};
+use apiserver_lite::serve::{self, ServeError};
+use clap::Parser as _;
+
+/// `EX_USAGE` of sysexits.h: the settings are wrong, starting again will not help.
+const USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nobody reads standard error: nothing to be done about it.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    match cli.command {
+        Command::Serve(args) => run(*args),
+        Command::Kubeconfig(args) => match serve::write_kubeconfig(&args) {
+            Ok(Some(text)) => {
+                print!("{text}");
+                ExitCode::SUCCESS
+            }
+            Ok(None) => ExitCode::SUCCESS,
+            Err(error) => fail(&error, 1),
+        },
+    }
+}
+
+fn run(args: ServeArgs) -> ExitCode {
+    let config = match Config::load(args) {
+        Ok(config) => config,
+        Err(ConfigError::CommandLine(error)) => {
+            let _ = error.print();
+            return ExitCode::from(USAGE);
+        }
+        Err(error) => return fail(&error, USAGE),
+    };
+    log(&config.args);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "apiserver-lite");
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error, 1),
+    };
+    match runtime.block_on(serve::run(config)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error @ ServeError::Setting { .. }) => fail(&error, USAGE),
+        Err(error) => fail(&error, 1),
+    }
+}
+
+fn log(args: &ServeArgs) {
+    let level = match args.verbosity {
+        0..=1 => "info",
+        2..=4 => "debug",
+        _ => "trace",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(format!("info,apiserver_lite={level}")));
+    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
+    if args.logging_format == "json" { builder.json().init() } else { builder.with_target(false).init() }
+}
+
+fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
+    eprintln!("apiserver-lite: {error}");
+    ExitCode::from(code)
+}

@@ -169,6 +169,19 @@ impl Authority {
         Ok(Authority { certificate, der, issuer })
     }
 
+    /// Opens the cluster's authority under a folder without making anything.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn existing(folder: &Path) -> Result<Self, PkiError> {
+        let pair = Pair { certificate: folder.join("ca.crt"), key: folder.join("ca.key") };
+        if read(&pair.certificate)?.is_none() {
+            let reason = "there is no cluster authority here yet; start the server once".into();
+            return Err(PkiError::Unusable { path: pair.certificate, reason });
+        }
+        Self::open(&pair, "kubernetes")
+    }
+
     fn make(pair: &Pair, common_name: &str) -> Result<(String, String), PkiError> {
         let mut params = CertificateParams::new(vec![common_name.to_owned()])?;
         params.distinguished_name = subject(common_name, &[]);

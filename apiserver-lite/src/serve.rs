@@ -1,0 +1,163 @@
+//! `apiserver-lite serve`: from checked settings to a running server and back to nothing.
+//!
+//! Order of start: keys, store, the objects every cluster has, the port, READY. Order of stop: the port closes, running
+//! requests finish, the store writes what it took in.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::ServerConfig as TlsConfig;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::pem::PemObject as _;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+use crate::auth::{self, Authenticator, AuthenticatorOptions, Authorizer, TokenFile};
+use crate::config::Config;
+use crate::kubeconfig;
+use crate::pki::{self, Leaf, Pki};
+use crate::resource::Resources;
+use crate::server::{ApiServer, ServerConfig};
+use crate::store::{OpenError, Store};
+
+/// Why the server does not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The operator has to correct a file named by a flag; nothing was changed yet.
+    #[error("--{flag}: {reason}")]
+    Setting { flag: &'static str, reason: String },
+    #[error(transparent)]
+    Pki(#[from] pki::PkiError),
+    #[error("the store does not open: {0}")]
+    Store(#[from] OpenError),
+    #[error("cannot listen on {address}: {source}")]
+    Listen { address: std::net::SocketAddr, source: std::io::Error },
+    #[error("cannot make the objects that every cluster has: {0}")]
+    Bootstrap(crate::status::ApiError),
+    #[error("signals cannot be received: {0}")]
+    Signals(std::io::Error),
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+}
+
+fn setting(flag: &'static str, reason: impl std::fmt::Display) -> ServeError {
+    ServeError::Setting { flag, reason: reason.to_string() }
+}
+
+/// Runs a server until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When it cannot start.
+pub async fn run(config: Config) -> Result<(), ServeError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+    let tokens = match &config.args.token_auth_file {
+        Some(path) => TokenFile::load(path).map_err(|e| setting("token-auth-file", e))?,
+        None => TokenFile::default(),
+    };
+    let pki = ensure_pki(&config)?;
+    let tls = tls(&config, &pki)?;
+    // One process may have the folder; the store's own lock guards the rest.
+    let store = Store::open(Some(config.args.data_dir.join("store")))?;
+    let server = Arc::new(ApiServer {
+        authenticator: Authenticator::new(AuthenticatorOptions { anonymous: config.args.anonymous_auth, tokens }),
+        authorizer: Authorizer::new(config.authorization.clone(), store.clone()),
+        resources: Resources::built_in(),
+        config: ServerConfig {
+            advertised: std::net::SocketAddr::new(config.advertised(), config.args.secure_port).to_string(),
+        },
+        store,
+    });
+    crate::bootstrap::ensure(&server, &config).await.map_err(ServeError::Bootstrap)?;
+    let address = config.address();
+    let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
+    tracing::info!(%address, kubeconfig = %config.args.data_dir.join("admin.conf").display(), "serving");
+    let (stop, stopped) = watch::channel(false);
+    let serving = tokio::spawn(crate::http::serve(listener, TlsAcceptor::from(tls), server.clone(), stopped));
+    // Not under systemd: nobody to tell.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopping");
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    let _ = stop.send(true);
+    if let Err(error) = serving.await {
+        tracing::error!(%error, "the listener failed; this is a bug");
+    }
+    Ok(())
+}
+
+/// Makes or renews the cluster's keys, and the administrator's kubeconfig.
+fn ensure_pki(config: &Config) -> Result<Pki, ServeError> {
+    let service = config.service_cidrs.first().map_or(std::net::IpAddr::from([10, 0, 0, 1]), |c| c.address(1));
+    let (names, addresses) =
+        pki::serving_names(service, config.args.bind_address, Some(config.advertised()), &config.args.tls_san);
+    let pki = Pki::ensure(&config.pki_folder(), &names, &addresses)?;
+    let admin = Leaf::client("kubernetes-admin", &["system:masters"]);
+    kubeconfig::ensure(&config.args.data_dir.join("admin.conf"), &config.local_url(), &pki.authority()?, &admin)?;
+    Ok(pki)
+}
+
+/// The listener's side of TLS: our certificate, and whose certificates we take for users.
+fn tls(config: &Config, pki: &Pki) -> Result<Arc<TlsConfig>, ServeError> {
+    let own = pki.pair("apiserver");
+    let certificate = config.args.tls_cert_file.clone().unwrap_or(own.certificate);
+    let key = config.args.tls_private_key_file.clone().unwrap_or(own.key);
+    let chain = certificates("tls-cert-file", &certificate)?;
+    let key = PrivateKeyDer::from_pem_file(&key)
+        .map_err(|e| setting("tls-private-key-file", format!("{}: {e}", key.display())))?;
+    let authority = config.args.client_ca_file.clone().unwrap_or(pki.pair("ca").certificate);
+    let authorities = certificates("client-ca-file", &authority)?;
+    let verifier = auth::client_verifier(&authorities)
+        .map_err(|e| setting("client-ca-file", format!("{}: {e}", authority.display())))?;
+    let versions: &[_] = match config.args.tls_min_version.as_str() {
+        "VersionTLS13" => &[&rustls::version::TLS13],
+        _ => &[&rustls::version::TLS13, &rustls::version::TLS12],
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = TlsConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)
+        .map_err(|e| setting("tls-cert-file", e))?;
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(tls))
+}
+
+/// Every certificate of a PEM file, at least one.
+fn certificates(flag: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ServeError> {
+    let wrong = |reason: String| setting(flag, format!("{}: {reason}", path.display()));
+    let all: Vec<_> = CertificateDer::pem_file_iter(path)
+        .map_err(|e| wrong(e.to_string()))?
+        .collect::<Result<_, _>>()
+        .map_err(|e| wrong(e.to_string()))?;
+    if all.is_empty() { Err(wrong("holds no certificate".into())) } else { Ok(all) }
+}
+
+/// Writes a kubeconfig for a user, or returns its text when there is no file to write.
+///
+/// # Errors
+/// When there are no keys yet, or the file cannot be written.
+pub fn write_kubeconfig(args: &crate::config::KubeconfigArgs) -> Result<Option<String>, pki::PkiError> {
+    let folder: PathBuf = args.cert_dir.clone().unwrap_or_else(|| args.data_dir.join("pki"));
+    let authority = pki::Authority::existing(&folder)?;
+    let groups: Vec<&str> = args.groups.iter().map(String::as_str).collect();
+    let leaf = Leaf { life: time::Duration::days(args.days), ..Leaf::client(&args.user, &groups) };
+    let (certificate, key) = authority.issue(&leaf)?;
+    let text = kubeconfig::Kubeconfig {
+        server: &args.server,
+        authority: authority.pem(),
+        certificate: &certificate,
+        key: &key,
+        user: &args.user,
+    }
+    .to_text();
+    match &args.out {
+        Some(path) => pki::write_private(path, &text).map(|()| None),
+        None => Ok(Some(text)),
+    }
+}
