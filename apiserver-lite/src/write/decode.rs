@@ -46,10 +46,12 @@ pub fn kind(
         }
         media => {
             let converted;
+            let mut strict = Vec::new();
             let text = if media == Media::Yaml {
-                let value = proto::yaml::parse(body).map_err(|e| unrecognized(kind, &e.to_string(), body))?;
+                let parsed = proto::yaml::read(body).map_err(|e| unrecognized(kind, &e.to_string(), body))?;
+                strict = parsed.duplicates;
                 let mut out = Vec::new();
-                json::write_sorted(&value, &mut out);
+                json::write_sorted(&parsed.value, &mut out);
                 converted = out;
                 &converted[..]
             } else {
@@ -65,7 +67,8 @@ pub fn kind(
                     "{kind} in version {version:?} cannot be handled as a {kind}: {error}"
                 )),
             })?;
-            (decoded.value, decoded.strict)
+            strict.extend(decoded.strict);
+            (decoded.value, strict)
         }
     };
     let warnings = match options.validation {
