@@ -3,10 +3,19 @@
 
 pub mod api;
 pub mod backoff;
+mod clock;
 pub mod cri;
+pub mod dns_hosts;
 mod document;
+pub mod env;
+pub mod events;
 pub mod images;
 pub mod objects;
 pub mod pleg;
 pub mod pod;
+pub mod pods;
+pub mod probes;
+pub mod sources;
+pub mod status;
+pub mod volumes;
 pub mod wire_json;

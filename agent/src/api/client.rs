@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use proto::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 
 use super::kind::{collection_path, escape};
@@ -283,9 +283,19 @@ impl Client {
     }
 }
 
-async fn read(body: Body) -> Result<Bytes, ApiError> {
-    let whole = Limited::new(body, MAX_ANSWER).collect().await.map_err(|e| ApiError::Broken(chain(&*e)))?;
-    Ok(whole.to_bytes())
+/// Read by hand: `Limited` needs a conversion of the error type that keeps callers' futures from being `Send`.
+async fn read(mut body: Body) -> Result<Bytes, ApiError> {
+    let mut whole = bytes::BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|e| ApiError::Broken(chain(&*e)))?;
+        if let Some(data) = frame.data_ref() {
+            if whole.len() + data.len() > MAX_ANSWER {
+                return Err(ApiError::Malformed(format!("the answer is longer than {MAX_ANSWER} bytes")));
+            }
+            whole.extend_from_slice(data);
+        }
+    }
+    Ok(whole.freeze())
 }
 
 /// Turns an answer other than 2xx into the error it stands for.

@@ -1,3 +1,5 @@
 //! Images: names, pull policies, credentials and back-off.
 
+pub mod credentials;
+pub mod puller;
 pub mod reference;

@@ -1,4 +1,198 @@
 //! Pod lifecycle events: what the runtime has, and when it changes.
+//!
+//! [`watch`] tells of every pod whose sandboxes or containers changed. With a runtime that streams events a change is
+//! told at once and the lists are compared rarely; without, the lists are compared every second while things move and
+//! less often when nothing has for a while. A runtime that cannot be reached is asked again with growing pauses.
 
 pub mod observed;
 mod termination_message;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use crate::cri::{CriClient, CriError};
+use crate::pod::labels::{self, owner};
+
+/// The kubelet's pace.
+const BUSY: Duration = Duration::from_secs(1);
+/// When nothing has moved for [`CALM_AFTER`]: a crash is noticed this late at worst.
+const CALM: Duration = Duration::from_secs(2);
+const CALM_AFTER: Duration = Duration::from_secs(30);
+/// With a live stream of events, and with nothing in the runtime at all.
+const STREAMED: Duration = Duration::from_secs(60);
+const EMPTY: Duration = Duration::from_secs(30);
+const LAST_RETRY: Duration = Duration::from_secs(5);
+
+/// A pod as the runtime's labels name it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuntimePod {
+    pub uid: String,
+    pub name: String,
+    pub namespace: String,
+}
+
+#[derive(Debug)]
+pub enum Event {
+    /// Something about this pod changed.
+    Changed(String),
+    /// All pods that the runtime has anything of. Sent after each full comparison that found a change, and once at
+    /// the start.
+    Listed(Vec<RuntimePod>),
+}
+
+/// A handle that asks for a comparison soon.
+#[derive(Clone, Default)]
+pub struct Nudge(Arc<Notify>);
+
+impl Nudge {
+    pub fn nudge(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// Watches the runtime until the receiver is gone.
+pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
+    let (streamed, mut stream_events) = mpsc::channel(256);
+    let stream = tokio::spawn(follow_stream(cri.clone(), streamed));
+    let mut known: BTreeMap<RuntimePod, u64> = BTreeMap::new();
+    let (mut first, mut moved) = (true, Instant::now());
+    let (mut live, mut retry) = (false, Duration::from_millis(100));
+    let mut wait = Duration::ZERO;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = nudge.0.notified() => {
+                moved = Instant::now();
+                wait = wait.min(BUSY);
+                continue;
+            }
+            event = stream_events.recv() => match event {
+                Some(StreamEvent::Alive(alive)) => {
+                    live = alive;
+                    // What happened before or between streams is found by comparing.
+                    wait = Duration::ZERO;
+                    continue;
+                }
+                Some(StreamEvent::Pod(uid)) => {
+                    if events.send(Event::Changed(uid)).await.is_err() {
+                        break;
+                    }
+                    continue;
+                }
+                None => {
+                    live = false;
+                    tokio::time::sleep(wait).await;
+                }
+            },
+        }
+        match snapshot(&cri).await {
+            Ok(now) => {
+                retry = Duration::from_millis(100);
+                if report(&known, &now, first, &events).await.is_err() {
+                    break;
+                }
+                if now != known {
+                    moved = Instant::now();
+                }
+                known = now;
+                first = false;
+                wait = if live {
+                    STREAMED
+                } else if moved.elapsed() < CALM_AFTER {
+                    BUSY
+                } else if known.is_empty() {
+                    EMPTY
+                } else {
+                    CALM
+                };
+            }
+            Err(error) => {
+                tracing::debug!(%error, "could not list the pods of the runtime");
+                wait = retry;
+                retry = (retry * 2).min(LAST_RETRY);
+            }
+        }
+    }
+    stream.abort();
+}
+
+/// Each pod of the runtime with a fingerprint of what it consists of.
+async fn snapshot(cri: &CriClient) -> Result<BTreeMap<RuntimePod, u64>, CriError> {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let (sandboxes, containers) = tokio::try_join!(cri.list_pod_sandboxes(None), cri.list_containers(None))?;
+    let mut parts: HashMap<RuntimePod, Vec<(String, i32)>> = HashMap::new();
+    let sandboxes = sandboxes.into_iter().map(|s| (s.labels, s.id, s.state));
+    for (labels, id, state) in sandboxes.chain(containers.into_iter().map(|c| (c.labels, c.id, c.state))) {
+        // Without these labels it is not a pod of ours.
+        let Some(pod) = owner(&labels) else { continue };
+        let pod = RuntimePod { uid: pod.uid.into(), name: pod.name.into(), namespace: pod.namespace.into() };
+        parts.entry(pod).or_default().push((id, state));
+    }
+    let fingerprints = parts.into_iter().map(|(pod, mut parts)| {
+        parts.sort_unstable();
+        let mut hasher = DefaultHasher::new();
+        parts.hash(&mut hasher);
+        (pod, hasher.finish())
+    });
+    Ok(fingerprints.collect())
+}
+
+async fn report(
+    known: &BTreeMap<RuntimePod, u64>,
+    now: &BTreeMap<RuntimePod, u64>,
+    first: bool,
+    events: &mpsc::Sender<Event>,
+) -> Result<(), mpsc::error::SendError<Event>> {
+    if !first && now == known {
+        return Ok(());
+    }
+    for (pod, fingerprint) in now {
+        if known.get(pod) != Some(fingerprint) {
+            events.send(Event::Changed(pod.uid.clone())).await?;
+        }
+    }
+    for pod in known.keys().filter(|pod| !now.contains_key(*pod)) {
+        events.send(Event::Changed(pod.uid.clone())).await?;
+    }
+    events.send(Event::Listed(now.keys().cloned().collect())).await
+}
+
+enum StreamEvent {
+    Alive(bool),
+    Pod(String),
+}
+
+/// Follows the runtime's own events while it has any; ends for good where it does not know the call.
+async fn follow_stream(cri: CriClient, events: mpsc::Sender<StreamEvent>) {
+    let mut pause = Duration::from_secs(1);
+    loop {
+        match cri.container_events().await {
+            Ok(mut stream) => {
+                if events.send(StreamEvent::Alive(true)).await.is_err() {
+                    return;
+                }
+                while let Ok(Some(event)) = stream.message().await {
+                    pause = Duration::from_secs(1);
+                    let status = event.pod_sandbox_status.unwrap_or_default();
+                    let uid = status.metadata.map(|m| m.uid).or_else(|| status.labels.get(labels::POD_UID).cloned());
+                    if let Some(uid) = uid.filter(|u| !u.is_empty())
+                        && events.send(StreamEvent::Pod(uid)).await.is_err()
+                    {
+                        return;
+                    }
+                }
+                if events.send(StreamEvent::Alive(false)).await.is_err() {
+                    return;
+                }
+            }
+            Err(e) if e.is_unimplemented() => return,
+            Err(error) => tracing::debug!(%error, "no stream of events from the runtime"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(60));
+    }
+}

@@ -5,6 +5,7 @@
 pub mod backoff;
 pub mod container_config;
 pub mod expand;
+pub mod grace;
 pub mod hash;
 pub mod labels;
 pub mod quantity;

@@ -1,0 +1,14 @@
+//! The wall clock, in the units of the runtime and the API.
+
+use proto::apimachinery::pkg::apis::meta::v1::Time;
+
+/// Unix nanoseconds.
+pub fn unix_nanos() -> i64 {
+    let now = proto::time::Timestamp::now();
+    now.seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(now.nanos))
+}
+
+/// Now, as `metav1.Time` keeps it.
+pub fn now() -> Time {
+    Time { seconds: proto::time::Timestamp::now().seconds, nanos: 0 }
+}

@@ -1,0 +1,122 @@
+//! Registry credentials from image pull secrets.
+//!
+//! Both forms of Docker's configuration are read (`.dockerconfigjson`, `.dockercfg`). A key names a registry, with an
+//! optional scheme, port and path prefix, and may hold `*` within a label of the host; the longest match comes first.
+
+use base64::Engine as _;
+use proto::api::core::v1::Secret;
+use proto::cri::AuthConfig;
+use serde_json::Value;
+
+use super::reference;
+
+/// All credentials in the secrets that fit the image, most specific first.
+pub fn for_image(image: &str, secrets: &[std::sync::Arc<Secret>]) -> Vec<AuthConfig> {
+    let Ok(name) = reference::parse(image) else { return Vec::new() };
+    let full = format!("{}/{}", name.domain, name.path);
+    let mut found: Vec<(usize, AuthConfig)> = Vec::new();
+    for secret in secrets {
+        for (registry, entry) in entries(secret) {
+            let Some(specific) = fits(&registry, &full) else { continue };
+            let Some(auth) = auth_config(&entry) else { continue };
+            if !found.iter().any(|(_, known)| *known == auth) {
+                found.push((specific, auth));
+            }
+        }
+    }
+    found.sort_by_key(|(specific, _)| std::cmp::Reverse(*specific));
+    found.into_iter().map(|(_, auth)| auth).collect()
+}
+
+fn entries(secret: &Secret) -> Vec<(String, Value)> {
+    let read = |key: &str| secret.data.get(key).and_then(|bytes| serde_json::from_slice::<Value>(bytes).ok());
+    let map = match secret.r#type.as_str() {
+        "kubernetes.io/dockerconfigjson" => {
+            read(".dockerconfigjson").and_then(|mut v| v.get_mut("auths").map(Value::take))
+        }
+        "kubernetes.io/dockercfg" => read(".dockercfg"),
+        _ => None,
+    };
+    match map {
+        Some(Value::Object(map)) => map.into_iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Length of the match, or `None`.
+fn fits(registry: &str, image: &str) -> Option<usize> {
+    let key = registry.strip_prefix("https://").or_else(|| registry.strip_prefix("http://")).unwrap_or(registry);
+    // What `docker login` writes for its own hub.
+    let key = key.strip_suffix("/v1/").or_else(|| key.strip_suffix("/v2/")).unwrap_or(key).trim_end_matches('/');
+    let key = if key == "index.docker.io" { "docker.io" } else { key };
+    let (host, path) = key.split_once('/').unwrap_or((key, ""));
+    let (image_host, image_path) = image.split_once('/')?;
+    if !host_fits(host, image_host) || !image_path.starts_with(path) {
+        return None;
+    }
+    Some(key.len())
+}
+
+fn host_fits(pattern: &str, host: &str) -> bool {
+    let (pattern, pattern_port) = pattern.split_once(':').unwrap_or((pattern, ""));
+    let (host, port) = host.split_once(':').unwrap_or((host, ""));
+    let (wanted, labels): (Vec<_>, Vec<_>) = (pattern.split('.').collect(), host.split('.').collect());
+    pattern_port == port && wanted.len() == labels.len() && wanted.iter().zip(&labels).all(|(p, l)| label_fits(p, l))
+}
+
+fn label_fits(pattern: &str, label: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == label,
+        Some((head, tail)) => label
+            .strip_prefix(head)
+            .is_some_and(|rest| (0..=rest.len()).any(|i| rest.is_char_boundary(i) && label_fits(tail, &rest[i..]))),
+    }
+}
+
+fn auth_config(entry: &Value) -> Option<AuthConfig> {
+    let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
+    let mut auth = AuthConfig {
+        username: text("username"),
+        password: text("password"),
+        identity_token: text("identitytoken"),
+        registry_token: text("registrytoken"),
+        ..Default::default()
+    };
+    let joined = text("auth");
+    if !joined.is_empty() {
+        let decoded = base64::engine::general_purpose::STANDARD.decode(joined.trim()).ok()?;
+        let decoded = String::from_utf8(decoded).ok()?;
+        let (user, password) = decoded.split_once(':')?;
+        auth.username = user.to_owned();
+        auth.password = password.trim_end_matches('\0').to_owned();
+    }
+    Some(auth)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(auths: &str) -> std::sync::Arc<Secret> {
+        let data = [(".dockerconfigjson".to_owned(), bytes::Bytes::from(format!("{{\"auths\":{auths}}}")))];
+        let data = data.into_iter().collect();
+        std::sync::Arc::new(Secret { r#type: "kubernetes.io/dockerconfigjson".into(), data, ..Default::default() })
+    }
+
+    #[test]
+    fn the_most_specific_registry_comes_first() {
+        let s = secret(
+            r#"{"https://a.b:5000":{"username":"u","password":"p"},"a.b:5000/team":{"auth":"dDpx"},"other":{"auth":"eDp5"}}"#,
+        );
+        let found = for_image("a.b:5000/team/x:1", &[s]);
+        let users: Vec<_> = found.iter().map(|a| a.username.as_str()).collect();
+        assert_eq!(users, ["t", "u"]);
+    }
+
+    #[test]
+    fn hub_and_wildcards_fit() {
+        assert!(fits("https://index.docker.io/v1/", "docker.io/library/busybox").is_some());
+        assert!(fits("*.gcr.io", "eu.gcr.io/x").is_some());
+        assert!(fits("*.gcr.io", "gcr.io/x").is_none());
+    }
+}

@@ -1,0 +1,234 @@
+//! Makes sure that an image is there before its container is created.
+//!
+//! Pull policy, events, texts and back-off are the kubelet's. Pulls run one at a time unless configured otherwise;
+//! dropping the future gives up the pull.
+//!
+//! Followed: `pkg/kubelet/images/image_manager.go`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use proto::api::core::v1::{Container, Pod, Secret};
+use proto::cri;
+use tokio::sync::Semaphore;
+
+use crate::clock::unix_nanos;
+use crate::cri::CriClient;
+use crate::events::{EventType, Recorder};
+use crate::pod::backoff::{Backoff, INITIAL, MAX};
+use crate::pod::spec::PodExt;
+use crate::status::StartError;
+
+use super::{credentials, reference};
+
+type Key = (String, String);
+
+/// Shared by all pods.
+pub struct Puller {
+    cri: CriClient,
+    recorder: Recorder,
+    slots: Semaphore,
+    state: Mutex<State>,
+}
+
+struct State {
+    backoff: Backoff<Key>,
+    errors: HashMap<Key, String>,
+}
+
+fn refusal(reason: &str, message: String) -> StartError {
+    StartError { reason: reason.to_owned(), message }
+}
+
+impl Puller {
+    /// `parallel`: pulls at once; one for `serializeImagePulls`.
+    pub fn new(cri: CriClient, recorder: Recorder, parallel: usize) -> Self {
+        let state = State { backoff: Backoff::new(INITIAL, MAX), errors: HashMap::new() };
+        let slots = Semaphore::new(parallel.clamp(1, Semaphore::MAX_PERMITS));
+        Self { cri, recorder, slots, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The image as the runtime has it.
+    ///
+    /// # Errors
+    /// The waiting reason and message of the container.
+    pub async fn ensure(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        sandbox: &cri::PodSandboxConfig,
+        secrets: &[Arc<Secret>],
+    ) -> Result<cri::Image, StartError> {
+        let event =
+            |kind, reason: &str, message: String| self.recorder.container(pod, &container.name, kind, reason, message);
+        let written = &container.image;
+        let image = reference::with_default_tag(written).map_err(|why| {
+            let message = format!("Failed to apply default image tag {written:?}: {why}");
+            event(EventType::Warning, "InspectFailed", message.clone());
+            refusal("InvalidImageName", message)
+        })?;
+        let spec = cri::ImageSpec {
+            image: image.clone(),
+            annotations: pod.meta().annotations.clone(),
+            runtime_handler: String::new(),
+            ..Default::default()
+        };
+        let present = self.cri.image_status(spec.clone()).await.map_err(|e| {
+            let message = format!("Failed to inspect image {written:?}: {e}");
+            event(EventType::Warning, "InspectFailed", message.clone());
+            refusal("ImageInspectError", message)
+        })?;
+        match (container.image_pull_policy.as_str(), present) {
+            ("Never", None) => {
+                let message = format!("Container image {written:?} is not present with pull policy of Never");
+                event(EventType::Warning, "ErrImageNeverPull", message.clone());
+                return Err(refusal("ErrImageNeverPull", message));
+            }
+            ("Never" | "IfNotPresent" | "", Some(found)) => {
+                let message =
+                    format!("Container image {written:?} already present on machine and can be accessed by the pod");
+                event(EventType::Normal, "Pulled", message);
+                return Ok(found);
+            }
+            _ => {}
+        }
+        self.pull(pod, container, spec, sandbox, secrets).await
+    }
+
+    async fn pull(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        spec: cri::ImageSpec,
+        sandbox: &cri::PodSandboxConfig,
+        secrets: &[Arc<Secret>],
+    ) -> Result<cri::Image, StartError> {
+        let event =
+            |kind, reason: &str, message: String| self.recorder.container(pod, &container.name, kind, reason, message);
+        let written = &container.image;
+        let key = (pod.uid().to_owned(), spec.image.clone());
+        {
+            let state = self.state();
+            if state.backoff.remaining_since_update(&key, unix_nanos()).is_some() {
+                let message = format!("Back-off pulling image {written:?}");
+                event(EventType::Normal, "BackOff", message.clone());
+                let message = match state.errors.get(&key) {
+                    Some(error) => format!("{message}: {error}"),
+                    None => message,
+                };
+                return Err(refusal("ImagePullBackOff", message));
+            }
+        }
+        event(EventType::Normal, "Pulling", format!("Pulling image {written:?}"));
+        let asked = Instant::now();
+        let slot = self.slots.acquire().await.map_err(|e| refusal("ErrImagePull", e.to_string()))?;
+        let begun = Instant::now();
+        let pulled = self.try_credentials(&spec, sandbox, secrets).await;
+        drop(slot);
+        let now = unix_nanos();
+        match pulled {
+            Ok(found) => {
+                let mut state = self.state();
+                state.backoff.reset(&key);
+                state.errors.remove(&key);
+                let (pull, total) = (go_millis(begun.elapsed()), go_millis(asked.elapsed()));
+                let size = found.size;
+                event(
+                    EventType::Normal,
+                    "Pulled",
+                    format!(
+                        "Successfully pulled image {written:?} in {pull} ({total} including waiting). Image size: {size} bytes."
+                    ),
+                );
+                Ok(found)
+            }
+            Err(why) => {
+                event(EventType::Warning, "Failed", format!("Failed to pull image {written:?}: {why}"));
+                let (reason, message) = pull_error(&spec.image, &why);
+                let mut state = self.state();
+                state.backoff.next(key.clone(), now, now);
+                state.errors.insert(key, format!("{reason}: {message}"));
+                Err(refusal(reason, message))
+            }
+        }
+    }
+
+    async fn try_credentials(
+        &self,
+        spec: &cri::ImageSpec,
+        sandbox: &cri::PodSandboxConfig,
+        secrets: &[Arc<Secret>],
+    ) -> Result<cri::Image, String> {
+        let mut tries: Vec<Option<cri::AuthConfig>> =
+            credentials::for_image(&spec.image, secrets).into_iter().map(Some).collect();
+        if tries.is_empty() {
+            tries.push(None);
+        }
+        let mut errors: Vec<String> = Vec::new();
+        for auth in tries {
+            let request =
+                cri::PullImageRequest { image: Some(spec.clone()), auth, sandbox_config: Some(sandbox.clone()) };
+            match self.cri.pull_image(request).await {
+                Ok(reference) => {
+                    let by_reference = cri::ImageSpec { image: reference, ..spec.clone() };
+                    let found = self.cri.image_status(by_reference).await.map_err(|e| e.message)?;
+                    return found.ok_or_else(|| "the runtime pulled the image but does not have it".to_owned());
+                }
+                Err(e) => {
+                    let text = e.message;
+                    if !errors.contains(&text) {
+                        errors.push(text);
+                    }
+                }
+            }
+        }
+        Err(match errors.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        })
+    }
+
+    /// How long a pull of the image is still held back.
+    pub fn remaining(&self, uid: &str, image: &str) -> Option<Duration> {
+        let image = reference::with_default_tag(image).ok()?;
+        let held = self.state().backoff.remaining_since_update(&(uid.to_owned(), image), unix_nanos());
+        held.map(|(rest, _)| rest)
+    }
+
+    /// Forgets a pod.
+    pub fn forget(&self, uid: &str) {
+        let mut state = self.state();
+        let keys: Vec<Key> = state.errors.keys().filter(|k| k.0 == uid).cloned().collect();
+        for key in keys {
+            state.backoff.reset(&key);
+            state.errors.remove(&key);
+        }
+    }
+}
+
+/// Reasons that runtimes put at the start of their message.
+fn pull_error(image: &str, why: &str) -> (&'static str, String) {
+    if let Some(rest) = why.strip_prefix("RegistryUnavailable") {
+        return (
+            "RegistryUnavailable",
+            format!("image pull failed for {image} because the registry is unavailable{rest}"),
+        );
+    }
+    if let Some(rest) = why.strip_prefix("SignatureValidationFailed") {
+        return (
+            "SignatureValidationFailed",
+            format!("image pull failed for {image} because the signature validation failed{rest}"),
+        );
+    }
+    ("ErrImagePull", why.to_owned())
+}
+
+/// A duration in whole milliseconds, in Go's form.
+fn go_millis(d: Duration) -> String {
+    proto::duration::format(i64::try_from(d.as_millis()).unwrap_or(i64::MAX / 1_000_000).saturating_mul(1_000_000))
+}

@@ -1,0 +1,66 @@
+//! How long an end may take.
+//!
+//! Followed: `pod_workers.go` and `setTerminationGracePeriod`.
+
+use proto::api::core::v1::{Container, Pod};
+
+use super::spec::PodExt;
+use super::step::KillReason;
+
+/// The API's default for `terminationGracePeriodSeconds`.
+const DEFAULT_SECONDS: i64 = 30;
+/// A container always gets this long between SIGTERM and SIGKILL.
+pub const MINIMUM_STOP_SECONDS: i64 = 2;
+
+/// The grace of a whole pod's end; `imposed` comes from eviction and the like. At least one second.
+pub fn pod_grace(pod: &Pod, imposed: Option<i64>) -> i64 {
+    let meta = pod.meta();
+    let by_delete = meta.deletion_grace_period_seconds.filter(|_| pod.is_deleted());
+    let seconds = by_delete.or(imposed).or(pod.spec().termination_grace_period_seconds).unwrap_or(DEFAULT_SECONDS);
+    seconds.max(1)
+}
+
+/// The grace of one container while the pod goes on.
+pub fn container_grace(pod: &Pod, container: &Container, reason: KillReason) -> i64 {
+    if let Some(seconds) = pod.meta().deletion_grace_period_seconds {
+        return seconds;
+    }
+    let probe = match reason {
+        KillReason::LivenessProbe => container.liveness_probe.as_ref(),
+        KillReason::StartupProbe => container.startup_probe.as_ref(),
+        _ => None,
+    };
+    let own = probe.and_then(|p| p.termination_grace_period_seconds);
+    own.or(pod.spec().termination_grace_period_seconds).unwrap_or(DEFAULT_SECONDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::{PodSpec, Probe};
+    use proto::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+
+    #[test]
+    fn the_delete_call_wins_and_nothing_is_less_than_a_second() {
+        let spec = PodSpec { termination_grace_period_seconds: Some(20), ..Default::default() };
+        let mut pod = Pod { spec: Some(spec), ..Default::default() };
+        assert_eq!(pod_grace(&pod, None), 20);
+        assert_eq!(pod_grace(&pod, Some(3)), 3);
+        pod.metadata = Some(ObjectMeta {
+            deletion_timestamp: Some(Time::default()),
+            deletion_grace_period_seconds: Some(0),
+            ..Default::default()
+        });
+        assert_eq!(pod_grace(&pod, Some(3)), 1);
+    }
+
+    #[test]
+    fn a_probe_may_have_its_own_grace() {
+        let spec = PodSpec { termination_grace_period_seconds: Some(20), ..Default::default() };
+        let pod = Pod { spec: Some(spec), ..Default::default() };
+        let probe = Probe { termination_grace_period_seconds: Some(5), ..Default::default() };
+        let container = Container { liveness_probe: Some(probe), ..Default::default() };
+        assert_eq!(container_grace(&pod, &container, KillReason::LivenessProbe), 5);
+        assert_eq!(container_grace(&pod, &container, KillReason::StartupProbe), 20);
+    }
+}

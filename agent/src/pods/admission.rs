@@ -1,0 +1,303 @@
+//! Whether a pod may run on this node at all: the agent's last word after the scheduler's.
+//!
+//! Pure: the pod, the node, the pods already admitted. A refused pod is Failed with the reason and text given here and
+//! never reaches the runtime.
+//!
+//! Followed: `pkg/kubelet/lifecycle/predicate.go`, `pkg/kubelet/sysctl`, scheduler `AdmissionCheck`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proto::api::core::v1::{ContainerPort, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
+
+use crate::pod::quantity::{milli, whole};
+use crate::pod::resources::pod_totals;
+use crate::pod::spec::{PodExt, is_sidecar};
+
+/// Why a pod is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    pub reason: String,
+    pub message: String,
+}
+
+fn reject(reason: &str, message: impl Into<String>) -> Result<(), Rejection> {
+    Err(Rejection { reason: reason.into(), message: message.into() })
+}
+
+fn predicate(name: &str, why: &str) -> Result<(), Rejection> {
+    reject(name, format!("Predicate {name} failed: {why}"))
+}
+
+/// See the module's documentation. `others` are pods that hold resources now.
+pub fn admit(pod: &Pod, node: &Node, others: &[Arc<Pod>], unsafe_sysctls: &[String]) -> Result<(), Rejection> {
+    check_sysctls(pod, unsafe_sysctls)?;
+    check_os(pod)?;
+    check_groups_policy(pod, node)?;
+    check_resources(pod, node, others)?;
+    if !matches_node(pod, node) {
+        return predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
+    }
+    let name = node.metadata.as_ref().map_or("", |m| &m.name);
+    if !pod.spec().node_name.is_empty() && pod.spec().node_name != name {
+        return predicate("NodeName", "node(s) didn't match the requested node name");
+    }
+    if host_ports(pod).iter().any(|wanted| others.iter().any(|o| host_ports(o).iter().any(|used| clash(wanted, used))))
+    {
+        return predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports");
+    }
+    let taints = node.spec.iter().flat_map(|s| &s.taints).filter(|t| t.effect == "NoExecute");
+    for taint in taints.filter(|_| !pod.is_static()) {
+        if !pod.spec().tolerations.iter().any(|t| tolerates(t, taint)) {
+            return predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate");
+        }
+    }
+    Ok(())
+}
+
+/// Namespaced and harmless: allowed without asking.
+const SAFE_SYSCTLS: [&str; 12] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+];
+
+fn check_sysctls(pod: &Pod, unsafe_allowed: &[String]) -> Result<(), Rejection> {
+    let spec = pod.spec();
+    for sysctl in spec.security_context.iter().flat_map(|s| &s.sysctls) {
+        let name = sysctl.name.replace('/', ".");
+        let allowed = SAFE_SYSCTLS.contains(&name.as_str())
+            || unsafe_allowed.iter().any(|pattern| match pattern.strip_suffix('*') {
+                Some(prefix) => name.starts_with(prefix),
+                None => name == *pattern,
+            });
+        let why = if !allowed {
+            "not allowlisted"
+        } else if spec.host_ipc && of_ipc(&name) {
+            "not allowed with host ipc enabled"
+        } else if spec.host_network && name.starts_with("net.") {
+            "not allowed with host net enabled"
+        } else {
+            continue;
+        };
+        return reject("SysctlForbidden", format!("forbidden sysctl: {:?} {why}", sysctl.name));
+    }
+    Ok(())
+}
+
+fn of_ipc(name: &str) -> bool {
+    name == "kernel.sem" || ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|p| name.starts_with(p))
+}
+
+fn check_os(pod: &Pod) -> Result<(), Rejection> {
+    if pod.meta().labels.get("kubernetes.io/os").is_some_and(|os| os != "linux") {
+        let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+        return reject("PodOSSelectorNodeLabelDoesNotMatch", message);
+    }
+    if pod.spec().os.as_ref().is_some_and(|os| os.name != "linux") {
+        return reject("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
+    }
+    Ok(())
+}
+
+fn check_groups_policy(pod: &Pod, node: &Node) -> Result<(), Rejection> {
+    let wanted = pod.spec().security_context.as_ref().and_then(|s| s.supplemental_groups_policy.as_deref());
+    let features = node.status.as_ref().and_then(|s| s.features.as_ref());
+    let supported = features.and_then(|f| f.supplemental_groups_policy).unwrap_or(false);
+    if wanted == Some("Strict") && !supported {
+        let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
+        return reject("SupplementalGroupsPolicyNotSupported", message);
+    }
+    Ok(())
+}
+
+fn check_resources(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<(), Rejection> {
+    let none = BTreeMap::new();
+    let allocatable = node.status.as_ref().map_or(&none, |s| &s.allocatable);
+    let short = |name: &str, requested: i64, used: i64, capacity: i64| {
+        let message = format!(
+            "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+        );
+        reject(&format!("OutOf{name}"), message)
+    };
+    if let Some(limit) = allocatable.get("pods").map(whole) {
+        let used = i64::try_from(others.len()).unwrap_or(i64::MAX);
+        if used.saturating_add(1) > limit {
+            return short("pods", 1, used, limit);
+        }
+    }
+    let wanted = pod_totals(pod).requests;
+    let mut used: BTreeMap<String, i64> = BTreeMap::new();
+    for other in others {
+        for (name, value) in pod_totals(other).requests {
+            let slot = used.entry(name).or_default();
+            *slot = slot.saturating_add(value);
+        }
+    }
+    let rest = wanted.keys().map(String::as_str).filter(|n| !matches!(*n, "cpu" | "memory" | "ephemeral-storage"));
+    for name in ["cpu", "memory", "ephemeral-storage"].into_iter().chain(rest) {
+        let requested = wanted.get(name).copied().unwrap_or(0);
+        let Some(capacity) = allocatable.get(name) else {
+            // What the node does not know is somebody else's business, except for the basics.
+            continue;
+        };
+        if requested == 0 {
+            continue;
+        }
+        let used = used.get(name).copied().unwrap_or(0);
+        if requested > milli(capacity).saturating_sub(used) {
+            // CPU is told in thousandths, the rest in whole units.
+            let unit = if name == "cpu" { 1 } else { 1000 };
+            return short(name, requested / unit, used / unit, milli(capacity) / unit);
+        }
+    }
+    Ok(())
+}
+
+fn matches_node(pod: &Pod, node: &Node) -> bool {
+    let spec = pod.spec();
+    let empty = BTreeMap::new();
+    let labels = node.metadata.as_ref().map_or(&empty, |m| &m.labels);
+    if !spec.node_selector.iter().all(|(k, v)| labels.get(k) == Some(v)) {
+        return false;
+    }
+    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
+    let Some(required) = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref()) else {
+        return true;
+    };
+    let name = node.metadata.as_ref().map_or("", |m| &m.name);
+    required.node_selector_terms.iter().any(|term| matches_term(term, labels, name))
+}
+
+fn matches_term(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>, node_name: &str) -> bool {
+    // A term that asks nothing matches nothing.
+    if term.match_expressions.is_empty() && term.match_fields.is_empty() {
+        return false;
+    }
+    term.match_expressions.iter().all(|r| matches_requirement(r, labels.get(&r.key).map(String::as_str)))
+        && term.match_fields.iter().all(|r| matches_requirement(r, (r.key == "metadata.name").then_some(node_name)))
+}
+
+fn matches_requirement(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let listed = |v: &str| requirement.values.iter().any(|w| w == v);
+    let compared = || {
+        let (have, want): (i64, i64) = (value?.parse().ok()?, requirement.values.first()?.parse().ok()?);
+        Some(have.cmp(&want))
+    };
+    match requirement.operator.as_str() {
+        "In" => value.is_some_and(listed),
+        "NotIn" => !value.is_some_and(listed),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compared() == Some(std::cmp::Ordering::Greater),
+        "Lt" => compared() == Some(std::cmp::Ordering::Less),
+        _ => false,
+    }
+}
+
+fn host_ports(pod: &Pod) -> Vec<&ContainerPort> {
+    let spec = pod.spec();
+    let sidecars = spec.init_containers.iter().filter(|c| is_sidecar(c));
+    spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports).filter(|p| p.host_port > 0).collect()
+}
+
+fn clash(a: &ContainerPort, b: &ContainerPort) -> bool {
+    let any = |ip: &str| ip.is_empty() || ip == "0.0.0.0" || ip == "::";
+    let protocol = |p: &ContainerPort| if p.protocol.is_empty() { "TCP".to_owned() } else { p.protocol.clone() };
+    a.host_port == b.host_port
+        && protocol(a) == protocol(b)
+        && (a.host_ip == b.host_ip || any(&a.host_ip) || any(&b.host_ip))
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    if !toleration.effect.is_empty() && toleration.effect != taint.effect {
+        return false;
+    }
+    if !toleration.key.is_empty() && toleration.key != taint.key {
+        return false;
+    }
+    match toleration.operator.as_str() {
+        "Exists" => true,
+        "" | "Equal" => !toleration.key.is_empty() && toleration.value == taint.value,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::{Container, NodeStatus, PodSecurityContext, PodSpec, ResourceRequirements, Sysctl};
+    use proto::apimachinery::pkg::api::resource::Quantity;
+    use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    fn quantities(entries: &[(&str, &str)]) -> BTreeMap<String, Quantity> {
+        entries.iter().map(|(k, v)| ((*k).into(), Quantity { string: (*v).into() })).collect()
+    }
+
+    fn node() -> Node {
+        Node {
+            metadata: Some(ObjectMeta {
+                name: "n".into(),
+                labels: [("a".into(), "5".into())].into(),
+                ..Default::default()
+            }),
+            status: Some(NodeStatus {
+                allocatable: quantities(&[("cpu", "2"), ("memory", "1Gi"), ("pods", "2")]),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    fn pod(cpu: &str) -> Pod {
+        let resources = ResourceRequirements { requests: quantities(&[("cpu", cpu)]), ..Default::default() };
+        let container = Container { resources: Some(resources), ..Default::default() };
+        Pod { spec: Some(PodSpec { containers: vec![container], ..Default::default() }), ..Default::default() }
+    }
+
+    #[test]
+    fn too_big_is_told_in_the_units_of_the_resource() {
+        let other = Arc::new(pod("500m"));
+        let refused = admit(&pod("1000"), &node(), &[other], &[]).unwrap_err();
+        assert_eq!(refused.reason, "OutOfcpu");
+        let want = "Node didn't have enough resource: cpu, requested: 1000000, used: 500, capacity: 2000";
+        assert_eq!(refused.message, want);
+        let others = [Arc::new(pod("0")), Arc::new(pod("0"))];
+        assert_eq!(admit(&pod("0"), &node(), &others, &[]).unwrap_err().reason, "OutOfpods");
+    }
+
+    #[test]
+    fn selectors_and_expressions_must_match() {
+        let mut p = pod("0");
+        p.spec.as_mut().unwrap().node_selector = [("no".into(), "such".into())].into();
+        let refused = admit(&p, &node(), &[], &[]).unwrap_err();
+        assert_eq!(refused.message, "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector");
+        let r = |operator: &str, value: &str| NodeSelectorRequirement {
+            key: "a".into(),
+            operator: operator.into(),
+            values: vec![value.into()],
+        };
+        assert!(matches_requirement(&r("Gt", "4"), Some("5")));
+        assert!(!matches_requirement(&r("Lt", "4"), Some("5")));
+        assert!(matches_requirement(&r("NotIn", "4"), None));
+    }
+
+    #[test]
+    fn sysctls_need_the_allow_list() {
+        let mut p = pod("0");
+        let sysctls = vec![Sysctl { name: "kernel.msgmax".into(), value: "1".into() }];
+        p.spec.as_mut().unwrap().security_context = Some(PodSecurityContext { sysctls, ..Default::default() });
+        let refused = admit(&p, &node(), &[], &[]).unwrap_err();
+        assert_eq!(refused.message, "forbidden sysctl: \"kernel.msgmax\" not allowlisted");
+        assert!(admit(&p, &node(), &[], &["kernel.msg*".into()]).is_ok());
+    }
+}

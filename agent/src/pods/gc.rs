@@ -1,0 +1,95 @@
+//! Taking away what a pod left behind: dead containers, old sandboxes, logs, directories.
+
+use std::path::Path;
+
+use crate::pleg::observed::{Observed, RunState, Sandbox};
+use crate::pod::sandbox_config::log_directory;
+use crate::pod::spec::PodExt;
+
+use super::Shared;
+use super::start::log_link_name;
+
+/// Dead tries kept per container, for `logs --previous`.
+const KEPT_DEAD: usize = 1;
+
+/// Removes dead containers beyond the newest and sandboxes that nothing lives in, while the pod goes on.
+pub async fn prune(shared: &Shared, pod: &proto::api::core::v1::Pod, observed: &Observed) {
+    let mut seen: std::collections::HashMap<&str, usize> = std::collections::HashMap::new();
+    let mut kept_sandboxes: Vec<&str> = Vec::new();
+    for container in &observed.containers {
+        let dead = seen.entry(&container.name).or_default();
+        let is_dead = container.state == RunState::Exited;
+        if is_dead && *dead >= KEPT_DEAD {
+            remove_container(shared, pod, &container.name, &container.id, Some(container.restart_count)).await;
+            continue;
+        }
+        if is_dead {
+            *dead += 1;
+        }
+        kept_sandboxes.push(&container.sandbox_id);
+    }
+    for sandbox in observed.sandboxes.iter().skip(1).filter(|s| !s.ready) {
+        if !kept_sandboxes.contains(&sandbox.id.as_str()) {
+            remove_sandbox(shared, sandbox).await;
+        }
+    }
+}
+
+/// Removes the init containers of an earlier sandbox, so that they run again in the next.
+pub async fn purge_init(shared: &Shared, pod: &proto::api::core::v1::Pod, observed: &Observed) {
+    for container in &observed.containers {
+        let is_init = pod.spec().init_containers.iter().any(|c| c.name == container.name);
+        if is_init && container.state != RunState::Running {
+            remove_container(shared, pod, &container.name, &container.id, None).await;
+        }
+    }
+}
+
+/// Removes everything of a pod from the runtime, and its logs and directories. What fails is tried again by the next
+/// pass of the manager, which finds the rest as an orphan.
+pub async fn remove_all(shared: &Shared, pod: &proto::api::core::v1::Pod, observed: &Observed) {
+    for container in &observed.containers {
+        remove_container(shared, pod, &container.name, &container.id, None).await;
+    }
+    for sandbox in &observed.sandboxes {
+        remove_sandbox(shared, sandbox).await;
+    }
+    remove_dir(&log_directory(pod, &shared.config.pod_logs_dir));
+    remove_dir(&shared.pod_dir(pod.uid()));
+}
+
+async fn remove_container(shared: &Shared, pod: &proto::api::core::v1::Pod, name: &str, id: &str, log_of: Option<u32>) {
+    if let Err(error) = shared.cri.remove_container(id).await {
+        tracing::warn!(%error, container = id, pod = pod.name(), "could not remove a container");
+        return;
+    }
+    if let Some(dir) = &shared.config.log_links_dir {
+        remove_file(&dir.join(log_link_name(pod, name, id)));
+    }
+    if let Some(attempt) = log_of {
+        let dir = log_directory(pod, &shared.config.pod_logs_dir);
+        remove_file(&crate::pleg::observed::container_log_path(&dir, name, attempt));
+    }
+}
+
+async fn remove_sandbox(shared: &Shared, sandbox: &Sandbox) {
+    if let Err(error) = shared.cri.remove_pod_sandbox(&sandbox.id).await {
+        tracing::warn!(%error, sandbox = sandbox.id, "could not remove a sandbox");
+    }
+}
+
+fn remove_file(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::debug!(%error, path = %path.display(), "could not remove a file");
+    }
+}
+
+fn remove_dir(path: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(path)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, path = %path.display(), "could not remove a directory");
+    }
+}

@@ -1,0 +1,140 @@
+//! What the rest of the agent asks about pods.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use proto::api::core::v1::Pod;
+use proto::cri;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::cri::CriError;
+use crate::pleg::observed::{ContainerRecord, Observed, RunState, observe};
+use crate::pod::spec::PodExt;
+
+use super::Shared;
+use super::mailbox::KillRequest;
+use super::manager::Message;
+
+/// Why a pod or container cannot be used; the caller's fault unless `Runtime`.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum FindError {
+    #[error("pod {0:?} not found")]
+    NoPod(String),
+    #[error("container not found ({0:?})")]
+    NoContainer(String),
+    #[error("{0}")]
+    Runtime(CriError),
+    #[error("the agent is stopping")]
+    Stopping,
+}
+
+/// One try of a container.
+#[derive(Debug, Clone)]
+pub struct ContainerInfo {
+    pub id: String,
+    pub running: bool,
+    pub restart_count: u32,
+    pub log_path: PathBuf,
+    pub tty: bool,
+}
+
+/// A handle on the manager; cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    pub(super) messages: mpsc::Sender<Message>,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Handle {
+    /// All pods of this node with their newest statuses, static ones included.
+    pub async fn pods(&self) -> Vec<Arc<Pod>> {
+        let (answer, receiver) = oneshot::channel();
+        if self.messages.send(Message::Pods(answer)).await.is_err() {
+            return Vec::new();
+        }
+        let pods = receiver.await.unwrap_or_default();
+        pods.into_iter().map(|pod| self.with_status(&pod)).collect()
+    }
+
+    /// The pod of that name; with `uid` only that very one.
+    pub async fn find(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<Arc<Pod>, FindError> {
+        let pods = self.pods().await;
+        let found = pods
+            .into_iter()
+            .find(|p| p.namespace() == namespace && p.name() == name && uid.is_none_or(|uid| p.uid() == uid));
+        found.ok_or_else(|| FindError::NoPod(format!("{name}_{namespace}")))
+    }
+
+    /// The newest try of a container, or the one before.
+    pub async fn container(&self, pod: &Pod, name: &str, previous: bool) -> Result<ContainerInfo, FindError> {
+        let observed = self.observed(pod).await?;
+        let mut tries = observed.containers.iter().filter(|c| c.name == name);
+        let found = if previous { tries.nth(1) } else { tries.next() };
+        let record = found.ok_or_else(|| FindError::NoContainer(name.to_owned()))?;
+        Ok(self.info(pod, record))
+    }
+
+    /// The running container of that name; of a pod's only one with an empty name.
+    pub async fn running(&self, pod: &Pod, name: &str) -> Result<ContainerInfo, FindError> {
+        let observed = self.observed(pod).await?;
+        let found = observed.containers.iter().find(|c| c.name == name && c.state == RunState::Running);
+        let record = found.ok_or_else(|| FindError::NoContainer(name.to_owned()))?;
+        Ok(self.info(pod, record))
+    }
+
+    /// The pod's sandbox, if it is ready.
+    pub async fn sandbox(&self, pod: &Pod) -> Result<String, FindError> {
+        let observed = self.observed(pod).await?;
+        let ready = observed.sandboxes.first().filter(|s| s.ready);
+        ready.map(|s| s.id.clone()).ok_or_else(|| FindError::NoPod(pod.described()))
+    }
+
+    /// URL of the runtime's streaming server for a command.
+    pub async fn exec(&self, request: cri::ExecRequest) -> Result<String, FindError> {
+        self.shared.cri.exec(request).await.map(|r| r.url).map_err(FindError::Runtime)
+    }
+
+    pub async fn attach(&self, request: cri::AttachRequest) -> Result<String, FindError> {
+        self.shared.cri.attach(request).await.map(|r| r.url).map_err(FindError::Runtime)
+    }
+
+    pub async fn port_forward(&self, request: cri::PortForwardRequest) -> Result<String, FindError> {
+        self.shared.cri.port_forward(request).await.map(|r| r.url).map_err(FindError::Runtime)
+    }
+
+    /// Ends a pod that its object does not end: eviction, preemption, shutdown.
+    pub async fn evict(&self, uid: &str, imposed: crate::status::generate::Override, grace: Option<i64>) {
+        let request = KillRequest { imposed: Some(imposed), grace };
+        if self.messages.send(Message::Kill(uid.to_owned(), request)).await.is_err() {
+            tracing::debug!(pod = uid, "no manager to evict a pod");
+        }
+    }
+
+    async fn observed(&self, pod: &Pod) -> Result<Observed, FindError> {
+        observe(&self.shared.cri, pod.uid(), &Observed::default()).await.map_err(FindError::Runtime)
+    }
+
+    fn info(&self, pod: &Pod, record: &ContainerRecord) -> ContainerInfo {
+        let log_path = if record.log_path.is_empty() {
+            let dir = crate::pod::sandbox_config::log_directory(pod, &self.shared.config.pod_logs_dir);
+            crate::pleg::observed::container_log_path(&dir, &record.name, record.restart_count)
+        } else {
+            PathBuf::from(&record.log_path)
+        };
+        let tty = crate::pod::spec::find_container(pod.spec(), &record.name).is_some_and(|(_, c)| c.tty);
+        ContainerInfo {
+            id: record.id.clone(),
+            running: record.state == RunState::Running,
+            restart_count: record.restart_count,
+            log_path,
+            tty,
+        }
+    }
+
+    fn with_status(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        match self.shared.status.status(pod.uid()) {
+            Some(status) => Arc::new(Pod { status: Some((*status).clone()), ..(**pod).clone() }),
+            None => pod.clone(),
+        }
+    }
+}

@@ -1,0 +1,500 @@
+//! The one loop that owns the table of pods.
+//!
+//! In: sources, the runtime's changes, verdicts of probes, workers that are done, questions. Out: facts to workers,
+//! mirror pods. A pod enters by admission and gets a worker; it leaves when its worker has taken everything away. What
+//! the runtime has and no source knows is an orphan and is ended, but only once every source has spoken.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::api::core::v1::Pod;
+use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use crate::api::ApiError;
+use crate::events::{EventType, Recorder};
+use crate::images::puller::Puller;
+use crate::pleg::{self, Nudge, RuntimePod};
+use crate::pod::labels;
+use crate::pod::spec::PodExt;
+use crate::probes::{Prober, Verdict};
+use crate::sources::{self, Source, Update};
+use crate::status::generate::{is_over, rejected};
+use crate::status::manager::StatusManager;
+
+use super::admission::admit;
+use super::handle::Handle;
+use super::mailbox::{KillRequest, Mailbox};
+use super::worker::{Begin, Worker};
+use super::{Deps, Shared, mirror};
+
+/// Everything on its way to the loop; when it is full, senders wait.
+const QUEUE: usize = 1024;
+/// Directories and leftovers of pods that nobody knows are looked for this often.
+const HOUSEKEEPING: Duration = Duration::from_secs(60);
+const MIRROR_RETRY: Duration = Duration::from_secs(5);
+
+pub(super) enum Message {
+    Pods(oneshot::Sender<Vec<Arc<Pod>>>),
+    Kill(String, KillRequest),
+}
+
+/// A pod in the table.
+struct Entry {
+    pod: Arc<Pod>,
+    source: Source,
+    /// `None` for a pod that admission refused, or that was over before the agent began.
+    mailbox: Option<Arc<Mailbox>>,
+    /// In no source any more; the worker cleans up.
+    removed: bool,
+    /// The pod of the same uid came back, or changed, while the worker was cleaning up.
+    seen: String,
+}
+
+struct MirrorDone {
+    uid: String,
+    result: Result<Option<Arc<Pod>>, ApiError>,
+}
+
+/// Starts everything that concerns pods.
+pub struct Manager {
+    shared: Arc<Shared>,
+    pods: BTreeMap<String, Entry>,
+    /// Mirror pods by namespace and name.
+    mirrors: HashMap<(String, String), Arc<Pod>>,
+    mirror_tasks: JoinSet<MirrorDone>,
+    mirrors_busy: HashSet<String>,
+    workers: JoinSet<String>,
+    orphans: HashMap<String, Arc<Mailbox>>,
+    runtime: Option<Vec<RuntimePod>>,
+    ready: HashSet<Source>,
+    waiting_for: Vec<Source>,
+    nudge: Nudge,
+}
+
+impl Manager {
+    /// Starts the pods' tasks; they end when the handle and the agent's runtime do.
+    pub fn start(deps: Deps) -> Handle {
+        let (recorder, send_events) = Recorder::new(deps.client.clone(), &deps.config.node_name);
+        let (verdicts, verdict_queue) = mpsc::channel(QUEUE);
+        let (prober, run_probes) = Prober::new(deps.cri.clone(), recorder.clone(), verdicts);
+        let status = StatusManager::new(deps.client.clone());
+        let puller = Puller::new(deps.cri.clone(), recorder.clone(), deps.config.max_parallel_pulls);
+        tokio::spawn(send_events);
+        tokio::spawn(run_probes);
+        tokio::spawn(status.clone().run());
+        let shared = Arc::new(Shared {
+            config: deps.config,
+            cri: deps.cri,
+            runtime_name: deps.runtime_name,
+            client: deps.client,
+            objects: deps.objects,
+            volumes: deps.volumes,
+            node: deps.node,
+            recorder,
+            status,
+            prober,
+            puller,
+        });
+        let nudge = Nudge::default();
+        let (runtime, runtime_queue) = mpsc::channel(QUEUE);
+        tokio::spawn(pleg::watch(shared.cri.clone(), runtime, nudge.clone()));
+
+        let (updates, update_queue) = mpsc::channel(64);
+        let node = shared.config.node_name.clone();
+        let mut waiting_for = Vec::new();
+        if let Some(path) = shared.config.static_pod_path.clone() {
+            waiting_for.push(Source::File);
+            let every = shared.config.file_check_frequency;
+            tokio::spawn(sources::files::follow(path, node.clone(), every, updates.clone()));
+        }
+        if !shared.config.standalone {
+            waiting_for.push(Source::Api);
+            tokio::spawn(sources::api::follow(shared.client.clone(), node, updates.clone()));
+        }
+        let (messages, message_queue) = mpsc::channel(64);
+        let handle = Handle { messages, shared: shared.clone() };
+        let manager = Self {
+            shared,
+            pods: BTreeMap::new(),
+            mirrors: HashMap::new(),
+            mirror_tasks: JoinSet::new(),
+            mirrors_busy: HashSet::new(),
+            workers: JoinSet::new(),
+            orphans: HashMap::new(),
+            runtime: None,
+            ready: HashSet::new(),
+            waiting_for,
+            nudge,
+        };
+        // The sender is kept: without any source the loop still serves.
+        tokio::spawn(manager.run(update_queue, updates, runtime_queue, verdict_queue, message_queue));
+        handle
+    }
+
+    async fn run(
+        mut self,
+        mut updates: mpsc::Receiver<Update>,
+        _keep: mpsc::Sender<Update>,
+        mut runtime: mpsc::Receiver<pleg::Event>,
+        mut verdicts: mpsc::Receiver<Verdict>,
+        mut messages: mpsc::Receiver<Message>,
+    ) {
+        let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
+        housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            // Pods wait for the first word of the runtime: what runs must be known before anything is started.
+            let may_start = self.runtime.is_some();
+            tokio::select! {
+                Some(update) = updates.recv(), if may_start => self.update(update),
+                event = runtime.recv() => match event {
+                    Some(pleg::Event::Changed(uid)) => self.changed(&uid),
+                    Some(pleg::Event::Listed(pods)) => {
+                        self.runtime = Some(pods);
+                        self.end_orphans();
+                    }
+                    None => return,
+                },
+                Some(verdict) = verdicts.recv() => {
+                    if let Some(mailbox) = self.mailbox(&verdict.uid) {
+                        mailbox.verdict(verdict);
+                    }
+                }
+                message = messages.recv() => match message {
+                    Some(Message::Pods(answer)) => {
+                        let pods = self.pods.values().filter(|e| !e.removed).map(|e| e.pod.clone()).collect();
+                        // Whoever asked may have gone.
+                        let _ = answer.send(pods);
+                    }
+                    Some(Message::Kill(uid, request)) => {
+                        if let Some(mailbox) = self.mailbox(&uid) {
+                            mailbox.kill(request);
+                        }
+                    }
+                    None => return,
+                },
+                Some(done) = self.workers.join_next(), if !self.workers.is_empty() => match done {
+                    Ok(uid) => self.worker_done(&uid),
+                    Err(error) => tracing::error!(%error, "the worker of a pod broke off"),
+                },
+                Some(done) = self.mirror_tasks.join_next(), if !self.mirror_tasks.is_empty() => {
+                    if let Ok(done) = done {
+                        self.mirror_done(done);
+                    }
+                }
+                _ = housekeeping.tick() => self.end_orphans(),
+            }
+        }
+    }
+
+    fn mailbox(&self, uid: &str) -> Option<&Arc<Mailbox>> {
+        self.pods.get(uid).and_then(|e| e.mailbox.as_ref()).or_else(|| self.orphans.get(uid))
+    }
+
+    fn changed(&mut self, uid: &str) {
+        if let Some(mailbox) = self.mailbox(uid) {
+            mailbox.changed();
+        }
+    }
+
+    fn update(&mut self, update: Update) {
+        match update {
+            Update::Listed(source, mut pods) => {
+                // Older pods come first: they hold their resources already.
+                pods.sort_by_key(|p| p.meta().creation_timestamp.map_or(0, |t| t.seconds));
+                let mut listed = HashSet::new();
+                let mut mirrors = HashSet::new();
+                for pod in pods {
+                    if pod.is_mirror() {
+                        mirrors.insert(key(&pod));
+                    } else {
+                        listed.insert(pod.uid().to_owned());
+                    }
+                    self.apply(pod, source);
+                }
+                let gone: Vec<String> = self
+                    .pods
+                    .iter()
+                    .filter(|(uid, e)| e.source == source && !e.removed && !listed.contains(*uid))
+                    .map(|(uid, _)| uid.clone())
+                    .collect();
+                for uid in gone {
+                    self.remove(&uid, None);
+                }
+                if source == Source::Api {
+                    self.mirrors.retain(|name, _| mirrors.contains(name));
+                }
+                self.ready.insert(source);
+                self.reconcile_mirrors();
+                self.end_orphans();
+            }
+            Update::Applied(pod) => self.apply(pod, Source::Api),
+            Update::Deleted(pod) if pod.is_mirror() => {
+                self.mirrors.remove(&key(&pod));
+                self.reconcile_mirrors();
+            }
+            Update::Deleted(pod) => {
+                let uid = pod.uid().to_owned();
+                self.remove(&uid, Some(pod));
+            }
+        }
+    }
+
+    fn apply(&mut self, mut pod: Pod, source: Source) {
+        if source == Source::Api && pod.is_mirror() {
+            self.mirrors.insert(key(&pod), Arc::new(pod));
+            self.reconcile_mirrors();
+            return;
+        }
+        let uid = pod.uid().to_owned();
+        let known = self.pods.get(&uid).filter(|e| !e.removed);
+        let seen = known.map_or_else(seen_now, |e| e.seen.clone());
+        let meta = pod.metadata.get_or_insert_with(ObjectMeta::default);
+        meta.annotations.insert(labels::CONFIG_SOURCE.into(), source.as_str().into());
+        meta.annotations.insert(labels::CONFIG_SEEN.into(), seen.clone());
+        let pod = Arc::new(pod);
+        if source == Source::Api {
+            self.shared.status.observe(&uid, Some(pod.clone()));
+        }
+        if let Some(entry) = self.pods.get_mut(&uid) {
+            if entry.removed {
+                // The worker of its earlier life is still cleaning up; it comes in when that is done.
+                entry.pod = pod;
+                return;
+            }
+            let changed = differs(&entry.pod, &pod);
+            entry.pod = pod.clone();
+            match &entry.mailbox {
+                Some(mailbox) if changed => mailbox.update(pod),
+                _ => {}
+            }
+            return;
+        }
+        self.add(pod, source, seen);
+        if source == Source::File {
+            self.reconcile_mirrors();
+        }
+    }
+
+    fn add(&mut self, pod: Arc<Pod>, source: Source, seen: String) {
+        let uid = pod.uid().to_owned();
+        self.nudge.nudge();
+        let in_runtime = self.runtime.iter().flatten().any(|p| p.uid == uid);
+        let over = pod.status.as_ref().is_some_and(|s| is_over(s));
+        let begin = if over || pod.is_deleted() { Begin::Terminate } else { Begin::Sync };
+        if over && !in_runtime {
+            // Nothing is left of it here: only its deletion is to be confirmed.
+            if let Some(status) = &pod.status {
+                self.shared.status.set(&uid, Arc::new(status.clone()), false);
+            }
+            self.shared.status.finish(&uid);
+            self.pods.insert(uid, Entry { pod, source, mailbox: None, removed: false, seen });
+            return;
+        }
+        if matches!(begin, Begin::Sync)
+            && let Err(refused) = self.admit(&pod)
+        {
+            self.shared.recorder.pod(&pod, EventType::Warning, &refused.reason, refused.message.clone());
+            let status = rejected(&pod, &refused.reason, &refused.message, crate::clock::now());
+            self.shared.status.set(&uid, Arc::new(status), false);
+            self.shared.status.finish(&uid);
+            self.pods.insert(uid, Entry { pod, source, mailbox: None, removed: false, seen });
+            return;
+        }
+        let mailbox = Arc::new(Mailbox::default());
+        let worker = Worker::new(self.shared.clone(), mailbox.clone(), pod.clone(), begin);
+        self.spawn(uid.clone(), worker);
+        self.pods.insert(uid, Entry { pod, source, mailbox: Some(mailbox), removed: false, seen });
+    }
+
+    fn spawn(&mut self, uid: String, worker: Worker) {
+        self.workers.spawn(async move {
+            worker.run().await;
+            uid
+        });
+    }
+
+    fn admit(&self, pod: &Pod) -> Result<(), super::admission::Rejection> {
+        let node = self.shared.node.borrow().clone();
+        let ended = |e: &Entry| self.shared.status.status(e.pod.uid()).is_some_and(|s| is_over(&s));
+        let others: Vec<Arc<Pod>> =
+            self.pods.values().filter(|e| e.mailbox.is_some() && !ended(e)).map(|e| e.pod.clone()).collect();
+        admit(pod, &node, &others, &self.shared.config.allowed_unsafe_sysctls)
+    }
+
+    /// The pod is in no source any more. `last` is its last state.
+    fn remove(&mut self, uid: &str, last: Option<Pod>) {
+        let Some(entry) = self.pods.get_mut(uid) else { return };
+        entry.removed = true;
+        match &entry.mailbox {
+            Some(mailbox) => {
+                if let Some(last) = last.filter(PodExt::is_deleted) {
+                    let mut pod = (*entry.pod).clone();
+                    if let (Some(meta), Some(last)) = (&mut pod.metadata, last.metadata) {
+                        meta.deletion_timestamp = last.deletion_timestamp;
+                        meta.deletion_grace_period_seconds = last.deletion_grace_period_seconds;
+                    }
+                    mailbox.update(Arc::new(pod));
+                }
+                mailbox.removed();
+            }
+            None => {
+                self.shared.status.forget(uid);
+                self.pods.remove(uid);
+            }
+        }
+        self.reconcile_mirrors();
+    }
+
+    fn worker_done(&mut self, uid: &str) {
+        self.shared.status.forget(uid);
+        if self.orphans.remove(uid).is_some() {
+            return;
+        }
+        self.pods.remove(uid);
+        self.nudge.nudge();
+    }
+
+    fn sources_ready(&self) -> bool {
+        self.waiting_for.iter().all(|s| self.ready.contains(s))
+    }
+
+    /// Ends what the runtime has of pods that no source knows, and removes directories of such pods.
+    fn end_orphans(&mut self) {
+        if !self.sources_ready() {
+            return;
+        }
+        let Some(runtime) = self.runtime.clone() else { return };
+        for found in &runtime {
+            if self.pods.contains_key(&found.uid) || self.orphans.contains_key(&found.uid) {
+                continue;
+            }
+            tracing::info!(pod = found.name, namespace = found.namespace, "ending a pod that no source knows");
+            let metadata = ObjectMeta {
+                uid: found.uid.clone(),
+                name: found.name.clone(),
+                namespace: found.namespace.clone(),
+                ..Default::default()
+            };
+            let pod = Arc::new(Pod { metadata: Some(metadata), ..Default::default() });
+            let mailbox = Arc::new(Mailbox::default());
+            let worker = Worker::new(self.shared.clone(), mailbox.clone(), pod, Begin::Orphan);
+            self.spawn(found.uid.clone(), worker);
+            self.orphans.insert(found.uid.clone(), mailbox);
+        }
+        self.end_orphan_dirs(&runtime);
+    }
+
+    fn end_orphan_dirs(&mut self, runtime: &[RuntimePod]) {
+        let Ok(entries) = std::fs::read_dir(self.shared.config.root_dir.join("pods")) else { return };
+        for entry in entries.flatten() {
+            let Some(uid) = entry.file_name().to_str().map(str::to_owned) else { continue };
+            let known =
+                self.pods.contains_key(&uid) || self.orphans.contains_key(&uid) || runtime.iter().any(|p| p.uid == uid);
+            if known {
+                continue;
+            }
+            // The same worker that ends orphans takes volumes down before it removes the directory.
+            let metadata = ObjectMeta { uid: uid.clone(), ..Default::default() };
+            let pod = Arc::new(Pod { metadata: Some(metadata), ..Default::default() });
+            let mailbox = Arc::new(Mailbox::default());
+            let worker = Worker::new(self.shared.clone(), mailbox.clone(), pod, Begin::Orphan);
+            self.spawn(uid.clone(), worker);
+            self.orphans.insert(uid, mailbox);
+        }
+    }
+
+    /// Makes mirrors as the static pods are; one task per pod at a time.
+    fn reconcile_mirrors(&mut self) {
+        if !self.ready.contains(&Source::Api) {
+            return;
+        }
+        let mut work: Vec<(String, Option<Arc<Pod>>, Option<Arc<Pod>>)> = Vec::new();
+        let mut shown = HashSet::new();
+        for (uid, entry) in self.pods.iter().filter(|(_, e)| e.source == Source::File && !e.removed) {
+            let name = key(&entry.pod);
+            let found = self.mirrors.get(&name);
+            match found {
+                Some(mirror) if mirror::shows(mirror, &entry.pod) => {
+                    self.shared.status.observe(uid, Some(mirror.clone()));
+                }
+                Some(mirror) => work.push((uid.clone(), Some(mirror.clone()), None)),
+                None => {
+                    self.shared.status.observe(uid, None);
+                    work.push((uid.clone(), None, Some(entry.pod.clone())));
+                }
+            }
+            shown.insert(name);
+        }
+        if self.sources_ready() {
+            for (name, mirror) in &self.mirrors {
+                if !shown.contains(name) {
+                    work.push((mirror.uid().to_owned(), Some(mirror.clone()), None));
+                }
+            }
+        }
+        for (uid, delete, create) in work {
+            if !self.mirrors_busy.insert(uid.clone()) {
+                continue;
+            }
+            let (client, node) = (self.shared.client.clone(), self.shared.node.borrow().clone());
+            self.mirror_tasks.spawn(async move {
+                let mut result = Ok(None);
+                if let Some(old) = delete {
+                    result = mirror::delete(&client, &old).await.map(|()| None);
+                } else if let Some(pod) = create {
+                    result = mirror::create(&client, &pod, &node).await;
+                }
+                if let Err(error) = &result {
+                    tracing::debug!(%error, "could not adjust a mirror pod");
+                    tokio::time::sleep(MIRROR_RETRY).await;
+                }
+                MirrorDone { uid, result }
+            });
+        }
+    }
+
+    fn mirror_done(&mut self, done: MirrorDone) {
+        self.mirrors_busy.remove(&done.uid);
+        match done.result {
+            Ok(Some(made)) => {
+                self.mirrors.insert(key(&made), made);
+                self.reconcile_mirrors();
+            }
+            // The watch brings what came of it.
+            Ok(None) => {}
+            Err(_) => self.reconcile_mirrors(),
+        }
+    }
+}
+
+fn key(pod: &Pod) -> (String, String) {
+    (pod.namespace().to_owned(), pod.name().to_owned())
+}
+
+fn seen_now() -> String {
+    let now = proto::time::Timestamp::now();
+    let seconds = now.to_seconds_text();
+    // Nanoseconds without trailing zeros, as Go prints them.
+    let nanos = format!("{:09}", now.nanos);
+    let nanos = nanos.trim_end_matches('0');
+    if nanos.is_empty() { seconds } else { format!("{}.{nanos}Z", seconds.trim_end_matches('Z')) }
+}
+
+/// Whether a worker must look again: everything but our own status and bookkeeping counts.
+fn differs(old: &Pod, new: &Pod) -> bool {
+    let meta = |pod: &Pod| {
+        let m = pod.meta();
+        (m.labels.clone(), m.annotations.clone(), m.deletion_timestamp, m.deletion_grace_period_seconds, m.generation)
+    };
+    let foreign = |pod: &Pod| {
+        let status = pod.status.as_ref();
+        let conditions = status.iter().flat_map(|s| &s.conditions);
+        let foreign: Vec<_> = conditions.filter(|c| !crate::status::conditions::is_owned(&c.r#type)).cloned().collect();
+        let claims = status.map(|s| s.resource_claim_statuses.clone()).unwrap_or_default();
+        (foreign, claims, status.map(|s| s.phase.clone()))
+    };
+    old.spec != new.spec || meta(old) != meta(new) || foreign(old) != foreign(new)
+}

@@ -1,0 +1,100 @@
+//! The pods of this node: [`Manager`] owns the table of pods, a worker per pod brings it to life and to its end.
+//!
+//! Facts go down (sources, runtime, probes -> table -> worker), reports come up (worker -> table). A worker computes
+//! what to do with [`crate::pod::step`] and does it; the status goes to [`crate::status::manager`].
+
+mod admission;
+mod gc;
+mod handle;
+mod hooks;
+mod kill;
+mod mailbox;
+mod manager;
+mod mirror;
+mod start;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::api::core::v1::Node;
+use tokio::sync::watch;
+
+use crate::api::Client;
+use crate::cri::CriClient;
+use crate::dns_hosts::NodeDns;
+use crate::events::Recorder;
+use crate::images::puller::Puller;
+use crate::objects::Objects;
+use crate::pod::resources::NodeResources;
+use crate::probes::Prober;
+use crate::status::manager::StatusManager;
+use crate::volumes;
+
+pub use handle::{ContainerInfo, FindError, Handle};
+pub use manager::Manager;
+
+/// Settings of the node that concern pods.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub node_name: String,
+    pub root_dir: PathBuf,
+    pub pod_logs_dir: PathBuf,
+    /// Where `POD_NS_CTR-ID.log` links are kept; `None` for none.
+    pub log_links_dir: Option<PathBuf>,
+    /// No API server: pods come from files alone.
+    pub standalone: bool,
+    pub static_pod_path: Option<PathBuf>,
+    pub file_check_frequency: Duration,
+    /// Longest time between looks at a pod that nothing happened to.
+    pub sync_frequency: Duration,
+    pub crash_loop_max: Duration,
+    pub max_parallel_pulls: usize,
+    pub seccomp_default: bool,
+    /// Patterns, `*` at the end.
+    pub allowed_unsafe_sysctls: Vec<String>,
+    pub resources: NodeResources,
+    pub dns: NodeDns,
+}
+
+/// What the pods need from the rest of the agent.
+pub struct Deps {
+    pub config: Config,
+    pub cri: CriClient,
+    /// Name of the runtime (`containerd`), for container ids.
+    pub runtime_name: String,
+    pub client: Client,
+    pub objects: Arc<dyn Objects>,
+    pub volumes: Arc<volumes::Manager>,
+    /// This node as the agent last knew it: labels, allocatable, addresses.
+    pub node: watch::Receiver<Arc<Node>>,
+}
+
+/// What every worker shares.
+pub(crate) struct Shared {
+    pub config: Config,
+    pub cri: CriClient,
+    pub runtime_name: String,
+    pub client: Client,
+    pub objects: Arc<dyn Objects>,
+    pub volumes: Arc<volumes::Manager>,
+    pub node: watch::Receiver<Arc<Node>>,
+    pub recorder: Recorder,
+    pub status: StatusManager,
+    pub prober: Prober,
+    pub puller: Puller,
+}
+
+impl Shared {
+    /// The node's own addresses, as its status has them.
+    pub fn host_ips(&self) -> Vec<String> {
+        let node = self.node.borrow();
+        let addresses = node.status.iter().flat_map(|s| &s.addresses);
+        addresses.filter(|a| a.r#type == "InternalIP").map(|a| a.address.clone()).collect()
+    }
+
+    pub fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.config.root_dir.join("pods").join(uid)
+    }
+}

@@ -1,0 +1,210 @@
+//! Starting one container: image, configuration, creation, start, postStart hook.
+//!
+//! Followed: kuberuntime `startContainer`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use proto::api::core::v1::{Container, Pod, Secret, Service};
+use proto::cri;
+
+use crate::env::{EnvContext, container_env};
+use crate::events::EventType;
+use crate::pleg::observed::{Observed, RunState};
+use crate::pod::container_config::{ContainerInputs, container_config};
+use crate::pod::sandbox_config::log_directory;
+use crate::pod::security::{ImageUser, SecurityDefaults, verify_non_root};
+use crate::pod::spec::PodExt;
+use crate::pod::step::{Kill, KillReason};
+use crate::status::StartError;
+use crate::volumes::{PodVolumes, container_mounts};
+
+use super::kill::kill_one;
+use super::{Shared, hooks};
+
+/// What starting needs beside the container.
+pub struct StartContext<'a> {
+    pub shared: &'a Shared,
+    pub pod: &'a Pod,
+    pub observed: &'a Observed,
+    pub sandbox_id: &'a str,
+    pub sandbox: &'a cri::PodSandboxConfig,
+    pub ips: &'a [String],
+    pub volumes: &'a PodVolumes,
+    pub secrets: &'a [Arc<Secret>],
+}
+
+fn failure(reason: &str, message: String) -> StartError {
+    StartError { reason: reason.into(), message }
+}
+
+impl StartContext<'_> {
+    /// Starts the container; `target` names the container that an ephemeral one joins.
+    ///
+    /// # Errors
+    /// The waiting reason and message; the event has been sent.
+    pub async fn start(&self, container: &Container, target: Option<&str>) -> Result<(), StartError> {
+        let recorder = &self.shared.recorder;
+        let event =
+            |kind, reason: &str, message: String| recorder.container(self.pod, &container.name, kind, reason, message);
+        let failed = |message: &str| event(EventType::Warning, "Failed", format!("Error: {message}"));
+
+        let pulled = self.shared.puller.ensure(self.pod, container, self.sandbox, self.secrets).await;
+        let image = pulled.inspect_err(|e| failed(&e.reason))?;
+        let config = self.config(container, &image, target).await.map_err(|why| {
+            failed(&why);
+            failure("CreateContainerConfigError", why)
+        })?;
+        let attempt = config.metadata.as_ref().map_or(0, |m| m.attempt);
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: self.sandbox_id.to_owned(),
+            config: Some(config),
+            sandbox_config: Some(self.sandbox.clone()),
+        };
+        let created = self.shared.cri.create_container(request).await.map_err(|e| {
+            failed(&e.message);
+            failure("CreateContainerError", e.message)
+        })?;
+        let id = created.container_id;
+        event(EventType::Normal, "Created", "Container created".into());
+        self.shared.cri.start_container(&id).await.map_err(|e| {
+            failed(&e.message);
+            failure("RunContainerError", e.message)
+        })?;
+        event(EventType::Normal, "Started", "Container started".into());
+        self.link_log(container, &id, attempt);
+        self.post_start(container, &id).await
+    }
+
+    async fn config(
+        &self,
+        container: &Container,
+        image: &cri::Image,
+        target: Option<&str>,
+    ) -> Result<cri::ContainerConfig, String> {
+        let (shared, pod) = (self.shared, self.pod);
+        let attempt = self.attempt(container);
+        let host_ips = shared.host_ips();
+        let services: Vec<Arc<Service>> = shared.objects.services(pod.namespace()).await.map_err(|e| e.to_string())?;
+        let context = EnvContext {
+            pod_ips: self.ips,
+            host_ips: &host_ips,
+            node_name: &shared.config.node_name,
+            services: &services,
+        };
+        let envs = container_env(pod, container, &context, &*shared.objects).await.map_err(|e| e.to_string())?;
+        let mounts = self.mounts(container, &envs)?;
+        let target = match target {
+            Some(name) if !name.is_empty() => Some(self.target_id(name)?),
+            _ => None,
+        };
+        let image_user = ImageUser::of(image);
+        verify_non_root(pod, container, &image_user)?;
+        let seccomp_dir = shared.config.root_dir.join("seccomp");
+        let inputs = ContainerInputs {
+            attempt,
+            image_id: image.id.clone(),
+            image_user,
+            envs,
+            mounts,
+            devices: Vec::new(),
+            cdi_devices: Vec::new(),
+            annotations: Vec::new(),
+            target,
+            resources: &shared.config.resources,
+            userns: None,
+            security: SecurityDefaults { seccomp_dir: &seccomp_dir, seccomp_default: shared.config.seccomp_default },
+        };
+        Ok(container_config(pod, container, inputs))
+    }
+
+    fn mounts(&self, container: &Container, envs: &[(String, String)]) -> Result<Vec<cri::Mount>, String> {
+        let (shared, pod) = (self.shared, self.pod);
+        let pod_dir = shared.pod_dir(pod.uid());
+        // A container that brings its own hosts file keeps it; without an address there is nothing to write.
+        let own_hosts = container.volume_mounts.iter().any(|m| m.mount_path.trim_end_matches('/') == "/etc/hosts");
+        let mut hosts_file = None;
+        if !own_hosts && (!self.ips.is_empty() || pod.spec().host_network) {
+            let path = pod_dir.join("etc-hosts");
+            std::fs::write(&path, crate::dns_hosts::etc_hosts(pod, self.ips))
+                .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+            hosts_file = Some(path);
+        }
+        let mut log = None;
+        if !container.termination_message_path.is_empty() {
+            log = Some(termination_log(&pod_dir, &container.name).map_err(|e| format!("termination log: {e}"))?);
+        }
+        container_mounts(pod, container, self.volumes, hosts_file.as_deref(), log.as_deref(), envs)
+            .map_err(|e| e.to_string())
+    }
+
+    fn target_id(&self, name: &str) -> Result<String, String> {
+        let running = self.observed.containers.iter().find(|c| c.name == name && c.state == RunState::Running);
+        running.map(|c| c.id.clone()).ok_or_else(|| format!("unable to find target container {name}"))
+    }
+
+    /// One more than the last try that the runtime or the log directory remembers.
+    fn attempt(&self, container: &Container) -> u32 {
+        if let Some(last) = self.observed.container(&container.name) {
+            return last.restart_count.saturating_add(1);
+        }
+        let dir = log_directory(self.pod, &self.shared.config.pod_logs_dir).join(&container.name);
+        let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+        let last =
+            entries.flatten().filter_map(|e| e.file_name().to_str()?.split('.').next()?.parse::<u32>().ok()).max();
+        last.map_or(0, |n| n.saturating_add(1))
+    }
+
+    /// The link that log collectors of old follow; losing it does no harm.
+    fn link_log(&self, container: &Container, id: &str, attempt: u32) {
+        let Some(dir) = &self.shared.config.log_links_dir else { return };
+        let directory = log_directory(self.pod, &self.shared.config.pod_logs_dir);
+        let log = crate::pleg::observed::container_log_path(&directory, &container.name, attempt);
+        let link = dir.join(log_link_name(self.pod, &container.name, id));
+        let made = std::fs::create_dir_all(dir).and_then(|()| std::os::unix::fs::symlink(&log, &link));
+        if let Err(error) = made {
+            tracing::debug!(%error, link = %link.display(), "could not link a container log");
+        }
+    }
+
+    async fn post_start(&self, container: &Container, id: &str) -> Result<(), StartError> {
+        let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else { return Ok(()) };
+        let ip = self.ips.first().map_or("", String::as_str);
+        let Err(why) = hooks::run(self.shared, self.pod, container, id, ip, hook).await else { return Ok(()) };
+        tracing::debug!(pod = self.pod.name(), container = container.name, why, "postStart hook failed");
+        let kind = EventType::Warning;
+        let recorder = &self.shared.recorder;
+        recorder.container(self.pod, &container.name, kind, "FailedPostStartHook", "PostStartHook failed");
+        let kill = Kill {
+            container_id: id.to_owned(),
+            name: container.name.clone(),
+            message: "FailedPostStartHook".into(),
+            reason: KillReason::PostStartHook,
+        };
+        if let Err(error) = kill_one(self.shared, self.pod, &kill, ip).await {
+            tracing::warn!(%error, pod = self.pod.name(), container = container.name, "could not stop a container");
+        }
+        Err(failure("PostStartHookError", why))
+    }
+}
+
+/// `POD_NAMESPACE_CONTAINER-ID.log`, cut so that it fits a directory entry.
+pub fn log_link_name(pod: &Pod, container: &str, id: &str) -> String {
+    const MAX: usize = 255 - 4;
+    let mut name = format!("{}_{}_{container}-{id}", pod.name(), pod.namespace());
+    name.truncate(MAX);
+    name + ".log"
+}
+
+/// A fresh file for the last words of one try; writable by whoever the container runs as.
+fn termination_log(pod_dir: &Path, container: &str) -> std::io::Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = pod_dir.join("containers").join(container);
+    std::fs::create_dir_all(&dir)?;
+    let nanos = crate::clock::unix_nanos();
+    let path = dir.join(format!("{:08x}", crate::pod::hash::fnv1a_32(&nanos.to_le_bytes())));
+    std::fs::File::create(&path)?;
+    // The umask must not narrow it.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(path)
+}

@@ -1,0 +1,249 @@
+//! Container statuses from what the runtime has, what the status was, and why starts failed.
+//!
+//! Followed: kubelet `convertToAPIContainerStatuses`.
+
+use proto::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+    ContainerUser, LinuxContainerUser, Pod, ResourceRequirements, VolumeMount, VolumeMountStatus,
+};
+use proto::apimachinery::pkg::api::resource::Quantity;
+use proto::apimachinery::pkg::apis::meta::v1::Time;
+use proto::quantity::Format;
+
+use crate::pleg::observed::{ContainerRecord, RunState};
+use crate::pod::resources::ResourceList;
+use crate::pod::restart::{init_failed, should_restart};
+use crate::pod::spec::{PodExt, is_sidecar};
+
+use super::generate::Inputs;
+
+pub const UNKNOWN_REASON: &str = "ContainerStatusUnknown";
+const UNKNOWN_EXIT_CODE: i32 = 137;
+
+/// Statuses of the containers of one list of the spec, in the order of the list.
+pub fn statuses(
+    inputs: &Inputs<'_>,
+    containers: &[Container],
+    old: &[ContainerStatus],
+    init: bool,
+) -> Vec<ContainerStatus> {
+    let has_init = !inputs.pod.spec().init_containers.is_empty();
+    let default_reason = if has_init { "PodInitializing" } else { "ContainerCreating" };
+    containers
+        .iter()
+        .map(|container| {
+            let before = old.iter().find(|s| s.name == container.name);
+            let mut status = match newest_two(inputs, &container.name) {
+                (Some(record), last) => seen(inputs, container, record, last, before),
+                (None, _) => unseen(inputs.pod, container, before, default_reason),
+            };
+            status.volume_mounts = volume_mounts(container, inputs.recursive_read_only);
+            waiting_for_start(inputs, container, init, &mut status);
+            status
+        })
+        .collect()
+}
+
+fn newest_two<'a>(inputs: &Inputs<'a>, name: &str) -> (Option<&'a ContainerRecord>, Option<&'a ContainerRecord>) {
+    let mut found = inputs.observed.containers.iter().filter(|c| c.name == name);
+    (found.next(), found.next())
+}
+
+fn waiting(reason: &str, message: &str) -> ContainerState {
+    let waiting = ContainerStateWaiting { reason: reason.into(), message: message.into() };
+    ContainerState { waiting: Some(waiting), ..Default::default() }
+}
+
+/// The state of a container that should be there and is not.
+pub fn unknown_terminated(message: &str) -> ContainerState {
+    ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: UNKNOWN_EXIT_CODE,
+            reason: UNKNOWN_REASON.into(),
+            message: message.into(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+fn unseen(pod: &Pod, container: &Container, before: Option<&ContainerStatus>, default_reason: &str) -> ContainerStatus {
+    let mut status = ContainerStatus {
+        name: container.name.clone(),
+        image: container.image.clone(),
+        state: Some(waiting(default_reason, "")),
+        last_state: Some(ContainerState::default()),
+        ..Default::default()
+    };
+    let Some(before) = before else { return status };
+    if before.state.as_ref().is_some_and(|s| s.terminated.is_some()) {
+        return before.clone();
+    }
+    status.restart_count = before.restart_count;
+    if let Some(last) = &before.last_state {
+        status.last_state = Some(last.clone());
+    }
+    let was_running = before.state.as_ref().is_some_and(|s| s.running.is_some());
+    let ended_before = status.last_state.as_ref().is_some_and(|s| s.terminated.is_some());
+    if was_running && !ended_before {
+        // It ran and is gone: that it ended is known, how is not.
+        status.last_state = Some(unknown_terminated(
+            "The container could not be located when the pod was deleted.  The container used to be Running",
+        ));
+        if !pod.is_deleted() {
+            status.restart_count += 1;
+        }
+    }
+    status
+}
+
+fn seen(
+    inputs: &Inputs<'_>,
+    container: &Container,
+    record: &ContainerRecord,
+    last: Option<&ContainerRecord>,
+    before: Option<&ContainerStatus>,
+) -> ContainerStatus {
+    let mut status = ContainerStatus {
+        name: record.name.clone(),
+        restart_count: i32::try_from(record.restart_count).unwrap_or(i32::MAX),
+        image: record.image.clone(),
+        image_id: record.image_ref.clone(),
+        container_id: container_id(inputs.runtime, &record.id),
+        state: Some(state(inputs.runtime, record, before)),
+        user: record.user.as_ref().map(|u| ContainerUser {
+            linux: Some(LinuxContainerUser {
+                uid: u.uid,
+                gid: u.gid,
+                supplemental_groups: u.supplemental_groups.clone(),
+            }),
+        }),
+        ..Default::default()
+    };
+    let was_running = before.is_some_and(|b| b.state.as_ref().is_some_and(|s| s.running.is_some()));
+    if record.state == RunState::Unknown && was_running {
+        status.restart_count += 1;
+    }
+    status.last_state = Some(match (last, before) {
+        (Some(last), _) => state(inputs.runtime, last, None),
+        // The previous try is gone from the runtime; remember what was said of it.
+        (None, Some(before)) if before.restart_count == status.restart_count => {
+            before.last_state.clone().unwrap_or_default()
+        }
+        _ => ContainerState::default(),
+    });
+    let requirements = container.resources.clone().unwrap_or_default();
+    status.allocated_resources = compute_only(&requirements.requests);
+    status.resources = Some(actual_resources(&requirements, record));
+    status
+}
+
+/// `TYPE://ID`, as statuses name a container.
+pub fn container_id(runtime: &str, id: &str) -> String {
+    format!("{runtime}://{id}")
+}
+
+fn state(runtime: &str, record: &ContainerRecord, before: Option<&ContainerStatus>) -> ContainerState {
+    match record.state {
+        RunState::Running => ContainerState {
+            running: Some(ContainerStateRunning { started_at: time(record.started_at) }),
+            ..Default::default()
+        },
+        RunState::Exited => ContainerState {
+            terminated: Some(ContainerStateTerminated {
+                exit_code: record.exit_code,
+                signal: 0,
+                reason: record.reason.clone(),
+                message: record.message.clone(),
+                started_at: time(record.started_at),
+                finished_at: time(record.finished_at),
+                container_id: container_id(runtime, &record.id),
+            }),
+            ..Default::default()
+        },
+        RunState::Unknown if before.is_some_and(|b| b.state.as_ref().is_some_and(|s| s.running.is_some())) => {
+            let mut state = unknown_terminated("The container could not be located when the pod was terminated");
+            if let Some(ended) = &mut state.terminated {
+                ended.container_id = container_id(runtime, &record.id);
+            }
+            state
+        }
+        RunState::Created | RunState::Unknown => waiting("", ""),
+    }
+}
+
+/// Whole seconds from Unix nanoseconds; a runtime that says nothing says zero, which Go prints as 1970.
+fn time(nanos: i64) -> Option<Time> {
+    Some(Time { seconds: nanos.div_euclid(1_000_000_000), nanos: 0 })
+}
+
+/// A container that the next sync starts is waiting, if its last start failed for a reason worth telling.
+fn waiting_for_start(inputs: &Inputs<'_>, container: &Container, init: bool, status: &mut ContainerStatus) {
+    let Some(error) = inputs.start_errors.get(&container.name) else { return };
+    let newest = inputs.observed.container(&container.name);
+    if init && !is_sidecar(container) && newest.is_some_and(|r| r.state == RunState::Exited && !init_failed(r)) {
+        return;
+    }
+    if !should_restart(inputs.pod, container, inputs.observed) {
+        return;
+    }
+    if let Some(state) = status.state.take().filter(|s| s.terminated.is_some()) {
+        status.last_state = Some(state);
+    }
+    status.state = Some(waiting(&error.reason, &error.message));
+}
+
+fn volume_mounts(container: &Container, recursive_read_only: bool) -> Vec<VolumeMountStatus> {
+    container.volume_mounts.iter().map(|m| volume_mount(m, recursive_read_only)).collect()
+}
+
+fn volume_mount(mount: &VolumeMount, supported: bool) -> VolumeMountStatus {
+    let recursive = mount.read_only.then(|| match mount.recursive_read_only.as_deref() {
+        Some("Enabled") => "Enabled",
+        Some("IfPossible") if supported => "Enabled",
+        _ => "Disabled",
+    });
+    VolumeMountStatus {
+        name: mount.name.clone(),
+        mount_path: mount.mount_path.clone(),
+        read_only: mount.read_only,
+        recursive_read_only: recursive.map(str::to_owned),
+        ..Default::default()
+    }
+}
+
+fn compute_only(list: &ResourceList) -> ResourceList {
+    list.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+/// What the spec asks, corrected by what the runtime reports of CPU and memory.
+fn actual_resources(spec: &ResourceRequirements, record: &ContainerRecord) -> ResourceRequirements {
+    let mut out = ResourceRequirements { limits: spec.limits.clone(), requests: spec.requests.clone(), claims: vec![] };
+    let Some(actual) = &record.resources else { return out };
+    let put = |list: &mut ResourceList, name: &str, value: proto::quantity::Quantity| {
+        list.insert(name.to_owned(), Quantity { string: value.to_string() });
+    };
+    if actual.cpu_quota > 0 && actual.cpu_period > 0 && out.limits.contains_key("cpu") {
+        let milli = actual.cpu_quota.saturating_mul(1000) / actual.cpu_period;
+        // The kernel's least quota stands for anything below it.
+        let wanted = out.limits.get("cpu").map_or(0, crate::pod::quantity::milli);
+        if crate::pod::resources::milli_cpu_to_quota(wanted, actual.cpu_period) != actual.cpu_quota {
+            put(&mut out.limits, "cpu", proto::quantity::Quantity::from_milli(milli, Format::DecimalSi));
+        }
+    }
+    if actual.memory_limit_in_bytes > 0 && out.limits.contains_key("memory") {
+        let wanted = out.limits.get("memory").map_or(0, crate::pod::quantity::whole);
+        if wanted != actual.memory_limit_in_bytes {
+            let value = proto::quantity::Quantity::from_integer(actual.memory_limit_in_bytes, Format::BinarySi);
+            put(&mut out.limits, "memory", value);
+        }
+    }
+    if actual.cpu_shares > 0 && out.requests.contains_key("cpu") {
+        let wanted = out.requests.get("cpu").map_or(0, crate::pod::quantity::milli);
+        if crate::pod::resources::milli_cpu_to_shares(wanted) != actual.cpu_shares {
+            let milli = (actual.cpu_shares.saturating_mul(1000) + 1023) / 1024;
+            put(&mut out.requests, "cpu", proto::quantity::Quantity::from_milli(milli, Format::DecimalSi));
+        }
+    }
+    out
+}

@@ -1,0 +1,102 @@
+//! The last status of a pod: every container has ended, known or not.
+//!
+//! Followed: status manager `TerminatePod`.
+
+use proto::api::core::v1::{ContainerStatus, Pod, PodStatus};
+
+use crate::pod::spec::{PodExt, is_sidecar};
+
+use super::containers::unknown_terminated;
+use super::phase::{FAILED, is_terminal};
+
+const MESSAGE: &str = "The container could not be located when the pod was terminated";
+
+/// Makes the status final: containers without a known end get an unknown one, and the phase becomes terminal.
+pub fn terminate(pod: &Pod, mut status: PodStatus) -> PodStatus {
+    if was_initialized(pod, &status) {
+        for container in &mut status.container_statuses {
+            end_unknown(container);
+        }
+    }
+    let touched = touched(&status.init_container_statuses);
+    for container in status.init_container_statuses.iter_mut().take(touched) {
+        end_unknown(container);
+    }
+    if !is_terminal(&status.phase) {
+        status.phase = FAILED.into();
+    }
+    status
+}
+
+fn end_unknown(status: &mut ContainerStatus) {
+    if !ended(status) {
+        status.state = Some(unknown_terminated(MESSAGE));
+    }
+    status.ready = status.ready && ended_well(status);
+    if status.started.is_some() {
+        status.started = Some(false);
+    }
+}
+
+fn ended(status: &ContainerStatus) -> bool {
+    status.state.as_ref().is_some_and(|s| s.terminated.is_some())
+}
+
+fn ended_well(status: &ContainerStatus) -> bool {
+    status.state.as_ref().and_then(|s| s.terminated.as_ref()).is_some_and(|t| t.exit_code == 0)
+}
+
+fn ended_before(status: &ContainerStatus) -> bool {
+    status.last_state.as_ref().is_some_and(|s| s.terminated.is_some())
+}
+
+fn is_waiting(status: &ContainerStatus) -> bool {
+    status.state.as_ref().is_some_and(|s| s.waiting.is_some())
+}
+
+/// Whether regular containers had their turn.
+fn was_initialized(pod: &Pod, status: &PodStatus) -> bool {
+    let Some(last) = pod.spec().init_containers.last() else { return true };
+    if status.container_statuses.iter().any(|s| ended_before(s) || !is_waiting(s)) {
+        return true;
+    }
+    let Some(last_status) = status.init_container_statuses.iter().find(|s| s.name == last.name) else { return false };
+    if is_sidecar(last) {
+        return last_status.started == Some(true);
+    }
+    ended_well(last_status)
+        || last_status.last_state.as_ref().and_then(|s| s.terminated.as_ref()).is_some_and(|t| t.exit_code == 0)
+}
+
+/// How many init containers had their turn: all up to the last with evidence, at least one.
+fn touched(statuses: &[ContainerStatus]) -> usize {
+    statuses.iter().rposition(|s| !is_waiting(s) || ended_before(s)).map_or(1, |i| i + 1).min(statuses.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::{Container, ContainerState, ContainerStateWaiting, PodSpec};
+
+    fn waiting(name: &str) -> ContainerStatus {
+        let state = ContainerState { waiting: Some(ContainerStateWaiting::default()), ..Default::default() };
+        ContainerStatus { name: name.into(), state: Some(state), ..Default::default() }
+    }
+
+    #[test]
+    fn containers_that_never_started_end_unknown_but_only_after_initialisation() {
+        let mut pod = Pod { spec: Some(PodSpec::default()), ..Default::default() };
+        let status = PodStatus { container_statuses: vec![waiting("a")], ..Default::default() };
+        let done = terminate(&pod, status.clone());
+        assert_eq!(done.phase, FAILED);
+        assert!(ended(&done.container_statuses[0]));
+
+        let spec = pod.spec.as_mut().unwrap();
+        spec.init_containers = vec![Container { name: "i".into(), ..Default::default() }];
+        let status = PodStatus { init_container_statuses: vec![waiting("i"), waiting("j")], ..status };
+        let done = terminate(&pod, status);
+        assert!(!ended(&done.container_statuses[0]));
+        assert!(ended(&done.init_container_statuses[0]));
+        assert!(!ended(&done.init_container_statuses[1]));
+    }
+}

@@ -1,0 +1,238 @@
+//! `generate`: the status of a pod as its spec, the runtime and the probes have it.
+//!
+//! Pure: the same inputs give the same status. Times of transition and of start are filled in by the caller's old
+//! status and `now`.
+//!
+//! Followed: kubelet `generateAPIPodStatus`.
+
+use std::collections::{BTreeMap, HashMap};
+
+use proto::api::core::v1::{ContainerStatus, HostIp, Pod, PodIp, PodStatus, ResourceRequirements};
+use proto::apimachinery::pkg::api::resource::Quantity;
+use proto::apimachinery::pkg::apis::meta::v1::Time;
+use proto::quantity::Format;
+
+use crate::pleg::observed::Observed;
+use crate::pod::resources::{ResourceList, pod_totals, qos_class};
+use crate::pod::spec::{PodExt, ephemeral_as_container, is_sidecar};
+use crate::probes::Readiness;
+
+use super::conditions::{carry_transition_times, is_owned, owned};
+use super::containers::statuses;
+use super::phase::{any_regular_started, is_terminal, phase};
+
+/// Termination messages of all containers together.
+const MAX_MESSAGES_BYTES: usize = 12 * 1024;
+
+/// Why the last start of a container failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartError {
+    /// `CrashLoopBackOff`, `ErrImagePull`, ...
+    pub reason: String,
+    pub message: String,
+}
+
+/// An end that the agent itself imposes: deadline, eviction, preemption, shutdown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Override {
+    pub reason: String,
+    pub message: String,
+    /// `DisruptionTarget` reason, where the end is a disruption.
+    pub disruption: Option<String>,
+}
+
+pub struct Inputs<'a> {
+    pub pod: &'a Pod,
+    pub observed: &'a Observed,
+    /// The last status computed, or the API's after a restart.
+    pub old: &'a PodStatus,
+    pub start_errors: &'a HashMap<String, StartError>,
+    pub probes: &'a dyn Readiness,
+    /// Name of the runtime, for container ids.
+    pub runtime: &'a str,
+    pub host_ips: &'a [String],
+    /// Nothing of the pod will be started any more.
+    pub terminal: bool,
+    pub imposed: Option<&'a Override>,
+    pub recursive_read_only: bool,
+    pub now: Time,
+}
+
+pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
+    let (pod, old) = (inputs.pod, inputs.old);
+    let spec = pod.spec();
+    let api = pod.status.clone().unwrap_or_default();
+    let mut status = PodStatus { observed_generation: pod.meta().generation, ..Default::default() };
+    set_addresses(inputs, &mut status);
+    status.qos_class = qos_class(pod).as_str().to_owned();
+    status.container_statuses = statuses(inputs, &spec.containers, &old.container_statuses, false);
+    status.container_statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    status.init_container_statuses = statuses(inputs, &spec.init_containers, &old.init_container_statuses, true);
+    let ephemeral: Vec<_> = spec.ephemeral_containers.iter().map(ephemeral_as_container).collect();
+    status.ephemeral_container_statuses = statuses(inputs, &ephemeral, &old.ephemeral_container_statuses, false);
+    status.ephemeral_container_statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    set_started_and_ready(inputs, &mut status);
+    set_phase(inputs, &api, &mut status);
+
+    let foreign: Vec<_> = api.conditions.iter().filter(|c| !is_owned(&c.r#type)).cloned().collect();
+    let own = owned(pod, inputs.observed, &status, &foreign);
+    status.conditions = foreign;
+    status.conditions.extend(own);
+    if let Some(reason) = inputs.imposed.and_then(|i| i.disruption.as_ref().map(|r| (r, &i.message))) {
+        status.conditions.retain(|c| c.r#type != super::conditions::DISRUPTION_TARGET);
+        status.conditions.push(proto::api::core::v1::PodCondition {
+            r#type: super::conditions::DISRUPTION_TARGET.into(),
+            observed_generation: pod.meta().generation,
+            status: "True".into(),
+            reason: reason.0.clone(),
+            message: reason.1.clone(),
+            ..Default::default()
+        });
+    }
+    carry_transition_times(&mut status, old, inputs.now);
+    status.start_time = old.start_time.or(api.start_time).or(Some(inputs.now));
+    set_resources(pod, &mut status);
+    status.resource_claim_statuses = api.resource_claim_statuses;
+    status.extended_resource_claim_status = api.extended_resource_claim_status;
+    status.nominated_node_name = api.nominated_node_name;
+    trim_messages(&mut status);
+    status
+}
+
+/// Whether a status is a pod's last: nothing follows from it but deletion.
+pub fn is_over(status: &PodStatus) -> bool {
+    is_terminal(&status.phase)
+}
+
+/// The status of a pod that admission refused: nothing but the refusal.
+pub fn rejected(pod: &Pod, reason: &str, message: &str, now: Time) -> PodStatus {
+    let api = pod.status.clone().unwrap_or_default();
+    PodStatus {
+        observed_generation: pod.meta().generation,
+        phase: super::phase::FAILED.into(),
+        reason: reason.into(),
+        message: format!("Pod was rejected: {message}"),
+        qos_class: qos_class(pod).as_str().to_owned(),
+        start_time: api.start_time.or(Some(now)),
+        conditions: api.conditions,
+        resource_claim_statuses: api.resource_claim_statuses,
+        ..Default::default()
+    }
+}
+
+fn set_addresses(inputs: &Inputs<'_>, status: &mut PodStatus) {
+    status.host_ip = inputs.host_ips.first().cloned().unwrap_or_default();
+    status.host_i_ps = inputs.host_ips.iter().map(|ip| HostIp { ip: ip.clone() }).collect();
+    let mut ips: Vec<String> = if inputs.pod.spec().host_network {
+        if inputs.observed.sandboxes.is_empty() { Vec::new() } else { inputs.host_ips.to_vec() }
+    } else {
+        inputs.observed.ips().to_vec()
+    };
+    if ips.is_empty() {
+        // The address stays known after the sandbox is gone.
+        ips = inputs.old.pod_i_ps.iter().map(|i| i.ip.clone()).collect();
+    } else if let Some(first) = inputs.host_ips.first() {
+        // The family of the node's first address comes first.
+        let v6 = |ip: &String| ip.contains(':');
+        ips.sort_by_key(|ip| v6(ip) != v6(first));
+    }
+    status.pod_ip = ips.first().cloned().unwrap_or_default();
+    status.pod_i_ps = ips.into_iter().map(|ip| PodIp { ip }).collect();
+}
+
+fn set_started_and_ready(inputs: &Inputs<'_>, status: &mut PodStatus) {
+    let spec = inputs.pod.spec();
+    for s in &mut status.container_statuses {
+        probe_status(inputs, s);
+    }
+    for s in &mut status.init_container_statuses {
+        let sidecar = spec.init_containers.iter().any(|c| c.name == s.name && is_sidecar(c));
+        if sidecar {
+            probe_status(inputs, s);
+            continue;
+        }
+        s.started = Some(s.state.as_ref().is_some_and(|s| s.running.is_some()));
+        s.ready = s.state.as_ref().and_then(|s| s.terminated.as_ref()).is_some_and(|t| t.exit_code == 0);
+    }
+}
+
+fn probe_status(inputs: &Inputs<'_>, status: &mut ContainerStatus) {
+    let running = status.state.as_ref().is_some_and(|s| s.running.is_some());
+    let id = status.container_id.split_once("://").map_or("", |(_, id)| id);
+    let started = running && inputs.probes.started(&status.name, id);
+    status.started = Some(started);
+    status.ready = started && inputs.probes.ready(&status.name, id);
+}
+
+fn set_phase(inputs: &Inputs<'_>, api: &PodStatus, status: &mut PodStatus) {
+    let (pod, old) = (inputs.pod, inputs.old);
+    let all: Vec<ContainerStatus> =
+        status.container_statuses.iter().chain(&status.init_container_statuses).cloned().collect();
+    let initialized = any_regular_started(pod.spec(), &status.container_statuses);
+    status.phase = phase(pod, &all, inputs.terminal, initialized).to_owned();
+    if !is_terminal(&status.phase) {
+        // A pod never comes back from its end.
+        if let Some(ended) = [&old.phase, &api.phase].into_iter().find(|p| is_terminal(p)) {
+            status.phase.clone_from(ended);
+        }
+    }
+    if status.phase == old.phase {
+        let kept = |a: &String, b: &String| if a.is_empty() { b.clone() } else { a.clone() };
+        status.reason = kept(&old.reason, &api.reason);
+        status.message = kept(&old.message, &api.message);
+    }
+    if let Some(imposed) = inputs.imposed {
+        status.phase = super::phase::FAILED.into();
+        status.reason.clone_from(&imposed.reason);
+        status.message.clone_from(&imposed.message);
+    }
+    if is_terminal(&api.phase) {
+        status.phase.clone_from(&api.phase);
+    }
+}
+
+/// Resources of the pod as a whole: allocated requests, and what requests and limits add up to.
+fn set_resources(pod: &Pod, status: &mut PodStatus) {
+    let totals = pod_totals(pod);
+    let list = |values: &BTreeMap<String, i64>| -> ResourceList {
+        values
+            .iter()
+            .filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory"))
+            .map(|(name, milli)| {
+                let format = if name == "memory" { Format::BinarySi } else { Format::DecimalSi };
+                let value = proto::quantity::Quantity::from_milli(*milli, format);
+                (name.clone(), Quantity { string: value.to_string() })
+            })
+            .collect()
+    };
+    let spec = pod.spec();
+    // A limit of the pod means something only if every container has one, or the pod has its own.
+    let limited = |name: &str| {
+        spec.resources.as_ref().is_some_and(|r| r.limits.contains_key(name))
+            || spec.containers.iter().any(|c| c.resources.as_ref().is_some_and(|r| r.limits.contains_key(name)))
+    };
+    let mut limits = list(&totals.limits);
+    limits.retain(|name, _| limited(name));
+    let requests = list(&totals.requests);
+    status.allocated_resources.clone_from(&requests);
+    status.resources = Some(ResourceRequirements { limits, requests, claims: vec![] });
+}
+
+/// Keeps the termination messages of a pod within their common limit.
+fn trim_messages(status: &mut PodStatus) {
+    let lists =
+        [&mut status.container_statuses, &mut status.init_container_statuses, &mut status.ephemeral_container_statuses];
+    let count = lists.iter().map(|l| l.len()).sum::<usize>().max(1);
+    let each = MAX_MESSAGES_BYTES / count;
+    for status in lists.into_iter().flatten() {
+        for state in [&mut status.state, &mut status.last_state].into_iter().flatten() {
+            if let Some(ended) = state.terminated.as_mut().filter(|t| t.message.len() > each) {
+                let mut end = each;
+                while !ended.message.is_char_boundary(end) {
+                    end -= 1;
+                }
+                ended.message.truncate(end);
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Sends pod statuses to the API server: only changes, one request per pod at a time, the newest state only.
+//!
+//! Workers put their pod's status here ([`StatusManager::set`]); a newer one replaces what was not sent yet, so the
+//! memory is bounded by the number of pods. The base of each patch is the newest state of the object that is known: the
+//! answer to the last patch or what the watch brought, whichever has the higher version. A pod that is finished and
+//! marked for deletion is deleted for good (grace 0, uid precondition) once the API shows its terminal phase.
+//! A terminal phase is held back while containers may still run. Without an API server statuses are only kept.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use proto::api::core::v1::{Pod, PodStatus};
+use proto::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::api::{ApiError, Client, PatchType};
+use crate::pod::spec::PodExt;
+
+use super::conditions::{self, is_owned};
+use super::patch::status_patch;
+use super::phase::is_terminal;
+
+/// Requests under way at once.
+const PARALLEL: usize = 16;
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+/// The kubelet looks again every ten seconds.
+const LAST_RETRY: Duration = Duration::from_secs(10);
+
+/// A handle; clones share the state.
+#[derive(Clone)]
+pub struct StatusManager {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    client: Client,
+    pods: Mutex<HashMap<String, Entry>>,
+    changed: Notify,
+}
+
+/// A status on its way.
+struct Entry {
+    /// The newest known state of the object at the API server; for a static pod its mirror, when there is one.
+    api: Option<Arc<Pod>>,
+    desired: Option<Arc<PodStatus>>,
+    may_run: bool,
+    /// Nothing of the pod is left on the node.
+    finished: bool,
+    dirty: bool,
+    in_flight: bool,
+    retry_at: Option<Instant>,
+    retry_delay: Duration,
+    deleted: bool,
+}
+
+impl Entry {
+    fn new(api: Option<Arc<Pod>>) -> Self {
+        Self {
+            api,
+            desired: None,
+            may_run: true,
+            finished: false,
+            dirty: false,
+            in_flight: false,
+            retry_at: None,
+            retry_delay: FIRST_RETRY,
+            deleted: false,
+        }
+    }
+}
+
+impl StatusManager {
+    pub fn new(client: Client) -> Self {
+        let shared = Shared { client, pods: Mutex::default(), changed: Notify::new() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    fn pods(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
+        self.shared.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The newest object as the API has it. For a static pod `api` is its mirror, `None` while there is none.
+    pub fn observe(&self, uid: &str, api: Option<Arc<Pod>>) {
+        let mut pods = self.pods();
+        let entry = pods.entry(uid.to_owned()).or_insert_with(|| Entry::new(None));
+        let newer = match (&entry.api, &api) {
+            (Some(known), Some(seen)) if known.uid() == seen.uid() => version(seen) >= version(known),
+            _ => true,
+        };
+        if newer {
+            entry.api = api;
+            if entry.desired.is_some() {
+                entry.dirty = true;
+                self.shared.changed.notify_one();
+            }
+        }
+    }
+
+    /// Wants `status` shown. `may_run`: containers may still run, so a terminal phase must wait.
+    pub fn set(&self, uid: &str, status: Arc<PodStatus>, may_run: bool) {
+        let mut pods = self.pods();
+        let entry = pods.entry(uid.to_owned()).or_insert_with(|| Entry::new(None));
+        let same = entry.desired.as_deref() == Some(&*status) && entry.may_run == may_run;
+        if !same {
+            entry.desired = Some(status);
+            entry.may_run = may_run;
+            entry.dirty = true;
+            entry.retry_at = None;
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// Nothing of the pod is left on the node: it may be deleted for good.
+    pub fn finish(&self, uid: &str) {
+        if let Some(entry) = self.pods().get_mut(uid) {
+            entry.finished = true;
+            entry.dirty = true;
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// The status wanted last.
+    pub fn status(&self, uid: &str) -> Option<Arc<PodStatus>> {
+        self.pods().get(uid)?.desired.clone()
+    }
+
+    /// The pod is gone.
+    pub fn forget(&self, uid: &str) {
+        self.pods().remove(uid);
+    }
+
+    /// Sends changes until dropped.
+    pub async fn run(self) {
+        let mut running: JoinSet<(String, Outcome)> = JoinSet::new();
+        loop {
+            let next = self.spawn_due(&mut running);
+            tokio::select! {
+                () = self.shared.changed.notified() => {}
+                Some(done) = running.join_next(), if !running.is_empty() => {
+                    if let Ok((uid, outcome)) = done {
+                        self.settle(&uid, outcome);
+                    }
+                }
+                () = sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// Starts what is due; returns when the next retry is.
+    fn spawn_due(&self, running: &mut JoinSet<(String, Outcome)>) -> Option<Instant> {
+        let now = Instant::now();
+        let mut next: Option<Instant> = None;
+        for (uid, entry) in self.pods().iter_mut() {
+            if !entry.dirty || entry.in_flight || entry.deleted {
+                continue;
+            }
+            if let Some(at) = entry.retry_at.filter(|at| *at > now) {
+                next = Some(next.map_or(at, |n| n.min(at)));
+                continue;
+            }
+            if running.len() >= PARALLEL {
+                break;
+            }
+            let Some(task) = Task::of(entry) else {
+                entry.dirty = false;
+                continue;
+            };
+            entry.dirty = false;
+            entry.in_flight = true;
+            let (client, uid) = (self.shared.client.clone(), uid.clone());
+            running.spawn(async move { (uid, task.run(&client).await) });
+        }
+        next
+    }
+
+    fn settle(&self, uid: &str, outcome: Outcome) {
+        let mut pods = self.pods();
+        let Some(entry) = pods.get_mut(uid) else { return };
+        entry.in_flight = false;
+        if let Some(api) = outcome.api {
+            let newer = entry.api.as_ref().is_none_or(|known| version(&api) >= version(known));
+            if newer {
+                entry.api = Some(api);
+            }
+        }
+        match outcome.end {
+            End::Done => {
+                entry.retry_at = None;
+                entry.retry_delay = FIRST_RETRY;
+                // `finish` may have come meanwhile.
+                entry.dirty |= Task::of(entry).is_some();
+            }
+            End::Gone => entry.deleted = true,
+            End::Retry(error) => {
+                tracing::debug!(pod = uid, %error, "pod status not sent; trying again");
+                entry.dirty = true;
+                entry.retry_at = Some(Instant::now() + entry.retry_delay);
+                entry.retry_delay = (entry.retry_delay * 2).min(LAST_RETRY);
+            }
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Resource versions of one resource compare as numbers; other text counts as oldest.
+fn version(pod: &Pod) -> u64 {
+    pod.meta().resource_version.parse().unwrap_or(0)
+}
+
+struct Task {
+    api: Arc<Pod>,
+    patch: Option<Vec<u8>>,
+    delete: bool,
+}
+
+struct Outcome {
+    api: Option<Arc<Pod>>,
+    end: End,
+}
+
+enum End {
+    Done,
+    Gone,
+    Retry(ApiError),
+}
+
+impl Task {
+    /// What is to be sent for an entry; `None` when the API shows it all.
+    fn of(entry: &Entry) -> Option<Self> {
+        let (api, desired) = (entry.api.as_ref()?, entry.desired.as_ref()?);
+        let current = api.status.clone().unwrap_or_default();
+        let merged = merge(&current, desired, entry.may_run);
+        let patch = status_patch(api.uid(), &current, &merged);
+        // The end must be visible before the object goes.
+        let delete = entry.finished && api.is_deleted() && !api.is_mirror();
+        (patch.is_some() || delete).then(|| Self { api: api.clone(), patch, delete })
+    }
+
+    async fn run(self, client: &Client) -> Outcome {
+        let pod = &self.api;
+        let mut api = None;
+        if let Some(patch) = self.patch {
+            match client.patch::<Pod>(pod.namespace(), pod.name(), "status", PatchType::StrategicMerge, patch).await {
+                Ok(answer) => api = Some(Arc::new(answer)),
+                Err(error) => return Outcome { api: None, end: after_error(error) },
+            }
+        }
+        if self.delete {
+            let options = DeleteOptions {
+                grace_period_seconds: Some(0),
+                preconditions: Some(Preconditions { uid: Some(pod.uid().to_owned()), ..Default::default() }),
+                ..Default::default()
+            };
+            return match client.delete::<Pod>(pod.namespace(), pod.name(), &options).await {
+                Ok(()) => Outcome { api, end: End::Gone },
+                Err(error) => Outcome { api, end: after_error(error) },
+            };
+        }
+        Outcome { api, end: End::Done }
+    }
+}
+
+fn after_error(error: ApiError) -> End {
+    match error {
+        // Gone, or another pod of that name: nothing to tell any more.
+        e if e.is_not_found() || e.is_conflict() => {
+            tracing::debug!(error = %e, "the pod is gone from the API server");
+            End::Gone
+        }
+        ApiError::Standalone => End::Done,
+        e => End::Retry(e),
+    }
+}
+
+/// The status to show: ours, with the conditions and claims of others as they are now.
+fn merge(current: &PodStatus, desired: &PodStatus, may_run: bool) -> PodStatus {
+    let mut merged = desired.clone();
+    let ending = !is_terminal(&current.phase) && is_terminal(&desired.phase);
+    merged.conditions = current.conditions.iter().filter(|c| !is_owned(&c.r#type)).cloned().collect();
+    for condition in &desired.conditions {
+        if is_owned(&condition.r#type) {
+            merged.conditions.push(condition.clone());
+        } else if condition.r#type == conditions::DISRUPTION_TARGET && condition.status == "True" && ending && !may_run
+        {
+            merged.conditions.retain(|c| c.r#type != condition.r#type);
+            merged.conditions.push(condition.clone());
+        }
+    }
+    merged.resource_claim_statuses.clone_from(&current.resource_claim_statuses);
+    merged.extended_resource_claim_status.clone_from(&current.extended_resource_claim_status);
+    merged.nominated_node_name.clone_from(&current.nominated_node_name);
+    if ending && may_run {
+        merged.phase.clone_from(&current.phase);
+        merged.reason.clone_from(&current.reason);
+        merged.message.clone_from(&current.message);
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::PodCondition;
+
+    #[test]
+    fn a_terminal_phase_waits_for_the_last_container() {
+        let current = PodStatus { phase: "Running".into(), ..Default::default() };
+        let desired = PodStatus { phase: "Failed".into(), reason: "Evicted".into(), ..Default::default() };
+        assert_eq!(merge(&current, &desired, true).phase, "Running");
+        let merged = merge(&current, &desired, false);
+        assert_eq!((merged.phase.as_str(), merged.reason.as_str()), ("Failed", "Evicted"));
+    }
+
+    #[test]
+    fn conditions_of_others_are_taken_from_the_api() {
+        let one = |kind: &str, status: &str| PodCondition {
+            r#type: kind.into(),
+            status: status.into(),
+            ..Default::default()
+        };
+        let current = PodStatus { conditions: vec![one("a/b", "True"), one("Ready", "False")], ..Default::default() };
+        let desired = PodStatus { conditions: vec![one("a/b", "False"), one("Ready", "True")], ..Default::default() };
+        let merged = merge(&current, &desired, true);
+        assert_eq!(merged.conditions, [one("a/b", "True"), one("Ready", "True")]);
+    }
+}

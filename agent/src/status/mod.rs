@@ -1,0 +1,15 @@
+//! The status of a pod: computed from spec and observation, and sent to the API server when it changes.
+//!
+//! [`generate`] is pure; [`manager`] owns what was sent.
+
+pub mod conditions;
+mod containers;
+mod finish;
+pub mod generate;
+pub mod manager;
+mod patch;
+mod phase;
+
+pub use containers::container_id;
+pub use finish::terminate;
+pub use generate::{Inputs, StartError, generate};

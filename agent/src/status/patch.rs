@@ -1,0 +1,127 @@
+//! The strategic merge patch that turns one pod status into another.
+//!
+//! Lists with a merge key (conditions, addresses) are patched entry by entry, with an order directive, so that what
+//! others wrote meanwhile stays; every other list is replaced whole; maps are patched key by key.
+
+use proto::api::core::v1::PodStatus;
+use serde_json::{Map, Value, json};
+
+const STATUS: &str = "k8s.io.api.core.v1.PodStatus";
+
+/// Lists of a pod status that merge, with their keys.
+const MERGED: [(&str, &str); 4] =
+    [("conditions", "type"), ("podIPs", "ip"), ("hostIPs", "ip"), ("resourceClaimStatuses", "name")];
+
+/// The patch of `pods/status`, or `None` when nothing differs. The uid makes it fail on a pod of the same name.
+pub fn status_patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Vec<u8>> {
+    let old = crate::wire_json::to_value(STATUS, old);
+    let new = crate::wire_json::to_value(STATUS, new);
+    let changes = diff_object(&old, &new, true);
+    if changes.is_empty() {
+        return None;
+    }
+    let patch = json!({ "metadata": { "uid": uid }, "status": changes });
+    Some(patch.to_string().into_bytes())
+}
+
+fn diff_object(old: &Value, new: &Value, top: bool) -> Map<String, Value> {
+    let empty = Map::new();
+    let (old, new) = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
+    let mut out = Map::new();
+    for (name, value) in new {
+        let before = old.get(name).unwrap_or(&Value::Null);
+        if before == value {
+            continue;
+        }
+        let key = MERGED.iter().find(|(list, _)| top && list == name).map(|(_, key)| *key);
+        match (key, before, value) {
+            (Some(key), _, Value::Array(items)) => diff_list(name, key, before, items, &mut out),
+            (None, Value::Object(_), Value::Object(_)) => {
+                out.insert(name.clone(), Value::Object(diff_object(before, value, false)));
+            }
+            _ => {
+                out.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    for name in old.keys().filter(|name| !new.contains_key(*name)) {
+        out.insert(name.clone(), Value::Null);
+    }
+    out
+}
+
+fn diff_list(name: &str, key: &str, old: &Value, new: &[Value], out: &mut Map<String, Value>) {
+    let none = Vec::new();
+    let old = old.as_array().unwrap_or(&none);
+    let same_key = |a: &Value, b: &Value| a.get(key) == b.get(key);
+    let mut items = Vec::new();
+    for item in new {
+        match old.iter().find(|o| same_key(o, item)) {
+            Some(before) if before == item => {}
+            Some(before) => {
+                let mut changed = diff_object(before, item, false);
+                if let Some(id) = item.get(key) {
+                    changed.insert(key.to_owned(), id.clone());
+                }
+                items.push(Value::Object(changed));
+            }
+            None => items.push(item.clone()),
+        }
+    }
+    for gone in old.iter().filter(|o| !new.iter().any(|n| same_key(n, o))) {
+        let mut item = Map::new();
+        item.insert("$patch".into(), "delete".into());
+        item.insert(key.to_owned(), gone.get(key).cloned().unwrap_or_default());
+        items.push(Value::Object(item));
+    }
+    let order: Vec<Value> = new.iter().filter_map(|item| Some(json!({ key: item.get(key)? }))).collect();
+    out.insert(format!("$setElementOrder/{name}"), Value::Array(order));
+    if !items.is_empty() {
+        out.insert(name.to_owned(), Value::Array(items));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::{PodCondition, PodIp};
+
+    fn condition(kind: &str, status: &str) -> PodCondition {
+        PodCondition { r#type: kind.into(), status: status.into(), ..Default::default() }
+    }
+
+    #[test]
+    fn only_what_changed_is_sent_and_nothing_for_no_change() {
+        let old = PodStatus {
+            phase: "Pending".into(),
+            reason: "x".into(),
+            conditions: vec![condition("Ready", "False"), condition("PodScheduled", "True")],
+            ..Default::default()
+        };
+        assert_eq!(status_patch("u", &old, &old), None);
+        let mut new = old.clone();
+        new.phase = "Running".into();
+        new.reason = String::new();
+        new.conditions[0].status = "True".into();
+        new.pod_i_ps = vec![PodIp { ip: "10.0.0.1".into() }];
+        let patch: Value = serde_json::from_slice(&status_patch("u", &old, &new).unwrap()).unwrap();
+        assert_eq!(
+            patch,
+            json!({"metadata": {"uid": "u"}, "status": {
+                "phase": "Running",
+                "reason": null,
+                "$setElementOrder/conditions": [{"type": "Ready"}, {"type": "PodScheduled"}],
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "$setElementOrder/podIPs": [{"ip": "10.0.0.1"}],
+                "podIPs": [{"ip": "10.0.0.1"}],
+            }})
+        );
+    }
+
+    #[test]
+    fn an_entry_that_is_gone_is_deleted_by_key() {
+        let old = PodStatus { conditions: vec![condition("PodResizePending", "True")], ..Default::default() };
+        let patch: Value = serde_json::from_slice(&status_patch("u", &old, &PodStatus::default()).unwrap()).unwrap();
+        assert!(patch["status"].get("conditions").is_some_and(|c| c.is_null() || c[0]["$patch"] == "delete"));
+    }
+}
