@@ -1,9 +1,10 @@
-//! What every cluster has from the start: its own namespaces, service, priority classes, roles and flow control.
+//! What every cluster has from the start: its own namespaces, roles, service, priority classes and flow control.
 //!
-//! Made at every start where missing, through the same write path as everything else; what an operator changed stays,
-//! but for the rules of roles that are marked to be kept up to date.
+//! Made at every start where missing, through the same write path as everything else; what an operator changed stays.
 
 mod namespaces;
+pub mod roles;
+mod system;
 
 use std::sync::Arc;
 
@@ -15,21 +16,47 @@ use crate::server::ApiServer;
 use crate::status::{ApiError, Result};
 use crate::write::{self, WriteOptions};
 
+const RBAC: &str = "rbac.authorization.k8s.io";
+
 /// Makes what is missing.
 ///
 /// # Errors
 /// When the store refuses a write.
-pub async fn ensure(server: &Arc<ApiServer>, _config: &Config) -> Result<()> {
+pub async fn ensure(server: &Arc<ApiServer>, config: &Config) -> Result<()> {
+    let mut wanted: Vec<(Place, String, Value)> = Vec::new();
+    let cluster = String::new;
     for namespace in namespaces::system() {
         create_missing(server, ("", "v1", "namespaces"), "", namespace).await?;
     }
-    Ok(())
+    let aggregate = config.controllers.enabled("clusterrole-aggregation-controller");
+    wanted.extend(roles::cluster_roles(aggregate).into_iter().map(|r| ((RBAC, "v1", "clusterroles"), cluster(), r)));
+    let bindings = roles::cluster_role_bindings().into_iter();
+    wanted.extend(bindings.map(|b| ((RBAC, "v1", "clusterrolebindings"), cluster(), b)));
+    wanted.extend(roles::roles().into_iter().map(|(n, r)| ((RBAC, "v1", "roles"), n.to_owned(), r)));
+    wanted.extend(roles::role_bindings().into_iter().map(|(n, b)| ((RBAC, "v1", "rolebindings"), n.to_owned(), b)));
+    wanted.extend(system::priority_classes().map(|c| (("scheduling.k8s.io", "v1", "priorityclasses"), cluster(), c)));
+    let (service, slice) = system::service(config);
+    wanted.push((("networking.k8s.io", "v1", "servicecidrs"), cluster(), system::service_cidr(config)));
+    wanted.push((("", "v1", "services"), "default".into(), service));
+    wanted.push((("discovery.k8s.io", "v1", "endpointslices"), "default".into(), slice));
+    wanted.push((("", "v1", "endpoints"), "default".into(), system::endpoints(config)));
+    // All at once: they share the sync of the log.
+    let writes = wanted.into_iter().map(|(place, namespace, object)| async move {
+        let name = object["metadata"]["name"].clone();
+        create_missing(server, place, &namespace, object)
+            .await
+            .inspect_err(|error| tracing::error!(resource = place.2, %name, %error, "a bootstrap object is refused"))
+    });
+    futures_util::future::try_join_all(writes).await.map(|_| ())
 }
+
+/// Group, version and plural.
+type Place = (&'static str, &'static str, &'static str);
 
 /// Creates an object unless one of its name is there.
 async fn create_missing(
     server: &ApiServer,
-    (group, version, plural): (&str, &str, &str),
+    (group, version, plural): Place,
     namespace: &str,
     object: Value,
 ) -> Result<()> {
@@ -39,7 +66,7 @@ async fn create_missing(
     if server.store.get(&resource.storage, namespace, &name).is_some() {
         return Ok(());
     }
-    let options = WriteOptions { manager: "apiserver".into(), ..WriteOptions::default() };
+    let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
     match write::create(server, &resource, namespace, object, &options, &User::system("system:apiserver")).await {
         Err(error) if !error.is_already_exists() => Err(error),
         _ => Ok(()),

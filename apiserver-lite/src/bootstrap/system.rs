@@ -1,0 +1,70 @@
+//! The server's own service with its endpoints, the service range, and the two priority classes of the system.
+
+use serde_json::{Value, json};
+
+use crate::config::Config;
+
+pub(super) fn priority_classes() -> impl Iterator<Item = Value> {
+    let class = |name: &str, value: i64, what: &str| {
+        json!({
+            "kind": "PriorityClass", "apiVersion": "scheduling.k8s.io/v1", "metadata": {"name": name}, "value": value,
+            "preemptionPolicy": "PreemptLowerPriority",
+            "description": format!("Used for system critical pods that must {what}"),
+        })
+    };
+    [
+        class("system-node-critical", 2_000_001_000, "not be moved from their current node."),
+        class("system-cluster-critical", 2_000_000_000, "run in the cluster, but can be moved to another node if necessary."),
+    ]
+    .into_iter()
+}
+
+pub(super) fn service_cidr(config: &Config) -> Value {
+    let cidrs: Vec<String> = config.service_cidrs.iter().map(ToString::to_string).collect();
+    json!({
+        "kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": "kubernetes"},
+        "spec": {"cidrs": cidrs},
+    })
+}
+
+fn labels() -> Value {
+    json!({"component": "apiserver", "provider": "kubernetes"})
+}
+
+/// `default/kubernetes` and the slice with our address.
+pub(super) fn service(config: &Config) -> (Value, Value) {
+    let first = config.service_cidrs.first();
+    let address = first.map(|c| c.address(1).to_string()).unwrap_or_default();
+    let family = if first.is_none_or(|c| c.is_ipv4()) { "IPv4" } else { "IPv6" };
+    let service = json!({
+        "kind": "Service", "apiVersion": "v1",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": labels()},
+        "spec": {
+            "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address],
+            "ipFamilies": [family], "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None",
+            "internalTrafficPolicy": "Cluster",
+            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": config.args.secure_port}],
+        },
+    });
+    let advertised = config.advertised();
+    let slice = json!({
+        "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": if advertised.is_ipv4() { "IPv4" } else { "IPv6" },
+        "endpoints": [{"addresses": [advertised.to_string()], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "protocol": "TCP", "port": config.args.secure_port}],
+    });
+    (service, slice)
+}
+
+pub(super) fn endpoints(config: &Config) -> Value {
+    json!({
+        "kind": "Endpoints", "apiVersion": "v1",
+        "metadata": {"name": "kubernetes", "namespace": "default",
+            "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{
+            "addresses": [{"ip": config.advertised().to_string()}],
+            "ports": [{"name": "https", "protocol": "TCP", "port": config.args.secure_port}],
+        }],
+    })
+}
