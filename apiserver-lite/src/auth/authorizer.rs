@@ -1,5 +1,6 @@
 //! The chain of authorizers.
 
+use super::node::NodeAuthorizer;
 use super::rbac::Rbac;
 use crate::config::AuthorizationMode;
 use crate::request::{RequestInfo, User};
@@ -39,11 +40,12 @@ impl Decision {
 pub struct Authorizer {
     modes: Vec<AuthorizationMode>,
     rbac: Rbac,
+    node: NodeAuthorizer,
 }
 
 impl Authorizer {
     pub fn new(modes: Vec<AuthorizationMode>, store: Store) -> Self {
-        Authorizer { modes, rbac: Rbac::new(store) }
+        Authorizer { modes, rbac: Rbac::new(store.clone()), node: NodeAuthorizer::new(store) }
     }
 
     pub fn rbac(&self) -> &Rbac {
@@ -65,7 +67,7 @@ impl Authorizer {
                 AuthorizationMode::AlwaysAllow => Decision::allow(""),
                 AuthorizationMode::AlwaysDeny => Decision::no_opinion("Everything is forbidden."),
                 AuthorizationMode::Rbac => self.rbac.authorize(request),
-                AuthorizationMode::Node => Decision::no_opinion(""),
+                AuthorizationMode::Node => self.node.authorize(request),
             };
             if decision.allowed || decision.denied {
                 return decision;

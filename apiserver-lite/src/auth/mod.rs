@@ -7,6 +7,7 @@
 mod authenticator;
 mod authorizer;
 mod certificate;
+mod node;
 mod rbac;
 mod rule;
 mod token_file;

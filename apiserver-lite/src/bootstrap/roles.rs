@@ -42,7 +42,8 @@ fn rule(line: &str) -> Value {
     if word(1) == "@" {
         return json!({"verbs": verbs(word(0)), "nonResourceURLs": list(word(2))});
     }
-    let mut groups: Vec<String> = list(word(1)).into_iter().map(|g| if g == "core" { String::new() } else { g }).collect();
+    let mut groups: Vec<String> =
+        list(word(1)).into_iter().map(|g| if g == "core" { String::new() } else { g }).collect();
     groups.sort();
     let mut out = json!({"verbs": verbs(word(0)), "apiGroups": groups, "resources": list(word(2))});
     if words.len() > 3 {
@@ -180,8 +181,16 @@ pub fn roles() -> Vec<(&'static str, Value)> {
     };
     let lines = |text: &[&str]| text.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>();
     let all = [
-        ("kube-public", "system:controller:bootstrap-signer", lines(&["R core configmaps", "update core configmaps cluster-info", "@events"])),
-        ("kube-system", "extension-apiserver-authentication-reader", lines(&["R core configmaps extension-apiserver-authentication"])),
+        (
+            "kube-public",
+            "system:controller:bootstrap-signer",
+            lines(&["R core configmaps", "update core configmaps cluster-info", "@events"]),
+        ),
+        (
+            "kube-system",
+            "extension-apiserver-authentication-reader",
+            lines(&["R core configmaps extension-apiserver-authentication"]),
+        ),
         ("kube-system", "system:controller:bootstrap-signer", lines(&["R core secrets"])),
         ("kube-system", "system:controller:cloud-provider", lines(&["create,get,list,watch core configmaps"])),
         ("kube-system", "system:controller:token-cleaner", lines(&["delete,get,list,watch core secrets", "@events"])),
@@ -205,7 +214,14 @@ pub fn role_bindings() -> Vec<(&'static str, Value)> {
     let same = |name: &'static str, subjects| (name, name, subjects);
     let all = [
         ("kube-public", same("system:controller:bootstrap-signer", vec![account("bootstrap-signer")])),
-        ("kube-system", (reader, "extension-apiserver-authentication-reader", vec![user("system:kube-controller-manager"), user("system:kube-scheduler")])),
+        (
+            "kube-system",
+            (
+                reader,
+                "extension-apiserver-authentication-reader",
+                vec![user("system:kube-controller-manager"), user("system:kube-scheduler")],
+            ),
+        ),
         ("kube-system", same("system:controller:bootstrap-signer", vec![account("bootstrap-signer")])),
         ("kube-system", same("system:controller:cloud-provider", vec![account("cloud-provider")])),
         ("kube-system", same("system:controller:token-cleaner", vec![account("token-cleaner")])),

@@ -14,7 +14,11 @@ pub(super) fn priority_classes() -> impl Iterator<Item = Value> {
     };
     [
         class("system-node-critical", 2_000_001_000, "not be moved from their current node."),
-        class("system-cluster-critical", 2_000_000_000, "run in the cluster, but can be moved to another node if necessary."),
+        class(
+            "system-cluster-critical",
+            2_000_000_000,
+            "run in the cluster, but can be moved to another node if necessary.",
+        ),
     ]
     .into_iter()
 }
