@@ -16,6 +16,7 @@ mod random;
 pub mod read;
 pub mod request;
 pub mod resource;
+mod routing;
 pub mod serve;
 pub mod server;
 pub mod status;

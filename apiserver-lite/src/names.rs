@@ -11,7 +11,7 @@ fn is_label(text: &str) -> bool {
 pub fn dns_label(text: &str) -> Vec<String> {
     let mut out = Vec::new();
     if text.len() > 63 {
-        out.push("must be no more than 63 characters".into());
+        out.push("must be no more than 63 bytes".into());
     }
     if !is_label(text) {
         out.push(
@@ -28,7 +28,7 @@ pub fn dns_label(text: &str) -> Vec<String> {
 pub fn dns_1035_label(text: &str) -> Vec<String> {
     let mut out = Vec::new();
     if text.len() > 63 {
-        out.push("must be no more than 63 characters".into());
+        out.push("must be no more than 63 bytes".into());
     }
     if !is_label(text) || !text.starts_with(|c: char| c.is_ascii_lowercase()) {
         out.push(
@@ -45,7 +45,7 @@ pub fn dns_1035_label(text: &str) -> Vec<String> {
 pub fn dns_subdomain(text: &str) -> Vec<String> {
     let mut out = Vec::new();
     if text.len() > 253 {
-        out.push("must be no more than 253 characters".into());
+        out.push("must be no more than 253 bytes".into());
     }
     if !text.split('.').all(is_label) {
         out.push(
@@ -84,14 +84,14 @@ pub fn qualified_name(text: &str) -> Vec<String> {
         }
         _ => {
             return vec![format!(
-                "a qualified name {FORM} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+                "a valid label key {FORM} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
             )];
         }
     };
     if name.is_empty() {
         out.push("name part must be non-empty".into());
     } else if name.len() > 63 {
-        out.push("name part must be no more than 63 characters".into());
+        out.push("name part must be no more than 63 bytes".into());
     }
     if !is_name_part(name) {
         out.push(format!("name part {FORM}"));
@@ -103,7 +103,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
 pub fn label_value(text: &str) -> Vec<String> {
     let mut out = Vec::new();
     if text.len() > 63 {
-        out.push("must be no more than 63 characters".into());
+        out.push("must be no more than 63 bytes".into());
     }
     if !text.is_empty() && !is_name_part(text) {
         out.push(

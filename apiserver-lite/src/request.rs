@@ -30,10 +30,11 @@ impl User {
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads `a=b&c`; escapes that are not valid are kept as they are.
+    /// Reads what follows the `?`. Pairs that Go refuses (a `;`, a broken escape) are left out, as Go leaves them out.
     pub fn parse(text: &str) -> Self {
-        let pairs = text.split('&').filter(|p| !p.is_empty());
-        Query(pairs.map(|p| p.split_once('=').unwrap_or((p, ""))).map(|(k, v)| (decode(k), decode(v))).collect())
+        let pairs = text.split('&').filter(|p| !p.is_empty() && !p.contains(';'));
+        let pairs = pairs.map(|p| p.split_once('=').unwrap_or((p, "")));
+        Query(pairs.filter_map(|(k, v)| Some((decode(k)?, decode(v)?))).collect())
     }
 
     /// The first value of a parameter.
@@ -48,33 +49,33 @@ impl Query {
 
     /// A boolean as upstream reads it: a parameter that is there is true unless it says `false` or `0`.
     pub fn flag(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|v| !matches!(v, "false" | "0"))
+        self.get(name).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"))
     }
 }
 
-fn decode(text: &str) -> String {
-    percent(&text.replace('+', " "))
+fn decode(text: &str) -> Option<String> {
+    if text.contains('+') { unescape(&text.replace('+', " ")) } else { unescape(text) }
 }
 
-/// Resolves `%xx`.
-pub fn percent(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let hex = |i: usize| bytes.get(i).and_then(|b| char::from(*b).to_digit(16));
-        match (bytes[at], hex(at + 1), hex(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                out.push(u8::try_from(high * 16 + low).unwrap_or(b'?'));
-                at += 3;
-            }
-            (byte, ..) => {
-                out.push(byte);
-                at += 1;
-            }
+/// Resolves `%xx`; None when an escape is broken.
+fn unescape(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let high = char::from(bytes.next()?).to_digit(16)?;
+            let low = char::from(bytes.next()?).to_digit(16)?;
+            out.push(u8::try_from(high * 16 + low).ok()?);
+        } else {
+            out.push(byte);
         }
     }
-    String::from_utf8_lossy(&out).into_owned()
+    Some(String::from_utf8_lossy(&out).into_owned())
+}
+
+/// Resolves `%xx`; text with a broken escape stays as it is.
+pub fn percent(text: &str) -> String {
+    unescape(text).unwrap_or_else(|| text.to_owned())
 }
 
 /// The parts of a path, after `k8s.io/apiserver/pkg/endpoints/request.RequestInfo`.
@@ -91,6 +92,8 @@ pub struct RequestInfo {
     pub resource: String,
     pub subresource: String,
     pub name: String,
+    /// The name is not in the path but a field selector's, which authorization treats alike.
+    pub named_by_selector: bool,
     /// Path elements after the subresource, for the proxies.
     pub rest: Vec<String>,
     pub label_selector: String,
@@ -102,7 +105,8 @@ impl RequestInfo {
     pub fn parse(method: &http::Method, path: &str, query: &Query) -> Self {
         let mut info =
             RequestInfo { path: percent(path), verb: method.as_str().to_ascii_lowercase(), ..RequestInfo::default() };
-        let parts: Vec<String> = path.trim_matches('/').split('/').map(percent).collect();
+        // Escapes are resolved first: an escaped slash separates like a plain one, as upstream.
+        let parts: Vec<String> = info.path.trim_matches('/').split('/').map(Into::into).collect();
         let (prefix, mut rest) = match parts.split_first() {
             Some((prefix, rest)) if parts.len() >= 3 => (prefix.as_str(), rest),
             _ => return info,
@@ -164,10 +168,10 @@ impl RequestInfo {
         self.field_selector = query.get("fieldSelector").unwrap_or_default().into();
         // A selector for one name lets rules that list names apply.
         if self.name.is_empty()
-            && let Some(name) = self.field_selector.strip_prefix("metadata.name=")
-            && !name.contains(',')
+            && let Some(name) = crate::read::exact_name(&self.field_selector)
         {
-            self.name = name.trim_start_matches('=').into();
+            self.name = name;
+            self.named_by_selector = true;
         }
     }
 }

@@ -8,12 +8,12 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::auth::{Attributes, Authenticator, Authorizer};
-use crate::http::{Accepted, Peer, Response, negotiate, pretty, respond};
+use crate::http::{Accepted, Peer, Response, for_error, negotiate, pretty, respond};
 use crate::request::{Query, RequestInfo, User};
 use crate::resource::Resources;
 use crate::status::{ApiError, Result};
 use crate::store::Store;
-use crate::{discovery, health, read, write};
+use crate::{discovery, health, read, routing, write};
 
 /// Largest request body, as kube-apiserver has it.
 const MAX_BODY: usize = 3 << 20;
@@ -72,6 +72,11 @@ impl Request {
     /// 406.
     pub fn accepted(&self, forms: bool) -> Result<Accepted> {
         negotiate(&self.accept(), forms, self.info.verb == "watch", self.pretty())
+    }
+
+    /// The form of an error.
+    pub fn for_error(&self) -> Accepted {
+        for_error(&self.accept(), self.pretty())
     }
 
     /// The whole body.
@@ -160,8 +165,7 @@ impl ApiServer {
                 None => not_served(),
             };
         }
-        let errors = request.accepted(true).unwrap_or(Accepted::JSON);
-        let errors = Accepted { form: crate::http::Form::Whole, ..errors };
+        let errors = request.for_error();
         match self.resource_request(request).await {
             Ok(response) => response,
             Err(error) => respond::error(&error, errors),
@@ -171,24 +175,31 @@ impl ApiServer {
     async fn resource_request(self: &Arc<Self>, request: Request) -> Result<Response> {
         let info = &request.info;
         let set = self.resources.current();
-        let Some(resource) = set.lookup(&info.group, &info.version, &info.resource) else {
-            if set.versions(&info.group).is_empty() {
+        // A group is never empty in a path; such paths are those of no group.
+        let malformed = info.path.starts_with("//") || info.path.starts_with("/apis/") && info.group.is_empty();
+        let Some(resource) = set.lookup(&info.group, &info.version, &info.resource).filter(|_| !malformed) else {
+            if malformed || set.versions(&info.group).is_empty() {
                 return Ok(not_served());
             }
             return Err(unknown_path());
         };
-        if !resource.namespaced && !info.namespace.is_empty() && info.resource != "namespaces" {
-            return Err(unknown_path());
-        }
-        if info.subresource.is_empty() {
+        routing::check(&request, &resource)?;
+        let mut response = if info.subresource.is_empty() && matches!(info.verb.as_str(), "get" | "list" | "watch") {
             match info.verb.as_str() {
-                "get" if request.method == http::Method::GET => return read::get(self, &request, &resource),
-                "list" if request.method == http::Method::GET => return read::list(self, &request, &resource).await,
-                "watch" if request.method == http::Method::GET => return read::watch(self, &request, &resource).await,
-                _ => {}
+                "get" => read::get(self, &request, &resource).await,
+                "list" => read::list(self, &request, &resource).await,
+                _ => read::watch(self, &request, &resource).await,
+            }
+        } else {
+            write::handle(self, request, resource.clone()).await
+        };
+        if let Some(text) = routing::deprecation(&resource) {
+            match &mut response {
+                Ok(response) => warn(response, &text),
+                Err(error) => error.warn(text),
             }
         }
-        write::handle(self, request, resource).await
+        response
     }
 }
 
@@ -210,8 +221,7 @@ pub fn wrong_method() -> ApiError {
 }
 
 fn failure(error: &ApiError, request: &Request) -> Response {
-    let accepted = request.accepted(true).unwrap_or(Accepted::JSON);
-    respond::error(error, Accepted { form: crate::http::Form::Whole, ..accepted })
+    respond::error(error, request.for_error())
 }
 
 /// Adds a `Warning` header as clients show it to people.

@@ -19,6 +19,8 @@ pub struct Status {
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Details>,
+    /// Texts for `Warning` headers.
+    pub warnings: Vec<String>,
     /// `metadata.continue`: the way on after a token that is too old.
     pub continue_token: String,
 }
@@ -50,6 +52,7 @@ impl ApiError {
             message: message.into(),
             details: None,
             continue_token: String::new(),
+            warnings: Vec::new(),
         }))
     }
 
@@ -71,6 +74,11 @@ impl ApiError {
         let cause = Cause { reason: reason.into(), message: message.into(), field: field.into() };
         self.0.details.get_or_insert_default().causes.push(cause);
         self
+    }
+
+    /// Sends a `Warning` header along.
+    pub fn warn(&mut self, text: String) {
+        self.0.warnings.push(text);
     }
 
     /// Puts text before the message.

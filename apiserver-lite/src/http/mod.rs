@@ -6,5 +6,5 @@ pub mod respond;
 mod serve;
 
 pub use body::{Body, Response};
-pub use negotiate::{Accepted, Form, Media, body_media, negotiate, pretty};
+pub use negotiate::{Accepted, Form, Media, body_media, for_error, negotiate, pretty, route_accepts};
 pub use serve::{Peer, serve};

@@ -66,9 +66,104 @@ impl Accepted {
 /// Whether the answer is for a person's eyes: asked for, or a client that shows what it gets.
 pub fn pretty(query: Option<&str>, agent: &str) -> bool {
     match query {
-        Some(value) => !matches!(value, "false" | "0"),
-        None => ["curl", "Wget", "Mozilla/5.0"].iter().any(|a| agent.starts_with(a)),
+        Some(value) if !value.is_empty() => matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"),
+        _ => ["curl", "Wget", "Mozilla/5.0"].iter().any(|a| agent.starts_with(a)),
     }
+}
+
+/// One entry of an `Accept` header.
+#[derive(Debug, Clone)]
+struct Clause<'a> {
+    kind: &'a str,
+    subtype: &'a str,
+    quality: f32,
+    parameters: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Clause<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let mut parts = text.split(';');
+        let media = parts.next()?.trim();
+        let (kind, subtype) = match media.split_once('/') {
+            Some((kind, subtype)) if !subtype.is_empty() && !subtype.contains('/') => (kind.trim(), subtype.trim()),
+            None if media == "*" => ("*", "*"),
+            _ => return None,
+        };
+        let mut clause = Clause { kind, subtype, quality: 1.0, parameters: Vec::new() };
+        for (name, value) in parts.filter_map(|p| p.split_once('=')) {
+            match name.trim() {
+                // Text that is no number counts as 0, as upstream.
+                "q" => clause.quality = value.trim().parse().unwrap_or(0.0),
+                name if !value.is_empty() && !value.contains('=') => clause.parameters.push((name, value.trim())),
+                _ => {}
+            }
+        }
+        Some(clause)
+    }
+
+    /// Upstream's order. It is no strict order, so the sort below must be upstream's too.
+    fn before(&self, other: &Self) -> bool {
+        self.quality > other.quality
+            || self.kind != "*" && other.kind == "*"
+            || self.subtype != "*" && other.subtype == "*"
+    }
+
+    fn matches(&self, media: Media) -> bool {
+        let subtype = media.name().trim_start_matches("application/");
+        let ours = media == Media::Protobuf && self.subtype == "vnd.orchestrator.protobuf";
+        match (self.kind, self.subtype) {
+            ("*", "*") | ("application", "*") => true,
+            ("application", wanted) => wanted == subtype || ours,
+            _ => false,
+        }
+    }
+
+    /// What the clause makes of a media type; None when its parameters ask for something that is not to be had.
+    fn accept(&self, media: Media, forms: bool) -> Option<Accepted> {
+        let (mut kind, mut group, mut version, mut converts, mut pretty) = ("", "", "", false, false);
+        for &(name, value) in &self.parameters {
+            match name {
+                "as" => (kind, converts) = (value, true),
+                "g" => (group, converts) = (value, true),
+                "v" => (version, converts) = (value, true),
+                "stream" if media == Media::Yaml || value != "watch" => return None,
+                "sv" => return None,
+                "pretty" => pretty = value == "1",
+                _ => {}
+            }
+        }
+        let mut accepted = Accepted { media, pretty, ..Accepted::JSON };
+        if converts {
+            if !forms || group != "meta.k8s.io" {
+                return None;
+            }
+            accepted.form_version = match version {
+                "v1" => "v1",
+                "v1beta1" => "v1beta1",
+                _ => return None,
+            };
+            accepted.form = match kind {
+                "Table" if media != Media::Protobuf => Form::Table,
+                "PartialObjectMetadata" => Form::Metadata,
+                "PartialObjectMetadataList" => Form::MetadataList,
+                _ => return None,
+            };
+        }
+        Some(accepted)
+    }
+}
+
+/// The clauses of an `Accept` header, best first.
+fn clauses(accept: &str) -> Vec<Clause<'_>> {
+    let mut clauses: Vec<Clause<'_>> = accept.split(',').filter_map(Clause::parse).collect();
+    for end in 1..clauses.len() {
+        let mut at = end;
+        while at > 0 && clauses[at].before(&clauses[at - 1]) {
+            clauses.swap(at, at - 1);
+            at -= 1;
+        }
+    }
+    clauses
 }
 
 /// Chooses the form of an answer. `forms` says whether Table and the metadata forms are to be had.
@@ -76,47 +171,47 @@ pub fn pretty(query: Option<&str>, agent: &str) -> bool {
 /// # Errors
 /// 406 when no clause can be met.
 pub fn negotiate(accept: &str, forms: bool, is_watch: bool, pretty: bool) -> Result<Accepted, ApiError> {
-    if accept.trim().is_empty() {
+    if accept.is_empty() {
         return Ok(Accepted { pretty, ..Accepted::JSON });
     }
-    let mut clauses: Vec<(f32, Accepted)> = Vec::new();
-    for clause in accept.split(',') {
-        let mut parts = clause.split(';').map(str::trim);
-        let media_text = parts.next().unwrap_or_default();
-        let (mut quality, mut kind, mut group, mut version) = (1.0, None, None, None);
-        for part in parts {
-            match part.split_once('=') {
-                Some(("q", q)) => quality = q.parse().unwrap_or(1.0),
-                Some(("as", k)) => kind = Some(k),
-                Some(("g", g)) => group = Some(g),
-                Some(("v", v)) => version = Some(v),
-                _ => {}
-            }
-        }
-        let media = match media_text {
-            "*/*" | "application/*" if media_text == "*/*" => Media::Json,
-            text => match Media::parse(text) {
-                Some(Media::Yaml) if is_watch => continue,
-                Some(media) => media,
-                None => continue,
-            },
-        };
-        let form_version = match version {
-            Some("v1beta1") => "v1beta1",
-            _ => "v1",
-        };
-        let known = group.is_none_or(|g| g == "meta.k8s.io") && version.is_none_or(|v| matches!(v, "v1" | "v1beta1"));
-        let form = match kind {
-            None => Form::Whole,
-            Some("Table") if forms && known && media != Media::Protobuf => Form::Table,
-            Some("PartialObjectMetadata") if forms && known => Form::Metadata,
-            Some("PartialObjectMetadataList") if forms && known => Form::MetadataList,
-            Some(_) => continue,
-        };
-        clauses.push((quality, Accepted { media, form, form_version, pretty }));
+    let offers = [Media::Json, Media::Yaml, Media::Protobuf];
+    let mut choices = clauses(accept).into_iter().flat_map(|clause| {
+        let fitting = offers.into_iter().filter(|m| clause.matches(*m));
+        fitting.filter_map(|m| clause.accept(m, forms)).collect::<Vec<_>>()
+    });
+    match choices.next() {
+        Some(accepted) if is_watch && accepted.media == Media::Yaml => Err(not_acceptable(true)),
+        Some(accepted) => Ok(Accepted { pretty: pretty || accepted.pretty, ..accepted }),
+        None => Err(not_acceptable(is_watch)),
     }
-    clauses.sort_by(|a, b| b.0.total_cmp(&a.0));
-    clauses.into_iter().next().map(|(_, accepted)| accepted).ok_or_else(|| not_acceptable(is_watch))
+}
+
+/// The form of an error: what the client accepts of the plain media types, JSON for people otherwise.
+pub fn for_error(accept: &str, pretty: bool) -> Accepted {
+    negotiate(accept, false, false, pretty).unwrap_or(Accepted { pretty: true, ..Accepted::JSON })
+}
+
+/// The router's own look at `Accept`, before any handler's: one of its media types must be there word for word. The
+/// message names all that the route produces.
+///
+/// # Errors
+/// 406.
+pub fn route_accepts(accept: &str, collection: bool) -> Result<(), ApiError> {
+    const ITEM: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    let fits = |text: &str| {
+        let media = text.split(';').next().unwrap_or_default().trim();
+        media == "*/*" || Media::parse(media).is_some()
+    };
+    if accept.is_empty() || accept.split(',').any(fits) {
+        return Ok(());
+    }
+    let streams = if collection {
+        ", application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
+    } else {
+        ""
+    };
+    let text = format!("406: Not Acceptable\n\nAvailable representations: {ITEM}{streams}");
+    Err(ApiError::new(406, "NotAcceptable", text).with_details(crate::status::Details::default()))
 }
 
 fn not_acceptable(is_watch: bool) -> ApiError {

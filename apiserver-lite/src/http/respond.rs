@@ -87,5 +87,6 @@ pub fn error(error: &ApiError, accepted: Accepted) -> Response {
     if seconds > 0 {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
+    status.warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
     response
 }

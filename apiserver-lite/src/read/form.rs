@@ -64,9 +64,9 @@ pub(super) fn write_list_meta(metadata: &Value, out: &mut Vec<u8>) {
 }
 
 /// `PartialObjectMetadata` of an object, without kind and version.
-fn metadata_of(object: &ObjectRef) -> Value {
+fn metadata_of(object: Value) -> Value {
     let mut out = Map::new();
-    if let Value::Object(mut whole) = object.value()
+    if let Value::Object(mut whole) = object
         && let Some(metadata) = whole.remove("metadata")
     {
         out.insert("metadata".into(), metadata);
@@ -83,7 +83,7 @@ const PARTIAL: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.PartialObjectMetadat
 const PARTIAL_LIST: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.PartialObjectMetadataList";
 
 /// An object's metadata as a tree with kind and version.
-pub(super) fn metadata_tree(accepted: Accepted, object: &ObjectRef) -> Value {
+pub(super) fn metadata_tree(accepted: Accepted, object: Value) -> Value {
     let mut value = metadata_of(object);
     value["kind"] = "PartialObjectMetadata".into();
     value["apiVersion"] = format!("meta.k8s.io/{}", accepted.form_version).into();
@@ -91,7 +91,7 @@ pub(super) fn metadata_tree(accepted: Accepted, object: &ObjectRef) -> Value {
 }
 
 pub(super) fn metadata_response(code: u16, accepted: Accepted, object: &ObjectRef) -> Response {
-    respond::tree(code, accepted, schema(PARTIAL).as_ref(), &metadata_tree(accepted, object))
+    respond::tree(code, accepted, schema(PARTIAL).as_ref(), &metadata_tree(accepted, object.value()))
 }
 
 /// A metadata tree as bytes of a watch event's object.
@@ -115,7 +115,7 @@ pub(super) fn metadata_list(accepted: Accepted, objects: &[ObjectRef], metadata:
         "kind": "PartialObjectMetadataList",
         "apiVersion": format!("meta.k8s.io/{}", accepted.form_version),
         "metadata": metadata,
-        "items": objects.iter().map(metadata_of).collect::<Vec<_>>(),
+        "items": objects.iter().map(|o| metadata_tree(accepted, o.value())).collect::<Vec<_>>(),
     });
     respond::tree(200, accepted, schema(PARTIAL_LIST).as_ref(), &value)
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 
 pub use form::convert;
 pub use options::{ListOptions, Match, Token, parse_version, reach, too_large};
-pub use selector::Selector;
+pub use selector::{Selector, exact_name};
 pub use watch::watch;
 
 use crate::http::{Accepted, Body, Form, Media, Response, respond};
@@ -28,17 +28,15 @@ use crate::store::{ObjectRef, Snapshot};
 ///
 /// # Errors
 /// 404, 504 for a version of the future, 406.
-pub fn get(server: &ApiServer, request: &Request, resource: &Resource) -> Result<Response> {
+pub async fn get(server: &ApiServer, request: &Request, resource: &Resource) -> Result<Response> {
     if !resource.verbs.contains(Verbs::GET) {
         return Err(wrong_method());
     }
     let accepted = request.accepted(true)?;
     let info = &request.info;
     let namespace = if resource.namespaced { info.namespace.as_str() } else { "" };
-    if let Some(version) = parse_version(request.query.get("resourceVersion").unwrap_or_default(), true)?
-        && version > server.store.revision()
-    {
-        return Err(too_large(version, server.store.revision()));
+    if let Some(version) = parse_version(request.query.get("resourceVersion").unwrap_or_default(), true)? {
+        reach(&server.store, version).await?;
     }
     let Some(object) = server.store.get(&resource.storage, namespace, &info.name) else {
         return Err(ApiError::not_found(&resource.group, &resource.plural, &info.name));
@@ -67,14 +65,29 @@ pub fn object_response(
         Form::Table => {
             let rows = [object.clone()];
             let metadata = json!({"resourceVersion": object.revision.to_string()});
-            Ok(table::response(code, accepted, resource, &rows, metadata, &request.query))
+            table::response(code, accepted, resource, &rows, metadata, &request.query)
         }
-        Form::MetadataList => Err(ApiError::new(
-            406,
-            "NotAcceptable",
-            "you requested PartialObjectMetadataList, but the requested object is not a list",
-        )),
+        Form::MetadataList => Err(wrong_form(resource, "PartialObjectMetadataList", "not a list", "")),
     }
+}
+
+/// One object was asked for as a list, or the other way round.
+fn wrong_form(resource: &Resource, form: &str, what: &str, suffix: &str) -> ApiError {
+    let kind = go_type(resource);
+    let text = format!("you requested {form}, but the requested object is {what} ({kind}{suffix})");
+    ApiError::new(406, "NotAcceptable", text)
+}
+
+/// The name of a kind's internal type in upstream's program, which error texts show.
+fn go_type(resource: &Resource) -> String {
+    if resource.custom {
+        return "*unstructured.Unstructured".into();
+    }
+    let package = match resource.group.split('.').next().unwrap_or_default() {
+        "" | "events" => "core",
+        first => first,
+    };
+    format!("*{package}.{}", resource.kind)
 }
 
 /// Whether objects at rest are in the version that this resource serves.
@@ -115,8 +128,9 @@ pub async fn list(server: &ApiServer, request: &Request, resource: &Resource) ->
     }
     let mut response = match accepted.form {
         Form::Whole => whole_list(accepted, resource, &page, &metadata),
-        Form::MetadataList | Form::Metadata => form::metadata_list(accepted, &page.objects, &metadata),
-        Form::Table => table::response(200, accepted, resource, &page.objects, metadata, query),
+        Form::Metadata => return Err(wrong_form(resource, "PartialObjectMetadata", "a list", "List")),
+        Form::MetadataList => form::metadata_list(accepted, &page.objects, &metadata),
+        Form::Table => table::response(200, accepted, resource, &page.objects, metadata, query)?,
     };
     gzip(request, &mut response);
     Ok(response)
@@ -142,7 +156,10 @@ async fn page(
         let token = Token::decode(&options.continue_token, namespace.unwrap_or_default(), resource.namespaced)?;
         let snapshot = match token.revision {
             None => store.snapshot(&resource.storage),
-            Some(revision) => store.snapshot_at(&resource.storage, revision).map_err(|_| stale_token(&token))?,
+            Some(revision) => {
+                reach(store, revision).await?;
+                past(store, resource, revision).ok_or_else(|| stale_token(&token))?
+            }
         };
         after = Some(token.after);
         snapshot
@@ -182,10 +199,14 @@ async fn page(
 
 async fn at(server: &ApiServer, resource: &Resource, revision: u64) -> Result<Snapshot> {
     reach(&server.store, revision).await?;
-    server
-        .store
-        .snapshot_at(&resource.storage, revision)
-        .map_err(|_| ApiError::expired("The resourceVersion for the provided list is too old."))
+    past(&server.store, resource, revision)
+        .ok_or_else(|| ApiError::expired("The resourceVersion for the provided list is too old."))
+}
+
+/// A collection as it was. Revision 1 is before the first write: nothing was ever seen at it, and clients that make it
+/// up are told what upstream tells them, that it is gone.
+fn past(store: &crate::store::Store, resource: &Resource, revision: u64) -> Option<Snapshot> {
+    store.snapshot_at(&resource.storage, revision).ok().filter(|_| revision > 1)
 }
 
 /// A token whose revision is gone; the answer carries one that goes on at the newest.

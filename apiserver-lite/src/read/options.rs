@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::{DecodeError, Engine as _};
 use serde_json::{Value, json};
 
 use crate::request::Query;
@@ -56,22 +56,14 @@ impl ListOptions {
         if query.get("sendInitialEvents").is_some() {
             options.send_initial_events = Some(query.flag("sendInitialEvents"));
         }
-        let mut complaints = Vec::new();
-        options.revision_match = match text("resourceVersionMatch") {
-            "" => Match::Unset,
+        let matching = text("resourceVersionMatch");
+        options.revision_match = match matching {
             "NotOlderThan" => Match::NotOlderThan,
             "Exact" => Match::Exact,
-            other => {
-                complaints.push(complaint(
-                    "FieldValueNotSupported",
-                    "resourceVersionMatch",
-                    format!("Unsupported value: {}: supported values: \"Exact\", \"NotOlderThan\", \"\"", quote(other)),
-                ));
-                Match::Unset
-            }
+            _ => Match::Unset,
         };
         let version = text("resourceVersion");
-        options.check(version, !text("resourceVersionMatch").is_empty(), is_watch, &mut complaints);
+        let complaints = if is_watch { options.check_watch(matching) } else { options.check_list(version, matching) };
         if !complaints.is_empty() {
             return Err(invalid(complaints));
         }
@@ -79,48 +71,75 @@ impl ListOptions {
         Ok(options)
     }
 
-    fn check(&self, version: &str, has_match: bool, is_watch: bool, complaints: &mut Vec<Cause>) {
-        let forbidden = |field: &str, text: &str| complaint("FieldValueForbidden", field, format!("Forbidden: {text}"));
-        let matching = "resourceVersionMatch";
-        if is_watch {
-            match self.send_initial_events {
-                Some(_) if self.revision_match != Match::NotOlderThan => complaints.push(forbidden(
-                    matching,
-                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-                )),
-                None if has_match => complaints.push(forbidden(
-                    matching,
+    /// Complaints about the options of a watch, in upstream's order.
+    fn check_watch(&self, matching: &str) -> Vec<Cause> {
+        let mut out = Vec::new();
+        if self.send_initial_events.is_some() && self.revision_match != Match::NotOlderThan {
+            out.push(forbidden(MATCH, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+        }
+        if !matching.is_empty() {
+            if self.send_initial_events.is_none() {
+                out.push(forbidden(
+                    MATCH,
                     "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-                )),
-                _ => {}
+                ));
             }
-            if !self.continue_token.is_empty() && has_match {
-                complaints.push(forbidden(matching, "resourceVersionMatch is forbidden when continue is provided"));
+            if self.revision_match != Match::NotOlderThan {
+                out.push(unsupported_match(matching, "\"NotOlderThan\""));
             }
-            return;
         }
-        if self.send_initial_events.is_some() {
-            complaints.push(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+        if !self.continue_token.is_empty() {
+            out.push(forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));
         }
-        if has_match {
+        out
+    }
+
+    /// Complaints about the options of a list, in upstream's order.
+    fn check_list(&self, version: &str, matching: &str) -> Vec<Cause> {
+        let mut out = Vec::new();
+        if !matching.is_empty() {
             if version.is_empty() {
-                complaints
-                    .push(forbidden(matching, "resourceVersionMatch is forbidden unless resourceVersion is provided"));
+                out.push(forbidden(MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided"));
             }
             if !self.continue_token.is_empty() {
-                complaints.push(forbidden(matching, "resourceVersionMatch is forbidden when continue is provided"));
+                out.push(forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));
             }
-            if self.revision_match == Match::Exact && version == "0" {
-                complaints
-                    .push(forbidden(matching, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
+            match self.revision_match {
+                Match::Unset => out.push(unsupported_match(matching, "\"Exact\", \"NotOlderThan\", \"\"")),
+                Match::Exact if version == "0" => {
+                    out.push(forbidden(MATCH, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""))
+                }
+                _ => {}
             }
         }
+        if self.send_initial_events.is_some() {
+            out.push(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+        }
+        out
     }
 }
 
+const MATCH: &str = "resourceVersionMatch";
+
+fn forbidden(field: &str, text: &str) -> Cause {
+    complaint("FieldValueForbidden", field, format!("Forbidden: {text}"))
+}
+
+fn unsupported_match(value: &str, supported: &str) -> Cause {
+    let text = format!("Unsupported value: {}: supported values: {supported}", quote(value));
+    complaint("FieldValueNotSupported", MATCH, text)
+}
+
+/// A number as Go's `strconv.ParseInt` reads it.
 fn integer(text: &str) -> Result<i64> {
-    text.parse()
-        .map_err(|_| ApiError::bad_request(format!("strconv.ParseInt: parsing {}: invalid syntax", quote(text))))
+    use std::num::IntErrorKind::{NegOverflow, PosOverflow};
+    text.parse().map_err(|error: std::num::ParseIntError| {
+        let why = match error.kind() {
+            PosOverflow | NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        };
+        ApiError::bad_request(format!("strconv.ParseInt: parsing {}: {why}", quote(text)))
+    })
 }
 
 fn complaint(reason: &str, field: &str, message: String) -> Cause {
@@ -205,14 +224,18 @@ impl Token {
     /// 400 for a token that is not ours. `base` is the namespace of the list.
     pub fn decode(text: &str, base: &str, namespaced: bool) -> Result<Self> {
         let bad = |why: String| ApiError::bad_request(format!("invalid continue token: {why}"));
-        let bytes = URL_SAFE_NO_PAD
-            .decode(text)
-            .map_err(|_| bad("continue key is not valid: illegal base64 data at input byte 0".into()))?;
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| {
+            let at = match error {
+                DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => at,
+                _ => text.len(),
+            };
+            bad(format!("continue key is not valid: illegal base64 data at input byte {at}"))
+        })?;
         let value = proto::json::parse(&bytes).map_err(|e| bad(format!("continue key is not valid: {e}")))?.value;
         if value["v"] != "meta.k8s.io/v1" {
             return Err(bad(format!(
                 "continue key is not valid: server does not recognize this encoded version {}",
-                quote(value["v"].as_str().unwrap_or_default())
+                value["v"].as_str().unwrap_or_default()
             )));
         }
         let revision = value["rv"].as_i64().unwrap_or(0);
@@ -225,10 +248,12 @@ impl Token {
         if start.is_empty() {
             return Err(bad("continue key is not valid: encoded start key empty (version meta.k8s.io/v1)".into()));
         }
-        if start.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        // A key below the collection, with or without the slash before it; anything that would lead out of it is refused.
+        let inside = start.strip_prefix('/').unwrap_or(start);
+        if inside.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Err(bad(format!("continue key is not valid: {start}")));
         }
-        let start = start.trim_end_matches('\0');
+        let start = inside.trim_end_matches('\0');
         let after = match start.split_once('/') {
             Some((namespace, name)) => Key::new(namespace, name),
             None if namespaced => Key::new(base, start),

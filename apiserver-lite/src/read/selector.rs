@@ -238,7 +238,7 @@ fn value_list(tokens: &[Token], at: &mut usize) -> std::result::Result<Vec<Strin
 
 fn check_key(key: &str) -> std::result::Result<(), String> {
     match crate::names::qualified_name(key).first() {
-        Some(complaint) => Err(format!("key: Invalid value: {}: {complaint}", quote(key))),
+        Some(complaint) => Err(format!("<nil>: Invalid value: {}: {complaint}", quote(key))),
         None => Ok(()),
     }
 }
@@ -251,42 +251,52 @@ fn check_value(key: &str, value: &str) -> std::result::Result<(), String> {
 }
 
 fn parse_fields(resource: &Resource, text: &str) -> Result<Vec<Term>> {
+    let terms = parse_terms(text).map_err(ApiError::bad_request)?;
+    for term in &terms {
+        let known = matches!(&*term.path, "metadata.name" | "metadata.namespace");
+        if !known && !fields::selectable(resource).contains(&&*term.path) {
+            return Err(unsupported(resource, &term.path));
+        }
+    }
+    Ok(terms)
+}
+
+/// The one name that a field selector allows, if it is a name that can stand in a path.
+pub fn exact_name(text: &str) -> Option<String> {
+    let terms = parse_terms(text).ok()?;
+    let term = terms.into_iter().find(|t| t.equal && t.path == "metadata.name")?;
+    let usable = !term.value.is_empty() && crate::names::path_segment(&term.value).is_empty();
+    usable.then_some(term.value)
+}
+
+/// Terms in the order of their text, as upstream checks them.
+fn parse_terms(text: &str) -> std::result::Result<Vec<Term>, String> {
+    let mut terms = split_unescaped(text);
+    terms.sort();
     let mut out = Vec::new();
-    for term in split_unescaped(text) {
-        if term.is_empty() {
-            continue;
-        }
-        let (path, value, equal) = operator(&term)
-            .ok_or_else(|| ApiError::bad_request(format!("invalid selector: '{text}'; can't understand '{term}'")))?;
-        let known = matches!(path, "metadata.name") || path == "metadata.namespace" && resource.namespaced;
-        if !known && path != "metadata.namespace" && !fields::selectable(resource).contains(&path) {
-            return Err(unsupported(resource, path));
-        }
-        let value = unescape(value).ok_or_else(|| {
-            ApiError::bad_request(format!("invalid field selector: invalid escape sequence in value: {value}"))
-        })?;
-        out.push(Term { path: path.to_owned(), value, equal });
+    for term in terms.iter().filter(|t| !t.is_empty()) {
+        let (path, value, equal) =
+            operator(term).ok_or_else(|| format!("invalid selector: '{text}'; can't understand '{term}'"))?;
+        out.push(Term { path: path.to_owned(), value: unescape(value)?, equal });
     }
     Ok(out)
 }
 
+/// The complaint about a field that a resource does not select by. Kinds with fields of their own word it differently.
 fn unsupported(resource: &Resource, path: &str) -> ApiError {
-    let text = match (&*resource.group, &*resource.plural) {
-        ("", "pods" | "nodes" | "services" | "events" | "secrets" | "namespaces" | "replicationcontrollers") => {
-            format!("field label not supported: {path}")
-        }
-        ("apps", "replicasets" | "deployments" | "statefulsets" | "daemonsets" | "controllerrevisions")
-            if resource.group == "apps".into() =>
-        {
-            format!("field label not supported: {path}")
-        }
+    let own = matches!(
+        (&*resource.group, &*resource.plural),
+        ("", "pods" | "nodes" | "services" | "events" | "secrets" | "namespaces" | "replicationcontrollers")
+            | ("events.k8s.io", "events")
+            | ("resource.k8s.io", "resourceslices")
+    );
+    ApiError::bad_request(match (&*resource.group, &*resource.plural) {
+        _ if own => format!("field label not supported: {path}"),
         ("batch", "jobs") => format!("field label {} not supported for Job", quote(path)),
-        _ if resource.namespaced => {
-            format!("{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", quote(path))
-        }
+        ("apps", "replicasets") | ("certificates.k8s.io", _) => format!("field label not supported: {path}"),
+        _ if resource.custom => format!("field label not supported: {path}"),
         _ => format!("{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", quote(path)),
-    };
-    ApiError::bad_request(text)
+    })
 }
 
 /// Splits at commas that no backslash precedes.
@@ -304,28 +314,31 @@ fn split_unescaped(text: &str) -> Vec<String> {
     out
 }
 
+/// Splits a term at its first operator.
 fn operator(term: &str) -> Option<(&str, &str, bool)> {
-    let at = term.find(['=', '!'])?;
-    let (path, rest) = term.split_at(at);
-    if let Some(value) = rest.strip_prefix("!=") {
-        return Some((path, value, false));
+    for (at, _) in term.char_indices() {
+        for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
+            if let Some(value) = term[at..].strip_prefix(operator) {
+                return Some((&term[..at], value, equal));
+            }
+        }
     }
-    let value = rest.strip_prefix("==").or_else(|| rest.strip_prefix('='))?;
-    Some((path, value, true))
+    None
 }
 
-fn unescape(value: &str) -> Option<String> {
+fn unescape(value: &str) -> std::result::Result<String, String> {
     let mut out = String::new();
     let mut chars = value.chars();
     while let Some(c) = chars.next() {
         match c {
             '\\' => match chars.next() {
                 Some(c @ ('\\' | ',' | '=')) => out.push(c),
-                _ => return None,
+                Some(c) => return Err(format!("invalid field selector: invalid escape sequence: \\{c}")),
+                None => return Err("invalid field selector: invalid escape sequence: \\".into()),
             },
-            ',' | '=' => return None,
+            ',' | '=' => return Err(format!("invalid field selector: unescaped character in value: {c}")),
             c => out.push(c),
         }
     }
-    Some(out)
+    Ok(out)
 }

@@ -34,14 +34,21 @@ pub async fn watch(server: &Arc<ApiServer>, request: &Request, resource: &Arc<Re
     let (info, query) = (&request.info, &request.query);
     let options = ListOptions::parse(query, true)?;
     let mut fields = query.get("fieldSelector").unwrap_or_default().to_owned();
-    if !info.name.is_empty() && !fields.contains("metadata.name") {
+    if !info.name.is_empty() && !info.named_by_selector {
         fields = format!("metadata.name={},{fields}", info.name);
     }
     let selector = Selector::parse(resource, query.get("labelSelector").unwrap_or_default(), &fields)?;
     let namespace = Some(info.namespace.clone()).filter(|n| resource.namespaced && !n.is_empty());
     parse_version(query.get("resourceVersion").unwrap_or_default(), true)?;
 
-    let mut encoder = Encoder { accepted, resource: resource.clone(), selector, namespace, columns_sent: false };
+    let include = table::Include::parse(query)?;
+    if accepted.form == Form::MetadataList {
+        // Upstream opens the stream and ends it at the first event: one object is no list.
+        return Ok(respond::with_type(200, accepted.media.stream_name(), Body::empty()));
+    }
+
+    let mut encoder =
+        Encoder { accepted, resource: resource.clone(), selector, namespace, columns_sent: false, include };
     let mut ready = Vec::new();
     let started = start(server, &options, &mut encoder, &mut ready).await;
     let content_type = accepted.media.stream_name();
@@ -107,7 +114,7 @@ async fn start(
             ready.push(encoder.object("ADDED", object));
         }
     }
-    if options.send_initial_events.unwrap_or(false) && options.bookmarks {
+    if options.bookmarks {
         ready.push(encoder.bookmark(snapshot.revision, true));
     }
     Ok((watcher, snapshot.revision))
@@ -194,6 +201,7 @@ struct Encoder {
     selector: Selector,
     namespace: Option<String>,
     columns_sent: bool,
+    include: table::Include,
 }
 
 /// Event types as clients see them, in the order of the shared frames.
@@ -236,11 +244,12 @@ impl Encoder {
             Form::Whole if is_stored_form(&self.resource) => stored(media, &self.resource, object),
             Form::Whole => tree(media, &self.resource, &convert(&self.resource, object.value())),
             Form::Metadata | Form::MetadataList => {
-                form::metadata_bytes(media, &form::metadata_tree(self.accepted, object)).into()
+                form::metadata_bytes(media, &form::metadata_tree(self.accepted, object.value())).into()
             }
             Form::Table => {
                 let first = !std::mem::replace(&mut self.columns_sent, true);
-                table::event(self.accepted, &self.resource, object, first).into()
+                let value = convert(&self.resource, object.value());
+                table::event(self.accepted, &self.resource, value, first, self.include).into()
             }
         };
         frame(media, kind, &body)
@@ -263,8 +272,8 @@ impl Encoder {
             Form::Whole => tree(media, &self.resource, &value),
             Form::Metadata | Form::MetadataList => form::metadata_bytes(media, &value).into(),
             Form::Table => {
-                table::bookmark(self.accepted, &value, !std::mem::replace(&mut self.columns_sent, true), &self.resource)
-                    .into()
+                let first = !std::mem::replace(&mut self.columns_sent, true);
+                table::event(self.accepted, &self.resource, value, first, self.include).into()
             }
         };
         frame(media, "BOOKMARK", &body)

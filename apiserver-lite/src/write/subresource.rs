@@ -58,7 +58,7 @@ async fn part(
 ) -> Result<Response> {
     let namespace = if resource.namespaced { request.info.namespace.clone() } else { String::new() };
     if verb == Verbs::GET {
-        return read::get(server, &request, resource);
+        return read::get(server, &request, resource).await;
     }
     let options = WriteOptions::parse(&request, resource)?;
     let body = request.body().await?;

@@ -8,9 +8,10 @@ mod core;
 use proto::time::{Timestamp, parse_rfc3339};
 use serde_json::{Value, json};
 
-use crate::http::{Accepted, Body, Media, Response, respond};
+use crate::http::{Accepted, Media, Response, respond};
 use crate::request::Query;
 use crate::resource::Resource;
+use crate::status::{ApiError, Result, quote};
 use crate::store::ObjectRef;
 
 /// A column: name, type, and priority (1 is shown with `-o wide` only).
@@ -27,8 +28,14 @@ fn printer(resource: &Resource) -> Option<(&'static [Column], Cells)> {
     }
 }
 
-fn definitions(resource: &Resource) -> Value {
-    let column = |name: &str, kind: &str, format: &str, priority: u8| json!({"name": name, "type": kind, "format": format, "description": "", "priority": priority});
+/// The columns as JSON, properties in the order of Go's struct.
+fn definitions(resource: &Resource) -> Vec<u8> {
+    let column = |name: &str, kind: &str, format: &str, priority: u8| {
+        let description = if name == "Name" { NAME_DESCRIPTION } else { "" };
+        format!(
+            r#"{{"name":"{name}","type":"{kind}","format":"{format}","description":"{description}","priority":{priority}}}"#
+        )
+    };
     let mut out = Vec::new();
     if &*resource.plural != "events" {
         out.push(column("Name", "string", "name", 0));
@@ -39,42 +46,92 @@ fn definitions(resource: &Resource) -> Value {
         }
         None => out.push(column("Created At", "date", "", 0)),
     }
-    out.into()
+    format!("[{}]", out.join(",")).into_bytes()
 }
 
-fn row(resource: &Resource, accepted: Accepted, object: &ObjectRef, include: &str) -> Value {
-    let value = super::convert(resource, object.value());
+const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is required when creating resources, although \
+                                some resources may allow a client to request the generation of an appropriate name \
+                                automatically. Name is primarily intended for creation idempotence and configuration \
+                                definition. Cannot be updated. More info: \
+                                https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
+
+/// What a row holds beside its cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Include {
+    Metadata,
+    Object,
+    Nothing,
+}
+
+impl Include {
+    /// # Errors
+    /// 400 for a word that is none of upstream's.
+    pub fn parse(query: &Query) -> Result<Self> {
+        match query.get("includeObject").unwrap_or_default() {
+            "" | "Metadata" => Ok(Include::Metadata),
+            "Object" => Ok(Include::Object),
+            "None" => Ok(Include::Nothing),
+            other => Err(ApiError::bad_request(format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {}: must be 'Metadata', \
+                 'Object', 'None', or empty",
+                quote(other)
+            ))),
+        }
+    }
+}
+
+/// A row as JSON. Embedded objects are in the order of their schema.
+fn row(resource: &Resource, accepted: Accepted, value: Value, include: Include, out: &mut Vec<u8>) {
     let mut cells = Vec::new();
     if &*resource.plural != "events" {
-        cells.push(value["metadata"]["name"].clone());
+        cells.push(value["metadata"]["name"].as_str().unwrap_or_default().into());
     }
     match printer(resource) {
         Some((_, fill)) => cells.extend(fill(&value)),
         None => cells.push(value["metadata"]["creationTimestamp"].clone()),
     }
-    let embedded = match include {
-        "None" => Value::Null,
-        "Object" => value,
-        _ => super::form::metadata_tree(accepted, object),
+    out.extend_from_slice(b"{\"cells\":");
+    proto::json::write_sorted(&cells.into(), out);
+    if let Some(conditions) = conditions(resource, &value) {
+        out.extend_from_slice(b",\"conditions\":");
+        proto::json::write_sorted(&conditions, out);
+    }
+    out.extend_from_slice(b",\"object\":");
+    match include {
+        Include::Nothing => out.extend_from_slice(b"null"),
+        Include::Object if resource.custom => proto::json::write_sorted(&value, out),
+        Include::Object => proto::json::write(resource.schema.set(), resource.schema.id, &value, out),
+        Include::Metadata => {
+            let tree = super::form::metadata_tree(accepted, value);
+            out.extend_from_slice(&super::form::metadata_bytes(Media::Json, &tree));
+        }
+    }
+    out.push(b'}');
+}
+
+/// Marks rows that no longer change: pods that ended.
+fn conditions(resource: &Resource, value: &Value) -> Option<Value> {
+    if !resource.group.is_empty() || &*resource.plural != "pods" {
+        return None;
+    }
+    let (reason, message) = match value["status"]["phase"].as_str()? {
+        "Succeeded" => ("Succeeded", "The pod has completed successfully."),
+        "Failed" => ("Failed", "The pod failed."),
+        _ => return None,
     };
-    json!({"cells": cells, "object": embedded})
+    Some(json!([{"type": "Completed", "status": "True", "reason": reason, "message": message}]))
 }
 
 /// A table's JSON with its properties in the order of Go's struct.
-fn write(accepted: Accepted, metadata: &Value, columns: Option<Value>, rows: &[Value]) -> Vec<u8> {
+fn write(accepted: Accepted, metadata: &Value, columns: Option<Vec<u8>>, rows: Vec<u8>) -> Vec<u8> {
     let mut out =
         format!("{{\"kind\":\"Table\",\"apiVersion\":\"meta.k8s.io/{}\",\"metadata\":", accepted.form_version)
             .into_bytes();
     super::form::write_list_meta(metadata, &mut out);
     out.extend_from_slice(b",\"columnDefinitions\":");
-    proto::json::write_sorted(&columns.unwrap_or(Value::Null), &mut out);
+    out.extend_from_slice(columns.as_deref().unwrap_or(b"null"));
     out.extend_from_slice(b",\"rows\":[");
-    for (index, row) in rows.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        proto::json::write_sorted(row, &mut out);
-    }
+    out.extend_from_slice(&rows);
     out.extend_from_slice(b"]}");
     out
 }
@@ -86,29 +143,25 @@ pub(super) fn response(
     objects: &[ObjectRef],
     metadata: Value,
     query: &Query,
-) -> Response {
-    let include = query.get("includeObject").unwrap_or_default();
-    let rows: Vec<Value> = objects.iter().map(|o| row(resource, accepted, o, include)).collect();
-    let body = write(accepted, &metadata, Some(definitions(resource)), &rows);
-    if accepted.media == Media::Json && !accepted.pretty {
-        return respond::with_type(
-            code,
-            Media::Json.name(),
-            Body::Chunks([body.into(), bytes::Bytes::from_static(b"\n")].into()),
-        );
+) -> Result<Response> {
+    let include = Include::parse(query)?;
+    let mut rows = Vec::with_capacity(objects.len() * 256);
+    for (index, object) in objects.iter().enumerate() {
+        if index > 0 {
+            rows.push(b',');
+        }
+        row(resource, accepted, super::convert(resource, object.value()), include, &mut rows);
     }
-    respond::json_bytes(code, accepted, body.into())
+    let body = write(accepted, &metadata, Some(definitions(resource)), rows);
+    Ok(respond::json_bytes(code, accepted, body.into()))
 }
 
 /// One object as a table of one row; the columns come with the first event only.
-pub(super) fn event(accepted: Accepted, resource: &Resource, object: &ObjectRef, first: bool) -> Vec<u8> {
-    let metadata = json!({"resourceVersion": object.revision.to_string()});
-    write(accepted, &metadata, first.then(|| definitions(resource)), &[row(resource, accepted, object, "")])
-}
-
-pub(super) fn bookmark(accepted: Accepted, object: &Value, first: bool, resource: &Resource) -> Vec<u8> {
+pub(super) fn event(accepted: Accepted, resource: &Resource, object: Value, first: bool, include: Include) -> Vec<u8> {
     let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-    write(accepted, &metadata, first.then(|| definitions(resource)), &[])
+    let mut rows = Vec::new();
+    row(resource, accepted, object, include, &mut rows);
+    write(accepted, &metadata, first.then(|| definitions(resource)), rows)
 }
 
 /// The age of an object.
