@@ -18,8 +18,12 @@ const MAX_STRICT: usize = 100;
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Byte range of a key in the text, quotes excluded.
-    Key(usize, usize),
+    /// Byte range of a key in the text, quotes excluded; `field` unless the key is a map's.
+    Key {
+        start: usize,
+        end: usize,
+        field: bool,
+    },
     Index(usize),
 }
 
@@ -80,80 +84,76 @@ impl<'a> Lexer<'a> {
         if self.at == self.text.len() { Ok(()) } else { Err(self.wrong("after top-level value")) }
     }
 
-    fn enter(&mut self) -> Result<(), SyntaxError> {
-        self.at += 1;
-        self.depth += 1;
-        if self.depth > MAX_DEPTH { Err(SyntaxError("exceeded max depth".into())) } else { Ok(()) }
-    }
-
     fn leave(&mut self) {
         self.at += 1;
         self.depth -= 1;
     }
 
-    /// Walks an object; `member` reads each value. The key is given decoded.
-    pub fn object(
-        &mut self,
-        mut member: impl FnMut(&mut Self, Cow<'a, str>) -> Result<(), super::DecodeError>,
-    ) -> Result<(), super::DecodeError> {
-        self.enter()?;
-        if self.peek()? == b'}' {
-            self.leave();
-            return Ok(());
-        }
-        loop {
-            if self.peek()? != b'"' {
-                return Err(self.wrong("looking for beginning of object key string").into());
-            }
-            let start = self.at + 1;
-            let key = self.string()?;
-            self.path.push(Step::Key(start, self.at - 1));
-            if self.peek()? != b':' {
-                return Err(self.wrong("after object key").into());
-            }
-            self.at += 1;
-            self.space();
-            member(self, key)?;
-            self.path.pop();
-            match self.peek()? {
-                b',' => {
-                    self.at += 1;
-                    self.space();
-                }
-                b'}' => {
-                    self.leave();
-                    return Ok(());
-                }
-                _ => return Err(self.wrong("after object key:value pair").into()),
-            }
-        }
+    /// Enters the object or array at hand.
+    ///
+    /// # Errors
+    /// When it is nested too deep.
+    pub fn open(&mut self) -> Result<(), SyntaxError> {
+        self.at += 1;
+        self.depth += 1;
+        if self.depth > MAX_DEPTH { Err(SyntaxError("exceeded max depth".into())) } else { Ok(()) }
     }
 
-    /// Walks an array; `element` reads each value.
-    pub fn array(
-        &mut self,
-        mut element: impl FnMut(&mut Self) -> Result<(), super::DecodeError>,
-    ) -> Result<(), super::DecodeError> {
-        self.enter()?;
-        if self.peek()? == b']' {
-            self.leave();
-            return Ok(());
-        }
-        for index in 0.. {
-            self.path.push(Step::Index(index));
-            self.space();
-            element(self)?;
+    /// The next key of the object entered last, decoded, with its value at hand; None after the last member.
+    /// `first` starts as true. `field` says that the key names a field rather than a map's entry.
+    pub fn key(&mut self, first: &mut bool, field: bool) -> Result<Option<Cow<'a, str>>, SyntaxError> {
+        let next = self.peek()?;
+        if *first {
+            *first = false;
+            if next == b'}' {
+                self.leave();
+                return Ok(None);
+            }
+        } else {
             self.path.pop();
-            match self.peek()? {
+            match next {
                 b',' => self.at += 1,
-                b']' => {
+                b'}' => {
                     self.leave();
-                    return Ok(());
+                    return Ok(None);
                 }
-                _ => return Err(self.wrong("after array element").into()),
+                _ => return Err(self.wrong("after object key:value pair")),
             }
         }
-        Ok(())
+        if self.peek()? != b'"' {
+            return Err(self.wrong("looking for beginning of object key string"));
+        }
+        let start = self.at + 1;
+        let key = self.string()?;
+        self.path.push(Step::Key { start, end: self.at - 1, field });
+        if self.peek()? != b':' {
+            return Err(self.wrong("after object key"));
+        }
+        self.at += 1;
+        self.space();
+        Ok(Some(key))
+    }
+
+    /// Whether the array entered last has an element number `index`, which is then at hand.
+    pub fn element(&mut self, index: usize) -> Result<bool, SyntaxError> {
+        let next = self.peek()?;
+        if index > 0 {
+            self.path.pop();
+        }
+        match next {
+            b']' if index == 0 || self.text[self.at] == b']' => {
+                self.leave();
+                return Ok(false);
+            }
+            b',' if index > 0 => {
+                self.at += 1;
+                self.space();
+            }
+            _ if index > 0 => return Err(self.wrong("after array element")),
+            _ => {}
+        }
+        self.path.push(Step::Index(index));
+        Ok(true)
     }
 
     /// A string; borrowed where it has no escapes.
@@ -301,24 +301,21 @@ impl<'a> Lexer<'a> {
     pub fn any(&mut self) -> Result<Value, SyntaxError> {
         match self.peek()? {
             b'{' => {
-                let mut map = Map::new();
-                let walked = self.object(|lexer, key| {
-                    let value = lexer.any()?;
-                    if map.insert(key.into_owned(), value).is_some() {
-                        lexer.complain("duplicate");
+                self.open()?;
+                let (mut map, mut first) = (Map::new(), true);
+                while let Some(key) = self.key(&mut first, false)? {
+                    if map.insert(key.into_owned(), self.any()?).is_some() {
+                        self.complain("duplicate");
                     }
-                    Ok(())
-                });
-                walked.map_err(syntax)?;
+                }
                 Ok(Value::Object(map))
             }
             b'[' => {
+                self.open()?;
                 let mut list = Vec::new();
-                let walked = self.array(|lexer| {
-                    list.push(lexer.any()?);
-                    Ok(())
-                });
-                walked.map_err(syntax)?;
+                while self.element(list.len())? {
+                    list.push(self.any()?);
+                }
                 Ok(Value::Array(list))
             }
             b'"' => Ok(Value::String(self.string()?.into_owned())),
@@ -330,8 +327,24 @@ impl<'a> Lexer<'a> {
     /// Skips a value.
     pub fn skip(&mut self) -> Result<(), SyntaxError> {
         match self.peek()? {
-            b'{' => self.object(|lexer, _| Ok(lexer.skip()?)).map_err(syntax),
-            b'[' => self.array(|lexer| Ok(lexer.skip()?)).map_err(syntax),
+            b'{' => {
+                self.open()?;
+                let mut first = true;
+                while self.key(&mut first, false)?.is_some() {
+                    self.skip()?;
+                }
+                Ok(())
+            }
+            b'[' => {
+                self.open()?;
+                for index in 0.. {
+                    if !self.element(index)? {
+                        break;
+                    }
+                    self.skip()?;
+                }
+                Ok(())
+            }
             b'"' => self.string().map(|_| ()),
             b'-' | b'0'..=b'9' => self.number().map(|_| ()),
             _ => self.literal().map(|_| ()),
@@ -354,7 +367,7 @@ impl<'a> Lexer<'a> {
         for step in &self.path {
             match *step {
                 Step::Index(index) => out.push_str(&format!("[{index}]")),
-                Step::Key(start, end) => {
+                Step::Key { start, end, .. } => {
                     if !out.is_empty() {
                         out.push('.');
                     }
@@ -370,20 +383,13 @@ impl<'a> Lexer<'a> {
         self.path.len()
     }
 
-    /// The keys among the first `steps` steps, joined as Go names fields in type errors.
+    /// The field names among the first `steps` steps, joined as Go names fields in type errors.
     pub fn field_up_to(&self, steps: usize) -> String {
         let keys = self.path[..steps.min(self.path.len())].iter().filter_map(|s| match *s {
-            Step::Key(start, end) => Some(String::from_utf8_lossy(&self.text[start..end])),
-            Step::Index(_) => None,
+            Step::Key { start, end, field: true } => Some(String::from_utf8_lossy(&self.text[start..end])),
+            _ => None,
         });
         keys.collect::<Vec<_>>().join(".")
-    }
-}
-
-fn syntax(error: super::DecodeError) -> SyntaxError {
-    match error {
-        super::DecodeError::Syntax(error) => error,
-        super::DecodeError::Type(text) => SyntaxError(text),
     }
 }
 

@@ -25,8 +25,8 @@ pub fn write_fields(value: &Value, out: &mut Vec<u8>) {
     fields::write_fields(value, out);
 }
 
-/// Nesting deeper than this is refused; Go stops at 10,000, real objects stay below 50.
-pub const MAX_DEPTH: usize = 500;
+/// Nesting deeper than this is refused; Go stops at 10,000, whose stacks grow; real objects stay below 50.
+pub const MAX_DEPTH: usize = 200;
 
 /// A document without a schema.
 #[derive(Debug)]
@@ -83,3 +83,6 @@ pub fn conform(set: &TypeSet, id: StructId, value: &Value) -> Result<Decoded, De
     write_sorted(value, &mut text);
     typed::decode(set, id, &text)
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,7 +71,7 @@ impl<'s> Reader<'_, 's> {
             Type::Raw | Type::Json => Ok(Some(self.lexer.any()?)),
             Type::Fields => self.object_of_any(place),
             Type::SchemaOrArray(id) => match self.lexer.peek()? {
-                b'[' => self.list_of(|r| r.structure(*id, place)),
+                b'[' => self.list(place, |r, place| r.structure(*id, place)),
                 b'{' => self.structure(*id, place),
                 _ => self.mismatch("JSONSchemaPropsOrArray", place),
             },
@@ -82,69 +82,49 @@ impl<'s> Reader<'_, 's> {
             },
             Type::SchemaOrStrings(id) => match self.lexer.peek()? {
                 b'{' => self.structure(*id, place),
-                _ => self.list_of(|r| match r.lexer.peek()? {
+                b'[' => self.list(place, |r, place| match r.lexer.peek()? {
                     b'"' => Ok(Some(Value::String(r.lexer.string()?.into_owned()))),
                     _ => r.mismatch("string", place),
                 }),
+                _ => self.mismatch("[]string", place),
             },
             Type::Struct(id) | Type::AtomicStruct(id) => self.structure(*id, place),
-            Type::List(list) => {
-                if self.lexer.peek()? != b'[' {
-                    let name = format!("[]{}", self.go_name(list.element));
-                    return self.mismatch(&name, place);
-                }
-                let element = list.element;
-                self.list_of(|r| r.value(element, place))
-            }
-            Type::Map(map) => {
-                if self.lexer.peek()? != b'{' {
-                    let name = format!("map[string]{}", self.go_name(map.value));
-                    return self.mismatch(&name, place);
-                }
-                let (element, mut out) = (map.value, Map::new());
-                let set = self.set;
-                self.members(|r, key| {
-                    let value = r.value(element, place)?.unwrap_or_else(|| zero(set, element));
-                    if out.insert(key, value).is_some() {
-                        r.lexer.complain("duplicate");
-                    }
-                    Ok(())
-                })?;
-                Ok(Some(Value::Object(out)))
-            }
+            Type::List(list) => self.list_of(list.element, place),
+            Type::Map(map) => self.map_of(map.value, place),
         }
     }
 
-    fn members(
-        &mut self,
-        mut member: impl FnMut(&mut Self, String) -> Result<(), DecodeError>,
-    ) -> Result<(), DecodeError> {
-        // The lexer lends itself to the closure; a reader around it shares the schema.
-        let set = self.set;
-        let mut lexer = std::mem::replace(&mut self.lexer, Lexer::new(b""));
-        let result = lexer.object(|inner, key| {
-            let mut reader = Reader { set, lexer: std::mem::replace(inner, Lexer::new(b"")) };
-            let result = member(&mut reader, key.into_owned());
-            *inner = reader.lexer;
-            result
-        });
-        self.lexer = lexer;
-        result
+    fn list_of(&mut self, element: TypeId, place: &Place<'s>) -> Read {
+        if self.lexer.peek()? != b'[' {
+            let name = format!("[]{}", self.go_name(element));
+            return self.mismatch(&name, place);
+        }
+        self.list(place, |r, place| r.value(element, place))
     }
 
-    fn list_of(&mut self, mut element: impl FnMut(&mut Self) -> Read) -> Read {
-        let set = self.set;
+    fn list(&mut self, place: &Place<'s>, read: impl Fn(&mut Self, &Place<'s>) -> Read) -> Read {
         let mut out = Vec::new();
-        let mut lexer = std::mem::replace(&mut self.lexer, Lexer::new(b""));
-        let result = lexer.array(|inner| {
-            let mut reader = Reader { set, lexer: std::mem::replace(inner, Lexer::new(b"")) };
-            let result = element(&mut reader);
-            *inner = reader.lexer;
-            out.push(result?.unwrap_or(Value::Null));
-            Ok(())
-        });
-        self.lexer = lexer;
-        result.map(|()| Some(Value::Array(out)))
+        self.lexer.open()?;
+        while self.lexer.element(out.len())? {
+            out.push(read(self, place)?.unwrap_or(Value::Null));
+        }
+        Ok(Some(Value::Array(out)))
+    }
+
+    fn map_of(&mut self, element: TypeId, place: &Place<'s>) -> Read {
+        if self.lexer.peek()? != b'{' {
+            let name = format!("map[string]{}", self.go_name(element));
+            return self.mismatch(&name, place);
+        }
+        let (mut out, mut first) = (Map::new(), true);
+        self.lexer.open()?;
+        while let Some(key) = self.lexer.key(&mut first, false)? {
+            let value = self.value(element, place)?.unwrap_or_else(|| zero(self.set, element));
+            if out.insert(key.into_owned(), value).is_some() {
+                self.lexer.complain("duplicate");
+            }
+        }
+        Ok(Some(Value::Object(out)))
     }
 
     fn structure(&mut self, id: StructId, place: &Place<'s>) -> Read {
@@ -158,34 +138,33 @@ impl<'s> Reader<'_, 's> {
             }
             _ => return self.mismatch(&go_struct_name(shape), place),
         }
-        let mut out = Map::new();
-        let mut seen = Seen::default();
-        self.members(|r, key| {
+        let (mut out, mut seen, mut first) = (Map::new(), Seen::default(), true);
+        self.lexer.open()?;
+        while let Some(key) = self.lexer.key(&mut first, true)? {
             let Some((index, prop)) = shape.prop(&key) else {
                 if shape.open {
-                    let value = r.lexer.any()?;
-                    out.insert(key, value);
+                    let value = self.lexer.any()?;
+                    out.insert(key.into_owned(), value);
                 } else {
-                    r.lexer.complain("unknown");
-                    r.lexer.skip()?;
+                    self.lexer.complain("unknown");
+                    self.lexer.skip()?;
                 }
-                return Ok(());
+                continue;
             };
             if !seen.first(index) {
-                r.lexer.complain("duplicate");
+                self.lexer.complain("duplicate");
             }
-            let here = Place { owner: Some(shape), steps: r.lexer.depth_of_path() };
-            match r.value(prop.ty, &here)? {
+            let here = Place { owner: Some(shape), steps: self.lexer.depth_of_path() };
+            match self.value(prop.ty, &here)? {
                 Some(value) if keeps(set, prop, &value) => {
-                    out.insert(key, value);
+                    out.insert(key.into_owned(), value);
                 }
                 // Null, and what Go would leave out, are the same as absent.
                 _ => {
-                    out.remove(&key);
+                    out.remove(&*key);
                 }
             }
-            Ok(())
-        })?;
+        }
         Ok(Some(Value::Object(out)))
     }
 
@@ -348,14 +327,15 @@ impl Seen {
 
 /// Whether Go would write a property with this value, or leaves it out as empty.
 fn keeps(set: &TypeSet, prop: &Prop, value: &Value) -> bool {
-    if prop.always {
+    if prop.always || set.is_custom() {
         return true;
     }
     match value {
         Value::String(text) => prop.pointer || !text.is_empty() || !is_plain(set, prop),
         Value::Bool(truth) => prop.pointer || *truth || !is_plain(set, prop),
         Value::Number(number) => prop.pointer || number.as_f64() != Some(0.0) || !is_plain(set, prop),
-        Value::Array(list) => !list.is_empty(),
+        // An empty list in a field of any JSON is a value like others.
+        Value::Array(list) => !list.is_empty() || !matches!(set.ty(prop.ty), Type::List(_)),
         Value::Object(map) => !map.is_empty() || !matches!(set.ty(prop.ty), Type::Map(_)),
         Value::Null => false,
     }

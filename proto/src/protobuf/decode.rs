@@ -78,7 +78,7 @@ fn read_struct(set: &TypeSet, id: StructId, bytes: &[u8], map: &mut Map<String, 
             }
             _ => {
                 let value = read_value(set, prop.ty, payload, &prop.name, depth)?;
-                if keeps(prop, &value) {
+                if keeps(set, prop, &value) {
                     map.insert(prop.name.to_string(), value);
                 } else {
                     map.remove(&*prop.name);
@@ -89,8 +89,9 @@ fn read_struct(set: &TypeSet, id: StructId, bytes: &[u8], map: &mut Map<String, 
     Ok(())
 }
 
-fn keeps(prop: &Prop, value: &Value) -> bool {
-    if prop.always || prop.pointer {
+fn keeps(set: &TypeSet, prop: &Prop, value: &Value) -> bool {
+    // Text of IntOrString may be empty and still say that it is text.
+    if prop.always || prop.pointer || matches!(set.ty(prop.ty), Type::IntOrString) {
         return !value.is_null();
     }
     match value {
@@ -98,7 +99,7 @@ fn keeps(prop: &Prop, value: &Value) -> bool {
         Value::Bool(truth) => *truth,
         Value::Number(number) => number.as_f64() != Some(0.0),
         Value::String(text) => !text.is_empty(),
-        Value::Array(list) => !list.is_empty(),
+        Value::Array(list) => !list.is_empty() || !matches!(set.ty(prop.ty), Type::List(_)),
         Value::Object(_) => true,
     }
 }

@@ -115,7 +115,7 @@ impl Emitter<'_> {
         let outer = self.indent;
         if outer < 0 {
             self.indent = 0;
-        } else if !(in_mapping && !self.indention) {
+        } else if !in_mapping || self.indention {
             self.indent += 2;
         }
         for value in list {
@@ -382,11 +382,7 @@ fn is_base_60(text: &str) -> bool {
     let head = parts.next().unwrap_or_default();
     let tail: Vec<&str> = parts.collect();
     let Some((last, middle)) = tail.split_last() else { return false };
-    let sexagesimal = |part: &str| match part.as_bytes() {
-        [b'0'..=b'9'] => true,
-        [b'0'..=b'5', b'0'..=b'9'] => true,
-        _ => false,
-    };
+    let sexagesimal = |part: &str| matches!(part.as_bytes(), [b'0'..=b'9'] | [b'0'..=b'5', b'0'..=b'9']);
     let (last, fraction) = last.split_once('.').unwrap_or((last, ""));
     head.starts_with(|c: char| c.is_ascii_digit())
         && head.bytes().all(|b| b.is_ascii_digit() || b == b'_')
