@@ -12,6 +12,7 @@ pub mod kubeconfig;
 mod names;
 mod patch;
 pub mod pki;
+pub mod proxy;
 mod random;
 pub mod read;
 pub mod request;

@@ -18,6 +18,7 @@ use crate::auth::{self, Authenticator, AuthenticatorOptions, Authorizer, TokenFi
 use crate::config::Config;
 use crate::kubeconfig;
 use crate::pki::{self, Leaf, Pki};
+use crate::proxy::KubeletClient;
 use crate::resource::Resources;
 use crate::server::{ApiServer, ServerConfig};
 use crate::store::{OpenError, Store};
@@ -64,6 +65,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     let server = Arc::new(ApiServer {
         authenticator: Authenticator::new(AuthenticatorOptions { anonymous: config.args.anonymous_auth, tokens }),
         authorizer: Authorizer::new(config.authorization.clone(), store.clone()),
+        kubelets: kubelets(&config, &pki)?,
         resources: Resources::built_in(),
         config: ServerConfig {
             advertised: std::net::SocketAddr::new(config.advertised(), config.args.secure_port).to_string(),
@@ -100,6 +102,17 @@ fn ensure_pki(config: &Config) -> Result<Pki, ServeError> {
     let admin = Leaf::client("kubernetes-admin", &["system:masters"]);
     kubeconfig::ensure(&config.args.data_dir.join("admin.conf"), &config.local_url(), &pki.authority()?, &admin)?;
     Ok(pki)
+}
+
+/// Our side of connections to kubelets.
+fn kubelets(config: &Config, pki: &Pki) -> Result<KubeletClient, ServeError> {
+    let own = pki.pair("apiserver-kubelet-client");
+    let args = &config.args;
+    let certificate = args.kubelet_client_certificate.clone().unwrap_or(own.certificate);
+    let key = args.kubelet_client_key.clone().unwrap_or(own.key);
+    let authority = args.kubelet_certificate_authority.as_deref();
+    KubeletClient::new(&certificate, &key, authority, args.kubelet_preferred_address_types.clone())
+        .map_err(|e| setting("kubelet-client-certificate", e))
 }
 
 /// The listener's side of TLS: our certificate, and whose certificates we take for users.

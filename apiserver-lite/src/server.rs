@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT, WARNING};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Either, Empty};
 use hyper::body::Incoming;
 
 use crate::auth::{Attributes, Authenticator, Authorizer};
@@ -23,8 +23,12 @@ pub struct ApiServer {
     pub resources: Resources,
     pub authenticator: Authenticator,
     pub authorizer: Authorizer,
+    pub kubelets: crate::proxy::KubeletClient,
     pub config: ServerConfig,
 }
+
+/// A body that is passed on.
+pub type RequestBody = Either<Incoming, Empty<Bytes>>;
 
 /// Settings that handlers need.
 #[derive(Debug, Clone)]
@@ -40,6 +44,10 @@ pub struct Request {
     pub query: Query,
     pub headers: HeaderMap,
     pub user: User,
+    /// Path and query as sent.
+    pub uri: http::Uri,
+    /// The connection, for subresources that take it over.
+    pub upgrade: Option<hyper::upgrade::OnUpgrade>,
     body: Option<Incoming>,
 }
 
@@ -77,6 +85,11 @@ impl Request {
     /// The form of an error.
     pub fn for_error(&self) -> Accepted {
         for_error(&self.accept(), self.pretty())
+    }
+
+    /// The body as it comes in; once.
+    pub fn take_body(&mut self) -> RequestBody {
+        self.body.take().map_or_else(|| Either::Right(Empty::new()), Either::Left)
     }
 
     /// The whole body.
@@ -129,7 +142,8 @@ impl ApiServer {
     }
 
     async fn route(self: Arc<Self>, request: http::Request<Incoming>, peer: &Peer) -> Response {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
+        let upgrade = head.extensions.remove();
         let query = Query::parse(head.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&head.method, head.uri.path(), &query);
         let mut request = Request {
@@ -138,6 +152,8 @@ impl ApiServer {
             query,
             headers: head.headers,
             user: User::default(),
+            uri: head.uri,
+            upgrade,
             body: Some(body),
         };
         let audit_id = request.headers.get("audit-id").cloned();

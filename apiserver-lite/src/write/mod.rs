@@ -32,7 +32,10 @@ pub use update::{Target, update};
 /// # Errors
 /// Any Status.
 pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc<Resource>) -> Result<Response> {
-    let accepted = request.accepted(true)?;
+    let accepted = match request.accepted(true) {
+        Err(_) if crate::proxy::is_proxied(&request.info.subresource) => crate::http::Accepted::JSON,
+        accepted => accepted?,
+    };
     if !request.info.subresource.is_empty() {
         return subresource::handle(server, request, resource, accepted).await;
     }

@@ -43,6 +43,7 @@ pub(super) async fn handle(
         }
         "scale" => scale(server, request, &resource, accepted, verb).await,
         "binding" => binding(server, &mut request, &resource, accepted).await,
+        name if crate::proxy::is_proxied(name) => crate::proxy::handle(server, request, &resource).await,
         "eviction" => eviction(server, &mut request, &resource, accepted).await,
         _ => Err(ApiError::new(501, "NotImplemented", format!("{} is not available yet", request.info.subresource))),
     }

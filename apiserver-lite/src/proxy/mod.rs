@@ -1,0 +1,157 @@
+//! Subresources that are somebody else's answer: a kubelet's (`log`, `exec`, `attach`, `portforward`, node `proxy`), or
+//! a pod's or service's own server (`proxy`).
+//!
+//! The request goes on as it came, byte for byte once a connection is upgraded; only its path, host and credentials are
+//! ours. Nothing is buffered: a slow reader slows the sender.
+
+mod connect;
+mod options;
+mod target;
+
+use std::sync::Arc;
+
+use http::header::{CONNECTION, HOST, HeaderMap, HeaderValue, UPGRADE};
+use http_body_util::BodyExt as _;
+use hyper_util::rt::TokioIo;
+
+use crate::http::{Body, Response};
+use crate::resource::Resource;
+use crate::server::{ApiServer, Request};
+use crate::status::{ApiError, Result};
+
+pub use connect::{KubeletClient, KubeletClientError};
+
+/// Whether a subresource is answered elsewhere. Then what the client accepts is between it and the other side.
+pub fn is_proxied(subresource: &str) -> bool {
+    matches!(subresource, "log" | "exec" | "attach" | "portforward" | "proxy")
+}
+
+/// Answers a request for a proxied subresource.
+///
+/// # Errors
+/// Before anything was forwarded: 400, 404 or 422; 500 or 503 when the other side cannot be reached.
+pub async fn handle(server: &Arc<ApiServer>, request: Request, resource: &Resource) -> Result<Response> {
+    let target = match (&*resource.plural, request.info.subresource.as_str()) {
+        ("pods", "log") => match options::log(server, &request)? {
+            Some(target) => target,
+            // Nothing runs anywhere yet.
+            None => {
+                let mut response = Response::new(Body::empty());
+                *response.status_mut() = http::StatusCode::NO_CONTENT;
+                return Ok(response);
+            }
+        },
+        ("pods", "exec" | "attach") => options::exec(server, &request)?,
+        ("pods", "portforward") => options::port_forward(server, &request)?,
+        ("pods", "proxy") => target::pod(server, &request)?,
+        ("nodes", "proxy") => target::node(server, &request)?,
+        _ => target::service(server, &request)?,
+    };
+    forward(server, request, target).await
+}
+
+/// Where a request goes.
+struct Target {
+    /// Name or address.
+    host: String,
+    port: u16,
+    scheme: Scheme,
+    /// Path and query.
+    path: String,
+    /// For messages: `dial backend`.
+    to_kubelet: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    Http,
+    Https,
+}
+
+/// Headers of one hop, and those that carry the caller's credentials.
+const DROPPED: [&str; 8] = [
+    "authorization",
+    "proxy-authorization",
+    "proxy-connection",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "audit-id",
+];
+
+fn forwarded_headers(from: &HeaderMap, upgrading: bool) -> HeaderMap {
+    let mut out = HeaderMap::with_capacity(from.len());
+    for (name, value) in from {
+        let hop = DROPPED.contains(&name.as_str())
+            || name.as_str().starts_with("impersonate-")
+            || name == HOST
+            || !upgrading && (name == CONNECTION || name == UPGRADE);
+        if !hop {
+            out.append(name.clone(), value.clone());
+        }
+    }
+    out
+}
+
+async fn forward(server: &Arc<ApiServer>, mut request: Request, target: Target) -> Result<Response> {
+    let upgrading = request.headers.contains_key(UPGRADE);
+    let mut sender = server.kubelets.connect(&target).await?;
+    let mut outgoing = http::Request::new(request.take_body());
+    *outgoing.method_mut() = request.method.clone();
+    *outgoing.uri_mut() = target.path.parse().map_err(|e| ApiError::bad_request(format!("invalid path: {e}")))?;
+    *outgoing.headers_mut() = forwarded_headers(&request.headers, upgrading);
+    let host = if target.host.contains(':') {
+        format!("[{}]:{}", target.host, target.port)
+    } else {
+        format!("{}:{}", target.host, target.port)
+    };
+    let host = HeaderValue::from_str(&host).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    outgoing.headers_mut().insert(HOST, host);
+    let mut incoming = sender.send_request(outgoing).await.map_err(|e| connect::unreachable(&target, &e))?;
+    if incoming.status() == http::StatusCode::SWITCHING_PROTOCOLS {
+        let theirs = hyper::upgrade::on(&mut incoming);
+        let (head, _) = incoming.into_parts();
+        let Some(ours) = request.upgrade.take() else {
+            return Err(ApiError::bad_request("the connection cannot be upgraded"));
+        };
+        tokio::spawn(pipe(ours, theirs));
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = head.status;
+        *response.headers_mut() = head.headers;
+        return Ok(response);
+    }
+    let (head, body) = incoming.into_parts();
+    // The sender keeps the connection alive as long as the body is read.
+    let stream = futures_util::stream::unfold((body, sender), |(mut body, sender)| async move {
+        loop {
+            let frame = body.frame().await?.ok()?;
+            if let Ok(data) = frame.into_data() {
+                return Some((data, (body, sender)));
+            }
+        }
+    });
+    let mut response = Response::new(Body::stream(stream));
+    *response.status_mut() = head.status;
+    for (name, value) in &head.headers {
+        if name != CONNECTION && name != http::header::TRANSFER_ENCODING && name.as_str() != "keep-alive" {
+            response.headers_mut().append(name.clone(), value.clone());
+        }
+    }
+    Ok(response)
+}
+
+/// Copies both ways until both sides have closed; a side that only stops sending leaves the other direction open.
+async fn pipe(ours: hyper::upgrade::OnUpgrade, theirs: hyper::upgrade::OnUpgrade) {
+    let (ours, theirs) = match tokio::try_join!(ours, theirs) {
+        Ok(both) => both,
+        Err(error) => {
+            tracing::debug!(%error, "an upgraded connection did not come about");
+            return;
+        }
+    };
+    let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
+    if let Err(error) = tokio::io::copy_bidirectional(&mut ours, &mut theirs).await {
+        tracing::debug!(%error, "an upgraded connection broke");
+    }
+}

@@ -1,0 +1,136 @@
+//! Where nodes, pods and services are.
+
+use serde_json::Value;
+
+use super::{Scheme, Target};
+use crate::server::{ApiServer, Request};
+use crate::status::{ApiError, Result, quote};
+
+/// A kubelet's port when its node does not say.
+const KUBELET_PORT: u16 = 10250;
+
+/// The kubelet of a node.
+pub(super) fn kubelet(server: &ApiServer, request: &Request, node: &str, path: String) -> Result<Target> {
+    // Upstream names the requested resource, not nodes, in this complaint.
+    let missing = || ApiError::not_found("", &request.info.resource, node);
+    let found = server.store.get(&"nodes".into(), "", node).ok_or_else(missing)?;
+    let value = found.value();
+    let addresses = value["status"]["addresses"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let of_type = |wanted: &String| addresses.iter().find(|a| a["type"] == **wanted)?["address"].as_str();
+    let host = server.kubelets.address_types.iter().find_map(of_type).ok_or_else(|| {
+        ApiError::new(
+            500,
+            "",
+            format!("no preferred addresses found; known addresses: {}", Value::from(addresses.to_vec())),
+        )
+    })?;
+    let port = value["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
+    let port = port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(KUBELET_PORT);
+    Ok(Target { host: host.into(), port, scheme: Scheme::Https, path, to_kubelet: true })
+}
+
+/// `[scheme:]name[:port]`.
+fn split(text: &str) -> Result<(Scheme, &str, &str)> {
+    let wrong = || ApiError::bad_request(format!("invalid name {}", quote(text)));
+    let parts: Vec<&str> = text.split(':').collect();
+    let scheme = |s: &str| match s {
+        "" | "http" => Ok(Scheme::Http),
+        "https" => Ok(Scheme::Https),
+        _ => Err(wrong()),
+    };
+    match parts.as_slice() {
+        [name] => Ok((Scheme::Http, name, "")),
+        // A known scheme in front wins over a port behind.
+        [first @ ("http" | "https"), name] => Ok((scheme(first)?, name, "")),
+        [name, port] => Ok((Scheme::Http, name, port)),
+        [first, name, port] => Ok((scheme(first)?, name, port)),
+        _ => Err(wrong()),
+    }
+}
+
+/// What follows `/proxy` in the request's path, with its query, as sent.
+fn rest(request: &Request) -> String {
+    let path = request.uri.path();
+    // The first `/proxy` after the name: names cannot contain slashes.
+    let after = path.find(&format!("/{}/", request.info.resource)).and_then(|at| {
+        let tail = &path[at + request.info.resource.len() + 2..];
+        let end = tail.find("/proxy")?;
+        Some(&tail[end + "/proxy".len()..])
+    });
+    let mut out = after.filter(|a| !a.is_empty()).unwrap_or("/").to_owned();
+    if let Some(query) = request.uri.query() {
+        out.push('?');
+        out.push_str(query);
+    }
+    out
+}
+
+pub(super) fn node(server: &ApiServer, request: &Request) -> Result<Target> {
+    let (scheme, name, port) = split(&request.info.name)?;
+    let mut target = kubelet(server, request, name, rest(request))?;
+    if !port.is_empty() {
+        target.port = port.parse().map_err(|_| ApiError::bad_request(format!("invalid port {}", quote(port))))?;
+        // Some other server on the node: it does not get our certificate.
+        target.to_kubelet = target.port == KUBELET_PORT;
+        target.scheme = if target.to_kubelet { Scheme::Https } else { scheme };
+    }
+    Ok(target)
+}
+
+pub(super) fn pod(server: &ApiServer, request: &Request) -> Result<Target> {
+    let (scheme, name, port) = split(&request.info.name)?;
+    let found = server.store.get(&"pods".into(), &request.info.namespace, name);
+    let value = found.ok_or_else(|| ApiError::not_found("", "pods", name))?.value();
+    let ports = value["spec"]["containers"].as_array().into_iter().flatten();
+    let ports: Vec<&Value> = ports.flat_map(|c| c["ports"].as_array().into_iter().flatten()).collect();
+    let number = |v: &Value| v["containerPort"].as_u64().and_then(|p| u16::try_from(p).ok());
+    let port = match port {
+        "" => ports.first().and_then(|p| number(p)).unwrap_or(if scheme == Scheme::Https { 443 } else { 80 }),
+        text => match text.parse() {
+            Ok(port) => port,
+            Err(_) => ports
+                .iter()
+                .find(|p| p["name"] == text)
+                .and_then(|p| number(p))
+                .ok_or_else(|| ApiError::bad_request(format!("pod {} has no port {}", quote(name), quote(text))))?,
+        },
+    };
+    let host = value["status"]["podIP"].as_str().unwrap_or_default();
+    if host.is_empty() {
+        return Err(ApiError::bad_request(format!("pod {} has no IP address yet", quote(name))));
+    }
+    Ok(Target { host: host.into(), port, scheme, path: rest(request), to_kubelet: false })
+}
+
+/// A ready endpoint of a service.
+pub(super) fn service(server: &ApiServer, request: &Request) -> Result<Target> {
+    let (scheme, name, port) = split(&request.info.name)?;
+    let namespace = &request.info.namespace;
+    let unavailable = |why: String| ApiError::service_unavailable(why);
+    let found = server.store.get(&"services".into(), namespace, name);
+    let service = found.ok_or_else(|| ApiError::not_found("", "services", name))?.value();
+    let ports: Vec<&Value> = service["spec"]["ports"].as_array().into_iter().flatten().collect();
+    let chosen = match port {
+        "" => ports.first().copied().filter(|_| ports.len() == 1),
+        text => ports.iter().copied().find(|p| p["name"] == text || p["port"].to_string() == text),
+    };
+    let port_name = chosen.and_then(|p| p["name"].as_str()).unwrap_or_default();
+    if chosen.is_none() && !port.is_empty() {
+        return Err(unavailable(format!("no service port {} found for service {}", quote(port), quote(name))));
+    }
+    for slice in server.store.snapshot(&"endpointslices.discovery.k8s.io".into()).range(Some(namespace), None) {
+        if slice.label("kubernetes.io/service-name") != Some(name) {
+            continue;
+        }
+        let value = slice.value();
+        let target = value["ports"].as_array().into_iter().flatten();
+        let target =
+            target.filter(|p| p["name"].as_str().unwrap_or_default() == port_name).find_map(|p| p["port"].as_u64());
+        let ready = value["endpoints"].as_array().into_iter().flatten().find(|e| e["conditions"]["ready"] != false);
+        let address = ready.and_then(|e| e["addresses"][0].as_str());
+        if let (Some(port), Some(address)) = (target.and_then(|p| u16::try_from(p).ok()), address) {
+            return Ok(Target { host: address.into(), port, scheme, path: rest(request), to_kubelet: false });
+        }
+    }
+    Err(unavailable(format!("no endpoints available for service {}", quote(name))))
+}
