@@ -108,6 +108,18 @@ impl ApiServer {
         self.dir.join("admin.conf")
     }
 
+    /// A PEM file that the admin's kubeconfig embeds under a key.
+    ///
+    /// # Errors
+    /// When the kubeconfig has no such key.
+    pub fn embedded(&self, key: &str) -> Result<Vec<u8>> {
+        use base64::Engine as _;
+        let text = std::fs::read_to_string(self.kubeconfig())?;
+        let line = text.lines().find_map(|l| l.trim().strip_prefix(key)?.strip_prefix(':'));
+        let packed = line.with_context(|| format!("{key} in the kubeconfig"))?.trim();
+        Ok(base64::engine::general_purpose::STANDARD.decode(packed)?)
+    }
+
     fn log_path(&self) -> PathBuf {
         self.dir.join("server.log")
     }

@@ -26,11 +26,10 @@ pub enum Connection {
 pub async fn tls(server: &ApiServer, protocol: &[u8]) -> Result<TlsStream<TcpStream>> {
     use rustls_pki_types::pem::PemObject;
     use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-    let pki = server.dir.join("pki");
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(pki.join("ca.crt"))?)?;
-    let certificate = CertificateDer::from_pem_file(pki.join("admin.crt"))?;
-    let key = PrivateKeyDer::from_pem_file(pki.join("admin.key"))?;
+    roots.add(CertificateDer::from_pem_slice(&server.embedded("certificate-authority-data")?)?)?;
+    let certificate = CertificateDer::from_pem_slice(&server.embedded("client-certificate-data")?)?;
+    let key = PrivateKeyDer::from_pem_slice(&server.embedded("client-key-data")?)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?

@@ -16,7 +16,12 @@ fn default(map: &mut Map<String, Value>, key: &str, value: impl Into<Value>) {
 /// Fills in the defaults of a kind.
 pub fn apply(resource: &Resource, value: &mut Value) {
     match (&*resource.group, &*resource.plural) {
-        ("", "pods") => pod_spec(&mut value["spec"]),
+        ("", "pods") => {
+            pod_spec(&mut value["spec"]);
+            if let Some(spec) = value["spec"].as_object_mut() {
+                default(spec, "enableServiceLinks", true);
+            }
+        }
         ("", "services") => service(&mut value["spec"]),
         ("", "secrets") => {
             if let Some(map) = value.as_object_mut() {
@@ -63,21 +68,65 @@ pub fn apply(resource: &Resource, value: &mut Value) {
             }
             pod_spec(&mut value["spec"]["template"]["spec"]);
         }
-        ("batch", "jobs") => {
+        ("batch", "jobs") => job_spec(&mut value["spec"]),
+        ("batch", "cronjobs") => {
             if let Some(spec) = value["spec"].as_object_mut() {
-                if spec.get("completions").is_none() && spec.get("parallelism").is_none() {
-                    spec.insert("completions".into(), 1.into());
-                }
-                default(spec, "parallelism", 1);
-                default(spec, "backoffLimit", 6);
-                default(spec, "completionMode", "NonIndexed");
+                default(spec, "concurrencyPolicy", "Allow");
                 default(spec, "suspend", false);
-                default(spec, "podReplacementPolicy", "TerminatingOrFailed");
+                default(spec, "successfulJobsHistoryLimit", 3);
+                default(spec, "failedJobsHistoryLimit", 1);
             }
-            pod_spec(&mut value["spec"]["template"]["spec"]);
+            // A job's own defaults wait until the job is made; its pods have theirs already.
+            pod_spec(&mut value["spec"]["jobTemplate"]["spec"]["template"]["spec"]);
         }
+        ("", "podtemplates") => pod_spec(&mut value["template"]["spec"]),
+        ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => role_binding(value),
+        ("networking.k8s.io", "networkpolicies") => network_policy(&mut value["spec"]),
         _ => {}
     }
+}
+
+fn job_spec(value: &mut Value) {
+    if let Some(spec) = value.as_object_mut() {
+        if spec.get("completions").is_none() && spec.get("parallelism").is_none() {
+            spec.insert("completions".into(), 1.into());
+        }
+        default(spec, "parallelism", 1);
+        default(spec, "backoffLimit", 6);
+        default(spec, "completionMode", "NonIndexed");
+        default(spec, "suspend", false);
+        default(spec, "manualSelector", false);
+        let replace = if spec.get("podFailurePolicy").is_some() { "Failed" } else { "TerminatingOrFailed" };
+        default(spec, "podReplacementPolicy", replace);
+    }
+    pod_spec(&mut value["template"]["spec"]);
+}
+
+fn role_binding(value: &mut Value) {
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    if let Some(reference) = value["roleRef"].as_object_mut() {
+        default(reference, "apiGroup", GROUP);
+    }
+    for subject in value["subjects"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        if matches!(subject.get("kind").and_then(Value::as_str), Some("User" | "Group")) {
+            default(subject, "apiGroup", GROUP);
+        }
+    }
+}
+
+fn network_policy(value: &mut Value) {
+    let Some(spec) = value.as_object_mut() else { return };
+    for rules in ["ingress", "egress"] {
+        for rule in spec.get_mut(rules).and_then(Value::as_array_mut).into_iter().flatten() {
+            for port in rule.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+                if let Some(port) = port.as_object_mut() {
+                    default(port, "protocol", "TCP");
+                }
+            }
+        }
+    }
+    let egress = spec.get("egress").and_then(Value::as_array).is_some_and(|e| !e.is_empty());
+    default(spec, "policyTypes", if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) });
 }
 
 fn strategy(spec: &mut Map<String, Value>) {

@@ -1,9 +1,11 @@
 //! A compact Kubernetes API server: one generic path from bytes to store and back for every resource, with the
 //! controllers and the scheduler that a small cluster needs.
 
+mod admission;
 pub mod auth;
 pub mod bootstrap;
 pub mod config;
+mod controllers;
 mod defaults;
 mod discovery;
 mod health;
@@ -20,6 +22,7 @@ pub mod resource;
 mod routing;
 pub mod serve;
 pub mod server;
+mod service_ip;
 pub mod status;
 pub mod store;
 pub mod write;

@@ -20,7 +20,7 @@ use crate::kubeconfig;
 use crate::pki::{self, Leaf, Pki};
 use crate::proxy::KubeletClient;
 use crate::resource::Resources;
-use crate::server::{ApiServer, ServerConfig};
+use crate::server::{ApiServer, ServerConfig, ServiceAllocator};
 use crate::store::{OpenError, Store};
 
 /// Why the server does not start, or stopped.
@@ -67,12 +67,14 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         authorizer: Authorizer::new(config.authorization.clone(), store.clone()),
         kubelets: kubelets(&config, &pki)?,
         resources: Resources::built_in(),
+        services: ServiceAllocator::new(config.service_cidrs.clone(), config.node_ports),
         config: ServerConfig {
             advertised: std::net::SocketAddr::new(config.advertised(), config.args.secure_port).to_string(),
         },
         store,
     });
     crate::bootstrap::ensure(&server, &config).await.map_err(ServeError::Bootstrap)?;
+    crate::controllers::start(&server, &config.controllers, pki.authority()?.pem());
     let address = config.address();
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     tracing::info!(%address, kubeconfig = %config.args.data_dir.join("admin.conf").display(), "serving");

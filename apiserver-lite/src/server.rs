@@ -11,6 +11,7 @@ use crate::auth::{Attributes, Authenticator, Authorizer};
 use crate::http::{Accepted, Peer, Response, for_error, negotiate, pretty, respond};
 use crate::request::{Query, RequestInfo, User};
 use crate::resource::Resources;
+pub use crate::service_ip::ServiceAllocator;
 use crate::status::{ApiError, Result};
 use crate::store::Store;
 use crate::{discovery, health, read, routing, write};
@@ -21,6 +22,7 @@ const MAX_BODY: usize = 3 << 20;
 pub struct ApiServer {
     pub store: Store,
     pub resources: Resources,
+    pub services: ServiceAllocator,
     pub authenticator: Authenticator,
     pub authorizer: Authorizer,
     pub kubelets: crate::proxy::KubeletClient,

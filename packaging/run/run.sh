@@ -158,10 +158,16 @@ $reduced
 CONFIG
 start node-agent "$bin/node-agent" run --config "$run/agent.yaml" --kubeconfig "$run/agent.conf" --root-dir "$run/kubelet" \
     --hostname-override "$node" --node-ip 127.0.0.1
+embedded() { sed -n "s/^ *$1: //p" "$KUBECONFIG" | head -n 1 | base64 -d >"$run/$2"; }
+(
+    umask 077
+    embedded client-certificate-data admin.crt
+    embedded client-key-data admin.key
+)
 api() { # api METHOD PATH [CURL OPTION...]
     local method=$1 path=$2
     shift 2
-    curl -fsS --max-time 10 --cacert "$run/apiserver/pki/ca.crt" --cert "$run/apiserver/pki/admin.crt" --key "$run/apiserver/pki/admin.key" \
+    curl -fsS --max-time 10 --cacert "$run/apiserver/pki/ca.crt" --cert "$run/admin.crt" --key "$run/admin.key" \
         -X "$method" "$@" "https://127.0.0.1:$port$path"
 }
 node_ready() { api GET "/api/v1/nodes/$node" | grep -q '"status":"True"[^}]*"reason":"KubeletReady"\|"reason":"KubeletReady"[^}]*"status":"True"\|"type":"Ready","status":"True"'; }

@@ -39,7 +39,9 @@ pub async fn get(server: &ApiServer, request: &Request, resource: &Resource) -> 
         reach(&server.store, version).await?;
     }
     let Some(object) = server.store.get(&resource.storage, namespace, &info.name) else {
-        return Err(ApiError::not_found(&resource.group, &resource.plural, &info.name));
+        // The one kind that is computed upstream names itself in the singular.
+        let plural = if &*resource.plural == "componentstatuses" { &resource.singular } else { &resource.plural };
+        return Err(ApiError::not_found(&resource.group, plural, &info.name));
     };
     object_response(200, accepted, resource, &object, request)
 }

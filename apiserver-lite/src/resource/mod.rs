@@ -66,8 +66,9 @@ pub struct Resource {
     pub schema: Schema,
     /// Where objects are stored; versions of one resource, and `events` of both its groups, share it.
     pub storage: ResourceId,
-    /// `group/version` of the objects at rest in `storage`.
+    /// `group/version` of the objects at rest in `storage`, and their schema.
     pub storage_version: Box<str>,
+    pub stored: Schema,
     /// Made from a CustomResourceDefinition: objects are unstructured, JSON keys sorted.
     pub custom: bool,
 }

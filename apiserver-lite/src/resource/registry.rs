@@ -7,12 +7,15 @@ use arc_swap::ArcSwap;
 
 use super::{Resource, table};
 
+/// Group, version and plural.
+type Path = (Box<str>, Box<str>, Box<str>);
+
 /// One state of the registry.
 #[derive(Debug, Default)]
 pub struct Set {
     /// In discovery order.
     all: Vec<Arc<Resource>>,
-    by_path: HashMap<(Box<str>, Box<str>, Box<str>), Arc<Resource>>,
+    by_path: HashMap<Path, Arc<Resource>>,
 }
 
 /// The registry: readers take the current [`Set`] and keep it for a request.

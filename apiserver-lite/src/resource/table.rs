@@ -33,7 +33,10 @@ fn parse(line: &str) -> Resource {
         ("", _) => (plural.to_owned(), version.to_owned()),
         _ => (format!("{plural}.{group}"), format!("{group}/{version}")),
     };
+    let (stored_group, stored_version) = storage_version.rsplit_once('/').unwrap_or(("", &storage_version));
+    let stored = TypeSet::built_in().kind(stored_group, stored_version, kind).unwrap_or(id);
     Resource {
+        stored: Schema { set: SchemaSet::BuiltIn, id: stored },
         group: group.into(),
         version: version.into(),
         plural: plural.into(),

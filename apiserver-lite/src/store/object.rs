@@ -103,8 +103,8 @@ impl StoredObject {
             .get_or_init(|| {
                 let value = self.value();
                 let out = protobuf::encode_enveloped(
-                    resource.schema.set(),
-                    resource.schema.id,
+                    resource.stored.set(),
+                    resource.stored.id,
                     &value,
                     &resource.storage_version,
                     &resource.kind,
@@ -161,7 +161,7 @@ impl StoredObject {
 /// `resourceVersion` out of the tree.
 pub fn encode(resource: &Resource, value: &mut Value, fields: Vec<(&str, String)>) -> Encoded {
     let keys = keys_of(value, fields);
-    let schema = (!resource.custom).then(|| (resource.schema.set(), resource.schema.id));
+    let schema = (!resource.custom).then(|| (resource.stored.set(), resource.stored.id));
     Encoded { json: write_with_version_slot(schema, value), keys }
 }
 

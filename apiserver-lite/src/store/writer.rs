@@ -135,7 +135,6 @@ impl Writer {
         self.maybe_snapshot();
     }
 
-    #[expect(clippy::type_complexity, reason = "an answer and what it says")]
     fn publish(
         &mut self,
         accepted: Vec<Accepted>,

@@ -38,6 +38,7 @@ pub async fn create(
     let generated = text(&value, "name").is_empty() && !stem.is_empty();
     crate::defaults::apply(resource, &mut value);
     meta::begin(&mut value, namespace);
+    let mut allocation = None;
     for attempt in 1..=ATTEMPTS {
         if generated {
             let end = stem.char_indices().nth(MAX_STEM).map_or(stem.len(), |(at, _)| at);
@@ -47,18 +48,31 @@ pub async fn create(
         if attempt == 1 {
             strategy::prepare_create(resource, &mut value);
             check_namespace_exists(server, resource, namespace, &value)?;
+            crate::admission::on_create(server, resource, namespace, &mut value)?;
             validate(resource, &value)?;
+            if is_service(resource) {
+                allocation = Some(server.services.allocate(&server.store, &mut value)?);
+            }
         }
         let name = text(&value, "name").to_owned();
         let write = put(resource, Key::new(namespace, &name), Expect::Absent, value.clone());
-        match commit(server, write, options.dry_run).await {
+        let committed = commit(server, write, options.dry_run).await;
+        let goes_on = generated && attempt < ATTEMPTS && matches!(committed, Err(CommitError::Exists(_)));
+        if let Some(allocation) = allocation.as_ref().filter(|_| !goes_on && (committed.is_err() || options.dry_run)) {
+            server.services.release(allocation);
+        }
+        match committed {
             Ok(object) => return Ok(object),
-            Err(CommitError::Exists(_)) if generated && attempt < ATTEMPTS => {}
+            Err(CommitError::Exists(_)) if goes_on => {}
             Err(CommitError::Exists(_)) if generated => return Err(clash(resource, &name)),
             Err(error) => return Err(commit_error(resource, &name, error)),
         }
     }
     Err(clash(resource, &stem))
+}
+
+pub(super) fn is_service(resource: &Resource) -> bool {
+    resource.group.is_empty() && &*resource.plural == "services"
 }
 
 fn clash(resource: &Resource, name: &str) -> ApiError {

@@ -194,7 +194,12 @@ pub async fn delete(
             write = Write { change: Change::Delete(encoded), ..write };
         }
         match commit(server, write, options.dry_run).await {
-            Ok(object) if gone => return Ok(Deleted::Gone(object)),
+            Ok(object) if gone => {
+                if super::create::is_service(resource) && !options.dry_run {
+                    server.services.release_service(&object.value());
+                }
+                return Ok(Deleted::Gone(object));
+            }
             Ok(object) => return Ok(Deleted::Waiting(object)),
             Err(CommitError::Conflict(_)) if attempt < ATTEMPTS => {}
             Err(error) => return Err(commit_error(resource, name, error)),

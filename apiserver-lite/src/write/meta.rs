@@ -56,6 +56,12 @@ pub fn validate(resource: &Resource, value: &Value, causes: &mut Vec<Cause>) {
         field: field.into(),
     };
     let name = text(value, "name");
+    let stem = text(value, "generateName");
+    if !stem.is_empty() {
+        // A stem may end where a name may not, because something follows it.
+        let probe = stem.strip_suffix('-').map_or_else(|| stem.to_owned(), |s| format!("{s}a"));
+        causes.extend(name_complaints(resource, &probe).iter().map(|why| invalid("metadata.generateName", stem, why)));
+    }
     if name.is_empty() {
         causes.push(Cause {
             reason: "FieldValueRequired".into(),
@@ -98,6 +104,29 @@ fn name_complaints(resource: &Resource, name: &str) -> Vec<String> {
         ("", "services") => crate::names::dns_1035_label(name),
         _ => crate::names::dns_subdomain(name),
     }
+}
+
+/// Metadata that no client may change: where it says something else than what is stored, that is an error.
+///
+/// # Errors
+/// 422.
+pub fn validate_update(resource: &Resource, new: &Value, old: &Value) -> Result<()> {
+    let mut causes = Vec::new();
+    for key in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        let (said, have) = (&new["metadata"][key], &old["metadata"][key]);
+        if said.is_null() || said == have {
+            continue;
+        }
+        causes.push(Cause {
+            reason: "FieldValueInvalid".into(),
+            message: format!("Invalid value: {said}: field is immutable"),
+            field: format!("metadata.{key}"),
+        });
+    }
+    if causes.is_empty() {
+        return Ok(());
+    }
+    Err(super::options::invalid(&resource.group, &resource.kind, text(old, "name"), causes))
 }
 
 /// What an update keeps of the stored metadata, whatever the client sent.

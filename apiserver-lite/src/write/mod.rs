@@ -24,7 +24,7 @@ use crate::store::{Change, CommitError, Expect, Key, ObjectRef, Write};
 
 pub use create::create;
 pub use delete::{DeleteOptions, delete};
-pub use options::WriteOptions;
+pub use options::{WriteOptions, invalid};
 pub use update::{Target, update};
 
 /// Routes a request that is no plain read.

@@ -89,7 +89,25 @@ pub fn prepare_create(resource: &Resource, value: &mut Value) {
         }
         ("", "persistentvolumes" | "persistentvolumeclaims") => value["status"] = json!({"phase": "Pending"}),
         ("", "secrets") => string_data(value),
+        ("batch", "jobs") => job_labels(value),
         _ => {}
+    }
+}
+
+/// A job finds its pods by its own uid, unless it brings a selector.
+fn job_labels(value: &mut Value) {
+    if value["spec"]["manualSelector"] == true {
+        return;
+    }
+    let (uid, name) = (value["metadata"]["uid"].clone(), value["metadata"]["name"].clone());
+    let labels = &mut value["spec"]["template"]["metadata"]["labels"];
+    for (key, text) in [("controller-uid", &uid), ("job-name", &name)] {
+        labels[key] = text.clone();
+        labels[format!("batch.kubernetes.io/{key}")] = text.clone();
+    }
+    value["spec"]["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"] = uid;
+    if value["metadata"]["labels"].as_object().is_none_or(Map::is_empty) {
+        value["metadata"]["labels"] = value["spec"]["template"]["metadata"]["labels"].clone();
     }
 }
 
@@ -125,10 +143,22 @@ pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, o
     }
     match (&*resource.group, &*resource.plural, subresource) {
         ("", "namespaces", "") => keep_path(new, old, "finalizers"),
+        // A client that leaves out what was allocated means to keep it.
+        ("", "services", "") if new["spec"]["type"] == old["spec"]["type"] => {
+            for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+                if new["spec"][key].is_null() || new["spec"][key] == "" {
+                    keep_path(new, old, key);
+                }
+            }
+        }
         ("", "secrets", _) => string_data(new),
         _ => {}
     }
-    if has_generation(resource) && desired(new) != desired(old) {
+    // A deployment's annotations are handed down to its replica sets, so they count as desired state.
+    let annotated = &*resource.plural == "deployments"
+        && new["metadata"]["annotations"] != old["metadata"]["annotations"]
+        && subresource.is_empty();
+    if has_generation(resource) && (annotated || desired(new) != desired(old)) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
         new["metadata"]["generation"] = (generation + 1).into();
     }

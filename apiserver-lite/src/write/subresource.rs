@@ -45,6 +45,9 @@ pub(super) async fn handle(
         "binding" => binding(server, &mut request, &resource, accepted).await,
         name if crate::proxy::is_proxied(name) => crate::proxy::handle(server, request, &resource).await,
         "eviction" => eviction(server, &mut request, &resource, accepted).await,
+        _ if server.store.get(&resource.storage, &request.info.namespace, &request.info.name).is_none() => {
+            Err(ApiError::not_found(&resource.group, &resource.plural, &request.info.name))
+        }
         _ => Err(ApiError::new(501, "NotImplemented", format!("{} is not available yet", request.info.subresource))),
     }
 }

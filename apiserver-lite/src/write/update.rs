@@ -100,7 +100,15 @@ fn parse_expected(version: &str) -> Result<Option<u64>> {
 fn check_preconditions(target: Target<'_>, old: &ObjectRef, version: Option<u64>, uid: &str) -> Result<()> {
     let Target { resource, name, .. } = target;
     if !uid.is_empty() && *old.keys.uid != *uid {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", old.keys.uid);
+        // Upstream shows its storage key here, and people search for this text.
+        let group = if resource.group.is_empty() { String::new() } else { format!("{}/", resource.group) };
+        let place = if target.namespace.is_empty() { name.to_owned() } else { format!("{}/{name}", target.namespace) };
+        let key = format!("/registry/{group}{}/{place}", resource.plural);
+        let why = format!(
+            "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: \
+             UID in precondition: {uid}, UID in object meta: {}",
+            old.keys.uid
+        );
         return Err(ApiError::conflict(&resource.group, &resource.plural, name, why));
     }
     match version {
@@ -128,6 +136,7 @@ pub async fn update(
         };
         let mut new = change(&old)?;
         let old_value = old.value();
+        meta::validate_update(resource, &new, &old_value)?;
         meta::keep_server_fields(&mut new, &old_value);
         strategy::prepare_update(resource, subresource, &mut new, &old_value);
         create::validate(resource, &new)?;
@@ -234,7 +243,7 @@ pub async fn patch(
     };
     let mut warnings = Vec::new();
     let object = update(server, target, options, |old| {
-        let mut value = old.value();
+        let mut value = crate::read::convert(resource, old.value());
         match &patch {
             Patch::Json(operations) => patch::apply_json_patch(&mut value, operations)?,
             Patch::Merge(patch) => patch::apply_merge(&mut value, patch.clone()),
@@ -264,8 +273,8 @@ pub async fn patch(
         }
         let version = text(&value, "resourceVersion").to_owned();
         let expected = parse_expected(&version)?;
-        let uid = text(&value, "uid").to_owned();
-        check_preconditions(target, old, expected, &uid)?;
+        check_preconditions(target, old, expected, "")?;
+        create::to_stored_version(resource, &mut value);
         crate::defaults::apply(resource, &mut value);
         Ok(value)
     })
