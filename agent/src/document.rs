@@ -12,5 +12,5 @@ pub struct DocumentError(String);
 /// # Errors
 /// With the parser's words on what is wrong and where.
 pub fn parse(text: &[u8]) -> Result<Value, DocumentError> {
-    proto::json::parse(text).map(|p| p.value).map_err(|e| DocumentError(e.to_string()))
+    proto::yaml::parse(text).map_err(|e| DocumentError(e.to_string()))
 }

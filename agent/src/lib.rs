@@ -3,13 +3,16 @@
 
 pub mod api;
 pub mod backoff;
+pub mod cli;
 mod clock;
+pub mod config;
 pub mod cri;
 pub mod dns_hosts;
 mod document;
 pub mod env;
 pub mod events;
 pub mod images;
+pub mod node;
 pub mod objects;
 pub mod pleg;
 pub mod pod;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{Method, Request, Response, header};
 use http_body_util::BodyExt;
 use proto::apimachinery::pkg::apis::meta::v1::DeleteOptions;
@@ -285,17 +285,24 @@ impl Client {
 
 /// Read by hand: `Limited` needs a conversion of the error type that keeps callers' futures from being `Send`.
 async fn read(mut body: Body) -> Result<Bytes, ApiError> {
-    let mut whole = bytes::BytesMut::new();
+    let mut first: Option<Bytes> = None;
+    let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|e| ApiError::Broken(chain(&*e)))?;
-        if let Some(data) = frame.data_ref() {
-            if whole.len() + data.len() > MAX_ANSWER {
-                return Err(ApiError::Malformed(format!("the answer is longer than {MAX_ANSWER} bytes")));
+        let Ok(data) = frame.map_err(|e| ApiError::Broken(chain(&*e)))?.into_data() else { continue };
+        // Small answers come in one piece, which then needs no copy.
+        match first.take() {
+            None if rest.is_empty() => first = Some(data),
+            None => rest.extend_from_slice(&data),
+            Some(before) => {
+                rest.extend_from_slice(&before);
+                rest.extend_from_slice(&data);
             }
-            whole.extend_from_slice(data);
+        }
+        if rest.len() > MAX_ANSWER {
+            return Err(ApiError::Malformed("an answer too large to take".into()));
         }
     }
-    Ok(whole.freeze())
+    Ok(first.unwrap_or_else(|| rest.freeze()))
 }
 
 /// Turns an answer other than 2xx into the error it stands for.

@@ -1,7 +1,11 @@
 //! Objects of the API that pods refer to: config maps, secrets, services and service account tokens.
 //!
-//! [`Objects`] and [`Tokens`] are what volumes, environment and image pulls ask; the API server
-//! answers. Nothing is kept that no pod refers to.
+//! [`Objects`] and [`Tokens`] are what volumes, environment and image pulls ask; [`ApiObjects`] and [`ApiTokens`] answer
+//! from the API server. Nothing is kept that no pod refers to.
+
+mod cache;
+mod references;
+mod tokens;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,6 +16,9 @@ use proto::api::core::v1::{ConfigMap, Pod, Secret, Service};
 
 use crate::api::ApiError;
 
+pub use cache::{ApiObjects, Strategy};
+pub use tokens::ApiTokens;
+
 /// A future behind a trait object.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -21,9 +28,9 @@ pub enum ObjectError {
     /// There is no such object; it may come later.
     #[error("{kind} \"{name}\" not found")]
     NotFound { kind: &'static str, name: String },
-    /// No pod that refers to the object is registered.
-    #[error("object \"{namespace}\"/\"{name}\" not registered")]
-    NotRegistered { namespace: String, name: String },
+    /// The list of services has not come yet.
+    #[error("services have not yet been read at least once, cannot construct envvars")]
+    NotSynced,
     /// The API server could not be asked, or refused.
     #[error("{0}")]
     Api(Arc<ApiError>),

@@ -1,0 +1,27 @@
+//! Configuration: file, drop-ins, flags and defaults become one checked document and the typed [`Configuration`].
+//!
+//! Order, as the kubelet has it: the file (relative paths resolved against its folder), `*.conf` drop-ins in lexical
+//! order as JSON merge patches, flags on top, defaults where nothing was said, validation. Everything happens before a
+//! port opens. [`Loaded::document`] is what `/configz` shows.
+
+mod defaults;
+mod features;
+mod load;
+mod types;
+mod validation;
+
+pub use features::{FeatureGates, GATES, Stage};
+pub use load::{ConfigError, Loaded, Sources, load};
+pub use types::{
+    Authentication, Authorization, Configuration, CrashLoopBackOff, GoDuration, Logging, MemorySwap,
+    ShutdownGracePeriod, Taint, UserNamespaces,
+};
+
+/// A setting from a flag: dotted path into the configuration, and how it changes what is there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Override {
+    pub path: &'static str,
+    pub value: serde_json::Value,
+    /// Keys are added to the map (`featureGates`) instead of replacing it.
+    pub merge: bool,
+}

@@ -1,0 +1,149 @@
+//! Which addresses the node has: given, or found as the kubelet finds them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// An address of an interface that is up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    pub interface: String,
+    pub address: IpAddr,
+}
+
+/// What address selection looks at.
+#[derive(Debug, Clone, Default)]
+pub struct Network {
+    pub interfaces: Vec<InterfaceAddress>,
+    /// Interfaces with a default route, best first.
+    pub default_routes: Vec<String>,
+    /// What the node's name resolves to.
+    pub resolved: Vec<IpAddr>,
+}
+
+impl Network {
+    /// Looks at the host; resolving the name may wait for DNS, but not longer than two seconds.
+    pub async fn look(name: &str) -> Self {
+        let lookup = tokio::net::lookup_host((name.to_owned(), 0));
+        let resolved = match tokio::time::timeout(std::time::Duration::from_secs(2), lookup).await {
+            Ok(Ok(found)) => found.map(|a| a.ip()).collect(),
+            _ => Vec::new(),
+        };
+        Network { interfaces: interfaces(), default_routes: default_routes(), resolved }
+    }
+}
+
+/// The node's addresses, the first one its primary: those given; the name if it is an address; what the name resolves to
+/// if that is ours; the address of the interface with the default route. A machine without any of these is reachable
+/// from itself at least.
+pub fn choose(given: &[IpAddr], name: &str, network: &Network) -> Vec<IpAddr> {
+    let specified: Vec<_> = given.iter().copied().filter(|a| !a.is_unspecified()).collect();
+    if !specified.is_empty() {
+        return specified;
+    }
+    if let Ok(address) = name.parse::<IpAddr>() {
+        return vec![address];
+    }
+    let prefer_v6 = given.iter().any(IpAddr::is_ipv6);
+    let usable = |a: &IpAddr| !a.is_loopback() && !a.is_multicast() && !a.is_unspecified() && !is_link_local(a);
+    let mut candidates: Vec<IpAddr> = network
+        .resolved
+        .iter()
+        .copied()
+        .filter(|a| usable(a) && network.interfaces.iter().any(|i| i.address == *a))
+        .collect();
+    for route in &network.default_routes {
+        candidates
+            .extend(network.interfaces.iter().filter(|i| i.interface == *route).map(|i| i.address).filter(&usable));
+    }
+    candidates.extend(network.interfaces.iter().map(|i| i.address).filter(&usable));
+    let best = candidates.iter().find(|a| a.is_ipv6() == prefer_v6).or(candidates.first());
+    match best {
+        Some(address) => vec![*address],
+        None if prefer_v6 => vec![IpAddr::V6(Ipv6Addr::LOCALHOST)],
+        None => vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+    }
+}
+
+fn is_link_local(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(a) => a.is_link_local(),
+        IpAddr::V6(a) => a.is_unicast_link_local(),
+    }
+}
+
+fn interfaces() -> Vec<InterfaceAddress> {
+    let Ok(all) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    all.filter(|i| i.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP))
+        .filter_map(|i| {
+            let address = i.address?;
+            let ip = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+                (Some(v4), _) => IpAddr::V4(v4.ip()),
+                (None, Some(v6)) => IpAddr::V6(v6.ip()),
+                (None, None) => return None,
+            };
+            Some(InterfaceAddress { interface: i.interface_name, address: ip })
+        })
+        .collect()
+}
+
+fn default_routes() -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, columns) in [("/proc/net/route", (0, 1)), ("/proc/net/ipv6_route", (9, 0))] {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        for line in text.lines() {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let (Some(interface), Some(target)) = (words.get(columns.0), words.get(columns.1)) else { continue };
+            let default = target.bytes().all(|b| b == b'0');
+            if default && *interface != "lo" && !found.iter().any(|f| f == interface) {
+                found.push((*interface).to_owned());
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network() -> Network {
+        let at = |interface: &str, address: &str| InterfaceAddress {
+            interface: interface.into(),
+            address: address.parse().expect("an address"),
+        };
+        Network {
+            interfaces: vec![
+                at("lo", "127.0.0.1"),
+                at("cni0", "10.88.0.1"),
+                at("eth0", "fe80::1"),
+                at("eth0", "10.0.2.15"),
+                at("eth0", "2001:db8::2"),
+            ],
+            default_routes: vec!["eth0".into()],
+            resolved: vec!["127.0.1.1".parse().expect("an address")],
+        }
+    }
+
+    fn chosen(given: &[&str], name: &str, network: &Network) -> String {
+        let given: Vec<_> = given.iter().map(|g| g.parse().expect("an address")).collect();
+        choose(&given, name, network)[0].to_string()
+    }
+
+    #[test]
+    fn the_default_route_decides_when_nothing_is_given() {
+        assert_eq!(chosen(&[], "node-a", &network()), "10.0.2.15");
+        assert_eq!(chosen(&["::"], "node-a", &network()), "2001:db8::2");
+        assert_eq!(chosen(&["10.9.9.9"], "node-a", &network()), "10.9.9.9");
+        assert_eq!(chosen(&[], "192.0.2.7", &network()), "192.0.2.7");
+    }
+
+    #[test]
+    fn a_name_that_resolves_to_an_own_address_wins_over_routes() {
+        let network = Network { resolved: vec!["10.88.0.1".parse().expect("an address")], ..network() };
+        assert_eq!(chosen(&[], "node-a", &network), "10.88.0.1");
+    }
+
+    #[test]
+    fn without_any_network_the_node_is_on_loopback() {
+        assert_eq!(chosen(&[], "node-a", &Network::default()), "127.0.0.1");
+    }
+}

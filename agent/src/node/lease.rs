@@ -1,0 +1,107 @@
+//! The heartbeat: a Lease of the node's name in `kube-node-lease`, renewed at a quarter of its duration.
+//!
+//! The lease is written as it was last seen, without reading it first; only when that fails it is read again.
+
+use std::time::Duration;
+
+use proto::api::coordination::v1::{Lease, LeaseSpec};
+use proto::api::core::v1::Node;
+use proto::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
+
+use crate::api::{ApiError, Client, Kind};
+use crate::backoff::{Backoff, jitter};
+
+pub const NAMESPACE: &str = "kube-node-lease";
+const TRIES: u32 = 5;
+
+/// Renews until the task is dropped.
+pub async fn renew(client: Client, node: String, duration_seconds: i32) {
+    let interval = Duration::from_secs(u64::try_from(duration_seconds).unwrap_or(40)) / 4;
+    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(7));
+    let mut known: Option<Lease> = None;
+    loop {
+        match beat(&client, &node, duration_seconds, known.take()).await {
+            Ok(lease) => {
+                known = Some(lease);
+                backoff.reset();
+                tokio::time::sleep(jitter(interval, 0.04)).await;
+            }
+            Err(error) => {
+                let wait = backoff.next_wait();
+                tracing::warn!(%error, ?wait, "cannot renew the node's lease");
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
+}
+
+async fn beat(client: &Client, node: &str, seconds: i32, known: Option<Lease>) -> Result<Lease, ApiError> {
+    let mut lease = match known {
+        Some(lease) => lease,
+        None => match client.get::<Lease>(NAMESPACE, node).await {
+            Ok(lease) => lease,
+            Err(error) if error.is_not_found() => return create(client, node, seconds).await,
+            Err(error) => return Err(error),
+        },
+    };
+    for attempt in 1.. {
+        let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+        spec.holder_identity = Some(node.to_owned());
+        spec.lease_duration_seconds = Some(seconds);
+        spec.renew_time = Some(now());
+        if lease.metadata().is_none_or(|m| m.owner_references.is_empty()) {
+            own(&mut lease, client, node).await;
+        }
+        match client.update("", &lease).await {
+            Ok(lease) => return Ok(lease),
+            Err(error) if error.is_conflict() && attempt < TRIES => {
+                lease = client.get(NAMESPACE, node).await?;
+            }
+            Err(error) if error.is_not_found() => return create(client, node, seconds).await,
+            Err(error) if error.is_retriable() && attempt < TRIES => {
+                tracing::debug!(%error, attempt, "renewing the lease again");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(lease)
+}
+
+async fn create(client: &Client, node: &str, seconds: i32) -> Result<Lease, ApiError> {
+    let mut lease = Lease {
+        spec: Some(LeaseSpec {
+            holder_identity: Some(node.to_owned()),
+            lease_duration_seconds: Some(seconds),
+            renew_time: Some(now()),
+            ..LeaseSpec::default()
+        }),
+        ..Lease::default()
+    };
+    let metadata = lease.metadata_mut();
+    metadata.name = node.to_owned();
+    metadata.namespace = NAMESPACE.to_owned();
+    own(&mut lease, client, node).await;
+    client.create(NAMESPACE, &lease).await
+}
+
+/// Makes the lease go with its node; a node that cannot be read now will be found at a later beat.
+async fn own(lease: &mut Lease, client: &Client, node: &str) {
+    if let Ok(object) = client.get::<Node>("", node).await {
+        lease.metadata_mut().owner_references = vec![OwnerReference {
+            api_version: Node::API_VERSION.into(),
+            kind: Node::KIND.into(),
+            name: node.to_owned(),
+            uid: object.uid().to_owned(),
+            ..OwnerReference::default()
+        }];
+    }
+}
+
+fn now() -> MicroTime {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    MicroTime {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        // The API keeps microseconds.
+        nanos: i32::try_from(since.subsec_micros() * 1000).unwrap_or(0),
+    }
+}

@@ -1,0 +1,145 @@
+//! Capacity and allocatable: what the node has, and what of it pods may have.
+
+use std::collections::BTreeMap;
+
+use proto::quantity::{Format, Quantity};
+
+use super::Machine;
+use crate::config::Configuration;
+
+/// Resource name to quantity.
+pub type Resources = BTreeMap<String, Quantity>;
+
+/// What the node has. `storage_bytes` is the size of the file system of the root folder, None when it is unknown.
+pub fn capacity(machine: &Machine, storage_bytes: Option<u64>, config: &Configuration) -> Resources {
+    let mut found = Resources::new();
+    found.insert("cpu".into(), Quantity::from_integer(machine.cpus.into(), Format::DecimalSi));
+    found.insert("memory".into(), bytes(machine.memory_bytes));
+    let mut pods = i64::from(config.max_pods);
+    if config.pods_per_core > 0 {
+        pods = pods.min(i64::from(config.pods_per_core) * i64::from(machine.cpus));
+    }
+    found.insert("pods".into(), Quantity::from_integer(pods, Format::DecimalSi));
+    if config.local_storage_capacity_isolation
+        && let Some(storage) = storage_bytes
+    {
+        found.insert("ephemeral-storage".into(), bytes(storage));
+    }
+    for pages in &machine.huge_pages {
+        let size = bytes(pages.page_bytes);
+        found.insert(format!("hugepages-{size}"), bytes(pages.page_bytes * pages.pages));
+    }
+    found
+}
+
+/// Capacity less what is reserved and less the hard eviction thresholds; never below zero.
+pub fn allocatable(capacity: &Resources, config: &Configuration) -> Resources {
+    let mut left = capacity.clone();
+    for reserved in [&config.system_reserved, &config.kube_reserved] {
+        for (name, amount) in reserved {
+            if let (Some(have), Ok(amount)) = (left.get_mut(name), amount.parse::<Quantity>()) {
+                have.subtract(amount);
+            }
+        }
+    }
+    for (signal, name) in [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")] {
+        if let (Some(threshold), Some(all)) = (config.eviction_hard.get(signal), capacity.get(name))
+            && let Some(amount) = threshold_of(threshold, all)
+            && let Some(have) = left.get_mut(name)
+        {
+            have.subtract(amount);
+        }
+    }
+    let huge: Vec<Quantity> =
+        capacity.iter().filter(|(name, _)| name.starts_with("hugepages-")).map(|(_, q)| *q).collect();
+    if let Some(memory) = left.get_mut("memory") {
+        for pages in huge {
+            memory.subtract(pages);
+        }
+    }
+    for amount in left.values_mut() {
+        if amount.sign() < 0 {
+            *amount = Quantity::from_integer(0, amount.format());
+        }
+    }
+    left
+}
+
+/// A threshold as an amount: a quantity, or a percentage of `all`.
+fn threshold_of(threshold: &str, all: &Quantity) -> Option<Quantity> {
+    match threshold.strip_suffix('%') {
+        // Go computes with a 32-bit float and cuts; the sum must come out the same.
+        Some(percent) => {
+            let share = percent.parse::<f32>().ok()? / 100.0;
+            #[expect(clippy::cast_possible_truncation, reason = "cutting is what Go does")]
+            let amount = (all.value() as f64 * f64::from(share)) as i64;
+            Some(Quantity::from_integer(amount, Format::BinarySi))
+        }
+        None => threshold.parse().ok(),
+    }
+}
+
+fn bytes(count: u64) -> Quantity {
+    Quantity::from_integer(i64::try_from(count).unwrap_or(i64::MAX), Format::BinarySi)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::HugePages;
+
+    /// The figures of a recorded node.
+    #[test]
+    fn allocatable_is_capacity_less_hard_eviction() {
+        let machine = Machine {
+            cpus: 2,
+            memory_bytes: 4_016_548 * 1024,
+            huge_pages: vec![HugePages { page_bytes: 2 << 20, pages: 0 }, HugePages { page_bytes: 1 << 30, pages: 0 }],
+            ..Machine::default()
+        };
+        let config = Configuration {
+            max_pods: 110,
+            local_storage_capacity_isolation: true,
+            eviction_hard: [("memory.available", "100Mi"), ("nodefs.available", "10%")]
+                .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                .into(),
+            ..Configuration::default()
+        };
+        let capacity = capacity(&machine, Some(8_154_588 * 1024), &config);
+        let texts = |r: &Resources| r.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
+        assert_eq!(
+            texts(&capacity),
+            [
+                "cpu=2",
+                "ephemeral-storage=8154588Ki",
+                "hugepages-1Gi=0",
+                "hugepages-2Mi=0",
+                "memory=4016548Ki",
+                "pods=110"
+            ]
+        );
+        assert_eq!(
+            texts(&allocatable(&capacity, &config)),
+            [
+                "cpu=2",
+                "ephemeral-storage=7515268289",
+                "hugepages-1Gi=0",
+                "hugepages-2Mi=0",
+                "memory=3914148Ki",
+                "pods=110"
+            ]
+        );
+    }
+
+    #[test]
+    fn reservations_never_go_below_zero() {
+        let machine = Machine { cpus: 1, memory_bytes: 1024, ..Machine::default() };
+        let config = Configuration {
+            max_pods: 5,
+            system_reserved: [("cpu".to_owned(), "200m".to_owned()), ("memory".to_owned(), "1Gi".to_owned())].into(),
+            ..Configuration::default()
+        };
+        let left = allocatable(&capacity(&machine, None, &config), &config);
+        assert_eq!((left["cpu"].to_string().as_str(), left["memory"].to_string().as_str()), ("800m", "0"));
+    }
+}

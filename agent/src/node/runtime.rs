@@ -1,0 +1,166 @@
+//! How the container runtime is: asked every few seconds, told to whoever watches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::cri;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::cri::CriClient;
+
+/// The kubelet asks this often; while the runtime is not up we ask more often, so that a start is not held up.
+const INTERVAL: Duration = Duration::from_secs(5);
+const INTERVAL_NOT_READY: Duration = Duration::from_millis(500);
+/// A runtime that has not answered for this long is down.
+const DOWN_AFTER: Duration = Duration::from_secs(30);
+
+/// What the runtime says about itself.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RuntimeState {
+    /// `containerd://1.6.20`, or `containerd://Unknown` while it does not answer.
+    pub version: String,
+    /// Why pods cannot run, None when they can. The text is the Ready condition's.
+    pub not_ready: Option<String>,
+    /// Why pods without the host's network cannot run.
+    pub network_not_ready: Option<String>,
+    pub handlers: Vec<cri::RuntimeHandler>,
+    pub features: Option<cri::RuntimeFeatures>,
+}
+
+impl RuntimeState {
+    /// Runtime and network can take any pod.
+    pub fn is_ready(&self) -> bool {
+        self.not_ready.is_none() && self.network_not_ready.is_none()
+    }
+}
+
+/// Watches the runtime until the last receiver is dropped.
+pub async fn monitor(cri: CriClient, state: watch::Sender<Arc<RuntimeState>>) {
+    let mut last_answer: Option<Instant> = None;
+    let mut name = String::from("unknown");
+    while !state.is_closed() {
+        let before = state.borrow().clone();
+        let next = observe(&cri, &before, &mut last_answer, &mut name).await;
+        let ready = next.is_ready();
+        state.send_if_modified(|current| {
+            let changed = **current != next;
+            if changed {
+                *current = Arc::new(next);
+            }
+            changed
+        });
+        let pause = tokio::time::sleep(if ready { INTERVAL } else { INTERVAL_NOT_READY });
+        tokio::select! {
+            () = pause => {}
+            () = state.closed() => {}
+        }
+    }
+}
+
+/// The state before the first answer.
+pub fn unknown() -> RuntimeState {
+    RuntimeState {
+        not_ready: Some("container runtime status check may not have completed yet".into()),
+        ..RuntimeState::default()
+    }
+}
+
+async fn observe(
+    cri: &CriClient,
+    before: &RuntimeState,
+    last_answer: &mut Option<Instant>,
+    name: &mut String,
+) -> RuntimeState {
+    let answer = tokio::time::timeout(DOWN_AFTER, async {
+        // The version only changes when the runtime was away.
+        let version = if before.version.is_empty() || before.version.ends_with("://Unknown") {
+            let version = cri.version().await?;
+            *name = version.runtime_name.clone();
+            format!("{}://{}", version.runtime_name, version.runtime_version)
+        } else {
+            before.version.clone()
+        };
+        let status = cri.status(cri::StatusRequest { verbose: false }).await?;
+        Ok::<_, crate::cri::CriError>((version, status))
+    })
+    .await;
+    match answer {
+        Ok(Ok((version, status))) => {
+            *last_answer = Some(Instant::now());
+            from_status(version, status)
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "the runtime does not answer");
+            failed(before, *last_answer, name)
+        }
+        Err(_) => failed(before, *last_answer, name),
+    }
+}
+
+fn failed(before: &RuntimeState, last_answer: Option<Instant>, name: &str) -> RuntimeState {
+    let mut state = RuntimeState { version: format!("{name}://Unknown"), ..before.clone() };
+    // For a while the old word holds: restarting the runtime must not make the node flap.
+    match last_answer {
+        Some(at) if at.elapsed() > DOWN_AFTER => state.not_ready = Some("container runtime is down".into()),
+        Some(_) => {}
+        None => state.not_ready = unknown().not_ready,
+    }
+    state
+}
+
+fn from_status(version: String, status: cri::StatusResponse) -> RuntimeState {
+    let conditions = status.status.map(|s| s.conditions).unwrap_or_default();
+    let trouble = |kind: &str, prefix: &str| match conditions.iter().find(|c| c.r#type == kind) {
+        Some(c) if c.status => None,
+        Some(c) => Some(format!("{prefix}: {kind}={} reason:{} message:{}", c.status, c.reason, c.message)),
+        None => Some(format!("{prefix}: <nil>")),
+    };
+    let mut handlers = status.runtime_handlers;
+    handlers.sort_by(|a, b| a.name.cmp(&b.name));
+    RuntimeState {
+        version,
+        not_ready: trouble("RuntimeReady", "container runtime not ready"),
+        network_not_ready: trouble("NetworkReady", "container runtime network not ready"),
+        handlers,
+        features: status.features,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_that_is_not_ready_is_told_in_the_runtimes_words() {
+        let condition = |kind: &str, status| cri::RuntimeCondition {
+            r#type: kind.into(),
+            status,
+            reason: "R".into(),
+            message: "M".into(),
+        };
+        let status = cri::StatusResponse {
+            status: Some(cri::RuntimeStatus {
+                conditions: vec![condition("RuntimeReady", true), condition("NetworkReady", false)],
+            }),
+            ..cri::StatusResponse::default()
+        };
+        let state = from_status("containerd://1".into(), status);
+        assert_eq!(state.not_ready, None);
+        assert_eq!(
+            state.network_not_ready.as_deref(),
+            Some("container runtime network not ready: NetworkReady=false reason:R message:M")
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_runtime_is_down_after_half_a_minute() {
+        let up = RuntimeState { version: "containerd://1".into(), ..RuntimeState::default() };
+        let at = Instant::now();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        let early = failed(&up, Some(at), "containerd");
+        assert_eq!((early.version.as_str(), early.is_ready()), ("containerd://Unknown", true));
+        tokio::time::advance(Duration::from_secs(21)).await;
+        assert_eq!(failed(&up, Some(at), "containerd").not_ready.as_deref(), Some("container runtime is down"));
+    }
+}

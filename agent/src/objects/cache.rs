@@ -1,0 +1,286 @@
+//! Config maps, secrets and services of the pods of this node, kept current by one watch each.
+//!
+//! The first use reads the object and begins its watch; the last pod that referred to it ends the watch and drops the
+//! object. Immutable objects need no watch. An object that no registered pod refers to is read and not kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use proto::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use super::references::{self, References};
+use super::{Answer, ObjectError, Objects};
+use crate::api::{Change, Client, Kind, Reflector};
+
+/// How long a pod start waits for the first list of services before it is tried again.
+const FIRST_LIST: Duration = Duration::from_secs(10);
+
+/// `configMapAndSecretChangeDetectionStrategy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Strategy {
+    /// Keep objects current by watches.
+    #[default]
+    Watch,
+    /// Read the object at each use; the kubelet's `Cache` means the same with staler answers.
+    Get,
+}
+
+/// The API server's objects; see the module.
+pub struct ApiObjects {
+    client: Client,
+    strategy: Strategy,
+    tables: Mutex<Tables>,
+}
+
+#[derive(Default)]
+struct Tables {
+    config_maps: BTreeMap<(String, String), Entry<ConfigMap>>,
+    secrets: BTreeMap<(String, String), Entry<Secret>>,
+    services: BTreeMap<String, Follower<BTreeMap<String, Arc<Service>>>>,
+    kubernetes: Option<Follower<Option<Arc<Service>>>>,
+    /// What each registered pod, by uid, refers to.
+    pods: BTreeMap<String, (String, References)>,
+}
+
+struct Entry<T> {
+    pods: BTreeSet<String>,
+    value: Option<Follower<Option<Arc<T>>>>,
+    /// An immutable object: known for good.
+    fixed: Option<Arc<T>>,
+}
+
+/// A task that follows the API server and what it has seen so far; None before the first list.
+struct Follower<V> {
+    seen: watch::Receiver<Option<V>>,
+    task: AbortHandle,
+}
+
+impl<V> Drop for Follower<V> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+trait Held: Kind {
+    fn table(tables: &mut Tables) -> &mut BTreeMap<(String, String), Entry<Self>>;
+    fn is_immutable(&self) -> bool;
+}
+
+impl Held for ConfigMap {
+    fn table(tables: &mut Tables) -> &mut BTreeMap<(String, String), Entry<Self>> {
+        &mut tables.config_maps
+    }
+    fn is_immutable(&self) -> bool {
+        self.immutable.unwrap_or(false)
+    }
+}
+
+impl Held for Secret {
+    fn table(tables: &mut Tables) -> &mut BTreeMap<(String, String), Entry<Self>> {
+        &mut tables.secrets
+    }
+    fn is_immutable(&self) -> bool {
+        self.immutable.unwrap_or(false)
+    }
+}
+
+impl ApiObjects {
+    /// Begins no watch yet; must be used inside a tokio runtime.
+    pub fn new(client: Client, strategy: Strategy) -> Self {
+        ApiObjects { client, strategy, tables: Mutex::new(Tables::default()) }
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn object<T: Held>(&self, namespace: &str, name: &str) -> Result<Arc<T>, ObjectError> {
+        let key = (namespace.to_owned(), name.to_owned());
+        if let Some(known) = self.known::<T>(&key) {
+            return known.ok_or_else(|| missing::<T>(name));
+        }
+        let answer = self.client.get::<T>(namespace, name).await;
+        let object = match answer {
+            Ok(object) => Some(Arc::new(object)),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(ObjectError::Api(Arc::new(error))),
+        };
+        let mut tables = self.tables();
+        if self.strategy == Strategy::Watch
+            && let Some(entry) = T::table(&mut tables).get_mut(&key)
+        {
+            match &object {
+                Some(object) if object.is_immutable() => entry.fixed = Some(object.clone()),
+                _ if entry.value.is_none() => {
+                    entry.value = Some(follow_one(&self.client, namespace, name));
+                }
+                _ => {}
+            }
+        }
+        drop(tables);
+        object.ok_or_else(|| missing::<T>(name))
+    }
+
+    /// What is known without asking: None when nothing is, `Some(None)` when the object does not exist.
+    fn known<T: Held>(&self, key: &(String, String)) -> Option<Option<Arc<T>>> {
+        let mut tables = self.tables();
+        let entry = T::table(&mut tables).get_mut(key)?;
+        if let Some(fixed) = &entry.fixed {
+            return Some(Some(fixed.clone()));
+        }
+        let seen = entry.value.as_ref()?.seen.borrow().clone()?;
+        if let Some(object) = seen.as_ref().filter(|o| o.is_immutable()) {
+            entry.fixed = Some(object.clone());
+            entry.value = None;
+        }
+        Some(seen)
+    }
+
+    async fn services_of(&self, namespace: &str) -> Result<Vec<Arc<Service>>, ObjectError> {
+        let (mut own, mut kubernetes) = {
+            let mut tables = self.tables();
+            let own = tables
+                .services
+                .entry(namespace.to_owned())
+                .or_insert_with(|| follow_services(&self.client, namespace))
+                .seen
+                .clone();
+            let kubernetes =
+                tables.kubernetes.get_or_insert_with(|| follow_one(&self.client, "default", "kubernetes")).seen.clone();
+            (own, kubernetes)
+        };
+        let both = async {
+            let own = own.wait_for(Option::is_some).await.ok().and_then(|s| s.clone());
+            let kubernetes = kubernetes.wait_for(Option::is_some).await.ok().and_then(|s| s.clone());
+            own.zip(kubernetes)
+        };
+        let (own, kubernetes) =
+            tokio::time::timeout(FIRST_LIST, both).await.ok().flatten().ok_or(ObjectError::NotSynced)?;
+        let mut list: Vec<_> = own.into_values().collect();
+        if namespace != "default" {
+            list.extend(kubernetes);
+        }
+        Ok(list)
+    }
+}
+
+impl Objects for ApiObjects {
+    fn config_map<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Result<Arc<ConfigMap>, ObjectError>> {
+        Box::pin(self.object(namespace, name))
+    }
+
+    fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Result<Arc<Secret>, ObjectError>> {
+        Box::pin(self.object(namespace, name))
+    }
+
+    fn services<'a>(&'a self, namespace: &'a str) -> Answer<'a, Result<Vec<Arc<Service>>, ObjectError>> {
+        Box::pin(self.services_of(namespace))
+    }
+
+    fn register(&self, pod: &Pod) {
+        let mut tables = self.tables();
+        let (uid, namespace) = (pod.uid().to_owned(), pod.namespace().to_owned());
+        let wanted = references::of(pod);
+        let before = tables.pods.insert(uid.clone(), (namespace.clone(), References::default()));
+        for name in &wanted.config_maps {
+            hold::<ConfigMap>(&mut tables, &namespace, name, &uid);
+        }
+        for name in &wanted.secrets {
+            hold::<Secret>(&mut tables, &namespace, name, &uid);
+        }
+        if let Some((_, before)) = before {
+            for name in before.config_maps.difference(&wanted.config_maps) {
+                release::<ConfigMap>(&mut tables, &namespace, name, &uid);
+            }
+            for name in before.secrets.difference(&wanted.secrets) {
+                release::<Secret>(&mut tables, &namespace, name, &uid);
+            }
+        }
+        tables.pods.insert(uid, (namespace, wanted));
+    }
+
+    fn unregister(&self, pod_uid: &str) {
+        let mut tables = self.tables();
+        let Some((namespace, held)) = tables.pods.remove(pod_uid) else { return };
+        for name in &held.config_maps {
+            release::<ConfigMap>(&mut tables, &namespace, name, pod_uid);
+        }
+        for name in &held.secrets {
+            release::<Secret>(&mut tables, &namespace, name, pod_uid);
+        }
+        if !tables.pods.values().any(|(other, _)| *other == namespace) {
+            tables.services.remove(&namespace);
+        }
+        if tables.pods.is_empty() {
+            tables.kubernetes = None;
+        }
+    }
+}
+
+fn missing<T: Kind>(name: &str) -> ObjectError {
+    // The API names the resource, as its own refusal would.
+    ObjectError::NotFound { kind: T::PLURAL, name: name.to_owned() }
+}
+
+fn hold<T: Held>(tables: &mut Tables, namespace: &str, name: &str, uid: &str) {
+    let key = (namespace.to_owned(), name.to_owned());
+    let entry =
+        T::table(tables).entry(key).or_insert_with(|| Entry { pods: BTreeSet::new(), value: None, fixed: None });
+    entry.pods.insert(uid.to_owned());
+}
+
+fn release<T: Held>(tables: &mut Tables, namespace: &str, name: &str, uid: &str) {
+    let key = (namespace.to_owned(), name.to_owned());
+    let table = T::table(tables);
+    if let Some(entry) = table.get_mut(&key) {
+        entry.pods.remove(uid);
+        if entry.pods.is_empty() {
+            table.remove(&key);
+        }
+    }
+}
+
+fn follow_one<T: Kind>(client: &Client, namespace: &str, name: &str) -> Follower<Option<Arc<T>>> {
+    let (sender, seen) = watch::channel(None);
+    let mut reflector: Reflector<T> = Reflector::new(client.clone(), namespace, &format!("metadata.name={name}"));
+    let task = tokio::spawn(async move {
+        while !sender.is_closed() {
+            let value = match reflector.next().await {
+                Change::Listed(list) => list.into_iter().next().map(Arc::new),
+                Change::Applied(object) => Some(Arc::new(object)),
+                Change::Deleted(_) => None,
+            };
+            sender.send_replace(Some(value));
+        }
+    });
+    Follower { seen, task: task.abort_handle() }
+}
+
+fn follow_services(client: &Client, namespace: &str) -> Follower<BTreeMap<String, Arc<Service>>> {
+    let (sender, seen) = watch::channel(None);
+    // Headless services give no variables.
+    let mut reflector: Reflector<Service> = Reflector::new(client.clone(), namespace, "spec.clusterIP!=None");
+    let task = tokio::spawn(async move {
+        while !sender.is_closed() {
+            let change = reflector.next().await;
+            sender.send_modify(|seen: &mut Option<BTreeMap<String, Arc<Service>>>| {
+                let map = seen.get_or_insert_default();
+                match change {
+                    Change::Listed(list) => {
+                        *map = list.into_iter().map(|s| (s.name().to_owned(), Arc::new(s))).collect();
+                    }
+                    Change::Applied(service) => {
+                        map.insert(service.name().to_owned(), Arc::new(service));
+                    }
+                    Change::Deleted(service) => {
+                        map.remove(service.name());
+                    }
+                }
+            });
+        }
+    });
+    Follower { seen, task: task.abort_handle() }
+}
