@@ -1,46 +1,162 @@
-//! The environment of a container.
+//! The environment of a container: `envFrom`, `env`, service variables.
+//!
+//! Order decides: `envFrom` first, then `env` entry by entry, each seeing all before it and the services; service
+//! variables fill in what nobody set. Each name comes out once.
+//!
+//! Followed: kubelet `makeEnvironmentVariables`.
 
-use proto::api::core::v1::{Container, Pod, Service};
+pub mod fields;
+mod services;
 
-use crate::objects::Objects;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proto::api::core::v1::{Container, EnvVarSource, Node, Pod, Service};
+
+use crate::objects::{ObjectError, Objects};
 use crate::pod::expand::expand;
 use crate::pod::spec::PodExt;
+
+use fields::{container_resource, field_value};
 
 /// What the environment takes from outside the spec.
 pub struct EnvContext<'a> {
     pub pod_ips: &'a [String],
     pub host_ips: &'a [String],
     pub node_name: &'a str,
-    pub services: &'a [std::sync::Arc<Service>],
+    /// For limits that are not set: what the node could give.
+    pub node: &'a Node,
+    pub services: &'a [Arc<Service>],
 }
 
 /// Why a variable has no value; the text is the waiting message.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-pub struct EnvError(pub String);
+pub enum EnvError {
+    #[error("{0}")]
+    Object(#[from] ObjectError),
+    #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
+    Key { kind: &'static str, namespace: String, name: String, key: String },
+    #[error("{0}")]
+    Field(String),
+}
 
-/// All variables in order; `$(VAR)` sees earlier ones.
+/// All variables, each name once, in the order of their first appearance.
 pub async fn container_env(
     pod: &Pod,
     container: &Container,
     context: &EnvContext<'_>,
-    _objects: &dyn Objects,
+    objects: &dyn Objects,
 ) -> Result<Vec<(String, String)>, EnvError> {
-    let mut out: Vec<(String, String)> = Vec::new();
-    for variable in &container.env {
-        let value = match variable.value_from.as_ref().and_then(|f| f.field_ref.as_ref()) {
-            None => expand(&variable.value, &out),
-            Some(field) => match field.field_path.as_str() {
-                "metadata.name" => pod.name().to_owned(),
-                "metadata.namespace" => pod.namespace().to_owned(),
-                "metadata.uid" => pod.uid().to_owned(),
-                "spec.nodeName" => context.node_name.to_owned(),
-                "status.podIP" => context.pod_ips.first().cloned().unwrap_or_default(),
-                "status.hostIP" => context.host_ips.first().cloned().unwrap_or_default(),
-                other => return Err(EnvError(format!("unsupported fieldPath: {other}"))),
-            },
-        };
-        out.push((variable.name.clone(), value));
+    let mut out = Variables::default();
+    let services = services::variables(pod, context.services);
+    for source in &container.env_from {
+        for (name, value) in all_of(pod, source, objects).await? {
+            out.set(format!("{}{name}", source.prefix), value);
+        }
     }
-    Ok(out)
+    for variable in &container.env {
+        let value = match &variable.value_from {
+            None => {
+                // What is set already hides a service variable of the same name.
+                let seen: Vec<(String, String)> = services.iter().cloned().chain(out.list.iter().cloned()).collect();
+                Some(expand(&variable.value, &seen))
+            }
+            Some(from) => value_from(pod, container, from, context, objects).await?,
+        };
+        if let Some(value) = value {
+            out.set(variable.name.clone(), value);
+        }
+    }
+    for (name, value) in services {
+        out.set_if_absent(name, value);
+    }
+    Ok(out.list)
+}
+
+#[derive(Default)]
+struct Variables {
+    list: Vec<(String, String)>,
+}
+
+impl Variables {
+    fn set(&mut self, name: String, value: String) {
+        match self.list.iter_mut().find(|(n, _)| *n == name) {
+            Some(slot) => slot.1 = value,
+            None => self.list.push((name, value)),
+        }
+    }
+
+    fn set_if_absent(&mut self, name: String, value: String) {
+        if !self.list.iter().any(|(n, _)| *n == name) {
+            self.list.push((name, value));
+        }
+    }
+}
+
+async fn all_of(
+    pod: &Pod,
+    source: &proto::api::core::v1::EnvFromSource,
+    objects: &dyn Objects,
+) -> Result<BTreeMap<String, String>, EnvError> {
+    let namespace = pod.namespace();
+    if let Some(reference) = &source.config_map_ref {
+        let name = reference.local_object_reference.as_ref().map_or("", |r| &r.name);
+        return match objects.config_map(namespace, name).await {
+            Ok(found) => Ok(found.data.clone()),
+            Err(e) if e.is_not_found() && reference.optional == Some(true) => Ok(BTreeMap::new()),
+            Err(e) => Err(e.into()),
+        };
+    }
+    if let Some(reference) = &source.secret_ref {
+        let name = reference.local_object_reference.as_ref().map_or("", |r| &r.name);
+        return match objects.secret(namespace, name).await {
+            Ok(found) => Ok(found.data.iter().map(|(k, v)| (k.clone(), text(v))).collect()),
+            Err(e) if e.is_not_found() && reference.optional == Some(true) => Ok(BTreeMap::new()),
+            Err(e) => Err(e.into()),
+        };
+    }
+    Ok(BTreeMap::new())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// `None` for an optional value that is not there.
+async fn value_from(
+    pod: &Pod,
+    container: &Container,
+    from: &EnvVarSource,
+    context: &EnvContext<'_>,
+    objects: &dyn Objects,
+) -> Result<Option<String>, EnvError> {
+    let namespace = pod.namespace();
+    if let Some(field) = &from.field_ref {
+        return field_value(pod, &field.field_path, context).map(Some).map_err(EnvError::Field);
+    }
+    if let Some(resource) = &from.resource_field_ref {
+        return container_resource(pod, resource, &container.name, context.node).map(Some).map_err(EnvError::Field);
+    }
+    let (kind, name, key, optional, found) = if let Some(r) = &from.config_map_key_ref {
+        let name = r.local_object_reference.as_ref().map_or("", |r| r.name.as_str());
+        let found = objects.config_map(namespace, name).await.map(|m| m.data.get(&r.key).cloned());
+        ("ConfigMap", name, &r.key, r.optional, found)
+    } else if let Some(r) = &from.secret_key_ref {
+        let name = r.local_object_reference.as_ref().map_or("", |r| r.name.as_str());
+        let found = objects.secret(namespace, name).await.map(|s| s.data.get(&r.key).map(|v| text(v)));
+        ("Secret", name, &r.key, r.optional, found)
+    } else {
+        return Err(EnvError::Field("the source of the variable is not supported".into()));
+    };
+    let optional = optional == Some(true);
+    match found {
+        Ok(Some(value)) => Ok(Some(value)),
+        Ok(None) if optional => Ok(None),
+        Err(e) if e.is_not_found() && optional => Ok(None),
+        Ok(None) => {
+            let (namespace, name, key) = (namespace.to_owned(), name.to_owned(), key.clone());
+            Err(EnvError::Key { kind, namespace, name, key })
+        }
+        Err(e) => Err(e.into()),
+    }
 }

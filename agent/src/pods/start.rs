@@ -86,10 +86,12 @@ impl StartContext<'_> {
         let attempt = self.attempt(container);
         let host_ips = shared.host_ips();
         let services: Vec<Arc<Service>> = shared.objects.services(pod.namespace()).await.map_err(|e| e.to_string())?;
+        let node = shared.node.borrow().clone();
         let context = EnvContext {
             pod_ips: self.ips,
             host_ips: &host_ips,
             node_name: &shared.config.node_name,
+            node: &node,
             services: &services,
         };
         let envs = container_env(pod, container, &context, &*shared.objects).await.map_err(|e| e.to_string())?;
@@ -126,7 +128,7 @@ impl StartContext<'_> {
         let mut hosts_file = None;
         if !own_hosts && (!self.ips.is_empty() || pod.spec().host_network) {
             let path = pod_dir.join("etc-hosts");
-            std::fs::write(&path, crate::dns_hosts::etc_hosts(pod, self.ips))
+            std::fs::write(&path, crate::dns_hosts::etc_hosts(pod, self.ips, &shared.config.dns))
                 .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
             hosts_file = Some(path);
         }

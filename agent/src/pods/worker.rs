@@ -459,7 +459,7 @@ impl Worker {
             SandboxInputs {
                 attempt: actions.attempt,
                 dns: crate::dns_hosts::dns_config(&pod, &shared.config.dns),
-                hostname: crate::dns_hosts::hostname(&pod),
+                hostname: crate::dns_hosts::hostname(&pod, &shared.config.dns),
                 pod_logs_dir: &shared.config.pod_logs_dir,
                 cgroup_parent: String::new(),
                 resources: &shared.config.resources,

@@ -96,7 +96,9 @@ pub fn container_mounts(
             if mount.sub_path_expr.is_empty() { mount.sub_path.clone() } else { expand(&mount.sub_path_expr, envs) };
         mounts.push(cri::Mount {
             container_path: mount.mount_path.clone(),
-            host_path: source.host_path.join(sub_path).display().to_string(),
+            host_path: if sub_path.is_empty() { source.host_path.clone() } else { source.host_path.join(sub_path) }
+                .display()
+                .to_string(),
             readonly: mount.read_only || source.read_only,
             ..Default::default()
         });

@@ -1,0 +1,137 @@
+//! `fieldRef` and `resourceFieldRef`: facts of a pod for its own containers.
+
+use std::collections::BTreeMap;
+
+use proto::api::core::v1::{Node, Pod, ResourceFieldSelector};
+
+use crate::pod::quantity::{milli, whole};
+use crate::pod::spec::{PodExt, find_container};
+
+use super::EnvContext;
+
+/// The value of a field path.
+///
+/// # Errors
+/// The path names nothing that can be had.
+pub fn field_value(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Result<String, String> {
+    let first = |ips: &[String]| ips.first().cloned().unwrap_or_default();
+    match path {
+        "spec.nodeName" => Ok(context.node_name.to_owned()),
+        "spec.serviceAccountName" => Ok(pod.spec().service_account_name.clone()),
+        "status.hostIP" => Ok(first(context.host_ips)),
+        "status.hostIPs" => Ok(context.host_ips.join(",")),
+        "status.podIP" => Ok(first(context.pod_ips)),
+        "status.podIPs" => Ok(context.pod_ips.join(",")),
+        path => metadata_value(pod, path),
+    }
+}
+
+/// The part of [`field_value`] that needs the object alone.
+pub fn metadata_value(pod: &Pod, path: &str) -> Result<String, String> {
+    let meta = pod.meta();
+    match path {
+        "metadata.name" => return Ok(meta.name.clone()),
+        "metadata.namespace" => return Ok(meta.namespace.clone()),
+        "metadata.uid" => return Ok(meta.uid.clone()),
+        "metadata.labels" => return Ok(format_map(&meta.labels)),
+        "metadata.annotations" => return Ok(format_map(&meta.annotations)),
+        _ => {}
+    }
+    for (map, prefix) in [(&meta.annotations, "metadata.annotations['"), (&meta.labels, "metadata.labels['")] {
+        if let Some(key) = path.strip_prefix(prefix).and_then(|p| p.strip_suffix("']")) {
+            return Ok(map.get(key).cloned().unwrap_or_default());
+        }
+    }
+    Err(format!("unsupported fieldPath: {path}"))
+}
+
+/// `key="value"` lines in key order, values quoted as Go quotes them.
+fn format_map(map: &BTreeMap<String, String>) -> String {
+    let lines: Vec<String> = map.iter().map(|(k, v)| format!("{k}={}", go_quote(v))).collect();
+    lines.join("\n")
+}
+
+fn go_quote(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{b}' => out.push_str("\\v"),
+            '\u{c}' => out.push_str("\\f"),
+            c if u32::from(c) < 0x20 || c == '\u{7f}' => {
+                let _ = write!(out, "\\x{:02x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A request or limit in units of the divisor, rounded up. A limit that is not set is what the node can give.
+///
+/// # Errors
+/// No such container or resource.
+pub fn container_resource(
+    pod: &Pod,
+    selector: &ResourceFieldSelector,
+    own_name: &str,
+    node: &Node,
+) -> Result<String, String> {
+    let name = if selector.container_name.is_empty() { own_name } else { &selector.container_name };
+    let Some((_, container)) = find_container(pod.spec(), name) else {
+        return Err(format!("container {name} not found"));
+    };
+    let Some((list, resource)) = selector.resource.split_once('.') else {
+        return Err(format!("unsupported container resource : {}", selector.resource));
+    };
+    let requirements = container.resources.clone().unwrap_or_default();
+    let given = match list {
+        "limits" => requirements.limits.get(resource).cloned().or_else(|| {
+            let allocatable = node.status.as_ref().map(|s| &s.allocatable)?;
+            allocatable.get(resource).cloned()
+        }),
+        "requests" => requirements.requests.get(resource).cloned(),
+        _ => return Err(format!("unsupported container resource : {}", selector.resource)),
+    };
+    let Some(given) = given else { return Ok("0".into()) };
+    let divisor = selector.divisor.clone().filter(|d| milli(d) > 0);
+    let value = if resource == "cpu" {
+        divide_up(milli(&given), divisor.as_ref().map_or(1000, milli))
+    } else {
+        divide_up(whole(&given), divisor.as_ref().map_or(1, whole).max(1))
+    };
+    Ok(value.to_string())
+}
+
+fn divide_up(value: i64, divisor: i64) -> i64 {
+    value / divisor + i64::from(value % divisor > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    #[test]
+    fn labels_are_had_one_by_one_or_together() {
+        let labels = [("a".to_owned(), "x\"y\n".to_owned()), ("b/c".to_owned(), "z".to_owned())].into();
+        let pod = Pod { metadata: Some(ObjectMeta { labels, ..Default::default() }), ..Default::default() };
+        assert_eq!(metadata_value(&pod, "metadata.labels['b/c']").unwrap(), "z");
+        assert_eq!(metadata_value(&pod, "metadata.labels").unwrap(), "a=\"x\\\"y\\n\"\nb/c=\"z\"");
+        assert!(metadata_value(&pod, "spec.x").is_err());
+    }
+
+    #[test]
+    fn amounts_are_rounded_up() {
+        assert_eq!(divide_up(1500, 1000), 2);
+        assert_eq!(divide_up(15, 1), 15);
+    }
+}
