@@ -63,7 +63,12 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     // One process may have the folder; the store's own lock guards the rest.
     let store = Store::open(Some(config.args.data_dir.join("store")))?;
     let server = Arc::new(ApiServer {
-        authenticator: Authenticator::new(AuthenticatorOptions { anonymous: config.args.anonymous_auth, tokens }),
+        authenticator: Authenticator::new(AuthenticatorOptions {
+            anonymous: config.args.anonymous_auth,
+            tokens,
+            bootstrap_tokens: config.args.enable_bootstrap_token_auth,
+            accounts: Some(accounts(&config, &pki, store.clone())?),
+        }),
         authorizer: Authorizer::new(config.authorization.clone(), store.clone()),
         kubelets: kubelets(&config, &pki)?,
         resources: Resources::built_in(),
@@ -104,6 +109,15 @@ fn ensure_pki(config: &Config) -> Result<Pki, ServeError> {
     let admin = Leaf::client("kubernetes-admin", &["system:masters"]);
     kubeconfig::ensure(&config.args.data_dir.join("admin.conf"), &config.local_url(), &pki.authority()?, &admin)?;
     Ok(pki)
+}
+
+/// Who signs and checks service account tokens.
+fn accounts(config: &Config, pki: &Pki, store: Store) -> Result<auth::ServiceAccountTokens, ServeError> {
+    let own = pki.service_account_key();
+    let signing = config.args.service_account_signing_key_file.as_ref().unwrap_or(&own);
+    let keys = auth::Keys::load(signing, &config.args.service_account_key_file)
+        .map_err(|e| setting("service-account-signing-key-file", e))?;
+    Ok(auth::ServiceAccountTokens { keys, issuers: config.issuers.clone(), audiences: config.audiences.clone(), store })
 }
 
 /// Our side of connections to kubelets.

@@ -5,6 +5,7 @@ use http::header::AUTHORIZATION;
 use rustls_pki_types::CertificateDer;
 
 use super::certificate::certificate_user;
+use super::service_account::{ServiceAccountTokens, bootstrap_user};
 use super::token_file::TokenFile;
 use crate::request::User;
 use crate::status::{ApiError, Result};
@@ -12,11 +13,12 @@ use crate::status::{ApiError, Result};
 const AUTHENTICATED: &str = "system:authenticated";
 
 /// What the authenticator accepts.
-#[derive(Default)]
 pub struct AuthenticatorOptions {
     /// Requests without credentials are `system:anonymous`.
     pub anonymous: bool,
     pub tokens: TokenFile,
+    pub bootstrap_tokens: bool,
+    pub accounts: Option<ServiceAccountTokens>,
 }
 
 pub struct Authenticator {
@@ -37,14 +39,36 @@ impl Authenticator {
             return Ok(authenticated(user));
         }
         if let Some(token) = bearer_token(headers) {
-            return self.token_user(token).map(authenticated).ok_or_else(ApiError::unauthorized);
+            let audiences = self.audiences();
+            return self.token_user(token, audiences).map(|(user, _)| user).ok_or_else(ApiError::unauthorized);
         }
         if self.options.anonymous { Ok(anonymous()) } else { Err(ApiError::unauthorized()) }
     }
 
-    /// The user of a bearer token.
-    fn token_user(&self, token: &str) -> Option<User> {
-        self.options.tokens.user(token).cloned()
+    /// Audiences that the API answers to.
+    pub fn audiences(&self) -> &[String] {
+        self.options.accounts.as_ref().map_or(&[], |a| &a.audiences)
+    }
+
+    pub fn accounts(&self) -> Option<&ServiceAccountTokens> {
+        self.options.accounts.as_ref()
+    }
+
+    /// The user of a bearer token that is meant for one of `audiences`, and which of them it is meant for.
+    pub fn token_user(&self, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
+        let own: Vec<String> = audiences.iter().filter(|a| self.audiences().contains(a)).cloned().collect();
+        if let Some(user) = self.options.tokens.user(token).cloned() {
+            return Some((authenticated(user), own));
+        }
+        let accounts = self.options.accounts.as_ref()?;
+        let now = time::OffsetDateTime::now_utc().unix_timestamp();
+        if let Some((user, meant)) = accounts.check(token, audiences, now) {
+            return Some((authenticated(user), meant));
+        }
+        if !self.options.bootstrap_tokens {
+            return None;
+        }
+        bootstrap_user(&accounts.store, token, now).map(|user| (authenticated(user), own))
     }
 }
 
@@ -78,7 +102,9 @@ mod tests {
         if let Some(text) = authorization {
             headers.insert(AUTHORIZATION, text.parse().expect("a header"));
         }
-        Authenticator::new(AuthenticatorOptions { anonymous, ..Default::default() }).authenticate(None, &headers)
+        let options =
+            AuthenticatorOptions { anonymous, tokens: TokenFile::default(), bootstrap_tokens: false, accounts: None };
+        Authenticator::new(options).authenticate(None, &headers)
     }
 
     #[test]

@@ -7,16 +7,20 @@
 mod authenticator;
 mod authorizer;
 mod certificate;
+mod jwt;
 mod node;
 mod rbac;
 mod rule;
+mod service_account;
 mod token_file;
 
 pub use authenticator::{Authenticator, AuthenticatorOptions};
-pub use authorizer::{Attributes, Authorizer, Decision};
+pub use authorizer::{Attributes, Authorizer, Decision, forbidden};
 pub use certificate::{certificate_user, client_verifier};
+pub use jwt::{KeyError, Keys};
 pub use rbac::{Binding, Rbac, RoleRef, Subject};
 pub use rule::Rule;
+pub use service_account::ServiceAccountTokens;
 pub use token_file::{TokenFile, TokenFileError};
 
 /// Key in a user's extra facts that names the credential used.

@@ -1,0 +1,169 @@
+//! Tokens of service accounts: issued for a TokenRequest, and checked against the store at every use.
+
+use serde_json::{Value, json};
+
+use super::CREDENTIAL_ID;
+use super::jwt::Keys;
+use crate::request::User;
+use crate::store::{ObjectRef, ResourceId, Store};
+
+/// How long a token outlives the deletion mark of what it is bound to, in seconds.
+const LEEWAY: i64 = 60;
+
+/// Issues and checks tokens.
+pub struct ServiceAccountTokens {
+    pub keys: Keys,
+    pub issuers: Vec<String>,
+    pub audiences: Vec<String>,
+    pub store: Store,
+}
+
+/// A token's bound object in the claims: `pods`, `nodes` or `secrets`.
+const BOUND: [(&str, &str); 3] = [("pod", "pods"), ("secret", "secrets"), ("node", "nodes")];
+
+impl ServiceAccountTokens {
+    /// The user of a token that is meant for one of `audiences`, and those of the audiences it names. None when it is
+    /// not ours, has expired, or its account or bound object is gone.
+    pub fn check(&self, token: &str, audiences: &[String], now: i64) -> Option<(User, Vec<String>)> {
+        // Cheap refusal first: a token of another issuer costs no signature check.
+        let issuer = Keys::peek(token)?["iss"].as_str()?.to_owned();
+        if !self.issuers.contains(&issuer) {
+            return None;
+        }
+        let claims = self.keys.verify(token)?;
+        let (expires, starts) = (claims["exp"].as_i64()?, claims["nbf"].as_i64().unwrap_or(0));
+        if now >= expires || now < starts {
+            return None;
+        }
+        let named: Vec<&str> = match &claims["aud"] {
+            Value::String(one) => vec![one],
+            Value::Array(many) => many.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        };
+        let audiences: Vec<String> = audiences.iter().filter(|a| named.contains(&a.as_str())).cloned().collect();
+        if audiences.is_empty() {
+            return None;
+        }
+        let private = &claims["kubernetes.io"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (namespace, account) = (text(&private["namespace"]), &private["serviceaccount"]);
+        let (name, uid) = (text(&account["name"]), text(&account["uid"]));
+        if claims["sub"] != format!("system:serviceaccount:{namespace}:{name}") {
+            return None;
+        }
+        self.alive("serviceaccounts", &namespace, &name, &uid, now)?;
+        let mut extra = vec![(CREDENTIAL_ID.to_owned(), vec![format!("JTI={}", text(&claims["jti"]))])];
+        for (key, plural) in BOUND {
+            let bound = &private[key];
+            if !bound.is_object() {
+                continue;
+            }
+            let (bound_name, bound_uid) = (text(&bound["name"]), text(&bound["uid"]));
+            let place = if key == "node" { "" } else { &namespace };
+            // The node of a pod is told for information only; the pod's own state decides.
+            if key != "node" || !private["pod"].is_object() {
+                self.alive(plural, place, &bound_name, &bound_uid, now)?;
+            }
+            if key != "secret" {
+                extra.push((format!("authentication.kubernetes.io/{key}-name"), vec![bound_name]));
+                extra.push((format!("authentication.kubernetes.io/{key}-uid"), vec![bound_uid]));
+            }
+        }
+        extra.sort();
+        let groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+        Some((User { name: text(&claims["sub"]), uid, groups, extra }, audiences))
+    }
+
+    /// The object, unless it is another one of that name or was marked for deletion a while ago.
+    fn alive(&self, plural: &str, namespace: &str, name: &str, uid: &str, now: i64) -> Option<ObjectRef> {
+        let found = self.store.get(&ResourceId::from(plural), namespace, name)?;
+        if *found.keys.uid != *uid {
+            return None;
+        }
+        if found.keys.deleting {
+            let value = found.value();
+            let at = value["metadata"]["deletionTimestamp"].as_str()?;
+            let at = time::OffsetDateTime::parse(at, &time::format_description::well_known::Rfc3339).ok()?;
+            if now > at.unix_timestamp() + LEEWAY {
+                return None;
+            }
+        }
+        Some(found)
+    }
+
+    /// A signed token for an account. `bound` is the claim's key (`pod`, ...) with the object's name and uid; `warn`
+    /// the time after which use of the token should be noticed.
+    ///
+    /// # Errors
+    /// When the key refuses.
+    pub fn issue(
+        &self,
+        account: &ObjectRef,
+        audiences: &[String],
+        bound: &[(&str, Value)],
+        (now, expires): (i64, i64),
+        warn: Option<i64>,
+    ) -> Result<String, String> {
+        let (namespace, name) = (&*account.key.namespace, &*account.key.name);
+        let mut private = json!({
+            "namespace": namespace,
+            "serviceaccount": {"name": name, "uid": &*account.keys.uid},
+        });
+        for (key, value) in bound {
+            private[*key] = value.clone();
+        }
+        if let Some(warn) = warn {
+            private["warnafter"] = warn.into();
+        }
+        self.keys.sign(&json!({
+            "aud": audiences,
+            "exp": expires,
+            "iat": now,
+            "nbf": now,
+            "iss": self.issuers.first(),
+            "jti": crate::random::uuid(),
+            "kubernetes.io": private,
+            "sub": format!("system:serviceaccount:{namespace}:{name}"),
+        }))
+    }
+}
+
+/// The user of a bootstrap token, `id.secret`, from its secret in kube-system.
+pub fn bootstrap_user(store: &Store, token: &str, now: i64) -> Option<User> {
+    let (id, secret) = token.split_once('.')?;
+    let plain = |t: &str| t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    if id.len() != 6 || secret.len() != 16 || !plain(id) || !plain(secret) {
+        return None;
+    }
+    let found = store.get(&"secrets".into(), "kube-system", &format!("bootstrap-token-{id}"))?;
+    let value = found.value();
+    if found.keys.deleting || value["type"] != "bootstrap.kubernetes.io/token" {
+        return None;
+    }
+    let data = |key: &str| {
+        use base64::Engine as _;
+        let bytes = base64::engine::general_purpose::STANDARD.decode(value["data"][key].as_str()?).ok()?;
+        String::from_utf8(bytes).ok()
+    };
+    // Digests of equal length compare in a time that says nothing about where they differ.
+    let same = |a: &str, b: &str| {
+        let hash = |t: &str| ring::digest::digest(&ring::digest::SHA256, t.as_bytes());
+        hash(a).as_ref() == hash(b).as_ref()
+    };
+    if !same(&data("token-secret")?, secret)
+        || data("token-id")? != id
+        || data("usage-bootstrap-authentication")? != "true"
+    {
+        return None;
+    }
+    if let Some(expires) = data("expiration") {
+        let at = time::OffsetDateTime::parse(&expires, &time::format_description::well_known::Rfc3339).ok()?;
+        if now >= at.unix_timestamp() {
+            return None;
+        }
+    }
+    let mut groups = vec!["system:bootstrappers".to_owned()];
+    let more = data("auth-extra-groups").unwrap_or_default();
+    groups.extend(more.split(',').filter(|g| g.starts_with("system:bootstrappers:")).map(Into::into));
+    Some(User { name: format!("system:bootstrap:{id}"), groups, ..User::default() })
+}
