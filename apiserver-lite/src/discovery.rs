@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::http::{Accepted, Media, Response, respond};
 use crate::resource::{Resource, Set, Subresource};
-use crate::server::{ApiServer, Request, not_served, wrong_method};
+use crate::server::{ApiServer, Request, wrong_method};
 use crate::status::ApiError;
 
 /// Answers the paths of this module; None for others.
@@ -26,10 +26,13 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
             resources(&set, group, version)
         }
         ["api", _] => return Some(failure(request, &unknown())),
-        ["apis", group, _] if !set.versions(group).is_empty() && !group.is_empty() => return Some(not_served()),
+        ["apis", group, _] if !set.versions(group).is_empty() && !group.is_empty() => {
+            return Some(failure(request, &unknown()));
+        }
         _ => return None,
     };
-    if request.method != http::Method::GET {
+    // The index answers any method.
+    if request.method != http::Method::GET && document["kind"].is_string() {
         return Some(failure(request, &wrong_method()));
     }
     if matches!(parts.as_slice(), ["api"] | ["apis"])
@@ -67,9 +70,7 @@ fn root_paths(set: &Set) -> Value {
         paths.push(format!("/apis/{group}"));
         paths.extend(set.versions(group).into_iter().map(|v| format!("/apis/{group}/{v}")));
     }
-    paths.extend(
-        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"].map(Into::into),
-    );
+    paths.extend(["/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz", "/version"].map(Into::into));
     paths.sort();
     json!({"paths": paths})
 }

@@ -2,29 +2,43 @@
 
 use serde_json::json;
 
-use crate::http::{Media, Response, respond};
-use crate::server::{ApiServer, Request};
+use crate::http::{Body, Media, Response, respond};
+use crate::server::{ApiServer, Request, unknown_path, wrong_method};
 
 /// A named check and whether it passes.
-fn checks(server: &ApiServer) -> [(&'static str, bool); 3] {
+fn checks(server: &ApiServer, name: &str) -> Vec<(&'static str, bool)> {
     let store = server.store.is_healthy();
-    // The names are upstream's, where monitoring looks for them; `etcd` is the store whatever lies behind it.
-    [("ping", true), ("log", true), ("etcd", store)]
+    // The names are upstream's, where monitoring looks for them; `etcd` is the store whatever lies behind it. That this
+    // answer is written at all shows that requests and logging go on.
+    let mut all = vec![("ping", true), ("log", true), ("etcd", store)];
+    if name == "readyz" {
+        // Drained listeners take no more requests, so whoever can ask is not being shut out.
+        all.extend([("etcd-readiness", store), ("informer-sync", true), ("shutdown", true)]);
+    }
+    all
 }
 
 /// Answers the paths of this module; None for others.
 pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     let path = request.info.path.as_str();
-    if path == "/version" {
-        return Some(version(request));
+    if path.trim_end_matches('/') == "/version" {
+        return Some(if request.method == http::Method::GET {
+            version()
+        } else {
+            respond::error(&wrong_method(), request.for_error())
+        });
+    }
+    if path.starts_with("/version/") {
+        return Some(respond::error(&unknown_path(), request.for_error()));
     }
     let mut parts = path.strip_prefix('/')?.splitn(2, '/');
     let name = parts.next().filter(|n| matches!(*n, "healthz" | "livez" | "readyz"))?;
-    let all = checks(server);
-    if let Some(one) = parts.next().filter(|c| !c.is_empty()) {
+    let all = checks(server, name);
+    if let Some(one) = parts.next() {
         let found = all.iter().find(|(check, _)| *check == one)?;
         return Some(if found.1 {
-            respond::text(200, "ok")
+            // Without the header that forbids guessing the type, as upstream.
+            respond::with_type(200, "text/plain; charset=utf-8", Body::from("ok"))
         } else {
             respond::text(500, format!("internal server error: {one} failed\n"))
         });
@@ -32,7 +46,7 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     let excluded: Vec<&str> = request.query.all("exclude").collect();
     let mut lines = String::new();
     let mut passed = true;
-    for (check, good) in all {
+    for &(check, good) in &all {
         if excluded.contains(&check) {
             lines.push_str(&format!("[+]{check} excluded: ok\n"));
         } else if good {
@@ -57,7 +71,7 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     })
 }
 
-fn version(request: &Request) -> Response {
+fn version() -> Response {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -78,7 +92,6 @@ fn version(request: &Request) -> Response {
         "compiler": "rustc",
         "platform": format!("linux/{architecture}"),
     });
-    let _ = request;
     let mut compact = Vec::new();
     proto::json::write_sorted(&body, &mut compact);
     // This answer is always indented upstream.

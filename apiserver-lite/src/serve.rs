@@ -75,9 +75,20 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         services: ServiceAllocator::new(config.service_cidrs.clone(), config.node_ports),
         config: ServerConfig {
             advertised: std::net::SocketAddr::new(config.advertised(), config.args.secure_port).to_string(),
+            flags: vec![
+                ("anonymous-auth", config.args.anonymous_auth.to_string()),
+                ("authorization-mode", config.args.authorization_mode.join(",")),
+                ("bind-address", config.args.bind_address.to_string()),
+                ("data-dir", config.args.data_dir.display().to_string()),
+                ("secure-port", config.args.secure_port.to_string()),
+                ("service-cluster-ip-range", config.args.service_cluster_ip_range.join(",")),
+                ("service-node-port-range", config.args.service_node_port_range.clone()),
+            ],
         },
+        metrics: crate::metrics::Metrics::default(),
         store,
     });
+    crate::status_pages::start();
     crate::bootstrap::ensure(&server, &config).await.map_err(ServeError::Bootstrap)?;
     crate::controllers::start(&server, &config.controllers, pki.authority()?.pem());
     let address = config.address();

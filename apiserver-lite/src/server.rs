@@ -9,12 +9,13 @@ use hyper::body::Incoming;
 
 use crate::auth::{Attributes, Authenticator, Authorizer};
 use crate::http::{Accepted, Peer, Response, for_error, negotiate, pretty, respond};
+use crate::metrics::Metrics;
 use crate::request::{Query, RequestInfo, User};
 use crate::resource::Resources;
 pub use crate::service_ip::ServiceAllocator;
 use crate::status::{ApiError, Result};
 use crate::store::Store;
-use crate::{discovery, health, read, routing, write};
+use crate::{discovery, health, metrics, read, routing, status_pages, write};
 
 /// Largest request body, as kube-apiserver has it.
 const MAX_BODY: usize = 3 << 20;
@@ -27,6 +28,7 @@ pub struct ApiServer {
     pub authorizer: Authorizer,
     pub kubelets: crate::proxy::KubeletClient,
     pub config: ServerConfig,
+    pub metrics: Metrics,
 }
 
 /// A body that is passed on.
@@ -37,6 +39,8 @@ pub type RequestBody = Either<Incoming, Empty<Bytes>>;
 pub struct ServerConfig {
     /// `host:port` that discovery tells clients.
     pub advertised: String,
+    /// Name and value of each flag, for `/flagz`; no secrets.
+    pub flags: Vec<(&'static str, String)>,
 }
 
 /// A request after authentication.
@@ -159,10 +163,12 @@ impl ApiServer {
             body: Some(body),
         };
         let audit_id = request.headers.get("audit-id").cloned();
+        let served = self.metrics.begin(&request.info);
         let mut response = match self.admit(&mut request, peer) {
             Ok(()) => self.dispatch(request).await,
             Err(error) => failure(&error, &request),
         };
+        served.end(response.status().as_u16());
         let audit_id = audit_id.or_else(|| HeaderValue::from_str(&crate::random::uuid()).ok());
         if let Some(id) = audit_id {
             response.headers_mut().insert("audit-id", id);
@@ -178,7 +184,11 @@ impl ApiServer {
 
     async fn dispatch(self: &Arc<Self>, request: Request) -> Response {
         if !request.info.is_resource {
-            return match health::answer(self, &request).or_else(|| discovery::answer(self, &request)) {
+            let answer = health::answer(self, &request)
+                .or_else(|| metrics::answer(self, &request))
+                .or_else(|| status_pages::answer(self, &request))
+                .or_else(|| discovery::answer(self, &request));
+            return match answer {
                 Some(response) => response,
                 None => not_served(),
             };
