@@ -179,6 +179,10 @@ impl ApiServer {
     /// Authentication and authorization.
     fn admit(&self, request: &mut Request, peer: &Peer) -> Result<()> {
         request.user = self.authenticator.authenticate(peer.certificate.as_ref(), &request.headers)?;
+        let (headers, info) = (&request.headers, &request.info);
+        if let Some(user) = crate::auth::impersonated(headers, &request.user, info, &self.authorizer)? {
+            request.user = user;
+        }
         self.authorizer.authorize(&Attributes { user: &request.user, info: &request.info })
     }
 

@@ -7,6 +7,7 @@
 mod authenticator;
 mod authorizer;
 mod certificate;
+mod impersonation;
 mod jwt;
 mod node;
 mod rbac;
@@ -17,6 +18,7 @@ mod token_file;
 pub use authenticator::{Authenticator, AuthenticatorOptions};
 pub use authorizer::{Attributes, Authorizer, Decision, forbidden};
 pub use certificate::{certificate_user, client_verifier};
+pub use impersonation::impersonated;
 pub use jwt::{KeyError, Keys};
 pub use rbac::{Binding, Rbac, RoleRef, Subject};
 pub use rule::Rule;

@@ -9,6 +9,7 @@ mod decode;
 mod delete;
 mod meta;
 mod options;
+mod review;
 mod strategy;
 mod subresource;
 mod update;
@@ -51,6 +52,9 @@ pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc
         return Err(wrong_method());
     }
     let options = WriteOptions::parse(&request, &resource)?;
+    if review::is_review(&resource) {
+        return review::handle(server, request, &resource, accepted, &options).await;
+    }
     let namespace = if resource.namespaced { request.info.namespace.clone() } else { String::new() };
     let name = request.info.name.clone();
     let (code, object, warnings) = match verb {

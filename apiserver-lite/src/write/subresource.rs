@@ -44,6 +44,7 @@ pub(super) async fn handle(
         "scale" => scale(server, request, &resource, accepted, verb).await,
         "binding" => binding(server, &mut request, &resource, accepted).await,
         name if crate::proxy::is_proxied(name) => crate::proxy::handle(server, request, &resource).await,
+        "token" => super::review::token(server, &mut request, &resource, accepted).await,
         "eviction" => eviction(server, &mut request, &resource, accepted).await,
         _ if server.store.get(&resource.storage, &request.info.namespace, &request.info.name).is_none() => {
             Err(ApiError::not_found(&resource.group, &resource.plural, &request.info.name))
@@ -83,7 +84,7 @@ async fn part(
 
 const SCALE: (&str, &str, &str) = ("autoscaling", "v1", "Scale");
 
-fn schema((group, version, kind): (&str, &str, &str)) -> Result<Schema> {
+pub(super) fn schema((group, version, kind): (&str, &str, &str)) -> Result<Schema> {
     let id = proto::schema::TypeSet::built_in().kind(group, version, kind);
     Ok(Schema { set: SchemaSet::BuiltIn, id: id.ok_or_else(|| ApiError::internal(format!("{kind} is not declared")))? })
 }

@@ -1,0 +1,321 @@
+//! Kinds that are questions: who is this token, may this user do that, give this account a token. Nothing is stored;
+//! the answer is the object sent, with its status.
+
+use serde_json::{Value, json};
+
+use super::options::{WriteOptions, invalid};
+use super::{decode, subresource};
+use crate::auth::{Attributes, Rule};
+use crate::http::{Accepted, Response, respond};
+use crate::request::{RequestInfo, User};
+use crate::resource::Resource;
+use crate::server::{ApiServer, Request};
+use crate::status::{ApiError, Cause, Result};
+
+const AUTHENTICATION: &str = "authentication.k8s.io";
+const AUTHORIZATION: &str = "authorization.k8s.io";
+
+/// Whether objects of a resource are answered here.
+pub(super) fn is_review(resource: &Resource) -> bool {
+    matches!(&*resource.group, AUTHENTICATION | AUTHORIZATION)
+}
+
+/// Answers a review.
+///
+/// # Errors
+/// 400 and 422 as upstream.
+pub(super) async fn handle(
+    server: &ApiServer,
+    mut request: Request,
+    resource: &Resource,
+    accepted: Accepted,
+    options: &WriteOptions,
+) -> Result<Response> {
+    let body = request.body().await?;
+    let decoded = decode::object(resource, request.content_type(), &body, options)?;
+    let mut value = decoded.value;
+    if value["metadata"].is_null() {
+        value["metadata"] = json!({});
+    }
+    match &*resource.kind {
+        "SelfSubjectReview" => {
+            value["metadata"]["creationTimestamp"] = proto::time::Timestamp::now().to_seconds_text().into();
+            value["status"] = json!({"userInfo": user_info(&request.user)});
+        }
+        "TokenReview" => token_review(server, &mut value)?,
+        "SelfSubjectAccessReview" => {
+            check(&value["spec"], false)?;
+            value["status"] = access(server, &request.user.clone(), &value["spec"]);
+        }
+        "SubjectAccessReview" | "LocalSubjectAccessReview" => {
+            check(&value["spec"], true)?;
+            if &*resource.kind == "LocalSubjectAccessReview" {
+                local(&mut value, &request.info.namespace)?;
+            }
+            value["status"] = access(server, &user_of(&value["spec"]), &value["spec"]);
+        }
+        _ => {
+            let namespace = value["spec"]["namespace"].as_str().unwrap_or_default().to_owned();
+            if namespace.is_empty() {
+                return Err(ApiError::bad_request("no namespace on request"));
+            }
+            value["status"] = rules(server, &request.user, &namespace);
+            value["spec"] = json!({});
+        }
+    }
+    let schema = (&*resource.group, &*resource.version, &*resource.kind);
+    let mut response = respond::built_in(201, accepted, schema, &value);
+    decoded.warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
+    Ok(response)
+}
+
+fn user_info(user: &User) -> Value {
+    let mut out = json!({});
+    for (key, text) in [("username", &user.name), ("uid", &user.uid)] {
+        if !text.is_empty() {
+            out[key] = text.as_str().into();
+        }
+    }
+    if !user.groups.is_empty() {
+        out["groups"] = json!(user.groups);
+    }
+    for (key, values) in &user.extra {
+        out["extra"][key] = json!(values);
+    }
+    out
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect()
+}
+
+fn token_review(server: &ApiServer, value: &mut Value) -> Result<()> {
+    let token = value["spec"]["token"].as_str().unwrap_or_default().to_owned();
+    if token.is_empty() {
+        return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
+    }
+    let asked = texts(&value["spec"]["audiences"]);
+    let audiences = if asked.is_empty() { server.authenticator.audiences().to_vec() } else { asked };
+    value["status"] = match server.authenticator.token_user(&token, &audiences) {
+        Some((user, meant)) => json!({"authenticated": true, "user": user_info(&user), "audiences": meant}),
+        None => json!({"user": {}, "error": "invalid bearer token"}),
+    };
+    Ok(())
+}
+
+fn cause(field: &str, message: String) -> Cause {
+    Cause { reason: "FieldValueInvalid".into(), message, field: field.into() }
+}
+
+/// Exactly one kind of attributes, and somebody to ask about.
+fn check(spec: &Value, names_user: bool) -> Result<()> {
+    let mut causes = Vec::new();
+    let (resource, other) = (spec["resourceAttributes"].is_object(), &spec["nonResourceAttributes"]);
+    if resource && other.is_object() {
+        // Shown as upstream's own type prints.
+        let text = |key: &str| proto_text(&other[key]);
+        let shown = format!("{{\"Path\":{},\"Verb\":{}}}", text("path"), text("verb"));
+        let message = format!("Invalid value: {shown}: cannot be specified in combination with resourceAttributes");
+        causes.push(cause("spec.nonResourceAttributes", message));
+    }
+    if !resource && !other.is_object() {
+        let message =
+            "Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        causes.push(cause("spec.resourceAttributes", message.into()));
+    }
+    if names_user && spec["user"].as_str().unwrap_or_default().is_empty() && texts(&spec["groups"]).is_empty() {
+        causes.push(cause("spec.user", "Invalid value: \"\": at least one of user or group must be specified".into()));
+    }
+    if causes.is_empty() { Ok(()) } else { Err(invalid(AUTHORIZATION, "", "", causes)) }
+}
+
+fn proto_text(value: &Value) -> String {
+    Value::from(value.as_str().unwrap_or_default()).to_string()
+}
+
+/// A local review asks about its own namespace only.
+fn local(value: &mut Value, namespace: &str) -> Result<()> {
+    if value["spec"]["resourceAttributes"]["namespace"].as_str().unwrap_or_default() != namespace {
+        let message = "Invalid value: must match metadata.namespace".to_owned();
+        let field = "spec.resourceAttributes.namespace";
+        return Err(invalid(AUTHORIZATION, "", "", vec![cause(field, message)]));
+    }
+    value["metadata"]["namespace"] = namespace.into();
+    Ok(())
+}
+
+fn user_of(spec: &Value) -> User {
+    let text = |key: &str| spec[key].as_str().unwrap_or_default().to_owned();
+    let extra = spec["extra"].as_object().into_iter().flatten();
+    User {
+        name: text("user"),
+        uid: text("uid"),
+        groups: texts(&spec["groups"]),
+        extra: extra.map(|(key, values)| (key.to_ascii_lowercase(), texts(values))).collect(),
+    }
+}
+
+/// The status of an access review.
+fn access(server: &ApiServer, user: &User, spec: &Value) -> Value {
+    let attributes = &spec["resourceAttributes"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let info = if attributes.is_object() {
+        RequestInfo {
+            is_resource: true,
+            verb: text(&attributes["verb"]),
+            group: text(&attributes["group"]),
+            version: text(&attributes["version"]),
+            namespace: text(&attributes["namespace"]),
+            resource: text(&attributes["resource"]),
+            subresource: text(&attributes["subresource"]),
+            name: text(&attributes["name"]),
+            field_selector: text(&attributes["fieldSelector"]["rawSelector"]),
+            label_selector: text(&attributes["labelSelector"]["rawSelector"]),
+            ..RequestInfo::default()
+        }
+    } else {
+        let other = &spec["nonResourceAttributes"];
+        RequestInfo { path: text(&other["path"]), verb: text(&other["verb"]), ..RequestInfo::default() }
+    };
+    let decision = server.authorizer.decide(&Attributes { user, info: &info });
+    let mut status = json!({"allowed": decision.allowed});
+    if decision.denied {
+        status["denied"] = true.into();
+    }
+    if !decision.reason.is_empty() {
+        status["reason"] = decision.reason.into();
+    }
+    status
+}
+
+/// Everything that RBAC gives a user in a namespace.
+fn rules(server: &ApiServer, user: &User, namespace: &str) -> Value {
+    let (rules, missing) = server.authorizer.rbac().rules_for(user, namespace);
+    let (mut resources, mut others) = (Vec::new(), Vec::new());
+    for rule in rules {
+        if rule.resources.is_empty() {
+            others.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
+        } else {
+            resources.push(resource_rule(rule));
+        }
+    }
+    let is_node = user.in_group("system:nodes");
+    let mut status = json!({"resourceRules": resources, "nonResourceRules": others, "incomplete": is_node});
+    if is_node {
+        status["evaluationError"] = "node authorizer does not support user rule resolution".into();
+    } else if !missing.is_empty() {
+        status["evaluationError"] = missing.join(", ").into();
+    }
+    status
+}
+
+fn resource_rule(rule: Rule) -> Value {
+    let mut out = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
+    if !rule.resource_names.is_empty() {
+        out["resourceNames"] = json!(rule.resource_names);
+    }
+    out
+}
+
+const MIN_SECONDS: i64 = 600;
+const DEFAULT_SECONDS: i64 = 3600;
+/// What a kubelet asks for; tokens of pods with exactly this life may live on, for clients that never read theirs anew.
+const POD_SECONDS: i64 = 3607;
+const EXTENDED_SECONDS: i64 = 365 * 24 * 3600;
+
+/// Gives an account a token.
+///
+/// # Errors
+/// 400, 404, 409 and 422 as upstream.
+pub(super) async fn token(
+    server: &ApiServer,
+    request: &mut Request,
+    resource: &Resource,
+    accepted: Accepted,
+) -> Result<Response> {
+    let options = WriteOptions::parse(request, resource)?;
+    let body = request.body().await?;
+    let kind = (AUTHENTICATION, "v1", "TokenRequest");
+    let decoded = decode::kind(&subresource::schema(kind)?, kind, request.content_type(), &body, &options)?;
+    let mut value = decoded.value;
+    let seconds = value["spec"]["expirationSeconds"].as_i64().unwrap_or(DEFAULT_SECONDS);
+    let complaint = if seconds < MIN_SECONDS {
+        Some("may not specify a duration less than 10 minutes")
+    } else if seconds > 1 << 32 {
+        Some("may not specify a duration larger than 2^32 seconds")
+    } else {
+        None
+    };
+    if let Some(text) = complaint {
+        let message = format!("Invalid value: {seconds}: {text}");
+        return Err(invalid(AUTHENTICATION, "TokenRequest", "", vec![cause("spec.expirationSeconds", message)]));
+    }
+    let (namespace, name) = (request.info.namespace.clone(), request.info.name.clone());
+    let account = server.store.get(&resource.storage, &namespace, &name);
+    let account = account.ok_or_else(|| ApiError::not_found("", "serviceaccounts", &name))?;
+    let accounts = server.authenticator.accounts();
+    let accounts = accounts.ok_or_else(|| ApiError::internal("this server issues no tokens"))?;
+    let asked = texts(&value["spec"]["audiences"]);
+    let audiences = if asked.is_empty() { accounts.audiences.clone() } else { asked };
+    let bound = bound(server, &value["spec"]["boundObjectRef"], &namespace, &name)?;
+    let now = time::OffsetDateTime::now_utc();
+    let start = now.unix_timestamp();
+    let for_api = audiences.iter().all(|a| accounts.audiences.contains(a));
+    let extend = seconds == POD_SECONDS && for_api && bound.first().is_some_and(|(kind, _)| *kind == "pod");
+    let (expires, warn) =
+        if extend { (start + EXTENDED_SECONDS, Some(start + seconds)) } else { (start + seconds, None) };
+    let token = accounts.issue(&account, &audiences, &bound, (start, expires), warn).map_err(ApiError::internal)?;
+    let reported = time::OffsetDateTime::from_unix_timestamp(start + seconds).unwrap_or(now);
+    let reported = reported.format(&time::format_description::well_known::Rfc3339).map_err(ApiError::internal)?;
+    value["metadata"] = json!({
+        "name": name, "namespace": namespace, "uid": &*account.keys.uid,
+        "creationTimestamp": proto::time::Timestamp::now().to_seconds_text(),
+    });
+    value["spec"]["audiences"] = json!(audiences);
+    value["spec"]["expirationSeconds"] = seconds.into();
+    value["status"] = json!({"token": token, "expirationTimestamp": reported});
+    Ok(respond::built_in(201, accepted, kind, &value))
+}
+
+/// The object a token shall be bound to, as claims; a pod brings its node along.
+fn bound(server: &ApiServer, wanted: &Value, namespace: &str, account: &str) -> Result<Vec<(&'static str, Value)>> {
+    if !wanted.is_object() {
+        return Ok(Vec::new());
+    }
+    let text = |key: &str| wanted[key].as_str().unwrap_or_default();
+    let (key, plural, place) = match (text("apiVersion"), text("kind")) {
+        ("v1", "Pod") => ("pod", "pods", namespace),
+        ("v1", "Secret") => ("secret", "secrets", namespace),
+        ("v1", "Node") => ("node", "nodes", ""),
+        (version, kind) => {
+            let text = format!("cannot bind token for serviceaccount to type {version}, Kind={kind}");
+            return Err(ApiError::bad_request(text));
+        }
+    };
+    let name = text("name");
+    let found = server.store.get(&plural.into(), place, name).ok_or_else(|| ApiError::not_found("", plural, name))?;
+    let uid = text("uid");
+    if !uid.is_empty() && *found.keys.uid != *uid {
+        let why = format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have \
+             been deleted and then recreated"
+        );
+        return Err(ApiError::conflict("", plural, name, why));
+    }
+    let claim = |name: &str, uid: &str| json!({"name": name, "uid": uid});
+    let mut out = vec![(key, claim(name, &found.keys.uid))];
+    if key == "pod" {
+        let pod = found.value();
+        if pod["spec"]["serviceAccountName"] != account {
+            return Err(ApiError::bad_request(format!(
+                "cannot bind token for serviceaccount {} to pod running with different serviceaccount name.",
+                crate::status::quote(account)
+            )));
+        }
+        let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+        if let Some(found) = server.store.get(&"nodes".into(), "", node) {
+            out.push(("node", claim(node, &found.keys.uid)));
+        }
+    }
+    Ok(out)
+}
