@@ -134,7 +134,11 @@ fn storage_hash(resource: &Resource) -> Option<String> {
     if !resource.verbs.contains(crate::resource::Verbs::WATCH) {
         return None;
     }
-    let (group, version) = resource.storage_version.rsplit_once('/').unwrap_or(("", &resource.storage_version));
+    let (group, mut version) = resource.storage_version.rsplit_once('/').unwrap_or(("", &resource.storage_version));
+    // Upstream still keeps definitions in the version before, and the hash tells clients of that.
+    if group == "apiextensions.k8s.io" {
+        version = "v1beta1";
+    }
     let sum = digest(&SHA256, format!("{group}/{version}/{}", resource.kind).as_bytes());
     Some(BASE64.encode(&sum.as_ref()[..8]))
 }

@@ -4,6 +4,21 @@ use serde_json::Value;
 
 use super::Resource;
 
+/// Selectable fields of core events.
+const EVENT_FIELDS: &[&str] = &[
+    "involvedObject.apiVersion",
+    "involvedObject.fieldPath",
+    "involvedObject.kind",
+    "involvedObject.name",
+    "involvedObject.namespace",
+    "involvedObject.resourceVersion",
+    "involvedObject.uid",
+    "reason",
+    "reportingComponent",
+    "source",
+    "type",
+];
+
 /// Paths that a field selector may name for a resource, besides `metadata.name` and `metadata.namespace`.
 pub fn selectable(resource: &Resource) -> &'static [&'static str] {
     match (&*resource.group, &*resource.plural) {
@@ -24,19 +39,7 @@ pub fn selectable(resource: &Resource) -> &'static [&'static str] {
         ("", "services") => &["spec.clusterIP", "spec.type"],
         ("", "replicationcontrollers") => &["status.replicas"],
         ("apps", "replicasets") => &["status.replicas"],
-        ("", "events") => &[
-            "involvedObject.apiVersion",
-            "involvedObject.fieldPath",
-            "involvedObject.kind",
-            "involvedObject.name",
-            "involvedObject.namespace",
-            "involvedObject.resourceVersion",
-            "involvedObject.uid",
-            "reason",
-            "reportingComponent",
-            "source",
-            "type",
-        ],
+        ("", "events") => EVENT_FIELDS,
         ("batch", "jobs") => &["status.successful"],
         ("certificates.k8s.io", _) => &["spec.signerName"],
         ("resource.k8s.io", "resourceslices") => &["spec.driver", "spec.nodeName"],
@@ -46,7 +49,9 @@ pub fn selectable(resource: &Resource) -> &'static [&'static str] {
 
 /// The values of an object's selectable fields, as selectors compare them.
 pub fn of(resource: &Resource, object: &Value) -> Vec<(&'static str, String)> {
-    selectable(resource).iter().map(|path| (*path, value(object, path))).collect()
+    // Events of both groups are stored as core events.
+    let stored = if &*resource.plural == "events" { EVENT_FIELDS } else { selectable(resource) };
+    stored.iter().map(|path| (*path, value(object, path))).collect()
 }
 
 fn value(object: &Value, path: &str) -> String {

@@ -120,6 +120,15 @@ impl Resource {
         if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) }
     }
 
+    /// The struct of objects at rest, which is another than the served one's where a kind has several versions.
+    pub fn storage_schema(&self) -> StructId {
+        if self.custom || *self.storage_version == self.api_version() {
+            return self.schema.id;
+        }
+        let (group, version) = self.storage_version.rsplit_once('/').unwrap_or(("", &self.storage_version));
+        TypeSet::built_in().kind(group, version, &self.kind).unwrap_or(self.schema.id)
+    }
+
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| &*s.name == name)
     }

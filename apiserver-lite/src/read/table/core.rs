@@ -241,9 +241,19 @@ fn node(v: &Value) -> Vec<Value> {
         address("InternalIP"),
         address("ExternalIP"),
         info("osImage"),
-        info("kernelVersion"),
+        kernel(&v["status"]["nodeInfo"]),
         info("containerRuntimeVersion"),
     ]
+}
+
+/// Version of the kernel, and the architecture where it is known.
+fn kernel(info: &Value) -> Value {
+    let part = |key: &str| info[key].as_str().unwrap_or_default();
+    match (part("kernelVersion"), part("architecture")) {
+        ("", _) => "<unknown>".into(),
+        (version, "") => version.into(),
+        (version, architecture) => format!("{version} ({architecture})").into(),
+    }
 }
 
 fn service(v: &Value) -> Vec<Value> {

@@ -4,6 +4,7 @@
 
 mod apps;
 mod core;
+mod others;
 
 use proto::time::{Timestamp, parse_rfc3339};
 use serde_json::{Value, json};
@@ -22,9 +23,11 @@ pub(super) type Cells = fn(&Value) -> Vec<Value>;
 /// The columns after the name, and what fills them.
 fn printer(resource: &Resource) -> Option<(&'static [Column], Cells)> {
     match (&*resource.group, &*resource.plural) {
-        ("", plural) => core::printer(plural),
+        // Events are told apart by their stored form, which is the core one.
+        ("events.k8s.io", "events") => core::printer("events"),
+        ("", plural) => core::printer(plural).or_else(|| others::printer("", plural)),
         ("apps" | "batch", plural) => apps::printer(plural),
-        _ => None,
+        (group, plural) => others::printer(group, plural),
     }
 }
 
@@ -87,6 +90,11 @@ fn row(resource: &Resource, accepted: Accepted, value: Value, include: Include, 
         cells.push(value["metadata"]["name"].as_str().unwrap_or_default().into());
     }
     match printer(resource) {
+        Some((_, fill)) if &*resource.group == "events.k8s.io" => {
+            let mut old = value.clone();
+            crate::resource::versions::event_to_old(&mut old);
+            cells.extend(fill(&old));
+        }
         Some((_, fill)) => cells.extend(fill(&value)),
         None => cells.push(value["metadata"]["creationTimestamp"].clone()),
     }

@@ -1,0 +1,169 @@
+//! Columns of storage and networking kinds.
+
+use serde_json::Value;
+
+use super::{Cells, Column, age, or_none};
+
+const TEXT: &str = "string";
+
+pub(super) fn printer(group: &str, plural: &str) -> Option<(&'static [Column], Cells)> {
+    Some(match (group, plural) {
+        ("", "persistentvolumeclaims") => (
+            &[
+                Column("Status", TEXT, 0),
+                Column("Volume", TEXT, 0),
+                Column("Capacity", TEXT, 0),
+                Column("Access Modes", TEXT, 0),
+                Column("StorageClass", TEXT, 0),
+                Column("VolumeAttributesClass", TEXT, 0),
+                Column("Age", TEXT, 0),
+                Column("VolumeMode", TEXT, 1),
+            ],
+            claim,
+        ),
+        ("", "persistentvolumes") => (
+            &[
+                Column("Capacity", TEXT, 0),
+                Column("Access Modes", TEXT, 0),
+                Column("Reclaim Policy", TEXT, 0),
+                Column("Status", TEXT, 0),
+                Column("Claim", TEXT, 0),
+                Column("StorageClass", TEXT, 0),
+                Column("VolumeAttributesClass", TEXT, 0),
+                Column("Reason", TEXT, 0),
+                Column("Age", TEXT, 0),
+                Column("VolumeMode", TEXT, 1),
+            ],
+            volume,
+        ),
+        ("storage.k8s.io", "storageclasses") => (
+            &[
+                Column("Provisioner", TEXT, 0),
+                Column("ReclaimPolicy", TEXT, 0),
+                Column("VolumeBindingMode", TEXT, 0),
+                Column("AllowVolumeExpansion", TEXT, 0),
+                Column("Age", TEXT, 0),
+            ],
+            storage_class,
+        ),
+        ("networking.k8s.io", "ingresses") => (
+            &[
+                Column("Class", TEXT, 0),
+                Column("Hosts", TEXT, 0),
+                Column("Address", TEXT, 0),
+                Column("Ports", TEXT, 0),
+                Column("Age", TEXT, 0),
+            ],
+            ingress,
+        ),
+        ("coordination.k8s.io", "leases") => {
+            (&[Column("Holder", TEXT, 0), Column("Age", TEXT, 0)], |v| vec![text(&v["spec"]["holderIdentity"]), age(v)])
+        }
+        ("node.k8s.io", "runtimeclasses") => {
+            (&[Column("Handler", TEXT, 0), Column("Age", TEXT, 0)], |v| vec![text(&v["handler"]), age(v)])
+        }
+        _ => return None,
+    })
+}
+
+fn text(value: &Value) -> Value {
+    value.as_str().unwrap_or_default().into()
+}
+
+/// `RWO,ROX`: each mode once, in upstream's order.
+fn access_modes(modes: &Value) -> Value {
+    let has = |mode: &str| modes.as_array().is_some_and(|m| m.iter().any(|x| x == mode));
+    let known =
+        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
+    known.into_iter().filter(|(mode, _)| has(mode)).map(|(_, short)| short).collect::<Vec<_>>().join(",").into()
+}
+
+fn or_unset(value: &Value, word: &str) -> Value {
+    value.as_str().unwrap_or(word).into()
+}
+
+fn claim(v: &Value) -> Vec<Value> {
+    let (spec, status) = (&v["spec"], &v["status"]);
+    let bound = spec["volumeName"].as_str().is_some_and(|n| !n.is_empty());
+    let phase =
+        if v["metadata"]["deletionTimestamp"].is_string() { "Terminating".into() } else { text(&status["phase"]) };
+    vec![
+        phase,
+        text(&spec["volumeName"]),
+        if bound { text(&status["capacity"]["storage"]) } else { "".into() },
+        if bound { access_modes(&status["accessModes"]) } else { "".into() },
+        text(&spec["storageClassName"]),
+        or_unset(&spec["volumeAttributesClassName"], "<unset>"),
+        age(v),
+        or_unset(&spec["volumeMode"], "<unset>"),
+    ]
+}
+
+fn volume(v: &Value) -> Vec<Value> {
+    let (spec, status) = (&v["spec"], &v["status"]);
+    let phase =
+        if v["metadata"]["deletionTimestamp"].is_string() { "Terminating".into() } else { text(&status["phase"]) };
+    let claim = &spec["claimRef"];
+    let claim = if claim.is_object() {
+        let part = |key: &str| claim[key].as_str().unwrap_or_default();
+        format!("{}/{}", part("namespace"), part("name"))
+    } else {
+        String::new()
+    };
+    vec![
+        text(&spec["capacity"]["storage"]),
+        access_modes(&spec["accessModes"]),
+        text(&spec["persistentVolumeReclaimPolicy"]),
+        phase,
+        claim.into(),
+        text(&spec["storageClassName"]),
+        or_unset(&spec["volumeAttributesClassName"], "<unset>"),
+        text(&status["reason"]),
+        age(v),
+        or_unset(&spec["volumeMode"], "<unset>"),
+    ]
+}
+
+fn storage_class(v: &Value) -> Vec<Value> {
+    vec![
+        text(&v["provisioner"]),
+        or_unset(&v["reclaimPolicy"], "Delete"),
+        or_unset(&v["volumeBindingMode"], "Immediate"),
+        v["allowVolumeExpansion"].as_bool().unwrap_or(false).into(),
+        age(v),
+    ]
+}
+
+fn ingress(v: &Value) -> Vec<Value> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let rules = list(&v["spec"]["rules"]);
+    let hosts: Vec<&str> = rules.iter().filter_map(|r| r["host"].as_str()).filter(|h| !h.is_empty()).collect();
+    let hosts = match hosts.len() {
+        0 => "*".to_owned(),
+        more @ 4.. => format!("{} + {} more...", hosts[..3].join(","), more - 3),
+        _ => hosts.join(","),
+    };
+    let addresses = list(&v["status"]["loadBalancer"]["ingress"]);
+    let address = |a: &Value| a["ip"].as_str().or(a["hostname"].as_str()).unwrap_or_default().to_owned();
+    let addresses: Vec<String> = addresses.iter().map(address).filter(|a| !a.is_empty()).collect();
+    let ports = if list(&v["spec"]["tls"]).is_empty() { "80" } else { "80, 443" };
+    vec![or_none(&v["spec"]["ingressClassName"]), hosts.into(), addresses.join(",").into(), ports.into(), age(v)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_ingress_shows_three_hosts_and_counts_the_rest() {
+        let rules: Vec<Value> = ["a", "b", "c", "d"].iter().map(|h| json!({"host": h})).collect();
+        let cells = ingress(&json!({"spec": {"rules": rules}}));
+        assert_eq!(cells[1], "a,b,c + 1 more...");
+    }
+
+    #[test]
+    fn access_modes_are_shortened_in_a_fixed_order() {
+        assert_eq!(access_modes(&json!(["ReadWriteMany", "ReadWriteOnce"])), "RWO,RWX");
+    }
+}
