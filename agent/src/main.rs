@@ -1,3 +1,78 @@
-//! The thin binary `node-agent`.
+//! The thin binary `node-agent`. Exit codes: 0 after a stop on request, 64 for a wrong command line, 1 for the rest.
 
-fn main() {}
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use agent::cli::{self, Command};
+use agent::{config, daemon, node};
+
+fn main() -> ExitCode {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(code) = agent::tools::run(&arguments) {
+        return code;
+    }
+    let flags = match cli::parse(arguments.drain(..)) {
+        Ok(Command::Run(flags)) => *flags,
+        Ok(Command::Help) => {
+            print!("{}", cli::help());
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Version) => {
+            println!("Kubernetes {}", node::KUBELET_VERSION);
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("Error: {error}\nRun 'node-agent --help' for the flags.");
+            return ExitCode::from(64);
+        }
+    };
+    let loaded = match config::load(&flags.sources) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            eprintln!("Error: {error}");
+            return ExitCode::from(1);
+        }
+    };
+    start_log(&loaded.config.logging);
+    for flag in &flags.deprecated {
+        tracing::info!("Flag --{flag} has been deprecated, set it in the file that --config names");
+    }
+    for warning in &loaded.warnings {
+        tracing::warn!(warning, "configuration");
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "cannot start");
+            return ExitCode::from(1);
+        }
+    };
+    let outcome = runtime.block_on(daemon::run(flags, loaded));
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "failed to run the node agent");
+            eprintln!("Error: {error}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn start_log(logging: &config::Logging) {
+    let level = match logging.verbosity {
+        ..=1 => "info",
+        2..=5 => "agent=debug,info",
+        _ => "agent=trace,debug",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // The journal keeps its own times.
+    let under_journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    match (logging.format.as_str(), under_journal) {
+        ("json", _) => builder.json().init(),
+        (_, true) => builder.without_time().with_ansi(false).init(),
+        _ => builder.with_ansi(std::io::stderr().is_terminal()).init(),
+    }
+}

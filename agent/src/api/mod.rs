@@ -24,5 +24,5 @@ pub use media::ContentType;
 pub use rate::RateLimit;
 pub use reflector::{Change, Reflector};
 pub use tls::{TlsError, server_name, trust_roots};
-pub use transport::{Body, HttpTransport, Transport};
+pub use transport::{Body, HttpTransport, NoServer, Transport};
 pub use watch::{Watch, WatchEvent};

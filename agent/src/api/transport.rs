@@ -208,6 +208,18 @@ impl HttpTransport {
     }
 }
 
+/// The transport of an agent without an API server: every request fails at once.
+pub struct NoServer;
+
+impl Transport for NoServer {
+    fn send<'a>(
+        &'a self,
+        _request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, ApiError>> + Send + 'a>> {
+        Box::pin(std::future::ready(Err(ApiError::Standalone)))
+    }
+}
+
 enum Connection {
     Http1(http1::SendRequest<Full<Bytes>>),
     Http2(http2::SendRequest<Full<Bytes>>),

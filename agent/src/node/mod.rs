@@ -98,6 +98,29 @@ impl NodeSettings {
     }
 }
 
+/// The node as it is known before the API server has said a word: for pods that start without it.
+pub fn local_node(settings: &NodeSettings, addresses: &[IpAddr]) -> Node {
+    let (capacity, allocatable) = settings.resources();
+    let status = status::build(
+        &Value::Null,
+        &status::Facts {
+            name: &settings.name,
+            machine: &settings.machine,
+            capacity: &capacity,
+            allocatable: &allocatable,
+            addresses,
+            runtime: &unknown_runtime(),
+            signals: &NodeSignals::default(),
+            images: &[],
+            port: settings.config.port,
+            gates: &settings.gates,
+            external_cloud: false,
+            now: &proto::time::Timestamp::now().to_seconds_text(),
+        },
+    );
+    register::new_node(settings, &status)
+}
+
 /// What [`run`] needs.
 pub struct NodeDeps {
     pub settings: NodeSettings,
@@ -107,7 +130,7 @@ pub struct NodeDeps {
     pub runtime: watch::Receiver<Arc<RuntimeState>>,
     pub signals: watch::Receiver<NodeSignals>,
     /// Gets the node as the API server has it, after each write.
-    pub node: watch::Sender<Option<Arc<Node>>>,
+    pub node: watch::Sender<Arc<Node>>,
     pub events: NodeEvents,
 }
 
@@ -216,7 +239,7 @@ impl Keeper {
     fn accept(&mut self, node: Node) {
         let status = tree::of(STATUS_TYPE, &node.status.clone().unwrap_or_default());
         self.sent = Some((status, Instant::now()));
-        self.deps.node.send_replace(Some(Arc::new(node)));
+        self.deps.node.send_replace(Arc::new(node));
     }
 
     fn compute(&self, old: &Value) -> Value {

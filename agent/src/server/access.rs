@@ -1,0 +1,218 @@
+//! Who asks, and whether they may: client certificates, bearer tokens, anonymous; SubjectAccessReview.
+//!
+//! Answers of the API server are kept for the configured times, so that a scrape costs no round trip.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::{HeaderMap, Method, header};
+use proto::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use proto::api::authorization::v1::{ExtraValue, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use ring::digest::{SHA256, digest};
+use tokio::time::Instant;
+
+use super::{ServerDeps, ServerError};
+use crate::api::{ApiError, Client};
+
+/// Remembered answers at most; beyond, the oldest knowledge is dropped as a whole.
+const MAX_KEPT: usize = 4096;
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
+/// The one who asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct User {
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+type Kept<K, V> = Mutex<BTreeMap<K, (V, Instant)>>;
+
+/// Authentication and authorization of port 10250.
+pub struct Access {
+    client: Client,
+    node: String,
+    anonymous: bool,
+    tokens: bool,
+    webhook: bool,
+    token_ttl: Duration,
+    allowed_ttl: Duration,
+    refused_ttl: Duration,
+    users: Kept<[u8; 32], Option<User>>,
+    decisions: Kept<(User, String, String), bool>,
+}
+
+/// Why nobody may pass.
+pub enum Refusal {
+    Unauthorized,
+    Forbidden(String),
+    /// The API server could not be asked.
+    Failed(ApiError),
+}
+
+impl Access {
+    pub fn new(deps: &ServerDeps) -> Result<Self, ServerError> {
+        let (authentication, authorization) = (&deps.config.authentication, &deps.config.authorization);
+        Ok(Access {
+            client: deps.client.clone(),
+            node: deps.node.clone(),
+            anonymous: authentication.anonymous.enabled,
+            tokens: authentication.webhook.enabled,
+            webhook: authorization.mode == "Webhook",
+            token_ttl: authentication.webhook.cache_ttl.get(),
+            allowed_ttl: authorization.webhook.cache_authorized_ttl.get(),
+            refused_ttl: authorization.webhook.cache_unauthorized_ttl.get(),
+            users: Mutex::default(),
+            decisions: Mutex::default(),
+        })
+    }
+
+    /// Lets pass who is known and may do `method` on one of the node's subresources, tried in order.
+    pub async fn check(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<&[u8]>,
+        method: &Method,
+        subresources: &[&str],
+    ) -> Result<User, Refusal> {
+        let user = self.authenticate(headers, certificate).await.ok_or(Refusal::Unauthorized)?;
+        if !self.webhook {
+            return Ok(user);
+        }
+        let verb = verb(method);
+        for subresource in subresources {
+            match self.allowed(&user, verb, subresource).await {
+                Ok(true) => return Ok(user),
+                Ok(false) => {}
+                Err(error) => return Err(Refusal::Failed(error)),
+            }
+        }
+        Err(Refusal::Forbidden(format!(
+            "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{}])\n",
+            user.name,
+            subresources.join(" ")
+        )))
+    }
+
+    async fn authenticate(&self, headers: &HeaderMap, certificate: Option<&[u8]>) -> Option<User> {
+        if let Some(user) = certificate.and_then(of_certificate) {
+            return Some(user);
+        }
+        if let Some(given) = headers.get(header::AUTHORIZATION) {
+            let token = given.to_str().ok()?.strip_prefix("Bearer ")?.trim();
+            if token.is_empty() || !self.tokens {
+                return None;
+            }
+            return self.of_token(token).await;
+        }
+        self.anonymous.then(|| User {
+            name: "system:anonymous".into(),
+            groups: vec!["system:unauthenticated".into()],
+            ..User::default()
+        })
+    }
+
+    async fn of_token(&self, token: &str) -> Option<User> {
+        let mut key = [0; 32];
+        key.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+        if let Some(known) = known(&self.users, &key) {
+            return known;
+        }
+        let review = TokenReview {
+            spec: Some(TokenReviewSpec { token: token.to_owned(), audiences: Vec::new() }),
+            ..TokenReview::default()
+        };
+        let status = match self.client.create("", &review).await {
+            Ok(review) => review.status.unwrap_or_default(),
+            Err(error) => {
+                tracing::warn!(%error, "cannot have a token reviewed");
+                return None;
+            }
+        };
+        let info = status.user.unwrap_or_default();
+        let user = status.authenticated.then(|| User {
+            name: info.username,
+            uid: info.uid,
+            groups: info.groups,
+            extra: info.extra.into_iter().map(|(k, v)| (k, v.items)).collect(),
+        });
+        keep(&self.users, key, user.clone(), self.token_ttl);
+        user
+    }
+
+    async fn allowed(&self, user: &User, verb: &str, subresource: &str) -> Result<bool, ApiError> {
+        let key = (user.clone(), verb.to_owned(), subresource.to_owned());
+        if let Some(known) = known(&self.decisions, &key) {
+            return Ok(known);
+        }
+        let extra = user.extra.iter().map(|(k, v)| (k.clone(), ExtraValue { items: v.clone() })).collect();
+        let review = SubjectAccessReview {
+            spec: Some(SubjectAccessReviewSpec {
+                resource_attributes: Some(ResourceAttributes {
+                    verb: verb.to_owned(),
+                    version: "v1".into(),
+                    resource: "nodes".into(),
+                    subresource: subresource.to_owned(),
+                    name: self.node.clone(),
+                    ..ResourceAttributes::default()
+                }),
+                user: user.name.clone(),
+                groups: user.groups.clone(),
+                extra,
+                uid: user.uid.clone(),
+                ..SubjectAccessReviewSpec::default()
+            }),
+            ..SubjectAccessReview::default()
+        };
+        let allowed = self.client.create("", &review).await?.status.unwrap_or_default().allowed;
+        keep(&self.decisions, key, allowed, if allowed { self.allowed_ttl } else { self.refused_ttl });
+        Ok(allowed)
+    }
+}
+
+fn table<K, V>(kept: &Kept<K, V>) -> MutexGuard<'_, BTreeMap<K, (V, Instant)>> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn known<K: Ord, V: Clone>(kept: &Kept<K, V>, key: &K) -> Option<V> {
+    let table = table(kept);
+    table.get(key).filter(|(_, until)| Instant::now() < *until).map(|(value, _)| value.clone())
+}
+
+fn keep<K: Ord, V>(kept: &Kept<K, V>, key: K, value: V, ttl: Duration) {
+    let mut table = table(kept);
+    if table.len() >= MAX_KEPT {
+        let now = Instant::now();
+        table.retain(|_, (_, until)| now < *until);
+        if table.len() >= MAX_KEPT {
+            table.clear();
+        }
+    }
+    table.insert(key, (value, Instant::now() + ttl));
+}
+
+/// A verified certificate's subject: common name, organizations.
+fn of_certificate(der: &[u8]) -> Option<User> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
+    let subject = certificate.subject();
+    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    let mut groups: Vec<String> =
+        subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
+    groups.push("system:authenticated".into());
+    let print: String = digest(&SHA256, der).as_ref().iter().map(|b| format!("{b:02x}")).collect();
+    let extra = BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={print}")])]);
+    Some(User { name, uid: String::new(), groups, extra })
+}
+
+fn verb(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "get",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "",
+    }
+}

@@ -1,0 +1,82 @@
+//! The serving certificate: given, or made by ourselves once and kept in the certificate folder.
+
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+
+use super::{ServerDeps, ServerError};
+use crate::api::trust_roots;
+
+/// TLS settings of port 10250; client certificates are asked for but not required.
+pub(super) fn server_config(deps: &ServerDeps) -> Result<Arc<rustls::ServerConfig>, ServerError> {
+    let refuse = |e: &dyn std::fmt::Display| ServerError::Certificate(e.to_string());
+    let (certificate, key) = identity(deps)?;
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(&certificate).filter_map(Result::ok).collect();
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| refuse(&e))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions: &[&rustls::SupportedProtocolVersion] = match deps.config.tls_min_version.as_str() {
+        "VersionTLS13" => &[&rustls::version::TLS13],
+        _ => rustls::ALL_VERSIONS,
+    };
+    let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions)
+        .map_err(|e| refuse(&e))?;
+    let ca = &deps.config.authentication.x509.client_ca_file;
+    let builder = if ca.as_os_str().is_empty() {
+        builder.with_no_client_auth()
+    } else {
+        let bad = |e: &dyn std::fmt::Display| ServerError::ClientCa(format!("{}: {e}", ca.display()));
+        let pem = std::fs::read(ca).map_err(|e| bad(&e))?;
+        let roots = trust_roots(&pem, &ca.display().to_string()).map_err(|e| bad(&e))?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .allow_unauthenticated()
+            .build()
+            .map_err(|e| bad(&e))?;
+        builder.with_client_cert_verifier(verifier)
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|e| refuse(&e))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn identity(deps: &ServerDeps) -> Result<(Vec<u8>, Vec<u8>), ServerError> {
+    let config = &deps.config;
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|e| ServerError::Certificate(format!("cannot read {}: {e}", path.display())))
+    };
+    if !config.tls_cert_file.as_os_str().is_empty() && !config.tls_private_key_file.as_os_str().is_empty() {
+        return Ok((read(&config.tls_cert_file)?, read(&config.tls_private_key_file)?));
+    }
+    let folder = &deps.flags.cert_dir;
+    let (certificate, key) = (folder.join("kubelet.crt"), folder.join("kubelet.key"));
+    if !certificate.exists() || !key.exists() {
+        let made = self_signed(deps)?;
+        let bad = |e: std::io::Error| ServerError::Certificate(format!("cannot write to {}: {e}", folder.display()));
+        std::fs::create_dir_all(folder).map_err(bad)?;
+        write(&certificate, 0o644, made.0.as_bytes()).map_err(bad)?;
+        write(&key, 0o600, made.1.as_bytes()).map_err(bad)?;
+    }
+    Ok((read(&certificate)?, read(&key)?))
+}
+
+/// Temporary file and rename, so that a crash leaves either nothing or all of it.
+fn write(path: &Path, mode: u32, text: &[u8]) -> std::io::Result<()> {
+    use std::io::Write;
+    let temporary = path.with_extension("tmp");
+    let mut file = std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(&temporary)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)
+}
+
+fn self_signed(deps: &ServerDeps) -> Result<(String, String), ServerError> {
+    let refuse = |e: rcgen::Error| ServerError::Certificate(e.to_string());
+    let mut names = vec![deps.node.clone(), "localhost".to_owned()];
+    names.extend(deps.addresses.iter().map(ToString::to_string));
+    let made = rcgen::generate_simple_self_signed(names).map_err(refuse)?;
+    Ok((made.cert.pem(), made.signing_key.serialize_pem()))
+}

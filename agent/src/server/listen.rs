@@ -1,0 +1,102 @@
+//! Ports and connections: accept, TLS, HTTP/1.1 and HTTP/2 with upgrades.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::TcpListener;
+
+use super::ServerError;
+use super::answers::{Answer, text};
+use super::route::Router;
+
+/// A client that does not finish its handshake in this time is let go.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Go's server gives up on request heads after the same time as on idle connections here.
+const HEADER: Duration = Duration::from_secs(90);
+/// After a failed accept (no file descriptors, mostly) there is no use in trying again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+pub(super) async fn bind(address: &str, port: i32) -> Result<TcpListener, ServerError> {
+    let ip: IpAddr = address.parse().map_err(|_| ServerError::Address(address.to_owned()))?;
+    let port = u16::try_from(port).map_err(|_| ServerError::Address(format!("{address}:{port}")))?;
+    let address = SocketAddr::new(ip, port);
+    TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })
+}
+
+/// Serves until the task is dropped; connections end with it.
+pub(super) async fn serve_tls(listener: TcpListener, tls: Arc<rustls::ServerConfig>, router: Arc<Router>) {
+    let acceptor = tokio_rustls::TlsAcceptor::from(tls);
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let (acceptor, router) = (acceptor.clone(), router.clone());
+        connections.spawn(async move {
+            let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else { return };
+            let certificate = stream.get_ref().1.peer_certificates().and_then(|c| c.first()).map(|c| c.to_vec());
+            let certificate: Option<Arc<[u8]>> = certificate.map(Into::into);
+            let service = service_fn(move |request: Request<Incoming>| {
+                let (router, certificate) = (router.clone(), certificate.clone());
+                async move { Ok::<_, std::convert::Infallible>(router.handle(request, certificate).await) }
+            });
+            serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+/// Answers `/healthz` without asking who wants to know.
+pub(super) async fn serve_health(listener: TcpListener) {
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        connections.spawn(async move {
+            let service = service_fn(|request: Request<Incoming>| async move {
+                let answer = match request.uri().path() {
+                    "/healthz" | "/healthz/ping" => text(StatusCode::OK, "ok"),
+                    _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+                };
+                Ok::<_, std::convert::Infallible>(answer)
+            });
+            serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+async fn serve_connection<I, S, F>(io: I, service: S)
+where
+    I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    S: hyper::service::Service<
+            Request<Incoming>,
+            Response = Response<Answer>,
+            Error = std::convert::Infallible,
+            Future = F,
+        > + Send
+        + 'static,
+    F: Future<Output = Result<Response<Answer>, std::convert::Infallible>> + Send + 'static,
+{
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER);
+    if let Err(error) = builder.serve_connection_with_upgrades(io, service).await {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// A body that is there already.
+pub(super) fn full(bytes: impl Into<Bytes>) -> Answer {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}

@@ -1,0 +1,342 @@
+//! Logs of a container from its CRI log file: `RFC3339Nano stdout|stderr P|F text` per line.
+//!
+//! Following waits for the file to change (inotify); once a second it is asked whether the container still runs, so that
+//! the answer ends with it.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Frame;
+use nix::sys::inotify::AddWatchFlags;
+use proto::api::core::v1::Pod;
+use tokio::sync::mpsc;
+
+use super::answers::{Answer, plain};
+use super::route::query_pairs;
+use crate::file_watch::FileWatch;
+use crate::pods::Handle;
+
+const CHUNK: usize = 64 * 1024;
+/// A line beyond this is passed on in pieces.
+const MAX_LINE: usize = 1024 * 1024;
+const STILL_RUNNING: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Options {
+    follow: bool,
+    previous: bool,
+    timestamps: bool,
+    tail: Option<u64>,
+    limit: Option<u64>,
+    /// Lines before this moment are left out; seconds and nanoseconds since 1970.
+    since: Option<(i64, u32)>,
+}
+
+enum Mistake {
+    Decode,
+    Invalid,
+}
+
+impl Options {
+    fn of(query: &str, now: i64) -> Result<Self, Mistake> {
+        let mut options = Options::default();
+        // As Go's decoder has it: any word but these is true, and the first of repeated keys counts.
+        let flag = |value: &str| !matches!(value, "" | "0" | "false");
+        let number = |value: &str| value.parse::<i64>().map_err(|_| Mistake::Decode);
+        let mut seen: Vec<String> = Vec::new();
+        let (mut tail, mut limit, mut seconds) = (None, None, None);
+        for (key, value) in query_pairs(query) {
+            if seen.contains(&key) {
+                continue;
+            }
+            match key.as_str() {
+                "follow" => options.follow = flag(&value),
+                "previous" => options.previous = flag(&value),
+                "timestamps" => options.timestamps = flag(&value),
+                "tail" if value == "all" => {}
+                "tailLines" | "tail" => tail = Some(number(&value)?),
+                "limitBytes" => limit = Some(number(&value)?),
+                "sinceSeconds" => seconds = Some(number(&value)?),
+                "sinceTime" => {
+                    let time = proto::time::parse_rfc3339(&value).map_err(|_| Mistake::Decode)?;
+                    options.since = Some((time.seconds, 0));
+                }
+                _ => {}
+            }
+            seen.push(key);
+        }
+        options.tail = tail.map(u64::try_from).transpose().map_err(|_| Mistake::Invalid)?;
+        options.limit = match limit {
+            Some(limit) if limit < 1 => return Err(Mistake::Invalid),
+            limit => limit.and_then(|l| u64::try_from(l).ok()),
+        };
+        if let Some(seconds) = seconds {
+            if seconds < 1 || options.since.is_some() {
+                return Err(Mistake::Invalid);
+            }
+            options.since = Some((now.saturating_sub(seconds), 0));
+        }
+        Ok(options)
+    }
+}
+
+pub(super) async fn serve(
+    pods: &Handle,
+    namespace: &str,
+    name: &str,
+    container: &str,
+    query: &str,
+) -> Response<Answer> {
+    let options = match Options::of(query, proto::time::Timestamp::now().seconds) {
+        Ok(options) => options,
+        Err(Mistake::Decode) => return plain(StatusCode::BAD_REQUEST, r#"{"message": "Unable to decode query."}"#),
+        Err(Mistake::Invalid) => return plain(StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#),
+    };
+    let pod = match pods.find(namespace, name, None).await {
+        Ok(pod) => pod,
+        Err(_) => return plain(StatusCode::NOT_FOUND, format!("pod {name:?} does not exist\n")),
+    };
+    if pod.spec.as_ref().is_none_or(|s| crate::pod::spec::find_container(s, container).is_none()) {
+        return plain(StatusCode::NOT_FOUND, format!("container {container:?} not found in pod {name:?}\n"));
+    }
+    let info = match pods.container(&pod, container, options.previous).await {
+        Ok(info) => info,
+        Err(_) if options.previous => {
+            let why = format!("previous terminated container {container:?} in pod {name:?} not found");
+            return plain(StatusCode::BAD_REQUEST, why);
+        }
+        Err(_) => {
+            let why = format!("container {container:?} in pod {name:?} is waiting to start");
+            return plain(StatusCode::BAD_REQUEST, why);
+        }
+    };
+    let (sender, receiver) = mpsc::channel(4);
+    let job = Job {
+        path: info.log_path,
+        options,
+        sender,
+        pods: pods.clone(),
+        pod,
+        container: container.to_owned(),
+        id: info.id,
+    };
+    tokio::spawn(job.run());
+    let mut response = Response::new(Pieces(receiver).boxed_unsync());
+    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
+    response
+}
+
+struct Pieces(mpsc::Receiver<Bytes>);
+
+impl hyper::body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.0.poll_recv(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+/// One answer under way.
+struct Job {
+    path: PathBuf,
+    options: Options,
+    sender: mpsc::Sender<Bytes>,
+    pods: Handle,
+    pod: Arc<Pod>,
+    container: String,
+    id: String,
+}
+
+impl Job {
+    async fn run(self) {
+        if let Err(error) = self.copy().await {
+            // The head of the answer is gone already; the kubelet writes such errors into the body too.
+            let text = format!("failed to read log file {:?}: {error}", self.path.display().to_string());
+            let _ = self.sender.send(text.into()).await;
+        }
+    }
+
+    async fn copy(&self) -> std::io::Result<()> {
+        let watch = if self.options.follow { Some(watch(&self.path)?) } else { None };
+        let mut file = std::fs::File::open(&self.path)?;
+        if let Some(lines) = self.options.tail {
+            seek_to_tail(&mut file, lines)?;
+        }
+        let mut left = self.options.limit.unwrap_or(u64::MAX);
+        let (mut pending, mut chunk) = (Vec::new(), vec![0; CHUNK]);
+        loop {
+            let count = file.read(&mut chunk)?;
+            if count == 0 {
+                let Some(watch) = &watch else { return Ok(()) };
+                if self.sender.is_closed() {
+                    return Ok(());
+                }
+                let changed = tokio::time::timeout(STILL_RUNNING, watch.changed()).await;
+                if let Some(next) = rotated(&self.path, &file) {
+                    file = next;
+                    continue;
+                }
+                if changed.is_err() && !self.still_running().await {
+                    // What came between the last read and the end is still to be sent.
+                    if file.metadata()?.len() <= file.stream_position()? {
+                        return Ok(());
+                    }
+                }
+                continue;
+            }
+            pending.extend_from_slice(&chunk[..count]);
+            let mut out = Vec::with_capacity(count);
+            let mut start = 0;
+            while let Some(end) = pending[start..].iter().position(|b| *b == b'\n') {
+                write_line(&pending[start..start + end], &self.options, &mut out);
+                start += end + 1;
+            }
+            pending.drain(..start);
+            if pending.len() > MAX_LINE {
+                write_line(&pending, &self.options, &mut out);
+                pending.clear();
+            }
+            let fits = usize::try_from(left).unwrap_or(usize::MAX);
+            out.truncate(fits);
+            left = left.saturating_sub(out.len() as u64);
+            if !out.is_empty() && self.sender.send(out.into()).await.is_err() {
+                return Ok(());
+            }
+            if left == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn still_running(&self) -> bool {
+        self.pods.container(&self.pod, &self.container, false).await.is_ok_and(|c| c.running && c.id == self.id)
+    }
+}
+
+/// Appends the text of a CRI log line, unless it is from before `since`.
+fn write_line(line: &[u8], options: &Options, out: &mut Vec<u8>) {
+    let mut fields = line.splitn(4, |b| *b == b' ');
+    let (Some(time), Some(_stream), Some(tag)) = (fields.next(), fields.next(), fields.next()) else { return };
+    let text = fields.next().unwrap_or_default();
+    if let Some((seconds, nanos)) = options.since {
+        let at = std::str::from_utf8(time).ok().and_then(|t| proto::time::parse_rfc3339(t).ok());
+        if at.is_none_or(|at| (at.seconds, 0) < (seconds, nanos)) {
+            return;
+        }
+    }
+    if options.timestamps {
+        out.extend_from_slice(time);
+        out.push(b' ');
+    }
+    out.extend_from_slice(text);
+    if tag.first() != Some(&b'P') {
+        out.push(b'\n');
+    }
+}
+
+/// Puts the file where its last `lines` lines begin.
+fn seek_to_tail(file: &mut std::fs::File, lines: u64) -> std::io::Result<()> {
+    let mut end = file.seek(SeekFrom::End(0))?;
+    if lines == 0 {
+        return Ok(());
+    }
+    let mut found = 0;
+    let mut chunk = vec![0; CHUNK];
+    let mut last = true;
+    while end > 0 {
+        let start = end.saturating_sub(CHUNK as u64);
+        let length = usize::try_from(end - start).unwrap_or(CHUNK);
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(&mut chunk[..length])?;
+        for at in (0..length).rev() {
+            // The newline that ends the file begins no line.
+            if chunk[at] == b'\n' && !std::mem::take(&mut last) {
+                found += 1;
+                if found == lines {
+                    file.seek(SeekFrom::Start(start + at as u64 + 1))?;
+                    return Ok(());
+                }
+            }
+            last = false;
+        }
+        end = start;
+    }
+    file.seek(SeekFrom::Start(0))?;
+    Ok(())
+}
+
+fn watch(path: &Path) -> std::io::Result<FileWatch> {
+    let mut paths = vec![(path, AddWatchFlags::IN_MODIFY)];
+    // The folder too: rotation puts a new file in the place of the old one.
+    if let Some(folder) = path.parent() {
+        paths.push((folder, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_MODIFY));
+    }
+    FileWatch::new(&paths)
+}
+
+/// The file that is now at the path, when it is another one.
+fn rotated(path: &Path, open: &std::fs::File) -> Option<std::fs::File> {
+    use std::os::unix::fs::MetadataExt;
+    let (now, then) = (std::fs::metadata(path).ok()?, open.metadata().ok()?);
+    if (now.dev(), now.ino()) == (then.dev(), then.ino()) {
+        return None;
+    }
+    std::fs::File::open(path).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partial_lines_are_joined_and_old_ones_left_out() {
+        let mut out = Vec::new();
+        let options = Options { since: Some((1_577_836_800, 0)), ..Options::default() };
+        for line in [
+            "2019-01-01T00:00:00.5Z stdout F old",
+            "2020-01-01T00:00:00.5Z stdout P one ",
+            "2020-01-01T00:00:01Z stdout F line",
+            "rubbish",
+        ] {
+            write_line(line.as_bytes(), &options, &mut out);
+        }
+        assert_eq!(String::from_utf8_lossy(&out), "one line\n");
+    }
+
+    #[test]
+    fn options_are_read_as_go_reads_them() {
+        let of = |query| Options::of(query, 1000);
+        assert!(matches!(of("tailLines=x"), Err(Mistake::Decode)));
+        assert!(matches!(of("limitBytes=-1"), Err(Mistake::Invalid)));
+        assert!(matches!(of("sinceSeconds=-1"), Err(Mistake::Invalid)));
+        assert!(matches!(of("tail=all&timestamps=yes"), Ok(o) if o.timestamps && o.tail.is_none()));
+        assert!(matches!(of("tailLines=1&tailLines=2"), Ok(o) if o.tail == Some(1)));
+        assert!(matches!(of("sinceSeconds=10"), Ok(o) if o.since == Some((990, 0))));
+    }
+
+    #[test]
+    fn the_tail_of_a_file_is_found_from_its_end() {
+        let path = std::env::temp_dir().join(format!("node-agent-tail-{}", crate::backoff::random_below(u32::MAX)));
+        std::fs::write(&path, "a\nb\nc\n").expect("writes");
+        let tail = |lines| {
+            let mut file = std::fs::File::open(&path).expect("opens");
+            seek_to_tail(&mut file, lines).expect("seeks");
+            let mut text = String::new();
+            file.read_to_string(&mut text).expect("reads");
+            text
+        };
+        assert_eq!((tail(2).as_str(), tail(9).as_str(), tail(0).as_str()), ("b\nc\n", "a\nb\nc\n", ""));
+        std::fs::remove_file(path).expect("removes");
+    }
+}
