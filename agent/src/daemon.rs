@@ -26,7 +26,7 @@ use crate::file_watch::FileWatch;
 use crate::node::{
     self, KUBELET_VERSION, Machine, Network, NodeDeps, NodeEvents, NodeSettings, NodeSignals, RuntimeState,
 };
-use crate::objects::{ApiObjects, Strategy};
+use crate::objects::{ApiObjects, ApiTokens, Strategy};
 use crate::pod::resources::NodeResources;
 use crate::server::{self, ServerError};
 use crate::{pods, volumes};
@@ -202,11 +202,16 @@ async fn start_pods(
                 resolv_conf: PathBuf::from(&config.resolv_conf),
             },
         },
+        volumes: Arc::new(volumes::Manager::new(volumes::VolumeDeps {
+            root_dir: parts.flags.root_dir.clone(),
+            objects: objects.clone(),
+            tokens: Arc::new(ApiTokens::new(parts.client.clone())),
+            node: node.clone(),
+        })),
         cri: parts.cri,
         runtime_name,
         client: parts.client,
         objects,
-        volumes: Arc::new(volumes::Manager::new(&parts.flags.root_dir)),
         node,
     })
 }

@@ -199,7 +199,6 @@ fn container_record(status: cri::ContainerStatus, sandbox_id: &str) -> Container
         reason: status.reason,
         log_path: status.log_path,
         id: status.id,
-        ..Default::default()
     };
     if record.image_ref.is_empty() {
         record.image_ref.clone_from(&status.image_id);

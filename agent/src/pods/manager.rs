@@ -53,6 +53,9 @@ struct Entry {
     seen: String,
 }
 
+/// Uid, the mirror to delete, the pod to make one of.
+type MirrorWork = (String, Option<Arc<Pod>>, Option<Arc<Pod>>);
+
 struct MirrorDone {
     uid: String,
     result: Result<Option<Arc<Pod>>, ApiError>,
@@ -282,7 +285,7 @@ impl Manager {
         let uid = pod.uid().to_owned();
         self.nudge.nudge();
         let in_runtime = self.runtime.iter().flatten().any(|p| p.uid == uid);
-        let over = pod.status.as_ref().is_some_and(|s| is_over(s));
+        let over = pod.status.as_ref().is_some_and(is_over);
         let begin = if over || pod.is_deleted() { Begin::Terminate } else { Begin::Sync };
         if over && !in_runtime {
             // Nothing is left of it here: only its deletion is to be confirmed.
@@ -411,7 +414,7 @@ impl Manager {
         if !self.ready.contains(&Source::Api) {
             return;
         }
-        let mut work: Vec<(String, Option<Arc<Pod>>, Option<Arc<Pod>>)> = Vec::new();
+        let mut work: Vec<MirrorWork> = Vec::new();
         let mut shown = HashSet::new();
         for (uid, entry) in self.pods.iter().filter(|(_, e)| e.source == Source::File && !e.removed) {
             let name = key(&entry.pod);

@@ -17,7 +17,7 @@ use crate::pod::security::{ImageUser, SecurityDefaults, verify_non_root};
 use crate::pod::spec::PodExt;
 use crate::pod::step::{Kill, KillReason};
 use crate::status::StartError;
-use crate::volumes::{PodVolumes, container_mounts};
+use crate::volumes::PodVolumes;
 
 use super::kill::kill_one;
 use super::{Shared, hooks};
@@ -136,7 +136,9 @@ impl StartContext<'_> {
         if !container.termination_message_path.is_empty() {
             log = Some(termination_log(&pod_dir, &container.name).map_err(|e| format!("termination log: {e}"))?);
         }
-        container_mounts(pod, container, self.volumes, hosts_file.as_deref(), log.as_deref(), envs)
+        shared
+            .volumes
+            .container_mounts(pod, container, self.volumes, hosts_file.as_deref(), log.as_deref(), envs)
             .map_err(|e| e.to_string())
     }
 

@@ -404,10 +404,9 @@ impl Worker {
                 kill::kill_one(&shared, &pod, kill, &ip).await.map_err(|error| self.kill_failed(&error))?;
             }
         }
-        if actions.start.is_empty() && actions.start_init.is_empty() && actions.start_ephemeral.is_empty() {
-            if !actions.create_sandbox {
-                return Ok(());
-            }
+        let starts = !actions.start.is_empty() || !actions.start_init.is_empty() || !actions.start_ephemeral.is_empty();
+        if !starts && !actions.create_sandbox {
+            return Ok(());
         }
         let secrets = self.pull_secrets().await;
         let (sandbox_id, sandbox, ips) = self.sandbox(&actions).await?;

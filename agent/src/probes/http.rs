@@ -115,16 +115,12 @@ impl Get {
         // The connection is driven here and dropped with the exchange.
         tokio::pin!(exchange);
         tokio::pin!(connection);
-        loop {
-            tokio::select! {
-                done = &mut exchange => return done,
-                ended = &mut connection => {
-                    if let Err(e) = ended {
-                        return Err(http_error(e));
-                    }
-                    return exchange.await;
-                }
-            }
+        tokio::select! {
+            done = &mut exchange => done,
+            ended = &mut connection => match ended {
+                Ok(()) => exchange.await,
+                Err(e) => Err(http_error(e)),
+            },
         }
     }
 

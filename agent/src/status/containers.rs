@@ -198,11 +198,12 @@ fn volume_mounts(container: &Container, recursive_read_only: bool) -> Vec<Volume
 }
 
 fn volume_mount(mount: &VolumeMount, supported: bool) -> VolumeMountStatus {
-    let recursive = mount.read_only.then(|| match mount.recursive_read_only.as_deref() {
+    let recursive = match mount.recursive_read_only.as_deref() {
         Some("Enabled") => "Enabled",
         Some("IfPossible") if supported => "Enabled",
         _ => "Disabled",
-    });
+    };
+    let recursive = mount.read_only.then_some(recursive);
     VolumeMountStatus {
         name: mount.name.clone(),
         mount_path: mount.mount_path.clone(),
