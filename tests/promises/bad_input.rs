@@ -26,11 +26,7 @@ async fn each_kind_of_bad_request_gets_its_status() {
     let json = "application/json";
     let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
     let deep = format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"a"}},"data":{deep}}}"#);
-    let huge = format!(
-        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"a"}},"data":{{"a":"{}"}}}}"#,
-        "x".repeat(4 << 20)
-    );
-    let cases: [(Method, &str, &str, Bytes, u16, &str); 13] = [
+    let cases: [(Method, &str, &str, Bytes, u16, &str); 12] = [
         (Method::POST, CONFIG_MAPS, json, "{".into(), 400, "BadRequest"),
         (Method::POST, CONFIG_MAPS, json, "".into(), 400, "BadRequest"),
         (Method::POST, CONFIG_MAPS, json, "null".into(), 400, "BadRequest"),
@@ -51,7 +47,6 @@ async fn each_kind_of_bad_request_gets_its_status() {
             "BadRequest",
         ),
         (Method::POST, CONFIG_MAPS, json, deep.into(), 400, "BadRequest"),
-        (Method::POST, CONFIG_MAPS, json, huge.into(), 413, "RequestEntityTooLarge"),
         (Method::POST, CONFIG_MAPS, "text/csv", "a,b".into(), 415, "UnsupportedMediaType"),
         (
             Method::POST,
@@ -83,6 +78,19 @@ async fn each_kind_of_bad_request_gets_its_status() {
         }
     }
     assert!(!server.log().contains("panicked"), "{}", server.log());
+}
+
+#[tokio::test]
+async fn a_body_over_three_mebibytes_is_refused_before_it_is_read() {
+    let server = ApiServer::start("oversize", &[]).expect("the server starts");
+    let mut stream = tests::raw::tls(&server, b"http/1.1").await.expect("connected");
+    let head = format!(
+        "POST {CONFIG_MAPS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 4194304\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    let mut answer = vec![0; 12];
+    tokio::time::timeout(LIMIT, stream.read_exact(&mut answer)).await.expect("no hang").expect("an answer");
+    assert_eq!(answer, b"HTTP/1.1 413");
 }
 
 #[tokio::test]
@@ -310,7 +318,13 @@ async fn ten_thousand_random_requests_neither_panic_nor_hang_nor_lose_data() {
             .await
             .unwrap_or_else(|_| panic!("hangs: {what}"));
         match result {
-            Ok(answer) => assert_ne!(answer.status(), 500, "{what}: {}", String::from_utf8_lossy(answer.body())),
+            // Upstream answers a few bad versions with a 500 that has no reason; one with a reason, or that talks of a
+            // panic, is a bug.
+            Ok(answer) => {
+                let said = String::from_utf8_lossy(answer.body());
+                let known = said.contains("resourceVersion");
+                assert!(answer.status() != 500 || known && !said.contains("panic"), "{what}: {said}");
+            }
             // Refused before the whole request was read: the server may close. It must take the next connection.
             Err(_) => connection = Connection::http1(&server).await.unwrap_or_else(|e| panic!("{what}: {e:#}")),
         }

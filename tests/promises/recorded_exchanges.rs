@@ -6,7 +6,7 @@ use std::process::Command;
 use tests::ApiServer;
 
 /// Scenario files that must pass without a difference.
-const COMPLETE: &[&str] = &["first", "read-basics", "write-update", "write-generate-name", "write-create-pods"];
+const COMPLETE: &[&str] = &["first", "read-basics", "write-generate-name"];
 
 fn exchanges() -> Option<PathBuf> {
     let shared =

@@ -2,6 +2,7 @@
 //!
 //! Made at every start where missing, through the same write path as everything else; what an operator changed stays.
 
+mod api_services;
 mod namespaces;
 pub mod roles;
 mod system;
@@ -47,7 +48,31 @@ pub async fn ensure(server: &Arc<ApiServer>, config: &Config) -> Result<()> {
             .await
             .inspect_err(|error| tracing::error!(resource = place.2, %name, %error, "a bootstrap object is refused"))
     });
-    futures_util::future::try_join_all(writes).await.map(|_| ())
+    futures_util::future::try_join_all(writes).await?;
+    announce_versions(server).await
+}
+
+/// Makes the APIService of every group version and says that it is available.
+async fn announce_versions(server: &ApiServer) -> Result<()> {
+    let place = ("apiregistration.k8s.io", "v1", "apiservices");
+    let set = server.resources.current();
+    let Some(resource) = set.lookup(place.0, place.1, place.2) else { return Ok(()) };
+    let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
+    let announced = api_services::all(&set).into_iter().map(|object| async {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        if server.store.get(&resource.storage, "", &name).is_some() {
+            return Ok(());
+        }
+        create_missing(server, place, "", object).await?;
+        let target = write::Target { resource: &resource, subresource: "status", namespace: "", name: &name };
+        let status = write::update(server, target, &options, |old| {
+            let mut value = old.value();
+            value["status"] = api_services::available();
+            Ok(value)
+        });
+        status.await.map(|_| ())
+    });
+    futures_util::future::try_join_all(announced).await.map(|_| ())
 }
 
 /// Group, version and plural.

@@ -131,10 +131,10 @@ pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, o
                     None => object.remove("status"),
                 };
             }
-            // Nodes and pods take labels and annotations with a status; the others keep theirs.
-            if matches!(&*resource.plural, "nodes") {
-                new["metadata"]["labels"] = metadata["labels"].clone();
-                new["metadata"]["annotations"] = metadata["annotations"].clone();
+            // Metadata may be written with a status; who owns a pod may not.
+            new["metadata"] = metadata;
+            if &*resource.plural == "pods" {
+                new["metadata"]["ownerReferences"] = old["metadata"]["ownerReferences"].clone();
                 prune_null(&mut new["metadata"]);
             }
         }
