@@ -233,7 +233,16 @@ fn whole_list(accepted: Accepted, resource: &Resource, page: &Page, metadata: &s
         out.extend_from_slice(format!("\"{key}\":\"{text}\"").as_bytes());
     };
     let mut meta = Vec::new();
-    form::write_list_meta(metadata, &mut meta);
+    if custom {
+        // Lists of unstructured objects spell an empty token out.
+        let mut metadata = metadata.clone();
+        if metadata["continue"].is_null() {
+            metadata["continue"] = "".into();
+        }
+        proto::json::write_sorted(&metadata, &mut meta);
+    } else {
+        form::write_list_meta(metadata, &mut meta);
+    }
     head.push(b'{');
     if custom {
         named(&mut head, "apiVersion", &resource.api_version());

@@ -1,5 +1,6 @@
 //! Watches: a stream of events from a cursor in the store's history.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ pub async fn watch(server: &Arc<ApiServer>, request: &Request, resource: &Arc<Re
 
     let mut encoder =
         Encoder { accepted, resource: resource.clone(), selector, namespace, columns_sent: false, include };
-    let mut ready = Vec::new();
+    let mut ready = VecDeque::new();
     let started = start(server, &options, &mut encoder, &mut ready).await;
     let content_type = accepted.media.stream_name();
     let (watcher, sent) = match started {
@@ -87,7 +88,7 @@ async fn start(
     server: &ApiServer,
     options: &ListOptions,
     encoder: &mut Encoder,
-    ready: &mut Vec<Bytes>,
+    ready: &mut VecDeque<Bytes>,
 ) -> Result<(Watcher, u64)> {
     let store = &server.store;
     let storage = encoder.resource.storage.clone();
@@ -111,11 +112,11 @@ async fn start(
     let namespace = encoder.namespace.clone();
     for object in snapshot.range(namespace.as_deref(), None) {
         if encoder.selector.matches(object) {
-            ready.push(encoder.object("ADDED", object));
+            ready.push_back(encoder.object("ADDED", object));
         }
     }
     if options.bookmarks {
-        ready.push(encoder.bookmark(snapshot.revision, true));
+        ready.push_back(encoder.bookmark(snapshot.revision, true));
     }
     Ok((watcher, snapshot.revision))
 }
@@ -124,7 +125,7 @@ struct State {
     watcher: Watcher,
     encoder: Encoder,
     /// Encoded and not yet sent.
-    ready: Vec<Bytes>,
+    ready: VecDeque<Bytes>,
     events: Vec<EventRef>,
     /// Revision up to which the client is informed.
     sent: u64,
@@ -139,8 +140,10 @@ impl State {
     /// The next bytes; None ends the stream.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if !self.ready.is_empty() {
-                return Some(join(&mut self.ready));
+            // One event at a time, so that each is a chunk of its own as clients get them upstream; the connection still
+            // writes what is ready at once.
+            if let Some(bytes) = self.ready.pop_front() {
+                return Some(bytes);
             }
             if self.over {
                 return None;
@@ -166,11 +169,11 @@ impl State {
                 && let Some(bytes) = self.encoder.event(&event)
             {
                 self.sent = event.revision;
-                self.ready.push(bytes);
+                self.ready.push_back(bytes);
             }
         }
         if let Some(expired) = expired {
-            self.ready.push(self.encoder.error(&ApiError::expired(expired.to_string())));
+            self.ready.push_back(self.encoder.error(&ApiError::expired(expired.to_string())));
             self.over = true;
         }
     }
@@ -180,19 +183,9 @@ impl State {
         let revision = self.server.store.revision();
         if revision > self.sent {
             self.sent = revision;
-            self.ready.push(self.encoder.bookmark(revision, false));
+            self.ready.push_back(self.encoder.bookmark(revision, false));
         }
     }
-}
-
-/// Several small pieces as one write; a single one is passed on as it is.
-fn join(ready: &mut Vec<Bytes>) -> Bytes {
-    if ready.len() == 1 {
-        return ready.pop().unwrap_or_default();
-    }
-    let mut out = Vec::with_capacity(ready.iter().map(Bytes::len).sum());
-    ready.drain(..).for_each(|b| out.extend_from_slice(&b));
-    out.into()
 }
 
 struct Encoder {

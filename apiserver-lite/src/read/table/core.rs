@@ -266,6 +266,8 @@ fn service(v: &Value) -> Vec<Value> {
     let external = match kind {
         "ExternalName" => spec["externalName"].as_str().unwrap_or_default().to_owned(),
         "LoadBalancer" if external.is_empty() => "<pending>".into(),
+        // A bookmark's empty object has no type.
+        "" => "<unknown>".into(),
         _ if external.is_empty() => "<none>".into(),
         _ => external.join(","),
     };
