@@ -55,7 +55,7 @@ pub fn jitter(base: Duration, share: f64) -> Duration {
 pub fn random_below(limit: u32) -> u32 {
     // The standard library seeds every RandomState anew, which is all the randomness that is needed here.
     let random = std::hash::RandomState::new().build_hasher().finish() >> 32;
-    u32::try_from(random * u64::from(limit) >> 32).unwrap_or(0)
+    u32::try_from((random * u64::from(limit)) >> 32).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -148,11 +148,14 @@ fn named<'a>(document: &'a Value, list: &str, name: &str, field: &str) -> Option
     entries.iter().find(|e| text_of(e, "name") == name)?.get(field)
 }
 
+/// TLS settings and the text of the files that they were built from.
+type BuiltTls = (Vec<Vec<u8>>, Arc<ClientConfig>);
+
 /// The credentials of a kubeconfig, ready for use.
 pub struct Login {
     config: Kubeconfig,
     token: Mutex<Option<(HeaderValue, Instant)>>,
-    tls: std::sync::Mutex<Option<(Vec<Vec<u8>>, Arc<ClientConfig>)>>,
+    tls: std::sync::Mutex<Option<BuiltTls>>,
 }
 
 impl Login {

@@ -332,8 +332,8 @@ fn allocatable(c: &Configuration, errors: &mut Vec<String>) {
             ));
         }
     }
-    if !c.reserved_system_cpus.is_empty() && !(c.system_reserved_cgroup.is_empty() && c.kube_reserved_cgroup.is_empty())
-    {
+    let own_cgroups = !c.system_reserved_cgroup.is_empty() || !c.kube_reserved_cgroup.is_empty();
+    if own_cgroups && !c.reserved_system_cpus.is_empty() {
         errors.push(
             "can't use reservedSystemCPUs (--reserved-cpus) with systemReservedCgroup (--system-reserved-cgroup) or \
              kubeReservedCgroup (--kube-reserved-cgroup)"
