@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
@@ -53,12 +53,15 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Makes directories step by step, refusing links that lead out.
 fn make_inside(volume: &Path, sub: &Path) -> io::Result<()> {
+    // As open as the volume itself: whoever may write there may write here.
+    let mode = std::fs::metadata(volume)?.permissions().mode() & 0o777;
     let mut at = volume.to_owned();
     for part in sub.components() {
         at.push(part);
         match std::fs::create_dir(&at) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-            _ => {}
+            Ok(()) => std::fs::set_permissions(&at, std::fs::Permissions::from_mode(mode))?,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
         }
         at = at.canonicalize()?;
         if !at.starts_with(volume) {
