@@ -13,6 +13,7 @@ pub mod http;
 pub mod kubeconfig;
 pub mod metrics;
 mod names;
+mod openapi;
 mod patch;
 pub mod pki;
 pub mod proxy;

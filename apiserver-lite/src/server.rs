@@ -191,6 +191,7 @@ impl ApiServer {
             let answer = health::answer(self, &request)
                 .or_else(|| metrics::answer(self, &request))
                 .or_else(|| status_pages::answer(self, &request))
+                .or_else(|| crate::openapi::answer(self, &request))
                 .or_else(|| discovery::answer(self, &request));
             return match answer {
                 Some(response) => response,

@@ -1,0 +1,185 @@
+//! Types as OpenAPI schemas, with the extensions that Kubernetes clients read.
+
+use std::collections::BTreeMap;
+
+use proto::schema::{ListKind, Prop, StructId, Type, TypeId, TypeSet};
+use serde_json::{Map, Value, json};
+
+use super::Format;
+use crate::resource::{Resource, SchemaSet};
+
+/// Schemas that a document refers to.
+pub(super) struct Schemas {
+    format: Format,
+    done: BTreeMap<String, Value>,
+    waiting: Vec<StructId>,
+}
+
+/// `k8s.io.api.core.v1.Pod` as `io.k8s.api.core.v1.Pod`.
+fn public_name(name: &str) -> String {
+    name.strip_prefix("k8s.io.").map_or_else(|| name.to_owned(), |rest| format!("io.k8s.{}", rest.replace('_', "-")))
+}
+
+impl Schemas {
+    pub fn new(format: Format) -> Self {
+        Schemas { format, done: BTreeMap::new(), waiting: Vec::new() }
+    }
+
+    /// A reference to the schema of a resource's kind.
+    pub fn of(&mut self, resource: &Resource) -> Value {
+        match &resource.schema.set {
+            SchemaSet::BuiltIn => self.reference(resource.schema.id),
+            // Definitions of custom resources bring no published names; any object is let through here and the server
+            // itself checks it.
+            SchemaSet::Custom(_) => {
+                let gvk = json!({"group": &*resource.group, "version": &*resource.version, "kind": &*resource.kind});
+                let reversed: Vec<&str> = resource.group.rsplit('.').collect();
+                let name = format!("{}.{}.{}", reversed.join("."), resource.version, resource.kind);
+                let schema = json!({
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": true, "x-kubernetes-group-version-kind": [gvk],
+                });
+                self.done.insert(name.clone(), schema);
+                self.format.reference(&name)
+            }
+        }
+    }
+
+    fn reference(&mut self, id: StructId) -> Value {
+        let name = public_name(&TypeSet::built_in().get(id).name);
+        if !self.done.contains_key(&name) {
+            self.done.insert(name.clone(), Value::Null);
+            self.waiting.push(id);
+        }
+        self.format.reference(&name)
+    }
+
+    /// Every schema that was referred to, and those that they refer to.
+    pub fn finish(mut self) -> Value {
+        while let Some(id) = self.waiting.pop() {
+            let schema = self.structure(id);
+            self.done.insert(public_name(&TypeSet::built_in().get(id).name), schema);
+        }
+        self.done.into_iter().collect::<Map<_, _>>().into()
+    }
+
+    fn structure(&mut self, id: StructId) -> Value {
+        let set = TypeSet::built_in();
+        let structure = set.get(id);
+        let mut properties = Map::new();
+        for prop in &structure.props {
+            properties.insert(prop.name.to_string(), self.property(prop));
+        }
+        let mut out = json!({"type": "object"});
+        if !properties.is_empty() {
+            out["properties"] = properties.into();
+        }
+        let required: Vec<&str> = structure.props.iter().filter(|p| p.required).map(|p| &*p.name).collect();
+        if !required.is_empty() {
+            out["required"] = json!(required);
+        }
+        if structure.atomic {
+            out["x-kubernetes-map-type"] = "atomic".into();
+        }
+        let unions: Vec<Value> = structure
+            .unions
+            .iter()
+            .map(|u| json!({"discriminator": u.discriminator, "fields-to-discriminateBy": members(&u.members)}))
+            .collect();
+        if !unions.is_empty() && structure.unions.iter().all(|u| u.discriminator.is_some()) {
+            out["x-kubernetes-unions"] = unions.into();
+        }
+        let kinds: Vec<Value> = set
+            .kinds
+            .iter()
+            .filter(|k| k.id == id)
+            .map(|k| json!({"group": &*k.group, "version": &*k.version, "kind": &*k.kind}))
+            .collect();
+        if !kinds.is_empty() {
+            out["x-kubernetes-group-version-kind"] = kinds.into();
+        }
+        out
+    }
+
+    fn property(&mut self, prop: &Prop) -> Value {
+        let mut out = self.ty(prop.ty);
+        let mut extensions = Map::new();
+        if let Type::List(list) = TypeSet::built_in().ty(prop.ty) {
+            let kind = match list.kind {
+                ListKind::Atomic => "atomic",
+                ListKind::Set => "set",
+                ListKind::Map => "map",
+            };
+            extensions.insert("x-kubernetes-list-type".into(), kind.into());
+            if !list.keys.is_empty() {
+                let keys: Vec<&str> = list.keys.iter().map(|k| &**k).collect();
+                extensions.insert("x-kubernetes-list-map-keys".into(), json!(keys));
+            }
+        }
+        if let Some(extra) = &prop.extra {
+            if !extra.patch.is_empty() {
+                extensions.insert("x-kubernetes-patch-strategy".into(), (&*extra.patch).into());
+            }
+            if !extra.merge_key.is_empty() {
+                extensions.insert("x-kubernetes-patch-merge-key".into(), (&*extra.merge_key).into());
+            }
+            if let Some(default) = &extra.default {
+                extensions.insert("default".into(), default.clone());
+            }
+            if !extra.format.is_empty() {
+                extensions.insert("format".into(), (&*extra.format).into());
+            }
+            if !extra.enumeration.is_empty() {
+                let values: Vec<&str> = extra.enumeration.iter().map(|e| &**e).collect();
+                extensions.insert("enum".into(), json!(values));
+            }
+        }
+        if extensions.is_empty() {
+            return out;
+        }
+        if out.get("$ref").is_some() && self.format == Format::V3 {
+            // Nothing beside a `$ref` counts.
+            out = json!({"allOf": [out]});
+        }
+        if let Value::Object(map) = &mut out {
+            map.extend(extensions);
+        }
+        out
+    }
+
+    fn ty(&mut self, id: TypeId) -> Value {
+        let choice = |types: &[&str], format: Option<&str>| {
+            let mut out = json!({"oneOf": types.iter().map(|t| json!({"type": t})).collect::<Vec<_>>()});
+            if let Some(format) = format {
+                out["format"] = format.into();
+            }
+            out
+        };
+        match (TypeSet::built_in().ty(id), self.format) {
+            (Type::String | Type::Duration, _) => json!({"type": "string"}),
+            (Type::Bytes, _) => json!({"type": "string", "format": "byte"}),
+            (Type::Bool, _) => json!({"type": "boolean"}),
+            (Type::Int32, _) => json!({"type": "integer", "format": "int32"}),
+            (Type::Int64, _) => json!({"type": "integer", "format": "int64"}),
+            (Type::Double, _) => json!({"type": "number", "format": "double"}),
+            (Type::Time | Type::MicroTime, _) => json!({"type": "string", "format": "date-time"}),
+            (Type::Quantity, Format::V2) => json!({"type": "string"}),
+            (Type::Quantity, Format::V3) => choice(&["string", "number"], None),
+            (Type::IntOrString, Format::V2) => json!({"type": "string", "format": "int-or-string"}),
+            (Type::IntOrString, Format::V3) => choice(&["integer", "string"], Some("int-or-string")),
+            (Type::Raw | Type::Fields, _) => json!({"type": "object"}),
+            (Type::Json | Type::SchemaOrArray(_) | Type::SchemaOrBool(_) | Type::SchemaOrStrings(_), _) => json!({}),
+            (Type::Struct(id) | Type::AtomicStruct(id), _) => self.reference(*id),
+            (Type::List(list), _) => json!({"type": "array", "items": self.ty(list.element)}),
+            (Type::Map(map), _) => json!({"type": "object", "additionalProperties": self.ty(map.value)}),
+        }
+    }
+}
+
+fn members(members: &[Box<str>]) -> Value {
+    members.iter().map(|m| (m.to_string(), Value::from(capital(m)))).collect::<Map<_, _>>().into()
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|c| c.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}
