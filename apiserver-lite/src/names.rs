@@ -13,7 +13,9 @@ pub fn dns_label(text: &str) -> Vec<String> {
     if text.len() > 63 {
         out.push("must be no more than 63 bytes".into());
     }
-    if !is_label(text) {
+    if !is_label(text) && text.split('.').all(is_label) && text.len() <= 253 {
+        out.push("must not contain dots".into());
+    } else if !is_label(text) {
         out.push(
             "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
              end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
@@ -112,6 +114,50 @@ pub fn label_value(text: &str) -> Vec<String> {
              validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
                 .into(),
         );
+    }
+    out
+}
+
+/// A key of a ConfigMap or Secret, which becomes a file's name.
+pub fn config_key(text: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    if text.len() > 253 {
+        out.push("must be no more than 253 characters".into());
+    }
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.')) {
+        out.push(
+            "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or \
+             'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+                .into(),
+        );
+    }
+    if text == "." {
+        out.push("must not be '.'".into());
+    } else if text == ".." {
+        out.push("must not be '..'".into());
+    } else if text.starts_with("..") {
+        out.push("must not start with '..'".into());
+    }
+    out
+}
+
+/// The name of a port: an IANA service name.
+pub fn port_name(text: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    if text.len() > 15 {
+        out.push("must be no more than 15 characters".into());
+    }
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
+        out.push("must contain only alphanumeric characters (a-z, 0-9), and hyphens (-)".into());
+    }
+    if !text.bytes().any(|b| b.is_ascii_lowercase()) {
+        out.push("must contain at least one letter (a-z)".into());
+    }
+    if text.contains("--") {
+        out.push("must not contain consecutive hyphens".into());
+    }
+    if text.starts_with('-') || text.ends_with('-') {
+        out.push("must not begin or end with a hyphen".into());
     }
     out
 }

@@ -8,7 +8,7 @@ use super::{commit, commit_error, put, strategy};
 use crate::request::User;
 use crate::resource::Resource;
 use crate::server::ApiServer;
-use crate::status::{ApiError, Details, Result};
+use crate::status::{ApiError, Cause, Details, Result};
 use crate::store::{CommitError, Expect, Key, ObjectRef};
 
 /// Characters that a generated name adds, and the longest stem before them.
@@ -123,8 +123,7 @@ fn check_namespace_exists(server: &ApiServer, resource: &Resource, namespace: &s
 
 /// Checks a new object.
 pub(super) fn validate(resource: &Resource, value: &Value) -> Result<()> {
-    let mut causes = Vec::new();
-    meta::validate(resource, value, &mut causes);
+    let causes: Vec<Cause> = crate::validate::create(resource, value).into_iter().map(Into::into).collect();
     if causes.is_empty() {
         return Ok(());
     }

@@ -1,0 +1,150 @@
+//! `metadata` of every kind: names, labels, annotations, owners and finalizers.
+
+use serde_json::Value;
+
+use super::{not_negative, text};
+use crate::field_error::Report;
+use crate::names;
+
+/// Keys and values of all annotations of one object.
+const ANNOTATION_BYTES: usize = 256 << 10;
+/// Finalizers that need no domain.
+const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+
+/// Checks the metadata of a kind's object.
+pub fn check(report: &mut Report, group: &str, plural: &str, metadata: &Value) {
+    let stem = text(metadata, "generateName");
+    if !stem.is_empty() {
+        // A stem may end where a name may not, because something follows it.
+        let complaints = match stem.strip_suffix('-').filter(|s| !s.is_empty()) {
+            Some(start) => {
+                let mut masked = start.to_owned();
+                masked.pop();
+                masked.push('a');
+                name(group, plural, &masked)
+            }
+            None => name(group, plural, stem),
+        };
+        report.at("generateName", |r| r.complaints(stem, complaints));
+    }
+    let said = text(metadata, "name");
+    report.at("name", |r| {
+        if said.is_empty() {
+            r.required("name or generateName is required");
+        } else {
+            r.complaints(said, name(group, plural, said));
+        }
+    });
+    not_negative(report, metadata, "generation");
+    labels(report, metadata);
+    owners(report, metadata);
+    finalizers(report, metadata);
+}
+
+/// Labels and annotations; pod templates have no more than these.
+pub fn labels(report: &mut Report, metadata: &Value) {
+    report.at("labels", |r| {
+        for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
+            r.complaints(key, names::qualified_name(key));
+            let value = value.as_str().unwrap_or_default();
+            r.complaints(value, names::label_value(value));
+        }
+    });
+    report.at("annotations", |r| {
+        let mut size = 0;
+        for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
+            size += key.len() + value.as_str().map_or(0, str::len);
+            // Upper case is accepted in the domain of an annotation.
+            let complaints = if key.bytes().any(|b| b.is_ascii_uppercase()) {
+                names::qualified_name(&key.to_ascii_lowercase())
+            } else {
+                names::qualified_name(key)
+            };
+            r.complaints(key, complaints);
+        }
+        if size > ANNOTATION_BYTES {
+            r.too_long(ANNOTATION_BYTES);
+        }
+    });
+}
+
+/// Which kind of name a resource takes.
+fn name(group: &str, plural: &str, name: &str) -> Vec<String> {
+    match (group, plural) {
+        ("rbac.authorization.k8s.io", _) | ("apiregistration.k8s.io", _) => names::path_segment(name),
+        ("certificates.k8s.io", "certificatesigningrequests") => Vec::new(),
+        ("", "namespaces") => names::dns_label(name),
+        ("", "services") => names::dns_1035_label(name),
+        _ => names::dns_subdomain(name),
+    }
+}
+
+fn owners(report: &mut Report, metadata: &Value) {
+    let Some(owners) = metadata["ownerReferences"].as_array() else { return };
+    report.at("ownerReferences", |r| {
+        let mut controller: Option<&Value> = None;
+        for owner in owners {
+            // `apps/` has a group but no version.
+            if text(owner, "apiVersion").rsplit('/').next().unwrap_or_default().is_empty() {
+                r.at("apiVersion", |r| r.invalid(text(owner, "apiVersion"), "version must not be empty"));
+            }
+            for key in ["kind", "name", "uid"] {
+                if text(owner, key).is_empty() {
+                    r.at(key, |r| r.invalid("", "must not be empty"));
+                }
+            }
+            if text(owner, "apiVersion") == "v1" && text(owner, "kind") == "Event" {
+                r.invalid(owner, "/v1, Kind=Event is disallowed from being an owner");
+            }
+            if owner["controller"] != true {
+                continue;
+            }
+            if let Some(first) = controller {
+                let why = format!(
+                    "Only one reference can have Controller set to true. Found \"true\" in references for {}/{} and {}/{}",
+                    text(first, "kind"),
+                    text(first, "name"),
+                    text(owner, "kind"),
+                    text(owner, "name")
+                );
+                r.invalid(Owners(owners), why);
+            } else {
+                controller = Some(owner);
+            }
+        }
+    });
+}
+
+/// References print in the order of their Go struct, whatever order the tree keeps.
+struct Owners<'a>(&'a [Value]);
+
+impl crate::field_error::Shown for Owners<'_> {
+    fn shown(&self) -> String {
+        let one = |owner: &Value| {
+            let fields: Vec<String> = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"]
+                .iter()
+                .filter_map(|key| Some(format!("\"{key}\":{}", owner.get(key)?)))
+                .collect();
+            format!("{{{}}}", fields.join(","))
+        };
+        format!("[{}]", self.0.iter().map(one).collect::<Vec<_>>().join(","))
+    }
+}
+
+fn finalizers(report: &mut Report, metadata: &Value) {
+    let Some(list) = metadata["finalizers"].as_array() else { return };
+    report.at("finalizers", |r| {
+        for finalizer in list.iter().filter_map(Value::as_str) {
+            r.complaints(finalizer, names::qualified_name(finalizer));
+        }
+        if list.iter().any(|f| f == "orphan") && list.iter().any(|f| f == "foregroundDeletion") {
+            r.invalid(&metadata["finalizers"], "finalizer orphan and foregroundDeletion cannot be both set");
+        }
+        for (index, finalizer) in list.iter().filter_map(Value::as_str).enumerate() {
+            if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
+                let why = "name is neither a standard finalizer name nor is it fully qualified";
+                r.index(index, |r| r.invalid(finalizer, why));
+            }
+        }
+    });
+}
