@@ -76,6 +76,12 @@ impl Encoded {
         }
         Arc::new(StoredObject::new(key, 0, self.keys, json.into()))
     }
+
+    /// The object as a dry run of a change shows it: under the version that it would have replaced.
+    pub fn as_of(self, key: Key, revision: u64) -> ObjectRef {
+        let json = self.json.with_version(revision);
+        Arc::new(StoredObject::new(key, revision, self.keys, json.into()))
+    }
 }
 
 /// An object as stored at one revision; shared by every reader.

@@ -258,7 +258,9 @@ fn plan(resource: &Resource, value: &mut Value, options: &DeleteOptions) -> Plan
         return Plan::Mark;
     }
     set_deletion(value, grace);
-    if &*resource.plural == "namespaces" {
+    if resource.group.is_empty() && &*resource.plural == "namespaces" {
+        // They go when they are empty, not after a time.
+        meta::metadata(value).remove("deletionGracePeriodSeconds");
         value["status"]["phase"] = "Terminating".into();
     }
     if value["metadata"]["generation"].as_i64().is_some_and(|g| g > 0) {

@@ -54,7 +54,7 @@ pub fn check_namespace(value: &Value, namespace: &str) -> Result<()> {
 /// 422.
 pub fn validate_update(resource: &Resource, new: &Value, old: &Value) -> Result<()> {
     let mut causes = Vec::new();
-    for key in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+    for key in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         let (said, have) = (&new["metadata"][key], &old["metadata"][key]);
         if said.is_null() || said == have {
             continue;

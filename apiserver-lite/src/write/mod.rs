@@ -93,8 +93,15 @@ async fn commit(server: &ApiServer, write: Write, dry_run: bool) -> Result<Objec
     if !dry_run {
         return server.store.commit(write).await;
     }
+    let found = server.store.get(&write.resource, &write.key.namespace, &write.key.name);
     let (Change::Put(encoded) | Change::Delete(encoded)) = write.change;
-    Ok(encoded.unsaved(write.key))
+    match (write.expect, found) {
+        (Expect::Absent, Some(found)) => Err(CommitError::Exists(found)),
+        (Expect::Revision(_), None) => Err(CommitError::Missing),
+        (Expect::Revision(revision), Some(found)) if found.revision != revision => Err(CommitError::Conflict(found)),
+        (Expect::Revision(revision), Some(_)) => Ok(encoded.as_of(write.key, revision)),
+        _ => Ok(encoded.unsaved(write.key)),
+    }
 }
 
 /// A refused commit as the client sees it.

@@ -82,10 +82,7 @@ pub fn prepare_create(resource: &Resource, value: &mut Value) {
                 Some(list) => list.push("kubernetes".into()),
                 None => value["spec"] = json!({"finalizers": ["kubernetes"]}),
             }
-            let name = value["metadata"]["name"].clone();
-            if name.is_string() {
-                value["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
-            }
+            name_label(value);
         }
         ("", "persistentvolumes" | "persistentvolumeclaims") => value["status"] = json!({"phase": "Pending"}),
         ("", "secrets") => string_data(value),
@@ -123,26 +120,33 @@ pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, o
     match subresource {
         "status" => {
             let status = new.get("status").cloned();
-            let metadata = new["metadata"].clone();
+            let mut metadata = new["metadata"].take();
             *new = old.clone();
-            if let Some(object) = new.as_object_mut() {
-                match status {
-                    Some(status) => object.insert("status".into(), status),
-                    None => object.remove("status"),
-                };
+            let Some(object) = new.as_object_mut() else { return };
+            match status {
+                Some(status) => object.insert("status".into(), status),
+                None => object.remove("status"),
+            };
+            for key in kept_with_status(resource) {
+                match old["metadata"].get(*key) {
+                    Some(value) => metadata[*key] = value.clone(),
+                    None => drop(metadata.as_object_mut().and_then(|m| m.remove(*key))),
+                }
             }
-            // Metadata may be written with a status; who owns a pod may not.
-            new["metadata"] = metadata;
-            if &*resource.plural == "pods" {
-                new["metadata"]["ownerReferences"] = old["metadata"]["ownerReferences"].clone();
-                prune_null(&mut new["metadata"]);
-            }
+            object.insert("metadata".into(), metadata);
         }
+        // Finalizing a namespace writes its own finalizers, and leaves its status to the status subresource.
+        "finalize" => keep(new, "status"),
         "" if has_status(resource) => keep(new, "status"),
         _ => {}
     }
     match (&*resource.group, &*resource.plural, subresource) {
-        ("", "namespaces", "") => keep_path(new, old, "finalizers"),
+        ("", "namespaces", subresource) => {
+            if subresource.is_empty() {
+                keep_path(new, old, "finalizers");
+            }
+            name_label(new);
+        }
         // A client that leaves out what was allocated means to keep it.
         ("", "services", "") if new["spec"]["type"] == old["spec"]["type"] => {
             for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
@@ -170,9 +174,25 @@ fn keep_path(new: &mut Value, old: &Value, key: &str) {
     }
 }
 
-fn prune_null(value: &mut Value) {
-    if let Some(object) = value.as_object_mut() {
-        object.retain(|_, v| !v.is_null());
+/// Metadata that a status write may not change; most kinds take labels and annotations with it.
+fn kept_with_status(resource: &Resource) -> &'static [&'static str] {
+    if resource.custom {
+        return &["labels", "annotations", "finalizers", "ownerReferences"];
+    }
+    match (&*resource.group, &*resource.plural) {
+        ("apps", "deployments") => &["labels"],
+        ("", "pods") => &["ownerReferences"],
+        ("apiextensions.k8s.io" | "flowcontrol.apiserver.k8s.io" | "resource.k8s.io", _)
+        | ("storage.k8s.io", "volumeattachments") => &["labels", "annotations", "finalizers", "ownerReferences"],
+        _ => &[],
+    }
+}
+
+/// A namespace can be selected by its name: the label always says it.
+fn name_label(value: &mut Value) {
+    let name = value["metadata"]["name"].clone();
+    if name.is_string() {
+        value["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
     }
 }
 

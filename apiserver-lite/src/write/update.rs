@@ -143,11 +143,9 @@ pub async fn update(
         validate_update(resource, &new, &old_value)?;
         // The last finalizer of an object that is being deleted lets it go.
         let gone = old.keys.deleting
-            && new["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty)
             && old_value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
-            && old_value["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty())
-            && !(&*resource.plural == "namespaces"
-                && new["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty()));
+            && has_finalizers(resource, &old_value)
+            && !has_finalizers(resource, &new);
         let mut write = put_write(resource, Key::new(namespace, name), Expect::Revision(old.revision), new);
         if let crate::store::Change::Put(encoded) = &write.change
             && !gone
@@ -166,6 +164,12 @@ pub async fn update(
         }
     }
     Err(ApiError::conflict(&resource.group, &resource.plural, name, MODIFIED))
+}
+
+/// Whether anybody still has to finish something before the object may go. Namespaces have a list of their own besides.
+fn has_finalizers(resource: &Resource, value: &Value) -> bool {
+    let some = |part: &str| value[part]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+    some("metadata") || resource.group.is_empty() && &*resource.plural == "namespaces" && some("spec")
 }
 
 /// Fields that no update may change, for kinds where that is all there is to check.
