@@ -152,11 +152,8 @@ fn version_2(set: &Set, request: &Request) -> Response {
 fn tagged(body: &Value, hash: &str, request: &Request) -> Response {
     let tag = format!("\"{hash}\"");
     let known = request.header(&IF_NONE_MATCH) == tag;
-    let mut response = if known {
-        empty(304)
-    } else {
-        respond::json_bytes(200, Accepted::JSON, body.to_string().into())
-    };
+    let mut response =
+        if known { empty(304) } else { respond::json_bytes(200, Accepted::JSON, body.to_string().into()) };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         response.headers_mut().insert(ETAG, tag);
     }

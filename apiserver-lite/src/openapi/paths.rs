@@ -31,17 +31,23 @@ pub(super) fn all(resources: &[&Resource], format: Format, schemas: &mut Schemas
         if resource.namespaced {
             of(format!("{root}/{}", resource.plural), &[(Verbs::LIST, "get", "list")]);
         }
-        of(format!("{collection}/{{name}}"), &[
-            (Verbs::GET, "get", "get"),
-            (Verbs::UPDATE, "put", "put"),
-            (Verbs::PATCH, "patch", "patch"),
-            (Verbs::DELETE, "delete", "delete"),
-        ]);
-        of(collection, &[
-            (Verbs::LIST, "get", "list"),
-            (Verbs::CREATE, "post", "post"),
-            (Verbs::DELETE_COLLECTION, "delete", "deletecollection"),
-        ]);
+        of(
+            format!("{collection}/{{name}}"),
+            &[
+                (Verbs::GET, "get", "get"),
+                (Verbs::UPDATE, "put", "put"),
+                (Verbs::PATCH, "patch", "patch"),
+                (Verbs::DELETE, "delete", "delete"),
+            ],
+        );
+        of(
+            collection,
+            &[
+                (Verbs::LIST, "get", "list"),
+                (Verbs::CREATE, "post", "post"),
+                (Verbs::DELETE_COLLECTION, "delete", "deletecollection"),
+            ],
+        );
     }
     out.into()
 }
@@ -63,7 +69,9 @@ const PATCHES: [&str; 4] = [
 
 fn operation(resource: &Resource, action: &str, reference: &Value, format: Format) -> Value {
     let mut parameters: Vec<Value> = match action {
-        "post" | "put" | "patch" => ["dryRun", "fieldManager", "fieldValidation"].map(|n| parameter(n, "string", format)).into(),
+        "post" | "put" | "patch" => {
+            ["dryRun", "fieldManager", "fieldValidation"].map(|n| parameter(n, "string", format)).into()
+        }
         "list" | "deletecollection" => ["continue", "fieldSelector", "labelSelector", "resourceVersion"]
             .map(|n| parameter(n, "string", format))
             .into(),
@@ -93,8 +101,7 @@ fn operation(resource: &Resource, action: &str, reference: &Value, format: Forma
                 let content: Map<_, _> = media.iter().map(|m| ((*m).into(), json!({"schema": reference}))).collect();
                 out["requestBody"] = json!({"required": true, "content": content});
             }
-            out["responses"] =
-                json!({"200": {"description": "OK", "content": {JSON: {"schema": reference}}}});
+            out["responses"] = json!({"200": {"description": "OK", "content": {JSON: {"schema": reference}}}});
         }
     }
     if !parameters.is_empty() {

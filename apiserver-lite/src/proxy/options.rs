@@ -42,7 +42,7 @@ fn container(pod: &Value, pod_name: &str, wanted: &str) -> Result<String> {
     }
 }
 
-fn node<'a>(pod: &'a Value) -> Option<&'a str> {
+fn node(pod: &Value) -> Option<&str> {
     pod["spec"]["nodeName"].as_str().filter(|n| !n.is_empty())
 }
 

@@ -112,7 +112,10 @@ pub(super) fn service(server: &ApiServer, request: &Request) -> Result<Target> {
     let ports: Vec<&Value> = service["spec"]["ports"].as_array().into_iter().flatten().collect();
     let chosen = match port {
         "" => ports.first().copied().filter(|_| ports.len() == 1),
-        text => ports.iter().copied().find(|p| p["name"] == text || p["port"].to_string() == text),
+        text => ports
+            .iter()
+            .copied()
+            .find(|p| p["name"] == text || p["port"].as_u64().is_some_and(|n| Ok(n) == text.parse())),
     };
     let port_name = chosen.and_then(|p| p["name"].as_str()).unwrap_or_default();
     if chosen.is_none() && !port.is_empty() {
