@@ -20,7 +20,7 @@ fn kubectl_applies_edits_and_deletes() {
     // The published schema is not served yet, so kubectl is told not to ask for it.
     let apply = ["apply", "--validate=false", "-f", example];
     assert!(run(&apply).contains("pod/web created"));
-    assert!(run(&apply).contains("pod/web unchanged"));
+    assert!(run(&apply).contains("configmap/greeting unchanged"));
     assert!(run(&["get", "pods", "-l", "app=web", "-o", "wide"]).contains("web"));
     assert!(run(&["describe", "pod", "web"]).contains("prepare"));
     assert!(run(&["label", "pod", "web", "tier=front"]).contains("labeled"));
