@@ -23,6 +23,9 @@ pub enum OpenError {
     Locked(PathBuf),
     #[error("{} is damaged at byte {at}: restore it from a backup", path.display())]
     Damaged { path: PathBuf, at: usize },
+    /// The newest snapshot, or a segment after it, is not there.
+    #[error("{} is missing: restore the folder from a backup", .0.display())]
+    Missing(PathBuf),
 }
 
 fn io(path: &Path) -> impl FnOnce(std::io::Error) -> OpenError + '_ {
@@ -70,6 +73,15 @@ impl Disk {
             read(&path, false, &mut replay)?;
         }
         logs.retain(|&number| number >= base);
+        // A segment exists before the snapshot that goes with it, and only what a snapshot covers is ever removed: a
+        // gap is a lost file, and what is left would open as a cluster with objects missing.
+        if base > 0 || !logs.is_empty() {
+            let end = logs.last().map_or(base, |&last| last);
+            let mut found = logs.iter();
+            if let Some(lost) = (base..=end).find(|number| found.next() != Some(number)) {
+                return Err(OpenError::Missing(folder.join(format!("{lost}.log"))));
+            }
+        }
         let mut log_bytes = 0;
         for &number in &logs {
             let path = folder.join(format!("{number}.log"));
@@ -101,8 +113,15 @@ impl Disk {
     /// Starts the next segment; returns what writes the snapshot that belongs before it.
     pub fn rotate(&mut self) -> std::io::Result<SnapshotWriter> {
         let number = self.segment + 1;
-        self.log = OpenOptions::new().create(true).append(true).open(self.folder.join(format!("{number}.log")))?;
-        sync_folder(&self.folder)?;
+        let path = self.folder.join(format!("{number}.log"));
+        let log = OpenOptions::new().create(true).append(true).open(&path)?;
+        if let Err(error) = sync_folder(&self.folder) {
+            // The running segment stays the newest: a torn tail is only forgiven there, and a file whose name may not
+            // survive must not take commits.
+            std::fs::remove_file(&path)?;
+            return Err(error);
+        }
+        self.log = log;
         self.segment = number;
         self.log_bytes = 0;
         Ok(SnapshotWriter { folder: self.folder.clone(), number })

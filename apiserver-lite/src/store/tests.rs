@@ -200,3 +200,18 @@ async fn snapshots_replace_the_log() {
     assert_eq!(store.get(&things(), "ns", "a").map(|o| o.revision), Some(22));
     assert_eq!(store.revision(), 22);
 }
+
+#[tokio::test]
+async fn a_lost_snapshot_or_segment_does_not_open_as_an_emptier_store() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(&folder.0).expect("writable");
+    std::fs::write(folder.0.join("3.log"), b"").expect("writable");
+    let missing = |found: Result<Store, OpenError>| match found {
+        Err(OpenError::Missing(path)) => path.file_name().map(|n| n.to_string_lossy().into_owned()),
+        other => panic!("opened without its beginning: {:?}", other.err()),
+    };
+    assert_eq!(missing(Store::open(Some(folder.0.clone()))).as_deref(), Some("0.log"));
+    std::fs::rename(folder.0.join("3.log"), folder.0.join("0.log")).expect("writable");
+    std::fs::write(folder.0.join("2.log"), b"").expect("writable");
+    assert_eq!(missing(Store::open(Some(folder.0.clone()))).as_deref(), Some("1.log"));
+}
