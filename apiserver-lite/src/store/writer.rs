@@ -31,6 +31,16 @@ pub enum Change {
     Delete(Encoded),
 }
 
+impl Change {
+    /// About the bytes that the change takes in the log.
+    fn bytes(&self) -> usize {
+        match self {
+            Change::Put(encoded) => encoded.json.json.len(),
+            Change::Delete(_) => 0,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct Write {
     pub resource: ResourceId,
@@ -70,6 +80,8 @@ pub(super) struct Writer {
 
 /// Writes per sync at most, so that the first of a long queue is not kept waiting.
 const BATCH: usize = 512;
+/// Bytes of objects per sync at about most: far below the largest frame that is read back.
+const BATCH_BYTES: usize = 16 << 20;
 
 /// A write that passed its check, before it is durable.
 struct Accepted {
@@ -87,7 +99,11 @@ impl Writer {
                 requests.drain(..).for_each(|r| drop(r.answer.send(Err(CommitError::Closed))));
                 continue;
             }
-            self.batch(requests.drain(..));
+            while !requests.is_empty() && !self.failed.load(Ordering::Acquire) {
+                let count = batch_length(requests.iter().map(|r| r.write.change.bytes()));
+                self.batch(requests.drain(..count));
+            }
+            requests.drain(..).for_each(|r| drop(r.answer.send(Err(CommitError::Closed))));
         }
     }
 
@@ -199,6 +215,18 @@ impl Writer {
     }
 }
 
+/// How many of the waiting writes, by their sizes, go into one batch: at least one.
+fn batch_length(sizes: impl Iterator<Item = usize>) -> usize {
+    let mut bytes = 0usize;
+    sizes
+        .take_while(|size| {
+            let first = bytes == 0;
+            bytes = bytes.saturating_add((*size).max(1));
+            first || bytes <= BATCH_BYTES
+        })
+        .count()
+}
+
 fn check(objects: &Objects, write: &Write) -> Result<Option<ObjectRef>, CommitError> {
     let key: (&str, &str) = (&write.key.namespace, &write.key.name);
     let found = objects.get(&key as &dyn Place).map(|o| o.0.clone());
@@ -242,4 +270,16 @@ fn accept(
         objects.insert(ByKey(object.clone()))
     };
     Accepted { resource, event: event(kind, object, previous, revision), after, answer }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_bounded_in_bytes_but_takes_at_least_one_write() {
+        assert_eq!(batch_length([0, 0, 5].into_iter()), 3);
+        assert_eq!(batch_length([BATCH_BYTES * 2, 1].into_iter()), 1);
+        assert_eq!(batch_length([BATCH_BYTES / 2, BATCH_BYTES / 2, 1].into_iter()), 2);
+    }
 }
