@@ -10,7 +10,7 @@ need() { # need PACKAGE TEST...: adds PACKAGE when the test fails
     shift
     "$@" >/dev/null 2>&1 || missing+=("$package")
 }
-static_busybox() { command -v busybox && busybox --list | grep -qx httpd && ! ldd "$(command -v busybox)"; }
+static_busybox() { command -v busybox && busybox --list | grep -x httpd && ! ldd "$(command -v busybox)"; }
 static_libc() { echo 'int main(void){return 0;}' | cc -static -x c -o /dev/null -; }
 venv() { python3 -c 'import venv, ensurepip'; }
 
