@@ -149,7 +149,7 @@ pub async fn update(
         let mut write = put_write(resource, Key::new(namespace, name), Expect::Revision(old.revision), new);
         if let crate::store::Change::Put(encoded) = &write.change
             && !gone
-            && encoded.json.with_version(old.revision) == old.json[..]
+            && encoded.json.is_at_version(old.revision, &old.json)
         {
             // Nothing changed: no new version, no event.
             return Ok(old);

@@ -36,6 +36,13 @@ impl Slotted {
         out.extend_from_slice(&self.json[self.offset..]);
         out
     }
+
+    /// Whether `with_version(version)` would give these bytes, without making them.
+    pub fn is_at_version(&self, version: u64, bytes: &[u8]) -> bool {
+        let (before, after) = self.json.split_at(self.offset);
+        let rest = bytes.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+        rest.is_some_and(|digits| digits == version.to_string().as_bytes())
+    }
 }
 
 /// Writes an object with a gap for `metadata.resourceVersion`; a version in the tree is ignored. With a schema the
@@ -81,5 +88,7 @@ mod tests {
         let slotted = write_with_version_slot(Some((set, id)), &mut value);
         let text = String::from_utf8(slotted.with_version(42)).expect("JSON is text");
         assert!(text.contains(r#""uid":"u","resourceVersion":"42","generation":2"#), "{text}");
+        assert!(slotted.is_at_version(42, text.as_bytes()));
+        assert!(!slotted.is_at_version(4, text.as_bytes()) && !slotted.is_at_version(42, &text.as_bytes()[1..]));
     }
 }
