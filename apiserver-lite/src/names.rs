@@ -11,7 +11,7 @@ fn is_label(text: &str) -> bool {
 pub fn dns_label(text: &str) -> Vec<String> {
     let mut out = Vec::new();
     if text.len() > 63 {
-        out.push("must be no more than 63 bytes".into());
+        out.push("must be no more than 63 characters".into());
     }
     if !is_label(text) && text.split('.').all(is_label) && text.len() <= 253 {
         out.push("must not contain dots".into());
@@ -30,7 +30,7 @@ pub fn dns_label(text: &str) -> Vec<String> {
 pub fn dns_1035_label(text: &str) -> Vec<String> {
     let mut out = Vec::new();
     if text.len() > 63 {
-        out.push("must be no more than 63 bytes".into());
+        out.push("must be no more than 63 characters".into());
     }
     if !is_label(text) || !text.starts_with(|c: char| c.is_ascii_lowercase()) {
         out.push(
@@ -47,7 +47,7 @@ pub fn dns_1035_label(text: &str) -> Vec<String> {
 pub fn dns_subdomain(text: &str) -> Vec<String> {
     let mut out = Vec::new();
     if text.len() > 253 {
-        out.push("must be no more than 253 bytes".into());
+        out.push("must be no more than 253 characters".into());
     }
     if !text.split('.').all(is_label) {
         out.push(

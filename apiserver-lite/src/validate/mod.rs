@@ -48,10 +48,12 @@ fn not_negative(report: &mut Report, object: &Value, name: &str) {
 fn workload(report: &mut Report, spec: &Value) {
     not_negative(report, spec, "replicas");
     not_negative(report, spec, "minReadySeconds");
+    let before = report.errors.len();
     report.at("selector", |r| selector::required(r, &spec["selector"]));
+    let sound = report.errors.len() == before;
     report.at("template", |r| {
         let labels = &spec["template"]["metadata"]["labels"];
-        if !selector::matches(&spec["selector"], labels) {
+        if sound && !selector::matches(&spec["selector"], labels) {
             r.at("metadata", |r| r.at("labels", |r| r.invalid(labels, "`selector` does not match template `labels`")));
         }
         r.at("metadata", |r| meta::labels(r, &spec["template"]["metadata"]));
