@@ -221,8 +221,13 @@ impl Objects for ApiObjects {
 }
 
 fn missing<T: Kind>(name: &str) -> ObjectError {
-    // The API names the resource, as its own refusal would.
-    ObjectError::NotFound { kind: T::PLURAL, name: name.to_owned() }
+    // The kubelet's own cache names the resource in the singular, and messages show it.
+    let kind = match T::PLURAL {
+        "configmaps" => "configmap",
+        "secrets" => "secret",
+        other => other,
+    };
+    ObjectError::NotFound { kind, name: name.to_owned() }
 }
 
 fn hold<T: Held>(tables: &mut Tables, namespace: &str, name: &str, uid: &str) {

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::api::core::v1::Node;
+use proto::api::core::v1::{Node, Pod};
 use tokio::sync::watch;
 
 use crate::api::Client;
@@ -28,6 +28,7 @@ use crate::events::Recorder;
 use crate::images::puller::Puller;
 use crate::objects::Objects;
 use crate::pod::resources::NodeResources;
+use crate::pod::spec::PodExt;
 use crate::probes::Prober;
 use crate::status::manager::StatusManager;
 use crate::volumes;
@@ -92,6 +93,15 @@ impl Shared {
         let node = self.node.borrow();
         let addresses = node.status.iter().flat_map(|s| &s.addresses);
         addresses.filter(|a| a.r#type == "InternalIP").map(|a| a.address.clone()).collect()
+    }
+
+    /// Whether the handler of the pod's runtime class can make mounts below a mount read-only, as the node tells it.
+    pub fn mounts_read_only_recursively(&self, pod: &Pod) -> bool {
+        let class = pod.spec().runtime_class_name.as_deref().unwrap_or_default();
+        let node = self.node.borrow();
+        let handlers = node.status.iter().flat_map(|s| &s.runtime_handlers);
+        let mut features = handlers.filter(|h| h.name == class).filter_map(|h| h.features.as_ref());
+        features.any(|f| f.recursive_read_only_mounts == Some(true))
     }
 
     pub fn pod_dir(&self, uid: &str) -> PathBuf {

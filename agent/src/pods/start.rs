@@ -17,7 +17,7 @@ use crate::pod::security::{ImageUser, SecurityDefaults, verify_non_root};
 use crate::pod::spec::PodExt;
 use crate::pod::step::{Kill, KillReason};
 use crate::status::StartError;
-use crate::volumes::PodVolumes;
+use crate::volumes::{MountContext, PodVolumes, container_mounts};
 
 use super::kill::kill_one;
 use super::{Shared, hooks};
@@ -136,10 +136,15 @@ impl StartContext<'_> {
         if !container.termination_message_path.is_empty() {
             log = Some(termination_log(&pod_dir, &container.name).map_err(|e| format!("termination log: {e}"))?);
         }
-        shared
-            .volumes
-            .container_mounts(pod, container, self.volumes, hosts_file.as_deref(), log.as_deref(), envs)
-            .map_err(|e| e.to_string())
+        let context = MountContext {
+            pod_dir: &pod_dir,
+            volumes: self.volumes,
+            envs,
+            hosts_file: hosts_file.as_deref(),
+            termination_log: log.as_deref(),
+            recursive_read_only: shared.mounts_read_only_recursively(pod),
+        };
+        container_mounts(pod, container, &context).map_err(|e| e.to_string())
     }
 
     fn target_id(&self, name: &str) -> Result<String, String> {

@@ -1,77 +1,129 @@
-//! A part of a volume as a mount of its own.
+//! `subPath`: a part of a volume, pinned so that no symbolic link made inside the pod leads out of it.
 //!
-//! A container may plant symbolic links in its volume, so a path into it is never trusted: what is opened is checked to
-//! lie inside the volume, and the open descriptor, not the path, is bound to a place only the agent writes.
+//! The kernel itself resolves the path below the volume (`openat2` with `RESOLVE_BENEATH`), and what was opened is bind
+//! mounted under `volume-subpaths`; the runtime gets that place and cannot be led astray afterwards.
+//!
+//! Followed: `pkg/volume/util/subpath`. Limits: needs Linux 5.6; links with absolute targets count as leading out.
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MsFlags, mount};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
 
-/// Binds `volume/sub` to `at`; a missing directory is made. Returns `at`.
-pub fn bind(volume: &Path, sub: &str, at: &Path) -> io::Result<PathBuf> {
-    let sub = Path::new(sub);
-    if !sub.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir)) {
-        return Err(refused("the path must be relative and stay inside the volume"));
-    }
-    let volume = volume.canonicalize()?;
-    let wanted = volume.join(sub);
-    if !wanted.exists() {
-        make_inside(&volume, sub)?;
-    }
-    let file = open(&wanted)?;
-    let seen = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-    if !seen.starts_with(&volume) {
-        return Err(refused("the path leads out of the volume"));
-    }
-    if let Some(parent) = at.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    if is_mounted(at)? {
-        return Ok(at.to_owned());
-    }
-    if file.metadata()?.is_dir() {
-        std::fs::create_dir_all(at)?;
-    } else if !at.exists() {
-        File::create(at)?;
-    }
-    let source = format!("/proc/self/fd/{}", file.as_raw_fd());
-    mount(Some(source.as_str()), at, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?;
-    Ok(at.to_owned())
+use super::mount_table;
+
+/// Why a part of a volume cannot be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum SubPathError {
+    #[error("error SubPath `{0}` must not be an absolute path")]
+    Absolute(String),
+    #[error("unable to provision SubPath `{0}`: must not contain '..'")]
+    Backsteps(String),
+    #[error("subpath {path:?} not within volume path {volume:?}")]
+    Outside { path: String, volume: PathBuf },
+    #[error("{step} {path}: {error}")]
+    Failed { step: &'static str, path: String, error: Errno },
+    #[error("{path}: {error}")]
+    Place { path: String, error: std::io::Error },
 }
 
-fn refused(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, why)
+/// Mounts `sub_path` of a volume at `place`, making directories that are missing. Returns `place`.
+///
+/// # Errors
+/// The path leads out of the volume, or the kernel refuses.
+pub fn prepare(volume: &Path, sub_path: &str, place: &Path) -> Result<PathBuf, SubPathError> {
+    if sub_path.starts_with('/') {
+        return Err(SubPathError::Absolute(sub_path.into()));
+    }
+    let parts: Vec<Component<'_>> = Path::new(sub_path).components().filter(|c| *c != Component::CurDir).collect();
+    if parts.contains(&Component::ParentDir) {
+        return Err(SubPathError::Backsteps(sub_path.into()));
+    }
+    if mount_table::is_mount_point(place) {
+        return Ok(place.to_owned());
+    }
+    let root = File::open(volume).map_err(|error| SubPathError::Place { path: volume.display().to_string(), error })?;
+    let pinned = open_or_make(&root, &parts, volume, sub_path)?;
+    let pinned_path = format!("/proc/self/fd/{}", pinned.as_raw_fd());
+    let is_directory = std::fs::metadata(&pinned_path).is_ok_and(|m| m.is_dir());
+    make_place(place, is_directory)
+        .map_err(|error| SubPathError::Place { path: place.display().to_string(), error })?;
+    mount(Some(pinned_path.as_str()), place, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        .map_err(|error| SubPathError::Failed { step: "cannot mount", path: sub_path.into(), error })?;
+    Ok(place.to_owned())
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path)
-}
-
-/// Makes directories step by step, refusing links that lead out.
-fn make_inside(volume: &Path, sub: &Path) -> io::Result<()> {
-    // As open as the volume itself: whoever may write there may write here.
-    let mode = std::fs::metadata(volume)?.permissions().mode() & 0o777;
-    let mut at = volume.to_owned();
-    for part in sub.components() {
-        at.push(part);
-        match std::fs::create_dir(&at) {
-            Ok(()) => std::fs::set_permissions(&at, std::fs::Permissions::from_mode(mode))?,
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(e),
+/// Opens a path without regard to what it is and without reading it.
+fn open(root: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    // The kernel asks for another try when names changed under its eyes.
+    for _ in 0..16 {
+        match openat2(&root, path, how) {
+            Err(Errno::EAGAIN) => {}
+            opened => return opened,
         }
-        at = at.canonicalize()?;
-        if !at.starts_with(volume) {
-            return Err(refused("the path leads out of the volume"));
-        }
     }
-    Ok(())
+    Err(Errno::EAGAIN)
 }
 
-fn is_mounted(at: &Path) -> io::Result<bool> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(table.lines().filter_map(|l| l.split(' ').nth(4)).any(|p| Path::new(p) == at))
+/// Walks to the path. Missing directories get the mode of the volume: whoever may write there may write here.
+fn open_or_make(root: &File, parts: &[Component<'_>], volume: &Path, sub_path: &str) -> Result<OwnedFd, SubPathError> {
+    let outside = || SubPathError::Outside { path: sub_path.into(), volume: volume.to_owned() };
+    let failed = |step, error| match error {
+        Errno::EXDEV | Errno::ELOOP => outside(),
+        error => SubPathError::Failed { step, path: sub_path.into(), error },
+    };
+    let whole: PathBuf = parts.iter().collect();
+    let whole = if parts.is_empty() { Path::new(".") } else { &whole };
+    match open(root, whole) {
+        Err(Errno::ENOENT) => {}
+        opened => return opened.map_err(|e| failed("cannot open", e)),
+    }
+    let bits = root.metadata().map_or(0o755, |m| m.mode() & 0o777);
+    let mode = Mode::from_bits_truncate(bits);
+    let (mut path, mut parent) = (PathBuf::new(), open(root, Path::new(".")).map_err(|e| failed("cannot open", e))?);
+    for part in parts {
+        path.push(part);
+        parent = match open(root, &path) {
+            Err(Errno::ENOENT) => {
+                match mkdirat(&parent, part.as_os_str(), Mode::S_IRWXU) {
+                    // A link to nowhere is there already, or somebody was faster.
+                    Ok(()) | Err(Errno::EEXIST) => {}
+                    Err(error) => return Err(failed("cannot make", error)),
+                }
+                let made = open_directory(&parent, Path::new(part)).map_err(|e| failed("cannot open", e))?;
+                fchmod(&made, mode).map_err(|e| failed("cannot set the mode of", e))?;
+                made
+            }
+            opened => opened.map_err(|e| failed("cannot open", e))?,
+        };
+    }
+    Ok(parent)
+}
+
+/// Opens a directory just made; a link in its place is refused.
+fn open_directory(parent: &OwnedFd, name: &Path) -> nix::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    openat2(parent, name, how)
+}
+
+fn make_place(place: &Path, is_directory: bool) -> std::io::Result<()> {
+    let mut private = DirBuilder::new();
+    private.recursive(true).mode(0o750);
+    if is_directory {
+        return private.create(place);
+    }
+    if let Some(parent) = place.parent() {
+        private.create(parent)?;
+    }
+    OpenOptions::new().create(true).append(true).mode(0o640).open(place).map(drop)
 }

@@ -1,0 +1,171 @@
+//! The mounts of a container as the runtime takes them.
+
+use std::path::Path;
+
+use proto::api::core::v1::{Container, Pod, VolumeMount};
+use proto::cri;
+
+use crate::pod::expand::expand;
+use crate::pod::spec::PodExt;
+
+use super::{MountSource, PodVolumes, VolumeError, sub_path};
+
+/// What the mounts of a container take from outside its spec.
+pub struct MountContext<'a> {
+    /// `pods/UID` below the root directory.
+    pub pod_dir: &'a Path,
+    pub volumes: &'a PodVolumes,
+    /// The environment, for `subPathExpr`.
+    pub envs: &'a [(String, String)],
+    /// The pod's hosts file, unless the container brings its own.
+    pub hosts_file: Option<&'a Path>,
+    pub termination_log: Option<&'a Path>,
+    /// The runtime can make mounts below a mount read-only too.
+    pub recursive_read_only: bool,
+}
+
+/// The mounts of a container: its volumes, then `/etc/hosts`, then the termination message file. Makes and pins what
+/// `subPath` names.
+///
+/// # Errors
+/// A volume that is not there, or a part of one that cannot be had.
+pub fn container_mounts(
+    pod: &Pod,
+    container: &Container,
+    context: &MountContext<'_>,
+) -> Result<Vec<cri::Mount>, VolumeError> {
+    let mut mounts = Vec::new();
+    for (index, mount) in container.volume_mounts.iter().enumerate() {
+        let source = context.volumes.get(&mount.name).ok_or_else(|| {
+            VolumeError::Mount(format!(
+                "cannot find volume {:?} to mount into container {:?}",
+                mount.name, container.name
+            ))
+        })?;
+        let made = one(pod, container, index, mount, source, context).map_err(VolumeError::Mount)?;
+        mounts.push(made);
+    }
+    let plain = |container_path: &str, host: &Path| cri::Mount {
+        container_path: container_path.to_owned(),
+        host_path: host.display().to_string(),
+        ..Default::default()
+    };
+    if let Some(hosts) = context.hosts_file {
+        mounts.push(plain("/etc/hosts", hosts));
+    }
+    if let Some(log) = context.termination_log {
+        mounts.push(plain(&container.termination_message_path, log));
+    }
+    Ok(mounts)
+}
+
+fn one(
+    pod: &Pod,
+    container: &Container,
+    index: usize,
+    mount: &VolumeMount,
+    source: &MountSource,
+    context: &MountContext<'_>,
+) -> Result<cri::Mount, String> {
+    let sub_path = sub_path_of(mount, context.envs)?;
+    let mut made = cri::Mount {
+        container_path: absolute(&mount.mount_path),
+        readonly: mount.read_only || source.read_only,
+        propagation: propagation(mount)?.into(),
+        recursive_read_only: recursive(pod, mount, context)?,
+        ..Default::default()
+    };
+    if let Some(image) = &source.image {
+        made.image =
+            Some(cri::ImageSpec { image: image.clone(), user_specified_image: image.clone(), ..Default::default() });
+        made.image_sub_path = sub_path;
+        return Ok(made);
+    }
+    let host_path = if sub_path.is_empty() {
+        source.host_path.clone()
+    } else {
+        let places = context.pod_dir.join("volume-subpaths").join(&mount.name).join(&container.name);
+        sub_path::prepare(&source.host_path, &sub_path, &places.join(index.to_string())).map_err(|error| {
+            use sub_path::SubPathError::{Absolute, Backsteps};
+            if matches!(error, Absolute(_) | Backsteps(_)) {
+                return error.to_string();
+            }
+            tracing::warn!(%error, pod = pod.name(), container = container.name, "cannot prepare a subPath");
+            format!("failed to prepare subPath for volumeMount {:?} of container {:?}", mount.name, container.name)
+        })?
+    };
+    made.host_path = host_path.display().to_string();
+    Ok(made)
+}
+
+fn absolute(path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+}
+
+/// Every variable of `subPathExpr` must have a value, or a container would see more of the volume than it should.
+fn sub_path_of(mount: &VolumeMount, envs: &[(String, String)]) -> Result<String, String> {
+    let text = &mount.sub_path_expr;
+    if text.is_empty() {
+        return Ok(mount.sub_path.clone());
+    }
+    let mut missing: Vec<&str> =
+        names(text).filter(|name| !envs.iter().any(|(n, value)| n == name && !value.is_empty())).collect();
+    missing.sort_unstable();
+    missing.dedup();
+    match missing.is_empty() {
+        true => Ok(expand(text, envs)),
+        false => Err(format!("missing value for {}", missing.join(", "))),
+    }
+}
+
+/// The names in `$(NAME)`; `$$` starts none.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        loop {
+            let at = rest.find('$')?;
+            let after = &rest[at + 1..];
+            if let Some(tail) = after.strip_prefix('$') {
+                rest = tail;
+            } else if let Some((name, tail)) = after.strip_prefix('(').and_then(|a| a.split_once(')')) {
+                rest = tail;
+                return Some(name);
+            } else {
+                rest = after;
+            }
+        }
+    })
+}
+
+fn propagation(mount: &VolumeMount) -> Result<cri::MountPropagation, String> {
+    match mount.mount_propagation.as_deref() {
+        None | Some("" | "None") => Ok(cri::MountPropagation::PropagationPrivate),
+        Some("HostToContainer") => Ok(cri::MountPropagation::PropagationHostToContainer),
+        Some("Bidirectional") => Ok(cri::MountPropagation::PropagationBidirectional),
+        Some(other) => Err(format!("invalid MountPropagation mode: {other:?}")),
+    }
+}
+
+fn recursive(pod: &Pod, mount: &VolumeMount, context: &MountContext<'_>) -> Result<bool, String> {
+    let name = &mount.name;
+    match mount.recursive_read_only.as_deref() {
+        None | Some("" | "Disabled") => Ok(false),
+        Some("IfPossible") => Ok(mount.read_only && context.recursive_read_only),
+        Some("Enabled") if !mount.read_only => {
+            Err(format!("volume {name:?} requested recursive read-only mode, but it is not read-only"))
+        }
+        Some("Enabled") if propagation(mount)? != cri::MountPropagation::PropagationPrivate => Err(format!(
+            "volume {name:?} requested recursive read-only mode, but mountPropagation is set to {:?}, \
+             which is not compatible with recursive read-only mode",
+            mount.mount_propagation.as_deref().unwrap_or_default()
+        )),
+        Some("Enabled") if !context.recursive_read_only => {
+            let class = pod.spec().runtime_class_name.as_deref().unwrap_or_default();
+            Err(format!(
+                "volume {name:?} requested recursive read-only mode, but it is not supported by the runtime handler {class:?}"
+            ))
+        }
+        Some("Enabled") => Ok(true),
+        Some(other) => Err(format!("unknown recursive read-only mode {other:?}")),
+    }
+}

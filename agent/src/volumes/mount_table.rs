@@ -1,0 +1,72 @@
+//! What is mounted, as the kernel tells it in `/proc/self/mountinfo`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
+
+/// Unmounts everything at or below a directory, deepest first.
+///
+/// # Errors
+/// The kernel refuses; the path is named.
+pub fn unmount_below(directory: &Path) -> Result<(), String> {
+    let table = std::fs::read("/proc/self/mountinfo").map_err(|e| format!("cannot read the mount table: {e}"))?;
+    // The kernel names what is mounted by its real path.
+    let real = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
+    let mut points: Vec<PathBuf> = mount_points(&table).filter(|p| p.starts_with(&real)).collect();
+    // Later mounts hide earlier ones of the same place, and children come after their parents.
+    points.reverse();
+    for point in points {
+        let unmounted = match umount2(&point, MntFlags::UMOUNT_NOFOLLOW) {
+            // A container that is still going down may hold it a moment longer.
+            Err(Errno::EBUSY) => umount2(&point, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH),
+            // It went by itself, with the mount above it.
+            Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
+            result => result,
+        };
+        unmounted.map_err(|e| format!("failed to unmount {}: {e}", point.display()))?;
+    }
+    Ok(())
+}
+
+/// Whether something is mounted right there.
+pub fn is_mount_point(path: &Path) -> bool {
+    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return false };
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    mount_points(&table).any(|p| p == real)
+}
+
+fn mount_points(table: &[u8]) -> impl Iterator<Item = PathBuf> + '_ {
+    let lines = table.split(|b| *b == b'\n');
+    lines.filter_map(|line| line.split(|b| *b == b' ').nth(4)).map(|field| OsString::from_vec(unescaped(field)).into())
+}
+
+/// Spaces, tabs, line ends and backslashes come as `\040` and the like.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        if let (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) = (first, tail) {
+            out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+            rest = after;
+        } else {
+            out.push(*first);
+            rest = tail;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_read_with_their_escapes() {
+        let table = b"36 35 98:0 /m /mnt/a\\040b\\134 rw,noatime master:1 - ext3 /dev/root rw\n37 35 0:4 / /proc rw - proc proc rw\n";
+        let points: Vec<_> = mount_points(table).collect();
+        assert_eq!(points, [PathBuf::from("/mnt/a b\\"), PathBuf::from("/proc")]);
+    }
+}

@@ -1,0 +1,370 @@
+//! Volumes in a temporary root directory, with objects from memory. What mounts is left out without the right to.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use proto::api::core::v1::{
+    ConfigMap, ConfigMapVolumeSource, Container, EmptyDirVolumeSource, HostPathVolumeSource, KeyToPath,
+    LocalObjectReference, Node, Pod, PodSecurityContext, PodSpec, ProjectedVolumeSource, Secret, SecretVolumeSource,
+    Service, ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection, VolumeSource,
+};
+use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use tokio::sync::watch;
+
+use super::*;
+use crate::objects::{Answer, ObjectError, TokenQuery};
+
+/// A directory that goes away with the test, mounts first.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("volumes-{name}-{}", std::process::id()));
+        let _ = mount_table::unmount_below(&path);
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("a temporary directory");
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = mount_table::unmount_below(&self.0);
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[derive(Default)]
+struct Memory {
+    config_maps: Mutex<BTreeMap<String, Arc<ConfigMap>>>,
+    secrets: Mutex<BTreeMap<String, Arc<Secret>>>,
+}
+
+impl Memory {
+    fn put(&self, name: &str, data: &[(&str, &str)]) {
+        let data = data.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let map = Arc::new(ConfigMap { data, ..Default::default() });
+        self.config_maps.lock().expect("no panic while held").insert(name.into(), map);
+    }
+}
+
+fn missing(kind: &'static str, name: &str) -> ObjectError {
+    ObjectError::NotFound { kind, name: name.into() }
+}
+
+impl Objects for Memory {
+    fn config_map<'a>(&'a self, _: &'a str, name: &'a str) -> Answer<'a, Result<Arc<ConfigMap>, ObjectError>> {
+        let found = self.config_maps.lock().expect("no panic while held").get(name).cloned();
+        Box::pin(std::future::ready(found.ok_or_else(|| missing("configmap", name))))
+    }
+    fn secret<'a>(&'a self, _: &'a str, name: &'a str) -> Answer<'a, Result<Arc<Secret>, ObjectError>> {
+        let found = self.secrets.lock().expect("no panic while held").get(name).cloned();
+        Box::pin(std::future::ready(found.ok_or_else(|| missing("secret", name))))
+    }
+    fn services<'a>(&'a self, _: &'a str) -> Answer<'a, Result<Vec<Arc<Service>>, ObjectError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+    fn register(&self, _: &Pod) {}
+    fn unregister(&self, _: &str) {}
+}
+
+impl Tokens for Memory {
+    fn token<'a>(&'a self, query: &'a TokenQuery) -> Answer<'a, Result<String, ObjectError>> {
+        Box::pin(std::future::ready(Ok(format!("token for {}", query.audience))))
+    }
+    fn forget(&self, _: &str) {}
+}
+
+fn manager(root: &Path, objects: &Arc<Memory>) -> Manager {
+    let node = watch::channel(Arc::new(Node::default())).1;
+    Manager::new(VolumeDeps { root_dir: root.into(), objects: objects.clone(), tokens: objects.clone(), node })
+}
+
+fn pod(volumes: Vec<(&str, VolumeSource)>) -> Pod {
+    let volumes = volumes.into_iter().map(|(name, source)| Volume { name: name.into(), volume_source: Some(source) });
+    Pod {
+        metadata: Some(ObjectMeta {
+            name: "p".into(),
+            uid: "u1".into(),
+            labels: [("l".to_owned(), "v".to_owned())].into(),
+            ..Default::default()
+        }),
+        spec: Some(PodSpec {
+            volumes: volumes.collect(),
+            containers: vec![Container { name: "main".into(), ..Default::default() }],
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+fn config_map(name: &str, mode: i32, items: &[(&str, &str, Option<i32>)], optional: bool) -> VolumeSource {
+    let items =
+        items.iter().map(|(key, path, mode)| KeyToPath { key: (*key).into(), path: (*path).into(), mode: *mode });
+    VolumeSource {
+        config_map: Some(ConfigMapVolumeSource {
+            local_object_reference: Some(LocalObjectReference { name: name.into() }),
+            items: items.collect(),
+            default_mode: Some(mode),
+            optional: Some(optional),
+        }),
+        ..Default::default()
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).expect("it exists").mode() & 0o7777
+}
+
+/// Whether this process may mount, by trying.
+fn may_mount(scratch: &Scratch) -> bool {
+    let place = scratch.0.join("try");
+    std::fs::create_dir_all(&place).expect("a directory");
+    let made = empty_dir::mount_memory(&place, Some(4096)).is_ok();
+    if !made {
+        println!("skipped: no right to mount");
+    }
+    made
+}
+
+#[tokio::test]
+async fn config_maps_appear_at_once_and_follow_changes() {
+    let scratch = Scratch::new("config-map");
+    let objects = Arc::new(Memory::default());
+    let manager = manager(&scratch.0, &objects);
+    let all = pod(vec![
+        ("all", config_map("cm", 0o644, &[], false)),
+        ("some", config_map("cm", 0o400, &[("a", "deep/er/a", None), ("b", "b", Some(0o777))], false)),
+    ]);
+    let error = manager.setup(&all).await.expect_err("the map is not there").to_string();
+    assert_eq!(error, "MountVolume.SetUp failed for volume \"all\" : configmap \"cm\" not found");
+
+    objects.put("cm", &[("a", "alpha"), ("b", "beta")]);
+    let made = manager.setup(&all).await.expect("volumes");
+    let path = &made["all"].host_path;
+    assert_eq!(*path, scratch.0.join("pods/u1/volumes/kubernetes.io~configmap/all"));
+    assert!(made["all"].read_only);
+    assert_eq!(mode(path), 0o777);
+    assert_eq!(std::fs::read_link(path.join("a")).expect("a link"), Path::new("..data/a"));
+    assert_eq!(mode(&path.join("..data/")), 0o755);
+    let some = &made["some"].host_path;
+    assert_eq!((mode(&some.join("deep/er/a")), mode(&some.join("b")), mode(&some.join("deep"))), (0o400, 0o777, 0o755));
+
+    let data = std::fs::read_link(path.join("..data")).expect("a link");
+    manager.setup(&all).await.expect("volumes");
+    assert_eq!(std::fs::read_link(path.join("..data")).expect("a link"), data, "nothing changed");
+
+    objects.put("cm", &[("b", "new"), ("c", "gamma")]);
+    let error = manager.setup(&all).await.expect_err("a key is gone").to_string();
+    assert_eq!(error, "MountVolume.SetUp failed for volume \"some\" : configmap references non-existent config key: a");
+    assert_eq!(std::fs::read_to_string(path.join("b")).expect("a file"), "new");
+    let mut names: Vec<_> =
+        std::fs::read_dir(path).expect("a directory").map(|e| e.expect("an entry").file_name()).collect();
+    names.sort();
+    assert_eq!(names.len(), 4, "{names:?}");
+    assert_eq!(names[2..], ["b", "c"]);
+    manager.teardown("u1").await.expect("gone");
+    assert!(!scratch.0.join("pods/u1/volumes").exists());
+}
+
+#[tokio::test]
+async fn what_is_optional_may_be_missing() {
+    let scratch = Scratch::new("optional");
+    let manager = manager(&scratch.0, &Arc::new(Memory::default()));
+    let made =
+        manager.setup(&pod(vec![("none", config_map("no", 0o644, &[("x", "x", None)], true))])).await.expect("empty");
+    let left: Vec<_> = std::fs::read_dir(&made["none"].host_path).expect("a directory").collect();
+    assert_eq!(left.len(), 2, "only ..data and what it points to");
+}
+
+#[test]
+fn paths_cannot_leave_a_volume() {
+    let scratch = Scratch::new("paths");
+    for path in ["", "/a", "..", "../a", "a/../../b", "..a"] {
+        let file = payload::File { data: Vec::new(), mode: 0o644, user: None };
+        assert!(atomic::write(&scratch.0, &[(path.to_owned(), file)].into(), || Ok(())).is_err(), "{path:?}");
+    }
+}
+
+#[tokio::test]
+async fn host_paths_are_checked_and_made() {
+    let scratch = Scratch::new("host");
+    let manager = manager(&scratch.0, &Arc::new(Memory::default()));
+    let source = |path: &Path, kind: &str| VolumeSource {
+        host_path: Some(HostPathVolumeSource { path: path.display().to_string(), r#type: Some(kind.into()) }),
+        ..Default::default()
+    };
+    let (directory, file) = (scratch.0.join("a/b"), scratch.0.join("file"));
+    let good = pod(vec![
+        ("d", source(&directory, "DirectoryOrCreate")),
+        ("f", source(&file, "FileOrCreate")),
+        ("unset", source(&scratch.0.join("nothing"), "")),
+    ]);
+    manager.setup(&good).await.expect("made");
+    assert!(directory.is_dir() && file.is_file());
+    for (path, kind, wanted) in [
+        (&file, "Directory", "a directory"),
+        (&directory, "File", "a file"),
+        (&file, "Socket", "a socket file"),
+        (&file, "CharDevice", "a character device"),
+        (&scratch.0.join("absent"), "Directory", "a directory"),
+    ] {
+        let error = manager.setup(&pod(vec![("v", source(path, kind))])).await.expect_err(kind).to_string();
+        let expected = format!(
+            "MountVolume.SetUp failed for volume \"v\" : hostPath type check failed: {} is not {wanted}",
+            path.display()
+        );
+        assert_eq!(error, expected);
+    }
+}
+
+#[tokio::test]
+async fn scratch_space_is_kept_until_the_pod_goes() {
+    let scratch = Scratch::new("empty");
+    let manager = manager(&scratch.0, &Arc::new(Memory::default()));
+    let source = |medium: &str| VolumeSource {
+        empty_dir: Some(EmptyDirVolumeSource { medium: medium.into(), ..Default::default() }),
+        ..Default::default()
+    };
+    let mut volumes = vec![("disk", source(""))];
+    if may_mount(&scratch) {
+        volumes.push(("mem", source("Memory")));
+    }
+    let mut grouped = pod(volumes);
+    let is_root = nix::unistd::geteuid().is_root();
+    if is_root && let Some(spec) = grouped.spec.as_mut() {
+        spec.security_context = Some(PodSecurityContext { fs_group: Some(3001), ..Default::default() });
+    }
+    let made = manager.setup(&grouped).await.expect("made");
+    let disk = &made["disk"].host_path;
+    assert_eq!(mode(disk), if is_root { 0o2777 } else { 0o777 });
+    std::fs::write(disk.join("kept"), b"x").expect("a file");
+    std::fs::set_permissions(disk.join("kept"), std::fs::Permissions::from_mode(0o600)).expect("a mode");
+    manager.setup(&grouped).await.expect("made before");
+    assert_eq!(mode(&disk.join("kept")), 0o600, "left alone");
+    if let Some(memory) = made.get("mem") {
+        assert!(mount_table::is_mount_point(&memory.host_path));
+        assert_eq!(mode(&memory.host_path), if is_root { 0o3777 } else { 0o1777 });
+    }
+    manager.teardown("u1").await.expect("gone");
+    manager.teardown("u1").await.expect("gone is gone");
+    assert!(!disk.exists());
+}
+
+#[tokio::test]
+async fn projections_are_one_volume() {
+    let scratch = Scratch::new("projected");
+    if !may_mount(&scratch) {
+        return;
+    }
+    let objects = Arc::new(Memory::default());
+    objects.put("cm", &[("c", "cm")]);
+    let secret = Secret { data: [("k".to_owned(), "secret".into())].into(), ..Default::default() };
+    objects.secrets.lock().expect("no panic while held").insert("s".into(), Arc::new(secret));
+    let manager = manager(&scratch.0, &objects);
+    let token = ServiceAccountTokenProjection { audience: "me".into(), expiration_seconds: None, path: "token".into() };
+    let projection = |token| VolumeProjection { service_account_token: Some(token), ..Default::default() };
+    let projected = ProjectedVolumeSource { sources: vec![projection(token)], default_mode: Some(0o640) };
+    let source = VolumeSource { projected: Some(projected), ..Default::default() };
+    let secret = SecretVolumeSource { secret_name: "s".into(), default_mode: Some(0o440), ..Default::default() };
+    let secret = VolumeSource { secret: Some(secret), ..Default::default() };
+    let mut both = pod(vec![("v", source), ("s", secret)]);
+    let made = manager.setup(&both).await.expect("made");
+    let path = made["v"].host_path.join("token");
+    assert_eq!(std::fs::read_to_string(&path).expect("a file"), "token for me");
+    assert_eq!((mode(&path), mode(&made["s"].host_path.join("k"))), (0o640, 0o440));
+    assert!(mount_table::is_mount_point(&made["s"].host_path));
+
+    if let Some(spec) = both.spec.as_mut() {
+        spec.security_context =
+            Some(PodSecurityContext { run_as_user: Some(1000), fs_group: Some(3001), ..Default::default() });
+    }
+    manager.teardown("u1").await.expect("gone");
+    manager.setup(&both).await.expect("made");
+    let token = std::fs::metadata(&path).expect("a file");
+    assert_eq!((token.uid(), token.gid(), token.mode() & 0o777), (1000, 3001, 0o640));
+    manager.teardown("u1").await.expect("gone");
+}
+
+fn mounts(scratch: &Scratch, volume: &Path, mount: VolumeMount) -> Result<Vec<proto::cri::Mount>, VolumeError> {
+    let source = MountSource { host_path: volume.into(), ..Default::default() };
+    let container = Container { name: "main".into(), volume_mounts: vec![mount], ..Default::default() };
+    let envs = [("POD".to_owned(), "p".to_owned()), ("EMPTY".to_owned(), String::new())];
+    let context = MountContext {
+        pod_dir: &scratch.0.join("pods/u1"),
+        volumes: &[("d".to_owned(), source)].into(),
+        envs: &envs,
+        hosts_file: None,
+        termination_log: None,
+        recursive_read_only: false,
+    };
+    container_mounts(&pod(Vec::new()), &container, &context)
+}
+
+fn part(sub_path: &str) -> VolumeMount {
+    VolumeMount { name: "d".into(), mount_path: "/m".into(), sub_path: sub_path.into(), ..Default::default() }
+}
+
+#[test]
+fn parts_of_volumes_are_pinned_and_made() {
+    let scratch = Scratch::new("parts");
+    if !may_mount(&scratch) {
+        return;
+    }
+    let volume = scratch.0.join("volume");
+    empty_dir::make_directory(&volume).expect("a directory");
+    std::fs::write(volume.join("conf"), b"text").expect("a file");
+    symlink("conf", volume.join("link")).expect("a link");
+    let expression = VolumeMount { sub_path_expr: "logs/$(POD)".into(), ..part("") };
+    let made = mounts(&scratch, &volume, expression).expect("mounts");
+    assert_eq!(made[0].host_path, scratch.0.join("pods/u1/volume-subpaths/d/main/0").display().to_string());
+    assert_eq!(mode(&volume.join("logs/p")), 0o777);
+    std::fs::write(Path::new(&made[0].host_path).join("seen"), b"").expect("a file");
+    assert!(volume.join("logs/p/seen").exists());
+    mount_table::unmount_below(&scratch.0.join("pods")).expect("unmounted");
+    std::fs::remove_dir_all(scratch.0.join("pods")).expect("removed");
+    let made = mounts(&scratch, &volume, part("link")).expect("mounts");
+    assert_eq!(std::fs::read_to_string(&made[0].host_path).expect("a file"), "text");
+}
+
+#[test]
+fn parts_cannot_lead_out_of_a_volume() {
+    let scratch = Scratch::new("escape");
+    let volume = scratch.0.join("volume");
+    std::fs::create_dir_all(&volume).expect("a directory");
+    std::fs::create_dir_all(scratch.0.join("outside")).expect("a directory");
+    symlink("../outside", volume.join("up")).expect("a link");
+    symlink("/etc", volume.join("absolute")).expect("a link");
+    symlink("loop", volume.join("loop")).expect("a link");
+    symlink("nowhere", volume.join("dangling")).expect("a link");
+    let refused = "failed to prepare subPath for volumeMount \"d\" of container \"main\"";
+    for (path, told) in [
+        ("up", refused),
+        ("up/new", refused),
+        ("absolute/passwd", refused),
+        ("loop", refused),
+        ("dangling/x", refused),
+        ("/etc", "error SubPath `/etc` must not be an absolute path"),
+        ("a/../../b", "unable to provision SubPath `a/../../b`: must not contain '..'"),
+    ] {
+        assert_eq!(mounts(&scratch, &volume, part(path)).expect_err(path).to_string(), told);
+    }
+    assert!(!scratch.0.join("outside/new").exists());
+    let unset = VolumeMount { sub_path_expr: "$(NO)/$(EMPTY)/$$(X)".into(), ..part("") };
+    assert_eq!(mounts(&scratch, &volume, unset).expect_err("unset").to_string(), "missing value for EMPTY, NO");
+}
+
+#[test]
+fn mounts_take_propagation_and_read_only() {
+    let scratch = Scratch::new("mounts");
+    let both = VolumeMount { mount_propagation: Some("Bidirectional".into()), mount_path: "rel".into(), ..part("") };
+    let made = mounts(&scratch, &scratch.0, both).expect("mounts");
+    assert_eq!((made[0].propagation, made[0].container_path.as_str()), (2, "/rel"));
+    let recursive = VolumeMount { recursive_read_only: Some("Enabled".into()), ..part("") };
+    assert!(mounts(&scratch, &scratch.0, recursive).is_err());
+    let unknown = VolumeMount { name: "x".into(), ..part("") };
+    let error = mounts(&scratch, &scratch.0, unknown).expect_err("no such volume").to_string();
+    assert_eq!(error, "cannot find volume \"x\" to mount into container \"main\"");
+}
