@@ -44,6 +44,7 @@ impl Kubeconfig<'_> {
 /// # Errors
 /// When the certificate cannot be issued or the file not be written.
 pub fn ensure(path: &Path, server: &str, authority: &Authority, leaf: &Leaf) -> Result<(), PkiError> {
+    pki::tighten(path)?;
     if let Some(text) = pki::read(path)? {
         let embedded = |key: &str| {
             let line = text.lines().find_map(|l| l.trim().strip_prefix(key))?;

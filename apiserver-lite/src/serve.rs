@@ -58,6 +58,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         Some(path) => TokenFile::load(path).map_err(|e| setting("token-auth-file", e))?,
         None => TokenFile::default(),
     };
+    pki::private_folder(&config.args.data_dir)?;
     let pki = ensure_pki(&config)?;
     let tls = tls(&config, &pki)?;
     // One process may have the folder; the store's own lock guards the rest.

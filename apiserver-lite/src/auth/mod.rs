@@ -7,6 +7,7 @@
 mod authenticator;
 mod authorizer;
 mod certificate;
+mod escalation;
 mod impersonation;
 mod jwt;
 mod node;
@@ -18,6 +19,7 @@ mod token_file;
 pub use authenticator::{Authenticator, AuthenticatorOptions};
 pub use authorizer::{Attributes, Authorizer, Decision, forbidden};
 pub use certificate::{certificate_user, client_verifier};
+pub use escalation::RbacWrite;
 pub use impersonation::impersonated;
 pub use jwt::{KeyError, Keys};
 pub use rbac::{Binding, Rbac, RoleRef, Subject};

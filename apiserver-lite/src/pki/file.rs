@@ -23,9 +23,46 @@ pub fn read(path: &Path) -> Result<Option<String>, PkiError> {
     }
 }
 
-/// Makes a folder that only its owner may enter.
-pub(super) fn private_folder(path: &Path) -> Result<(), PkiError> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io(path))
+/// Makes a folder that only its owner may enter; one that is there is closed to others.
+///
+/// # Errors
+/// When it cannot be made. A folder that is somebody else's stays as it is, with a warning: what is put into it is
+/// private all the same.
+pub fn private_folder(path: &Path) -> Result<(), PkiError> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io(path))?;
+    let mode = std::fs::metadata(path).map_err(io(path))?.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    close(path, 0o700)
+}
+
+/// Takes a file's rights from everybody but its owner, if it is there.
+///
+/// # Errors
+/// When it cannot be changed though it is ours.
+pub fn tighten(path: &Path) -> Result<(), PkiError> {
+    let mode = match std::fs::metadata(path) {
+        Ok(metadata) => metadata.permissions().mode(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io(path)(error)),
+    };
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    close(path, 0o600)
+}
+
+/// Sets the mode of what others may use. What is not ours to change, such as a mounted secret, stays with a warning.
+fn close(path: &Path, mode: u32) -> Result<(), PkiError> {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    match std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)) {
+        Err(error) if matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem) => {
+            tracing::warn!(path = %path.display(), %error, "others may look into this");
+            Ok(())
+        }
+        done => done.map_err(io(path)),
+    }
 }
 
 /// Writes a file for its owner's eyes only, durably and as a whole.
@@ -72,6 +109,24 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_open_to_others_is_closed() {
+        let folder = std::env::temp_dir().join(format!("open-{}-{:?}", std::process::id(), std::thread::current().id()));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        let open = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
+        let mode = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        open(&folder, 0o755).expect("ours");
+        private_folder(&folder).expect("ours");
+        assert_eq!(mode(&folder), 0o700);
+        let key = folder.join("key");
+        std::fs::write(&key, "secret").expect("writable");
+        open(&key, 0o644).expect("ours");
+        tighten(&key).expect("ours");
+        assert_eq!(mode(&key), 0o600);
+        tighten(&folder.join("none")).expect("nothing to do");
+        std::fs::remove_dir_all(&folder).expect("ours");
+    }
 
     #[test]
     fn private_files_are_for_their_owner_only_and_are_replaced_as_a_whole() {

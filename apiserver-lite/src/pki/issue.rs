@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject as _;
 use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
-use super::file::{read, write_private, write_public};
+use super::file::{read, tighten, write_private, write_public};
 use super::{Pair, PkiError};
 
 /// As kubeadm: authorities live ten years, the rest one.
@@ -152,6 +152,7 @@ impl Authority {
     /// # Errors
     /// When one file is missing, or they hold something else.
     pub fn open(pair: &Pair, common_name: &str) -> Result<Self, PkiError> {
+        tighten(&pair.key)?;
         let unusable = |path: &Path, reason: String| PkiError::Unusable { path: path.into(), reason };
         let (certificate, key) = match (read(&pair.certificate)?, read(&pair.key)?) {
             (Some(certificate), Some(key)) => (certificate, key),
@@ -231,6 +232,7 @@ impl Authority {
     /// # Errors
     /// As [`Authority::issue`], and when the files cannot be written.
     pub fn ensure(&self, pair: &Pair, leaf: &Leaf) -> Result<(), PkiError> {
+        tighten(&pair.key)?;
         if let (Some(certificate), Some(_)) = (read(&pair.certificate)?, read(&pair.key)?)
             && self.still_good(&certificate, leaf)
         {
@@ -244,6 +246,7 @@ impl Authority {
 
 /// Makes a signing key and its public half unless there is one.
 pub(super) fn ensure_key(private: &Path, public: &Path) -> Result<(), PkiError> {
+    tighten(private)?;
     let key = match read(private)? {
         Some(text) => {
             KeyPair::from_pem(&text).map_err(|e| PkiError::Unusable { path: private.into(), reason: e.to_string() })?

@@ -13,7 +13,7 @@ mod names;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-pub use file::{read, write_private, write_public};
+pub use file::{private_folder, read, tighten, write_private, write_public};
 pub use issue::{Authority, Leaf, Usage};
 pub use names::{hostname, serving_names};
 

@@ -7,8 +7,9 @@
 //! Only the last frame of the last segment can be torn, because a frame is written only after the one before it was
 //! synced. Anything else that does not check is damage, and the store refuses to open rather than lose data silently.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::frame::{Change, Next, changes, has_frame, next};
@@ -45,10 +46,9 @@ pub(super) struct Disk {
 impl Disk {
     /// Opens or makes the folder and hands every change found to `replay`, oldest first.
     pub fn open(folder: &Path, mut replay: impl FnMut(Change)) -> Result<Self, OpenError> {
-        std::fs::create_dir_all(folder).map_err(io(folder))?;
+        private(folder).map_err(io(folder))?;
         let lock_path = folder.join("lock");
-        let lock =
-            OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path).map_err(io(&lock_path))?;
+        let lock = owned().create(true).truncate(false).write(true).open(&lock_path).map_err(io(&lock_path))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(std::fs::TryLockError::WouldBlock) => return Err(OpenError::Locked(folder.into())),
@@ -57,6 +57,7 @@ impl Disk {
         let (mut logs, mut snapshots) = (Vec::new(), Vec::new());
         for entry in std::fs::read_dir(folder).map_err(io(folder))? {
             let path = entry.map_err(io(folder))?.path();
+            close(&path, 0o600).map_err(io(&path))?;
             let number = path.file_stem().and_then(|s| s.to_str()).and_then(|s| s.parse::<u64>().ok());
             match (number, path.extension().and_then(|e| e.to_str())) {
                 (Some(number), Some("log")) => logs.push(number),
@@ -89,7 +90,7 @@ impl Disk {
         }
         let segment = logs.last().copied().unwrap_or(base);
         let path = folder.join(format!("{segment}.log"));
-        let log = OpenOptions::new().create(true).append(true).open(&path).map_err(io(&path))?;
+        let log = owned().create(true).append(true).open(&path).map_err(io(&path))?;
         // What a torn write left goes before anything is appended after it.
         log.set_len(log_bytes).and_then(|()| log.sync_all()).map_err(io(&path))?;
         sync_folder(folder).map_err(io(folder))?;
@@ -114,7 +115,7 @@ impl Disk {
     pub fn rotate(&mut self) -> std::io::Result<SnapshotWriter> {
         let number = self.segment + 1;
         let path = self.folder.join(format!("{number}.log"));
-        let log = OpenOptions::new().create(true).append(true).open(&path)?;
+        let log = owned().create(true).append(true).open(&path)?;
         if let Err(error) = sync_folder(&self.folder) {
             // The running segment stays the newest: a torn tail is only forgiven there, and a file whose name may not
             // survive must not take commits.
@@ -153,6 +154,27 @@ fn read(path: &Path, may_be_torn: bool, replay: &mut impl FnMut(Change)) -> Resu
     }
 }
 
+/// Makes the folder for its owner alone, or closes one that is there: secrets lie in it.
+fn private(folder: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    close(folder, 0o700)
+}
+
+/// Sets the mode where others had any right.
+fn close(path: &Path, mode: u32) -> std::io::Result<()> {
+    if std::fs::metadata(path)?.permissions().mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+/// How files are opened that only their owner may read.
+fn owned() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
+}
+
 fn sync_folder(folder: &Path) -> std::io::Result<()> {
     File::open(folder)?.sync_all()
 }
@@ -181,7 +203,7 @@ const SNAPSHOT_FRAME: usize = 1 << 20;
 impl SnapshotWriter {
     pub fn write(self, revision: u64, objects: impl Iterator<Item = (ResourceId, ObjectRef)>) -> std::io::Result<()> {
         let unfinished = self.folder.join(format!("{}.snap.tmp", self.number));
-        let mut file = File::create(&unfinished)?;
+        let mut file = owned().create(true).truncate(true).write(true).open(&unfinished)?;
         let mut frame = super::frame::Writer::new();
         frame.revision(revision);
         for (resource, object) in objects {

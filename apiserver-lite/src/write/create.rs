@@ -4,7 +4,9 @@ use serde_json::Value;
 
 use super::meta::{self, text};
 use super::options::{WriteOptions, invalid};
+use super::update::Target;
 use super::{commit, commit_error, put, strategy};
+use crate::auth::RbacWrite;
 use crate::request::User;
 use crate::resource::Resource;
 use crate::server::ApiServer;
@@ -25,10 +27,22 @@ pub async fn create(
     server: &ApiServer,
     resource: &Resource,
     namespace: &str,
+    value: Value,
+    options: &WriteOptions,
+    user: &User,
+) -> Result<ObjectRef> {
+    create_at(server, Target { resource, subresource: "", namespace, name: "" }, value, options, user).await
+}
+
+/// The same for a URL that has the name in it, as a PUT that creates.
+pub(super) async fn create_at(
+    server: &ApiServer,
+    target: Target<'_>,
     mut value: Value,
     options: &WriteOptions,
-    _user: &User,
+    user: &User,
 ) -> Result<ObjectRef> {
+    let Target { resource, namespace, .. } = target;
     meta::check_namespace(&value, namespace)?;
     if !text(&value, "resourceVersion").is_empty() {
         return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
@@ -37,6 +51,7 @@ pub async fn create(
     let stem = text(&value, "generateName").to_owned();
     let generated = text(&value, "name").is_empty() && !stem.is_empty();
     crate::defaults::apply(resource, &mut value);
+    check_escalation(server, target, user, &value, None)?;
     meta::begin(&mut value, namespace);
     let mut allocation = None;
     for attempt in 1..=ATTEMPTS {
@@ -69,6 +84,22 @@ pub async fn create(
         }
     }
     Err(clash(resource, &stem))
+}
+
+/// Roles and bindings give away no more than their writer has.
+pub(super) fn check_escalation(
+    server: &ApiServer,
+    target: Target<'_>,
+    user: &User,
+    new: &Value,
+    old: Option<&Value>,
+) -> Result<()> {
+    let Target { resource, namespace, name, .. } = target;
+    if &*resource.group != "rbac.authorization.k8s.io" {
+        return Ok(());
+    }
+    let write = RbacWrite { user, resource: &resource.plural, namespace, name };
+    server.authorizer.check_escalation(&write, new, old)
 }
 
 pub(super) fn is_service(resource: &Resource) -> bool {

@@ -1,5 +1,6 @@
 //! Options that every write takes: dry run, field manager, field validation.
 
+use crate::request::User;
 use crate::resource::Resource;
 use crate::server::Request;
 use crate::status::{ApiError, Cause, Details, Result, quote};
@@ -19,6 +20,8 @@ pub struct WriteOptions {
     pub manager: String,
     pub validation: FieldValidation,
     pub force: bool,
+    /// Who asks; without a name for the server's own writes.
+    pub user: User,
 }
 
 impl WriteOptions {
@@ -79,7 +82,13 @@ impl WriteOptions {
             return Err(invalid("meta.k8s.io", kind, "", causes));
         }
         let manager = if manager.is_empty() { default_manager(request.user_agent()) } else { manager.to_owned() };
-        Ok(WriteOptions { dry_run: !dry_runs.is_empty(), manager, validation, force: query.flag("force") })
+        Ok(WriteOptions {
+            dry_run: !dry_runs.is_empty(),
+            manager,
+            validation,
+            force: query.flag("force"),
+            user: request.user.clone(),
+        })
     }
 }
 

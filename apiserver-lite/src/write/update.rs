@@ -64,7 +64,7 @@ pub async fn put(
             return Err(ApiError::not_found(&resource.group, &resource.plural, name));
         }
         meta::metadata(&mut value).remove("resourceVersion");
-        return Ok((create(server, resource, namespace, value, options, user).await?, true));
+        return Ok((create::create_at(server, target, value, options, user).await?, true));
     }
     if strategy::needs_version(resource) && (version.is_empty() || version == "0") {
         let cause = Cause {
@@ -136,6 +136,7 @@ pub async fn update(
         };
         let mut new = change(&old)?;
         let old_value = old.value();
+        create::check_escalation(server, target, &options.user, &new, Some(&old_value))?;
         meta::validate_update(resource, &new, &old_value)?;
         meta::keep_server_fields(&mut new, &old_value);
         strategy::prepare_update(resource, subresource, &mut new, &old_value);
