@@ -84,7 +84,7 @@ fn version() -> Response {
         "emulationMinor": "36",
         "minCompatibilityMajor": "1",
         "minCompatibilityMinor": "35",
-        "gitVersion": concat!("v1.36.2+lite-", env!("CARGO_PKG_VERSION")),
+        "gitVersion": "v1.36.2",
         "gitCommit": option_env!("GIT_COMMIT").unwrap_or("unknown"),
         "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z",

@@ -47,9 +47,12 @@ impl Authorizer {
                 self.confirm_held(write, &Rule::all_from(new)).map_err(forbidden)?;
                 // An aggregation rule can gather anything.
                 let aggregates = |v: &Value| {
-                    v["aggregationRule"]["clusterRoleSelectors"].as_array().is_some_and(|selectors| !selectors.is_empty())
+                    v["aggregationRule"]["clusterRoleSelectors"]
+                        .as_array()
+                        .is_some_and(|selectors| !selectors.is_empty())
                 };
-                if (aggregates(new) || old.is_some_and(aggregates)) && self.confirm_held(write, &everything()).is_err() {
+                if (aggregates(new) || old.is_some_and(aggregates)) && self.confirm_held(write, &everything()).is_err()
+                {
                     return Err(forbidden("must have cluster-admin privileges to use the aggregationRule".into()));
                 }
                 Ok(())

@@ -112,7 +112,8 @@ mod tests {
 
     #[test]
     fn what_was_open_to_others_is_closed() {
-        let folder = std::env::temp_dir().join(format!("open-{}-{:?}", std::process::id(), std::thread::current().id()));
+        let folder =
+            std::env::temp_dir().join(format!("open-{}-{:?}", std::process::id(), std::thread::current().id()));
         std::fs::create_dir_all(&folder).expect("a temporary folder");
         let open = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
         let mode = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
