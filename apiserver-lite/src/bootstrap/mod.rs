@@ -65,8 +65,8 @@ async fn announce_versions(server: &ApiServer) -> Result<()> {
         }
         create_missing(server, place, "", object).await?;
         let target = write::Target { resource: &resource, subresource: "status", namespace: "", name: &name };
-        let status = write::update(server, target, &options, |old| {
-            let mut value = old.value();
+        let status = write::update(server, target, &options, |_, old| {
+            let mut value = old.clone();
             value["status"] = api_services::available();
             Ok(value)
         });

@@ -98,9 +98,9 @@ fn is_stored_form(resource: &Resource) -> bool {
 }
 
 /// A page: objects, whether more follow, and how many.
-struct Page {
+pub struct Page {
     revision: u64,
-    objects: Vec<ObjectRef>,
+    pub objects: Vec<ObjectRef>,
     next: Option<Token>,
     remaining: Option<usize>,
 }
@@ -114,13 +114,34 @@ pub async fn list(server: &ApiServer, request: &Request, resource: &Resource) ->
         return Err(wrong_method());
     }
     let accepted = request.accepted(true)?;
-    let (info, query) = (&request.info, &request.query);
+    let query = &request.query;
     let options = ListOptions::parse(query, false)?;
     let field_selector = query.get("fieldSelector").unwrap_or_default();
     let selector = Selector::parse(resource, query.get("labelSelector").unwrap_or_default(), field_selector)?;
-    let namespace = Some(info.namespace.as_str()).filter(|n| resource.namespaced && !n.is_empty());
-    let page = page(server, resource, namespace, &options, &selector).await?;
+    let page = page_of(server, request, resource, &options, &selector).await?;
+    list_response(accepted, resource, &page, request)
+}
 
+/// The page of a collection that a request is about.
+///
+/// # Errors
+/// As [`list`].
+pub async fn page_of(
+    server: &ApiServer,
+    request: &Request,
+    resource: &Resource,
+    options: &ListOptions,
+    selector: &Selector,
+) -> Result<Page> {
+    let namespace = Some(request.info.namespace.as_str()).filter(|n| resource.namespaced && !n.is_empty());
+    page(server, resource, namespace, options, selector).await
+}
+
+/// A page in the accepted form.
+///
+/// # Errors
+/// 406 for a form that a list does not have.
+pub fn list_response(accepted: Accepted, resource: &Resource, page: &Page, request: &Request) -> Result<Response> {
     let mut metadata = json!({"resourceVersion": page.revision.to_string()});
     if let Some(token) = &page.next {
         metadata["continue"] = token.encode().into();
@@ -129,10 +150,10 @@ pub async fn list(server: &ApiServer, request: &Request, resource: &Resource) ->
         }
     }
     let mut response = match accepted.form {
-        Form::Whole => whole_list(accepted, resource, &page, &metadata),
+        Form::Whole => whole_list(accepted, resource, page, &metadata),
         Form::Metadata => return Err(wrong_form(resource, "PartialObjectMetadata", "a list", "List")),
         Form::MetadataList => form::metadata_list(accepted, &page.objects, &metadata),
-        Form::Table => table::response(200, accepted, resource, &page.objects, metadata, query)?,
+        Form::Table => table::response(200, accepted, resource, &page.objects, metadata, &request.query)?,
     };
     gzip(request, &mut response);
     Ok(response)

@@ -43,7 +43,7 @@ pub(super) async fn create_at(
     user: &User,
 ) -> Result<ObjectRef> {
     let Target { resource, namespace, .. } = target;
-    meta::check_namespace(&value, namespace)?;
+    meta::settle_namespace(&mut value, namespace)?;
     if !text(&value, "resourceVersion").is_empty() {
         return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
@@ -52,7 +52,7 @@ pub(super) async fn create_at(
     let generated = text(&value, "name").is_empty() && !stem.is_empty();
     crate::defaults::apply(resource, &mut value);
     check_escalation(server, target, user, &value, None)?;
-    meta::begin(&mut value, namespace);
+    meta::begin(&mut value);
     let mut allocation = None;
     for attempt in 1..=ATTEMPTS {
         if generated {

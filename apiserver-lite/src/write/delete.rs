@@ -1,109 +1,21 @@
 //! Deleting objects: at once, after a grace period, or once the finalizers are done.
+//!
+//! Follows `registry/generic/registry.Store.Delete` and `rest.BeforeDelete`: grace periods are the pods' alone and can
+//! only be shortened; whatever a finalizer holds is marked and stays; a pod whose grace is over is marked first and
+//! removed after, so that watchers see both.
 
-use http::header::CONTENT_TYPE;
 use proto::time::Timestamp;
 use serde_json::{Value, json};
 
-use super::decode;
+use super::delete_options::DeleteOptions;
 use super::meta;
-use super::options::{WriteOptions, invalid};
 use super::{MODIFIED, commit, commit_error, strategy};
 use crate::http::{Accepted, Response, respond};
 use crate::read::{self, Selector};
-use crate::resource::{Resource, Schema, SchemaSet};
+use crate::resource::Resource;
 use crate::server::{ApiServer, Request};
-use crate::status::{ApiError, Cause, Result};
-use crate::store::{Change, CommitError, Expect, Key, ObjectRef, Write};
-
-/// What a delete asks for beside the object.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct DeleteOptions {
-    pub grace_seconds: Option<i64>,
-    pub uid: Option<String>,
-    pub revision: Option<String>,
-    /// `Background`, `Foreground` or `Orphan`.
-    pub propagation: Option<String>,
-    pub orphan_dependents: Option<bool>,
-    pub dry_run: bool,
-}
-
-impl DeleteOptions {
-    /// Reads the body, or the query where there is no body.
-    fn parse(request: &Request, body: &[u8]) -> Result<Self> {
-        let mut options = DeleteOptions { dry_run: request.query.get("dryRun").is_some(), ..DeleteOptions::default() };
-        if body.is_empty() {
-            let query = &request.query;
-            if let Some(text) = query.get("gracePeriodSeconds") {
-                let seconds = text.parse().map_err(|_| {
-                    ApiError::bad_request(format!(
-                        "strconv.ParseInt: parsing {}: invalid syntax",
-                        crate::status::quote(text)
-                    ))
-                })?;
-                options.grace_seconds = Some(seconds);
-            }
-            options.propagation = query.get("propagationPolicy").map(Into::into);
-            options.orphan_dependents = query.get("orphanDependents").map(|_| query.flag("orphanDependents"));
-        } else {
-            let set = proto::schema::TypeSet::built_in();
-            let id = set.struct_named("k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions");
-            let id = id.ok_or_else(|| ApiError::internal("DeleteOptions is not declared"))?;
-            let schema = Schema { set: SchemaSet::BuiltIn, id };
-            // Clients send it under meta.k8s.io/v1, the resource's own version, or v1.
-            let text = String::from_utf8_lossy(body);
-            let media = request.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-            let value = if media.contains("protobuf") {
-                let unknown = proto::protobuf::read_envelope(body).map_err(|e| ApiError::bad_request(e.to_string()))?;
-                proto::protobuf::decode(set, id, unknown.raw).map_err(|e| ApiError::bad_request(e.to_string()))?
-            } else {
-                let mut value = match proto::json::parse(body) {
-                    Ok(parsed) => parsed.value,
-                    Err(error) => {
-                        let shown: String = text.chars().take(30).collect();
-                        return Err(ApiError::bad_request(format!(
-                            "couldn't get version/kind; json parse error: {error} ({shown})"
-                        )));
-                    }
-                };
-                if let Some(object) = value.as_object_mut() {
-                    object.remove("apiVersion");
-                    object.remove("kind");
-                }
-                let body = value.to_string();
-                let name = ("", "v1", "DeleteOptions");
-                decode::kind(&schema, name, "application/json", body.as_bytes(), &WriteOptions::default())?.value
-            };
-            options.grace_seconds = value["gracePeriodSeconds"].as_i64();
-            options.uid = value["preconditions"]["uid"].as_str().map(Into::into);
-            options.revision = value["preconditions"]["resourceVersion"].as_str().map(Into::into);
-            options.propagation = value["propagationPolicy"].as_str().map(Into::into);
-            options.orphan_dependents = value["orphanDependents"].as_bool();
-            options.dry_run |= value["dryRun"].as_array().is_some_and(|d| !d.is_empty());
-        }
-        options.check()?;
-        Ok(options)
-    }
-
-    fn check(&self) -> Result<()> {
-        let mut causes = Vec::new();
-        let mut complain = |reason: &str, field: &str, message: String| {
-            causes.push(Cause { reason: reason.into(), message, field: field.into() });
-        };
-        if self.propagation.is_some() && self.orphan_dependents.is_some() {
-            let both = "Invalid value: orphanDependents and deletionPropagation cannot be both set";
-            complain("FieldValueInvalid", "propagationPolicy", both.into());
-        }
-        if let Some(policy) = &self.propagation
-            && !matches!(policy.as_str(), "Foreground" | "Background" | "Orphan")
-        {
-            let quoted = crate::status::quote(policy);
-            let text =
-                format!("Unsupported value: {quoted}: supported values: \"Background\", \"Foreground\", \"Orphan\"");
-            complain("FieldValueNotSupported", "propagationPolicy", text);
-        }
-        if causes.is_empty() { Ok(()) } else { Err(invalid("meta.k8s.io", "DeleteOptions", "", causes)) }
-    }
-}
+use crate::status::{ApiError, Result};
+use crate::store::{Change, CommitError, Encoded, Expect, Key, ObjectRef, Write};
 
 /// DELETE of one object.
 ///
@@ -114,36 +26,52 @@ pub(super) async fn handle(
     mut request: Request,
     resource: &Resource,
     accepted: Accepted,
-    _options: &WriteOptions,
 ) -> Result<Response> {
     let body = request.body().await?;
-    let options = DeleteOptions::parse(&request, &body)?;
+    let options = DeleteOptions::parse(&request.query, request.content_type(), &body)?;
     let namespace = if resource.namespaced { request.info.namespace.clone() } else { String::new() };
     let deleted = delete(server, resource, &namespace, &request.info.name, &options).await?;
-    match deleted {
-        Deleted::Gone(object) if returns_status(resource) => Ok(gone_status(resource, &object, accepted)),
-        Deleted::Gone(object) | Deleted::Waiting(object) => {
-            read::object_response(200, accepted, resource, &object, &request)
+    let mut response = match deleted {
+        Deleted::Gone(object) if returns_status(resource) => gone_status(resource, &object, accepted),
+        Deleted::Gone(object) => read::object_response(200, accepted, resource, &object, &request)?,
+        Deleted::Waiting(object) => {
+            // Only who asks in the old words hears that the object is not gone yet.
+            let code = if options.orphan_dependents == Some(false) { 202 } else { 200 };
+            read::object_response(code, accepted, resource, &object, &request)?
         }
+    };
+    warn_of_orphans(resource, &options, &mut response);
+    Ok(response)
+}
+
+/// Jobs leave their pods behind where the client says nothing, and people should know.
+fn warn_of_orphans(resource: &Resource, options: &DeleteOptions, response: &mut Response) {
+    let jobs = &*resource.group == "batch" && &*resource.plural == "jobs";
+    if jobs && options.propagation.is_none() && options.orphan_dependents.is_none() {
+        let text = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to \
+                    remove them or set propagationPolicy=Orphan to suppress this warning";
+        crate::server::warn(response, text);
     }
 }
 
-/// Most kinds answer with a Status when the object is gone; pods and a few others with the object.
+/// Most kinds answer with a Status when the object is gone; these with the object.
 fn returns_status(resource: &Resource) -> bool {
-    !matches!(
-        (&*resource.group, &*resource.plural),
-        (
-            "",
-            "pods"
-                | "services"
-                | "serviceaccounts"
-                | "persistentvolumes"
+    match &*resource.group {
+        "" => !matches!(
+            &*resource.plural,
+            "namespaces"
                 | "persistentvolumeclaims"
+                | "persistentvolumes"
+                | "pods"
                 | "podtemplates"
                 | "resourcequotas"
-        ) | ("storage.k8s.io", _)
-            | ("policy", "podsecuritypolicies")
-    )
+                | "serviceaccounts"
+                | "services"
+        ),
+        "storage.k8s.io" => &*resource.plural == "csistoragecapacities",
+        "resource.k8s.io" => false,
+        _ => true,
+    }
 }
 
 fn gone_status(resource: &Resource, object: &ObjectRef, accepted: Accepted) -> Response {
@@ -176,57 +104,100 @@ pub async fn delete(
     name: &str,
     options: &DeleteOptions,
 ) -> Result<Deleted> {
+    let place = || Key::new(namespace, name);
+    // What this call itself marked: a precondition on the version was met by the state before.
+    let mut marked: Option<ObjectRef> = None;
     for attempt in 1.. {
         let Some(old) = server.store.get(&resource.storage, namespace, name) else {
-            return Err(ApiError::not_found(&resource.group, &resource.plural, name));
+            return match marked {
+                // Someone else finished what was begun here.
+                Some(object) => Ok(Deleted::Gone(object)),
+                None => Err(ApiError::not_found(&resource.group, &resource.plural, name)),
+            };
         };
-        check(resource, &old, options)?;
+        match &marked {
+            Some(ours) if ours.keys.uid != old.keys.uid => return Ok(Deleted::Gone(ours.clone())),
+            Some(ours) if ours.revision == old.revision => {}
+            _ => check_preconditions(resource, &old, options)?,
+        }
+        may_go(resource, name)?;
         let mut value = old.value();
         let plan = plan(resource, &mut value, options);
-        let key = Key::new(namespace, name);
-        let expect = Expect::Revision(old.revision);
-        let mut write = super::put(resource, key, expect, value);
-        let gone = plan == Plan::Remove;
         if plan == Plan::Nothing {
             return Ok(Deleted::Waiting(old));
         }
-        if gone && let Change::Put(encoded) = write.change {
-            write = Write { change: Change::Delete(encoded), ..write };
-        }
-        match commit(server, write, options.dry_run).await {
-            Ok(object) if gone => {
+        let encoded = super::encoded(resource, &mut value);
+        let write = |change| Write {
+            resource: resource.storage.clone(),
+            key: place(),
+            expect: Expect::Revision(old.revision),
+            change,
+        };
+        let committed = match plan {
+            Plan::Remove => commit(server, write(Change::Delete(encoded)), options.dry_run).await.map(Deleted::Gone),
+            _ if encoded.json.is_at_version(old.revision, &old.json) => Ok(Deleted::Waiting(old)),
+            Plan::MarkAndRemove => {
+                let last = Encoded { json: encoded.json.clone(), keys: encoded.keys.clone() };
+                match commit(server, write(Change::Put(encoded)), options.dry_run).await {
+                    Ok(object) if options.dry_run => Ok(Deleted::Gone(object)),
+                    Ok(object) => {
+                        let remove = Write {
+                            resource: resource.storage.clone(),
+                            key: place(),
+                            expect: Expect::Revision(object.revision),
+                            change: Change::Delete(last),
+                        };
+                        marked = Some(object);
+                        server.store.commit(remove).await.map(Deleted::Gone)
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            _ => commit(server, write(Change::Put(encoded)), options.dry_run).await.map(Deleted::Waiting),
+        };
+        match committed {
+            Ok(Deleted::Gone(object)) => {
                 if super::create::is_service(resource) && !options.dry_run {
                     server.services.release_service(&object.value());
                 }
                 return Ok(Deleted::Gone(object));
             }
-            Ok(object) => return Ok(Deleted::Waiting(object)),
-            Err(CommitError::Conflict(_)) if attempt < ATTEMPTS => {}
+            Ok(waiting) => return Ok(waiting),
+            Err(CommitError::Conflict(_) | CommitError::Missing) if attempt < ATTEMPTS => {}
             Err(error) => return Err(commit_error(resource, name, error)),
         }
     }
     Err(ApiError::conflict(&resource.group, &resource.plural, name, MODIFIED))
 }
 
-fn check(resource: &Resource, old: &ObjectRef, options: &DeleteOptions) -> Result<()> {
-    let name = &old.key.name;
-    if let Some(uid) = options.uid.as_deref().filter(|u| **u != *old.keys.uid) {
+fn is_namespaces(resource: &Resource) -> bool {
+    resource.group.is_empty() && &*resource.plural == "namespaces"
+}
+
+fn check_preconditions(resource: &Resource, old: &ObjectRef, options: &DeleteOptions) -> Result<()> {
+    let wanted = [("UID", options.uid.as_deref(), old.keys.uid.to_string(), "deleted and then recreated")];
+    let version = [("ResourceVersion", options.revision.as_deref(), old.revision.to_string(), "modified")];
+    for (what, said, have, happened) in wanted.into_iter().chain(version) {
+        let Some(said) = said.filter(|s| *s != have) else { continue };
+        let name = &old.key.name;
+        if is_namespaces(resource) {
+            let why = format!("Precondition failed: {what} in precondition: {said}, {what} in object meta: {have}");
+            return Err(ApiError::conflict(&resource.group, &resource.plural, name, why));
+        }
+        // Upstream puts the Kind where the resource's name belongs.
         let why = format!(
-            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
-            old.keys.uid
+            "the {what} in the precondition ({said}) does not match the {what} in record ({have}). The object might \
+             have been {happened}"
         );
-        return Err(ApiError::conflict(&resource.group, &resource.plural, name, why));
+        return Err(ApiError::conflict(&resource.group, &resource.kind, name, why));
     }
-    if let Some(version) = options.revision.as_deref().filter(|v| *v != old.revision.to_string()) {
-        let why = format!(
-            "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The object might have been modified",
-            old.revision
-        );
-        return Err(ApiError::conflict(&resource.group, &resource.plural, name, why));
-    }
-    if &*resource.plural == "namespaces" && matches!(&**name, "default" | "kube-system" | "kube-public") {
-        let why = "this namespace may not be deleted";
-        return Err(ApiError::forbidden("", "namespaces", name, why));
+    Ok(())
+}
+
+/// A few objects no one may delete.
+fn may_go(resource: &Resource, name: &str) -> Result<()> {
+    if is_namespaces(resource) && matches!(name, "default" | "kube-system" | "kube-public") {
+        return Err(ApiError::forbidden("", "namespaces", name, "this namespace may not be deleted"));
     }
     Ok(())
 }
@@ -234,95 +205,160 @@ fn check(resource: &Resource, old: &ObjectRef, options: &DeleteOptions) -> Resul
 #[derive(Debug, PartialEq)]
 enum Plan {
     Remove,
+    /// The marked state is written, then removed.
+    MarkAndRemove,
     Mark,
     Nothing,
 }
 
 /// Marks the tree as being deleted where it cannot go at once, and says what to do.
 fn plan(resource: &Resource, value: &mut Value, options: &DeleteOptions) -> Plan {
-    let deleting = value["metadata"]["deletionTimestamp"].is_string();
-    propagate(value, options, deleting);
-    let finalizers = value["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty())
-        || &*resource.plural == "namespaces" && value["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
-    let grace = grace_seconds(resource, value, options);
-    if grace == 0 && !finalizers {
-        return Plan::Remove;
+    if is_namespaces(resource) {
+        return plan_namespace(value, options);
     }
-    if deleting {
-        let before = value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-        if grace >= before {
-            return Plan::Nothing;
+    let grace = match strategy::default_grace(resource, value) {
+        None => None,
+        Some(default) => match shorten_or_begin(value, options, default) {
+            Grace::Pending => return Plan::Nothing,
+            Grace::Over => None,
+            Grace::Set(seconds) => Some(seconds),
+        },
+    };
+    propagate(resource, value, options);
+    let held = value["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+    match grace {
+        Some(0) if !held => Plan::MarkAndRemove,
+        Some(_) => Plan::Mark,
+        None if held => {
+            mark(value);
+            Plan::Mark
         }
-        // A shorter grace period takes effect from now on.
-        set_deletion(value, grace);
-        return Plan::Mark;
+        None => Plan::Remove,
     }
-    set_deletion(value, grace);
-    if resource.group.is_empty() && &*resource.plural == "namespaces" {
-        // They go when they are empty, not after a time.
-        meta::metadata(value).remove("deletionGracePeriodSeconds");
-        value["status"]["phase"] = "Terminating".into();
+}
+
+/// A namespace goes when it is empty, not after a time.
+fn plan_namespace(value: &mut Value, options: &DeleteOptions) -> Plan {
+    if value["metadata"]["deletionTimestamp"].is_string() {
+        let some = |part: &str| value[part]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+        return if some("spec") || some("metadata") { Plan::Nothing } else { Plan::Remove };
     }
-    if value["metadata"]["generation"].as_i64().is_some_and(|g| g > 0) {
-        let generation = value["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
-        value["metadata"]["generation"] = generation.into();
+    let metadata = meta::metadata(value);
+    metadata.insert("deletionTimestamp".into(), Timestamp::now().to_seconds_text().into());
+    if options.orphan_dependents == Some(false)
+        && let Some(list) = metadata.get_mut("finalizers").and_then(Value::as_array_mut)
+    {
+        list.retain(|f| f != ORPHAN);
     }
+    value["status"]["phase"] = "Terminating".into();
     Plan::Mark
 }
 
-fn set_deletion(value: &mut Value, grace: i64) {
-    let metadata = meta::metadata(value);
+/// What became of a pod's grace period.
+enum Grace {
+    /// Runs already, and no shorter one was asked for.
+    Pending,
+    /// Was zero before.
+    Over,
+    Set(i64),
+}
+
+fn shorten_or_begin(value: &mut Value, options: &DeleteOptions, default: i64) -> Grace {
+    // A negative period means the shortest.
+    let asked = options.grace_seconds.map(|s| if s < 0 { 1 } else { s });
     let now = Timestamp::now();
-    let then = Timestamp { seconds: now.seconds.saturating_add(grace), ..now };
-    metadata.insert("deletionTimestamp".into(), then.to_seconds_text().into());
+    let before = value["metadata"]["deletionTimestamp"].as_str().map(ToOwned::to_owned);
+    let Some(before) = before else {
+        let seconds = if wound_down(value) { 0 } else { asked.unwrap_or(default).max(if default < 0 { 1 } else { 0 }) };
+        set_deletion(value, now.seconds.saturating_add(seconds), seconds);
+        raise_generation(value);
+        return Grace::Set(seconds);
+    };
+    let running = match value["metadata"]["deletionGracePeriodSeconds"].as_i64() {
+        None | Some(0) => return Grace::Over,
+        Some(seconds) => seconds.max(1),
+    };
+    let Some(asked) = asked.filter(|a| *a < running) else { return Grace::Pending };
+    let began = proto::time::parse_rfc3339(&before).map_or(now.seconds, |t| t.seconds) - running;
+    let end = began.saturating_add(asked);
+    if end >= now.seconds {
+        set_deletion(value, end, asked);
+        return Grace::Set(asked);
+    }
+    // The shorter period is over already. Unless it is none at all, whoever winds the pod down still has the last word.
+    let seconds = asked.min(1);
+    set_deletion(value, now.seconds, seconds);
+    Grace::Set(seconds)
+}
+
+/// A pod that no node has taken, or that is over, has nothing to wind down.
+fn wound_down(pod: &Value) -> bool {
+    pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty()
+        || matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
+fn set_deletion(value: &mut Value, at_seconds: i64, grace: i64) {
+    let metadata = meta::metadata(value);
+    let at = Timestamp { seconds: at_seconds, ..Timestamp::now() };
+    metadata.insert("deletionTimestamp".into(), at.to_seconds_text().into());
     metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
 }
 
-fn grace_seconds(resource: &Resource, value: &Value, options: &DeleteOptions) -> i64 {
-    let Some(default) = strategy::default_grace(resource, value) else { return 0 };
-    // A pod that no node has taken, or that is over, has nothing to wind down.
-    let unassigned = value["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
-    let over = matches!(value["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-    if unassigned || over {
-        return 0;
-    }
-    match options.grace_seconds {
-        Some(seconds) if seconds < 0 => 1,
-        Some(seconds) => seconds,
-        None => default,
+fn raise_generation(value: &mut Value) {
+    if let Some(generation) = value["metadata"]["generation"].as_i64().filter(|g| *g > 0) {
+        value["metadata"]["generation"] = (generation + 1).into();
     }
 }
 
-/// Finalizers that make the garbage collector wait for dependents, or let them go.
-fn propagate(value: &mut Value, options: &DeleteOptions, deleting: bool) {
-    const FOREGROUND: &str = "foregroundDeletion";
-    const ORPHAN: &str = "orphan";
-    let policy = match (options.propagation.as_deref(), options.orphan_dependents) {
-        (Some(policy), _) => policy,
-        (None, Some(true)) => "Orphan",
-        (None, Some(false)) => "Background",
-        (None, None) => return,
+/// Marks what only finalizers hold.
+fn mark(value: &mut Value) {
+    let now = Timestamp::now();
+    let at = match value["metadata"]["deletionTimestamp"].as_str() {
+        Some(text) => proto::time::parse_rfc3339(text).map_or(now.seconds, |t| t.seconds.min(now.seconds)),
+        None => {
+            raise_generation(value);
+            now.seconds
+        }
     };
-    if deleting && policy == "Background" {
+    set_deletion(value, at, 0);
+}
+
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+
+/// Sets the finalizer that makes the garbage collector wait for dependents, or let them go. What the client says comes
+/// before what the object has, and that before the kind's default.
+fn propagate(resource: &Resource, value: &mut Value, options: &DeleteOptions) {
+    let metadata = meta::metadata(value);
+    let list = metadata.get("finalizers").and_then(Value::as_array);
+    let found = list.into_iter().flatten().find(|f| *f == ORPHAN || *f == FOREGROUND).and_then(Value::as_str);
+    let wanted = match (strategy::orphans(resource), options.orphan_dependents, options.propagation.as_deref()) {
+        // Events own nothing and take part in no collection.
+        (None, ..) => None,
+        (_, Some(true), _) | (_, None, Some("Orphan")) => Some(ORPHAN),
+        (_, None, Some("Foreground")) => Some(FOREGROUND),
+        (_, Some(false), _) | (_, None, Some(_)) => None,
+        (Some(by_default), None, None) => match found {
+            Some(FOREGROUND) => Some(FOREGROUND),
+            Some(_) => Some(ORPHAN),
+            None => by_default.then_some(ORPHAN),
+        },
+    };
+    let is_ours = |f: &Value| f == ORPHAN || f == FOREGROUND;
+    let kept = list.map_or(&[][..], Vec::as_slice);
+    let same = match wanted {
+        Some(wanted) => kept.iter().filter(|f| is_ours(f)).all(|f| f == wanted) && kept.iter().any(|f| f == wanted),
+        None => !kept.iter().any(is_ours),
+    };
+    if same {
         return;
     }
-    let wanted = match policy {
-        "Foreground" => Some(FOREGROUND),
-        "Orphan" => Some(ORPHAN),
-        _ => None,
-    };
-    let metadata = meta::metadata(value);
-    let mut list: Vec<Value> = metadata.get("finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
-    list.retain(|f| f != FOREGROUND && f != ORPHAN || wanted.is_some_and(|w| f == w));
-    if let Some(wanted) = wanted
-        && !list.iter().any(|f| f == wanted)
-    {
-        list.push(wanted.into());
-    }
-    if list.is_empty() {
+    let mut fresh: Vec<Value> = kept.iter().filter(|f| !is_ours(f)).cloned().collect();
+    fresh.extend(wanted.map(Value::from));
+    if fresh.is_empty() {
         metadata.remove("finalizers");
     } else {
-        metadata.insert("finalizers".into(), list.into());
+        metadata.insert("finalizers".into(), fresh.into());
     }
 }
 
@@ -335,38 +371,23 @@ pub(super) async fn collection(
     mut request: Request,
     resource: &Resource,
     accepted: Accepted,
-    _options: &WriteOptions,
 ) -> Result<Response> {
-    let body = request.body().await?;
-    let options = DeleteOptions::parse(&request, &body)?;
+    let list_options = read::ListOptions::parse(&request.query, false)?;
     let query = &request.query;
-    read::ListOptions::parse(query, false)?;
     let labels = query.get("labelSelector").unwrap_or_default();
     let selector = Selector::parse(resource, labels, query.get("fieldSelector").unwrap_or_default())?;
-    let namespace = Some(request.info.namespace.as_str()).filter(|n| resource.namespaced && !n.is_empty());
-    let snapshot = server.store.snapshot(&resource.storage);
-    let chosen: Vec<ObjectRef> = snapshot.range(namespace, None).filter(|o| selector.matches(o)).cloned().collect();
-    for object in &chosen {
-        let one = DeleteOptions { uid: Some(object.keys.uid.to_string()), ..options.clone() };
-        match delete(server, resource, &object.key.namespace, &object.key.name, &one).await {
+    let body = request.body().await?;
+    let options = DeleteOptions::parse(&request.query, request.content_type(), &body)?;
+    let page = read::page_of(server, &request, resource, &list_options, &selector).await?;
+    for object in &page.objects {
+        // Each is looked up again: whoever was faster, or made a new one of the same name, is not in the way.
+        match delete(server, resource, &object.key.namespace, &object.key.name, &options).await {
             Ok(_) => {}
-            // Someone else was faster.
-            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
     }
-    let metadata = json!({"resourceVersion": server.store.revision().to_string()});
-    let mut items: Vec<Value> = chosen.iter().map(|o| read::convert(resource, o.value())).collect();
-    if !resource.custom {
-        for item in &mut items {
-            if let Some(object) = item.as_object_mut() {
-                object.remove("kind");
-                object.remove("apiVersion");
-            }
-        }
-    }
-    let list =
-        json!({"kind": resource.list_kind, "apiVersion": resource.api_version(), "metadata": metadata, "items": items});
-    let accepted = Accepted { form: crate::http::Form::Whole, ..accepted };
-    Ok(respond::built_in(200, accepted, (&resource.group, &resource.version, &resource.list_kind), &list))
+    let mut response = read::list_response(accepted, resource, &page, &request)?;
+    warn_of_orphans(resource, &options, &mut response);
+    Ok(response)
 }

@@ -3,7 +3,6 @@
 use proto::time::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::resource::Resource;
 use crate::status::{ApiError, Cause, Result};
 
 /// The metadata object of a tree, made where it is missing.
@@ -22,76 +21,93 @@ pub fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 }
 
 /// Fills in what belongs to the server on create.
-pub fn begin(value: &mut Value, namespace: &str) {
+pub fn begin(value: &mut Value) {
     let metadata = metadata(value);
-    for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"] {
+    for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
         metadata.remove(key);
     }
     metadata.insert("uid".into(), crate::random::uuid().into());
     metadata.insert("creationTimestamp".into(), Timestamp::now().to_seconds_text().into());
-    if namespace.is_empty() {
-        metadata.remove("namespace");
-    } else {
-        metadata.insert("namespace".into(), namespace.into());
-    }
 }
 
-/// The body's namespace has to be that of the path; an absent one is filled in later.
+/// The body's namespace becomes that of the path: an absent one is filled in, one of a cluster-scoped object dropped.
 ///
 /// # Errors
-/// 400.
-pub fn check_namespace(value: &Value, namespace: &str) -> Result<()> {
+/// 400 for another one.
+pub fn settle_namespace(value: &mut Value, namespace: &str) -> Result<()> {
     let said = text(value, "namespace");
-    if said.is_empty() || said == namespace {
+    if said == namespace {
+        return Ok(());
+    }
+    if namespace.is_empty() {
+        metadata(value).remove("namespace");
+        return Ok(());
+    }
+    if said.is_empty() {
+        metadata(value).insert("namespace".into(), namespace.into());
         return Ok(());
     }
     Err(ApiError::bad_request("the namespace of the provided object does not match the namespace sent on the request"))
 }
 
-/// Metadata that no client may change: where it says something else than what is stored, that is an error.
-///
-/// # Errors
-/// 422.
-pub fn validate_update(resource: &Resource, new: &Value, old: &Value) -> Result<()> {
+/// Complaints about metadata that no client may change, where the merged object says something else than what is
+/// stored.
+pub fn update_causes(new: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
-    for key in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
-        let (said, have) = (&new["metadata"][key], &old["metadata"][key]);
-        if said.is_null() || said == have {
-            continue;
+    let (said, have) = (&new["metadata"], &old["metadata"]);
+    let finalizers = |of: &'_ Value| -> Vec<String> {
+        let list = of["finalizers"].as_array().into_iter().flatten();
+        list.filter_map(Value::as_str).map(ToOwned::to_owned).collect()
+    };
+    if have["deletionTimestamp"].is_string() {
+        let before = finalizers(have);
+        let mut extra: Vec<String> = finalizers(said).into_iter().filter(|f| !before.contains(f)).collect();
+        extra.sort();
+        extra.dedup();
+        if !extra.is_empty() {
+            let shown: Vec<String> = extra.iter().map(|f| crate::status::quote(f)).collect();
+            causes.push(Cause {
+                reason: "FieldValueForbidden".into(),
+                message: format!(
+                    "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers \
+                     []string{{{}}}",
+                    shown.join(", ")
+                ),
+                field: "metadata.finalizers".into(),
+            });
         }
-        causes.push(Cause {
-            reason: "FieldValueInvalid".into(),
-            message: format!("Invalid value: {said}: field is immutable"),
-            field: format!("metadata.{key}"),
-        });
     }
-    if causes.is_empty() {
-        return Ok(());
+    for key in ["name", "namespace", "uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        if said[key] != have[key] {
+            causes.push(Cause {
+                reason: "FieldValueInvalid".into(),
+                message: format!("Invalid value: {}: field is immutable", said[key]),
+                field: format!("metadata.{key}"),
+            });
+        }
     }
-    Err(super::options::invalid(&resource.group, &resource.kind, text(old, "name"), causes))
+    causes
 }
 
-/// What an update keeps of the stored metadata, whatever the client sent.
+/// What an update keeps of the stored metadata. What the client sent counts only for those that [`update_causes`]
+/// then looks at.
 pub fn keep_server_fields(new: &mut Value, old: &Value) {
     let old = &old["metadata"];
     let metadata = metadata(new);
-    for key in [
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "generation",
-        "uid",
-        "namespace",
-        "generateName",
-    ] {
-        // A name that was generated keeps its stem where the client leaves it out.
-        if key == "generateName" && metadata.contains_key(key) {
-            continue;
-        }
+    for key in ["creationTimestamp", "generation"] {
         match old.get(key) {
             Some(value) => metadata.insert(key.into(), value.clone()),
             None => metadata.remove(key),
         };
+    }
+    for key in ["uid", "namespace", "deletionGracePeriodSeconds", "generateName"] {
+        // A name that was generated keeps its stem where the client leaves it out.
+        if let (false, Some(value)) = (metadata.contains_key(key), old.get(key)) {
+            metadata.insert(key.into(), value.clone());
+        }
+    }
+    if let Some(value) = old.get("deletionTimestamp") {
+        metadata.insert("deletionTimestamp".into(), value.clone());
     }
     metadata.remove("selfLink");
     metadata.remove("resourceVersion");

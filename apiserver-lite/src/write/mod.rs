@@ -7,6 +7,7 @@
 mod create;
 mod decode;
 mod delete;
+mod delete_options;
 mod meta;
 mod options;
 mod review;
@@ -21,10 +22,11 @@ use crate::read;
 use crate::resource::{Resource, Verbs};
 use crate::server::{ApiServer, Request, unknown_path, wrong_method};
 use crate::status::{ApiError, Result};
-use crate::store::{Change, CommitError, Expect, Key, ObjectRef, Write};
+use crate::store::{Change, CommitError, Encoded, Expect, Key, ObjectRef, Write};
 
 pub use create::create;
-pub use delete::{DeleteOptions, delete};
+pub use delete::{Deleted, delete};
+pub use delete_options::DeleteOptions;
 pub use options::{WriteOptions, invalid};
 pub use update::{Target, update};
 
@@ -51,6 +53,11 @@ pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc
     if !resource.verbs.contains(verb) {
         return Err(wrong_method());
     }
+    match verb {
+        Verbs::DELETE => return delete::handle(server, request, &resource, accepted).await,
+        Verbs::DELETE_COLLECTION => return delete::collection(server, request, &resource, accepted).await,
+        _ => {}
+    }
     let options = WriteOptions::parse(&request, &resource)?;
     if review::is_review(&resource) {
         return review::handle(server, request, &resource, accepted, &options).await;
@@ -74,14 +81,12 @@ pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc
             let (object, created) = update::put(server, target, decoded.value, &options, &request.user).await?;
             (if created { 201 } else { 200 }, object, decoded.warnings)
         }
-        Verbs::PATCH => {
+        _ => {
             let body = request.body().await?;
             let target = Target { resource: &resource, subresource: "", namespace: &namespace, name: &name };
             let patched = update::patch(server, target, request.content_type(), &body, &options, &request.user).await?;
             (200, patched.object, patched.warnings)
         }
-        Verbs::DELETE => return delete::handle(server, request, &resource, accepted, &options).await,
-        _ => return delete::collection(server, request, &resource, accepted, &options).await,
     };
     let mut response = read::object_response(code, accepted, &resource, &object, &request)?;
     warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
@@ -124,7 +129,12 @@ const MODIFIED: &str = "the object has been modified; please apply your changes 
 
 /// A write of a whole object.
 fn put(resource: &Resource, key: Key, expect: Expect, mut value: serde_json::Value) -> Write {
-    let fields = crate::resource::fields::of(resource, &value);
-    let encoded = crate::store::encode(resource, &mut value, fields);
-    Write { resource: resource.storage.clone(), key, expect, change: Change::Put(encoded) }
+    let change = Change::Put(encoded(resource, &mut value));
+    Write { resource: resource.storage.clone(), key, expect, change }
+}
+
+/// An object ready to be stored.
+fn encoded(resource: &Resource, value: &mut serde_json::Value) -> Encoded {
+    let fields = crate::resource::fields::of(resource, value);
+    crate::store::encode(resource, value, fields)
 }

@@ -38,15 +38,8 @@ impl WriteOptions {
             _ => "DeleteOptions",
         };
         let mut causes = Vec::new();
-        let dry_runs: Vec<&str> = query.all("dryRun").collect();
-        if dry_runs.iter().any(|d| *d != "All") {
-            let shown: Vec<String> = dry_runs.iter().map(|d| quote(d)).collect();
-            causes.push(Cause {
-                reason: "FieldValueNotSupported".into(),
-                message: format!("Unsupported value: [{}]: supported values: \"All\"", shown.join(",")),
-                field: "dryRun".into(),
-            });
-        }
+        causes.extend(check_dry_run(query.all("dryRun")));
+        let dry_run = query.get("dryRun").is_some();
         let manager = query.get("fieldManager").unwrap_or_default();
         if manager.len() > 128 {
             causes.push(Cause {
@@ -55,10 +48,12 @@ impl WriteOptions {
                 field: "fieldManager".into(),
             });
         }
-        if let Some(at) = manager.chars().position(|c| c.is_control()) {
+        for (at, character) in manager.char_indices().filter(|(_, c)| c.is_control()) {
+            let code = u32::from(character);
+            let quoted = quote(manager);
             causes.push(Cause {
                 reason: "FieldValueInvalid".into(),
-                message: format!("Invalid value: {}: invalid character at index {at}", quote(manager)),
+                message: format!("Invalid value: {quoted}: invalid character U+{code:04X} (at position {at})"),
                 field: "fieldManager".into(),
             });
         }
@@ -82,14 +77,22 @@ impl WriteOptions {
             return Err(invalid("meta.k8s.io", kind, "", causes));
         }
         let manager = if manager.is_empty() { default_manager(request.user_agent()) } else { manager.to_owned() };
-        Ok(WriteOptions {
-            dry_run: !dry_runs.is_empty(),
-            manager,
-            validation,
-            force: query.flag("force"),
-            user: request.user.clone(),
-        })
+        Ok(WriteOptions { dry_run, manager, validation, force: query.flag("force"), user: request.user.clone() })
     }
+}
+
+/// `dryRun` may only say `All`.
+pub(super) fn check_dry_run<'a>(said: impl Iterator<Item = &'a str>) -> Option<Cause> {
+    let said: Vec<&str> = said.collect();
+    if said.iter().all(|d| *d == "All") {
+        return None;
+    }
+    let shown: Vec<String> = said.iter().map(|d| quote(d)).collect();
+    Some(Cause {
+        reason: "FieldValueNotSupported".into(),
+        message: format!("Unsupported value: [{}]: supported values: \"All\"", shown.join(",")),
+        field: "dryRun".into(),
+    })
 }
 
 /// The program's name from its user agent, without control characters.

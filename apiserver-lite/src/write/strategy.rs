@@ -213,3 +213,13 @@ pub fn default_grace(resource: &Resource, value: &Value) -> Option<i64> {
         _ => None,
     }
 }
+
+/// Whether a delete that says nothing leaves dependents alone; None for kinds that take no part in their collection.
+pub fn orphans(resource: &Resource) -> Option<bool> {
+    match (&*resource.group, &*resource.plural) {
+        ("" | "events.k8s.io", "events") => None,
+        // What these two did before there was a garbage collector.
+        ("", "replicationcontrollers") | ("batch", "jobs") => Some(true),
+        _ => Some(false),
+    }
+}

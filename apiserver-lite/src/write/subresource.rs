@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::delete::{DeleteOptions, delete};
+use super::delete::delete;
+use super::delete_options::DeleteOptions;
 use super::options::WriteOptions;
 use super::update::{self, Target};
 use super::{decode, meta};
@@ -156,8 +157,8 @@ async fn scale(
         _ => None,
     };
     let target = Target { resource, subresource: "scale", namespace: &namespace, name: &name };
-    let object = update::update(server, target, &options, |old| {
-        let mut value = old.value();
+    let object = update::update(server, target, &options, |old, tree| {
+        let mut value = tree.clone();
         let scale = match &sent {
             Some(scale) => scale.clone(),
             None => patched_scale(&schema, scale_of(resource, &value), &content_type, &body)?,
@@ -249,8 +250,8 @@ pub async fn bind(
     }
     let target = Target { resource, subresource: "binding", namespace, name };
     let conflict = |why: String| ApiError::conflict("", "pods/binding", name, why);
-    update::update(server, target, options, |old| {
-        let mut value = old.value();
+    update::update(server, target, options, |old, tree| {
+        let mut value = tree.clone();
         if old.keys.deleting {
             return Err(conflict(format!("pod {name} is being deleted, cannot be assigned to a host")));
         }
@@ -347,8 +348,8 @@ async fn allow_disruption(server: &ApiServer, namespace: &str, pod: &crate::stor
     let (namespace, name) = (budget.key.namespace.to_string(), budget.key.name.to_string());
     let target = Target { resource: &budgets, subresource: "status", namespace: &namespace, name: &name };
     let pod_name = pod.key.name.to_string();
-    update::update(server, target, &WriteOptions::default(), |old| {
-        let mut value = old.value();
+    update::update(server, target, &WriteOptions::default(), |_, tree| {
+        let mut value = tree.clone();
         let left = value["status"]["disruptionsAllowed"].as_i64().unwrap_or(0);
         if left <= 0 {
             return Err(ApiError::too_many_requests(

@@ -5,13 +5,13 @@ use serde_json::Value;
 
 use super::meta::{self, text};
 use super::options::{FieldValidation, WriteOptions, invalid};
-use super::{MODIFIED, commit, commit_error, create, put as put_write, strategy};
+use super::{MODIFIED, commit, commit_error, create, strategy};
 use crate::patch;
 use crate::request::User;
 use crate::resource::Resource;
 use crate::server::ApiServer;
 use crate::status::{ApiError, Cause, Result, quote};
-use crate::store::{CommitError, Expect, Key, ObjectRef};
+use crate::store::{Change, CommitError, Encoded, Expect, Key, ObjectRef, Write};
 
 /// What an update is about.
 #[derive(Clone, Copy)]
@@ -53,7 +53,7 @@ pub async fn put(
             "the name of the object ({said}) does not match the name on the URL ({name})"
         )));
     }
-    meta::check_namespace(&value, namespace)?;
+    meta::settle_namespace(&mut value, namespace)?;
     let version = text(&value, "resourceVersion").to_owned();
     let uid = text(&value, "uid").to_owned();
     if server.store.get(&resource.storage, namespace, name).is_none() {
@@ -77,7 +77,7 @@ pub async fn put(
     create::to_stored_version(resource, &mut value);
     crate::defaults::apply(resource, &mut value);
     let expected = parse_expected(&version)?;
-    let object = update(server, target, options, |old| {
+    let object = update(server, target, options, |old, _| {
         check_preconditions(target, old, expected, &uid)?;
         Ok(value.clone())
     });
@@ -119,7 +119,7 @@ fn check_preconditions(target: Target<'_>, old: &ObjectRef, version: Option<u64>
     }
 }
 
-/// Replaces an object by what `change` makes of it, trying again while others write it too.
+/// Replaces an object by what `change` makes of it and its tree, trying again while others write it too.
 ///
 /// # Errors
 /// What `change` says, 404, 409 after many tries, 422.
@@ -127,38 +127,38 @@ pub async fn update(
     server: &ApiServer,
     target: Target<'_>,
     options: &WriteOptions,
-    mut change: impl FnMut(&ObjectRef) -> Result<Value>,
+    mut change: impl FnMut(&ObjectRef, &Value) -> Result<Value>,
 ) -> Result<ObjectRef> {
     let Target { resource, subresource, namespace, name } = target;
     for attempt in 1.. {
         let Some(old) = server.store.get(&resource.storage, namespace, name) else {
             return Err(ApiError::not_found(&resource.group, &resource.plural, name));
         };
-        let mut new = change(&old)?;
         let old_value = old.value();
+        let mut new = change(&old, &old_value)?;
         create::check_escalation(server, target, &options.user, &new, Some(&old_value))?;
-        meta::validate_update(resource, &new, &old_value)?;
         meta::keep_server_fields(&mut new, &old_value);
         strategy::prepare_update(resource, subresource, &mut new, &old_value);
-        create::validate(resource, &new)?;
-        validate_update(resource, &new, &old_value)?;
-        // The last finalizer of an object that is being deleted lets it go.
-        let gone = old.keys.deleting
-            && old_value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
-            && has_finalizers(resource, &old_value)
-            && !has_finalizers(resource, &new);
-        let mut write = put_write(resource, Key::new(namespace, name), Expect::Revision(old.revision), new);
-        if let crate::store::Change::Put(encoded) = &write.change
-            && !gone
-            && encoded.json.is_at_version(old.revision, &old.json)
-        {
+        validate(target, &new, &old_value)?;
+        let encoded = super::encoded(resource, &mut new);
+        let write = |change| Write {
+            resource: resource.storage.clone(),
+            key: Key::new(namespace, name),
+            expect: Expect::Revision(old.revision),
+            change,
+        };
+        let committed = if lets_go(resource, &new, &old_value) {
+            // Who takes the last finalizer off gets the object as it would have become, under the version it had.
+            let last = Encoded { json: encoded.json.clone(), keys: encoded.keys.clone() };
+            let gone = commit(server, write(Change::Delete(encoded)), options.dry_run).await;
+            gone.map(|object| last.as_of(object.key.clone(), old.revision))
+        } else if encoded.json.is_at_version(old.revision, &old.json) {
             // Nothing changed: no new version, no event.
             return Ok(old);
-        }
-        if gone && let crate::store::Change::Put(encoded) = write.change {
-            write.change = crate::store::Change::Delete(encoded);
-        }
-        match commit(server, write, options.dry_run).await {
+        } else {
+            commit(server, write(Change::Put(encoded)), options.dry_run).await
+        };
+        match committed {
             Ok(object) => return Ok(object),
             Err(CommitError::Conflict(_)) if attempt < ATTEMPTS => {}
             Err(error) => return Err(commit_error(resource, name, error)),
@@ -167,14 +167,45 @@ pub async fn update(
     Err(ApiError::conflict(&resource.group, &resource.plural, name, MODIFIED))
 }
 
+/// Whether an update takes off the last thing that held an object that is being deleted.
+fn lets_go(resource: &Resource, new: &Value, old: &Value) -> bool {
+    let metadata = &old["metadata"];
+    metadata["deletionTimestamp"].is_string()
+        && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
+        && !has_finalizers(resource, new)
+}
+
 /// Whether anybody still has to finish something before the object may go. Namespaces have a list of their own besides.
 fn has_finalizers(resource: &Resource, value: &Value) -> bool {
     let some = |part: &str| value[part]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
     some("metadata") || resource.group.is_empty() && &*resource.plural == "namespaces" && some("spec")
 }
 
+/// Checks a replacement. Upstream looks at metadata twice, once for every kind and once for the kind at hand, and says
+/// so twice.
+fn validate(target: Target<'_>, new: &Value, old: &Value) -> Result<()> {
+    let resource = target.resource;
+    let whole: Vec<Cause> = crate::validate::create(resource, new).into_iter().map(Into::into).collect();
+    let of_metadata = |c: &&Cause| c.field.starts_with("metadata.");
+    let again = |c: &&Cause| {
+        ["labels", "annotations", "ownerReferences"].iter().any(|part| {
+            c.field.strip_prefix("metadata.").is_some_and(|f| f.strip_prefix(part).is_some_and(|r| !r.starts_with('.')))
+        })
+    };
+    let changed = meta::update_causes(new, old);
+    let mut causes: Vec<Cause> = whole.iter().filter(of_metadata).cloned().collect();
+    for _ in 0..2 {
+        causes.extend(changed.iter().cloned());
+        causes.extend(whole.iter().filter(again).cloned());
+    }
+    causes.extend(frozen_fields(resource, new, old));
+    let once = resource.custom || !target.subresource.is_empty();
+    causes.extend(whole.into_iter().filter(|c| !once || !of_metadata(&c)));
+    if causes.is_empty() { Ok(()) } else { Err(invalid(&resource.group, &resource.kind, text(old, "name"), causes)) }
+}
+
 /// Fields that no update may change, for kinds where that is all there is to check.
-fn validate_update(resource: &Resource, new: &Value, old: &Value) -> Result<()> {
+fn frozen_fields(resource: &Resource, new: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let immutable = |field: &str, value: &Value| Cause {
         reason: "FieldValueInvalid".into(),
@@ -202,7 +233,7 @@ fn validate_update(resource: &Resource, new: &Value, old: &Value) -> Result<()> 
             }
         }
     }
-    if causes.is_empty() { Ok(()) } else { Err(invalid(&resource.group, &resource.kind, text(new, "name"), causes)) }
+    causes
 }
 
 /// Patches an object in any of the formats.
@@ -247,8 +278,8 @@ pub async fn patch(
         _ => return Err(unsupported_media(resource)),
     };
     let mut warnings = Vec::new();
-    let object = update(server, target, options, |old| {
-        let mut value = crate::read::convert(resource, old.value());
+    let object = update(server, target, options, |old, tree| {
+        let mut value = crate::read::convert(resource, tree.clone());
         match &patch {
             Patch::Json(operations) => patch::apply_json_patch(&mut value, operations)?,
             Patch::Merge(patch) => patch::apply_merge(&mut value, patch.clone()),

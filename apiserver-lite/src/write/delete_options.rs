@@ -1,0 +1,122 @@
+//! What a delete asks for beside the object: grace, preconditions, propagation, dry run; from the body, or from the query
+//! where there is no body.
+
+use serde_json::Value;
+
+use super::options::{check_dry_run, invalid};
+use crate::http::{Media, body_media};
+use crate::request::Query;
+use crate::status::{ApiError, Cause, Result, quote};
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DeleteOptions {
+    pub grace_seconds: Option<i64>,
+    pub uid: Option<String>,
+    pub revision: Option<String>,
+    /// `Background`, `Foreground` or `Orphan`.
+    pub propagation: Option<String>,
+    pub orphan_dependents: Option<bool>,
+    pub dry_run: bool,
+}
+
+impl DeleteOptions {
+    /// Reads the body, or the query where there is no body; never both.
+    ///
+    /// # Errors
+    /// 400 for text that is none, 415 for a media type that is not known, 422 for values that are not allowed.
+    pub fn parse(query: &Query, content_type: &str, body: &[u8]) -> Result<Self> {
+        let (options, dry_runs) =
+            if body.is_empty() { Self::from_query(query)? } else { Self::from_body(content_type, body)? };
+        options.check(&dry_runs)?;
+        Ok(DeleteOptions { dry_run: !dry_runs.is_empty(), ..options })
+    }
+
+    fn from_query(query: &Query) -> Result<(Self, Vec<String>)> {
+        let grace_seconds = match query.get("gracePeriodSeconds") {
+            None => None,
+            Some(text) => Some(text.parse().map_err(|error: std::num::ParseIntError| {
+                let why = match error.kind() {
+                    std::num::IntErrorKind::PosOverflow | std::num::IntErrorKind::NegOverflow => "value out of range",
+                    _ => "invalid syntax",
+                };
+                ApiError::bad_request(format!("strconv.ParseInt: parsing {}: {why}", quote(text)))
+            })?),
+        };
+        let options = DeleteOptions {
+            grace_seconds,
+            propagation: query.get("propagationPolicy").map(Into::into),
+            orphan_dependents: query.get("orphanDependents").map(|_| query.flag("orphanDependents")),
+            ..DeleteOptions::default()
+        };
+        Ok((options, query.all("dryRun").map(Into::into).collect()))
+    }
+
+    fn from_body(content_type: &str, body: &[u8]) -> Result<(Self, Vec<String>)> {
+        let set = proto::schema::TypeSet::built_in();
+        let id = set.struct_named("k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions");
+        let id = id.ok_or_else(|| ApiError::internal("DeleteOptions is not declared"))?;
+        let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(error.to_string());
+        let syntax = |error: &dyn std::fmt::Display| {
+            ApiError::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
+        };
+        let value = match body_media(content_type)? {
+            Media::Protobuf => {
+                let unknown = proto::protobuf::read_envelope(body).map_err(|e| bad(&e))?;
+                check_kind(unknown.kind, unknown.api_version)?;
+                proto::protobuf::decode(set, id, unknown.raw).map_err(|e| bad(&e))?
+            }
+            media => {
+                let tree = match media {
+                    Media::Yaml => proto::yaml::parse(body).map_err(|e| bad(&e))?,
+                    _ => proto::json::parse(body).map_err(|e| syntax(&e))?.value,
+                };
+                let text = |key: &str| tree[key].as_str().unwrap_or_default().to_owned();
+                check_kind(&text("kind"), &text("apiVersion"))?;
+                proto::json::conform(set, id, &tree).map_err(|e| bad(&e))?.value
+            }
+        };
+        let text = |value: &Value| value.as_str().map(Into::into);
+        let options = DeleteOptions {
+            grace_seconds: value["gracePeriodSeconds"].as_i64(),
+            uid: text(&value["preconditions"]["uid"]),
+            revision: text(&value["preconditions"]["resourceVersion"]),
+            propagation: text(&value["propagationPolicy"]),
+            orphan_dependents: value["orphanDependents"].as_bool(),
+            dry_run: false,
+        };
+        let dry_runs = value["dryRun"].as_array().into_iter().flatten().filter_map(text).collect();
+        Ok((options, dry_runs))
+    }
+
+    fn check(&self, dry_runs: &[String]) -> Result<()> {
+        let mut causes = Vec::new();
+        let mut complain = |reason: &str, message: String| {
+            causes.push(Cause { reason: reason.into(), message, field: "propagationPolicy".into() });
+        };
+        if let (Some(policy), Some(_)) = (&self.propagation, self.orphan_dependents) {
+            let why = "orphanDependents and deletionPropagation cannot be both set";
+            complain("FieldValueInvalid", format!("Invalid value: {}: {why}", quote(policy)));
+        }
+        if let Some(policy) = &self.propagation
+            && !matches!(policy.as_str(), "Foreground" | "Background" | "Orphan")
+        {
+            let supported = "supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"";
+            complain("FieldValueNotSupported", format!("Unsupported value: {}: {supported}", quote(policy)));
+        }
+        causes.extend(check_dry_run(dry_runs.iter().map(String::as_str)));
+        if causes.is_empty() { Ok(()) } else { Err(invalid("meta.k8s.io", "DeleteOptions", "", causes)) }
+    }
+}
+
+/// Clients send delete options under `meta.k8s.io/v1`, `v1` or the group of what they delete; only the kind counts.
+fn check_kind(kind: &str, api_version: &str) -> Result<()> {
+    if kind.is_empty() || kind == "DeleteOptions" {
+        return Ok(());
+    }
+    let version = if api_version.is_empty() { "meta.k8s.io/v1" } else { api_version };
+    Err(ApiError::bad_request(format!(
+        "no kind {} is registered for version {} in scheme \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:29\"",
+        quote(kind),
+        quote(version)
+    )))
+}
