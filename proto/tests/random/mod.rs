@@ -36,7 +36,8 @@ impl Random {
 #[derive(Clone, Copy, PartialEq)]
 pub enum Fill {
     Some,
-    /// Every field, one element in each list and map, nesting up to a depth that shows every field once.
+    /// Every field, two elements in each list and map of the struct itself and one in those of nested structs, nesting
+    /// up to a depth that shows every field once.
     All,
 }
 
@@ -95,9 +96,10 @@ fn text(random: &mut Random) -> String {
 }
 
 fn full_text(fill: Fill, random: &mut Random) -> String {
-    match text(random) {
-        empty if empty.is_empty() && fill == Fill::All => "text".into(),
-        text => text,
+    match fill {
+        // Hardly ever the same twice, so that fields which changed places are seen.
+        Fill::All => format!("{}{}", text(random), random.below(10_000)),
+        Fill::Some => text(random),
     }
 }
 
@@ -115,6 +117,14 @@ fn any(random: &mut Random, depth: usize) -> Value {
 
 fn object_of_any(random: &mut Random) -> Value {
     json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}}, "f:n": {format!("k:{{\"port\":{}}}", random.below(9)): {}}})
+}
+
+fn how_many(fill: Fill, random: &mut Random, depth: usize) -> u64 {
+    match fill {
+        Fill::All if depth == 0 => 2,
+        Fill::All => 1,
+        Fill::Some => random.below(3),
+    }
 }
 
 fn value(set: &TypeSet, ty: TypeId, fill: Fill, random: &mut Random, depth: usize) -> Value {
@@ -163,11 +173,11 @@ fn value(set: &TypeSet, ty: TypeId, fill: Fill, random: &mut Random, depth: usiz
         },
         Type::Struct(id) | Type::AtomicStruct(id) => structure(set, *id, fill, random, depth + 1),
         Type::List(ListType { element, .. }) => {
-            let count = if fill == Fill::All { 1 } else { random.below(3) };
+            let count = how_many(fill, random, depth);
             (0..count).map(|_| value(set, *element, fill, random, depth + 1)).collect()
         }
         Type::Map(map) => {
-            let count = if fill == Fill::All { 1 } else { random.below(3) };
+            let count = how_many(fill, random, depth);
             let entries =
                 (0..count).map(|n| (format!("{}{n}", text(random)), value(set, map.value, fill, random, depth + 1)));
             entries.collect::<Map<_, _>>().into()
