@@ -2,6 +2,7 @@
 //! controllers and the scheduler that a small cluster needs.
 
 mod admission;
+mod apply;
 pub mod auth;
 pub mod bootstrap;
 pub mod config;

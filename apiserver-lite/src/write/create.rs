@@ -6,6 +6,7 @@ use super::meta::{self, text};
 use super::options::{WriteOptions, invalid};
 use super::update::Target;
 use super::{commit, commit_error, put, strategy};
+use crate::apply::{self, Writer};
 use crate::auth::RbacWrite;
 use crate::request::User;
 use crate::resource::Resource;
@@ -52,6 +53,7 @@ pub(super) async fn create_at(
     let generated = text(&value, "name").is_empty() && !stem.is_empty();
     crate::defaults::apply(resource, &mut value);
     check_escalation(server, target, user, &value, None)?;
+    apply::created(Writer { resource, subresource: "", manager: &options.manager }, &mut value);
     meta::begin(&mut value);
     let mut allocation = None;
     for attempt in 1..=ATTEMPTS {

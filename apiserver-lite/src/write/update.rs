@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::meta::{self, text};
 use super::options::{FieldValidation, WriteOptions, invalid};
 use super::{MODIFIED, commit, commit_error, create, strategy};
+use crate::apply::{self, Writer};
 use crate::patch;
 use crate::request::User;
 use crate::resource::Resource;
@@ -137,9 +138,14 @@ pub async fn update(
         let old_value = old.value();
         let mut new = change(&old, &old_value)?;
         create::check_escalation(server, target, &options.user, &new, Some(&old_value))?;
+        // A binding and an eviction are requests of their own; what they change in a pod has no owner.
+        if !matches!(subresource, "binding" | "eviction") {
+            apply::updated(Writer { resource, subresource, manager: &options.manager }, &old_value, &mut new);
+        }
         meta::keep_server_fields(&mut new, &old_value);
         strategy::prepare_update(resource, subresource, &mut new, &old_value);
         validate(target, &new, &old_value)?;
+        apply::keep_times(resource, &mut new, &old_value);
         let encoded = super::encoded(resource, &mut new);
         let write = |change| Write {
             resource: resource.storage.clone(),

@@ -49,8 +49,9 @@ pub fn compare(a: &str, b: &str) -> Ordering {
     })
 }
 
-/// Numbers before text before booleans before lists before objects before null, as structured-merge-diff has them.
-fn compare_values(a: &Value, b: &Value) -> Ordering {
+/// Orders JSON values as structured-merge-diff does: numbers before text before booleans before lists before objects
+/// before null.
+pub fn compare_values(a: &Value, b: &Value) -> Ordering {
     let kind = |v: &Value| match v {
         Value::Number(_) => 0,
         Value::String(_) => 1,

@@ -7,6 +7,7 @@
 
 mod fields;
 mod lexer;
+mod shown;
 mod slot;
 mod typed;
 mod write;
@@ -15,8 +16,9 @@ use serde_json::Value;
 
 use crate::schema::{StructId, TypeSet};
 
-pub use fields::compare as compare_field_elements;
+pub use fields::{compare as compare_field_elements, compare_values};
 pub use lexer::SyntaxError;
+pub use shown::shown;
 pub use slot::{Slotted, write_with_version_slot};
 pub use write::{indent, write, write_sorted, write_string};
 

@@ -334,8 +334,10 @@ fn keeps(set: &TypeSet, prop: &Prop, value: &Value) -> bool {
         Value::String(text) => prop.pointer || !text.is_empty() || !is_plain(set, prop),
         Value::Bool(truth) => prop.pointer || *truth || !is_plain(set, prop),
         Value::Number(number) => prop.pointer || number.as_f64() != Some(0.0) || !is_plain(set, prop),
-        // An empty list in a field of any JSON is a value like others.
-        Value::Array(list) => !list.is_empty() || !matches!(set.ty(prop.ty), Type::List(_)),
+        // An empty list in a field of any JSON is a value like others; an empty list of field owners asks to forget them.
+        Value::Array(list) => {
+            !list.is_empty() || &*prop.name == "managedFields" || !matches!(set.ty(prop.ty), Type::List(_))
+        }
         Value::Object(map) => !map.is_empty() || !matches!(set.ty(prop.ty), Type::Map(_)),
         Value::Null => false,
     }

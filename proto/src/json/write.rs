@@ -69,7 +69,7 @@ pub(super) fn write_prop(set: &TypeSet, prop: &Prop, value: Option<&Value>, star
 }
 
 /// A Go struct that is no pointer is written even when nothing is in it.
-fn has_struct_value(set: &TypeSet, prop: &Prop) -> bool {
+pub(super) fn has_struct_value(set: &TypeSet, prop: &Prop) -> bool {
     !prop.pointer
         && !prop.omit_zero
         && matches!(
@@ -86,7 +86,7 @@ fn has_struct_value(set: &TypeSet, prop: &Prop) -> bool {
         && !set.is_custom()
 }
 
-fn is_left_out(set: &TypeSet, prop: &Prop, value: &Value) -> bool {
+pub(super) fn is_left_out(set: &TypeSet, prop: &Prop, value: &Value) -> bool {
     if prop.always || set.is_custom() {
         return false;
     }

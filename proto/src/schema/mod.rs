@@ -201,6 +201,11 @@ impl Struct {
         Some((index, &self.props[index]))
     }
 
+    /// The properties sorted by JSON name.
+    pub fn sorted(&self) -> impl Iterator<Item = &Prop> {
+        self.by_name.iter().map(|&at| &self.props[usize::from(at)])
+    }
+
     /// Sorts the name index and the wire fields; call once after `props` and `wires` are filled.
     pub fn index(&mut self) {
         let count = u16::try_from(self.props.len()).unwrap_or(u16::MAX);

@@ -1,0 +1,17 @@
+//! Field ownership and server-side apply.
+//!
+//! Every write records in `metadata.managedFields` which fields its manager set. An apply patch merges a configuration
+//! into the object by the schema, takes back what the manager applied before and no longer does, and refuses to change
+//! what others own. Rules and texts are those of structured-merge-diff; the code works on trees and a schema table, so
+//! built-in and custom resources share it.
+
+mod compare;
+mod element;
+mod managed;
+mod reset;
+mod set;
+mod track;
+mod versions;
+mod view;
+
+pub use track::{Writer, created, keep_times, updated};

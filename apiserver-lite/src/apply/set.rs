@@ -1,0 +1,306 @@
+//! Sets of field paths as tries, with the algebra of structured-merge-diff and the `FieldsV1` text form.
+//!
+//! A path and the paths below it are independent members: a set may hold `spec.template` without `spec.template.spec`
+//! and the other way round. Nodes are sorted, so every operation is one merge of two sorted lists.
+
+use std::cmp::Ordering;
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+use super::element::{BadElement, Element};
+
+/// One element of a path. `member` says whether the path that ends here is in the set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node<'a> {
+    pub element: Element<'a>,
+    pub member: bool,
+    pub children: Set<'a>,
+}
+
+/// Sorted nodes, none of which is without any member.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Set<'a> {
+    nodes: Vec<Node<'a>>,
+}
+
+impl<'a> Set<'a> {
+    pub const fn new() -> Self {
+        Set { nodes: Vec::new() }
+    }
+
+    /// A set of paths of field names.
+    pub fn of_names(paths: &[&[&'a str]]) -> Self {
+        let mut set = Set::new();
+        for path in paths {
+            set.insert(&path.iter().map(|name| Element::name(name)).collect::<Vec<_>>());
+        }
+        set
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    pub fn nodes(&self) -> &[Node<'a>] {
+        &self.nodes
+    }
+
+    /// Adds the path that ends at `element`, and what is below it. Elements may come in any order; see [`Set::sort`].
+    pub fn push(&mut self, element: Element<'a>, member: bool, children: Set<'a>) {
+        if member || !children.is_empty() {
+            self.nodes.push(Node { element, member, children });
+        }
+    }
+
+    /// Puts pushed nodes in order. Nodes that are there twice become one.
+    pub fn sort(&mut self) {
+        if self.nodes.is_sorted_by(|a, b| a.element < b.element) {
+            return;
+        }
+        self.nodes.sort_by(|a, b| a.element.cmp(&b.element));
+        self.nodes.dedup_by(|later, first| {
+            let same = later.element == first.element;
+            if same {
+                first.member |= later.member;
+                first.children = first.children.union(&later.children);
+            }
+            same
+        });
+    }
+
+    pub fn insert(&mut self, path: &[Element<'a>]) {
+        let Some((first, rest)) = path.split_first() else { return };
+        let at = match self.nodes.binary_search_by(|n| n.element.cmp(first)) {
+            Ok(at) => at,
+            Err(at) => {
+                let node = Node { element: first.clone(), member: false, children: Set::new() };
+                self.nodes.insert(at, node);
+                at
+            }
+        };
+        if rest.is_empty() {
+            self.nodes[at].member = true;
+        } else {
+            self.nodes[at].children.insert(rest);
+        }
+    }
+
+    pub fn get(&self, element: &Element<'_>) -> Option<&Node<'a>> {
+        let at = self.nodes.binary_search_by(|n| n.element.cmp(element)).ok()?;
+        Some(&self.nodes[at])
+    }
+
+    pub fn contains(&self, path: &[Element<'_>]) -> bool {
+        match path {
+            [] => false,
+            [last] => self.get(last).is_some_and(|n| n.member),
+            [first, rest @ ..] => self.get(first).is_some_and(|n| n.children.contains(rest)),
+        }
+    }
+
+    /// Whether some path is in both sets.
+    pub fn overlaps(&self, other: &Set<'_>) -> bool {
+        let mut both = false;
+        self.zip(other, |mine, theirs| {
+            if let (Some(mine), Some(theirs)) = (mine, theirs) {
+                both = both || mine.member && theirs.member || mine.children.overlaps(&theirs.children);
+            }
+        });
+        both
+    }
+
+    /// Paths in either set.
+    #[must_use]
+    pub fn union(&self, other: &Set<'a>) -> Set<'a> {
+        let mut out = Set { nodes: Vec::with_capacity(self.nodes.len().max(other.nodes.len())) };
+        self.zip(other, |mine, theirs| match (mine, theirs) {
+            (Some(mine), Some(theirs)) => {
+                let children = mine.children.union(&theirs.children);
+                out.push(mine.element.clone(), mine.member || theirs.member, children);
+            }
+            (Some(node), None) | (None, Some(node)) => out.nodes.push(node.clone()),
+            (None, None) => {}
+        });
+        out
+    }
+
+    /// Paths in both sets.
+    #[must_use]
+    pub fn intersection(&self, other: &Set<'_>) -> Set<'a> {
+        let mut out = Set::new();
+        self.zip(other, |mine, theirs| {
+            if let (Some(mine), Some(theirs)) = (mine, theirs) {
+                let children = mine.children.intersection(&theirs.children);
+                out.push(mine.element.clone(), mine.member && theirs.member, children);
+            }
+        });
+        out
+    }
+
+    /// Paths of this set that are not in the other; a path in the other takes nothing below it away.
+    #[must_use]
+    pub fn difference(&self, other: &Set<'_>) -> Set<'a> {
+        let mut out = Set::new();
+        self.zip(other, |mine, theirs| match (mine, theirs) {
+            (Some(mine), Some(theirs)) => {
+                let children = mine.children.difference(&theirs.children);
+                out.push(mine.element.clone(), mine.member && !theirs.member, children);
+            }
+            (Some(mine), None) => out.nodes.push(mine.clone()),
+            (None, _) => {}
+        });
+        out
+    }
+
+    /// Paths of this set that are neither in the other nor below a path in the other.
+    #[must_use]
+    pub fn without(&self, other: &Set<'_>) -> Set<'a> {
+        let mut out = Set::new();
+        self.zip(other, |mine, theirs| match (mine, theirs) {
+            (Some(_), Some(theirs)) if theirs.member => {}
+            (Some(mine), Some(theirs)) => {
+                out.push(mine.element.clone(), mine.member, mine.children.without(&theirs.children));
+            }
+            (Some(mine), None) => out.nodes.push(mine.clone()),
+            (None, _) => {}
+        });
+        out
+    }
+
+    /// Calls `visit` with the nodes of both sets side by side, in order.
+    fn zip<'s, 'o, 'b>(
+        &'s self,
+        other: &'o Set<'b>,
+        mut visit: impl FnMut(Option<&'s Node<'a>>, Option<&'o Node<'b>>),
+    ) {
+        let (mut left, mut right) = (self.nodes.iter().peekable(), other.nodes.iter().peekable());
+        loop {
+            let order = match (left.peek(), right.peek()) {
+                (None, None) => return,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(a), Some(b)) => a.element.cmp(&b.element),
+            };
+            let mine = if order.is_le() { left.next() } else { None };
+            let theirs = if order.is_ge() { right.next() } else { None };
+            visit(mine, theirs);
+        }
+    }
+
+    /// Every path as text, a path before those below its siblings: members of a level first, then what is below them.
+    pub fn paths(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        self.gather("", &mut out);
+        out
+    }
+
+    fn gather(&self, prefix: &str, out: &mut Vec<String>) {
+        out.extend(self.nodes.iter().filter(|n| n.member).map(|n| format!("{prefix}{}", n.element)));
+        for node in self.nodes.iter().filter(|n| !n.children.is_empty()) {
+            let mut deeper = prefix.to_owned();
+            let _ = write!(deeper, "{}", node.element);
+            node.children.gather(&deeper, out);
+        }
+    }
+
+    /// Reads a `FieldsV1` tree. Elements of a kind that is not known are left out.
+    ///
+    /// # Errors
+    /// An element that is none, or a tree with something else than objects.
+    pub fn parse(fields: &'a Value) -> Result<Self, BadElement> {
+        Ok(Self::parse_level(fields)?.0)
+    }
+
+    /// The paths below a node, and whether the node itself is a member.
+    fn parse_level(fields: &'a Value) -> Result<(Self, bool), BadElement> {
+        let map = match fields {
+            Value::Object(map) => map,
+            Value::Null => return Ok((Set::new(), true)),
+            other => return Err(BadElement::of(other.to_string())),
+        };
+        let mut set = Set { nodes: Vec::with_capacity(map.len()) };
+        let mut member = false;
+        for (key, value) in map {
+            if key == "." {
+                member = true;
+                continue;
+            }
+            let Some(element) = Element::parse(key)? else { continue };
+            let (children, child) = Self::parse_level(value)?;
+            set.push(element, child, children);
+        }
+        set.sort();
+        let member = member || set.is_empty();
+        Ok((set, member))
+    }
+
+    /// The set as a `FieldsV1` tree.
+    pub fn to_fields(&self) -> Value {
+        Value::Object(self.level())
+    }
+
+    fn level(&self) -> Map<String, Value> {
+        let mut map = Map::new();
+        for node in &self.nodes {
+            let mut below = node.children.level();
+            if node.member && !below.is_empty() {
+                below.insert(".".into(), Value::Object(Map::new()));
+            }
+            map.insert(node.element.text(), Value::Object(below));
+        }
+        map
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn set(fields: &Value) -> Set<'_> {
+        Set::parse(fields).expect("a field set")
+    }
+
+    #[test]
+    fn the_dot_marks_a_member_that_has_members_below() {
+        let fields = json!({"f:a": {".": {}, "f:b": {}}, "f:c": {"f:d": {}}});
+        let parsed = set(&fields);
+        assert!(parsed.contains(&[Element::name("a")]));
+        assert!(!parsed.contains(&[Element::name("c")]));
+        assert!(parsed.contains(&[Element::name("c"), Element::name("d")]));
+        assert_eq!(parsed.to_fields(), fields);
+        assert_eq!(parsed.paths(), [".a", ".a.b", ".c.d"]);
+    }
+
+    #[test]
+    fn difference_keeps_what_is_below_and_without_does_not() {
+        let (all, some) = (json!({"f:a": {".": {}, "f:b": {}}, "f:c": {}}), json!({"f:a": {}}));
+        assert_eq!(set(&all).difference(&set(&some)).to_fields(), json!({"f:a": {"f:b": {}}, "f:c": {}}));
+        assert_eq!(set(&all).without(&set(&some)).to_fields(), json!({"f:c": {}}));
+        assert_eq!(set(&some).difference(&set(&all)).to_fields(), json!({}));
+    }
+
+    #[test]
+    fn union_and_intersection_meet_at_members_only() {
+        let (a, b) = (json!({"f:a": {"f:b": {}}, "f:x": {}}), json!({"f:a": {}, "f:x": {"f:y": {}}}));
+        assert_eq!(
+            set(&a).union(&set(&b)).to_fields(),
+            json!({
+            "f:a": {".": {}, "f:b": {}}, "f:x": {".": {}, "f:y": {}}})
+        );
+        assert!(set(&a).intersection(&set(&b)).is_empty());
+        assert!(!set(&a).overlaps(&set(&b)));
+        let both = json!({"f:a": {"f:b": {}, "f:c": {}}});
+        assert_eq!(set(&a).intersection(&set(&both)).to_fields(), json!({"f:a": {"f:b": {}}}));
+        assert!(set(&a).overlaps(&set(&both)));
+    }
+
+    #[test]
+    fn elements_of_a_later_version_are_left_out_and_nonsense_is_refused() {
+        assert!(set(&json!({"z:new": {}})).is_empty());
+        assert!(Set::parse(&json!({"nonsense": {}})).is_err());
+        assert!(Set::parse(&json!({"f:a": 1})).is_err());
+        assert!(Set::parse(&json!([])).is_err());
+    }
+}

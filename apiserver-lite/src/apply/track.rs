@@ -1,0 +1,192 @@
+//! Keeps `metadata.managedFields` of objects that are created, replaced or patched.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use proto::time::Timestamp;
+use serde_json::{Map, Value};
+
+use super::compare::{compare, same_struct};
+use super::managed::{Entries, Entry, Operation, is_reset, same_but_times};
+use super::reset::Reset;
+use super::set::Set;
+use super::versions;
+use super::view::BadItem;
+use crate::resource::Resource;
+
+/// Fields that are never owned.
+pub static UNTRACKED: LazyLock<Set<'static>> = LazyLock::new(|| {
+    Set::of_names(&[
+        &["apiVersion"],
+        &["kind"],
+        &["metadata"],
+        &["metadata", "name"],
+        &["metadata", "namespace"],
+        &["metadata", "creationTimestamp"],
+        &["metadata", "selfLink"],
+        &["metadata", "uid"],
+        &["metadata", "clusterName"],
+        &["metadata", "generation"],
+        &["metadata", "managedFields"],
+        &["metadata", "resourceVersion"],
+    ])
+});
+
+/// Who writes, and through which endpoint.
+#[derive(Debug, Clone, Copy)]
+pub struct Writer<'a> {
+    pub resource: &'a Resource,
+    pub subresource: &'a str,
+    pub manager: &'a str,
+}
+
+impl<'a> Writer<'a> {
+    /// An entry of this writer that owns nothing yet.
+    pub fn entry(&self, operation: Operation) -> Entry<'a> {
+        Entry {
+            manager: if self.manager.is_empty() { "unknown" } else { self.manager }.into(),
+            operation,
+            api_version: self.resource.api_version().into(),
+            subresource: self.subresource.into(),
+            time: None,
+            set: Set::new(),
+            unchanged: None,
+        }
+    }
+}
+
+/// Takes the list out of an object; null when there is none.
+pub fn take(value: &mut Value) -> Value {
+    let metadata = value.get_mut("metadata").and_then(Value::as_object_mut);
+    metadata.and_then(|m| m.remove("managedFields")).unwrap_or_default()
+}
+
+pub fn put(value: &mut Value, fields: Option<Value>) {
+    let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    match fields {
+        Some(fields) => metadata.insert("managedFields".into(), fields),
+        None => metadata.remove("managedFields"),
+    };
+}
+
+/// The time of a write that happens now.
+pub fn now() -> Cow<'static, str> {
+    Timestamp::now().to_seconds_text().into()
+}
+
+/// Owners of a new object, both in the version of storage.
+pub fn created(writer: Writer<'_>, value: &mut Value) {
+    let said = take(value);
+    let entries = Entries::read(&said).unwrap_or_default();
+    let empty = Value::Object(Map::new());
+    let fields = updated_entries(writer, &empty, value, entries);
+    put(value, fields);
+}
+
+/// Owners after a write that made `new` of `old`, both in the version of storage. A client may set the list itself; one
+/// that leaves it out, or gets it wrong, leaves it as it was.
+pub fn updated(writer: Writer<'_>, old: &Value, new: &mut Value) {
+    let said = take(new);
+    let live = &old["metadata"]["managedFields"];
+    let live = || Entries::read(live).unwrap_or_default();
+    let entries = if !writer.subresource.is_empty() {
+        live()
+    } else if is_reset(&said) {
+        Entries::default()
+    } else {
+        Entries::read(&said).ok().filter(|e| !e.0.is_empty()).unwrap_or_else(live)
+    };
+    // Nobody owns anything, and a mere update does not begin with it.
+    let fields = if entries.0.is_empty() { None } else { updated_entries(writer, old, new, entries) };
+    put(new, fields);
+}
+
+/// Undoes new times of owners in a write that changes nothing else, so that it stays one that changes nothing.
+pub fn keep_times(resource: &Resource, new: &mut Value, old: &Value) {
+    let (was, is) = (&old["metadata"]["managedFields"], &new["metadata"]["managedFields"]);
+    if is.is_null() || was == is || !same_but_times(was, is) {
+        return;
+    }
+    let renewed = take(new);
+    let mut rest = old.clone();
+    let before = take(&mut rest);
+    for value in [&mut *new, &mut rest] {
+        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("resourceVersion");
+        }
+    }
+    let equal = match (new.as_object(), rest.as_object()) {
+        (Some(new), Some(old)) => same_struct(resource.stored.set(), resource.stored.id, new, old),
+        _ => false,
+    };
+    put(new, Some(if equal { before } else { renewed }));
+}
+
+/// The list after a write, None when nobody owns anything.
+fn updated_entries(writer: Writer<'_>, old: &Value, new: &Value, entries: Entries<'_>) -> Option<Value> {
+    let version = writer.resource.api_version();
+    let (old_here, new_here) =
+        (versions::at(writer.resource, &version, old)?, versions::at(writer.resource, &version, new)?);
+    // An object whose lists have no keys cannot be tracked; no owners are better than wrong ones.
+    let changes = compare(new_here.set, new_here.id, &old_here.value, &new_here.value).ok()?;
+    let reset = Reset::of(writer.resource, writer.subresource);
+    let changes = changes.filter(|set| reset.filter(set));
+    let touched = changes.touched();
+    let mut entries = entries.0;
+    let others = disown(writer.resource, old, new, &version, &reset, &mut entries);
+    others.ok()?;
+    let mut entries = Entries(entries);
+    entries.0.retain_mut(|entry| {
+        if *entry.api_version == *version && entry.set.overlaps(&touched) {
+            entry.set_fields(entry.set.difference(&touched));
+        }
+        !entry.set.is_empty()
+    });
+    let mut own = writer.entry(Operation::Update);
+    let taken = changes.changed.difference(&UNTRACKED);
+    if !taken.is_empty() {
+        own.time = Some(now());
+        match entries.find(&own) {
+            Some(at) => {
+                own.set_fields(entries.0[at].set.union(&taken));
+                entries.0[at] = own;
+            }
+            None => {
+                own.set_fields(taken);
+                entries.0.push(own);
+            }
+        }
+    }
+    entries.cap();
+    entries.to_value()
+}
+
+/// Takes what a write touched from owners in other versions than the written one. Owners in versions that are not
+/// served any more are forgotten.
+fn disown(
+    resource: &Resource,
+    old: &Value,
+    new: &Value,
+    version: &str,
+    reset: &Reset,
+    entries: &mut Vec<Entry<'_>>,
+) -> Result<(), BadItem> {
+    let mut done: Vec<String> = Vec::new();
+    while let Some(other) =
+        entries.iter().map(|e| &*e.api_version).find(|v| *v != version && !done.iter().any(|d| d == v))
+    {
+        let other = other.to_owned();
+        match (versions::at(resource, &other, old), versions::at(resource, &other, new)) {
+            (Some(old), Some(new)) => {
+                let changes = compare(new.set, new.id, &old.value, &new.value)?.filter(|set| reset.filter(set));
+                let touched = changes.touched();
+                for entry in entries.iter_mut().filter(|e| *e.api_version == *other && e.set.overlaps(&touched)) {
+                    entry.set_fields(entry.set.difference(&touched));
+                }
+            }
+            _ => entries.retain(|e| *e.api_version != *other),
+        }
+        done.push(other);
+    }
+    Ok(())
+}
