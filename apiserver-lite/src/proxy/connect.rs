@@ -80,8 +80,7 @@ impl KubeletClient {
     }
 
     pub(super) async fn connect(&self, target: &Target) -> Result<SendRequest<RequestBody>> {
-        let address = (target.host.as_str(), target.port);
-        let tcp = match tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await {
+        let tcp = match tokio::time::timeout(PATIENCE, dial(target)).await {
             Ok(Ok(tcp)) => tcp,
             Ok(Err(error)) => return Err(unreachable(target, &error)),
             Err(_) => return Err(unreachable(target, &"i/o timeout")),
@@ -99,6 +98,20 @@ impl KubeletClient {
             Err(_) => Err(unreachable(target, &"TLS handshake timeout")),
         }
     }
+}
+
+/// Connects to the host. The name of a node that no server here knows is no obstacle while its addresses are known.
+async fn dial(target: &Target) -> std::io::Result<TcpStream> {
+    let mut hosts = std::iter::once(&target.host).chain(&target.others);
+    let mut first = None;
+    let found = loop {
+        let Some(host) = hosts.next() else { return Err(first.unwrap_or_else(|| std::io::ErrorKind::NotFound.into())) };
+        match tokio::net::lookup_host((host.as_str(), target.port)).await {
+            Ok(found) => break found.collect::<Vec<_>>(),
+            Err(error) => first = first.or(Some(error)),
+        }
+    };
+    TcpStream::connect(found.as_slice()).await
 }
 
 async fn handshake<T>(io: T, target: &Target) -> Result<SendRequest<RequestBody>>

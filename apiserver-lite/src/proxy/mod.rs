@@ -54,6 +54,8 @@ pub async fn handle(server: &Arc<ApiServer>, request: Request, resource: &Resour
 struct Target {
     /// Name or address.
     host: String,
+    /// Further addresses of the same host, for when its name does not resolve.
+    others: Vec<String>,
     port: u16,
     scheme: Scheme,
     /// Path and query.

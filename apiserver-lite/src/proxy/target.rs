@@ -17,7 +17,8 @@ pub(super) fn kubelet(server: &ApiServer, request: &Request, node: &str, path: S
     let value = found.value();
     let addresses = value["status"]["addresses"].as_array().map(Vec::as_slice).unwrap_or_default();
     let of_type = |wanted: &String| addresses.iter().find(|a| a["type"] == **wanted)?["address"].as_str();
-    let host = server.kubelets.address_types.iter().find_map(of_type).ok_or_else(|| {
+    let mut hosts = server.kubelets.address_types.iter().filter_map(of_type).map(str::to_owned);
+    let host = hosts.next().ok_or_else(|| {
         ApiError::new(
             500,
             "",
@@ -26,7 +27,7 @@ pub(super) fn kubelet(server: &ApiServer, request: &Request, node: &str, path: S
     })?;
     let port = value["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
     let port = port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(KUBELET_PORT);
-    Ok(Target { host: host.into(), port, scheme: Scheme::Https, path, to_kubelet: true })
+    Ok(Target { host, others: hosts.collect(), port, scheme: Scheme::Https, path, to_kubelet: true })
 }
 
 /// `[scheme:]name[:port]`.
@@ -99,7 +100,7 @@ pub(super) fn pod(server: &ApiServer, request: &Request) -> Result<Target> {
     if host.is_empty() {
         return Err(ApiError::bad_request(format!("pod {} has no IP address yet", quote(name))));
     }
-    Ok(Target { host: host.into(), port, scheme, path: rest(request), to_kubelet: false })
+    Ok(Target { host: host.into(), others: Vec::new(), port, scheme, path: rest(request), to_kubelet: false })
 }
 
 /// A ready endpoint of a service.
@@ -132,7 +133,14 @@ pub(super) fn service(server: &ApiServer, request: &Request) -> Result<Target> {
         let ready = value["endpoints"].as_array().into_iter().flatten().find(|e| e["conditions"]["ready"] != false);
         let address = ready.and_then(|e| e["addresses"][0].as_str());
         if let (Some(port), Some(address)) = (target.and_then(|p| u16::try_from(p).ok()), address) {
-            return Ok(Target { host: address.into(), port, scheme, path: rest(request), to_kubelet: false });
+            return Ok(Target {
+                host: address.into(),
+                others: Vec::new(),
+                port,
+                scheme,
+                path: rest(request),
+                to_kubelet: false,
+            });
         }
     }
     Err(unavailable(format!("no endpoints available for service {}", quote(name))))
