@@ -487,7 +487,7 @@ pub fn flag_names() -> Vec<&'static str> {
 pub fn help() -> String {
     let mut text = String::from(
         "node-agent runs the pods of this node over the Container Runtime Interface.\n\nUsage:\n  node-agent [run] \
-         [flags]\n\nFlags:\n",
+         [flags]\n  node-agent runtime version\n  node-agent pods stop\n\nFlags:\n",
     );
     for (name, form, what) in OWN {
         let argument = if *form == Form::Bool { "" } else { " VALUE" };

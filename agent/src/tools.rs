@@ -1,48 +1,91 @@
-//! Subcommands for people and scripts: what the runtime says, and an end to all pods.
+//! Subcommands for people and scripts: what the runtime says, and an end to the pods of this node.
+//!
+//! They talk to the runtime alone, so they work while neither the agent nor the API server runs.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::{Args, Parser, Subcommand};
+use futures_util::future::join_all;
+
 use crate::cri::{CriClient, CriError};
+use crate::pod::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID, TERMINATION_GRACE_PERIOD};
+use crate::volumes::unmount_below;
 
-const DEFAULT_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";
+#[derive(Parser)]
+#[command(name = "node-agent", disable_help_subcommand = true)]
+struct Tools {
+    #[command(subcommand)]
+    tool: Tool,
+}
 
-/// Runs a tool when the arguments name one: `runtime [--container-runtime-endpoint E] version`, `pods [...] stop`.
+#[derive(Subcommand)]
+enum Tool {
+    /// Asks the runtime of this node.
+    #[command(subcommand)]
+    Runtime(RuntimeTool),
+    /// Acts on the pods of this node without the agent.
+    #[command(subcommand)]
+    Pods(PodsTool),
+}
+
+#[derive(Subcommand)]
+enum RuntimeTool {
+    /// Prints the runtime's name and version; fails when it does not answer.
+    Version(Endpoint),
+}
+
+#[derive(Subcommand)]
+enum PodsTool {
+    /// Ends all containers and sandboxes and unmounts the pods' volumes. The agent starts them again when it runs.
+    Stop(StopPods),
+}
+
+#[derive(Args)]
+struct Endpoint {
+    /// Socket of the CRI runtime.
+    #[arg(long, value_name = "ENDPOINT", default_value = "unix:///run/containerd/containerd.sock")]
+    container_runtime_endpoint: String,
+}
+
+#[derive(Args)]
+struct StopPods {
+    #[command(flatten)]
+    endpoint: Endpoint,
+    /// The agent's state; pods that it does not know of are left alone.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    root_dir: PathBuf,
+    /// Longest grace that a container gets, in seconds; its pod may ask for less.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    grace_period: u32,
+}
+
+/// Runs a tool when the first argument names one.
 pub fn run(arguments: &[String]) -> Option<ExitCode> {
-    let tool = arguments.first()?.as_str();
-    if !matches!(tool, "runtime" | "pods") {
+    if !matches!(arguments.first().map(String::as_str), Some("runtime" | "pods")) {
         return None;
     }
-    let mut endpoint = DEFAULT_ENDPOINT.to_owned();
-    let mut verb = String::new();
-    let mut rest = arguments[1..].iter();
-    while let Some(argument) = rest.next() {
-        match argument.strip_prefix("--container-runtime-endpoint") {
-            Some("") => endpoint = rest.next().cloned().unwrap_or_default(),
-            Some(value) => endpoint = value.trim_start_matches('=').to_owned(),
-            None => verb.clone_from(argument),
+    let parsed = Tools::try_parse_from(std::iter::once("node-agent").chain(arguments.iter().map(String::as_str)));
+    let tool = match parsed {
+        Ok(tools) => tools.tool,
+        Err(error) => {
+            // Help goes to standard output and is no failure. A closed pipe is all that can go wrong in printing.
+            let _ = error.print();
+            return Some(if error.use_stderr() { ExitCode::from(64) } else { ExitCode::SUCCESS });
         }
-    }
+    };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return Some(failed(&error)),
     };
-    let outcome = runtime.block_on(async {
-        let cri = CriClient::new(&endpoint, None, Duration::from_secs(10))?;
-        match (tool, verb.as_str()) {
-            ("runtime", "version") => version(&cri).await.map(|()| true),
-            ("pods", "stop") => stop_pods(&cri).await.map(|()| true),
-            _ => Ok::<bool, CriError>(false),
-        }
-    });
-    Some(match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => {
-            eprintln!("usage: node-agent runtime|pods [--container-runtime-endpoint ENDPOINT] version|stop");
-            ExitCode::from(64)
-        }
-        Err(error) => failed(&error),
-    })
+    Some(runtime.block_on(async {
+        let outcome = match tool {
+            Tool::Runtime(RuntimeTool::Version(endpoint)) => version(&endpoint).await,
+            Tool::Pods(PodsTool::Stop(options)) => stop_pods(&options).await,
+        };
+        outcome.unwrap_or_else(|error| failed(&error))
+    }))
 }
 
 fn failed(error: &dyn std::error::Error) -> ExitCode {
@@ -50,19 +93,64 @@ fn failed(error: &dyn std::error::Error) -> ExitCode {
     ExitCode::from(1)
 }
 
-async fn version(cri: &CriClient) -> Result<(), CriError> {
-    let version = cri.version().await?;
-    println!("{} {} (CRI {})", version.runtime_name, version.runtime_version, version.runtime_api_version);
-    Ok(())
+impl Endpoint {
+    fn connect(&self) -> Result<CriClient, CriError> {
+        CriClient::new(&self.container_runtime_endpoint, None, Duration::from_secs(10))
+    }
 }
 
-/// Stops and removes every sandbox; the runtime ends their containers with them.
-async fn stop_pods(cri: &CriClient) -> Result<(), CriError> {
-    for sandbox in cri.list_pod_sandboxes(None).await? {
-        let name = sandbox.metadata.map(|m| format!("{}/{}", m.namespace, m.name)).unwrap_or_default();
-        cri.stop_pod_sandbox(&sandbox.id).await?;
-        cri.remove_pod_sandbox(&sandbox.id).await?;
-        println!("stopped {name}");
+async fn version(endpoint: &Endpoint) -> Result<ExitCode, CriError> {
+    let version = endpoint.connect()?.version().await?;
+    println!("{} {} (CRI {})", version.runtime_name, version.runtime_version, version.runtime_api_version);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Stops all pods at the same time. One that resists does not keep the others; it makes the exit code 1.
+async fn stop_pods(options: &StopPods) -> Result<ExitCode, CriError> {
+    let cri = options.endpoint.connect()?;
+    let sandboxes = cri.list_pod_sandboxes(None).await?;
+    let ours = sandboxes.into_iter().filter(|s| s.labels.get(POD_UID).is_some_and(|uid| known(&options.root_dir, uid)));
+    let stopped = join_all(ours.map(|sandbox| {
+        let cri = &cri;
+        async move {
+            let of = |label: &str| sandbox.labels.get(label).cloned().unwrap_or_default();
+            let name = format!("{}/{}", of(POD_NAMESPACE), of(POD_NAME));
+            match stop_pod(cri, &sandbox, options.grace_period).await {
+                Ok(()) => println!("stopped {name}"),
+                Err(ref error) => {
+                    eprintln!("Error: {name}: {error}");
+                    return false;
+                }
+            }
+            true
+        }
+    }))
+    .await;
+    let mut clean = stopped.into_iter().all(|done| done);
+    if let Err(error) = unmount_below(&options.root_dir.join("pods")) {
+        eprintln!("Error: {error}");
+        clean = false;
     }
-    Ok(())
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Whether the agent made a folder for the pod. A uid with a slash in it is no uid of ours.
+fn known(root_dir: &Path, uid: &str) -> bool {
+    !uid.is_empty() && !uid.contains('/') && root_dir.join("pods").join(uid).is_dir()
+}
+
+/// Ends the containers with their grace, then the sandbox with its network. Both stay in the runtime's records, which
+/// hold the restart counts and the logs.
+async fn stop_pod(cri: &CriClient, sandbox: &proto::cri::PodSandbox, limit: u32) -> Result<(), CriError> {
+    let uid = sandbox.labels.get(POD_UID).map(String::as_str);
+    let containers = cri.list_containers(uid).await?;
+    let running = containers.iter().filter(|c| c.state() == proto::cri::ContainerState::ContainerRunning);
+    let ended = join_all(running.filter(|c| c.labels.contains_key(CONTAINER_NAME)).map(|container| {
+        let wished = container.annotations.get(TERMINATION_GRACE_PERIOD).and_then(|text| text.parse::<i64>().ok());
+        let grace = wished.unwrap_or(i64::MAX).clamp(0, i64::from(limit));
+        cri.stop_container(&container.id, grace)
+    }))
+    .await;
+    cri.stop_pod_sandbox(&sandbox.id).await?;
+    ended.into_iter().collect()
 }

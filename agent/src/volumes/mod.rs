@@ -31,6 +31,7 @@ use crate::pod::spec::PodExt;
 use payload::{Payload, Sources};
 
 pub use container_mounts::{MountContext, container_mounts};
+pub use mount_table::unmount_below;
 
 /// Why a volume cannot be had; the text is that of the `FailedMount` event. Trying again later may help.
 #[derive(Debug, Clone, thiserror::Error)]
