@@ -19,9 +19,10 @@ mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# archive ROOT NAME ENTRYPOINT_JSON FILE: one layer with all of ROOT, as an OCI layout in a tar file.
+# archive ROOT NAME RUNS FILE: one layer with all of ROOT, as an OCI layout in a tar file. RUNS is the member of the
+# image's config that says what it runs, as JSON.
 archive() {
-    local root=$1 name=$2 entry=$3 file=$4 layout=$work/layout
+    local root=$1 name=$2 runs=$3 file=$4 layout=$work/layout
     rm -rf "$layout"
     mkdir -p "$layout/blobs/sha256"
     tar -C "$root" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$work/layer.tar" .
@@ -32,8 +33,8 @@ archive() {
     }
     put "$work/layer.tar"
     local layer=$digest layer_size=$size
-    printf '{"architecture":"%s","os":"linux","config":{"Entrypoint":%s,"Env":["PATH=/bin:/usr/bin:/sbin:/usr/sbin"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
-        "$arch" "$entry" "$layer" >"$work/config.json"
+    printf '{"architecture":"%s","os":"linux","config":{%s,"Env":["PATH=/bin:/usr/bin:/sbin:/usr/sbin"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+        "$arch" "$runs" "$layer" >"$work/config.json"
     put "$work/config.json"
     printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:%s","size":%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:%s","size":%s}]}' \
         "$digest" "$size" "$layer" "$layer_size" >"$work/manifest.json"
@@ -46,7 +47,7 @@ archive() {
 
 mkdir -p "$work/pause"
 "${CC:-cc}" -Os -static -s -o "$work/pause/pause" "$here/pause.c"
-archive "$work/pause" "$pause_name" '["/pause"]' "$out/pause.tar"
+archive "$work/pause" "$pause_name" '"Entrypoint":["/pause"]' "$out/pause.tar"
 
 busybox=$(command -v busybox)
 mkdir -p "$work/busybox"/{bin,etc,tmp,root,home,var}
@@ -57,4 +58,4 @@ for applet in $("$busybox" --list); do
 done
 printf 'root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/home:/bin/false\n' >"$work/busybox/etc/passwd"
 printf 'root:x:0:\nnogroup:x:65534:\n' >"$work/busybox/etc/group"
-archive "$work/busybox" localhost/busybox:1 '["/bin/sh"]' "$out/busybox.tar"
+archive "$work/busybox" localhost/busybox:1 '"Cmd":["sh"]' "$out/busybox.tar"

@@ -3,7 +3,8 @@
 #
 # Order: prerequisites, release binaries, a CRI runtime (its own containerd only where no socket answers), images,
 # apiserver-lite, node-agent, the first pods. Ctrl-C stops all of it again; the next run continues with the same data.
-# Environment: RUN_DIR (default .run), SECURE_PORT (6443), AGENT_PORT (10250), CRI_SOCKET (skip the search).
+# Environment: RUN_DIR (default .run), SECURE_PORT (6443), AGENT_PORT (10250), CRI_SOCKET (skip the search), NODE_NAME,
+# BIN_DIR (binaries that are there already, instead of a build).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
@@ -22,8 +23,9 @@ exec 8>"$run/lock"
 flock -n 8 || die "another make run uses $run"
 
 "$here/prerequisites.sh"
-step 'building release binaries' "$LOGS/build.log" cargo build --release --manifest-path "$top/Cargo.toml" -p apiserver-lite -p agent
-bin=${CARGO_TARGET_DIR:-$top/target}/release
+bin=${BIN_DIR:-${CARGO_TARGET_DIR:-$top/target}/release}
+[ -n "${BIN_DIR:-}" ] || step 'building release binaries (some minutes the first time)' "$LOGS/build.log" \
+    cargo build --release --locked --manifest-path "$top/Cargo.toml" -p apiserver-lite -p agent
 
 pids=()   # in start order; stopped in reverse
 names=()
@@ -41,9 +43,6 @@ stop_all() {
     printf '\n'
     for ((i = ${#pids[@]} - 1; i >= 0; i--)); do
         pid=${pids[i]}
-        # The agent leaves containers alone when it stops, as it must on an upgrade. Their runtime goes too here, so
-        # they are ended first.
-        [ "${names[i]}" = containerd ] && stop_containers
         kill -TERM "$pid" 2>/dev/null || continue
         for _ in $(seq 100); do
             kill -0 "$pid" 2>/dev/null || break
@@ -51,13 +50,16 @@ stop_all() {
         done
         kill -KILL "$pid" 2>/dev/null && note "${names[i]} had to be killed"
         wait "$pid" 2>/dev/null || true
+        # The agent leaves containers alone when it stops, as it must on an upgrade. Here the whole cluster goes.
+        [ "${names[i]}" != node-agent ] || stop_containers
     done
+    [ -z "$started_containerd" ] || ip link delete olite0 2>/dev/null || true
     [ ${#pids[@]} -eq 0 ] || ok 'stopped; make run continues from here'
     exit "$code"
 }
 stop_containers() {
-    "$bin/node-agent" pods stop --container-runtime-endpoint "unix://$cri" >>"$LOGS/containerd.log" 2>&1 \
-        || note "some containers could not be stopped; see $LOGS/containerd.log"
+    "$bin/node-agent" pods stop --container-runtime-endpoint "unix://$cri" --root-dir "$run/kubelet" >>"$LOGS/stop.log" 2>&1 \
+        || note "some containers could not be stopped; see $LOGS/stop.log"
 }
 trap stop_all EXIT
 trap 'exit 130' INT
@@ -67,23 +69,27 @@ wait_for() { # wait_for SECONDS TEXT NAME COMMAND...: until it succeeds; fails a
     local limit=$((SECONDS + $1)) text=$2 name=$3 i
     shift 3
     until "$@" >/dev/null 2>&1; do
+        spin "waiting: $text"
         for i in "${!names[@]}"; do
             if [ "${names[i]}" = "$name" ] && ! kill -0 "${pids[i]}" 2>/dev/null; then
+                unspin
                 tail -n 20 "$LOGS/$name.log" >&2
                 die "$name ended; its log is $LOGS/$name.log"
             fi
         done
         [ "$SECONDS" -lt "$limit" ] || {
+            unspin
             tail -n 20 "$LOGS/$name.log" >&2
             die "$text took too long; see $LOGS/$name.log"
         }
         sleep 0.1
     done
+    unspin
     ok "$text"
 }
 
 # --- runtime -------------------------------------------------------------------------------------------------------
-answers() { [ -S "$1" ] && "$bin/node-agent" runtime --container-runtime-endpoint "unix://$1" version; }
+answers() { [ -S "$1" ] && "$bin/node-agent" runtime version --container-runtime-endpoint "unix://$1"; }
 cri=${CRI_SOCKET:-}
 if [ -z "$cri" ]; then
     for socket in /run/containerd/containerd.sock /run/crio/crio.sock; do
@@ -107,7 +113,7 @@ fi
 pause=registry.k8s.io/pause:3.10
 if command -v ctr >/dev/null && [ "${cri##*/}" = containerd.sock ]; then
     [ -n "$started_containerd" ] || pause=$(containerd config dump 2>/dev/null | sed -n 's/^ *sandbox\(_image\)\? = "\(.*\)"/\2/p' | head -n 1)
-    have() { ctr -a "$cri" -n k8s.io images ls -q | grep -qxF "$1"; }
+    have() { grep -qxF "$1" <<<"$(ctr -a "$cri" -n k8s.io images ls -q)"; }
     if ! have "$pause" || ! have localhost/busybox:1; then
         step 'building the pause and example images' "$LOGS/images.log" "$top/packaging/images/build.sh" "$run/images" "$pause"
         for image in pause busybox; do
@@ -167,15 +173,16 @@ embedded() { sed -n "s/^ *$1: //p" "$KUBECONFIG" | head -n 1 | base64 -d >"$run/
 api() { # api METHOD PATH [CURL OPTION...]
     local method=$1 path=$2
     shift 2
-    curl -fsS --max-time 10 --cacert "$run/apiserver/pki/ca.crt" --cert "$run/admin.crt" --key "$run/admin.key" \
+    # Named, because curl's own name gets indented answers.
+    curl -fsS -A make-run --max-time 10 --cacert "$run/apiserver/pki/ca.crt" --cert "$run/admin.crt" --key "$run/admin.key" \
         -X "$method" "$@" "https://127.0.0.1:$port$path"
 }
-node_ready() { api GET "/api/v1/nodes/$node" | grep -q '"status":"True"[^}]*"reason":"KubeletReady"\|"reason":"KubeletReady"[^}]*"status":"True"\|"type":"Ready","status":"True"'; }
+node_ready() { api GET "/api/v1/nodes/$node" | grep -q '"type":"Ready",[^}]*"status":"True"'; }
 wait_for 60 "node $node is Ready" node-agent node_ready
 
 # --- first pods ----------------------------------------------------------------------------------------------------
 example=$top/docs/examples/first-pod.yaml
-pod_ready() { api GET "/api/v1/namespaces/default/pods/$1" | grep -q '"type":"Ready","status":"True"'; }
+pod_ready() { api GET "/api/v1/namespaces/default/pods/$1" | grep -q '"type":"Ready",[^}]*"status":"True"'; }
 if command -v kubectl >/dev/null; then
     kubectl apply -f "$example" | sed 's/^/  /'
 else

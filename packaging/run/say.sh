@@ -14,18 +14,27 @@ die() {
     exit 1
 }
 
+# spin TEXT: one frame of a progress line, on a terminal. unspin: takes the line away again.
+spin_frame=0
+spin() {
+    [ -t 1 ] || return 0
+    local frames='|/-\'
+    printf '\r\e[K%s %s' "${frames:spin_frame++%4:1}" "$1"
+}
+unspin() { [ ! -t 1 ] || printf '\r\e[K'; }
+
 # step TEXT LOG COMMAND...: runs a long command with its output in LOG, a spinner meanwhile, the log's end on failure.
 step() {
-    local text=$1 log=$2 started=$SECONDS pid frames='|/-\' i=0
+    local text=$1 log=$2 started=$SECONDS pid
     shift 2
     "$@" >"$log" 2>&1 </dev/null &
     pid=$!
     if [ -t 1 ]; then
         while kill -0 "$pid" 2>/dev/null; do
-            printf '\r%s %s %s(%ds)%s ' "${frames:i++%4:1}" "$text" "$c_dim" $((SECONDS - started)) "$c_off"
+            spin "$text $c_dim($((SECONDS - started)) s)$c_off"
             sleep 0.2
         done
-        printf '\r\e[K'
+        unspin
     else
         say "... $text"
     fi
