@@ -173,6 +173,36 @@ impl ApiError {
         Self::new(503, "ServiceUnavailable", message)
     }
 
+    /// What another server's bare status code means to our client, in client-go's words.
+    pub fn from_other_server(code: u16, group: &str, resource: &str, name: &str, said: &str) -> Self {
+        let (reason, text) = match code {
+            401 => ("Unauthorized", "the server has asked for the client to provide credentials".to_owned()),
+            403 => ("Forbidden", said.to_owned()),
+            404 => ("NotFound", "the server could not find the requested resource".to_owned()),
+            405 => ("MethodNotAllowed", "the server does not allow this method on the requested resource".to_owned()),
+            409 => ("Conflict", "the server reported a conflict".to_owned()),
+            429 => (
+                "TooManyRequests",
+                "the server has received too many requests and has asked us to try again later".to_owned(),
+            ),
+            503 => ("ServiceUnavailable", "the server is currently unable to handle the request".to_owned()),
+            504 => (
+                "Timeout",
+                "the server was unable to return a response in the time allotted, but may still be processing the request"
+                    .to_owned(),
+            ),
+            500.. => (
+                "InternalError",
+                format!("an error on the server ({}) has prevented the request from succeeding", quote(said)),
+            ),
+            _ => ("", format!("the server responded with the status code {code} but did not return more information")),
+        };
+        let message = format!("{text} ( {} {name})", qualified(group, resource));
+        let details =
+            Details { name: name.to_owned(), group: group.to_owned(), kind: resource.to_owned(), ..Details::default() };
+        Self::new(code, reason, message).with_details(details)
+    }
+
     /// The `Status` object in the order Kubernetes writes its fields.
     pub fn to_value(&self) -> Value {
         let status = &*self.0;

@@ -100,18 +100,17 @@ impl KubeletClient {
     }
 }
 
-/// Connects to the host. The name of a node that no server here knows is no obstacle while its addresses are known.
+/// Opens a connection. In a small cluster nobody may have told the names of nodes to a name server: a name that does not
+/// resolve gives way to the node's next address. A refused connection does not, since the right machine refused it.
 async fn dial(target: &Target) -> std::io::Result<TcpStream> {
-    let mut hosts = std::iter::once(&target.host).chain(&target.others);
-    let mut first = None;
-    let found = loop {
-        let Some(host) = hosts.next() else { return Err(first.unwrap_or_else(|| std::io::ErrorKind::NotFound.into())) };
+    let mut unknown = None;
+    for host in std::iter::once(&target.host).chain(&target.others) {
         match tokio::net::lookup_host((host.as_str(), target.port)).await {
-            Ok(found) => break found.collect::<Vec<_>>(),
-            Err(error) => first = first.or(Some(error)),
+            Ok(addresses) => return TcpStream::connect(addresses.collect::<Vec<_>>().as_slice()).await,
+            Err(error) => unknown = unknown.or(Some(error)),
         }
-    };
-    TcpStream::connect(found.as_slice()).await
+    }
+    Err(unknown.unwrap_or_else(|| std::io::ErrorKind::NotFound.into()))
 }
 
 async fn handshake<T>(io: T, target: &Target) -> Result<SendRequest<RequestBody>>

@@ -44,7 +44,7 @@ pub async fn handle(server: &Arc<ApiServer>, request: Request, resource: &Resour
         ("pods", "exec" | "attach") => options::exec(server, &request)?,
         ("pods", "portforward") => options::port_forward(server, &request)?,
         ("pods", "proxy") => target::pod(server, &request)?,
-        ("nodes", "proxy") => target::node(server, &request)?,
+        ("nodes", "proxy") => target::node(server, &request).await?,
         _ => target::service(server, &request)?,
     };
     forward(server, request, target).await
@@ -54,7 +54,7 @@ pub async fn handle(server: &Arc<ApiServer>, request: Request, resource: &Resour
 struct Target {
     /// Name or address.
     host: String,
-    /// Further addresses of the same host, for when its name does not resolve.
+    /// Where else the same server answers, for when the name is unknown here.
     others: Vec<String>,
     port: u16,
     scheme: Scheme,
@@ -124,6 +124,9 @@ async fn forward(server: &Arc<ApiServer>, mut request: Request, target: Target) 
         return Ok(response);
     }
     let (head, body) = incoming.into_parts();
+    if request.info.subresource == "log" && !(200..=206).contains(&head.status.as_u16()) {
+        return Err(refused_log(head.status.as_u16(), &request.info.name, body).await);
+    }
     // The sender keeps the connection alive as long as the body is read.
     let stream = futures_util::stream::unfold((body, sender), |(mut body, sender)| async move {
         loop {
@@ -141,6 +144,22 @@ async fn forward(server: &Arc<ApiServer>, mut request: Request, target: Target) 
         }
     }
     Ok(response)
+}
+
+/// The longest complaint of a kubelet that is passed on, in bytes.
+const MAX_COMPLAINT: usize = 50_000;
+
+/// A kubelet's refusal of a log as the Status that clients expect of an API server.
+async fn refused_log(code: u16, pod: &str, body: hyper::body::Incoming) -> ApiError {
+    let text = match http_body_util::Limited::new(body, MAX_COMPLAINT).collect().await {
+        Ok(all) => String::from_utf8_lossy(&all.to_bytes()).into_owned(),
+        Err(error) => error.to_string(),
+    };
+    match code {
+        400 => ApiError::bad_request(text),
+        500 => ApiError::internal(text),
+        _ => ApiError::from_other_server(code, "", "pods/log", pod, &text),
+    }
 }
 
 /// Copies both ways until both sides have closed; a side that only stops sending leaves the other direction open.

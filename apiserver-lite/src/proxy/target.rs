@@ -1,5 +1,7 @@
 //! Where nodes, pods and services are.
 
+use std::net::IpAddr;
+
 use serde_json::Value;
 
 use super::{Scheme, Target};
@@ -19,15 +21,29 @@ pub(super) fn kubelet(server: &ApiServer, request: &Request, node: &str, path: S
     let of_type = |wanted: &String| addresses.iter().find(|a| a["type"] == **wanted)?["address"].as_str();
     let mut hosts = server.kubelets.address_types.iter().filter_map(of_type).map(str::to_owned);
     let host = hosts.next().ok_or_else(|| {
-        ApiError::new(
-            500,
-            "",
-            format!("no preferred addresses found; known addresses: {}", Value::from(addresses.to_vec())),
-        )
+        let known = Value::from(addresses.to_vec());
+        ApiError::new(500, "", format!("no preferred addresses found; known addresses: {known}"))
     })?;
     let port = value["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
     let port = port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(KUBELET_PORT);
     Ok(Target { host, others: hosts.collect(), port, scheme: Scheme::Https, path, to_kubelet: true })
+}
+
+/// A server that a client may make us talk to: never one that only this machine can reach.
+fn backend(address: &str, port: u16, scheme: Scheme, path: String) -> Result<Target> {
+    if !address.parse().is_ok_and(is_global_unicast) {
+        return Err(ApiError::bad_request("address not allowed"));
+    }
+    Ok(Target { host: address.into(), others: Vec::new(), port, scheme, path, to_kubelet: false })
+}
+
+fn is_global_unicast(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => {
+            !(v4.is_loopback() || v4.is_link_local() || v4.is_multicast() || v4.is_unspecified() || v4.is_broadcast())
+        }
+        IpAddr::V6(v6) => !(v6.is_loopback() || v6.is_unicast_link_local() || v6.is_multicast() || v6.is_unspecified()),
+    }
 }
 
 /// `[scheme:]name[:port]`.
@@ -66,16 +82,28 @@ fn rest(request: &Request) -> String {
     out
 }
 
-pub(super) fn node(server: &ApiServer, request: &Request) -> Result<Target> {
+pub(super) async fn node(server: &ApiServer, request: &Request) -> Result<Target> {
     let (scheme, name, port) = split(&request.info.name)?;
     let mut target = kubelet(server, request, name, rest(request))?;
-    if !port.is_empty() {
-        target.port = port.parse().map_err(|_| ApiError::bad_request(format!("invalid port {}", quote(port))))?;
-        // Some other server on the node: it does not get our certificate.
-        target.to_kubelet = target.port == KUBELET_PORT;
-        target.scheme = if target.to_kubelet { Scheme::Https } else { scheme };
+    if port.is_empty() {
+        return Ok(target);
     }
-    Ok(target)
+    let port = port.parse().map_err(|_| ApiError::bad_request(format!("invalid port {}", quote(port))))?;
+    if port == target.port {
+        return Ok(target);
+    }
+    // Some other server on the node: it does not get our certificate.
+    let mut hosts = std::iter::once(&target.host).chain(&target.others);
+    let address = match hosts.clone().find(|h| h.parse::<IpAddr>().is_ok()) {
+        Some(address) => address.clone(),
+        None => {
+            let name = hosts.next().cloned().unwrap_or_default();
+            let mut found =
+                tokio::net::lookup_host((name, port)).await.map_err(|e| ApiError::bad_request(e.to_string()))?;
+            found.next().map(|a| a.ip().to_string()).unwrap_or_default()
+        }
+    };
+    backend(&address, port, scheme, std::mem::take(&mut target.path))
 }
 
 pub(super) fn pod(server: &ApiServer, request: &Request) -> Result<Target> {
@@ -100,7 +128,7 @@ pub(super) fn pod(server: &ApiServer, request: &Request) -> Result<Target> {
     if host.is_empty() {
         return Err(ApiError::bad_request(format!("pod {} has no IP address yet", quote(name))));
     }
-    Ok(Target { host: host.into(), others: Vec::new(), port, scheme, path: rest(request), to_kubelet: false })
+    backend(host, port, scheme, rest(request))
 }
 
 /// A ready endpoint of a service.
@@ -133,14 +161,7 @@ pub(super) fn service(server: &ApiServer, request: &Request) -> Result<Target> {
         let ready = value["endpoints"].as_array().into_iter().flatten().find(|e| e["conditions"]["ready"] != false);
         let address = ready.and_then(|e| e["addresses"][0].as_str());
         if let (Some(port), Some(address)) = (target.and_then(|p| u16::try_from(p).ok()), address) {
-            return Ok(Target {
-                host: address.into(),
-                others: Vec::new(),
-                port,
-                scheme,
-                path: rest(request),
-                to_kubelet: false,
-            });
+            return backend(address, port, scheme, rest(request));
         }
     }
     Err(unavailable(format!("no endpoints available for service {}", quote(name))))
