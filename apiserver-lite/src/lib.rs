@@ -31,4 +31,5 @@ pub mod status;
 mod status_pages;
 pub mod store;
 mod validate;
+mod warning;
 pub mod write;

@@ -20,7 +20,7 @@ use crate::kubeconfig;
 use crate::pki::{self, Leaf, Pki};
 use crate::proxy::KubeletClient;
 use crate::resource::Resources;
-use crate::server::{ApiServer, ServerConfig, ServiceAllocator};
+use crate::server::{Admission, ApiServer, ServerConfig, ServiceAllocator};
 use crate::store::{OpenError, Store};
 
 /// Why the server does not start, or stopped.
@@ -71,6 +71,8 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             accounts: Some(accounts(&config, &pki, store.clone())?),
         }),
         authorizer: Authorizer::new(config.authorization.clone(), store.clone()),
+        admission: Admission::new(&config.args.enable_admission_plugins, &config.args.disable_admission_plugins)
+            .map_err(|e| setting(e.flag, e))?,
         kubelets: kubelets(&config, &pki)?,
         resources: Resources::built_in(),
         services: ServiceAllocator::new(config.service_cidrs.clone(), config.node_ports),

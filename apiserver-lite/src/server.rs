@@ -7,6 +7,7 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMa
 use http_body_util::{BodyExt, Either, Empty};
 use hyper::body::Incoming;
 
+pub use crate::admission::Admission;
 use crate::auth::{Attributes, Authenticator, Authorizer};
 use crate::http::{Accepted, Peer, Response, for_error, negotiate, pretty, respond};
 use crate::metrics::Metrics;
@@ -26,6 +27,7 @@ pub struct ApiServer {
     pub services: ServiceAllocator,
     pub authenticator: Authenticator,
     pub authorizer: Authorizer,
+    pub admission: Admission,
     pub kubelets: crate::proxy::KubeletClient,
     pub config: ServerConfig,
     pub metrics: Metrics,
@@ -165,7 +167,11 @@ impl ApiServer {
         let audit_id = request.headers.get("audit-id").cloned();
         let served = self.metrics.begin(&request.info);
         let mut response = match self.admit(&mut request, peer) {
-            Ok(()) => self.dispatch(request).await,
+            Ok(()) => {
+                let (mut response, warnings) = crate::warning::collect(self.dispatch(request)).await;
+                warnings.iter().for_each(|text| warn(&mut response, text));
+                response
+            }
             Err(error) => failure(&error, &request),
         };
         served.end(response.status().as_u16());

@@ -281,3 +281,17 @@ pub fn quote(text: &str) -> String {
 fn named(group: &str, resource: &str, name: &str) -> Details {
     Details { name: name.into(), group: group.into(), kind: resource.into(), ..Details::default() }
 }
+
+/// Several complaints as Go's aggregate prints them.
+pub fn aggregate(complaints: &[String]) -> String {
+    let mut unique: Vec<&str> = Vec::new();
+    for complaint in complaints {
+        if !unique.contains(&complaint.as_str()) {
+            unique.push(complaint);
+        }
+    }
+    match unique.as_slice() {
+        [one] => (*one).to_owned(),
+        many => format!("[{}]", many.join(", ")),
+    }
+}

@@ -7,10 +7,10 @@
 use serde_json::Value;
 
 use super::authorizer::{Attributes, Authorizer};
-use super::rbac::{GROUP, RoleRef, aggregate};
+use super::rbac::{GROUP, RoleRef};
 use super::rule::Rule;
 use crate::request::{RequestInfo, User};
-use crate::status::{ApiError, Result, quote};
+use crate::status::{ApiError, Result, aggregate, quote};
 
 /// A write of an object of the RBAC group.
 #[derive(Debug, Clone, Copy)]

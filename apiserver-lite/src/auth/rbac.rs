@@ -157,7 +157,7 @@ impl Rbac {
         match allowed {
             Some(reason) => Decision::allow(format!("RBAC: allowed by {reason}")),
             None if missing.is_empty() => Decision::no_opinion(String::new()),
-            None => Decision::no_opinion(format!("RBAC: {}", aggregate(&missing))),
+            None => Decision::no_opinion(format!("RBAC: {}", crate::status::aggregate(&missing))),
         }
     }
 
@@ -293,19 +293,5 @@ impl Followed {
         }
         // The snapshot is as new as can be; when its revision is too old all the same, the next round tries again.
         self.watcher = store.watch(&self.resource, snapshot.revision).ok();
-    }
-}
-
-/// Several complaints as Go's aggregate prints them.
-pub(super) fn aggregate(complaints: &[String]) -> String {
-    let mut unique: Vec<&str> = Vec::new();
-    for complaint in complaints {
-        if !unique.contains(&complaint.as_str()) {
-            unique.push(complaint);
-        }
-    }
-    match unique.as_slice() {
-        [one] => (*one).to_owned(),
-        many => format!("[{}]", many.join(", ")),
     }
 }

@@ -79,6 +79,8 @@ impl Config {
         let authorization = authorization(&args.authorization_mode)?;
         let controllers = Controllers::parse(&args.controllers)?;
         let gates = FeatureGates::parse(&args.feature_gates)?;
+        crate::admission::Admission::new(&args.enable_admission_plugins, &args.disable_admission_plugins)
+            .map_err(|e| bad(e.flag, e))?;
         let event_ttl = duration("event-ttl", &args.event_ttl)?;
         let request_timeout = duration("request-timeout", &args.request_timeout)?;
         let runtime = std::mem::take(&mut args.runtime_config);
@@ -196,6 +198,7 @@ mod tests {
             (&["--tls-cert-file=/x"], "tls-cert-file"),
             (&["--controllers=*,nonsense"], "controllers"),
             (&["--feature-gates=WatchList=maybe"], "feature-gates"),
+            (&["--disable-admission-plugins=Nonsense"], "disable-admission-plugins"),
         ] {
             let message = load(flags).expect_err("wrong").to_string();
             assert!(message.starts_with(&format!("--{flag}: ")), "{message}");

@@ -6,6 +6,7 @@ use super::meta::{self, text};
 use super::options::{WriteOptions, invalid};
 use super::update::Target;
 use super::{commit, commit_error, put, strategy};
+use crate::admission::{Call, Operation};
 use crate::apply::{self, Writer};
 use crate::auth::RbacWrite;
 use crate::request::User;
@@ -52,8 +53,22 @@ pub(super) async fn create_at(
     let stem = text(&value, "generateName").to_owned();
     let generated = text(&value, "name").is_empty() && !stem.is_empty();
     crate::defaults::apply(resource, &mut value);
-    check_escalation(server, target, user, &value, None)?;
+    // What admission adds has no owner.
     apply::created(Writer { resource, subresource: "", manager: &options.manager }, &mut value);
+    let name = text(&value, "name").to_owned();
+    let call = Call {
+        server,
+        user,
+        operation: Operation::Create,
+        resource,
+        subresource: "",
+        namespace,
+        name: &name,
+        old: None,
+        dry_run: options.dry_run,
+    };
+    server.admission.mutate(&call, &mut value).await?;
+    check_escalation(server, target, user, &value, None)?;
     meta::begin(&mut value);
     let mut allocation = None;
     for attempt in 1..=ATTEMPTS {
@@ -64,9 +79,8 @@ pub(super) async fn create_at(
         }
         if attempt == 1 {
             strategy::prepare_create(resource, &mut value);
-            check_namespace_exists(server, resource, namespace, &value)?;
-            crate::admission::on_create(server, resource, namespace, &mut value)?;
             validate(resource, &value)?;
+            server.admission.validate(&call, &value).await?;
             if is_service(resource) {
                 allocation = Some(server.services.allocate(&server.store, &mut value)?);
             }
@@ -132,26 +146,6 @@ pub(super) fn to_stored_version(resource: &Resource, value: &mut Value) {
         _ => {}
     }
     value["apiVersion"] = (&*resource.storage_version).into();
-}
-
-/// Nothing is created in a namespace that is missing or going away.
-fn check_namespace_exists(server: &ApiServer, resource: &Resource, namespace: &str, value: &Value) -> Result<()> {
-    if !resource.namespaced {
-        return Ok(());
-    }
-    let Some(found) = server.store.get(&"namespaces".into(), "", namespace) else {
-        return Err(ApiError::not_found("", "namespaces", namespace));
-    };
-    if !found.keys.deleting {
-        return Ok(());
-    }
-    let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
-    let name = text(value, "name");
-    Err(ApiError::forbidden(&resource.group, &resource.plural, name, why).with_cause(
-        "NamespaceTerminating",
-        &format!("namespace {namespace} is being terminated"),
-        "metadata.namespace",
-    ))
 }
 
 /// Checks a new object.

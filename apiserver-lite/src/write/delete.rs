@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::delete_options::DeleteOptions;
 use super::meta;
 use super::{MODIFIED, commit, commit_error, strategy};
+use crate::admission::{Call, Operation};
 use crate::http::{Accepted, Response, respond};
 use crate::read::{self, Selector};
 use crate::resource::Resource;
@@ -30,6 +31,7 @@ pub(super) async fn handle(
     let body = request.body().await?;
     let options = DeleteOptions::parse(&request.query, request.content_type(), &body)?;
     let namespace = if resource.namespaced { request.info.namespace.clone() } else { String::new() };
+    admit(server, &request, resource, &namespace, &request.info.name, &options).await?;
     let deleted = delete(server, resource, &namespace, &request.info.name, &options).await?;
     let mut response = match deleted {
         Deleted::Gone(object) if returns_status(resource) => gone_status(resource, &object, accepted),
@@ -42,6 +44,30 @@ pub(super) async fn handle(
     };
     warn_of_orphans(resource, &options, &mut response);
     Ok(response)
+}
+
+/// Whether the user may delete this very object, beyond what authorization knows.
+async fn admit(
+    server: &ApiServer,
+    request: &Request,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+    options: &DeleteOptions,
+) -> Result<()> {
+    let old = server.store.get(&resource.storage, namespace, name).map(|o| o.value());
+    let call = Call {
+        server,
+        user: &request.user,
+        operation: Operation::Delete,
+        resource,
+        subresource: "",
+        namespace,
+        name,
+        old: old.as_ref(),
+        dry_run: options.dry_run,
+    };
+    server.admission.delete(&call).await
 }
 
 /// Jobs leave their pods behind where the client says nothing, and people should know.
@@ -380,6 +406,7 @@ pub(super) async fn collection(
     let options = DeleteOptions::parse(&request.query, request.content_type(), &body)?;
     let page = read::page_of(server, &request, resource, &list_options, &selector).await?;
     for object in &page.objects {
+        admit(server, &request, resource, &object.key.namespace, &object.key.name, &options).await?;
         // Each is looked up again: whoever was faster, or made a new one of the same name, is not in the way.
         match delete(server, resource, &object.key.namespace, &object.key.name, &options).await {
             Ok(_) => {}

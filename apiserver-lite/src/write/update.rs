@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::meta::{self, text};
 use super::options::{FieldValidation, WriteOptions, invalid};
 use super::{MODIFIED, commit, commit_error, create, strategy};
+use crate::admission::{Call, Operation};
 use crate::apply::{self, Writer};
 use crate::patch;
 use crate::request::User;
@@ -137,11 +138,27 @@ pub async fn update(
         };
         let old_value = old.value();
         let mut new = change(&old, &old_value)?;
-        create::check_escalation(server, target, &options.user, &new, Some(&old_value))?;
         // A binding and an eviction are requests of their own; what they change in a pod has no owner.
         if !matches!(subresource, "binding" | "eviction") {
             apply::updated(Writer { resource, subresource, manager: &options.manager }, &old_value, &mut new);
         }
+        let call = Call {
+            server,
+            user: &options.user,
+            operation: Operation::Update,
+            resource,
+            subresource,
+            namespace,
+            name,
+            old: Some(&old_value),
+            dry_run: options.dry_run,
+        };
+        // What is sent to these is not the object itself; their handlers ask for themselves.
+        let whole = !matches!(subresource, "scale" | "binding");
+        if whole {
+            server.admission.mutate(&call, &mut new).await?;
+        }
+        create::check_escalation(server, target, &options.user, &new, Some(&old_value))?;
         meta::keep_server_fields(&mut new, &old_value);
         strategy::prepare_update(resource, subresource, &mut new, &old_value);
         validate(target, &new, &old_value)?;

@@ -1,0 +1,112 @@
+//! Admission: what a cluster adds to an object, or refuses, beyond what the object itself says.
+//!
+//! A write passes the chain twice: [`Admission::mutate`] right after defaulting, where plugins complete the object or
+//! refuse it outright, and [`Admission::validate`] after the object's own validation, where they only look. Deletes pass
+//! [`Admission::delete`]. The order of plugins is upstream's (`pkg/kubeapiserver/options/plugins.go`); which of them run
+//! is decided by `--enable-admission-plugins` and `--disable-admission-plugins`.
+//!
+//! Plugins answer from memory and never wait. The two methods are async all the same: quota is written before the
+//! object, and webhooks belong between the last mutating plugin and the reservation of quota.
+
+mod certificates;
+mod limit_ranger;
+mod namespace_lifecycle;
+mod plugins;
+mod priority;
+mod references;
+mod resources;
+mod service_account;
+mod tolerations;
+
+use serde_json::Value;
+
+pub use plugins::Admission;
+
+use crate::auth::Attributes;
+use crate::request::{RequestInfo, User};
+use crate::resource::Resource;
+use crate::server::ApiServer;
+use crate::status::ApiError;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    Create,
+    Update,
+    Delete,
+}
+
+impl Operation {
+    /// As Go prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Create => "CREATE",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+        }
+    }
+}
+
+/// What plugins know of a write beside the new object.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    pub server: &'a ApiServer,
+    /// Without a name for the server's own writes.
+    pub user: &'a User,
+    pub operation: Operation,
+    pub resource: &'a Resource,
+    /// Empty, `status`, `binding`, ...
+    pub subresource: &'a str,
+    /// Empty for what belongs to the whole cluster.
+    pub namespace: &'a str,
+    /// Name of the object; empty when one is still to be generated.
+    pub name: &'a str,
+    /// The stored object; None on create.
+    pub old: Option<&'a Value>,
+    pub dry_run: bool,
+}
+
+impl Call<'_> {
+    /// Whether the call is about a resource itself and not one of its subresources.
+    pub fn is(&self, group: &str, plural: &str) -> bool {
+        self.concerns(group, plural) && self.subresource.is_empty()
+    }
+
+    /// Whether the call is about a resource or one of its subresources.
+    pub fn concerns(&self, group: &str, plural: &str) -> bool {
+        &*self.resource.plural == plural && &*self.resource.group == group
+    }
+
+    /// A 403 about the object; `new` gives a name where the URL has none.
+    pub fn refuse(&self, new: Option<&Value>, why: impl std::fmt::Display) -> ApiError {
+        ApiError::forbidden(&self.resource.group, &self.resource.plural, self.shown_name(new), why)
+    }
+
+    fn shown_name<'b>(&'b self, new: Option<&'b Value>) -> &'b str {
+        if !self.name.is_empty() {
+            return self.name;
+        }
+        // A generated name is not there yet: its stem has to do.
+        let texts = new.into_iter().flat_map(|n| [&n["metadata"]["name"], &n["metadata"]["generateName"]]);
+        texts.filter_map(Value::as_str).find(|t| !t.is_empty()).unwrap_or("Unknown")
+    }
+
+    /// Whether the user may also do something else.
+    pub fn may(&self, verb: &str, group: &str, resource: &str, namespace: &str, name: &str) -> bool {
+        if self.user.name.is_empty() {
+            return true;
+        }
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let info = RequestInfo {
+            is_resource: true,
+            verb: verb.into(),
+            group: group.into(),
+            version: "*".into(),
+            namespace: namespace.into(),
+            resource: resource.into(),
+            subresource: subresource.into(),
+            name: name.into(),
+            ..RequestInfo::default()
+        };
+        self.server.authorizer.decide(&Attributes { user: self.user, info: &info }).allowed
+    }
+}

@@ -1,0 +1,198 @@
+//! The chain: every plugin there is, in order, and which of them run.
+
+use serde_json::Value;
+
+use super::{Call, certificates, limit_ranger, namespace_lifecycle, priority, service_account, tolerations};
+use crate::status::Result;
+
+type Mutate = fn(&Call<'_>, &mut Value) -> Result<()>;
+type Look = fn(&Call<'_>, &Value) -> Result<()>;
+type Delete = fn(&Call<'_>) -> Result<()>;
+
+/// A plugin: a name and what it does, where.
+struct Plugin {
+    name: &'static str,
+    on_by_default: bool,
+    mutate: Option<Mutate>,
+    validate: Option<Look>,
+    delete: Option<Delete>,
+}
+
+impl Plugin {
+    const fn new(name: &'static str) -> Self {
+        Plugin { name, on_by_default: true, mutate: None, validate: None, delete: None }
+    }
+
+    const fn off(mut self) -> Self {
+        self.on_by_default = false;
+        self
+    }
+
+    const fn mutate(mut self, with: Mutate) -> Self {
+        self.mutate = Some(with);
+        self
+    }
+
+    const fn validate(mut self, with: Look) -> Self {
+        self.validate = Some(with);
+        self
+    }
+
+    const fn delete(mut self, with: Delete) -> Self {
+        self.delete = Some(with);
+        self
+    }
+}
+
+/// In the order they run.
+static PLUGINS: &[Plugin] = &[
+    Plugin::new("NamespaceLifecycle").mutate(namespace_lifecycle::mutate).delete(namespace_lifecycle::delete),
+    Plugin::new("LimitRanger").mutate(limit_ranger::mutate).validate(limit_ranger::validate),
+    Plugin::new("ServiceAccount").mutate(service_account::mutate).validate(service_account::validate),
+    // Off until a node lifecycle controller is there to take the taint away again.
+    Plugin::new("TaintNodesByCondition").mutate(tolerations::taint_new_nodes).off(),
+    Plugin::new("Priority").mutate(priority::mutate).validate(priority::validate),
+    Plugin::new("DefaultTolerationSeconds").mutate(tolerations::add_defaults),
+    Plugin::new("CertificateApproval").validate(certificates::approval),
+    Plugin::new("CertificateSigning").validate(certificates::signing),
+    Plugin::new("ClusterTrustBundleAttest").validate(certificates::attest),
+    Plugin::new("CertificateSubjectRestriction").validate(certificates::subject),
+];
+
+/// Plugins of upstream that are not available here; switching them off asks for nothing.
+const NOT_AVAILABLE: &[&str] = &[
+    "AlwaysAdmit",
+    "AlwaysDeny",
+    "EventRateLimit",
+    "ImagePolicyWebhook",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionWebhook",
+    "NodeDeclaredFeatureValidator",
+    "PodGroupProtection",
+    "PodNodeSelector",
+    "PodResizeValidator",
+    "PodTolerationRestriction",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionWebhook",
+];
+
+/// The flag and what is wrong with it.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct PluginError {
+    pub flag: &'static str,
+    pub reason: String,
+}
+
+/// The plugins that run.
+pub struct Admission {
+    enabled: Vec<&'static Plugin>,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Admission { enabled: PLUGINS.iter().filter(|p| p.on_by_default).collect() }
+    }
+}
+
+impl Admission {
+    /// The chain that two flags ask for.
+    ///
+    /// # Errors
+    /// Names that are not known, that are not available, or that both flags have.
+    pub fn new(enable: &[String], disable: &[String]) -> Result<Self, PluginError> {
+        const ENABLE: &str = "enable-admission-plugins";
+        const DISABLE: &str = "disable-admission-plugins";
+        let known = |name: &str| PLUGINS.iter().any(|p| p.name == name);
+        for (flag, names) in [(ENABLE, enable), (DISABLE, disable)] {
+            for name in names {
+                let elsewhere = NOT_AVAILABLE.contains(&name.as_str());
+                if !known(name) && !elsewhere {
+                    return Err(PluginError { flag, reason: format!("plugin {name:?} is unknown") });
+                }
+                if elsewhere && flag == ENABLE {
+                    return Err(PluginError { flag, reason: format!("plugin {name:?} is not available") });
+                }
+            }
+        }
+        let both: Vec<&str> = enable.iter().filter(|e| disable.contains(e)).map(String::as_str).collect();
+        if !both.is_empty() {
+            let reason = format!("[{}] in {ENABLE} and {DISABLE} overlapped", both.join(" "));
+            return Err(PluginError { flag: ENABLE, reason });
+        }
+        let holds = |names: &[String], plugin: &Plugin| names.iter().any(|n| n == plugin.name);
+        let runs = |p: &&Plugin| (p.on_by_default || holds(enable, p)) && !holds(disable, p);
+        Ok(Admission { enabled: PLUGINS.iter().filter(runs).collect() })
+    }
+
+    /// Names of the plugins that run, in order.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.enabled.iter().map(|p| p.name)
+    }
+
+    /// Completes a new state, or refuses it.
+    ///
+    /// # Errors
+    /// The first plugin's that has something against it.
+    pub async fn mutate(&self, call: &Call<'_>, new: &mut Value) -> Result<()> {
+        service_account::wait_for_default(call, new).await;
+        for mutate in self.enabled.iter().filter_map(|p| p.mutate) {
+            mutate(call, new)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at a new state as it would be stored.
+    ///
+    /// # Errors
+    /// The first plugin's that has something against it.
+    pub async fn validate(&self, call: &Call<'_>, new: &Value) -> Result<()> {
+        for validate in self.enabled.iter().filter_map(|p| p.validate) {
+            validate(call, new)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at a delete.
+    ///
+    /// # Errors
+    /// The first plugin's that has something against it.
+    pub async fn delete(&self, call: &Call<'_>) -> Result<()> {
+        for delete in self.enabled.iter().filter_map(|p| p.delete) {
+            delete(call)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chain(enable: &str, disable: &str) -> Result<Vec<&'static str>, PluginError> {
+        let list = |text: &str| text.split(',').filter(|n| !n.is_empty()).map(Into::into).collect::<Vec<String>>();
+        Admission::new(&list(enable), &list(disable)).map(|a| a.names().collect())
+    }
+
+    #[test]
+    fn flags_add_and_remove_plugins_without_changing_the_order() {
+        let default = chain("", "").expect("defaults");
+        let fewer = chain("", "Priority").expect("known");
+        assert_eq!(fewer.len() + 1, default.len());
+        assert!(default.iter().filter(|n| **n != "Priority").eq(fewer.iter()));
+        assert_eq!(chain("Priority", "").expect("on already"), default);
+    }
+
+    #[test]
+    fn names_that_make_no_sense_are_refused_with_their_flag() {
+        for (enable, disable, flag) in [
+            ("Nonsense", "", "enable-admission-plugins"),
+            ("", "Nonsense", "disable-admission-plugins"),
+            ("ImagePolicyWebhook", "", "enable-admission-plugins"),
+            ("Priority", "Priority", "enable-admission-plugins"),
+        ] {
+            assert_eq!(chain(enable, disable).expect_err("wrong").flag, flag);
+        }
+        assert!(chain("", "ImagePolicyWebhook").is_ok());
+    }
+}
