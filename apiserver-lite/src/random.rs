@@ -34,3 +34,8 @@ pub fn suffix(length: usize) -> String {
     }
     out
 }
+
+/// A number from 0 up to, but not including, 1.
+pub fn fraction() -> f64 {
+    f64::from(u32::from_le_bytes(bytes())) / (f64::from(u32::MAX) + 1.0)
+}

@@ -1,5 +1,6 @@
 //! An object at rest and how it gets there: bytes plus the few parsed keys that reads need.
 
+use std::any::Any;
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -94,13 +95,14 @@ pub struct StoredObject {
     /// Compact JSON in the storage version, `resourceVersion` included, no trailing newline.
     pub json: Bytes,
     protobuf: OnceLock<Bytes>,
+    digest: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 pub type ObjectRef = Arc<StoredObject>;
 
 impl StoredObject {
     pub(super) fn new(key: Key, revision: u64, keys: Keys, json: Bytes) -> Self {
-        StoredObject { key, revision, keys, json, protobuf: OnceLock::new() }
+        StoredObject { key, revision, keys, json, protobuf: OnceLock::new(), digest: OnceLock::new() }
     }
 
     /// The object in its protobuf envelope, encoded by the first who asks.
@@ -139,6 +141,13 @@ impl StoredObject {
             out.into()
         };
         Arc::new(StoredObject::new(self.key.clone(), revision, self.keys.clone(), json))
+    }
+
+    /// What controllers need to know of the object, read from its tree by the first who asks and kept with it. A kind
+    /// has one type of digest; another type is read anew each time.
+    pub fn digest<T: Any + Clone + Send + Sync>(&self, read: impl Fn(&Value) -> T) -> T {
+        let kept = self.digest.get_or_init(|| Box::new(read(&self.value())));
+        kept.downcast_ref::<T>().cloned().unwrap_or_else(|| read(&self.value()))
     }
 
     /// The object as a tree.

@@ -88,6 +88,13 @@ impl Watcher {
         }
     }
 
+    /// Waits until there are events, and leaves them. Cancel safe.
+    pub async fn changed(&mut self) {
+        if self.end.wait_for(|&end| end > self.next).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Appends what is there already; false when there is nothing.
     ///
     /// # Errors

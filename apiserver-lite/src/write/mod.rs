@@ -28,6 +28,7 @@ pub use create::create;
 pub use delete::{Deleted, delete};
 pub use delete_options::DeleteOptions;
 pub use options::{WriteOptions, invalid};
+pub use subresource::bind;
 pub use update::{Target, update};
 
 /// Routes a request that is no plain read.

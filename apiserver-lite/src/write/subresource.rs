@@ -252,6 +252,11 @@ pub async fn bind(
     let conflict = |why: String| ApiError::conflict("", "pods/binding", name, why);
     update::update(server, target, options, |old, tree| {
         let mut value = tree.clone();
+        let uid = meta::text(binding, "uid");
+        if !uid.is_empty() && *old.keys.uid != *uid {
+            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", old.keys.uid);
+            return Err(conflict(why));
+        }
         if old.keys.deleting {
             return Err(conflict(format!("pod {name} is being deleted, cannot be assigned to a host")));
         }

@@ -1,0 +1,92 @@
+//! What controllers need to know of a pod, read once per version of it and shared by all of them.
+
+use std::sync::Arc;
+
+use proto::time::parse_rfc3339;
+use serde_json::Value;
+
+use crate::store::ObjectRef;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerRef {
+    pub uid: Box<str>,
+    pub kind: Box<str>,
+    pub name: Box<str>,
+}
+
+/// Times are in seconds since 1970, zero for none.
+#[derive(Debug, Default, PartialEq)]
+pub struct PodDigest {
+    pub generation: i64,
+    pub created: i64,
+    pub started: i64,
+    pub controller: Option<ControllerRef>,
+    pub ready: bool,
+    pub ready_since: i64,
+    /// The most restarts of any container.
+    pub restarts: i64,
+    pub deletion_cost: i64,
+    pub deletion_time: i64,
+    pub finalizers: Box<[Box<str>]>,
+    pub ips: Box<[Box<str>]>,
+    /// Containers have other resources than the spec says.
+    pub resized: bool,
+}
+
+/// Seconds since 1970 of a time in an object; zero for none.
+pub fn seconds(value: &Value) -> i64 {
+    value.as_str().and_then(|t| parse_rfc3339(t).ok()).map_or(0, |t| t.seconds)
+}
+
+pub fn controller_of(value: &Value) -> Option<ControllerRef> {
+    let owners = value["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    let owner = owners.into_iter().find(|o| o["controller"] == true)?;
+    let text = |key: &str| owner[key].as_str().unwrap_or_default().into();
+    Some(ControllerRef { uid: text("uid"), kind: text("kind"), name: text("name") })
+}
+
+/// A condition of an object by its type.
+pub fn condition<'a>(value: &'a Value, kind: &str) -> Option<&'a Value> {
+    value["status"]["conditions"].as_array()?.iter().find(|c| c["type"] == kind)
+}
+
+impl PodDigest {
+    pub fn of(pod: &ObjectRef) -> Arc<PodDigest> {
+        pod.digest(|value| Arc::new(PodDigest::read(value)))
+    }
+
+    fn read(pod: &Value) -> Self {
+        let (metadata, status) = (&pod["metadata"], &pod["status"]);
+        let ready = condition(pod, "Ready").filter(|c| c["status"] == "True");
+        let containers = status["containerStatuses"].as_array().into_iter().flatten();
+        let cost = &metadata["annotations"]["controller.kubernetes.io/pod-deletion-cost"];
+        let texts = |list: &Value| -> Box<[Box<str>]> {
+            list.as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect()
+        };
+        let ips = status["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str());
+        PodDigest {
+            generation: metadata["generation"].as_i64().unwrap_or(0),
+            created: seconds(&metadata["creationTimestamp"]),
+            started: seconds(&status["startTime"]),
+            controller: controller_of(pod),
+            ready: ready.is_some(),
+            ready_since: ready.map_or(0, |c| seconds(&c["lastTransitionTime"])),
+            restarts: containers.clone().filter_map(|c| c["restartCount"].as_i64()).max().unwrap_or(0),
+            deletion_cost: cost.as_str().and_then(|t| t.parse().ok()).unwrap_or(0),
+            deletion_time: seconds(&metadata["deletionTimestamp"]),
+            finalizers: texts(&metadata["finalizers"]),
+            ips: ips.map(Into::into).collect(),
+            resized: containers.into_iter().any(|c| c["allocatedResources"].is_object()),
+        }
+    }
+}
+
+/// Neither over nor going away.
+pub fn is_active(pod: &ObjectRef) -> bool {
+    !is_terminal(pod) && !pod.keys.deleting
+}
+
+/// Succeeded or failed.
+pub fn is_terminal(pod: &ObjectRef) -> bool {
+    matches!(pod.field("status.phase"), "Succeeded" | "Failed")
+}

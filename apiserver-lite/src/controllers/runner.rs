@@ -1,0 +1,82 @@
+//! The loop that every controller runs in: take in events, work on keys one after another, sleep.
+//!
+//! Before each key all events up to now are taken in. Since a write is visible to watchers before it returns, a
+//! controller always sees its own writes, and needs no bookkeeping of what it expects to see.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::hash::Hash;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::feed::{Change, Feed};
+use super::queue::Queue;
+use crate::status::Result;
+use crate::store::{ResourceId, Store};
+
+/// A controller: what it watches, which keys an event concerns, and what to do about a key.
+pub trait Controller: Send + 'static {
+    /// kube-controller-manager's name for it.
+    const NAME: &'static str;
+    type Key: Clone + Eq + Hash + Ord + Debug + Send;
+
+    /// Names of the resources it watches.
+    fn watched(&self) -> Vec<ResourceId>;
+
+    /// Takes note of an event and queues the keys that it concerns.
+    fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Self::Key>);
+
+    /// Brings what a key names to what it should be; a time when it has to be looked at again.
+    fn sync(&mut self, key: &Self::Key) -> impl Future<Output = Result<Option<Duration>>> + Send;
+}
+
+/// Runs a controller until the runtime ends; `make` builds it again after a panic, or after events were lost.
+pub async fn run<C: Controller>(store: Store, make: impl Fn() -> C + Send + 'static) {
+    loop {
+        let done = tokio::spawn(follow(store.clone(), make())).await;
+        if let Err(error) = done {
+            if error.is_cancelled() {
+                return;
+            }
+            tracing::error!(controller = C::NAME, %error, "a controller failed and begins again; this is a bug");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+/// Works until events are lost.
+async fn follow<C: Controller>(store: Store, mut controller: C) {
+    let mut feed = Feed::open(&store, &controller.watched());
+    let mut queue = Queue::default();
+    loop {
+        loop {
+            if feed.drain(|change| controller.observe(change, &mut queue)).is_err() {
+                tracing::info!(controller = C::NAME, "fell behind the store's history, looks at everything again");
+                return;
+            }
+            let Some(key) = queue.pop(Instant::now()) else { break };
+            match controller.sync(&key).await {
+                Ok(again) => {
+                    queue.succeeded(&key);
+                    if let Some(wait) = again {
+                        queue.add_after(key, wait);
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(controller = C::NAME, ?key, %error, "tried again later");
+                    queue.failed(key);
+                }
+            }
+            // A controller with much to do lets others work too.
+            tokio::task::yield_now().await;
+        }
+        match queue.next_due() {
+            Some(due) => tokio::select! {
+                () = feed.changed() => {}
+                () = tokio::time::sleep_until(due) => {}
+            },
+            None => feed.changed().await,
+        }
+    }
+}

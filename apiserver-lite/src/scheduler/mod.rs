@@ -1,0 +1,431 @@
+//! The scheduler: gives every pod that names no node one that can take it.
+//!
+//! One task owns the picture of the cluster ([`cluster`]) and the queue of pods ([`queue`]); both are kept up from the
+//! store's events, so an arriving pod costs one look at each node and nothing else. Bindings are written by tasks of their
+//! own; until a binding is seen in the store its pod is assumed to be on its node. Follows kube-scheduler's default
+//! profile: its filters in its order, its scores and weights, its words.
+//!
+//! Limits: no dynamic resource allocation, no extenders, one profile (`default-scheduler`).
+
+mod cluster;
+mod filter;
+mod node;
+mod pod;
+mod preempt;
+mod queue;
+mod resources;
+mod score;
+mod topology;
+mod volumes;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use self::cluster::Cluster;
+use self::filter::Refusal;
+use self::node::NodeInfo;
+use self::pod::PodInfo;
+pub use self::pod::{Taint, Toleration, tolerations};
+use self::preempt::Preemption;
+use self::queue::SchedulingQueue;
+use self::topology::Topology;
+use self::volumes::Volumes;
+use crate::client::Client;
+use crate::controllers::events::{Recorder, Report, Reporter};
+use crate::controllers::feed::{Change, Feed};
+use crate::controllers::pods::{PodDigest, is_terminal};
+use crate::status::ApiError;
+use crate::store::{ObjectRef, ResourceId};
+use crate::write::DeleteOptions;
+
+/// The only profile, and what pods name that want it.
+const NAME: &str = "default-scheduler";
+/// Outcomes of bindings that may wait for the scheduler.
+const OUTCOMES: usize = 1024;
+
+/// Runs until the runtime ends; begins again after a panic or lost events.
+pub async fn run(client: Client, recorder: Recorder) {
+    loop {
+        let scheduler = Scheduler::new(client.clone(), recorder.clone());
+        if let Err(error) = tokio::spawn(scheduler.follow()).await {
+            if error.is_cancelled() {
+                return;
+            }
+            tracing::error!(%error, "the scheduler failed and begins again; this is a bug");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+/// How a binding went.
+struct Outcome {
+    pod: Arc<PodInfo>,
+    result: Result<(), ApiError>,
+}
+
+struct Scheduler {
+    client: Client,
+    recorder: Recorder,
+    cluster: Cluster,
+    queue: SchedulingQueue,
+    /// Pods that others were removed for, and the node they wait for.
+    nominated: HashMap<Box<str>, Box<str>>,
+    outcomes: mpsc::Sender<Outcome>,
+    outcomes_in: mpsc::Receiver<Outcome>,
+}
+
+/// The feed's resources.
+const PODS: usize = 0;
+const NODES: usize = 1;
+
+impl Scheduler {
+    fn new(client: Client, recorder: Recorder) -> Self {
+        let (outcomes, outcomes_in) = mpsc::channel(OUTCOMES);
+        Scheduler {
+            client,
+            recorder,
+            cluster: Cluster::default(),
+            queue: SchedulingQueue::default(),
+            nominated: HashMap::new(),
+            outcomes,
+            outcomes_in,
+        }
+    }
+
+    /// Works until events are lost.
+    async fn follow(mut self) {
+        let resources: [ResourceId; 6] = [
+            "pods".into(),
+            "nodes".into(),
+            "persistentvolumeclaims".into(),
+            "persistentvolumes".into(),
+            "storageclasses.storage.k8s.io".into(),
+            "namespaces".into(),
+        ];
+        let store = self.client.store().clone();
+        let mut feed = Feed::open(&store, &resources);
+        loop {
+            loop {
+                while let Ok(outcome) = self.outcomes_in.try_recv() {
+                    self.finish(outcome);
+                }
+                if feed.drain(|change| self.observe(change)).is_err() {
+                    tracing::info!("the scheduler fell behind the store's history and looks at everything again");
+                    return;
+                }
+                let Some(pod) = self.queue.pop(Instant::now()) else { break };
+                self.schedule(&pod);
+                tokio::task::yield_now().await;
+            }
+            let due = self.queue.next_due();
+            let timer = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = feed.changed() => {}
+                Some(outcome) = self.outcomes_in.recv() => self.finish(outcome),
+                () = timer => {}
+            }
+        }
+    }
+
+    fn observe(&mut self, change: Change<'_>) {
+        match change.resource {
+            PODS => self.observe_pod(change),
+            NODES if change.deleted() => {
+                self.cluster.remove_node(&change.object.key.name);
+                // Spreading may be easier with one place less.
+                self.queue.awaken_all(|pod| !pod.spread.is_empty());
+            }
+            NODES => {
+                if self.cluster.set_node(change.object) {
+                    self.queue.awaken_all(|_| true);
+                }
+            }
+            // A namespace's labels matter to terms that select namespaces, volumes to pods with claims.
+            5 => self.queue.awaken_all(|pod| !pod.affinity.is_empty() || !pod.anti_affinity.is_empty()),
+            _ => self.queue.awaken_all(|pod| !pod.claims.is_empty()),
+        }
+    }
+
+    fn observe_pod(&mut self, change: Change<'_>) {
+        let object = change.object;
+        let uid = &object.keys.uid;
+        if change.deleted() || is_terminal(object) {
+            self.queue.remove(uid);
+            let waited = self.nominated.remove(uid).is_some();
+            if self.cluster.remove_pod(uid) || waited {
+                self.queue.awaken_all(|_| true);
+            }
+            return;
+        }
+        let node = object.field("spec.nodeName");
+        if !node.is_empty() {
+            self.queue.remove(uid);
+            self.nominated.remove(uid);
+            let digest = PodDigest::of(object);
+            let known = self.cluster.pod(uid).filter(|known| {
+                known.generation == digest.generation
+                    && known.object.keys.labels == object.keys.labels
+                    && known.object.keys.deleting == object.keys.deleting
+                    && known.start_time == digest.started
+                    && !digest.resized
+                    && self.cluster.node(node).is_some_and(|n| n.pods.contains_key(uid))
+            });
+            if known.is_none() {
+                self.cluster.place(Arc::new(PodInfo::read(object)), node);
+                // A new pod on a node can be what others want to be near to.
+                self.queue.awaken_all(|pod| !pod.affinity.is_empty());
+            }
+            return;
+        }
+        if object.field("spec.schedulerName") != NAME {
+            return;
+        }
+        if object.keys.deleting {
+            self.queue.remove(uid);
+            self.nominated.remove(uid);
+            return;
+        }
+        if self.cluster.pod(uid).is_some() {
+            // Its binding is under way.
+            return;
+        }
+        let pod = PodInfo::read(object);
+        if pod.gated {
+            self.queue.remove(uid);
+        } else {
+            self.queue.set(Arc::new(pod));
+        }
+    }
+
+    /// Tries to find a node for a pod.
+    fn schedule(&mut self, pod: &Arc<PodInfo>) {
+        let uid = &pod.object.keys.uid;
+        let total = self.cluster.nodes().count();
+        if total == 0 {
+            return self.give_up(pod, "no nodes available to schedule pods".into(), None);
+        }
+        let store = self.client.store();
+        let volumes = match Volumes::read(store, pod) {
+            Ok(volumes) => volumes,
+            Err(reason) => {
+                let not_helpful = unavailable(total, (0..total).map(|_| NOT_HELPFUL.into()));
+                let message = format!("{} {NO_CLAIMS}preemption: {not_helpful}", unavailable_for(total, &reason));
+                return self.give_up(pod, message, None);
+            }
+        };
+        let topology = Topology::count(store, &self.cluster, pod, &[]);
+        let (mut fitting, mut refused) = (Vec::new(), Vec::new());
+        for node in self.cluster.nodes() {
+            match self.check(pod, node, &topology, &volumes) {
+                None => fitting.push(node),
+                Some(refusal) => refused.push((Box::<str>::from(node.name()), refusal)),
+            }
+        }
+        // A pod that others made room for goes there if it can.
+        let promised = self.nominated.get(uid).and_then(|name| fitting.iter().find(|n| *n.name() == **name));
+        let chosen = match promised {
+            Some(node) => Some(node.name().to_owned()),
+            None => best(pod, &fitting, &topology),
+        };
+        if let Some(node) = chosen {
+            return self.assume(pod, &node, volumes.waits());
+        }
+        let nominated = self.nominated.get(uid).cloned();
+        let summary = unavailable(total, refused.iter().flat_map(|(_, r)| r.reasons.iter().cloned()));
+        match preempt::preempt(store, &self.cluster, pod, &volumes, &refused, nominated.as_deref()) {
+            Preemption::Victims { node, pods } => {
+                self.nominated.insert(uid.clone(), node.clone());
+                self.remove_victims(pod, &node, &pods);
+                self.give_up(pod, summary, Some(&node));
+            }
+            Preemption::None(why) => {
+                let message = format!("{summary} {NO_CLAIMS}preemption: {why}");
+                self.give_up(pod, message, nominated.as_deref());
+            }
+        }
+    }
+
+    /// Checks a node, first with the pods that it is promised to, then as it is.
+    fn check(&self, pod: &PodInfo, node: &NodeInfo, topology: &Topology<'_>, volumes: &Volumes) -> Option<Refusal> {
+        let promised = self.nominated.iter().filter(|(uid, name)| {
+            ***name == *node.name() && **uid != pod.object.keys.uid && !node.pods.contains_key(*uid)
+        });
+        let promised = promised.filter_map(|(uid, _)| self.queue.get(uid)).filter(|p| p.priority >= pod.priority);
+        let promised: Vec<&Arc<PodInfo>> = promised.collect();
+        if !promised.is_empty() {
+            let mut fuller = node.clone();
+            promised.into_iter().for_each(|p| fuller.add(p.clone()));
+            if let Some(refusal) = filter::check(pod, &fuller, topology, volumes) {
+                return Some(refusal);
+            }
+        }
+        filter::check(pod, node, topology, volumes)
+    }
+
+    /// Counts the pod as being on the node and has that written.
+    fn assume(&mut self, pod: &Arc<PodInfo>, node: &str, waits: bool) {
+        self.cluster.place(pod.clone(), node);
+        let (client, recorder, outcomes) = (self.client.clone(), self.recorder.clone(), self.outcomes.clone());
+        let (pod, node) = (pod.clone(), node.to_owned());
+        tokio::spawn(async move {
+            let ready = match waits {
+                true => crate::controllers::volumes::prepare(&client, &pod.object, &pod.claims, &node).await,
+                false => Ok(()),
+            };
+            let result = match ready {
+                Ok(()) => client.bind(&pod.object, &node).await,
+                Err(error) => Err(error),
+            };
+            if result.is_ok() {
+                let key = &pod.object.key;
+                let message = format!("Successfully assigned {}/{} to {node}", key.namespace, key.name);
+                recorder.report("Pod", "v1", &pod.object, report(false, "Scheduled", "Binding", message));
+            }
+            // The scheduler began again: it has read everything anew.
+            let _ = outcomes.send(Outcome { pod, result }).await;
+        });
+    }
+
+    /// Takes note of how a binding went.
+    fn finish(&mut self, outcome: Outcome) {
+        let uid = &outcome.pod.object.keys.uid;
+        let Err(error) = outcome.result else {
+            self.queue.remove(uid);
+            return;
+        };
+        let now = self.client.get("pods", &outcome.pod.object.key.namespace, &outcome.pod.object.key.name);
+        let still_waits = now.is_some_and(|o| o.keys.uid == *uid && o.field("spec.nodeName").is_empty());
+        if !still_waits {
+            // Deleted, or someone else was faster: the events tell.
+            return;
+        }
+        self.cluster.remove_pod(uid);
+        tracing::info!(pod = %outcome.pod.object.key.name, %error, "binding failed");
+        self.write_failure(&outcome.pod, "SchedulerError", error.to_string(), None);
+        self.queue.back_off(uid);
+        self.queue.awaken_all(|_| true);
+    }
+
+    /// The pod fits nowhere: it waits for the cluster to change.
+    fn give_up(&mut self, pod: &Arc<PodInfo>, message: String, nominated: Option<&str>) {
+        self.queue.park(&pod.object.keys.uid);
+        self.write_failure(pod, "Unschedulable", message, nominated);
+    }
+
+    fn write_failure(&self, pod: &Arc<PodInfo>, reason: &'static str, message: String, nominated: Option<&str>) {
+        let event = report(true, "FailedScheduling", "Scheduling", message.clone());
+        self.recorder.report("Pod", "v1", &pod.object, event);
+        let (client, object) = (self.client.clone(), pod.object.clone());
+        let nominated = nominated.map(str::to_owned);
+        tokio::spawn(async move {
+            let (namespace, name) = (object.key.namespace.clone(), object.key.name.clone());
+            let written = client.update_status("pods", &namespace, &name, |value| {
+                if value["metadata"]["uid"] != *object.keys.uid || value["spec"]["nodeName"].is_string() {
+                    return Err(crate::client::unchanged());
+                }
+                if let Some(node) = &nominated {
+                    value["status"]["nominatedNodeName"] = node.as_str().into();
+                }
+                let generation = value["metadata"]["generation"].clone();
+                set_condition(value, "PodScheduled", "False", reason, &message, generation);
+                Ok(())
+            });
+            if let Err(error) = written.await
+                && !error.is_not_found()
+                && error.code() != 304
+            {
+                tracing::warn!(pod = %name, %error, "the reason why a pod is not scheduled is not written");
+            }
+        });
+    }
+
+    fn remove_victims(&self, pod: &Arc<PodInfo>, node: &str, victims: &[Arc<PodInfo>]) {
+        for victim in victims {
+            let message = format!("Preempted by pod {} on node {node}", pod.object.keys.uid);
+            self.recorder.report("Pod", "v1", &victim.object, report(false, "Preempted", "Preempting", message));
+            let (client, victim) = (self.client.clone(), victim.object.clone());
+            tokio::spawn(async move {
+                let message = "default-scheduler: preempting to accommodate a higher priority pod";
+                let marked = client.update_status("pods", &victim.key.namespace, &victim.key.name, |value| {
+                    let generation = value["metadata"]["generation"].clone();
+                    set_condition(value, "DisruptionTarget", "True", "PreemptionByScheduler", message, generation);
+                    Ok(())
+                });
+                if let Err(error) = marked.await {
+                    tracing::debug!(%error, "a preempted pod is not marked");
+                }
+                if let Err(error) = client.delete_object("pods", &victim, DeleteOptions::default()).await {
+                    tracing::warn!(pod = %victim.key.name, %error, "a preempted pod is not deleted");
+                }
+            });
+        }
+    }
+}
+
+const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
+/// What dynamic resource allocation says of a pod without claims.
+const NO_CLAIMS: &str = "no new claims to deallocate, ";
+
+fn report(warning: bool, reason: &'static str, action: &'static str, message: String) -> Report {
+    Report { reporter: Reporter::Scheduler, warning, reason, action, message }
+}
+
+/// One of the best nodes, by chance where several are equally good.
+fn best(pod: &PodInfo, fitting: &[&NodeInfo], topology: &Topology<'_>) -> Option<String> {
+    if fitting.len() <= 1 {
+        return fitting.first().map(|n| n.name().to_owned());
+    }
+    let scores = score::scores(pod, fitting, topology);
+    let highest = scores.iter().max()?;
+    let best: Vec<&&NodeInfo> = fitting.iter().zip(&scores).filter(|(_, s)| *s == highest).map(|(n, _)| n).collect();
+    let at = (crate::random::fraction() * best.len() as f64) as usize;
+    best.get(at).or(best.first()).map(|n| n.name().to_owned())
+}
+
+/// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
+fn unavailable(total: usize, reasons: impl Iterator<Item = Cow<'static, str>>) -> String {
+    let mut counts: BTreeMap<Cow<'static, str>, usize> = BTreeMap::new();
+    reasons.for_each(|reason| *counts.entry(reason).or_default() += 1);
+    let mut texts: Vec<String> = counts.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    texts.sort();
+    unavailable_for(total, &texts.join(", "))
+}
+
+fn unavailable_for(total: usize, why: &str) -> String {
+    format!("0/{total} nodes are available: {why}.")
+}
+
+/// Sets a condition of a pod; its time of transition changes with its status only.
+pub fn set_condition(pod: &mut Value, kind: &str, status: &str, reason: &str, message: &str, generation: Value) {
+    let now = proto::time::Timestamp::now().to_seconds_text();
+    let mut condition = json!({"type": kind, "status": status, "reason": reason, "message": message,
+        "lastProbeTime": null, "lastTransitionTime": now});
+    if generation.is_i64() {
+        condition["observedGeneration"] = generation;
+    }
+    if !pod["status"]["conditions"].is_array() {
+        pod["status"]["conditions"] = json!([]);
+    }
+    let Some(list) = pod["status"]["conditions"].as_array_mut() else { return };
+    match list.iter_mut().find(|c| c["type"] == kind) {
+        Some(old) => {
+            if old["status"] == status {
+                condition["lastTransitionTime"] = old["lastTransitionTime"].clone();
+                condition["lastProbeTime"] = old["lastProbeTime"].clone();
+            }
+            *old = condition;
+        }
+        None => list.push(condition),
+    }
+}

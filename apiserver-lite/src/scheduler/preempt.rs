@@ -1,0 +1,148 @@
+//! Making room: which less important pods have to go so that a pod fits on a node, with as little harm as possible.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use super::cluster::Cluster;
+use super::filter::{self, Refusal};
+use super::node::NodeInfo;
+use super::pod::PodInfo;
+use super::topology::Topology;
+use super::volumes::Volumes;
+use crate::selectors::LabelSelector;
+use crate::store::Store;
+
+/// What making room came to.
+pub enum Preemption {
+    /// These pods on this node go.
+    Victims { node: Box<str>, pods: Vec<Arc<PodInfo>> },
+    /// Nobody goes; the explanation in upstream's words.
+    None(String),
+}
+
+struct Candidate {
+    node: Box<str>,
+    victims: Vec<Arc<PodInfo>>,
+    /// Budgets that would be overdrawn.
+    violations: usize,
+}
+
+struct Budget {
+    namespace: Box<str>,
+    selector: LabelSelector,
+    allowed: i64,
+}
+
+/// Looks for room on the nodes that refused the pod.
+pub fn preempt(
+    store: &Store,
+    cluster: &Cluster,
+    pod: &PodInfo,
+    volumes: &Volumes,
+    refused: &[(Box<str>, Refusal)],
+    nominated: Option<&str>,
+) -> Preemption {
+    if pod.never_preempts {
+        return Preemption::None("not eligible due to preemptionPolicy=Never.".into());
+    }
+    let going = |n: &NodeInfo| n.pods.values().any(|p| p.object.keys.deleting && p.priority < pod.priority);
+    if nominated.and_then(|n| cluster.node(n)).is_some_and(going) {
+        return Preemption::None("not eligible due to a terminating pod on the nominated node.".into());
+    }
+    let budgets = budgets(store);
+    let (mut candidates, mut reasons) = (Vec::new(), Vec::<Cow<'static, str>>::new());
+    for (name, refusal) in refused {
+        let Some(node) = cluster.node(name).filter(|_| refusal.resolvable) else {
+            reasons.push("Preemption is not helpful for scheduling".into());
+            continue;
+        };
+        match victims(store, cluster, pod, volumes, node, &budgets) {
+            Ok(candidate) => candidates.push(candidate),
+            Err(why) => reasons.extend(why),
+        }
+    }
+    match candidates.into_iter().min_by_key(harm) {
+        Some(best) => Preemption::Victims { node: best.node, pods: best.victims },
+        None => Preemption::None(super::unavailable(refused.len(), reasons.into_iter())),
+    }
+}
+
+/// What is to be kept small, most important first.
+fn harm(candidate: &Candidate) -> (usize, i64, i64, usize, Reverse<i64>) {
+    let highest = candidate.victims.iter().map(|v| v.priority).max().unwrap_or(i64::MIN);
+    let sum = candidate.victims.iter().map(|v| v.priority.saturating_add(1 << 31)).fold(0, i64::saturating_add);
+    let of_highest = candidate.victims.iter().filter(|v| v.priority == highest);
+    let started = of_highest.map(|v| v.start_time).min().unwrap_or(0);
+    (candidate.violations, highest, sum, candidate.victims.len(), Reverse(started))
+}
+
+/// The pods that have to leave one node, as few as possible.
+fn victims(
+    store: &Store,
+    cluster: &Cluster,
+    pod: &PodInfo,
+    volumes: &Volumes,
+    node: &NodeInfo,
+    budgets: &[Budget],
+) -> Result<Candidate, Vec<Cow<'static, str>>> {
+    let mut lower: Vec<Arc<PodInfo>> = node.pods.values().filter(|p| p.priority < pod.priority).cloned().collect();
+    if lower.is_empty() {
+        return Err(vec!["No preemption victims found for incoming pod".into()]);
+    }
+    // The most important and longest running are given back first.
+    lower.sort_by_key(|p| (Reverse(p.priority), p.start_time));
+    let mut trial = node.clone();
+    let mut gone: Vec<&str> = Vec::new();
+    for victim in &lower {
+        trial.remove(&victim.object.keys.uid);
+        gone.push(&victim.object.keys.uid);
+    }
+    if let Some(refusal) = filter::check(pod, &trial, &Topology::count(store, cluster, pod, &gone), volumes) {
+        return Err(refusal.reasons);
+    }
+    let (violating, fine) = split(&lower, budgets);
+    let mut violations = 0;
+    let mut chosen = Vec::new();
+    for (victim, violates) in violating.iter().map(|v| (v, true)).chain(fine.iter().map(|v| (v, false))) {
+        trial.add((*victim).clone());
+        gone.retain(|uid| **uid != *victim.object.keys.uid);
+        let topology = Topology::count(store, cluster, pod, &gone);
+        if filter::check(pod, &trial, &topology, volumes).is_some() {
+            trial.remove(&victim.object.keys.uid);
+            gone.push(&victim.object.keys.uid);
+            violations += usize::from(violates);
+            chosen.push((*victim).clone());
+        }
+    }
+    Ok(Candidate { node: node.name().into(), victims: chosen, violations })
+}
+
+fn budgets(store: &Store) -> Vec<Budget> {
+    let snapshot = store.snapshot(&"poddisruptionbudgets.policy".into());
+    let budgets = snapshot.range(None, None).map(|object| {
+        let value = object.value();
+        Budget {
+            namespace: object.key.namespace.clone(),
+            selector: LabelSelector::parse(&value["spec"]["selector"]),
+            allowed: value["status"]["disruptionsAllowed"].as_i64().unwrap_or(0),
+        }
+    });
+    budgets.collect()
+}
+
+/// Pods whose end would overdraw a budget, and the others.
+fn split<'a>(pods: &'a [Arc<PodInfo>], budgets: &[Budget]) -> (Vec<&'a Arc<PodInfo>>, Vec<&'a Arc<PodInfo>>) {
+    let mut left: Vec<i64> = budgets.iter().map(|b| b.allowed).collect();
+    pods.iter().partition(|pod| {
+        let mut violates = false;
+        for (budget, left) in budgets.iter().zip(&mut left) {
+            let object = &pod.object;
+            if budget.namespace == object.key.namespace && budget.selector.matches(&object.keys.labels) {
+                *left -= 1;
+                violates |= *left < 0;
+            }
+        }
+        violates
+    })
+}

@@ -1,0 +1,185 @@
+//! Amounts of resources as the scheduler counts them: milli-CPUs, bytes, and whole units of everything else.
+
+use std::str::FromStr;
+
+use proto::quantity::Quantity;
+use serde_json::Value;
+
+/// Assumed of a container that asks for nothing, in scores only.
+pub const DEFAULT_MILLI_CPU: i64 = 100;
+pub const DEFAULT_MEMORY: i64 = 200 << 20;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resources {
+    pub milli_cpu: i64,
+    pub memory: i64,
+    pub ephemeral_storage: i64,
+    /// Extended resources, huge pages and such, sorted by name.
+    pub others: Vec<(Box<str>, i64)>,
+}
+
+impl Resources {
+    /// A `ResourceList`; `pods` is left out, it is counted apart.
+    pub fn parse(list: &Value) -> Self {
+        let mut out = Resources::default();
+        for (name, amount) in list.as_object().into_iter().flatten() {
+            let Some(amount) = amount.as_str().and_then(|t| Quantity::from_str(t).ok()) else { continue };
+            match name.as_str() {
+                "cpu" => out.milli_cpu = amount.milli_value(),
+                "pods" => {}
+                name => *out.amount_mut(name) = amount.value(),
+            }
+        }
+        out
+    }
+
+    fn amount_mut(&mut self, name: &str) -> &mut i64 {
+        match name {
+            "cpu" => &mut self.milli_cpu,
+            "memory" => &mut self.memory,
+            "ephemeral-storage" => &mut self.ephemeral_storage,
+            name => {
+                let at = match self.others.binary_search_by(|(n, _)| (**n).cmp(name)) {
+                    Ok(at) => at,
+                    Err(at) => {
+                        self.others.insert(at, (name.into(), 0));
+                        at
+                    }
+                };
+                &mut self.others[at].1
+            }
+        }
+    }
+
+    pub fn other(&self, name: &str) -> i64 {
+        self.others.binary_search_by(|(n, _)| (**n).cmp(name)).map_or(0, |at| self.others[at].1)
+    }
+
+    pub fn add(&mut self, more: &Resources) {
+        self.combine(more, i64::saturating_add);
+    }
+
+    pub fn subtract(&mut self, less: &Resources) {
+        self.combine(less, i64::saturating_sub);
+    }
+
+    /// The larger amount of each.
+    pub fn raise_to(&mut self, least: &Resources) {
+        self.combine(least, i64::max);
+    }
+
+    fn combine(&mut self, with: &Resources, how: impl Fn(i64, i64) -> i64) {
+        self.milli_cpu = how(self.milli_cpu, with.milli_cpu);
+        self.memory = how(self.memory, with.memory);
+        self.ephemeral_storage = how(self.ephemeral_storage, with.ephemeral_storage);
+        for (name, amount) in &with.others {
+            let mine = self.amount_mut(name);
+            *mine = how(*mine, *amount);
+        }
+    }
+
+    /// Takes over the amounts that a list names.
+    fn replace(&mut self, list: &Value) {
+        let amounts = Resources::parse(list);
+        for name in list.as_object().into_iter().flatten().map(|(name, _)| name) {
+            *self.amount_mut(name) = match name.as_str() {
+                "cpu" => amounts.milli_cpu,
+                "memory" => amounts.memory,
+                "ephemeral-storage" => amounts.ephemeral_storage,
+                name => amounts.other(name),
+            };
+        }
+    }
+}
+
+/// What a pod asks of a node: the larger of what its containers need together and what its init containers need in
+/// turn (sidecars stay), or what the pod as a whole asks for, and its overhead. With `least`, containers that ask for
+/// no CPU or memory count as asking for a little.
+pub fn pod_requests(pod: &Value, least: bool) -> Resources {
+    let spec = &pod["spec"];
+    let mut together = Resources::default();
+    for container in spec["containers"].as_array().into_iter().flatten() {
+        together.add(&container_requests(pod, "containerStatuses", container, least));
+    }
+    let (mut sidecars, mut in_turn) = (Resources::default(), Resources::default());
+    for container in spec["initContainers"].as_array().into_iter().flatten() {
+        let mut needs = container_requests(pod, "initContainerStatuses", container, least);
+        if container["restartPolicy"] == "Always" {
+            together.add(&needs);
+            sidecars.add(&needs);
+            needs = sidecars.clone();
+        } else {
+            needs.add(&sidecars);
+        }
+        in_turn.raise_to(&needs);
+    }
+    together.raise_to(&in_turn);
+    together.replace(&spec["resources"]["requests"]);
+    together.add(&Resources::parse(&spec["overhead"]));
+    together
+}
+
+/// A container's requests; while it is being resized, the larger of what it has and what it is to have.
+fn container_requests(pod: &Value, statuses: &str, container: &Value, least: bool) -> Resources {
+    let requests = &container["resources"]["requests"];
+    let mut out = Resources::parse(requests);
+    let status = pod["status"][statuses].as_array().into_iter().flatten().find(|s| s["name"] == container["name"]);
+    if let Some(status) = status {
+        out.raise_to(&Resources::parse(&status["allocatedResources"]));
+        out.raise_to(&Resources::parse(&status["resources"]["requests"]));
+    }
+    if least {
+        if requests["cpu"].is_null() {
+            out.milli_cpu = out.milli_cpu.max(DEFAULT_MILLI_CPU);
+        }
+        if requests["memory"].is_null() {
+            out.memory = out.memory.max(DEFAULT_MEMORY);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn container(cpu: &str) -> Value {
+        json!({"name": "c", "resources": {"requests": {"cpu": cpu}}})
+    }
+
+    #[test]
+    fn init_containers_count_when_they_need_more_than_all_others() {
+        let pod =
+            json!({"spec": {"containers": [container("1"), container("500m")], "initContainers": [container("2")]}});
+        assert_eq!(pod_requests(&pod, false).milli_cpu, 2000);
+        let pod =
+            json!({"spec": {"containers": [container("2"), container("500m")], "initContainers": [container("2")]}});
+        assert_eq!(pod_requests(&pod, false).milli_cpu, 2500);
+    }
+
+    #[test]
+    fn sidecars_count_beside_containers_and_later_init_containers() {
+        let mut sidecar = container("1");
+        sidecar["restartPolicy"] = "Always".into();
+        let pod = json!({"spec": {"containers": [container("1")], "initContainers": [sidecar, container("3")]}});
+        assert_eq!(pod_requests(&pod, false).milli_cpu, 4000);
+    }
+
+    #[test]
+    fn the_pods_own_request_and_overhead_count() {
+        let pod = json!({"spec": {"containers": [container("1")], "overhead": {"cpu": "250m"},
+            "resources": {"requests": {"cpu": "3", "memory": "1Gi"}}}});
+        let requests = pod_requests(&pod, false);
+        assert_eq!((requests.milli_cpu, requests.memory), (3250, 1 << 30));
+    }
+
+    #[test]
+    fn scores_assume_a_little_where_nothing_is_asked() {
+        let pod = json!({"spec": {"containers": [{"name": "c"}]}});
+        assert_eq!(pod_requests(&pod, false), Resources::default());
+        let assumed = pod_requests(&pod, true);
+        assert_eq!((assumed.milli_cpu, assumed.memory), (DEFAULT_MILLI_CPU, DEFAULT_MEMORY));
+    }
+}

@@ -1,0 +1,182 @@
+//! What other pods mean for a pod: affinity, anti-affinity and spreading over places. Counted once per attempt, and only
+//! for pods that ask for it or where others do.
+
+use std::collections::HashMap;
+
+use super::cluster::Cluster;
+use super::filter::fits_affinity;
+use super::node::NodeInfo;
+use super::pod::{PodInfo, PodTerm, Spread};
+use crate::store::{ObjectRef, Store};
+
+/// A label of nodes with a value: one place.
+type Place<'a> = (&'a str, &'a str);
+
+#[derive(Debug, Default)]
+pub struct Topology<'a> {
+    /// Places where a pod lives that does not want this one near.
+    refused: HashMap<Place<'a>, usize>,
+    /// Places with pods that match every term of affinity.
+    wanted: HashMap<Place<'a>, usize>,
+    /// Places with pods that match a term of anti-affinity.
+    avoided: HashMap<Place<'a>, usize>,
+    /// Sums of preferences per place.
+    preferred: HashMap<Place<'a>, i64>,
+    /// Matching pods per place, for each spread constraint in order.
+    spread: Vec<HashMap<&'a str, i64>>,
+    /// The pod matches its own affinity, so that it can be the first.
+    matches_itself: bool,
+}
+
+/// A label of each namespace, for terms that select namespaces.
+pub fn namespace_of(store: &Store, pod: &ObjectRef) -> Option<ObjectRef> {
+    store.get(&"namespaces".into(), "", &pod.key.namespace)
+}
+
+impl<'a> Topology<'a> {
+    /// Looks at every pod of the cluster but those that `without` names; nothing is looked at where nobody cares.
+    pub fn count(store: &Store, cluster: &'a Cluster, pod: &'a PodInfo, without: &[&str]) -> Self {
+        let mut out = Topology { spread: vec![HashMap::new(); pod.spread.len()], ..Topology::default() };
+        let own = !pod.affinity.is_empty() || !pod.anti_affinity.is_empty() || !pod.preferred_pods.is_empty();
+        out.matches_itself = matches_all(store, &pod.affinity, &pod.object);
+        for node in cluster.nodes() {
+            if own || node.with_affinity > 0 {
+                out.count_affinity(store, node, pod, own, without);
+            }
+        }
+        for (constraint, counts) in pod.spread.iter().zip(&mut out.spread) {
+            for node in cluster.nodes().filter(|n| takes_part(n, pod, constraint)) {
+                let Some(value) = node.label(&constraint.topology_key) else { continue };
+                *counts.entry(value).or_default() += matching(node, pod, constraint, without);
+            }
+        }
+        out
+    }
+
+    fn count_affinity(&mut self, store: &Store, node: &'a NodeInfo, pod: &'a PodInfo, own: bool, without: &[&str]) {
+        let labels_of = |pod: &ObjectRef| namespace_of(store, pod);
+        for other in node.pods.values().filter(|p| !without.contains(&&*p.object.keys.uid)) {
+            for term in &other.anti_affinity {
+                if term.matches(&pod.object, || labels_of(&pod.object)) {
+                    count(&mut self.refused, other_key(term, node));
+                }
+            }
+            // Those that are there have preferences too; required affinity counts as a preference of weight one.
+            let hard = other.affinity.iter().map(|term| (1, term));
+            for (weight, term) in other.preferred_pods.iter().map(|(w, t)| (*w, t)).chain(hard) {
+                if term.matches(&pod.object, || labels_of(&pod.object)) {
+                    weigh(&mut self.preferred, other_key(term, node), weight);
+                }
+            }
+            if !own {
+                continue;
+            }
+            let other = &other.object;
+            if !pod.affinity.is_empty() && matches_all(store, &pod.affinity, other) {
+                for term in &pod.affinity {
+                    count(&mut self.wanted, other_key(term, node));
+                }
+            }
+            for term in &pod.anti_affinity {
+                if term.matches(other, || labels_of(other)) {
+                    count(&mut self.avoided, other_key(term, node));
+                }
+            }
+            for (weight, term) in &pod.preferred_pods {
+                if term.matches(other, || labels_of(other)) {
+                    weigh(&mut self.preferred, other_key(term, node), *weight);
+                }
+            }
+        }
+    }
+
+    /// Why the node will not do, and whether moving other pods away could help.
+    pub fn refusal(&self, pod: &PodInfo, node: &NodeInfo) -> Option<(&'static str, bool)> {
+        for (constraint, counts) in pod.spread.iter().zip(&self.spread).filter(|(c, _)| c.required) {
+            let Some(value) = node.label(&constraint.topology_key) else {
+                return Some(("node(s) didn't match pod topology spread constraints (missing required label)", false));
+            };
+            let fewest = counts.values().min().copied().unwrap_or(0);
+            let enough = i64::try_from(counts.len()).is_ok_and(|n| n >= constraint.min_domains);
+            let fewest = if enough { fewest } else { 0 };
+            let itself = i64::from(constraint.selector.matches(&pod.object.keys.labels));
+            if counts.get(value).copied().unwrap_or(0) + itself - fewest > constraint.max_skew {
+                return Some(("node(s) didn't match pod topology spread constraints", true));
+            }
+        }
+        let here = |counts: &HashMap<Place<'_>, usize>, term: &PodTerm| {
+            node.label(&term.topology_key).is_some_and(|value| counts.contains_key(&(&*term.topology_key, value)))
+        };
+        let keys_there = pod.affinity.iter().all(|t| node.label(&t.topology_key).is_some());
+        let together = keys_there && pod.affinity.iter().all(|t| here(&self.wanted, t));
+        let first = keys_there && self.wanted.is_empty() && self.matches_itself;
+        if !pod.affinity.is_empty() && !together && !first {
+            return Some(("node(s) didn't match pod affinity rules", false));
+        }
+        if pod.anti_affinity.iter().any(|t| here(&self.avoided, t)) {
+            return Some(("node(s) didn't match pod anti-affinity rules", true));
+        }
+        if self.refused.keys().any(|(key, value)| node.label(key) == Some(value)) {
+            return Some(("node(s) didn't satisfy existing pods anti-affinity rules", true));
+        }
+        None
+    }
+
+    /// Sum of the preferences that the node's places have.
+    pub fn preference(&self, node: &NodeInfo) -> i64 {
+        self.preferred.iter().filter(|((key, value), _)| node.label(key) == Some(value)).map(|(_, w)| w).sum()
+    }
+
+    pub fn has_preferences(&self) -> bool {
+        !self.preferred.is_empty()
+    }
+
+    /// How crowded the node's places are by the soft constraints; None where a label is missing.
+    pub fn crowding(&self, pod: &PodInfo, node: &NodeInfo) -> Option<f64> {
+        let mut sum = 0.0;
+        for (constraint, counts) in pod.spread.iter().zip(&self.spread).filter(|(c, _)| !c.required) {
+            let value = node.label(&constraint.topology_key)?;
+            let weight = (counts.len() as f64 + 2.0).ln();
+            sum += counts.get(value).copied().unwrap_or(0) as f64 * weight + (constraint.max_skew - 1) as f64;
+        }
+        Some(sum)
+    }
+}
+
+fn other_key<'a>(term: &'a PodTerm, node: &'a NodeInfo) -> Option<Place<'a>> {
+    Some((&term.topology_key, node.label(&term.topology_key)?))
+}
+
+fn count<'a>(counts: &mut HashMap<Place<'a>, usize>, place: Option<Place<'a>>) {
+    if let Some(place) = place {
+        *counts.entry(place).or_default() += 1;
+    }
+}
+
+fn weigh<'a>(sums: &mut HashMap<Place<'a>, i64>, place: Option<Place<'a>>, weight: i64) {
+    if let Some(place) = place {
+        *sums.entry(place).or_default() += weight;
+    }
+}
+
+fn matches_all(store: &Store, terms: &[PodTerm], pod: &ObjectRef) -> bool {
+    terms.iter().all(|t| t.matches(pod, || namespace_of(store, pod)))
+}
+
+/// Whether a node's place counts for a constraint.
+fn takes_part(node: &NodeInfo, pod: &PodInfo, constraint: &Spread) -> bool {
+    let same_kind = pod.spread.iter().filter(|c| c.required == constraint.required);
+    same_kind.into_iter().all(|c| node.label(&c.topology_key).is_some())
+        && (!constraint.honor_affinity || fits_affinity(pod, node))
+        && (!constraint.honor_taints || node.offer.taints.iter().filter(|t| t.is_hard()).all(|t| pod.tolerates(t)))
+}
+
+fn matching(node: &NodeInfo, pod: &PodInfo, constraint: &Spread, without: &[&str]) -> i64 {
+    let others = node.pods.values().map(|p| &p.object).filter(|o| {
+        o.key.namespace == pod.object.key.namespace
+            && !o.keys.deleting
+            && !without.contains(&&*o.keys.uid)
+            && constraint.selector.matches(&o.keys.labels)
+    });
+    i64::try_from(others.count()).unwrap_or(i64::MAX)
+}
