@@ -12,6 +12,7 @@ mod certificates;
 mod limit_ranger;
 mod namespace_lifecycle;
 mod plugins;
+mod pod_security;
 mod priority;
 mod references;
 mod resources;

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use super::{Call, certificates, limit_ranger, namespace_lifecycle, priority, service_account, tolerations};
+use super::{
+    Call, certificates, limit_ranger, namespace_lifecycle, pod_security, priority, service_account, tolerations,
+};
 use crate::status::Result;
 
 type Mutate = fn(&Call<'_>, &mut Value) -> Result<()>;
@@ -51,6 +53,7 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("ServiceAccount").mutate(service_account::mutate).validate(service_account::validate),
     // Off until a node lifecycle controller is there to take the taint away again.
     Plugin::new("TaintNodesByCondition").mutate(tolerations::taint_new_nodes).off(),
+    Plugin::new("PodSecurity").validate(pod_security::validate),
     Plugin::new("Priority").mutate(priority::mutate).validate(priority::validate),
     Plugin::new("DefaultTolerationSeconds").mutate(tolerations::add_defaults),
     Plugin::new("CertificateApproval").validate(certificates::approval),

@@ -162,6 +162,9 @@ pub async fn update(
         meta::keep_server_fields(&mut new, &old_value);
         strategy::prepare_update(resource, subresource, &mut new, &old_value);
         validate(target, &new, &old_value)?;
+        if whole {
+            server.admission.validate(&call, &new).await?;
+        }
         apply::keep_times(resource, &mut new, &old_value);
         let encoded = super::encoded(resource, &mut new);
         let write = |change| Write {

@@ -1,0 +1,185 @@
+//! PodSecurity: holds pods to the level that their namespace's labels ask for, and warns of what another level would
+//! refuse. Follows `k8s.io/pod-security-admission`.
+//!
+//! Labels `pod-security.kubernetes.io/{enforce,audit,warn}` and each with `-version`. Enforced are pods alone; what
+//! makes pods is only warned about, so that its author hears of it.
+
+mod checks;
+mod policy;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use self::checks::evaluate;
+use self::policy::{Level, LevelVersion, Policy};
+use super::{Call, Operation};
+use crate::status::{Cause, Result, quote};
+
+/// Pods that a namespace's new level is checked against at most.
+const MOST_PODS: usize = 3000;
+
+/// Subresources of pods that change nothing a level looks at.
+const IGNORED: [&str; 8] = ["exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status"];
+
+/// Kinds that make pods, and where their template lies.
+const TEMPLATES: [(&str, &str, &str); 8] = [
+    ("", "replicationcontrollers", "/spec/template"),
+    ("", "podtemplates", "/template"),
+    ("apps", "replicasets", "/spec/template"),
+    ("apps", "deployments", "/spec/template"),
+    ("apps", "statefulsets", "/spec/template"),
+    ("apps", "daemonsets", "/spec/template"),
+    ("batch", "jobs", "/spec/template"),
+    ("batch", "cronjobs", "/spec/jobTemplate/spec/template"),
+];
+
+pub fn validate(call: &Call<'_>, new: &Value) -> Result<()> {
+    if call.is("", "namespaces") {
+        return namespace(call, new);
+    }
+    if call.concerns("", "pods") {
+        return pod(call, new);
+    }
+    let template = TEMPLATES.iter().find(|(group, plural, _)| call.is(group, plural));
+    if let Some(pod) = template.and_then(|(_, _, path)| new.pointer(path)).filter(|t| t.is_object()) {
+        let policy = policy_of(call);
+        warn(&policy, pod);
+    }
+    Ok(())
+}
+
+fn policy_of(call: &Call<'_>) -> Policy {
+    let Some(namespace) = call.server.store.get(&"namespaces".into(), "", call.namespace) else {
+        return Policy::default();
+    };
+    let labels = &namespace.keys.labels;
+    policy::read(|label| labels.iter().find(|(key, _)| **key == *label).map(|(_, value)| &**value)).0
+}
+
+fn warn(policy: &Policy, pod: &Value) {
+    let violations = evaluate(policy.warn, pod);
+    if !violations.is_empty() {
+        crate::warning::add(format!(
+            "would violate PodSecurity {}: {}",
+            quote(&policy.warn.to_string()),
+            checks::details(&violations)
+        ));
+    }
+}
+
+fn pod(call: &Call<'_>, new: &Value) -> Result<()> {
+    if IGNORED.contains(&call.subresource) || call.old.is_some_and(|old| !is_significant(new, old)) {
+        return Ok(());
+    }
+    let policy = policy_of(call);
+    let violations = evaluate(policy.enforce, new);
+    if !violations.is_empty() {
+        let level = quote(&policy.enforce.to_string());
+        return Err(call.refuse(Some(new), format!("violates PodSecurity {level}: {}", checks::details(&violations))));
+    }
+    warn(&policy, new);
+    Ok(())
+}
+
+/// Whether an update changes what a level looks at: images, containers added, annotations for seccomp.
+fn is_significant(new: &Value, old: &Value) -> bool {
+    let annotation = |pod: &Value, key: &str| pod["metadata"]["annotations"][key].clone();
+    let differs = |key: &str| annotation(new, key) != annotation(old, key);
+    let containers = |pod: &Value, list: &str| pod["spec"][list].as_array().cloned().unwrap_or_default();
+    if differs(checks::SECCOMP_POD) {
+        return true;
+    }
+    let changed = |new: &Value, old: &Value| {
+        let name = new["name"].as_str().unwrap_or_default();
+        new["image"] != old["image"] || differs(&format!("{}{name}", checks::SECCOMP_CONTAINER))
+    };
+    ["containers", "initContainers"].into_iter().any(|list| {
+        let (new, old) = (containers(new, list), containers(old, list));
+        new.len() != old.len() || new.iter().zip(&old).any(|(n, o)| changed(n, o))
+    }) || containers(new, "ephemeralContainers").iter().any(|n| {
+        let old = containers(old, "ephemeralContainers");
+        old.iter().find(|o| o["name"] == n["name"]).is_none_or(|o| changed(n, o))
+    })
+}
+
+/// Labels have to make sense; a stricter level warns of the pods it would refuse.
+fn namespace(call: &Call<'_>, new: &Value) -> Result<()> {
+    let (wanted, errors) = policy::of(&new["metadata"]["labels"]);
+    let invalid = |errors: Vec<Cause>| {
+        let name = new["metadata"]["name"].as_str().unwrap_or_default();
+        Err(crate::write::invalid("", "Namespace", name, errors))
+    };
+    let (Operation::Update, Some(old)) = (call.operation, call.old) else {
+        return if errors.is_empty() { Ok(()) } else { invalid(errors) };
+    };
+    let (before, old_errors) = policy::of(&old["metadata"]["labels"]);
+    if !errors.is_empty() && errors != old_errors {
+        return invalid(errors);
+    }
+    let (to, from) = (wanted.enforce, before.enforce);
+    let relaxed = to.version == from.version && to.level <= from.level;
+    if to != from && to.level != Level::Privileged && !relaxed {
+        warn_of_existing(call, to);
+    }
+    Ok(())
+}
+
+fn warn_of_existing(call: &Call<'_>, level: LevelVersion) {
+    let namespace = call.name;
+    let snapshot = call.server.store.snapshot(&"pods".into());
+    // Pods with the same violations are told together, under the first one's name.
+    let mut violating: BTreeMap<String, (String, usize)> = BTreeMap::new();
+    let mut total = 0;
+    for pod in snapshot.range(Some(namespace), None) {
+        total += 1;
+        if total > MOST_PODS {
+            continue;
+        }
+        let violations = evaluate(level, &pod.value());
+        if !violations.is_empty() {
+            let entry = violating.entry(checks::reasons(&violations)).or_insert((pod.key.name.to_string(), 0));
+            entry.1 += 1;
+        }
+    }
+    if total > MOST_PODS {
+        crate::warning::add(format!(
+            "new PodSecurity enforce level only checked against the first {MOST_PODS} of {total} existing pods"
+        ));
+    }
+    if violating.is_empty() {
+        return;
+    }
+    let (namespace, level) = (quote(namespace), quote(&level.to_string()));
+    crate::warning::add(format!(
+        "existing pods in namespace {namespace} violate the new PodSecurity enforce level {level}"
+    ));
+    let mut texts: Vec<String> = violating
+        .into_iter()
+        .map(|(reasons, (pod, count))| match count {
+            1 => format!("{pod}: {reasons}"),
+            2 => format!("{pod} (and 1 other pod): {reasons}"),
+            more => format!("{pod} (and {} other pods): {reasons}", more - 1),
+        })
+        .collect();
+    texts.sort();
+    texts.into_iter().for_each(crate::warning::add);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_updates_that_a_level_looks_at_are_significant() {
+        let pod = |image: &str, label: &str| json!({"metadata": {"labels": {"a": label}}, "spec": {"containers": [{"name": "a", "image": image}]}});
+        assert!(!is_significant(&pod("x", "1"), &pod("x", "2")));
+        assert!(is_significant(&pod("y", "1"), &pod("x", "1")));
+        let mut debugged = pod("x", "1");
+        debugged["spec"]["ephemeralContainers"] = json!([{"name": "d", "image": "x"}]);
+        assert!(is_significant(&debugged, &pod("x", "1")));
+        assert!(!is_significant(&debugged, &debugged));
+    }
+}

@@ -1,0 +1,166 @@
+//! Levels, versions and the labels that name them.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::status::{Cause, quote};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Level {
+    #[default]
+    Privileged,
+    Baseline,
+    Restricted,
+}
+
+/// The minor version of Kubernetes whose rules count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Version {
+    #[default]
+    Latest,
+    Minor(u32),
+}
+
+impl Version {
+    /// Whether the rules of a minor version are in force.
+    pub fn since(self, minor: u32) -> bool {
+        match self {
+            Version::Latest => true,
+            Version::Minor(own) => own >= minor,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LevelVersion {
+    pub level: Level,
+    pub version: Version,
+}
+
+impl fmt::Display for LevelVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = match self.level {
+            Level::Privileged => "privileged",
+            Level::Baseline => "baseline",
+            Level::Restricted => "restricted",
+        };
+        match self.version {
+            Version::Latest => write!(f, "{level}:latest"),
+            Version::Minor(minor) => write!(f, "{level}:v1.{minor}"),
+        }
+    }
+}
+
+/// What a namespace asks for. Auditing has no effect beside the audit log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Policy {
+    pub enforce: LevelVersion,
+    pub warn: LevelVersion,
+}
+
+fn parse_level(text: &str) -> Option<Level> {
+    match text {
+        "privileged" => Some(Level::Privileged),
+        "baseline" => Some(Level::Baseline),
+        "restricted" => Some(Level::Restricted),
+        _ => None,
+    }
+}
+
+fn parse_version(text: &str) -> Option<Version> {
+    if text == "latest" {
+        return Some(Version::Latest);
+    }
+    let minor = text.strip_prefix("v1.")?;
+    let plain = minor.bytes().all(|b| b.is_ascii_digit()) && (minor == "0" || !minor.starts_with('0'));
+    minor.parse().ok().filter(|_| plain).map(Version::Minor)
+}
+
+/// Reads the labels of a namespace's tree, as [`read`].
+pub fn of(labels: &Value) -> (Policy, Vec<Cause>) {
+    read(|label| labels[label].as_str())
+}
+
+/// Reads a namespace's labels. What does not parse is the strictest for enforcing and nothing for the rest.
+pub fn read<'a>(get: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<Cause>) {
+    let mut errors = Vec::new();
+    let mut mode_of = |mode: &str, fallback: Level| {
+        let mut complain = |label: &str, text: &str, why: &str| {
+            errors.push(Cause {
+                reason: "FieldValueInvalid".into(),
+                message: format!("Invalid value: {}: {why}", quote(text)),
+                field: format!("metadata.labels[{label}]"),
+            });
+        };
+        let label = format!("pod-security.kubernetes.io/{mode}");
+        let level = get(&label).map(|text| {
+            parse_level(text).ok_or_else(|| complain(&label, text, "must be one of privileged, baseline, restricted"))
+        });
+        let label = format!("{label}-version");
+        let version = get(&label).map(|text| {
+            parse_version(text).unwrap_or_else(|| {
+                complain(&label, text, "must be \"latest\" or \"v1.x\"");
+                Version::Latest
+            })
+        });
+        (level.map(|l| l.unwrap_or(fallback)), version)
+    };
+    let (enforce, enforce_version) = mode_of("enforce", Level::Restricted);
+    mode_of("audit", Level::Privileged);
+    let (warn, warn_version) = mode_of("warn", Level::Privileged);
+    let mut policy = Policy {
+        enforce: LevelVersion { level: enforce.unwrap_or_default(), version: enforce_version.unwrap_or_default() },
+        warn: LevelVersion { level: warn.unwrap_or_default(), version: warn_version.unwrap_or_default() },
+    };
+    // Who enforces wants to be warned as well: of workloads, whose pods would be refused.
+    if warn.is_none() && enforce.is_some() && policy.enforce.level > policy.warn.level {
+        policy.warn.level = policy.enforce.level;
+        if warn_version.is_none() {
+            policy.warn.version = policy.enforce.version;
+        }
+    }
+    (policy, errors)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn labels_name_levels_and_versions() {
+        let labels = json!({
+            "pod-security.kubernetes.io/enforce": "baseline",
+            "pod-security.kubernetes.io/enforce-version": "v1.25",
+        });
+        let (policy, errors) = of(&labels);
+        assert!(errors.is_empty());
+        assert_eq!(policy.enforce.to_string(), "baseline:v1.25");
+        assert_eq!(policy.warn, policy.enforce);
+        assert_eq!(of(&Value::Null).0, Policy::default());
+    }
+
+    #[test]
+    fn labels_that_make_no_sense_are_told_and_enforce_the_strictest() {
+        let labels = json!({
+            "pod-security.kubernetes.io/enforce": "strict",
+            "pod-security.kubernetes.io/enforce-version": "v1.x",
+            "pod-security.kubernetes.io/warn": "no",
+        });
+        let (policy, errors) = of(&labels);
+        assert_eq!(policy.enforce.to_string(), "restricted:latest");
+        assert_eq!(policy.warn.level, Level::Privileged);
+        let fields: Vec<&str> = errors.iter().map(|e| e.field.as_str()).collect();
+        assert_eq!(
+            fields,
+            [
+                "metadata.labels[pod-security.kubernetes.io/enforce]",
+                "metadata.labels[pod-security.kubernetes.io/enforce-version]",
+                "metadata.labels[pod-security.kubernetes.io/warn]",
+            ]
+        );
+        assert!(parse_version("v1.01").is_none() && parse_version("v1.+1").is_none());
+    }
+}
