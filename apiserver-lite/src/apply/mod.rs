@@ -5,13 +5,21 @@
 //! what others own. Rules and texts are those of structured-merge-diff; the code works on trees and a schema table, so
 //! built-in and custom resources share it.
 
+mod check;
+mod collect;
 mod compare;
+mod configuration;
+mod conflict;
 mod element;
+mod last_applied;
 mod managed;
+mod merge;
+mod prune;
 mod reset;
 mod set;
 mod track;
 mod versions;
 mod view;
 
+pub use configuration::apply;
 pub use track::{Writer, created, keep_times, updated};

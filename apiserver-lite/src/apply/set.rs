@@ -91,6 +91,7 @@ impl<'a> Set<'a> {
         Some(&self.nodes[at])
     }
 
+    #[cfg(test)]
     pub fn contains(&self, path: &[Element<'_>]) -> bool {
         match path {
             [] => false,

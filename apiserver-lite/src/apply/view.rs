@@ -46,8 +46,6 @@ pub struct BadItem(pub String);
 pub struct Member<'a> {
     pub name: &'a str,
     pub ty: Ty,
-    /// A property of the schema, no key of a map.
-    pub declared: bool,
     pub left: Option<&'a Value>,
     pub right: Option<&'a Value>,
 }
@@ -93,7 +91,7 @@ pub fn struct_members<'a>(
         for prop in shape.sorted() {
             let (left, right) = (value(prop, left), value(prop, right));
             if left.is_some() || right.is_some() {
-                visit(Member { name: &prop.name, ty: Some(prop.ty), declared: true, left, right })?;
+                visit(Member { name: &prop.name, ty: Some(prop.ty), left, right })?;
             }
         }
         return Ok(());
@@ -104,9 +102,9 @@ pub fn struct_members<'a>(
             if left.is_none() && right.is_none() {
                 return Ok(());
             }
-            visit(Member { name: &prop.name, ty: Some(prop.ty), declared: true, left, right })
+            visit(Member { name: &prop.name, ty: Some(prop.ty), left, right })
         }
-        None => visit(Member { name, ty: None, declared: false, left: plain_left, right: plain_right }),
+        None => visit(Member { name, ty: None, left: plain_left, right: plain_right }),
     })
 }
 

@@ -44,17 +44,31 @@ pub(super) async fn create_at(
     options: &WriteOptions,
     user: &User,
 ) -> Result<ObjectRef> {
-    let Target { resource, namespace, .. } = target;
-    meta::settle_namespace(&mut value, namespace)?;
+    meta::settle_namespace(&mut value, target.namespace)?;
     if !text(&value, "resourceVersion").is_empty() {
         return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
+    place(server, target, value, options, user, true).await
+}
+
+/// Creates an object whose place is settled; without `tracked` it brings the owners of its fields.
+pub(super) async fn place(
+    server: &ApiServer,
+    target: Target<'_>,
+    mut value: Value,
+    options: &WriteOptions,
+    user: &User,
+    tracked: bool,
+) -> Result<ObjectRef> {
+    let Target { resource, namespace, .. } = target;
     to_stored_version(resource, &mut value);
     let stem = text(&value, "generateName").to_owned();
     let generated = text(&value, "name").is_empty() && !stem.is_empty();
     crate::defaults::apply(resource, &mut value);
     // What admission adds has no owner.
-    apply::created(Writer { resource, subresource: "", manager: &options.manager }, &mut value);
+    if tracked {
+        apply::created(Writer { resource, subresource: "", manager: &options.manager }, &mut value);
+    }
     let name = text(&value, "name").to_owned();
     let call = Call {
         server,

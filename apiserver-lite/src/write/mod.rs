@@ -4,6 +4,7 @@
 //! Each operation is a loop of three steps: read what is there, compute what should be there, commit on the condition
 //! that nothing happened in between. The middle step is plain code over trees.
 
+mod applied;
 mod create;
 mod decode;
 mod delete;
@@ -86,7 +87,7 @@ pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc
             let body = request.body().await?;
             let target = Target { resource: &resource, subresource: "", namespace: &namespace, name: &name };
             let patched = update::patch(server, target, request.content_type(), &body, &options, &request.user).await?;
-            (200, patched.object, patched.warnings)
+            (if patched.created { 201 } else { 200 }, patched.object, patched.warnings)
         }
     };
     let mut response = read::object_response(code, accepted, &resource, &object, &request)?;

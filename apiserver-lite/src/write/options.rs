@@ -38,17 +38,33 @@ impl WriteOptions {
             _ => "DeleteOptions",
         };
         let mut causes = Vec::new();
+        let manager = query.get("fieldManager").unwrap_or_default();
+        if kind == "PatchOptions" {
+            let applies = request.content_type().split(';').next().is_some_and(|m| m.trim() == super::applied::MEDIA);
+            if applies && manager.is_empty() {
+                causes.push(Cause {
+                    reason: "FieldValueRequired".into(),
+                    message: "Required value: is required for apply patch".into(),
+                    field: "fieldManager".into(),
+                });
+            } else if !applies && query.get("force").is_some() {
+                causes.push(Cause {
+                    reason: "FieldValueForbidden".into(),
+                    message: "Forbidden: may not be specified for non-apply patch".into(),
+                    field: "force".into(),
+                });
+            }
+        }
         causes.extend(check_dry_run(query.all("dryRun")));
         let dry_run = query.get("dryRun").is_some();
-        let manager = query.get("fieldManager").unwrap_or_default();
-        if manager.len() > 128 {
+        if manager.len() > MAX_MANAGER {
             causes.push(Cause {
                 reason: "FieldValueTooLong".into(),
                 message: "Too long: may not be more than 128 bytes".into(),
                 field: "fieldManager".into(),
             });
         }
-        for (at, character) in manager.char_indices().filter(|(_, c)| c.is_control()) {
+        for (at, character) in manager.char_indices().filter(|(_, c)| !is_print(*c)) {
             let code = u32::from(character);
             let quoted = quote(manager);
             causes.push(Cause {
@@ -95,9 +111,24 @@ pub(super) fn check_dry_run<'a>(said: impl Iterator<Item = &'a str>) -> Option<C
     })
 }
 
-/// The program's name from its user agent, without control characters.
+/// What Go prints as it is: no control characters and no white space but the space.
+fn is_print(character: char) -> bool {
+    character == ' ' || !character.is_control() && !character.is_whitespace()
+}
+
+/// Bytes that a manager's name may have.
+const MAX_MANAGER: usize = 128;
+
+/// The program's name from its user agent, as far as it prints and fits.
 fn default_manager(agent: &str) -> String {
-    agent.split('/').next().unwrap_or_default().chars().filter(|c| !c.is_control()).take(128).collect()
+    let mut name = String::new();
+    for character in agent.split('/').next().unwrap_or_default().chars().filter(|c| is_print(*c)) {
+        if name.len() + character.len_utf8() > MAX_MANAGER {
+            break;
+        }
+        name.push(character);
+    }
+    name
 }
 
 /// A 422 with its causes; the message lists them as upstream does.

@@ -28,6 +28,8 @@ pub struct Target<'a> {
 /// A patched object and what the client should be told.
 pub struct Patched {
     pub object: ObjectRef,
+    /// An apply made the object.
+    pub created: bool,
     pub warnings: Vec<String>,
 }
 
@@ -86,7 +88,7 @@ pub async fn put(
     Ok((object.await?, false))
 }
 
-fn parse_expected(version: &str) -> Result<Option<u64>> {
+pub(super) fn parse_expected(version: &str) -> Result<Option<u64>> {
     match version {
         "" | "0" => Ok(None),
         text => text.parse().map(Some).map_err(|_| {
@@ -99,7 +101,7 @@ fn parse_expected(version: &str) -> Result<Option<u64>> {
     }
 }
 
-fn check_preconditions(target: Target<'_>, old: &ObjectRef, version: Option<u64>, uid: &str) -> Result<()> {
+pub(super) fn check_preconditions(target: Target<'_>, old: &ObjectRef, version: Option<u64>, uid: &str) -> Result<()> {
     let Target { resource, name, .. } = target;
     if !uid.is_empty() && *old.keys.uid != *uid {
         // Upstream shows its storage key here, and people search for this text.
@@ -129,6 +131,19 @@ pub async fn update(
     server: &ApiServer,
     target: Target<'_>,
     options: &WriteOptions,
+    change: impl FnMut(&ObjectRef, &Value) -> Result<Value>,
+) -> Result<ObjectRef> {
+    // A binding and an eviction are requests of their own; what they change in a pod has no owner.
+    let tracked = !matches!(target.subresource, "binding" | "eviction");
+    replace(server, target, options, tracked, change).await
+}
+
+/// The same; without `tracked` the owners of fields are what `change` says.
+pub(super) async fn replace(
+    server: &ApiServer,
+    target: Target<'_>,
+    options: &WriteOptions,
+    tracked: bool,
     mut change: impl FnMut(&ObjectRef, &Value) -> Result<Value>,
 ) -> Result<ObjectRef> {
     let Target { resource, subresource, namespace, name } = target;
@@ -138,8 +153,7 @@ pub async fn update(
         };
         let old_value = old.value();
         let mut new = change(&old, &old_value)?;
-        // A binding and an eviction are requests of their own; what they change in a pod has no owner.
-        if !matches!(subresource, "binding" | "eviction") {
+        if tracked {
             apply::updated(Writer { resource, subresource, manager: &options.manager }, &old_value, &mut new);
         }
         let call = Call {
@@ -276,6 +290,9 @@ pub async fn patch(
 ) -> Result<Patched> {
     let resource = target.resource;
     let media = content_type.split(';').next().unwrap_or_default().trim();
+    if media == super::applied::MEDIA {
+        return super::applied::apply(server, target, body, options).await;
+    }
     let tree = || match proto::json::parse(body) {
         Ok(parsed) if parsed.value.is_object() => Ok(parsed.value),
         Ok(parsed) => {
@@ -341,7 +358,7 @@ pub async fn patch(
         Ok(value)
     })
     .await?;
-    Ok(Patched { object, warnings })
+    Ok(Patched { object, created: false, warnings })
 }
 
 fn unsupported_media(resource: &Resource) -> ApiError {
@@ -349,6 +366,7 @@ fn unsupported_media(resource: &Resource) -> ApiError {
     if !resource.custom {
         types.push("application/strategic-merge-patch+json");
     }
+    types.push(super::applied::MEDIA);
     let text = format!(
         "the body of the request was in an unknown format - accepted media types include: {}",
         types.join(", ")
