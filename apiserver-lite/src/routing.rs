@@ -1,19 +1,20 @@
 //! Which methods exist at which paths, decided from the resource table before a handler runs.
 //!
 //! Upstream registers a route per resource and method; a path without any route is a 404, one without this method a
-//! 405, and a client that accepts none of a route's media types gets a 406, in that order.
+//! 405, a patch of a media type that is none a 415, and a client that accepts none of a route's media types gets a 406,
+//! in that order.
 
 use http::Method;
 
 use crate::http::route_accepts;
 use crate::resource::{Resource, Verbs};
 use crate::server::{Request, unknown_path, wrong_method};
-use crate::status::Result;
+use crate::status::{ApiError, Details, Result};
 
-/// Checks path, method and `Accept` of a request for a known resource.
+/// Checks path, method and media types of a request for a known resource.
 ///
 /// # Errors
-/// 404, 405, 406.
+/// 404, 405, 406, 415.
 pub fn check(request: &Request, resource: &Resource) -> Result<()> {
     let info = &request.info;
     let named = !info.name.is_empty() && !info.named_by_selector;
@@ -54,12 +55,31 @@ pub fn check(request: &Request, resource: &Resource) -> Result<()> {
     if !methods.contains(&request.method) {
         return Err(wrong_method());
     }
+    if request.method == Method::PATCH && !resource.custom {
+        let media = crate::patch::media(request.content_type());
+        if !PATCHES.contains(&media) {
+            return Err(unsupported_media());
+        }
+    }
     // Proxies and streams produce whatever the other side does.
     if matches!(info.subresource.as_str(), "proxy" | "exec" | "attach" | "portforward" | "log") {
         return Ok(());
     }
     // Custom resources are not behind the router that looks at `Accept` this way.
     if resource.custom { Ok(()) } else { route_accepts(&request.accept(), !named && request.method == Method::GET) }
+}
+
+/// Media types that the routes of patches take.
+const PATCHES: [&str; 4] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+];
+
+/// The router's words for a body of the wrong type.
+pub fn unsupported_media() -> ApiError {
+    ApiError::new(415, "UnsupportedMediaType", "415: Unsupported Media Type").with_details(Details::default())
 }
 
 /// The verb stands in the path: `/api/v1/watch/pods`.

@@ -1,176 +1,213 @@
-//! JSON Patch, with the complaints of the library that upstream uses.
+//! JSON Patch (RFC 6902), as the library that upstream uses understands it.
+//!
+//! It differs from the RFC where clients may have come to rely on it: text before the first `/` of a path is ignored,
+//! `replace` of a missing member sets it, `copy` of one copies null, negative list positions count from the end, and the
+//! whole document can be replaced and tested but not added or removed. Why a patch does not apply is not told to
+//! clients, so errors here carry no text.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use super::{Format, wrong_type};
 use crate::status::ApiError;
 
 #[derive(Debug, Clone)]
 pub struct Operation {
     op: String,
     path: String,
-    from: Option<String>,
-    value: Option<Value>,
+    from: String,
+    value: Value,
 }
 
-/// Most operations that one patch may have, as upstream.
+/// Most operations that one patch may have.
 const MAX_OPERATIONS: usize = 10_000;
+/// Bytes that the copies of one patch may add up to.
+const MAX_COPIED: usize = 3 << 20;
 
-/// Reads a patch.
+/// Reads a patch; members of operations that mean nothing are noted in `strict`.
 ///
 /// # Errors
 /// 400 when it is no list of operations, 413 when it has too many.
-pub fn parse_json_patch(body: &[u8]) -> Result<Vec<Operation>, ApiError> {
-    let parsed =
-        proto::json::parse(body).map_err(|e| ApiError::bad_request(format!("error decoding patch: {e}")))?.value;
-    let wrong = |what: &str| {
-        ApiError::bad_request(format!(
-            "error decoding patch: json: cannot unmarshal {what} into Go value of type []handlers.jsonPatchOp"
-        ))
-    };
-    let list = match parsed {
+pub(super) fn parse(patch: Value, strict: &mut Vec<String>) -> Result<Vec<Operation>, ApiError> {
+    let list = match patch {
         Value::Array(list) => list,
-        Value::Object(_) => return Err(wrong("object")),
-        Value::String(_) => return Err(wrong("string")),
-        Value::Number(_) => return Err(wrong("number")),
-        Value::Bool(_) => return Err(wrong("bool")),
         Value::Null => Vec::new(),
+        other => return Err(wrong_type(&other, "Go value of type []handlers.jsonPatchOp")),
     };
     if list.len() > MAX_OPERATIONS {
         let text = format!("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}", list.len());
         return Err(ApiError::new(413, "RequestEntityTooLarge", text));
     }
-    let text = |item: &Value, key: &str| item[key].as_str().unwrap_or_default().to_owned();
-    Ok(list
-        .iter()
-        .map(|item| Operation {
-            op: text(item, "op"),
-            path: text(item, "path"),
-            from: item["from"].as_str().map(Into::into),
-            value: item.get("value").cloned(),
-        })
-        .collect())
+    strict.iter_mut().for_each(|complaint| complaint.insert_str(0, "json patch "));
+    list.into_iter().enumerate().map(|(index, item)| operation(index, item, strict)).collect()
 }
+
+fn operation(index: usize, item: Value, strict: &mut Vec<String>) -> Result<Operation, ApiError> {
+    let mut members = match item {
+        Value::Object(members) => members,
+        Value::Null => Map::new(),
+        other => return Err(wrong_type(&other, "Go value of type handlers.jsonPatchOp")),
+    };
+    let mut text = |key: &str| match members.remove(key) {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text),
+        Some(other) => Err(wrong_type(&other, &format!("Go struct field jsonPatchOp.{key} of type string"))),
+    };
+    let (op, path, from) = (text("op")?, text("path")?, text("from")?);
+    let value = members.remove("value").unwrap_or(Value::Null);
+    strict.extend(members.keys().map(|key| format!("json patch unknown field \"[{index}].{key}\"")));
+    Ok(Operation { op, path, from, value })
+}
+
+/// An operation that cannot be applied; the document may be changed in part and must not be used.
+#[derive(Debug, PartialEq)]
+pub(super) struct Refused;
+
+type Applied<T = ()> = Result<T, Refused>;
 
 /// Applies the operations in order.
-///
-/// # Errors
-/// 422 for an operation that cannot be applied; the document may be changed in part and must not be used.
-pub fn apply_json_patch(document: &mut Value, patch: &[Operation]) -> Result<(), ApiError> {
-    for operation in patch {
-        one(document, operation).map_err(|text| ApiError::new(422, "Invalid", text))?;
-    }
-    Ok(())
+pub(super) fn apply(document: &mut Value, patch: &[Operation]) -> Applied {
+    let mut copied = 0;
+    patch.iter().try_for_each(|operation| one(document, operation, &mut copied))
 }
 
-type Applied<T = ()> = Result<T, String>;
-
-fn one(document: &mut Value, operation: &Operation) -> Applied {
-    let Operation { op, path, from, value } = operation;
-    let missing = |what: &str| format!("{op} operation does not apply: doc is missing {what}: {path}");
+fn one(document: &mut Value, Operation { op, path, from, value }: &Operation, copied: &mut usize) -> Applied {
     match op.as_str() {
-        "add" => add(document, path, value.clone().unwrap_or(Value::Null)),
-        "remove" => remove(document, path, "remove").map(|_| ()),
-        "replace" => {
-            let place = find(document, path).ok_or_else(|| missing("key"))?;
-            *place = value.clone().unwrap_or(Value::Null);
-            Ok(())
-        }
+        "add" => add(document, path, value.clone()),
+        "remove" => remove(document, path).map(drop),
+        "replace" if path.is_empty() => match value {
+            Value::Object(_) | Value::Array(_) => {
+                document.clone_from(value);
+                Ok(())
+            }
+            _ => Err(Refused),
+        },
+        "replace" => match parent(document, path)? {
+            (Value::Object(map), key) => {
+                map.insert(key, value.clone());
+                Ok(())
+            }
+            (Value::Array(list), key) => {
+                let at = position(&key, list.len()).filter(|at| *at < list.len()).ok_or(Refused)?;
+                list[at].clone_from(value);
+                Ok(())
+            }
+            _ => Err(Refused),
+        },
         "move" => {
-            let moved = remove(document, from.as_deref().unwrap_or_default(), "move")?;
+            let moved = remove(document, from)?;
             add(document, path, moved)
         }
         "copy" => {
-            let from = from.as_deref().unwrap_or_default();
-            let copied = find(document, from)
-                .ok_or_else(|| format!("copy operation does not apply: doc is missing from path: {from}"))?;
-            let copied = copied.clone();
-            add(document, path, copied)
+            let found = find(document, from)?.cloned().unwrap_or(Value::Null);
+            let mut text = Vec::new();
+            proto::json::write_sorted(&found, &mut text);
+            *copied += text.len();
+            if *copied > MAX_COPIED {
+                return Err(Refused);
+            }
+            add(document, path, found)
+        }
+        "test" if path.is_empty() => {
+            if document == value {
+                Ok(())
+            } else {
+                Err(Refused)
+            }
         }
         "test" => {
-            let wanted = value.clone().unwrap_or(Value::Null);
-            let found = find(document, path).map_or(Value::Null, |v| v.clone());
-            if found == wanted { Ok(()) } else { Err(format!("testing value {path} failed: test failed")) }
+            let found = find(document, path)?;
+            if found.unwrap_or(&Value::Null) == value { Ok(()) } else { Err(Refused) }
         }
-        other => Err(format!("Unexpected kind: {other}")),
+        _ => Err(Refused),
     }
 }
 
-/// The elements of a JSON pointer; None for text that is none.
-fn steps(path: &str) -> Option<Vec<String>> {
-    if path.is_empty() {
-        return Some(Vec::new());
-    }
-    let rest = path.strip_prefix('/')?;
-    Some(rest.split('/').map(|s| s.replace("~1", "/").replace("~0", "~")).collect())
+/// The steps of a path; what stands before the first slash does not count.
+pub(super) fn steps(path: &str) -> impl DoubleEndedIterator<Item = String> {
+    path.split('/').skip(1).map(|s| s.replace("~1", "/").replace("~0", "~")).collect::<Vec<_>>().into_iter()
 }
 
-fn step<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
-    match value {
-        Value::Object(map) => map.get_mut(step),
-        Value::Array(list) => {
-            let index = index(step, list.len())?;
-            list.get_mut(index)
-        }
-        _ => None,
-    }
-}
-
-/// A list position; negative ones count from the end, as upstream's library allows.
-fn index(step: &str, length: usize) -> Option<usize> {
+/// A list position; negative ones count from the end.
+fn position(step: &str, length: usize) -> Option<usize> {
     match step.strip_prefix('-') {
         Some(back) => length.checked_sub(back.parse().ok()?),
-        None => step.parse().ok(),
+        None => step.strip_prefix('+').unwrap_or(step).parse().ok(),
     }
 }
 
-fn find<'a>(document: &'a mut Value, path: &str) -> Option<&'a mut Value> {
-    steps(path)?.iter().try_fold(document, |value, s| step(value, s))
-}
-
-fn parent<'a>(document: &'a mut Value, path: &str, op: &str) -> Applied<(&'a mut Value, String)> {
-    let missing =
-        || format!("{op} operation does not apply: doc is missing path: {}: missing value", crate::status::quote(path));
-    let mut steps = steps(path).ok_or_else(missing)?;
-    let last = steps.pop().ok_or_else(missing)?;
-    let parent = steps.iter().try_fold(document, |value, s| step(value, s)).ok_or_else(missing)?;
+/// The container of what a path names, and its name there.
+fn parent<'a>(document: &'a mut Value, path: &str) -> Applied<(&'a mut Value, String)> {
+    let mut steps = steps(path);
+    let last = steps.next_back().ok_or(Refused)?;
+    let into = |value: &'a mut Value, step: String| match value {
+        Value::Object(map) => map.get_mut(&step),
+        Value::Array(list) => position(&step, list.len()).and_then(|at| list.get_mut(at)),
+        _ => None,
+    };
+    let parent = steps.try_fold(document, into).ok_or(Refused)?;
     Ok((parent, last))
 }
 
-fn add(document: &mut Value, path: &str, value: Value) -> Applied {
-    if path.is_empty() {
-        *document = value;
-        return Ok(());
-    }
-    let (parent, last) = parent(document, path, "add")?;
-    match parent {
-        Value::Object(map) => {
-            map.insert(last, value);
-            Ok(())
+/// What a path names; None for a member that is not there.
+fn find<'a>(document: &'a mut Value, path: &str) -> Applied<Option<&'a Value>> {
+    match parent(document, path)? {
+        (Value::Object(map), key) => Ok(map.get(&key)),
+        (Value::Array(list), key) => {
+            let at = position(&key, list.len()).ok_or(Refused)?;
+            list.get(at).map(Some).ok_or(Refused)
         }
-        Value::Array(list) => {
-            let at = if last == "-" { Some(list.len()) } else { index(&last, list.len()) };
-            let at = at.filter(|at| *at <= list.len());
-            let at = at.ok_or_else(|| {
-                format!("add operation does not apply: doc is missing path: {path}: invalid index referenced")
-            })?;
-            list.insert(at, value);
-            Ok(())
-        }
-        _ => Err(format!(
-            "add operation does not apply: doc is missing path: {}: missing value",
-            crate::status::quote(path)
-        )),
+        _ => Err(Refused),
     }
 }
 
-fn remove(document: &mut Value, path: &str, op: &str) -> Applied<Value> {
-    let (parent, last) = parent(document, path, op)?;
-    let removed = match parent {
-        Value::Object(map) => map.remove(&last),
-        Value::Array(list) => index(&last, list.len()).filter(|i| *i < list.len()).map(|i| list.remove(i)),
-        _ => None,
-    };
-    removed.ok_or_else(|| format!("{op} operation does not apply: doc is missing key: {path}: missing value"))
+fn add(document: &mut Value, path: &str, value: Value) -> Applied {
+    match parent(document, path)? {
+        (Value::Object(map), key) => {
+            map.insert(key, value);
+            Ok(())
+        }
+        (Value::Array(list), key) => {
+            // Positions count in the list as it will be.
+            let at = if key == "-" { Some(list.len()) } else { position(&key, list.len() + 1) };
+            let at = at.filter(|at| *at <= list.len()).ok_or(Refused)?;
+            list.insert(at, value);
+            Ok(())
+        }
+        _ => Err(Refused),
+    }
+}
+
+fn remove(document: &mut Value, path: &str) -> Applied<Value> {
+    match parent(document, path)? {
+        (Value::Object(map), key) => map.remove(&key).ok_or(Refused),
+        (Value::Array(list), key) => {
+            let at = position(&key, list.len()).filter(|at| *at < list.len()).ok_or(Refused)?;
+            Ok(list.remove(at))
+        }
+        _ => Err(Refused),
+    }
+}
+
+impl Format {
+    /// Whether a patch looked into the container at `path`, which upstream then prints with its keys sorted.
+    pub(super) fn touches(&self, path: &[&str]) -> bool {
+        match self {
+            Format::Json(operations) => path.is_empty() || operations.iter().any(|o| o.leads_through(path)),
+            Format::Merge(patch) | Format::Strategic(patch) => {
+                path.iter().try_fold(patch, |at, step| at.get(step)).is_some_and(Value::is_object)
+            }
+        }
+    }
+}
+
+impl Operation {
+    fn leads_through(&self, path: &[&str]) -> bool {
+        let through = |text: &str| {
+            let steps: Vec<String> = steps(text).collect();
+            steps.len() > path.len() && path.iter().zip(&steps).all(|(a, b)| a == b)
+        };
+        through(&self.path) || through(&self.from)
+    }
 }
 
 #[cfg(test)]
@@ -178,10 +215,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn patched(document: Value, patch: Value) -> Result<Value, ApiError> {
-        let mut document = document;
-        let operations = parse_json_patch(patch.to_string().as_bytes())?;
-        apply_json_patch(&mut document, &operations).map(|()| document)
+    fn patched(mut document: Value, patch: Value) -> Option<Value> {
+        let operations = parse(patch, &mut Vec::new()).expect("operations");
+        apply(&mut document, &operations).ok().map(|()| document)
     }
 
     #[test]
@@ -189,23 +225,50 @@ mod tests {
         let patch = json!([{"op": "add", "path": "/a/-", "value": 3}, {"op": "remove", "path": "/a/0"},
             {"op": "replace", "path": "/b~1c", "value": "y"}, {"op": "copy", "from": "/b~1c", "path": "/d"},
             {"op": "move", "from": "/d", "path": "/e"}, {"op": "test", "path": "/e", "value": "y"}]);
-        assert_eq!(
-            patched(json!({"a": [1, 2], "b/c": "x"}), patch).expect("applies"),
-            json!({"a": [2, 3], "b/c": "y", "e": "y"})
-        );
+        assert_eq!(patched(json!({"a": [1, 2], "b/c": "x"}), patch), Some(json!({"a": [2, 3], "b/c": "y", "e": "y"})));
     }
 
     #[test]
-    fn what_does_not_apply_is_invalid() {
+    fn what_does_not_apply_is_refused() {
         for patch in [
             json!([{"op": "remove", "path": "/x"}]),
-            json!([{"op": "replace", "path": "/x", "value": 1}]),
             json!([{"op": "test", "path": "/a", "value": 1}]),
             json!([{"op": "add", "path": "/x/y", "value": 1}]),
             json!([{"op": "add", "path": "/a/9", "value": 1}]),
+            json!([{"op": "replace", "path": "/a/0", "value": 1}]),
+            json!([{"op": "add", "path": "", "value": {}}]),
+            json!([{"op": "add", "value": 1}]),
             json!([{"op": "fly", "path": "/a"}]),
         ] {
-            assert_eq!(patched(json!({"a": []}), patch).expect_err("refused").code(), 422);
+            assert_eq!(patched(json!({"a": []}), patch.clone()), None, "{patch}");
         }
+    }
+
+    #[test]
+    fn the_library_bends_the_rules() {
+        for (patch, result) in [
+            (json!([{"op": "replace", "path": "/x", "value": 1}]), json!({"a": [1, 2], "x": 1})),
+            (json!([{"op": "copy", "from": "/x", "path": "/y"}]), json!({"a": [1, 2], "y": null})),
+            (json!([{"op": "add", "path": "/a/-1", "value": 3}]), json!({"a": [1, 2, 3]})),
+            (json!([{"op": "remove", "path": "/a/-1"}]), json!({"a": [1]})),
+            (json!([{"op": "test", "path": "/x"}]), json!({"a": [1, 2]})),
+            (json!([{"op": "replace", "path": "", "value": {"b": 1}}]), json!({"b": 1})),
+            (json!([{"op": "remove", "path": "any/a"}]), json!({})),
+        ] {
+            assert_eq!(patched(json!({"a": [1, 2]}), patch.clone()), Some(result), "{patch}");
+        }
+    }
+
+    #[test]
+    fn operations_of_wrong_types_are_named() {
+        let refused = |patch| parse(patch, &mut Vec::new()).expect_err("refused").status().message.clone();
+        assert_eq!(
+            refused(json!([{"op": 1}])),
+            "error decoding patch: json: cannot unmarshal number into Go struct field jsonPatchOp.op of type string"
+        );
+        assert!(refused(json!({})).ends_with("object into Go value of type []handlers.jsonPatchOp"));
+        let mut strict = Vec::new();
+        parse(json!([{"op": "test", "path": "/a", "foo": 1}]), &mut strict).expect("operations");
+        assert_eq!(strict, ["json patch unknown field \"[0].foo\""]);
     }
 }

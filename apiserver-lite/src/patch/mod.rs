@@ -1,17 +1,206 @@
 //! The patch formats: JSON Patch (RFC 6902), JSON Merge Patch (RFC 7396) and strategic merge by the schema table.
+//!
+//! A [`Patch`] is read once and applied to the object as often as others get in between. The result is conformed to the
+//! schema; what strict field validation objects to is an error, a warning or nothing, as the client asked.
 
 mod json_patch;
+mod restore;
+mod shown;
 mod strategic;
 
+use proto::json::DecodeError;
 use serde_json::{Map, Value};
 
-pub use json_patch::{Operation, apply_json_patch, parse_json_patch};
-pub use strategic::apply_strategic;
+use crate::resource::Schema;
+use crate::status::{ApiError, Cause, Result, quote};
+use crate::write::FieldValidation;
+
+/// A patch that was read.
+#[derive(Debug)]
+pub struct Patch {
+    format: Format,
+    /// What strict validation objects to in the text of the patch itself.
+    strict: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Format {
+    Json(Vec<json_patch::Operation>),
+    Merge(Value),
+    Strategic(Value),
+}
+
+/// An object after a patch, and what the client should be warned of.
+#[derive(Debug)]
+pub struct Patched {
+    pub value: Value,
+    pub warnings: Vec<String>,
+}
+
+/// Media type of a content type header.
+pub fn media(content_type: &str) -> &str {
+    content_type.split(';').next().unwrap_or_default().trim()
+}
+
+impl Patch {
+    /// Reads a patch of a media type; None for a media type that is none of a patch.
+    ///
+    /// # Errors
+    /// 400 for text that is no patch, 413 for too many operations.
+    pub fn parse(media: &str, body: &[u8], validation: FieldValidation) -> Result<Option<Self>> {
+        let strategic = media == "application/strategic-merge-patch+json";
+        if !strategic && !matches!(media, "application/json-patch+json" | "application/merge-patch+json") {
+            return Ok(None);
+        }
+        let parsed = proto::json::parse(body).map_err(|error| match strategic {
+            true => ApiError::bad_request(error.to_string()),
+            false => ApiError::bad_request(format!("error decoding patch: {error}")),
+        })?;
+        let mut strict = parsed.duplicates;
+        let object = |value: Value| match value {
+            Value::Null => Ok(Value::Object(Map::new())),
+            Value::Object(_) => Ok(value),
+            other if strategic => {
+                Err(ApiError::bad_request(mismatch(&other, "Go value of type map[string]interface {}")))
+            }
+            other => Err(wrong_type(&other, "Go value of type map[string]interface {}")),
+        };
+        let format = match media {
+            "application/json-patch+json" => Format::Json(json_patch::parse(parsed.value, &mut strict)?),
+            "application/merge-patch+json" => Format::Merge(object(parsed.value)?),
+            _ => Format::Strategic(object(parsed.value)?),
+        };
+        if validation == FieldValidation::Ignore {
+            strict.clear();
+        }
+        Ok(Some(Patch { format, strict }))
+    }
+
+    /// Applies the patch to an object of a kind, whose JSON is `json` (asked for only when an error shows it).
+    ///
+    /// # Errors
+    /// 400, 422 and 500, as upstream for each mistake.
+    pub fn apply(
+        &self,
+        schema: &Schema,
+        (group, version, kind): (&str, &str, &str),
+        mut value: Value,
+        json: impl FnOnce() -> Vec<u8>,
+        validation: FieldValidation,
+    ) -> Result<Patched> {
+        let (set, id) = (schema.set(), schema.id);
+        match &self.format {
+            Format::Json(operations) => json_patch::apply(&mut value, operations).map_err(|_| rejected())?,
+            Format::Merge(patch) => apply_merge(&mut value, patch),
+            Format::Strategic(patch) => {
+                strategic::apply(set, id, &mut value, patch.as_object().unwrap_or(&Map::new()))?;
+            }
+        }
+        let refuse = |value: &Value, why: String| {
+            let shown = match &self.format {
+                Format::Strategic(patch) => strategic::shown(patch.as_object().unwrap_or(&Map::new())),
+                other => shown::document(&json(), value, other),
+            };
+            Err(invalid_patch(&shown, &why))
+        };
+        if let Some(why) = foreign(&value, group, version, kind) {
+            return refuse(&value, why);
+        }
+        let decoded = match proto::json::conform(set, id, &value) {
+            Ok(decoded) => decoded,
+            Err(DecodeError::Syntax(error)) => return refuse(&value, error.to_string()),
+            Err(DecodeError::Type(error)) => {
+                let strategic = matches!(self.format, Format::Strategic(_));
+                let in_other_words = if strategic { restore::complaint(set, id, &value) } else { None };
+                return refuse(&value, in_other_words.unwrap_or(error));
+            }
+        };
+        let complaints: Vec<String> = self.strict.iter().cloned().chain(decoded.strict).collect();
+        let warnings = match validation {
+            FieldValidation::Strict if !complaints.is_empty() => {
+                return refuse(&value, format!("strict decoding error: {}", complaints.join(", ")));
+            }
+            FieldValidation::Warn => complaints,
+            _ => Vec::new(),
+        };
+        let mut value = decoded.value;
+        value["kind"] = kind.into();
+        value["apiVersion"] = qualified_version(group, version).into();
+        Ok(Patched { value, warnings })
+    }
+}
+
+fn qualified_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+/// Why a patched document is no object of the kind that it was: patches can change what it says it is.
+fn foreign(value: &Value, group: &str, version: &str, kind: &str) -> Option<String> {
+    let said_kind = value["kind"].as_str().filter(|k| !k.is_empty()).unwrap_or(kind);
+    let ours = qualified_version(group, version);
+    let said_version = value["apiVersion"].as_str().filter(|v| !v.is_empty()).unwrap_or(&ours);
+    if said_kind == kind && *said_version == ours {
+        return None;
+    }
+    let set = proto::schema::TypeSet::built_in();
+    let (said_group, short) = said_version.rsplit_once('/').unwrap_or(("", said_version));
+    let Some(id) = set.kind(said_group, short, said_kind) else {
+        return Some(crate::write::not_registered(said_kind, said_version));
+    };
+    // It is read as what it says it is before anyone sees that it is something else.
+    match proto::json::conform(set, id, value) {
+        Err(error) => Some(error.to_string()),
+        Ok(_) => Some(crate::write::no_conversion(said_version, said_kind, group, kind)),
+    }
+}
+
+/// What a client hears whose operations do not apply.
+fn rejected() -> ApiError {
+    let text = "the server rejected our request due to an error in our request";
+    ApiError::new(422, "Invalid", text).with_details(crate::status::Details::default())
+}
+
+/// A result that is no object of the kind; upstream names neither kind nor object.
+fn invalid_patch(shown: &str, why: &str) -> ApiError {
+    let message = format!("Invalid value: {}: {why}", quote(shown));
+    let cause = Cause { reason: "FieldValueInvalid".into(), message, field: "patch".into() };
+    crate::write::invalid("", "", "", vec![cause])
+}
+
+fn mismatch(value: &Value, wanted: &str) -> String {
+    let what = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    format!("json: cannot unmarshal {what} into {wanted}")
+}
+
+fn wrong_type(value: &Value, wanted: &str) -> ApiError {
+    ApiError::bad_request(format!("error decoding patch: {}", mismatch(value, wanted)))
+}
+
+/// A value as Go prints it with `%v`.
+fn go_print(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".into(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(go_print).collect::<Vec<_>>().join(" ")),
+        Value::Object(members) => {
+            let members: Vec<String> = members.iter().map(|(k, v)| format!("{k}:{}", go_print(v))).collect();
+            format!("map[{}]", members.join(" "))
+        }
+        other => other.to_string(),
+    }
+}
 
 /// Applies a JSON Merge Patch: null removes, objects merge, everything else replaces.
-pub fn apply_merge(target: &mut Value, patch: Value) {
+fn apply_merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
-        *target = patch;
+        target.clone_from(patch);
         return;
     };
     if !target.is_object() {
@@ -20,9 +209,9 @@ pub fn apply_merge(target: &mut Value, patch: Value) {
     let Value::Object(object) = target else { return };
     for (key, value) in patch {
         if value.is_null() {
-            object.remove(&key);
+            object.remove(key);
         } else {
-            apply_merge(object.entry(key).or_insert(Value::Null), value);
+            apply_merge(object.entry(key.as_str()).or_insert(Value::Null), value);
         }
     }
 }
@@ -42,8 +231,46 @@ mod tests {
             (json!(["a"]), json!({"a": {"b": null}}), json!({"a": {}})),
         ] {
             let mut value = target;
-            apply_merge(&mut value, patch);
+            apply_merge(&mut value, &patch);
             assert_eq!(value, result);
         }
+    }
+
+    fn tried(media: &str, patch: &str, validation: FieldValidation) -> Result<Patched> {
+        let set = proto::schema::TypeSet::built_in();
+        let id = set.kind("", "v1", "ConfigMap").expect("built in");
+        let schema = Schema { set: crate::resource::SchemaSet::BuiltIn, id };
+        let json =
+            br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"b"},"data":{"k":"v"}}"#;
+        let value = proto::json::parse(json).expect("JSON").value;
+        let patch = Patch::parse(media, patch.as_bytes(), validation)?.expect("a patch");
+        patch.apply(&schema, ("", "v1", "ConfigMap"), value, || json.to_vec(), validation)
+    }
+
+    #[test]
+    fn errors_show_the_patched_document_as_the_patch_library_writes_it() {
+        let error = tried("application/merge-patch+json", r#"{"data":{"z":5}}"#, FieldValidation::Warn);
+        let text = error.expect_err("refused").status().message.clone();
+        let shown = r#"{\"apiVersion\":\"v1\",\"data\":{\"k\":\"v\",\"z\":5},\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\",\"namespace\":\"b\"}}"#;
+        let why = "json: cannot unmarshal number into Go struct field ConfigMap.data of type string";
+        assert_eq!(text, format!(" \"\" is invalid: patch: Invalid value: \"{shown}\": {why}"));
+    }
+
+    #[test]
+    fn unknown_and_duplicate_fields_are_errors_warnings_or_nothing() {
+        let patch = r#"{"nope":1,"data":{"z":"1","z":"2"}}"#;
+        let complaints = [r#"duplicate field "data.z""#, r#"unknown field "nope""#];
+        let media = "application/merge-patch+json";
+        assert_eq!(tried(media, patch, FieldValidation::Warn).expect("applies").warnings, complaints);
+        assert!(tried(media, patch, FieldValidation::Ignore).expect("applies").warnings.is_empty());
+        let error = tried(media, patch, FieldValidation::Strict).expect_err("refused");
+        assert!(error.status().message.ends_with(&format!("strict decoding error: {}", complaints.join(", "))));
+    }
+
+    #[test]
+    fn a_patch_cannot_make_another_kind_of_it() {
+        let patch = r#"[{"op":"replace","path":"/kind","value":"Frob"}]"#;
+        let error = tried("application/json-patch+json", patch, FieldValidation::Warn).expect_err("refused");
+        assert!(error.status().message.contains("no kind \"Frob\" is registered for version \"v1\" in scheme"));
     }
 }

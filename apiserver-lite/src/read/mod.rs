@@ -85,10 +85,7 @@ fn go_type(resource: &Resource) -> String {
     if resource.custom {
         return "*unstructured.Unstructured".into();
     }
-    let package = match resource.group.split('.').next().unwrap_or_default() {
-        "" | "events" => "core",
-        first => first,
-    };
+    let package = crate::resource::go_package(&resource.group);
     format!("*{package}.{}", resource.kind)
 }
 

@@ -133,3 +133,11 @@ impl Resource {
         self.subresources.iter().find(|s| &*s.name == name)
     }
 }
+
+/// The Go package of a group's internal types, which error texts show.
+pub fn go_package(group: &str) -> &str {
+    match group.split('.').next().unwrap_or_default() {
+        "" | "events" => "core",
+        first => first,
+    }
+}

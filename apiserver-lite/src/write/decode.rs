@@ -40,7 +40,7 @@ pub fn kind(
         Media::Protobuf => {
             let unrecognized = |error: String| unrecognized(kind, &error, body);
             let unknown = proto::protobuf::read_envelope(body).map_err(|e| unrecognized(e.to_string()))?;
-            check_kind(kind, &api_version, unknown.kind, unknown.api_version)?;
+            check_kind((group, kind), &api_version, unknown.kind, unknown.api_version)?;
             let value = proto::protobuf::decode(set, schema.id, unknown.raw);
             (value.map_err(|e| unrecognized(e.to_string()))?, Vec::new())
         }
@@ -57,9 +57,17 @@ pub fn kind(
             } else {
                 body
             };
-            let said = type_of(kind, text, body)?;
-            check_kind(kind, &api_version, &said.0, &said.1)?;
-            let decoded = json::decode(set, schema.id, text).map_err(|error| match error {
+            let decoded = json::decode(set, schema.id, text);
+            let fits = |value: &Value| {
+                let said = |key: &str| value[key].as_str().unwrap_or_default();
+                is_ours(kind, &api_version, said("kind"), said("apiVersion"))
+            };
+            if !decoded.as_ref().is_ok_and(|d| fits(&d.value)) {
+                // What it says it is comes before what is wrong with it.
+                let said = type_of(kind, text, body)?;
+                check_kind((group, kind), &api_version, &said.0, &said.1)?;
+            }
+            let decoded = decoded.map_err(|error| match error {
                 DecodeError::Syntax(error) => {
                     unrecognized(kind, &format!("couldn't get version/kind; json parse error: {error}"), body)
                 }
@@ -107,7 +115,7 @@ fn type_of(kind: &str, text: &[u8], body: &[u8]) -> Result<(String, String)> {
             };
             return Ok((text("kind")?, text("apiVersion")?));
         }
-        Value::Null => return Err(unrecognized(kind, "Object 'Kind' is missing in 'null'", body)),
+        Value::Null => return Ok(Default::default()),
         other => shape(other),
     };
     Err(parse_error(&format!(
@@ -126,29 +134,97 @@ fn shape(value: &Value) -> &'static str {
     }
 }
 
-/// What the body says it is has to be what the path is for; saying nothing is fine.
-fn check_kind(kind: &str, api_version: &str, said_kind: &str, said_version: &str) -> Result<()> {
-    let kind_fits = said_kind.is_empty() || said_kind == kind;
-    let version_fits = said_version.is_empty() || said_version == api_version;
-    if kind_fits && version_fits {
+/// Whether a body may be read as the kind; saying nothing is fine.
+fn is_ours(kind: &str, api_version: &str, said_kind: &str, said_version: &str) -> bool {
+    (said_kind.is_empty() || said_kind == kind) && (said_version.is_empty() || said_version == api_version)
+}
+
+/// What the body says it is has to be what the path is for.
+fn check_kind((group, kind): (&str, &str), api_version: &str, said_kind: &str, said_version: &str) -> Result<()> {
+    if is_ours(kind, api_version, said_kind, said_version) {
         return Ok(());
     }
-    if kind_fits {
-        return Err(ApiError::bad_request(format!(
-            "the API version in the data ({said_version}) does not match the expected API version ({api_version})"
-        )));
-    }
+    let said_kind = if said_kind.is_empty() { kind } else { said_kind };
     let said_version = if said_version.is_empty() { api_version } else { said_version };
-    let known = said_version.rsplit_once('/').unwrap_or(("", said_version));
-    if proto::schema::TypeSet::built_in().kind(known.0, known.1, said_kind).is_none() {
-        return Err(ApiError::bad_request(format!(
-            "no kind {said_kind:?} is registered for version {said_version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
-        )));
-    }
     let version = said_version.rsplit('/').next().unwrap_or(said_version);
+    let cannot = |why: String| {
+        ApiError::bad_request(format!("{said_kind} in version {version:?} cannot be handled as a {kind}: {why}"))
+    };
+    if !is_registered(said_kind, said_version) {
+        return Err(cannot(not_registered(said_kind, said_version)));
+    }
+    if said_kind != kind {
+        return Err(cannot(no_conversion(said_version, said_kind, group, kind)));
+    }
     Err(ApiError::bad_request(format!(
-        "{said_kind} in version {version:?} cannot be handled as a {kind}: converting (v1.{said_kind}) to ({kind}): unknown conversion"
+        "the API version in the data ({said_version}) does not match the expected API version ({api_version})"
     )))
+}
+
+/// Versions that upstream can read but, by default, does not serve.
+const UNSERVED: [&str; 34] = [
+    "admission.k8s.io/v1",
+    "admission.k8s.io/v1beta1",
+    "admissionregistration.k8s.io/v1alpha1",
+    "admissionregistration.k8s.io/v1beta1",
+    "apps/v1beta1",
+    "apps/v1beta2",
+    "authentication.k8s.io/v1alpha1",
+    "authentication.k8s.io/v1beta1",
+    "authorization.k8s.io/v1beta1",
+    "batch/v1beta1",
+    "certificates.k8s.io/v1alpha1",
+    "certificates.k8s.io/v1beta1",
+    "coordination.k8s.io/v1alpha2",
+    "coordination.k8s.io/v1beta1",
+    "discovery.k8s.io/v1beta1",
+    "events.k8s.io/v1beta1",
+    "extensions/v1beta1",
+    "flowcontrol.apiserver.k8s.io/v1beta1",
+    "flowcontrol.apiserver.k8s.io/v1beta2",
+    "flowcontrol.apiserver.k8s.io/v1beta3",
+    "networking.k8s.io/v1beta1",
+    "node.k8s.io/v1alpha1",
+    "node.k8s.io/v1beta1",
+    "policy/v1beta1",
+    "rbac.authorization.k8s.io/v1alpha1",
+    "rbac.authorization.k8s.io/v1beta1",
+    "resource.k8s.io/v1alpha3",
+    "resource.k8s.io/v1beta1",
+    "resource.k8s.io/v1beta2",
+    "scheduling.k8s.io/v1alpha2",
+    "scheduling.k8s.io/v1beta1",
+    "storage.k8s.io/v1alpha1",
+    "storage.k8s.io/v1beta1",
+    "storagemigration.k8s.io/v1beta1",
+];
+
+/// Whether upstream knows a kind, served or not.
+fn is_registered(kind: &str, api_version: &str) -> bool {
+    let set = proto::schema::TypeSet::built_in();
+    let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+    if set.kind(group, version, kind).is_some() {
+        return true;
+    }
+    let heirs: &[&str] = match group {
+        "extensions" => &["apps", "networking.k8s.io", "policy"],
+        _ => &[group],
+    };
+    UNSERVED.contains(&api_version) && heirs.iter().any(|g| set.kind(g, "v1", kind).is_some())
+}
+
+/// Upstream's words for a kind that it does not know.
+pub(crate) fn not_registered(kind: &str, api_version: &str) -> String {
+    format!(
+        "no kind {kind:?} is registered for version {api_version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+    )
+}
+
+/// Upstream's words for an object of another kind than was asked for.
+pub(crate) fn no_conversion(said_version: &str, said_kind: &str, group: &str, kind: &str) -> String {
+    let version = said_version.rsplit('/').next().unwrap_or(said_version);
+    let package = crate::resource::go_package(group);
+    format!("converting ({version}.{said_kind}) to ({package}.{kind}): unknown conversion")
 }
 
 /// Longest piece of a body that a complaint shows.

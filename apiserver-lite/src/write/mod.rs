@@ -26,9 +26,10 @@ use crate::status::{ApiError, Result};
 use crate::store::{Change, CommitError, Encoded, Expect, Key, ObjectRef, Write};
 
 pub use create::create;
+pub(crate) use decode::{no_conversion, not_registered};
 pub use delete::{Deleted, delete};
 pub use delete_options::DeleteOptions;
-pub use options::{WriteOptions, invalid};
+pub use options::{FieldValidation, WriteOptions, invalid};
 pub use subresource::bind;
 pub use update::{Target, update};
 

@@ -11,6 +11,7 @@ use super::options::WriteOptions;
 use super::update::{self, Target};
 use super::{decode, meta};
 use crate::http::{Accepted, Response, respond};
+use crate::patch::Patch;
 use crate::read;
 use crate::resource::{Resource, Schema, SchemaSet, Verbs};
 use crate::server::{ApiServer, Request, unknown_path, wrong_method};
@@ -152,16 +153,31 @@ async fn scale(
     let body = request.body().await?;
     let content_type = request.content_type().to_owned();
     let schema = schema(SCALE)?;
+    enum Sent {
+        Whole(Value),
+        Patch(Patch),
+    }
     let sent = match verb {
-        Verbs::UPDATE => Some(decode::kind(&schema, SCALE, &content_type, &body, &options)?.value),
-        _ => None,
+        Verbs::UPDATE => Sent::Whole(decode::kind(&schema, SCALE, &content_type, &body, &options)?.value),
+        _ => match Patch::parse(crate::patch::media(&content_type), &body, options.validation)? {
+            Some(patch) => Sent::Patch(patch),
+            None => return Err(crate::routing::unsupported_media()),
+        },
     };
     let target = Target { resource, subresource: "scale", namespace: &namespace, name: &name };
     let object = update::update(server, target, &options, |old, tree| {
         let mut value = tree.clone();
         let scale = match &sent {
-            Some(scale) => scale.clone(),
-            None => patched_scale(&schema, scale_of(resource, &value), &content_type, &body)?,
+            Sent::Whole(scale) => scale.clone(),
+            Sent::Patch(patch) => {
+                let before = scale_of(resource, &value);
+                let json = || {
+                    let mut out = Vec::new();
+                    proto::json::write(schema.set(), schema.id, &before, &mut out);
+                    out
+                };
+                patch.apply(&schema, SCALE, before.clone(), json, options.validation)?.value
+            }
         };
         let version = meta::text(&scale, "resourceVersion");
         if !version.is_empty() && version != old.revision.to_string() {
@@ -181,31 +197,6 @@ async fn scale(
     })
     .await?;
     answer(&object.value())
-}
-
-fn patched_scale(schema: &Schema, mut scale: Value, content_type: &str, body: &[u8]) -> Result<Value> {
-    let tree = || {
-        let parsed = proto::json::parse(body).map_err(|e| ApiError::bad_request(format!("error decoding patch: {e}")));
-        parsed.map(|p| p.value)
-    };
-    match content_type.split(';').next().unwrap_or_default().trim() {
-        "application/json-patch+json" => {
-            crate::patch::apply_json_patch(&mut scale, &crate::patch::parse_json_patch(body)?)?
-        }
-        "application/merge-patch+json" => crate::patch::apply_merge(&mut scale, tree()?),
-        "application/strategic-merge-patch+json" => {
-            crate::patch::apply_strategic(schema.set(), schema.id, &mut scale, tree()?)?
-        }
-        _ => {
-            let text = "the body of the request was in an unknown format - accepted media types include: \
-                        application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
-            return Err(ApiError::new(415, "UnsupportedMediaType", text));
-        }
-    }
-    let conformed = proto::json::conform(schema.set(), schema.id, &scale);
-    conformed
-        .map(|d| d.value)
-        .map_err(|e| ApiError::bad_request(format!("Scale in version \"v1\" cannot be handled as a Scale: {e}")))
 }
 
 fn created() -> Value {

@@ -4,11 +4,11 @@
 use serde_json::Value;
 
 use super::meta::{self, text};
-use super::options::{FieldValidation, WriteOptions, invalid};
+use super::options::{WriteOptions, invalid};
 use super::{MODIFIED, commit, commit_error, create, strategy};
 use crate::admission::{Call, Operation};
 use crate::apply::{self, Writer};
-use crate::patch;
+use crate::patch::{self, Patch};
 use crate::request::User;
 use crate::resource::Resource;
 use crate::server::ApiServer;
@@ -289,69 +289,35 @@ pub async fn patch(
     _user: &User,
 ) -> Result<Patched> {
     let resource = target.resource;
-    let media = content_type.split(';').next().unwrap_or_default().trim();
+    let media = patch::media(content_type);
     if media == super::applied::MEDIA {
         return super::applied::apply(server, target, body, options).await;
     }
-    let tree = || match proto::json::parse(body) {
-        Ok(parsed) if parsed.value.is_object() => Ok(parsed.value),
-        Ok(parsed) => {
-            let what = match parsed.value {
-                Value::Array(_) => "array",
-                Value::String(_) => "string",
-                Value::Number(_) => "number",
-                _ => "bool",
-            };
-            let text = format!(
-                "error decoding patch: json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"
-            );
-            Err(ApiError::bad_request(text))
-        }
-        Err(error) => Err(ApiError::bad_request(format!("error decoding patch: {error}"))),
-    };
-    enum Patch {
-        Json(Vec<patch::Operation>),
-        Merge(Value),
-        Strategic(Value),
-    }
-    let patch = match media {
-        "application/json-patch+json" => Patch::Json(patch::parse_json_patch(body)?),
-        "application/merge-patch+json" => Patch::Merge(tree()?),
-        "application/strategic-merge-patch+json" if !resource.custom => Patch::Strategic(tree()?),
-        _ => return Err(unsupported_media(resource)),
+    let Some(patch) = Patch::parse(media, body, options.validation)? else {
+        return Err(unsupported_media());
     };
     let mut warnings = Vec::new();
     let object = update(server, target, options, |old, tree| {
-        let mut value = crate::read::convert(resource, tree.clone());
-        match &patch {
-            Patch::Json(operations) => patch::apply_json_patch(&mut value, operations)?,
-            Patch::Merge(patch) => patch::apply_merge(&mut value, patch.clone()),
-            Patch::Strategic(patch) => {
-                patch::apply_strategic(resource.schema.set(), resource.schema.id, &mut value, patch.clone())?;
+        let served = crate::read::convert(resource, tree.clone());
+        let json = || match *resource.storage_version == resource.api_version() {
+            true => old.json.to_vec(),
+            false => {
+                let mut out = Vec::new();
+                proto::json::write(resource.schema.set(), resource.schema.id, &served, &mut out);
+                out
             }
-        }
-        let (kind, version) = (&resource.kind, &resource.version);
-        let decoded = proto::json::conform(resource.schema.set(), resource.schema.id, &value).map_err(|error| {
-            ApiError::bad_request(format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {error}"))
-        })?;
-        match options.validation {
-            FieldValidation::Strict if !decoded.strict.is_empty() => {
-                let complaints = decoded.strict.join(", ");
-                return Err(ApiError::new(422, "Invalid", format!(
-                    "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {complaints}"
-                )));
-            }
-            FieldValidation::Warn => warnings.clone_from(&decoded.strict),
-            _ => {}
-        }
-        let mut value = decoded.value;
-        if text(&value, "name") != target.name {
-            let said = text(&value, "name");
+        };
+        let kind = (&*resource.group, &*resource.version, &*resource.kind);
+        let patched = patch.apply(&resource.schema, kind, served.clone(), json, options.validation)?;
+        warnings = patched.warnings;
+        let mut value = patched.value;
+        meta::settle_namespace(&mut value, target.namespace)?;
+        let said = text(&value, "name");
+        if said != target.name {
             let why = format!("the name of the object ({said}) does not match the name on the URL ({})", target.name);
             return Err(ApiError::bad_request(why));
         }
-        let version = text(&value, "resourceVersion").to_owned();
-        let expected = parse_expected(&version)?;
+        let expected = parse_expected(text(&value, "resourceVersion"))?;
         check_preconditions(target, old, expected, "")?;
         create::to_stored_version(resource, &mut value);
         crate::defaults::apply(resource, &mut value);
@@ -361,15 +327,9 @@ pub async fn patch(
     Ok(Patched { object, created: false, warnings })
 }
 
-fn unsupported_media(resource: &Resource) -> ApiError {
-    let mut types = vec!["application/json-patch+json", "application/merge-patch+json"];
-    if !resource.custom {
-        types.push("application/strategic-merge-patch+json");
-    }
-    types.push(super::applied::MEDIA);
-    let text = format!(
-        "the body of the request was in an unknown format - accepted media types include: {}",
-        types.join(", ")
-    );
+/// What is said where no router has looked at the media type before: for custom resources.
+fn unsupported_media() -> ApiError {
+    let text = "the body of the request was in an unknown format - accepted media types include: \
+                application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
     ApiError::new(415, "UnsupportedMediaType", text)
 }
