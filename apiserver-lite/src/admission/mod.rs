@@ -14,6 +14,7 @@ mod namespace_lifecycle;
 mod plugins;
 mod pod_security;
 mod priority;
+mod quota;
 mod references;
 mod resources;
 mod service_account;
@@ -22,6 +23,7 @@ mod tolerations;
 use serde_json::Value;
 
 pub use plugins::Admission;
+pub use quota::Reservation;
 
 use crate::auth::Attributes;
 use crate::request::{RequestInfo, User};

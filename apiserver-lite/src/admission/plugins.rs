@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
+use super::Reservation;
 use super::{
-    Call, certificates, limit_ranger, namespace_lifecycle, pod_security, priority, service_account, tolerations,
+    Call, certificates, limit_ranger, namespace_lifecycle, pod_security, priority, quota, service_account, tolerations,
 };
 use crate::status::Result;
 
@@ -46,6 +47,8 @@ impl Plugin {
     }
 }
 
+const QUOTA: &str = "ResourceQuota";
+
 /// In the order they run.
 static PLUGINS: &[Plugin] = &[
     Plugin::new("NamespaceLifecycle").mutate(namespace_lifecycle::mutate).delete(namespace_lifecycle::delete),
@@ -60,6 +63,8 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("CertificateSigning").validate(certificates::signing),
     Plugin::new("ClusterTrustBundleAttest").validate(certificates::attest),
     Plugin::new("CertificateSubjectRestriction").validate(certificates::subject),
+    // It writes, so it is not a function among others; always last.
+    Plugin::new(QUOTA),
 ];
 
 /// Plugins of upstream that are not available here; switching them off asks for nothing.
@@ -90,12 +95,8 @@ pub struct PluginError {
 /// The plugins that run.
 pub struct Admission {
     enabled: Vec<&'static Plugin>,
-}
-
-impl Default for Admission {
-    fn default() -> Self {
-        Admission { enabled: PLUGINS.iter().filter(|p| p.on_by_default).collect() }
-    }
+    /// None when quotas limit nothing.
+    quota: Option<quota::Locks>,
 }
 
 impl Admission {
@@ -125,7 +126,9 @@ impl Admission {
         }
         let holds = |names: &[String], plugin: &Plugin| names.iter().any(|n| n == plugin.name);
         let runs = |p: &&Plugin| (p.on_by_default || holds(enable, p)) && !holds(disable, p);
-        Ok(Admission { enabled: PLUGINS.iter().filter(runs).collect() })
+        let enabled: Vec<&Plugin> = PLUGINS.iter().filter(runs).collect();
+        let quota = enabled.iter().any(|p| p.name == QUOTA).then(quota::Locks::default);
+        Ok(Admission { enabled, quota })
     }
 
     /// Names of the plugins that run, in order.
@@ -145,15 +148,18 @@ impl Admission {
         Ok(())
     }
 
-    /// Looks at a new state as it would be stored.
+    /// Looks at a new state as it would be stored, and reserves the quota it needs.
     ///
     /// # Errors
     /// The first plugin's that has something against it.
-    pub async fn validate(&self, call: &Call<'_>, new: &Value) -> Result<()> {
+    pub async fn validate(&self, call: &Call<'_>, new: &Value) -> Result<Reservation> {
         for validate in self.enabled.iter().filter_map(|p| p.validate) {
             validate(call, new)?;
         }
-        Ok(())
+        match &self.quota {
+            Some(locks) => quota::reserve(locks, call, new).await,
+            None => Ok(Reservation::default()),
+        }
     }
 
     /// Looks at a delete.

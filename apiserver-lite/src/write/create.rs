@@ -6,7 +6,7 @@ use super::meta::{self, text};
 use super::options::{WriteOptions, invalid};
 use super::update::Target;
 use super::{commit, commit_error, put, strategy};
-use crate::admission::{Call, Operation};
+use crate::admission::{Call, Operation, Reservation};
 use crate::apply::{self, Writer};
 use crate::auth::RbacWrite;
 use crate::request::User;
@@ -84,7 +84,7 @@ pub(super) async fn place(
     server.admission.mutate(&call, &mut value).await?;
     check_escalation(server, target, user, &value, None)?;
     meta::begin(&mut value);
-    let mut allocation = None;
+    let (mut allocation, mut reserved) = (None, Reservation::default());
     for attempt in 1..=ATTEMPTS {
         if generated {
             let end = stem.char_indices().nth(MAX_STEM).map_or(stem.len(), |(at, _)| at);
@@ -94,9 +94,15 @@ pub(super) async fn place(
         if attempt == 1 {
             strategy::prepare_create(resource, &mut value);
             validate(resource, &value)?;
-            server.admission.validate(&call, &value).await?;
+            reserved = server.admission.validate(&call, &value).await?;
             if is_service(resource) {
-                allocation = Some(server.services.allocate(&server.store, &mut value)?);
+                match server.services.allocate(&server.store, &mut value) {
+                    Ok(allocated) => allocation = Some(allocated),
+                    Err(error) => {
+                        reserved.refund(server).await;
+                        return Err(error);
+                    }
+                }
             }
         }
         let name = text(&value, "name").to_owned();
@@ -105,6 +111,9 @@ pub(super) async fn place(
         let goes_on = generated && attempt < ATTEMPTS && matches!(committed, Err(CommitError::Exists(_)));
         if let Some(allocation) = allocation.as_ref().filter(|_| !goes_on && (committed.is_err() || options.dry_run)) {
             server.services.release(allocation);
+        }
+        if committed.is_err() && !goes_on {
+            std::mem::take(&mut reserved).refund(server).await;
         }
         match committed {
             Ok(object) => return Ok(object),

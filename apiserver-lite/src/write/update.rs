@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::meta::{self, text};
 use super::options::{WriteOptions, invalid};
 use super::{MODIFIED, commit, commit_error, create, strategy};
-use crate::admission::{Call, Operation};
+use crate::admission::{Call, Operation, Reservation};
 use crate::apply::{self, Writer};
 use crate::patch::{self, Patch};
 use crate::request::User;
@@ -176,9 +176,10 @@ pub(super) async fn replace(
         meta::keep_server_fields(&mut new, &old_value);
         strategy::prepare_update(resource, subresource, &mut new, &old_value);
         validate(target, &new, &old_value)?;
-        if whole {
-            server.admission.validate(&call, &new).await?;
-        }
+        let reserved = match whole {
+            true => server.admission.validate(&call, &new).await?,
+            false => Reservation::default(),
+        };
         apply::keep_times(resource, &mut new, &old_value);
         let encoded = super::encoded(resource, &mut new);
         let write = |change| Write {
@@ -198,6 +199,9 @@ pub(super) async fn replace(
         } else {
             commit(server, write(Change::Put(encoded)), options.dry_run).await
         };
+        if committed.is_err() {
+            reserved.refund(server).await;
+        }
         match committed {
             Ok(object) => return Ok(object),
             Err(CommitError::Conflict(_)) if attempt < ATTEMPTS => {}
