@@ -80,6 +80,11 @@ impl Controllers {
         Ok(Controllers(out))
     }
 
+    /// Controllers that the list names to have them run, beside `*`.
+    pub fn named(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str).filter(|n| !n.starts_with('-') && *n != "*")
+    }
+
     /// Whether a controller (by its name, not an alias) shall run.
     pub fn enabled(&self, name: &str) -> bool {
         let mut all = false;

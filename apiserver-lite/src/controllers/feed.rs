@@ -1,6 +1,7 @@
 //! The events of several resources as one stream: first everything that is there, then every change.
 
 use futures_util::future::select_all;
+use tokio::sync::watch;
 
 use crate::store::{EventKind, EventRef, Expired, ObjectRef, ResourceId, Store, Watcher};
 
@@ -27,7 +28,12 @@ pub struct Feed {
     watchers: Vec<Watcher>,
     initial: Vec<(usize, ObjectRef)>,
     events: Vec<EventRef>,
+    /// Any write to the store, for a feed of so many resources that most writes concern it.
+    any: Option<watch::Receiver<u64>>,
 }
+
+/// Feeds of more resources wait for any write.
+const FEW: usize = 8;
 
 impl Feed {
     pub fn open(store: &Store, resources: &[ResourceId]) -> Self {
@@ -39,7 +45,8 @@ impl Feed {
             if let (Ok(watchers), Ok(snapshots)) = (watchers, snapshots) {
                 let numbered = snapshots.iter().enumerate();
                 let initial = numbered.flat_map(|(i, s)| s.range(None, None).map(move |o| (i, o.clone()))).collect();
-                return Feed { watchers, initial, events: Vec::new() };
+                let any = (resources.len() > FEW).then(|| store.subscribe_revision());
+                return Feed { watchers, initial, events: Vec::new(), any };
             }
         }
     }
@@ -49,6 +56,9 @@ impl Feed {
     /// # Errors
     /// [`Expired`] when events were lost: open a new feed.
     pub fn drain(&mut self, mut take: impl FnMut(Change<'_>)) -> Result<(), Expired> {
+        if let Some(any) = &mut self.any {
+            any.mark_unchanged();
+        }
         for (resource, object) in std::mem::take(&mut self.initial) {
             take(Change { resource, kind: EventKind::Added, object: &object, previous: None });
         }
@@ -66,6 +76,13 @@ impl Feed {
     /// Waits until there is something to hand out.
     pub async fn changed(&mut self) {
         if !self.initial.is_empty() {
+            return;
+        }
+        if let Some(any) = &mut self.any {
+            if any.changed().await.is_err() {
+                // The store is gone: nothing will change.
+                std::future::pending::<()>().await;
+            }
             return;
         }
         let waits: Vec<_> = self.watchers.iter_mut().map(|w| Box::pin(w.changed())).collect();

@@ -2,16 +2,26 @@
 //!
 //! Each waits on the store's events and works when there is something to do; switched by `--controllers`.
 
+mod deployment;
 pub mod events;
 pub mod feed;
+mod garbage;
+mod index;
+mod namespace;
 mod namespace_defaults;
+mod node_lifecycle;
+mod ownership;
+mod podgc;
 pub mod pods;
 mod queue;
+mod replicaset;
 mod runner;
+mod taint_eviction;
 pub mod volumes;
 
 use std::sync::Arc;
 
+use self::runner::Controller;
 use crate::client::Client;
 use crate::config::Controllers;
 use crate::server::ApiServer;
@@ -24,8 +34,53 @@ pub fn start(server: &Arc<ApiServer>, enabled: &Controllers, scheduler: bool, au
         let defaults = namespace_defaults::Defaults { account, root_ca: root_ca.then(|| authority.to_owned()) };
         tokio::spawn(namespace_defaults::run(server.clone(), defaults));
     }
+    let client = |user: &str, manager: &str| Client::new(server.clone(), user, manager);
+    let own = client("system:kube-controller-manager", "kube-controller-manager");
+    let recorder = events::Recorder::start(own.clone());
+    let mut start = Start { client: &own, recorder: &recorder, enabled, running: BUILT.to_vec() };
+    start.with(namespace::Namespaces::new);
+    start.with(garbage::Garbage::new);
+    start.with(podgc::PodGc::new);
+    start.reporting(node_lifecycle::NodeLifecycle::new);
+    start.reporting(taint_eviction::TaintEviction::new);
+    start.reporting(replicaset::ReplicaSets::<false>::new);
+    start.reporting(replicaset::ReplicaSets::<true>::new);
+    start.reporting(deployment::Deployments::new);
+    for name in enabled.named().filter(|n| !start.running.contains(n)) {
+        tracing::warn!(controller = name, "this controller is not part of apiserver-lite");
+    }
     if scheduler {
-        let client = Client::new(server.clone(), "system:kube-scheduler", "kube-scheduler");
+        let client = client("system:kube-scheduler", "kube-scheduler");
         tokio::spawn(crate::scheduler::run(client.clone(), events::Recorder::start(client)));
+    }
+}
+
+/// Controllers that run in another way than most.
+const BUILT: &[&str] = &["serviceaccount-controller", "root-ca-certificate-publisher-controller"];
+
+/// Starts controllers one by one, as far as they are switched on.
+struct Start<'a> {
+    client: &'a Client,
+    recorder: &'a events::Recorder,
+    enabled: &'a Controllers,
+    /// Those that exist.
+    running: Vec<&'static str>,
+}
+
+impl Start<'_> {
+    fn with<C: Controller>(&mut self, make: fn(Client) -> C) {
+        self.running.push(C::NAME);
+        if self.enabled.enabled(C::NAME) {
+            let client = self.client.clone();
+            tokio::spawn(runner::run(client.store().clone(), move || make(client.clone())));
+        }
+    }
+
+    fn reporting<C: Controller>(&mut self, make: fn(Client, events::Recorder) -> C) {
+        self.running.push(C::NAME);
+        if self.enabled.enabled(C::NAME) {
+            let (client, recorder) = (self.client.clone(), self.recorder.clone());
+            tokio::spawn(runner::run(client.store().clone(), move || make(client.clone(), recorder.clone())));
+        }
     }
 }

@@ -24,6 +24,11 @@ pub trait Controller: Send + 'static {
     /// Names of the resources it watches.
     fn watched(&self) -> Vec<ResourceId>;
 
+    /// Whether it watches the wrong resources by now and has to be made again.
+    fn stale(&self) -> bool {
+        false
+    }
+
     /// Takes note of an event and queues the keys that it concerns.
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Self::Key>);
 
@@ -53,6 +58,9 @@ async fn follow<C: Controller>(store: Store, mut controller: C) {
         loop {
             if feed.drain(|change| controller.observe(change, &mut queue)).is_err() {
                 tracing::info!(controller = C::NAME, "fell behind the store's history, looks at everything again");
+                return;
+            }
+            if controller.stale() {
                 return;
             }
             let Some(key) = queue.pop(Instant::now()) else { break };

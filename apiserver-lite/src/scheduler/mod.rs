@@ -31,7 +31,7 @@ use self::cluster::Cluster;
 use self::filter::Refusal;
 use self::node::NodeInfo;
 use self::pod::PodInfo;
-pub use self::pod::{Taint, Toleration, tolerations};
+pub use self::pod::{Taint, tolerations};
 use self::preempt::Preemption;
 use self::queue::SchedulingQueue;
 use self::topology::Topology;
@@ -41,7 +41,7 @@ use crate::controllers::events::{Recorder, Report, Reporter};
 use crate::controllers::feed::{Change, Feed};
 use crate::controllers::pods::{PodDigest, is_terminal};
 use crate::status::ApiError;
-use crate::store::{ObjectRef, ResourceId};
+use crate::store::ResourceId;
 use crate::write::DeleteOptions;
 
 /// The only profile, and what pods name that want it.

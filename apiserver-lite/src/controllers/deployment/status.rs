@@ -1,0 +1,225 @@
+//! What a deployment says of itself: counts, and whether it is available, gets on, or is stuck.
+
+use std::time::Duration;
+
+use proto::time::Timestamp;
+use serde_json::{Value, json};
+
+use super::{DEPLOYMENT, Deployments, Work, ownership};
+use crate::client::unchanged;
+use crate::controllers::pods::{condition, seconds};
+use crate::status::Result;
+
+/// Counts of a deployment's pods.
+#[derive(Debug, PartialEq)]
+struct Counts {
+    replicas: i64,
+    updated: i64,
+    ready: i64,
+    available: i64,
+    terminating: i64,
+}
+
+fn counts(work: &Work) -> Counts {
+    let sum = |key: &str| work.all().map(|s| s.status(key)).sum();
+    Counts {
+        replicas: sum("replicas"),
+        updated: work.new.as_ref().map_or(0, |s| s.status("replicas")),
+        ready: sum("readyReplicas"),
+        available: sum("availableReplicas"),
+        terminating: sum("terminatingReplicas"),
+    }
+}
+
+fn is_complete(counts: &Counts, wanted: i64) -> bool {
+    counts.updated == wanted && counts.replicas == wanted && counts.available == wanted
+}
+
+/// Every pod is of the current template and available, and no other is left.
+pub(super) fn complete(work: &Work) -> bool {
+    is_complete(&counts(work), work.replicas())
+}
+
+impl Deployments {
+    /// Writes counts and conditions; when to look again because of the deadline.
+    pub(super) async fn write_status(&self, work: &Work) -> Result<Option<Duration>> {
+        let counts = counts(work);
+        let key = &work.object.key;
+        let written = self.client.update_status(DEPLOYMENT.resource, &key.namespace, &key.name, |value| {
+            if value["metadata"]["uid"] != *work.object.keys.uid {
+                return Err(unchanged());
+            }
+            set_progress(value, work, &counts);
+            set_counts(value, work, &counts);
+            Ok(())
+        });
+        let object = match written.await {
+            Ok(object) => object,
+            Err(error) if error.is_not_found() || error.code() == 304 => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(time_to_deadline(&object.value()))
+    }
+}
+
+fn set_counts(value: &mut Value, work: &Work, counts: &Counts) {
+    let status = &mut value["status"];
+    let unavailable = (work.total() - counts.available).max(0);
+    let numbers = [
+        ("replicas", counts.replicas),
+        ("updatedReplicas", counts.updated),
+        ("readyReplicas", counts.ready),
+        ("availableReplicas", counts.available),
+        ("unavailableReplicas", unavailable),
+    ];
+    for (key, number) in numbers {
+        match (number, status.as_object_mut()) {
+            (0, Some(map)) => drop(map.remove(key)),
+            (number, _) => status[key] = number.into(),
+        }
+    }
+    status["terminatingReplicas"] = counts.terminating.into();
+    status["observedGeneration"] = work.value["metadata"]["generation"].clone();
+    let enough = counts.available >= work.replicas() - work.slack().1;
+    let (word, reason, message) = if enough {
+        ("True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
+    } else {
+        ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+    };
+    let now = Timestamp::now().to_seconds_text();
+    ownership::set_condition(
+        value,
+        json!({"type": "Available", "status": word, "reason": reason, "message": message, "lastUpdateTime": now}),
+    );
+    let failure = work.all().find_map(|s| condition(&s.value, "ReplicaFailure").cloned());
+    match failure {
+        Some(mut failure) => {
+            failure["lastUpdateTime"] = now.into();
+            ownership::set_condition(value, failure);
+        }
+        None => ownership::remove_condition(value, "ReplicaFailure"),
+    }
+}
+
+/// How many seconds a rollout may take without getting on.
+fn deadline(value: &Value) -> Option<i64> {
+    value["spec"]["progressDeadlineSeconds"].as_i64().filter(|d| *d != i64::from(i32::MAX))
+}
+
+/// Sets the condition Progressing from what happened since the status was last written.
+fn set_progress(value: &mut Value, work: &Work, counts: &Counts) {
+    let Some(deadline) = deadline(&work.value) else {
+        ownership::remove_condition(value, "Progressing");
+        return;
+    };
+    if work.paused() || work.object.keys.deleting {
+        return;
+    }
+    let current = condition(value, "Progressing").cloned();
+    let reason = current.as_ref().and_then(|c| c["reason"].as_str()).unwrap_or_default().to_owned();
+    if counts.replicas == counts.updated && reason == "NewReplicaSetAvailable" {
+        return;
+    }
+    let name = match &work.new {
+        Some(new) => format!("ReplicaSet \"{}\"", new.object.key.name),
+        None => format!("Deployment \"{}\"", work.object.key.name),
+    };
+    let old = |key: &str| value["status"][key].as_i64().unwrap_or(0);
+    let moved = counts.updated > old("updatedReplicas")
+        || counts.replicas - counts.updated < old("replicas") - old("updatedReplicas")
+        || counts.ready > old("readyReplicas")
+        || counts.available > old("availableReplicas");
+    let (status, reason, message) = if is_complete(counts, work.replicas()) {
+        ("True", "NewReplicaSetAvailable", format!("{name} has successfully progressed."))
+    } else if moved {
+        ("True", "ReplicaSetUpdated", format!("{name} is progressing."))
+    } else if timed_out(current.as_ref(), deadline) {
+        ("False", "ProgressDeadlineExceeded", format!("{name} has timed out progressing."))
+    } else {
+        return;
+    };
+    let now = Timestamp::now().to_seconds_text();
+    let same = !ownership::set_condition(
+        value,
+        json!({"type": "Progressing", "status": status, "reason": reason, "message": message, "lastUpdateTime": now}),
+    );
+    // Each step on the way starts the deadline anew.
+    if same && reason == "ReplicaSetUpdated" {
+        let list = value["status"]["conditions"].as_array_mut().into_iter().flatten();
+        list.filter(|c| c["type"] == "Progressing").for_each(|c| c["lastUpdateTime"] = now.as_str().into());
+    }
+}
+
+fn timed_out(progressing: Option<&Value>, deadline: i64) -> bool {
+    let Some(condition) = progressing else { return false };
+    match condition["reason"].as_str() {
+        Some("ProgressDeadlineExceeded") => return true,
+        Some("NewReplicaSetAvailable" | "DeploymentPaused") => return false,
+        _ => {}
+    }
+    seconds(&condition["lastUpdateTime"]) + deadline < Timestamp::now().seconds
+}
+
+/// When a rollout that does not get on has to be looked at.
+fn time_to_deadline(value: &Value) -> Option<Duration> {
+    let deadline = deadline(value)?;
+    let progressing = condition(value, "Progressing")?;
+    if !matches!(
+        progressing["reason"].as_str(),
+        Some("ReplicaSetUpdated" | "NewReplicaSetCreated" | "FoundNewReplicaSet" | "DeploymentResumed")
+    ) {
+        return None;
+    }
+    let left = seconds(&progressing["lastUpdateTime"]) + deadline + 1 - Timestamp::now().seconds;
+    Some(Duration::from_secs(left.max(1).unsigned_abs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Set;
+    use super::*;
+
+    fn work(replicas: i64, new: Value) -> Work {
+        let keys = crate::store::Key::new("n", "d");
+        let value = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "generation": 3},
+            "spec": {"replicas": replicas, "progressDeadlineSeconds": 600,
+                "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}}});
+        let resources = crate::resource::Resources::built_in();
+        let make = |plural: &str, value: &mut Value| {
+            let resource = resources.lookup("apps", "v1", plural).expect("it is served");
+            crate::store::encode(&resource, value, Vec::new()).unsaved(keys.clone())
+        };
+        let mut set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "d-1"},
+            "spec": {"replicas": replicas}, "status": new});
+        let object = make("replicasets", &mut set);
+        let new = Set { object, value: set };
+        Work { object: make("deployments", &mut value.clone()), value, new: Some(new), old: Vec::new() }
+    }
+
+    #[test]
+    fn a_rollout_gets_on_and_completes() {
+        let half = work(4, json!({"replicas": 4, "readyReplicas": 2, "availableReplicas": 2}));
+        let mut value = half.value.clone();
+        set_progress(&mut value, &half, &counts(&half));
+        set_counts(&mut value, &half, &counts(&half));
+        assert_eq!(condition(&value, "Progressing").expect("set")["reason"], "ReplicaSetUpdated");
+        assert_eq!(condition(&value, "Available").expect("set")["status"], "False");
+        assert_eq!(value["status"]["unavailableReplicas"], 2);
+        let done = work(4, json!({"replicas": 4, "readyReplicas": 4, "availableReplicas": 4}));
+        set_progress(&mut value, &done, &counts(&done));
+        set_counts(&mut value, &done, &counts(&done));
+        assert_eq!(condition(&value, "Progressing").expect("set")["reason"], "NewReplicaSetAvailable");
+        assert_eq!(condition(&value, "Available").expect("set")["reason"], "MinimumReplicasAvailable");
+        assert_eq!(value["status"].get("unavailableReplicas"), None);
+    }
+
+    #[test]
+    fn a_rollout_that_stands_still_runs_into_its_deadline() {
+        let stuck = work(4, json!({"replicas": 4}));
+        let mut value = stuck.value.clone();
+        value["status"] = json!({"replicas": 4, "updatedReplicas": 4, "conditions": [{"type": "Progressing",
+            "status": "True", "reason": "ReplicaSetUpdated", "lastUpdateTime": "2020-01-01T00:00:00Z"}]});
+        set_progress(&mut value, &stuck, &counts(&stuck));
+        assert_eq!(condition(&value, "Progressing").expect("set")["reason"], "ProgressDeadlineExceeded");
+    }
+}

@@ -1,0 +1,62 @@
+//! Objects by something they have in common: pods by their node, dependents by their owner. Holds the store's own
+//! objects, not copies.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::feed::Change;
+use crate::store::{Key, ObjectRef};
+
+#[derive(Debug, Default)]
+pub struct Index(HashMap<Box<str>, BTreeMap<Key, ObjectRef>>);
+
+impl Index {
+    /// Takes in a change; `groups` are those that a state of the object belongs to.
+    pub fn observe<'a, I: IntoIterator<Item = &'a str>>(
+        &mut self,
+        change: Change<'a>,
+        groups: impl Fn(&'a ObjectRef) -> I,
+    ) {
+        let before = if change.deleted() { Some(change.object) } else { None };
+        for old in before.into_iter().chain(change.previous) {
+            for group in groups(old) {
+                self.remove(group, &old.key);
+            }
+        }
+        if !change.deleted() {
+            for group in groups(change.object) {
+                let group = match self.0.get_mut(group) {
+                    Some(group) => group,
+                    None => self.0.entry(group.into()).or_default(),
+                };
+                group.insert(change.object.key.clone(), change.object.clone());
+            }
+        }
+    }
+
+    fn remove(&mut self, group: &str, key: &Key) {
+        if let Some(members) = self.0.get_mut(group) {
+            members.remove(key);
+            if members.is_empty() {
+                self.0.remove(group);
+            }
+        }
+    }
+
+    pub fn get(&self, group: &str) -> impl Iterator<Item = &ObjectRef> + Clone {
+        self.0.get(group).into_iter().flat_map(BTreeMap::values)
+    }
+
+    pub fn contains(&self, group: &str) -> bool {
+        self.0.contains_key(group)
+    }
+}
+
+/// The node of a pod, as a group.
+pub fn by_node(pod: &ObjectRef) -> Option<&str> {
+    Some(pod.field("spec.nodeName")).filter(|n| !n.is_empty())
+}
+
+/// The owners of an object, as groups.
+pub fn by_owner(object: &ObjectRef) -> impl Iterator<Item = &str> {
+    object.keys.owners.iter().map(|uid| &**uid)
+}

@@ -1,0 +1,268 @@
+//! `node-lifecycle-controller`: notices nodes that are silent, and turns what nodes say of themselves into taints.
+//!
+//! A node lives while its lease or its status changes. After [`GRACE`] without either its conditions become Unknown. Taints
+//! follow the conditions; those that evict pods are set only while some node is ready, because when all seem dead the
+//! fault is more likely here. Upstream's pace of evictions by zone is left out: clusters of this size have one.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use proto::time::Timestamp;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::events::Recorder;
+use super::feed::Change;
+use super::index::{Index, by_node};
+use super::pods::{PodDigest, condition};
+use super::queue::Queue;
+use super::runner::Controller;
+use crate::client::{Client, unchanged};
+use crate::status::Result;
+use crate::store::ResourceId;
+
+/// Silence after which a node counts as lost, as `--node-monitor-grace-period`.
+const GRACE: Duration = Duration::from_secs(50);
+/// The same for a node that never said anything, as `--node-startup-grace-period`.
+const STARTUP_GRACE: Duration = Duration::from_secs(60);
+const COMPONENT: &str = "node-controller";
+
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+/// Conditions that keep pods off a node while they are true.
+const PRESSURES: [(&str, &str); 4] = [
+    ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "node.kubernetes.io/disk-pressure"),
+    ("PIDPressure", "node.kubernetes.io/pid-pressure"),
+    ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
+];
+
+pub struct NodeLifecycle {
+    client: Client,
+    recorder: Recorder,
+    nodes: HashMap<Box<str>, Seen>,
+    pods: Index,
+}
+
+struct Seen {
+    heard: Instant,
+    /// Status of the condition Ready when last looked at.
+    ready: Option<bool>,
+}
+
+const NODES: usize = 0;
+const LEASES: usize = 1;
+
+impl NodeLifecycle {
+    pub fn new(client: Client, recorder: Recorder) -> Self {
+        NodeLifecycle { client, recorder, nodes: HashMap::new(), pods: Index::default() }
+    }
+
+    fn any_ready(&self) -> bool {
+        self.nodes.values().any(|n| n.ready == Some(true))
+    }
+}
+
+impl Controller for NodeLifecycle {
+    const NAME: &'static str = "node-lifecycle-controller";
+    type Key = Box<str>;
+
+    fn watched(&self) -> Vec<ResourceId> {
+        ["nodes", "leases.coordination.k8s.io", "pods"].map(Into::into).into()
+    }
+
+    fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Box<str>>) {
+        let key = &change.object.key;
+        match change.resource {
+            NODES if change.deleted() => {
+                if self.nodes.remove(&key.name).is_some() {
+                    let text = format!("Node {0} event: Removing Node {0} from Controller", key.name);
+                    self.recorder.say(COMPONENT, ("Node", "v1", change.object), "RemovingNode", text);
+                }
+            }
+            NODES => {
+                let now = Instant::now();
+                match self.nodes.get_mut(&key.name) {
+                    Some(node) => node.heard = now,
+                    None => {
+                        self.nodes.insert(key.name.clone(), Seen { heard: now, ready: None });
+                        let text = format!("Node {0} event: Registered Node {0} in Controller", key.name);
+                        self.recorder.say(COMPONENT, ("Node", "v1", change.object), "RegisteredNode", text);
+                    }
+                }
+                queue.add(key.name.clone());
+            }
+            LEASES => {
+                if &*key.namespace == "kube-node-lease"
+                    && !change.deleted()
+                    && let Some(node) = self.nodes.get_mut(&key.name)
+                {
+                    node.heard = Instant::now();
+                }
+            }
+            _ => self.pods.observe(change, by_node),
+        }
+    }
+
+    async fn sync(&mut self, name: &Box<str>) -> Result<Option<Duration>> {
+        let Some(object) = self.client.get("nodes", "", name) else { return Ok(None) };
+        let Some(heard) = self.nodes.get(name).map(|n| n.heard) else { return Ok(None) };
+        let mut value = object.value();
+        let grace = if condition(&value, "Ready").is_some() { GRACE } else { STARTUP_GRACE };
+        let silent = heard.elapsed();
+        if silent >= grace && condition(&value, "Ready").is_none_or(|c| c["status"] != "Unknown") {
+            let written = self.client.update_status("nodes", "", name, |node| {
+                lose(node);
+                Ok(())
+            });
+            value = written.await?.value();
+        }
+        let status = condition(&value, "Ready").map(|c| c["status"].as_str().unwrap_or_default().to_owned());
+        let ready = status.as_deref() == Some("True");
+        let before = self.nodes.get_mut(name).and_then(|n| n.ready.replace(ready));
+        let evict = self.any_ready();
+        let written = self.client.update("nodes", "", name, |node| {
+            let taints = taints(node, evict);
+            if taints == node["spec"]["taints"].as_array().cloned().unwrap_or_default() {
+                return Err(unchanged());
+            }
+            match taints.is_empty() {
+                true => drop(node["spec"].as_object_mut().and_then(|s| s.remove("taints"))),
+                false => node["spec"]["taints"] = taints.into(),
+            }
+            Ok(())
+        });
+        match written.await {
+            Err(error) if error.code() != 304 => return Err(error),
+            _ => {}
+        }
+        if before == Some(true) && !ready {
+            let text = format!("Node {name} status is now: NodeNotReady");
+            self.recorder.say(COMPONENT, ("Node", "v1", &object), "NodeNotReady", text);
+        }
+        if !ready && status.is_some() {
+            self.mark_pods(name).await?;
+        }
+        // The others' evictions depend on whether anybody is ready.
+        let again = if silent < grace { grace - silent } else { grace };
+        Ok(Some(again))
+    }
+}
+
+impl NodeLifecycle {
+    /// Pods of a node that is not ready are not ready either, so that services leave them out.
+    async fn mark_pods(&self, node: &str) -> Result<()> {
+        for pod in self.pods.get(node).filter(|p| PodDigest::of(p).ready) {
+            let marked = self.client.update_status("pods", &pod.key.namespace, &pod.key.name, |value| {
+                let conditions = value["status"]["conditions"].as_array_mut();
+                let ready = conditions.and_then(|c| c.iter_mut().find(|c| c["type"] == "Ready"));
+                let Some(ready) = ready.filter(|c| c["status"] == "True") else { return Err(unchanged()) };
+                ready["status"] = "False".into();
+                ready["lastTransitionTime"] = Timestamp::now().to_seconds_text().into();
+                Ok(())
+            });
+            match marked.await {
+                Err(error) if error.code() != 304 && !error.is_not_found() => return Err(error),
+                _ => self.recorder.warn(COMPONENT, ("Pod", "v1", pod), "NodeNotReady", "Node is not ready".into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Everything that a silent node said of itself is unknown.
+fn lose(node: &mut Value) {
+    let now = Timestamp::now().to_seconds_text();
+    if !node["status"]["conditions"].is_array() {
+        node["status"]["conditions"] = json!([]);
+    }
+    let Some(list) = node["status"]["conditions"].as_array_mut() else { return };
+    for kind in ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"] {
+        match list.iter_mut().find(|c| c["type"] == kind) {
+            Some(condition) if condition["status"] == "Unknown" => {}
+            Some(condition) => {
+                condition["status"] = "Unknown".into();
+                condition["reason"] = "NodeStatusUnknown".into();
+                condition["message"] = "Kubelet stopped posting node status.".into();
+                condition["lastTransitionTime"] = now.as_str().into();
+            }
+            None => list.push(json!({"type": kind, "status": "Unknown", "reason": "NodeStatusNeverUpdated",
+                "message": "Kubelet never posted node status.", "lastTransitionTime": now})),
+        }
+    }
+}
+
+/// The taints that a node should have: those of others, and ours as its conditions say.
+fn taints(node: &Value, evict: bool) -> Vec<Value> {
+    let status = |kind: &str| condition(node, kind).and_then(|c| c["status"].as_str()).unwrap_or_default();
+    let mut wanted: Vec<(&str, &str)> = Vec::new();
+    if node["spec"]["unschedulable"] == true {
+        wanted.push((UNSCHEDULABLE, "NoSchedule"));
+    }
+    let unwell = match status("Ready") {
+        "True" => None,
+        "Unknown" => Some(UNREACHABLE),
+        _ => Some(NOT_READY),
+    };
+    if let Some(key) = unwell {
+        wanted.push((key, "NoSchedule"));
+        // A node that says nothing of itself yet has no pods to evict.
+        if evict && !status("Ready").is_empty() {
+            wanted.push((key, "NoExecute"));
+        }
+    }
+    wanted.extend(PRESSURES.iter().filter(|(kind, _)| status(kind) == "True").map(|(_, key)| (*key, "NoSchedule")));
+    let ours = |taint: &Value| {
+        let key = taint["key"].as_str().unwrap_or_default();
+        matches!(key, NOT_READY | UNREACHABLE)
+            || taint["effect"] == "NoSchedule" && (key == UNSCHEDULABLE || PRESSURES.iter().any(|(_, k)| *k == key))
+    };
+    let is = |taint: &Value, (key, effect): (&str, &str)| taint["key"] == key && taint["effect"] == effect;
+    let existing = node["spec"]["taints"].as_array().into_iter().flatten();
+    let mut out: Vec<Value> = existing.filter(|t| !ours(t) || wanted.iter().any(|w| is(t, *w))).cloned().collect();
+    for want in wanted {
+        if !out.iter().any(|t| is(t, want)) {
+            let now = Timestamp::now().to_seconds_text();
+            out.push(json!({"key": want.0, "effect": want.1, "timeAdded": now}));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(ready: &str) -> Value {
+        json!({"spec": {"taints": [{"key": "mine", "effect": "NoExecute"}, {"key": NOT_READY, "effect": "NoSchedule"}]},
+            "status": {"conditions": [{"type": "Ready", "status": ready}, {"type": "DiskPressure", "status": "True"}]}})
+    }
+
+    fn keys(taints: &[Value]) -> Vec<String> {
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        taints.iter().map(|t| format!("{}:{}", text(&t["key"]), text(&t["effect"]))).collect()
+    }
+
+    #[test]
+    fn a_ready_node_loses_its_taint_and_keeps_those_of_others() {
+        let taints = taints(&node("True"), true);
+        assert_eq!(keys(&taints), ["mine:NoExecute", "node.kubernetes.io/disk-pressure:NoSchedule"]);
+    }
+
+    #[test]
+    fn a_lost_node_evicts_only_while_another_is_ready() {
+        let has = |evict| keys(&taints(&node("Unknown"), evict)).contains(&format!("{UNREACHABLE}:NoExecute"));
+        assert!(has(true) && !has(false));
+    }
+
+    #[test]
+    fn a_silent_node_loses_every_condition() {
+        let mut value = node("True");
+        lose(&mut value);
+        assert!(value["status"]["conditions"].as_array().is_some_and(|c| c.len() == 4));
+        assert!(value["status"]["conditions"].as_array().into_iter().flatten().all(|c| c["status"] == "Unknown"));
+        assert_eq!(condition(&value, "Ready").expect("it has one")["reason"], "NodeStatusUnknown");
+        assert_eq!(condition(&value, "PIDPressure").expect("it has one")["reason"], "NodeStatusNeverUpdated");
+    }
+}

@@ -1,0 +1,107 @@
+//! `pod-garbage-collector-controller`: removes pods that no node will finish: those whose node is gone, those that were
+//! deleted before they had a node, and the oldest of too many that are over.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::feed::Change;
+use super::index::{Index, by_node};
+use super::pods::{PodDigest, is_terminal};
+use super::queue::Queue;
+use super::runner::Controller;
+use crate::client::Client;
+use crate::scheduler::set_condition;
+use crate::status::Result;
+use crate::store::{Key, ResourceId};
+use crate::write::DeleteOptions;
+
+/// A node that is gone this long does not come back under its name.
+const QUARANTINE: Duration = Duration::from_secs(40);
+/// Pods that are over and still kept, as `--terminated-pod-gc-threshold`.
+const KEPT: usize = 12_500;
+
+pub struct PodGc {
+    client: Client,
+    pods: Index,
+    /// Pods that are over, by their age.
+    over: BTreeSet<(i64, Key)>,
+}
+
+impl PodGc {
+    pub fn new(client: Client) -> Self {
+        PodGc { client, pods: Index::default(), over: BTreeSet::new() }
+    }
+}
+
+impl Controller for PodGc {
+    const NAME: &'static str = "pod-garbage-collector-controller";
+    type Key = Key;
+
+    fn watched(&self) -> Vec<ResourceId> {
+        ["pods", "nodes"].map(Into::into).into()
+    }
+
+    fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Key>) {
+        let object = change.object;
+        if change.resource == 1 {
+            if change.deleted() {
+                self.pods.get(&object.key.name).for_each(|pod| queue.add_after(pod.key.clone(), QUARANTINE));
+            }
+            return;
+        }
+        self.pods.observe(change, by_node);
+        if is_terminal(object) || change.previous.is_some_and(is_terminal) {
+            let entry = (PodDigest::of(object).created, object.key.clone());
+            match change.deleted() {
+                true => self.over.remove(&entry),
+                false => self.over.insert(entry),
+            };
+            if self.over.len() > KEPT
+                && let Some((_, oldest)) = self.over.first()
+            {
+                queue.add(oldest.clone());
+            }
+        }
+        if change.deleted() {
+            return;
+        }
+        match by_node(object) {
+            None if object.keys.deleting => queue.add(object.key.clone()),
+            None => {}
+            Some(node) => {
+                let new = change.previous.and_then(by_node).is_none();
+                if new && self.client.get("nodes", "", node).is_none() {
+                    queue.add_after(object.key.clone(), QUARANTINE);
+                }
+            }
+        }
+    }
+
+    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
+        let Some(pod) = self.client.get("pods", &key.namespace, &key.name) else { return Ok(None) };
+        let orphan = by_node(&pod).is_some_and(|node| self.client.get("nodes", "", node).is_none());
+        let unassigned = by_node(&pod).is_none() && pod.keys.deleting;
+        let crowd = self.over.len() > KEPT && is_terminal(&pod);
+        if !(orphan || unassigned || crowd) {
+            return Ok(None);
+        }
+        if !is_terminal(&pod) {
+            let marked = self.client.update_status("pods", &key.namespace, &key.name, |value| {
+                value["status"]["phase"] = "Failed".into();
+                if orphan {
+                    let generation = value["metadata"]["generation"].clone();
+                    let why = "PodGC: node no longer exists";
+                    set_condition(value, "DisruptionTarget", "True", "DeletionByPodGC", why, generation);
+                }
+                Ok(())
+            });
+            match marked.await {
+                Err(error) if error.is_not_found() => return Ok(None),
+                marked => marked.map(|_| ())?,
+            }
+        }
+        let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::default() };
+        self.client.delete_object("pods", &pod, options).await?;
+        Ok(None)
+    }
+}
