@@ -3,6 +3,7 @@
 //! Nothing here knows the daemons' insides. The binaries are the release ones that `make test` builds first.
 
 pub mod daemon;
+pub mod node;
 pub mod raw;
 
 pub use daemon::{ApiServer, free_port, release_binary, repository, scratch};

@@ -8,3 +8,4 @@ mod kubectl;
 mod licences;
 mod python_client;
 mod recorded_exchanges;
+mod survival;

@@ -1,0 +1,246 @@
+//! A node of its own for a test: a real containerd and a real `node-agent` in one folder.
+//!
+//! Nothing is shared with the machine's own runtime: socket, images, bridge and address range belong to the node, and
+//! its drop ends every container. Either daemon can be killed and started again while the other goes on.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::daemon::{ApiServer, free_port, release_binary, repository, scratch};
+
+/// An image with a shell that every node has.
+pub const IMAGE: &str = "localhost/busybox:1";
+
+/// A containerd and an agent; both end when it is dropped.
+pub struct Node {
+    pub name: String,
+    pub dir: PathBuf,
+    bridge: String,
+    containerd: Option<Child>,
+    agent: Option<Child>,
+}
+
+impl Node {
+    /// Why no node can be had on this machine; `None` when it can.
+    pub fn why_not() -> Option<&'static str> {
+        if !nix::unistd::geteuid().is_root() {
+            return Some("root, which containers need");
+        }
+        let tools = ["containerd", "ctr", "runc", "kubectl", "busybox", "ip", "cc"];
+        tools.into_iter().find(|tool| Command::new(tool).arg("--help").output().is_err())
+    }
+
+    /// Starts both daemons and waits until the node is Ready. `settings` are further lines of the agent's
+    /// configuration.
+    ///
+    /// # Errors
+    /// When something does not start; the text ends with the log.
+    pub fn start(name: &str, server: &ApiServer, settings: &str) -> Result<Self> {
+        static COUNT: AtomicU8 = AtomicU8::new(0);
+        // Address ranges of nodes under test at the same time must differ.
+        let (process, count) = (std::process::id() % 250, COUNT.fetch_add(1, Ordering::Relaxed));
+        let mut node = Node {
+            name: name.to_owned(),
+            dir: scratch(name)?,
+            bridge: format!("t{process}x{count}"),
+            containerd: None,
+            agent: None,
+        };
+        run(Command::new(repository().join("packaging/run/containerd.sh")).arg(&node.dir).arg(node.socket()))?;
+        let network = node.dir.join("cni/net.d/10-pods.conflist");
+        let text = std::fs::read_to_string(&network)?;
+        let text = text.replace("olite0", &node.bridge);
+        let text = text.replace("10.244.0.", &format!("10.{}.{process}.", 100 + u32::from(count) % 100));
+        std::fs::write(&network, text)?;
+        node.start_containerd()?;
+        let images = node.dir.join("images");
+        run(Command::new(repository().join("packaging/images/build.sh")).arg(&images))?;
+        for image in ["pause.tar", "busybox.tar"] {
+            node.ctr(&["images", "import", images.join(image).to_str().context("a path in text")?])?;
+        }
+        node.configure(server, settings)?;
+        node.start_agent()?;
+        node.wait_until("the node is Ready", Duration::from_secs(60), || Ok(node.is_ready(server)))?;
+        Ok(node)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.join("cri.sock")
+    }
+
+    /// The folder of static pods.
+    pub fn manifests(&self) -> PathBuf {
+        self.dir.join("manifests")
+    }
+
+    fn configure(&self, server: &ApiServer, settings: &str) -> Result<()> {
+        std::fs::create_dir_all(self.manifests())?;
+        run(Command::new(release_binary("apiserver-lite")?)
+            .args(["kubeconfig", "--group", "system:nodes", "--user"])
+            .arg(format!("system:node:{}", self.name))
+            .args(["--server", &format!("https://127.0.0.1:{}", server.port), "--data-dir"])
+            .arg(&server.dir)
+            .arg("--out")
+            .arg(self.dir.join("agent.conf")))?;
+        let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+        let reduced = if unified { "" } else { "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n" };
+        let (dir, port) = (self.dir.display(), free_port()?);
+        let text = format!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+             containerRuntimeEndpoint: unix://{dir}/cri.sock\ncgroupDriver: cgroupfs\naddress: 127.0.0.1\n\
+             port: {port}\nhealthzPort: 0\nstaticPodPath: {dir}/manifests\nfailSwapOn: false\n\
+             fileCheckFrequency: 1s\npodLogsDir: {dir}/pod-logs\n\
+             authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, \
+             x509: {{clientCAFile: {}/pki/ca.crt}}}}\nauthorization: {{mode: Webhook}}\n{reduced}{settings}\n",
+            server.dir.display()
+        );
+        std::fs::write(self.dir.join("agent.yaml"), text)?;
+        Ok(())
+    }
+
+    fn spawn(&self, name: &str, command: &mut Command) -> Result<Child> {
+        let path = self.dir.join(format!("{name}.log"));
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+        let command = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.spawn().with_context(|| format!("starting {name}"))
+    }
+
+    /// # Errors
+    /// When it does not answer.
+    pub fn start_containerd(&mut self) -> Result<()> {
+        let config = self.dir.join("containerd/config.toml");
+        self.containerd = Some(self.spawn("containerd", Command::new("containerd").arg("--config").arg(config))?);
+        self.wait_until("containerd answers", Duration::from_secs(30), || Ok(self.ctr(&["version"]).is_ok()))
+    }
+
+    /// # Errors
+    /// When the program cannot be started.
+    pub fn start_agent(&mut self) -> Result<()> {
+        let (dir, binary) = (&self.dir, release_binary("node-agent")?);
+        self.agent = Some(
+            self.spawn(
+                "node-agent",
+                Command::new(binary)
+                    .args(["run", "--node-ip", "127.0.0.1", "--hostname-override", &self.name, "--config"])
+                    .arg(dir.join("agent.yaml"))
+                    .arg("--kubeconfig")
+                    .arg(dir.join("agent.conf"))
+                    .arg("--cert-dir")
+                    .arg(dir.join("pki"))
+                    .arg("--root-dir")
+                    .arg(dir.join("kubelet")),
+            )?,
+        );
+        Ok(())
+    }
+
+    /// Ends the agent by a signal and waits until it is gone; containers go on.
+    pub fn end_agent(&mut self, signal: Signal) {
+        end(self.agent.take(), signal);
+    }
+
+    /// Kills containerd and waits until it is gone; its shims and containers go on.
+    pub fn kill_containerd(&mut self) {
+        end(self.containerd.take(), Signal::SIGKILL);
+    }
+
+    /// The process of every container and sandbox by id, as the runtime knows them.
+    ///
+    /// # Errors
+    /// When containerd does not answer.
+    pub fn tasks(&self) -> Result<BTreeMap<String, u32>> {
+        let mut tasks = BTreeMap::new();
+        for line in self.ctr(&["tasks", "list"])?.lines().skip(1) {
+            let mut words = line.split_whitespace();
+            if let (Some(id), Some(pid), Some("RUNNING")) = (words.next(), words.next(), words.next()) {
+                tasks.insert(id.to_owned(), pid.parse().with_context(|| line.to_owned())?);
+            }
+        }
+        Ok(tasks)
+    }
+
+    /// Runs containerd's own client.
+    ///
+    /// # Errors
+    /// When it fails; the text holds what it said.
+    pub fn ctr(&self, args: &[&str]) -> Result<String> {
+        let output = run(Command::new("ctr").arg("-a").arg(self.socket()).args(["-n", "k8s.io"]).args(args))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Whether the API server shows the node Ready.
+    pub fn is_ready(&self, server: &ApiServer) -> bool {
+        let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
+        server.kubectl(&["get", "node", &self.name, "-o", path]).is_ok_and(|said| said == "True")
+    }
+
+    /// Asks ten times a second until the answer is yes.
+    ///
+    /// # Errors
+    /// When it never is; the text ends with both logs.
+    pub fn wait_until(&self, what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let answer = done();
+            if matches!(answer, Ok(true)) {
+                return Ok(());
+            }
+            if begun.elapsed() > limit {
+                let error = answer.err().map(|e| format!(" ({e:#})")).unwrap_or_default();
+                bail!("not within {limit:?}: {what}{error}\n{}", self.logs());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The ends of both daemons' logs.
+    pub fn logs(&self) -> String {
+        let mut text = String::new();
+        for name in ["node-agent", "containerd"] {
+            let log = std::fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            text.push_str(&format!("--- {name}\n{}\n", lines[lines.len().saturating_sub(20)..].join("\n")));
+        }
+        text
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        end(self.agent.take(), Signal::SIGTERM);
+        if self.containerd.is_none() {
+            // Containers outlive it; somebody has to end them.
+            let _ = self.start_containerd();
+        }
+        for task in self.tasks().unwrap_or_default().keys() {
+            let _ = self.ctr(&["tasks", "delete", "--force", task]);
+        }
+        end(self.containerd.take(), Signal::SIGTERM);
+        let _ = Command::new("ip").args(["link", "delete", &self.bridge]).output();
+    }
+}
+
+fn end(child: Option<Child>, signal: Signal) {
+    let Some(mut child) = child else { return };
+    if let Ok(pid) = i32::try_from(child.id()) {
+        // Gone already is fine; `wait` tells.
+        let _ = kill(Pid::from_raw(pid), signal);
+    }
+    let _ = child.wait();
+}
+
+fn run(command: &mut Command) -> Result<Output> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("{command:?}"))?;
+    if !output.status.success() {
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        bail!("{command:?}: {}\n{out}\n{err}", output.status);
+    }
+    Ok(output)
+}
