@@ -102,6 +102,16 @@ impl Handle {
         self.shared.cri.port_forward(request).await.map(|r| r.url).map_err(FindError::Runtime)
     }
 
+    /// Runs a command to its end without a limit of its own.
+    pub async fn exec_sync(
+        &self,
+        container_id: &str,
+        command: Vec<String>,
+    ) -> Result<cri::ExecSyncResponse, FindError> {
+        let answer = self.shared.cri.exec_sync(container_id, command, std::time::Duration::ZERO).await;
+        answer.map_err(FindError::Runtime)
+    }
+
     /// Ends a pod that its object does not end: eviction, preemption, shutdown.
     pub async fn evict(&self, uid: &str, imposed: crate::status::generate::Override, grace: Option<i64>) {
         let request = KillRequest { imposed: Some(imposed), grace };

@@ -27,6 +27,7 @@ pub(super) enum Route {
     Exec(Target),
     Attach(Target),
     PortForward(Target),
+    Run(Target),
 }
 
 /// A pod, and a container in it where the path has one.
@@ -54,6 +55,7 @@ impl Route {
             ["exec", rest @ ..] => Route::Exec(Target::of(rest, true)?),
             ["attach", rest @ ..] => Route::Attach(Target::of(rest, true)?),
             ["portForward", rest @ ..] => Route::PortForward(Target::of(rest, false)?),
+            ["run", rest @ ..] => Route::Run(Target::of(rest, true)?),
             _ => return None,
         })
     }
@@ -74,6 +76,7 @@ impl Route {
             Route::Exec(_) | Route::Attach(_) | Route::PortForward(_) => {
                 matches!(*method, Method::GET | Method::POST)
             }
+            Route::Run(_) => *method == Method::POST,
             _ => *method == Method::GET,
         }
     }
@@ -134,6 +137,7 @@ impl Router {
             (Route::Exec(target), Some(pods)) => streams::exec(&pods, &target, request).await,
             (Route::Attach(target), Some(pods)) => streams::attach(&pods, &target, request).await,
             (Route::PortForward(target), Some(pods)) => streams::port_forward(&pods, &target, request).await,
+            (Route::Run(target), Some(pods)) => streams::run(&pods, &target, request.uri().query().unwrap_or("")).await,
         }
     }
 

@@ -1,0 +1,178 @@
+//! exec, attach, port-forward and run: the runtime names a streaming server on this host, and the upgraded connection is
+//! carried to it.
+//!
+//! SPDY and the older WebSocket protocols go through byte for byte; what runtimes do not speak is translated. Everything
+//! about the pod is checked first, so that a mistake is an HTTP answer and not a broken stream.
+
+mod options;
+mod spdy;
+mod translate;
+mod upgrade;
+mod websocket;
+
+use http::{HeaderMap, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use proto::api::core::v1::Pod;
+use proto::cri;
+
+use self::options::Options;
+use self::upgrade::StreamError;
+use super::answers::{Answer, json, plain, text};
+use super::route::{Target, query_pairs};
+use crate::pod::spec::PodExt;
+use crate::pods::{ContainerInfo, FindError, Handle};
+
+/// A refusal: status and text.
+type Refusal = (StatusCode, String);
+
+pub(super) async fn exec(pods: &Handle, target: &Target, request: Request<Incoming>) -> Response<Answer> {
+    let prepared = async {
+        let (options, _, container) = prepare(pods, target, &request, |name, _| not_found(name)).await?;
+        let url = pods.exec(cri::ExecRequest {
+            container_id: container.id,
+            cmd: options.command.clone(),
+            tty: options.tty,
+            stdin: options.stdin,
+            stdout: options.stdout,
+            stderr: options.stderr,
+        });
+        Ok((url.await.map_err(failed)?, options))
+    };
+    match prepared.await {
+        Ok((url, options)) => carry(&url, options, request).await,
+        Err((code, why)) => plain(code, why),
+    }
+}
+
+pub(super) async fn attach(pods: &Handle, target: &Target, request: Request<Incoming>) -> Response<Answer> {
+    let prepared = async {
+        let missing = |name: &str, pod: &Pod| format!("container {name} not found in pod {}", full_name(pod));
+        let (mut options, _, container) = prepare(pods, target, &request, missing).await?;
+        // Whether there is a terminal is the container's to say.
+        options.tty = container.tty;
+        options.stderr &= !container.tty;
+        let url = pods.attach(cri::AttachRequest {
+            container_id: container.id,
+            stdin: options.stdin,
+            tty: options.tty,
+            stdout: options.stdout,
+            stderr: options.stderr,
+        });
+        Ok((url.await.map_err(failed)?, options))
+    };
+    match prepared.await {
+        Ok((url, options)) => carry(&url, options, request).await,
+        Err((code, why)) => plain(code, why),
+    }
+}
+
+pub(super) async fn port_forward(pods: &Handle, target: &Target, request: Request<Incoming>) -> Response<Answer> {
+    let web = websocket::is_upgrade(request.headers());
+    let tunnel = web && websocket::offers(request.headers(), translate::TUNNEL);
+    let prepared = async {
+        // SPDY clients name their ports in the streams.
+        let port = match web && !tunnel {
+            true => {
+                options::ports(request.uri().query().unwrap_or("")).map_err(|why| (StatusCode::BAD_REQUEST, why))?
+            }
+            false => Vec::new(),
+        };
+        let pod = find(pods, target).await?;
+        let missing = || (StatusCode::INTERNAL_SERVER_ERROR, format!("pod not found ({:?})", full_name(&pod)));
+        let sandbox = pods.sandbox(&pod).await.map_err(|error| match error {
+            FindError::NoPod(_) => missing(),
+            error => failed(error),
+        })?;
+        pods.port_forward(cri::PortForwardRequest { pod_sandbox_id: sandbox, port }).await.map_err(failed)
+    };
+    let url = match prepared.await {
+        Ok(url) => url,
+        Err((code, why)) => return plain(code, why),
+    };
+    if !is_upgrade(request.headers()) {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required\n");
+    }
+    let carried = if tunnel { translate::tunnel(&url, request).await } else { upgrade::pass(&url, request).await };
+    carried.unwrap_or_else(unanswered)
+}
+
+/// A command without streams: its output is the answer.
+pub(super) async fn run(pods: &Handle, target: &Target, query: &str) -> Response<Answer> {
+    let command = query_pairs(query).into_iter().find(|(key, _)| key == "cmd").map(|(_, value)| value);
+    let command: Vec<String> = command.unwrap_or_default().split(' ').map(str::to_owned).collect();
+    let outcome = async {
+        let pod = find(pods, target).await?;
+        let container = pods.running(&pod, &target.container).await.map_err(|error| match error {
+            FindError::NoContainer(name) => (StatusCode::INTERNAL_SERVER_ERROR, not_found(&name)),
+            error => failed(error),
+        })?;
+        let answer = pods.exec_sync(&container.id, command.clone()).await.map_err(failed)?;
+        let output = [answer.stdout, answer.stderr].concat();
+        if answer.exit_code == 0 {
+            return Ok(output);
+        }
+        let (words, said) = (command.join(" "), String::from_utf8_lossy(&output));
+        Err((StatusCode::INTERNAL_SERVER_ERROR, format!("command '{words}' exited with {}: {said}", answer.exit_code)))
+    };
+    match outcome.await {
+        Ok(output) => json(output),
+        Err((code, why)) => plain(code, why),
+    }
+}
+
+/// What exec and attach begin with: the options, the pod and its running container.
+async fn prepare(
+    pods: &Handle,
+    target: &Target,
+    request: &Request<Incoming>,
+    missing: impl Fn(&str, &Pod) -> String,
+) -> Result<(Options, std::sync::Arc<Pod>, ContainerInfo), Refusal> {
+    let options =
+        Options::of(request.uri().query().unwrap_or("")).map_err(|why| (StatusCode::BAD_REQUEST, why.into()))?;
+    let pod = find(pods, target).await?;
+    let container = pods.running(&pod, &target.container).await.map_err(|error| match error {
+        FindError::NoContainer(name) => (StatusCode::INTERNAL_SERVER_ERROR, missing(&name, &pod)),
+        error => failed(error),
+    })?;
+    Ok((options, pod, container))
+}
+
+/// The pod of that name. The uid in the path says nothing: the kubelet does not look at it either.
+async fn find(pods: &Handle, target: &Target) -> Result<std::sync::Arc<Pod>, Refusal> {
+    let found = pods.find(&target.namespace, &target.pod, None).await;
+    found.map_err(|_| (StatusCode::NOT_FOUND, "pod does not exist".to_owned()))
+}
+
+fn full_name(pod: &Pod) -> String {
+    format!("{}_{}", pod.name(), pod.namespace())
+}
+
+fn not_found(container: &str) -> String {
+    format!("container not found ({container:?})")
+}
+
+fn failed(error: FindError) -> Refusal {
+    (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+}
+
+fn unanswered(error: StreamError) -> Response<Answer> {
+    plain(StatusCode::BAD_GATEWAY, error.to_string())
+}
+
+fn is_upgrade(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::CONNECTION);
+    values.iter().filter_map(|v| v.to_str().ok()).any(|v| v.to_ascii_lowercase().contains("upgrade"))
+}
+
+async fn carry(url: &str, options: Options, request: Request<Incoming>) -> Response<Answer> {
+    if !is_upgrade(request.headers()) {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required\n");
+    }
+    let web = websocket::is_upgrade(request.headers());
+    let carried = if web && websocket::offers(request.headers(), translate::CHANNELS) {
+        translate::channels(url, options, request).await
+    } else {
+        upgrade::pass(url, request).await
+    };
+    carried.unwrap_or_else(unanswered)
+}

@@ -1,0 +1,228 @@
+//! WebSocket as its server: the handshake and the frames.
+//!
+//! Payloads are handed on as they come, in pieces, so that a message of any size needs no memory of its own.
+//!
+//! Followed: RFC 6455. Limits: no extensions.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::super::answers::Answer;
+use super::super::listen::full;
+
+const CONTINUATION: u8 = 0;
+const TEXT: u8 = 1;
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+const PONG: u8 = 10;
+/// Control frames carry no more.
+const MAX_CONTROL: u64 = 125;
+const PIECE: usize = 32 * 1024;
+/// Appended to the client's key before it is hashed.
+const KEY_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// Whether the request asks for an upgrade to a WebSocket.
+pub fn is_upgrade(headers: &HeaderMap) -> bool {
+    let has = |name: header::HeaderName, word: &str| {
+        let values = headers.get_all(name);
+        let mut words = values.iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
+        words.any(|w| w.trim().eq_ignore_ascii_case(word))
+    };
+    has(header::CONNECTION, "upgrade") && has(header::UPGRADE, "websocket")
+}
+
+/// Whether the client offers this subprotocol.
+pub fn offers(headers: &HeaderMap, protocol: &str) -> bool {
+    let values = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL);
+    let mut words = values.iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
+    words.any(|w| w.trim() == protocol)
+}
+
+/// The answer that completes the handshake; `None` when the request has no key.
+pub fn accept(headers: &HeaderMap, protocol: &'static str) -> Option<Response<Answer>> {
+    let key = headers.get(header::SEC_WEBSOCKET_KEY)?.to_str().ok()?;
+    let hash =
+        ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, format!("{}{KEY_SUFFIX}", key.trim()).as_bytes());
+    let mut response = Response::new(full(Bytes::new()));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let answer = response.headers_mut();
+    answer.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    answer.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    answer.insert(header::SEC_WEBSOCKET_ACCEPT, HeaderValue::from_str(&STANDARD.encode(hash)).ok()?);
+    answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
+    Some(response)
+}
+
+/// Writes one unfragmented binary message, made of a prefix and the rest.
+pub fn message(prefix: &[u8], payload: &[u8], out: &mut BytesMut) {
+    head(BINARY, prefix.len() + payload.len(), out);
+    out.put_slice(prefix);
+    out.put_slice(payload);
+}
+
+/// Writes the frame that ends the connection without complaint.
+pub fn close(out: &mut BytesMut) {
+    head(CLOSE, 2, out);
+    out.put_u16(1000);
+}
+
+pub fn pong(payload: &[u8], out: &mut BytesMut) {
+    head(PONG, payload.len(), out);
+    out.put_slice(payload);
+}
+
+fn head(kind: u8, length: usize, out: &mut BytesMut) {
+    out.put_u8(0x80 | kind);
+    match (u8::try_from(length), u16::try_from(length)) {
+        (Ok(short), _) if short < 126 => out.put_u8(short),
+        (_, Ok(middle)) => {
+            out.put_u8(126);
+            out.put_u16(middle);
+        }
+        _ => {
+            out.put_u8(127);
+            out.put_u64(length as u64);
+        }
+    }
+}
+
+/// What comes from the client.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Part of a message; `first` when a message begins with it.
+    Piece {
+        first: bool,
+        bytes: Bytes,
+    },
+    Ping(Bytes),
+    /// The connection is over, by a frame or without.
+    Closed,
+}
+
+/// Reads events from a connection.
+pub struct Decoder<R> {
+    from: R,
+    /// Bytes to come of the frame under way, its mask, and how far the mask has turned.
+    frame: Option<(u64, [u8; 4], usize)>,
+    /// No byte of the message has been handed on yet.
+    first: bool,
+}
+
+impl<R: AsyncRead + Unpin> Decoder<R> {
+    pub fn new(from: R) -> Self {
+        Decoder { from, frame: None, first: true }
+    }
+
+    /// The next event; `Closed` for a connection that ended or makes no sense. Not cancel safe.
+    pub async fn next(&mut self) -> Event {
+        self.read().await.unwrap_or(Event::Closed)
+    }
+
+    async fn read(&mut self) -> std::io::Result<Event> {
+        loop {
+            if let Some((left, mask, turned)) = self.frame {
+                if left == 0 {
+                    self.frame = None;
+                    continue;
+                }
+                let mut bytes = vec![0; usize::try_from(left).unwrap_or(PIECE).min(PIECE)];
+                let count = self.from.read(&mut bytes).await?;
+                if count == 0 {
+                    return Ok(Event::Closed);
+                }
+                bytes.truncate(count);
+                unmask(&mut bytes, mask, turned);
+                self.frame = Some((left - count as u64, mask, turned + count));
+                return Ok(Event::Piece { first: std::mem::take(&mut self.first), bytes: bytes.into() });
+            }
+            let (opening, sizes) = (self.from.read_u8().await?, self.from.read_u8().await?);
+            let length = match sizes & 0x7f {
+                126 => u64::from(self.from.read_u16().await?),
+                127 => self.from.read_u64().await?,
+                short => u64::from(short),
+            };
+            // Clients must mask, and nobody agreed on extensions.
+            if sizes & 0x80 == 0 || opening & 0x70 != 0 {
+                return Ok(Event::Closed);
+            }
+            let mut mask = [0; 4];
+            self.from.read_exact(&mut mask).await?;
+            match opening & 0x0f {
+                kind @ (CONTINUATION | TEXT | BINARY) => {
+                    self.first |= kind != CONTINUATION;
+                    self.frame = Some((length, mask, 0));
+                }
+                kind @ (PING | PONG) if length <= MAX_CONTROL => {
+                    let mut payload = vec![0; usize::try_from(length).unwrap_or(0)];
+                    self.from.read_exact(&mut payload).await?;
+                    unmask(&mut payload, mask, 0);
+                    if kind == PING {
+                        return Ok(Event::Ping(payload.into()));
+                    }
+                }
+                _ => return Ok(Event::Closed),
+            }
+        }
+    }
+}
+
+fn unmask(bytes: &mut [u8], mask: [u8; 4], turned: usize) {
+    for (byte, key) in bytes.iter_mut().zip(mask.iter().cycle().skip(turned % 4)) {
+        *byte ^= key;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handshake_proves_that_the_key_was_read() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONNECTION, HeaderValue::from_static("keep-alive, Upgrade"));
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(header::SEC_WEBSOCKET_KEY, HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ=="));
+        headers
+            .insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("v5.channel.k8s.io, v4.channel.k8s.io"));
+        assert!(is_upgrade(&headers) && offers(&headers, "v4.channel.k8s.io") && !offers(&headers, "v3"));
+        let answer = accept(&headers, "v5.channel.k8s.io").unwrap();
+        // The example of the RFC.
+        assert_eq!(answer.headers()[header::SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[tokio::test]
+    async fn fragments_keep_their_message_and_pings_come_between() {
+        let mask = [1, 2, 3, 4];
+        let mut wire = BytesMut::new();
+        for (opening, payload) in [(0x02, "abcde"), (0x89, "?"), (0x80, "f"), (0x82, "g"), (0x88, "")] {
+            wire.put_u8(opening);
+            wire.put_u8(0x80 | u8::try_from(payload.len()).unwrap());
+            wire.put_slice(&mask);
+            let mut payload = payload.as_bytes().to_vec();
+            unmask(&mut payload, mask, 0);
+            wire.put_slice(&payload);
+        }
+        let wire = wire.freeze();
+        let mut decoder = Decoder::new(wire.as_ref());
+        let piece = |first, text: &'static str| Event::Piece { first, bytes: Bytes::from_static(text.as_bytes()) };
+        assert_eq!(decoder.next().await, piece(true, "abcde"));
+        assert_eq!(decoder.next().await, Event::Ping(Bytes::from_static(b"?")));
+        assert_eq!(decoder.next().await, piece(false, "f"));
+        assert_eq!(decoder.next().await, piece(true, "g"));
+        assert_eq!(decoder.next().await, Event::Closed);
+    }
+
+    #[test]
+    fn lengths_take_the_shortest_form() {
+        let size = |length: usize| {
+            let mut out = BytesMut::new();
+            head(BINARY, length, &mut out);
+            out.len()
+        };
+        assert_eq!((size(125), size(126), size(65535), size(65536)), (2, 4, 4, 10));
+    }
+}
