@@ -16,10 +16,11 @@ mod managed;
 mod merge;
 mod prune;
 mod reset;
+pub mod scale;
 mod set;
 mod track;
 mod versions;
 mod view;
 
 pub use configuration::apply;
-pub use track::{Writer, created, keep_times, updated};
+pub use track::{Writer, created, keep_times, put, updated};

@@ -28,7 +28,7 @@ impl Reset {
                 ]);
             }
             "status" => status(resource),
-            "approval" => &[&["spec"]],
+            "approval" => &[&["spec"], &["status", "certificate"]],
             "finalize" => &[&["status"]],
             _ if resource.subresource("status").is_some() => &[&["status"]],
             _ => &[],
@@ -74,7 +74,8 @@ fn status(resource: &Resource) -> &'static [&'static [&'static str]] {
     match (&*resource.group, &*resource.plural) {
         ("", "pods") => &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]],
         ("apps", "deployments") => &[&["spec"], &["metadata", "labels"]],
-        ("apiextensions.k8s.io" | "flowcontrol.apiserver.k8s.io" | "resource.k8s.io", _)
+        ("certificates.k8s.io", _) => &[&["spec"], &["status", "conditions"]],
+        ("admissionregistration.k8s.io" | "apiregistration.k8s.io" | "flowcontrol.apiserver.k8s.io", _)
         | ("storage.k8s.io", "volumeattachments") => SPEC_AND_METADATA,
         _ => SPEC,
     }

@@ -91,7 +91,6 @@ impl<'a> Set<'a> {
         Some(&self.nodes[at])
     }
 
-    #[cfg(test)]
     pub fn contains(&self, path: &[Element<'_>]) -> bool {
         match path {
             [] => false,

@@ -27,26 +27,9 @@ pub(super) async fn apply(
     options: &WriteOptions,
 ) -> Result<Patched> {
     let Target { resource, subresource, namespace, name } = target;
-    let read = proto::yaml::read(body).map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?;
-    let config = match read.value {
-        Value::Null => Value::Object(serde_json::Map::new()),
-        config @ Value::Object(_) => config,
-        other => {
-            let what = match other {
-                Value::Array(_) => "array",
-                Value::String(_) => "string",
-                Value::Number(_) => "number",
-                _ => "bool",
-            };
-            return Err(ApiError::bad_request(format!(
-                "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {what} into Go \
-                 value of type map[string]interface {{}}"
-            )));
-        }
-    };
+    let (config, duplicates) = parse(body)?;
     let writer = Writer { resource, subresource, manager: &options.manager };
-    let twice: Vec<String> =
-        read.duplicates.iter().map(|text| format!("error converting YAML to JSON: {text}")).collect();
+    let twice: Vec<String> = duplicates.iter().map(|text| format!("error converting YAML to JSON: {text}")).collect();
     let merge = |live: Option<&Value>| -> Result<Value> {
         let value = apply::apply(writer, live, &config, options.force)?;
         if let (FieldValidation::Strict, Some(text)) = (options.validation, twice.first()) {
@@ -86,6 +69,36 @@ pub(super) async fn apply(
         }
     }
     Err(ApiError::conflict(&resource.group, &resource.plural, name, super::MODIFIED))
+}
+
+/// Reads a configuration.
+///
+/// # Errors
+/// 400.
+pub(super) fn read(body: &[u8]) -> Result<Value> {
+    parse(body).map(|(config, _)| config)
+}
+
+/// A configuration and what is said about keys that it has twice.
+fn parse(body: &[u8]) -> Result<(Value, Vec<String>)> {
+    let read = proto::yaml::read(body).map_err(|e| ApiError::bad_request(format!("error decoding YAML: {e}")))?;
+    let config = match read.value {
+        Value::Null => Value::Object(serde_json::Map::new()),
+        config @ Value::Object(_) => config,
+        other => {
+            let what = match other {
+                Value::Array(_) => "array",
+                Value::String(_) => "string",
+                Value::Number(_) => "number",
+                _ => "bool",
+            };
+            return Err(ApiError::bad_request(format!(
+                "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {what} into Go \
+                 value of type map[string]interface {{}}"
+            )));
+        }
+    };
+    Ok((config, read.duplicates))
 }
 
 /// Whether an object is missing that was there.

@@ -8,8 +8,8 @@ use super::update::Target;
 use super::{commit, commit_error, put, strategy};
 use crate::admission::{Call, Operation, Reservation};
 use crate::apply::{self, Writer};
-use crate::auth::RbacWrite;
-use crate::request::User;
+use crate::auth::{Attributes, RbacWrite};
+use crate::request::{RequestInfo, User};
 use crate::resource::Resource;
 use crate::server::ApiServer;
 use crate::status::{ApiError, Cause, Details, Result};
@@ -94,6 +94,7 @@ pub(super) async fn place(
         if attempt == 1 {
             strategy::prepare_create(resource, &mut value);
             validate(resource, &value)?;
+            authorize_name(server, target, user)?;
             reserved = server.admission.validate(&call, &value).await?;
             if is_service(resource) {
                 match server.services.allocate(&server.store, &mut value) {
@@ -123,6 +124,29 @@ pub(super) async fn place(
         }
     }
     Err(clash(resource, &stem))
+}
+
+/// Who creates through a URL that has the name in it needs the right to create besides that to update or patch.
+fn authorize_name(server: &ApiServer, target: Target<'_>, user: &User) -> Result<()> {
+    let Target { resource, namespace, name, .. } = target;
+    if name.is_empty() || user.name.is_empty() {
+        return Ok(());
+    }
+    let info = RequestInfo {
+        is_resource: true,
+        verb: "create".into(),
+        group: resource.group.to_string(),
+        version: resource.version.to_string(),
+        resource: resource.plural.to_string(),
+        namespace: namespace.into(),
+        name: name.into(),
+        ..RequestInfo::default()
+    };
+    let decision = server.authorizer.decide(&Attributes { user, info: &info });
+    if decision.allowed {
+        return Ok(());
+    }
+    Err(ApiError::forbidden(&resource.group, &resource.plural, name, decision.reason))
 }
 
 /// Roles and bindings give away no more than their writer has.

@@ -1,7 +1,7 @@
 //! Subresources that are stored with their object: status, scale, binding, eviction, approval, finalize, and the parts
 //! of a pod that have their own.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,8 @@ use super::delete::delete;
 use super::delete_options::DeleteOptions;
 use super::options::WriteOptions;
 use super::update::{self, Target};
-use super::{decode, meta};
+use super::{applied, decode, meta};
+use crate::apply::{self, Writer};
 use crate::http::{Accepted, Response, respond};
 use crate::patch::Patch;
 use crate::read;
@@ -85,6 +86,32 @@ async fn part(
 }
 
 const SCALE: (&str, &str, &str) = ("autoscaling", "v1", "Scale");
+/// The field of a workload that its Scale holds.
+const REPLICAS: &[&str] = &["spec", "replicas"];
+
+/// The Scale as a resource of its own, for the rules of field ownership.
+static SCALE_RESOURCE: LazyLock<Resource> = LazyLock::new(|| {
+    let id = proto::schema::TypeSet::built_in().kind(SCALE.0, SCALE.1, SCALE.2).unwrap_or_default();
+    let schema = Schema { set: SchemaSet::BuiltIn, id };
+    Resource {
+        group: SCALE.0.into(),
+        version: SCALE.1.into(),
+        plural: "scales".into(),
+        singular: "scale".into(),
+        kind: SCALE.2.into(),
+        list_kind: "".into(),
+        namespaced: true,
+        short_names: Vec::new(),
+        categories: Vec::new(),
+        verbs: Verbs::default(),
+        subresources: Vec::new(),
+        schema: schema.clone(),
+        storage: "scales.autoscaling".into(),
+        storage_version: "autoscaling/v1".into(),
+        stored: schema,
+        custom: false,
+    }
+});
 
 pub(super) fn schema((group, version, kind): (&str, &str, &str)) -> Result<Schema> {
     let id = proto::schema::TypeSet::built_in().kind(group, version, kind);
@@ -156,27 +183,46 @@ async fn scale(
     enum Sent {
         Whole(Value),
         Patch(Patch),
+        Applied(Value),
     }
     let sent = match verb {
         Verbs::UPDATE => Sent::Whole(decode::kind(&schema, SCALE, &content_type, &body, &options)?.value),
+        _ if crate::patch::media(&content_type) == applied::MEDIA => Sent::Applied(applied::read(&body)?),
         _ => match Patch::parse(crate::patch::media(&content_type), &body, options.validation)? {
             Some(patch) => Sent::Patch(patch),
             None => return Err(crate::routing::unsupported_media()),
         },
     };
     let target = Target { resource, subresource: "scale", namespace: &namespace, name: &name };
-    let object = update::update(server, target, &options, |old, tree| {
+    let writer = Writer { resource: &SCALE_RESOURCE, subresource: "scale", manager: &options.manager };
+    let object = update::replace(server, target, &options, false, |old, tree| {
         let mut value = tree.clone();
+        let mut before = scale_of(resource, &value);
+        let owners = &tree["metadata"]["managedFields"];
+        let api_version = resource.api_version();
+        if let Some(of_scale) = apply::scale::of_scale(owners, &api_version, REPLICAS) {
+            before["metadata"]["managedFields"] = of_scale;
+        }
         let scale = match &sent {
-            Sent::Whole(scale) => scale.clone(),
+            Sent::Applied(config) => {
+                let merged = apply::apply(writer, Some(&before), config, options.force)?;
+                let conformed = proto::json::conform(schema.set(), schema.id, &merged);
+                conformed.map_err(|e| ApiError::new(500, "", e.to_string()))?.value
+            }
+            Sent::Whole(scale) => {
+                let mut scale = scale.clone();
+                apply::updated(writer, &before, &mut scale);
+                scale
+            }
             Sent::Patch(patch) => {
-                let before = scale_of(resource, &value);
                 let json = || {
                     let mut out = Vec::new();
                     proto::json::write(schema.set(), schema.id, &before, &mut out);
                     out
                 };
-                patch.apply(&schema, SCALE, before.clone(), json, options.validation)?.value
+                let mut scale = patch.apply(&schema, SCALE, before.clone(), json, options.validation)?.value;
+                apply::updated(writer, &before, &mut scale);
+                scale
             }
         };
         let version = meta::text(&scale, "resourceVersion");
@@ -193,6 +239,8 @@ async fn scale(
             return Err(super::options::invalid("autoscaling", "Scale", &name, vec![cause]));
         }
         value["spec"]["replicas"] = replicas.into();
+        let owners = apply::scale::of_workload(owners, &scale["metadata"]["managedFields"], &api_version, REPLICAS);
+        apply::put(&mut value, owners);
         Ok(value)
     })
     .await?;
