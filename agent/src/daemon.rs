@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use crate::api::{
     Client, ClientOptions, ContentType, HttpTransport, Kubeconfig, KubeconfigError, NoServer, TlsError, Transport,
 };
+use crate::cgroups::{self, Cgroups};
 use crate::cli::Flags;
 use crate::config::{FeatureGates, Loaded};
 use crate::cri::{CriClient, CriError};
@@ -42,6 +43,8 @@ pub enum StartError {
     Runtime(#[from] CriError),
     #[error(transparent)]
     Server(#[from] ServerError),
+    #[error(transparent)]
+    Cgroups(#[from] cgroups::StartError),
     #[error("{what} {path}: {source}")]
     File { what: &'static str, path: PathBuf, source: io::Error },
     #[error("signals: {0}")]
@@ -122,7 +125,13 @@ pub async fn run(flags: Flags, loaded: Loaded) -> Result<(), StartError> {
     let deps = PodParts { flags: &flags, settings: &settings, client, cri, standalone };
     let starting = start_pods(deps, runtime, node_receiver);
     tokio::select! {
-        handle = starting => { pods_sender.send_replace(Some(handle)); }
+        handle = starting => match handle {
+            Ok(handle) => { pods_sender.send_replace(Some(handle)); }
+            Err(error) => {
+                serving.abort_all();
+                return Err(error.into());
+            }
+        },
         () = stop.asked(flags.lock_file.as_deref().filter(|_| flags.exit_on_lock_contention)) => {
             serving.abort_all();
             return Ok(());
@@ -149,7 +158,7 @@ async fn start_pods(
     parts: PodParts<'_>,
     mut runtime: watch::Receiver<Arc<RuntimeState>>,
     node: watch::Receiver<Arc<Node>>,
-) -> pods::Handle {
+) -> Result<pods::Handle, cgroups::StartError> {
     let up = runtime.wait_for(|r| r.version.contains("://") && !r.version.ends_with("://Unknown")).await;
     let runtime_name = match up {
         Ok(state) => state.version.split("://").next().unwrap_or_default().to_owned(),
@@ -169,7 +178,18 @@ async fn start_pods(
     } else {
         usize::try_from(config.max_parallel_image_pulls.unwrap_or(0)).ok().filter(|n| *n > 0).unwrap_or(usize::MAX >> 4)
     };
-    pods::Manager::start(pods::Deps {
+    let resources = NodeResources {
+        memory_bytes: i64::try_from(machine.memory_bytes).unwrap_or(i64::MAX),
+        enforce_quota: config.cpu_cfs_quota,
+        period_micros: config.cpu_cfs_quota_period.nanos / 1000,
+        hugepage_sizes: machine.huge_pages.iter().map(|p| megabytes(p.page_bytes)).collect(),
+        limited_swap: config.memory_swap.swap_behavior == "LimitedSwap",
+        single_process_oom_kill: config.single_process_oom_kill,
+        cgroup_v2: Path::new(cgroups::MOUNT).join("cgroup.controllers").exists(),
+        swap_bytes: i64::try_from(machine.swap_bytes).unwrap_or(i64::MAX),
+    };
+    let cgroups = start_cgroups(parts.settings, &parts.cri, &resources).await?;
+    Ok(pods::Manager::start(pods::Deps {
         config: pods::Config {
             node_name: parts.settings.name.clone(),
             root_dir: parts.flags.root_dir.clone(),
@@ -186,16 +206,7 @@ async fn start_pods(
             max_parallel_pulls: parallel,
             seccomp_default: config.seccomp_default,
             allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
-            resources: NodeResources {
-                memory_bytes: i64::try_from(machine.memory_bytes).unwrap_or(i64::MAX),
-                enforce_quota: config.cpu_cfs_quota,
-                period_micros: config.cpu_cfs_quota_period.nanos / 1000,
-                hugepage_sizes: machine.huge_pages.iter().map(|p| megabytes(p.page_bytes)).collect(),
-                limited_swap: config.memory_swap.swap_behavior == "LimitedSwap",
-                single_process_oom_kill: config.single_process_oom_kill,
-                cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
-                swap_bytes: i64::try_from(machine.swap_bytes).unwrap_or(i64::MAX),
-            },
+            resources,
             dns: NodeDns {
                 cluster_dns: config.cluster_dns.clone(),
                 cluster_domain: config.cluster_domain.clone(),
@@ -209,11 +220,39 @@ async fn start_pods(
             node: node.clone(),
         })),
         cri: parts.cri,
+        cgroups: Arc::new(cgroups),
         runtime_name,
         client: parts.client,
         objects,
         node,
-    })
+    }))
+}
+
+async fn start_cgroups(
+    settings: &NodeSettings,
+    cri: &CriClient,
+    resources: &NodeResources,
+) -> Result<Cgroups, cgroups::StartError> {
+    let config = &settings.config;
+    if !config.cgroups_per_qos {
+        return Ok(Cgroups::reduced(config));
+    }
+    let capacity = node::capacity(&settings.machine, None, config);
+    let enforced = config.enforce_node_allocatable.iter().any(|e| e == "pods");
+    let left = if enforced { node::unreserved(&capacity, config) } else { capacity };
+    let reserved = |list: &std::collections::BTreeMap<String, String>| {
+        list.get("pid").and_then(|count| count.parse::<i64>().ok()).filter(|_| enforced).unwrap_or(0)
+    };
+    let pids = cgroups::process_limit(Path::new("/proc"))
+        .map(|all| all - reserved(&config.system_reserved) - reserved(&config.kube_reserved));
+    let made = cgroups::Settings {
+        mount: cgroups::MOUNT.into(),
+        driver: cgroups::driver(cri, config).await,
+        root: config.cgroup_root.clone(),
+        node: resources.clone(),
+        pod_pids_limit: config.pod_pids_limit,
+    };
+    Cgroups::start(made, &left, pids).await
 }
 
 fn node_name(flags: &Flags) -> Result<String, StartError> {

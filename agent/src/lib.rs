@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod backoff;
+pub mod cgroups;
 pub mod cli;
 mod clock;
 pub mod config;

@@ -41,6 +41,7 @@ stop_all() {
     trap '' INT TERM
     local code=$? i pid
     printf '\n'
+    [ ${#pids[@]} -eq 0 ] || note 'stopping; pods get up to 10 s to end'
     for ((i = ${#pids[@]} - 1; i >= 0; i--)); do
         pid=${pids[i]}
         kill -TERM "$pid" 2>/dev/null || continue

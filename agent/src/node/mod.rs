@@ -34,7 +34,7 @@ use crate::cri::CriClient;
 
 pub use addresses::{Network, choose as choose_addresses};
 pub use machine::{HugePages, Machine, meminfo};
-pub use resources::{Resources, allocatable, capacity};
+pub use resources::{Resources, allocatable, capacity, unreserved};
 pub use runtime::{RuntimeState, monitor as monitor_runtime, unknown as unknown_runtime};
 
 /// The version that clients see; what this agent does is what a kubelet of it does.

@@ -32,8 +32,8 @@ pub fn capacity(machine: &Machine, storage_bytes: Option<u64>, config: &Configur
     found
 }
 
-/// Capacity less what is reserved and less the hard eviction thresholds; never below zero.
-pub fn allocatable(capacity: &Resources, config: &Configuration) -> Resources {
+/// Capacity less what is reserved; may be below zero.
+pub fn unreserved(capacity: &Resources, config: &Configuration) -> Resources {
     let mut left = capacity.clone();
     for reserved in [&config.system_reserved, &config.kube_reserved] {
         for (name, amount) in reserved {
@@ -42,6 +42,12 @@ pub fn allocatable(capacity: &Resources, config: &Configuration) -> Resources {
             }
         }
     }
+    left
+}
+
+/// Capacity less what is reserved and less the hard eviction thresholds; never below zero.
+pub fn allocatable(capacity: &Resources, config: &Configuration) -> Resources {
+    let mut left = unreserved(capacity, config);
     for (signal, name) in [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")] {
         if let (Some(threshold), Some(all)) = (config.eviction_hard.get(signal), capacity.get(name))
             && let Some(amount) = threshold_of(threshold, all)

@@ -71,6 +71,8 @@ pub struct Manager {
     mirrors_busy: HashSet<String>,
     workers: JoinSet<String>,
     orphans: HashMap<String, Arc<Mailbox>>,
+    /// Whether cgroups of pods that are gone have been removed.
+    cgroups_swept: bool,
     runtime: Option<Vec<RuntimePod>>,
     ready: HashSet<Source>,
     waiting_for: Vec<Source>,
@@ -95,6 +97,7 @@ impl Manager {
             client: deps.client,
             objects: deps.objects,
             volumes: deps.volumes,
+            cgroups: deps.cgroups,
             node: deps.node,
             recorder,
             status,
@@ -129,6 +132,7 @@ impl Manager {
             orphans: HashMap::new(),
             runtime: None,
             ready: HashSet::new(),
+            cgroups_swept: false,
             waiting_for,
             nudge,
         };
@@ -388,6 +392,18 @@ impl Manager {
             self.orphans.insert(found.uid.clone(), mailbox);
         }
         self.end_orphan_dirs(&runtime);
+        self.end_orphan_cgroups(&runtime);
+    }
+
+    /// Removes cgroups that an earlier agent left. Those of this one go with their pods, so once is enough.
+    fn end_orphan_cgroups(&mut self, runtime: &[RuntimePod]) {
+        if std::mem::replace(&mut self.cgroups_swept, true) {
+            return;
+        }
+        let known =
+            self.pods.keys().chain(self.orphans.keys()).chain(runtime.iter().map(|p| &p.uid)).cloned().collect();
+        let cgroups = self.shared.cgroups.clone();
+        tokio::spawn(async move { cgroups.remove_orphans(&known).await });
     }
 
     fn end_orphan_dirs(&mut self, runtime: &[RuntimePod]) {

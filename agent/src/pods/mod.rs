@@ -22,6 +22,7 @@ use proto::api::core::v1::{Node, Pod};
 use tokio::sync::watch;
 
 use crate::api::Client;
+use crate::cgroups::Cgroups;
 use crate::cri::CriClient;
 use crate::dns_hosts::NodeDns;
 use crate::events::Recorder;
@@ -68,6 +69,7 @@ pub struct Deps {
     pub client: Client,
     pub objects: Arc<dyn Objects>,
     pub volumes: Arc<volumes::Manager>,
+    pub cgroups: Arc<Cgroups>,
     /// This node as the agent last knew it: labels, allocatable, addresses.
     pub node: watch::Receiver<Arc<Node>>,
 }
@@ -80,6 +82,7 @@ pub(crate) struct Shared {
     pub client: Client,
     pub objects: Arc<dyn Objects>,
     pub volumes: Arc<volumes::Manager>,
+    pub cgroups: Arc<Cgroups>,
     pub node: watch::Receiver<Arc<Node>>,
     pub recorder: Recorder,
     pub status: StatusManager,

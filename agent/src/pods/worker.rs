@@ -171,6 +171,11 @@ impl Worker {
             return Ok(wait);
         }
         self.shared.objects.register(&self.pod);
+        if let Err(error) = self.shared.cgroups.ensure(&self.pod).await {
+            let message = format!("unable to ensure pod container exists: {error}");
+            self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedToCreatePodContainer", message);
+            return Ok(self.failed());
+        }
         if let Err(error) = self.make_dirs() {
             self.shared.recorder.pod(
                 &self.pod,
@@ -460,7 +465,7 @@ impl Worker {
                 dns: crate::dns_hosts::dns_config(&pod, &shared.config.dns),
                 hostname: crate::dns_hosts::hostname(&pod, &shared.config.dns),
                 pod_logs_dir: &shared.config.pod_logs_dir,
-                cgroup_parent: String::new(),
+                cgroup_parent: shared.cgroups.runtime_parent(&pod),
                 resources: &shared.config.resources,
                 userns: None,
             },
@@ -622,6 +627,11 @@ impl Worker {
         self.retry = FIRST_RETRY;
         while let Err(error) = self.shared.volumes.teardown(&self.uid).await {
             tracing::warn!(%error, pod = self.pod.name(), "could not take down the volumes of a pod");
+            tokio::time::sleep(self.failed()).await;
+        }
+        self.retry = FIRST_RETRY;
+        while let Err(error) = self.shared.cgroups.remove(&self.uid).await {
+            tracing::warn!(%error, pod = self.pod.name(), "could not remove the cgroup of a pod");
             tokio::time::sleep(self.failed()).await;
         }
         self.shared.objects.unregister(&self.uid);

@@ -1,0 +1,148 @@
+//! What a cgroup of pods may use, computed from pods and configuration.
+//!
+//! Pure arithmetic. Followed: kubelet `ResourceConfigForPod`, `getCgroupConfig` and the QoS container manager.
+
+use proto::api::core::v1::{Container, Pod};
+
+use crate::node::Resources;
+use crate::pod::resources::{
+    MIN_SHARES, NodeResources, QosClass, milli_cpu_to_quota, milli_cpu_to_shares, milli_of, pod_totals, qos_class,
+};
+use crate::pod::spec::{PodExt, is_sidecar};
+
+/// Limits of one cgroup; `None` leaves what is there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Limits {
+    pub cpu_shares: Option<i64>,
+    /// Microseconds of each period; negative for no limit.
+    pub cpu_quota: Option<(i64, i64)>,
+    /// Bytes.
+    pub memory: Option<i64>,
+    pub pids: Option<i64>,
+    /// Page size as the kernel's files have it (`2MB`), bytes.
+    pub huge_pages: Vec<(String, i64)>,
+}
+
+/// `cpu.weight` for shares, by the linear rule: 2 is 1, 262144 is 10000.
+pub fn cpu_weight(shares: i64) -> i64 {
+    1 + (shares.clamp(MIN_SHARES, crate::pod::resources::MAX_SHARES) - 2) * 9999 / 262_142
+}
+
+/// Limits of a pod's cgroup. `pids` is `podPidsLimit`, not positive for none.
+pub fn pod_limits(pod: &Pod, node: &NodeResources, pids: i64) -> Limits {
+    let totals = pod_totals(pod);
+    let of = |list: &std::collections::BTreeMap<String, i64>, name: &str| list.get(name).copied().unwrap_or(0);
+    let (request, limit) = (of(&totals.requests, "cpu"), of(&totals.limits, "cpu"));
+    let memory = of(&totals.limits, "memory") / 1000;
+    // Each page size has its own file; a size that is not asked for is denied.
+    let huge_pages = node.hugepage_sizes.iter().map(|size| (size.clone(), huge_page_bytes(&totals.limits, size)));
+    let mut limits = Limits { huge_pages: huge_pages.collect(), ..Limits::default() };
+    limits.pids = (pids > 0).then_some(pids);
+    match qos_class(pod) {
+        QosClass::BestEffort => limits.cpu_shares = Some(MIN_SHARES),
+        class => {
+            let guaranteed = class == QosClass::Guaranteed;
+            limits.cpu_shares = Some(milli_cpu_to_shares(if request == 0 { limit } else { request }));
+            if (guaranteed || every_container_has(pod, "cpu")) && limit > 0 {
+                let period = node.period_micros;
+                let quota = if node.enforce_quota { milli_cpu_to_quota(limit, period) } else { -1 };
+                limits.cpu_quota = Some((quota, period));
+            }
+            if (guaranteed || every_container_has(pod, "memory")) && memory > 0 {
+                limits.memory = Some(memory);
+            }
+        }
+    }
+    limits
+}
+
+/// Whether the whole pod, or each container of it, has a limit.
+fn every_container_has(pod: &Pod, name: &str) -> bool {
+    let spec = pod.spec();
+    if spec.resources.as_ref().is_some_and(|whole| milli_of(&whole.limits, name) > 0) {
+        return true;
+    }
+    let has = |c: &Container| c.resources.as_ref().is_some_and(|r| milli_of(&r.limits, name) > 0);
+    spec.containers.iter().all(has) && spec.init_containers.iter().all(|c| !is_sidecar(c) || has(c))
+}
+
+fn huge_page_bytes(limits: &std::collections::BTreeMap<String, i64>, size: &str) -> i64 {
+    let (digits, unit) = size.split_at(size.len().saturating_sub(2));
+    let name = format!("hugepages-{digits}{}i", unit.get(..1).unwrap_or_default());
+    limits.get(&name).copied().unwrap_or(0) / 1000
+}
+
+/// Limits of the parent of all pods: what is left of the node after the reservations. Eviction thresholds stay in, so
+/// that eviction comes before the kernel kills.
+pub fn kubepods_limits(left: &Resources, node: &NodeResources, pids: Option<i64>) -> Limits {
+    let value = |name: &str| left.get(name).map(proto::quantity::Quantity::value);
+    let page = |size: &String| {
+        let (digits, unit) = size.split_at(size.len().saturating_sub(2));
+        let bytes = value(&format!("hugepages-{digits}{}i", unit.get(..1).unwrap_or_default())).unwrap_or(0);
+        (size.clone(), bytes)
+    };
+    Limits {
+        cpu_shares: left.get("cpu").map(|q| milli_cpu_to_shares(q.milli_value())),
+        cpu_quota: None,
+        memory: value("memory"),
+        pids,
+        huge_pages: node.hugepage_sizes.iter().map(page).collect(),
+    }
+}
+
+/// Milli-CPU that a pod adds to the weight of the Burstable tier.
+pub fn burstable_milli_cpu(pod: &Pod) -> i64 {
+    match qos_class(pod) {
+        QosClass::Burstable => pod_totals(pod).requests.get("cpu").copied().unwrap_or(0),
+        QosClass::Guaranteed | QosClass::BestEffort => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::{PodSpec, ResourceRequirements};
+    use proto::apimachinery::pkg::api::resource::Quantity;
+
+    fn container(requests: &[(&str, &str)], limits: &[(&str, &str)]) -> Container {
+        let list = |entries: &[(&str, &str)]| {
+            entries.iter().map(|(k, v)| ((*k).to_owned(), Quantity { string: (*v).to_owned() })).collect()
+        };
+        let resources = ResourceRequirements { requests: list(requests), limits: list(limits), claims: Vec::new() };
+        Container { resources: Some(resources), ..Container::default() }
+    }
+
+    fn pod(containers: Vec<Container>) -> Pod {
+        Pod { spec: Some(PodSpec { containers, ..PodSpec::default() }), ..Pod::default() }
+    }
+
+    #[test]
+    fn weights_are_linear_in_shares() {
+        assert_eq!([2, 1024, 262_144].map(cpu_weight), [1, 39, 10_000]);
+    }
+
+    #[test]
+    fn a_burstable_pod_is_limited_only_when_every_container_is() {
+        let node = NodeResources::default();
+        let limited = container(&[("cpu", "100m")], &[("cpu", "200m"), ("memory", "1Mi")]);
+        let all = pod_limits(&pod(vec![limited.clone(), limited.clone()]), &node, -1);
+        assert_eq!((all.cpu_shares, all.cpu_quota, all.memory), (Some(204), Some((40_000, 100_000)), Some(2 << 20)));
+        let some = pod_limits(&pod(vec![limited, container(&[], &[])]), &node, 50);
+        assert_eq!((some.cpu_shares, some.cpu_quota, some.memory, some.pids), (Some(102), None, None, Some(50)));
+    }
+
+    #[test]
+    fn a_best_effort_pod_has_the_least_weight_and_no_huge_pages() {
+        let node = NodeResources { hugepage_sizes: vec!["2MB".into()], ..NodeResources::default() };
+        let limits = pod_limits(&pod(vec![container(&[], &[])]), &node, 0);
+        assert_eq!((limits.cpu_shares, limits.memory, limits.pids), (Some(2), None, None));
+        assert_eq!(limits.huge_pages, [("2MB".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn only_burstable_pods_add_to_the_weight_of_their_tier() {
+        let burstable = pod(vec![container(&[("cpu", "250m")], &[])]);
+        let guaranteed = pod(vec![container(&[], &[("cpu", "1"), ("memory", "1Mi")])]);
+        assert_eq!((burstable_milli_cpu(&burstable), burstable_milli_cpu(&guaranteed)), (250, 0));
+    }
+}

@@ -1,0 +1,315 @@
+//! The cgroups that pods run in: one parent for all, one for each QoS tier, one for each pod.
+//!
+//! In reduced mode (`cgroupsPerQOS: false`) the agent owns none and the runtime chooses. Otherwise the parent is made at
+//! start with what the reservations leave, a pod's cgroup before its first sandbox, and a pod's cgroup is removed with
+//! everything in it when the pod is gone. cgroup v2 only.
+//!
+//! Followed: kubelet `pkg/kubelet/cm`.
+
+mod limits;
+mod name;
+mod systemd;
+mod tree;
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use proto::api::core::v1::Pod;
+
+pub use limits::{Limits, burstable_milli_cpu, kubepods_limits, pod_limits};
+pub use name::{CgroupName, Driver};
+pub use tree::{CgroupError, Tree};
+
+use crate::config::Configuration;
+use crate::cri::CriClient;
+use crate::node::Resources;
+use crate::pod::resources::{MIN_SHARES, NodeResources, QosClass, milli_cpu_to_shares, qos_class};
+use crate::pod::spec::PodExt;
+
+/// Where cgroup v2 is mounted.
+pub const MOUNT: &str = "/sys/fs/cgroup";
+/// A runtime that has just started may not answer yet.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+
+const TIERS: [QosClass; 3] = [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort];
+
+/// Why pods cannot have cgroups; the operator's to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(
+        "cgroupsPerQOS needs cgroup v2 at {MOUNT} with its controllers; set cgroupsPerQOS: false and \
+         enforceNodeAllocatable: [] to leave cgroups to the runtime ({0})"
+    )]
+    NoHierarchy(CgroupError),
+    #[error("cannot make the cgroup of all pods: {0}")]
+    Parent(#[from] Failure),
+}
+
+/// Why one cgroup could not be made, limited or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error(transparent)]
+    Kernel(#[from] CgroupError),
+    #[error(transparent)]
+    Systemd(#[from] systemd::SystemdError),
+}
+
+/// What the cgroups are made from.
+pub struct Settings {
+    pub mount: PathBuf,
+    pub driver: Driver,
+    /// `cgroupRoot`.
+    pub root: String,
+    pub node: NodeResources,
+    pub pod_pids_limit: i64,
+}
+
+/// The cgroups of this node's pods.
+pub struct Cgroups {
+    /// `None` in reduced mode.
+    owned: Option<Owned>,
+    /// `cgroupRoot` as it is handed on in reduced mode.
+    root: String,
+}
+
+struct Owned {
+    settings: Settings,
+    tree: Tree,
+    parent: CgroupName,
+    pods: Mutex<Pods>,
+}
+
+/// The pods that have, or are about to have, a cgroup.
+#[derive(Default)]
+struct Pods {
+    /// Milli-CPU that each asks for as part of the Burstable tier, by uid.
+    asked: HashMap<String, i64>,
+    /// Their sum, kept so that a pod costs one addition.
+    sum: i64,
+    /// What the Burstable tier was last given.
+    shares: i64,
+}
+
+/// Whom the runtime wants to make cgroups: asked three times, else as configured.
+pub async fn driver(cri: &CriClient, config: &Configuration) -> Driver {
+    let configured = if config.cgroup_driver == "systemd" { Driver::Systemd } else { Driver::Cgroupfs };
+    for attempt in 1..=3 {
+        match cri.runtime_config(proto::cri::RuntimeConfigRequest {}).await {
+            Ok(answer) => {
+                return match answer.linux.map(|l| l.cgroup_driver()) {
+                    Some(proto::cri::CgroupDriver::Systemd) => Driver::Systemd,
+                    Some(proto::cri::CgroupDriver::Cgroupfs) => Driver::Cgroupfs,
+                    None => configured,
+                };
+            }
+            Err(error) if error.is_unimplemented() => break,
+            Err(error) => {
+                tracing::warn!(%error, attempt, "the runtime does not say which cgroup driver it uses");
+                tokio::time::sleep(ASK_AGAIN).await;
+            }
+        }
+    }
+    configured
+}
+
+impl Cgroups {
+    /// Reduced mode: the agent makes no cgroups.
+    pub fn reduced(config: &Configuration) -> Self {
+        Self { owned: None, root: config.cgroup_root.clone() }
+    }
+
+    /// Makes the parent of all pods and its tiers. `left` is what reservations leave of the node, `pids` its limit of
+    /// processes.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn start(settings: Settings, left: &Resources, pids: Option<i64>) -> Result<Self, StartError> {
+        let tree = Tree::new(&settings.mount);
+        tree.controllers().map_err(StartError::NoHierarchy)?;
+        let parent = CgroupName::kubepods(&settings.root);
+        let root = settings.root.clone();
+        let limits = kubepods_limits(left, &settings.node, pids);
+        let owned = Owned { settings, tree, parent, pods: Mutex::new(Pods { shares: MIN_SHARES, ..Pods::default() }) };
+        owned.make(&owned.parent, &limits).await?;
+        // The tiers share huge pages freely; pods are limited one by one.
+        let least = Limits { cpu_shares: Some(MIN_SHARES), ..Limits::default() };
+        for class in [QosClass::Burstable, QosClass::BestEffort] {
+            owned.make(&owned.parent.tier(class), &least).await?;
+        }
+        Ok(Self { owned: Some(owned), root })
+    }
+
+    /// `cgroup_parent` of a pod's sandbox.
+    pub fn runtime_parent(&self, pod: &Pod) -> String {
+        match &self.owned {
+            Some(owned) => owned.name(pod).for_runtime(owned.settings.driver),
+            None => self.root.clone(),
+        }
+    }
+
+    /// Makes the pod's cgroup unless it is there, and lets the Burstable tier weigh what its pods ask for. Limits are set
+    /// when a cgroup is made: later they belong to resizes.
+    ///
+    /// # Errors
+    /// The kernel or systemd refuses.
+    pub async fn ensure(&self, pod: &Pod) -> Result<(), Failure> {
+        let Some(owned) = &self.owned else { return Ok(()) };
+        let name = owned.name(pod);
+        owned.pods().note(pod.uid(), Some(burstable_milli_cpu(pod)));
+        if !owned.tree.exists(&owned.path(&name)) {
+            let limits = pod_limits(pod, &owned.settings.node, owned.settings.pod_pids_limit);
+            owned.make(&name, &limits).await?;
+        }
+        owned.weigh().await
+    }
+
+    /// Removes a pod's cgroup, in whichever tier it is, with all that still runs in it.
+    ///
+    /// # Errors
+    /// Something in it does not end.
+    pub async fn remove(&self, uid: &str) -> Result<(), Failure> {
+        let Some(owned) = &self.owned else { return Ok(()) };
+        for class in TIERS {
+            let name = owned.parent.pod(class, uid);
+            if owned.tree.exists(&owned.path(&name)) {
+                owned.remove(name).await?;
+            }
+        }
+        owned.pods().note(uid, None);
+        owned.weigh().await
+    }
+
+    /// Removes the cgroups of pods that nobody knows any more, left by an agent that was killed.
+    pub async fn remove_orphans(&self, known: &HashSet<String>) {
+        let Some(owned) = &self.owned else { return };
+        for class in TIERS {
+            let tier = owned.parent.tier(class);
+            for child in owned.tree.children(&owned.path(&tier)) {
+                let Some(uid) = name::pod_uid(&child).filter(|uid| !known.contains(uid)) else { continue };
+                // A pod that has come since is noted before its cgroup is made.
+                if owned.pods().asked.contains_key(&uid) {
+                    continue;
+                }
+                match owned.remove(owned.parent.pod(class, &uid)).await {
+                    Ok(()) => tracing::info!(uid, "removed the cgroup of a pod that is gone"),
+                    Err(error) => tracing::warn!(uid, %error, "cannot remove the cgroup of a pod that is gone"),
+                }
+            }
+        }
+    }
+}
+
+impl Pods {
+    /// Takes a pod in, or out with `None`.
+    fn note(&mut self, uid: &str, asked: Option<i64>) {
+        let before = match asked {
+            Some(milli) => self.asked.insert(uid.to_owned(), milli),
+            None => self.asked.remove(uid),
+        };
+        self.sum = self.sum.saturating_sub(before.unwrap_or(0)).saturating_add(asked.unwrap_or(0));
+    }
+}
+
+impl Owned {
+    fn pods(&self) -> MutexGuard<'_, Pods> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the Burstable tier the weight that its pods ask for together, when that has changed.
+    async fn weigh(&self) -> Result<(), Failure> {
+        let shares = {
+            let mut pods = self.pods();
+            let shares = milli_cpu_to_shares(pods.sum);
+            if std::mem::replace(&mut pods.shares, shares) == shares {
+                return Ok(());
+            }
+            shares
+        };
+        let tier = self.parent.tier(QosClass::Burstable);
+        self.limit(&tier, &Limits { cpu_shares: Some(shares), ..Limits::default() }).await
+    }
+
+    fn name(&self, pod: &Pod) -> CgroupName {
+        self.parent.pod(qos_class(pod), pod.uid())
+    }
+
+    fn path(&self, name: &CgroupName) -> PathBuf {
+        name.path(self.settings.driver)
+    }
+
+    async fn make(&self, name: &CgroupName, limits: &Limits) -> Result<(), Failure> {
+        if self.settings.driver == Driver::Systemd {
+            systemd::start_slice(name, limits).await?;
+        }
+        // systemd hands controllers down only where a unit needs them; ours are all on.
+        let path = self.path(name);
+        self.blocking({
+            let limits = limits.clone();
+            move |tree| tree.create(&path).and_then(|()| tree.limit(&path, &limits))
+        })
+        .await
+    }
+
+    async fn limit(&self, name: &CgroupName, limits: &Limits) -> Result<(), Failure> {
+        if self.settings.driver == Driver::Systemd {
+            systemd::set_properties(name, limits).await?;
+        }
+        let (path, limits) = (self.path(name), limits.clone());
+        self.blocking(move |tree| tree.limit(&path, &limits)).await
+    }
+
+    async fn remove(&self, name: CgroupName) -> Result<(), Failure> {
+        let path = self.path(&name);
+        self.blocking(move |tree| tree.remove(&path)).await?;
+        if self.settings.driver == Driver::Systemd {
+            systemd::stop_slice(&name).await?;
+        }
+        Ok(())
+    }
+
+    async fn blocking(
+        &self,
+        work: impl FnOnce(Tree) -> Result<(), CgroupError> + Send + 'static,
+    ) -> Result<(), Failure> {
+        let tree = self.tree.clone();
+        let root = self.settings.mount.clone();
+        match tokio::task::spawn_blocking(move || work(tree)).await {
+            Ok(result) => Ok(result?),
+            Err(ended) => {
+                let source = std::io::Error::other(ended);
+                Err(CgroupError { what: "cannot work on", path: root, source }.into())
+            }
+        }
+    }
+}
+
+/// How many processes the kernel allows: the least of its limits.
+pub fn process_limit(proc: &Path) -> Option<i64> {
+    let read = |file: &str| std::fs::read_to_string(proc.join("sys/kernel").join(file)).ok()?.trim().parse().ok();
+    [read("pid_max"), read("threads-max")].into_iter().flatten().min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_follows_pods_that_come_change_and_go() {
+        let mut pods = Pods::default();
+        pods.note("a", Some(100));
+        pods.note("b", Some(250));
+        pods.note("a", Some(50));
+        assert_eq!(pods.sum, 300);
+        pods.note("b", None);
+        pods.note("never", None);
+        assert_eq!((pods.sum, pods.asked.len()), (50, 1));
+    }
+
+    #[test]
+    fn the_kernel_allows_as_many_processes_as_its_least_limit() {
+        assert!(process_limit(Path::new("/proc")).is_some_and(|limit| limit > 300));
+        assert_eq!(process_limit(Path::new("/nowhere")), None);
+    }
+}
