@@ -134,7 +134,6 @@ fn why_not() -> Option<&'static str> {
 }
 
 #[test]
-#[ignore = "node-agent does not run pods yet"]
 fn one_command_leads_to_running_pods_and_ctrl_c_to_a_clean_end() {
     if let Some(reason) = why_not() {
         println!("skipped: {reason} is missing");
