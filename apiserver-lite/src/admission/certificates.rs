@@ -5,6 +5,7 @@ use base64::Engine as _;
 use serde_json::Value;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer as _;
+use x509_parser::x509::X509Name;
 
 use super::{Call, Operation};
 use crate::status::{Result, quote};
@@ -67,6 +68,18 @@ pub fn subject(call: &Call<'_>, new: &Value) -> Result<()> {
 
 /// Organizations in the subject of a request: base64 of PEM of PKCS #10.
 fn organizations(request: &Value) -> Result<Vec<String>, &'static str> {
+    subject_of(request, |subject| subject.iter_organization().filter_map(|o| o.as_str().ok()).map(Into::into).collect())
+}
+
+/// Common name in the subject of a request.
+pub(super) fn common_name(request: &Value) -> Result<String, &'static str> {
+    subject_of(request, |subject| {
+        let mut names = subject.iter_common_name().filter_map(|n| n.as_str().ok());
+        names.next().unwrap_or_default().to_owned()
+    })
+}
+
+fn subject_of<T>(request: &Value, read: impl FnOnce(&X509Name<'_>) -> T) -> Result<T, &'static str> {
     const NOT_PEM: &str = "PEM block type must be CERTIFICATE REQUEST";
     let packed = request.as_str().unwrap_or_default();
     let pem = base64::engine::general_purpose::STANDARD.decode(packed).map_err(|_| NOT_PEM)?;
@@ -76,8 +89,7 @@ fn organizations(request: &Value) -> Result<Vec<String>, &'static str> {
     }
     let (_, request) =
         X509CertificationRequest::from_der(&pem.contents).map_err(|_| "malformed certificate request")?;
-    let subject = &request.certification_request_info.subject;
-    Ok(subject.iter_organization().filter_map(|o| o.as_str().ok()).map(Into::into).collect())
+    Ok(read(&request.certification_request_info.subject))
 }
 
 /// A trust bundle that is linked to a signer is its signer's to write.

@@ -11,14 +11,19 @@
 mod certificates;
 mod limit_ranger;
 mod namespace_lifecycle;
+mod node_restriction;
+mod owner_references;
 mod plugins;
 mod pod_security;
 mod priority;
 mod quota;
 mod references;
 mod resources;
+mod runtime_class;
 mod service_account;
+mod storage;
 mod tolerations;
+mod topology_labels;
 
 use serde_json::Value;
 

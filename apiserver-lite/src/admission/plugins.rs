@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::Reservation;
 use super::{
-    Call, certificates, limit_ranger, namespace_lifecycle, pod_security, priority, quota, service_account, tolerations,
+    Call, Reservation, certificates, limit_ranger, namespace_lifecycle, node_restriction, owner_references,
+    pod_security, priority, quota, runtime_class, service_account, storage, tolerations, topology_labels,
 };
 use crate::status::Result;
 
@@ -54,15 +54,25 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("NamespaceLifecycle").mutate(namespace_lifecycle::mutate).delete(namespace_lifecycle::delete),
     Plugin::new("LimitRanger").mutate(limit_ranger::mutate).validate(limit_ranger::validate),
     Plugin::new("ServiceAccount").mutate(service_account::mutate).validate(service_account::validate),
+    // Off upstream, on with every installer: the node authorizer is half without it.
+    Plugin::new("NodeRestriction").mutate(node_restriction::mutate).delete(node_restriction::delete),
     // Off until a node lifecycle controller is there to take the taint away again.
     Plugin::new("TaintNodesByCondition").mutate(tolerations::taint_new_nodes).off(),
     Plugin::new("PodSecurity").validate(pod_security::validate),
     Plugin::new("Priority").mutate(priority::mutate).validate(priority::validate),
     Plugin::new("DefaultTolerationSeconds").mutate(tolerations::add_defaults),
+    Plugin::new("DefaultStorageClass").mutate(storage::default_storage_class),
+    // Off until the protection controllers are there to take the finalizers away again.
+    Plugin::new("StorageObjectInUseProtection").mutate(storage::protect).off(),
+    Plugin::new("OwnerReferencesPermissionEnforcement").validate(owner_references::validate).off(),
+    Plugin::new("PersistentVolumeClaimResize").validate(storage::resize),
+    Plugin::new("RuntimeClass").mutate(runtime_class::mutate).validate(runtime_class::validate),
     Plugin::new("CertificateApproval").validate(certificates::approval),
     Plugin::new("CertificateSigning").validate(certificates::signing),
     Plugin::new("ClusterTrustBundleAttest").validate(certificates::attest),
     Plugin::new("CertificateSubjectRestriction").validate(certificates::subject),
+    Plugin::new("DefaultIngressClass").mutate(storage::default_ingress_class),
+    Plugin::new("PodTopologyLabels").mutate(topology_labels::mutate),
     // It writes, so it is not a function among others; always last.
     Plugin::new(QUOTA),
 ];

@@ -4,6 +4,7 @@
 //! Each operation is a loop of three steps: read what is there, compute what should be there, commit on the condition
 //! that nothing happened in between. The middle step is plain code over trees.
 
+mod admit;
 mod applied;
 mod create;
 mod decode;

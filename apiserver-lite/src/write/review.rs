@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use super::admit::{self, Part};
 use super::options::{WriteOptions, invalid};
 use super::{decode, subresource};
 use crate::auth::{Attributes, Rule};
@@ -253,6 +254,8 @@ pub(super) async fn token(
     let (namespace, name) = (request.info.namespace.clone(), request.info.name.clone());
     let account = server.store.get(&resource.storage, &namespace, &name);
     let account = account.ok_or_else(|| ApiError::not_found("", "serviceaccounts", &name))?;
+    let part = Part { resource, subresource: "token", namespace: &namespace, name: &name };
+    admit::posted(server, &options.user, part, &mut value, options.dry_run).await?;
     let accounts = server.authenticator.accounts();
     let accounts = accounts.ok_or_else(|| ApiError::internal("this server issues no tokens"))?;
     let asked = texts(&value["spec"]["audiences"]);

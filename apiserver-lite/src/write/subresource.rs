@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value, json};
 
+use super::admit::{self, Part};
 use super::delete::delete;
 use super::delete_options::DeleteOptions;
 use super::options::WriteOptions;
@@ -287,6 +288,10 @@ pub async fn bind(
         };
         return Err(super::options::invalid("", "Binding", name, vec![cause]));
     }
+    let mut binding = binding.clone();
+    let part = Part { resource, subresource: "binding", namespace, name };
+    admit::posted(server, &options.user, part, &mut binding, options.dry_run).await?;
+    let binding = &binding;
     let target = Target { resource, subresource: "binding", namespace, name };
     let conflict = |why: String| ApiError::conflict("", "pods/binding", name, why);
     update::update(server, target, options, |old, tree| {
@@ -305,6 +310,11 @@ pub async fn bind(
         value["spec"]["nodeName"] = node.as_str().into();
         for (key, text) in binding["metadata"]["annotations"].as_object().into_iter().flatten() {
             value["metadata"]["annotations"][key] = text.clone();
+        }
+        for (key, text) in binding["metadata"]["labels"].as_object().into_iter().flatten() {
+            if value["metadata"]["labels"][key].is_null() {
+                value["metadata"]["labels"][key] = text.clone();
+            }
         }
         let now = proto::time::Timestamp::now().to_seconds_text();
         let scheduled =
@@ -335,8 +345,10 @@ async fn eviction(
     let options = WriteOptions::parse(request, resource)?;
     let body = request.body().await?;
     let name = ("policy", "v1", "Eviction");
-    let eviction = decode::kind(&schema(name)?, name, request.content_type(), &body, &options)?.value;
+    let mut eviction = decode::kind(&schema(name)?, name, request.content_type(), &body, &options)?.value;
     let (namespace, pod) = (request.info.namespace.clone(), request.info.name.clone());
+    let part = Part { resource, subresource: "eviction", namespace: &namespace, name: &pod };
+    admit::posted(server, &options.user, part, &mut eviction, options.dry_run).await?;
     let found = server.store.get(&resource.storage, &namespace, &pod);
     let found = found.ok_or_else(|| ApiError::not_found("", "pods", &pod))?;
     allow_disruption(server, &namespace, &found).await?;
