@@ -1,6 +1,7 @@
 //! One file per promise that the project makes to the people who run it.
 
 mod bad_input;
+mod controllers;
 mod first_run;
 mod kill_nine;
 mod kube_crate;

@@ -2,20 +2,33 @@
 //!
 //! Each waits on the store's events and works when there is something to do; switched by `--controllers`.
 
+mod aggregation;
+mod cronjob;
+mod daemonset;
 mod deployment;
+mod disruption;
+mod endpoints;
 pub mod events;
+mod expiry;
 pub mod feed;
+mod finished;
 mod garbage;
+mod history;
 mod index;
+mod job;
 mod namespace;
 mod namespace_defaults;
 mod node_lifecycle;
 mod ownership;
 mod podgc;
 pub mod pods;
+mod protection;
 mod queue;
+mod quota;
 mod replicaset;
 mod runner;
+mod schedule;
+mod statefulset;
 mod taint_eviction;
 pub mod volumes;
 
@@ -23,11 +36,12 @@ use std::sync::Arc;
 
 use self::runner::Controller;
 use crate::client::Client;
-use crate::config::Controllers;
+use crate::config::{Config, Controllers};
 use crate::server::ApiServer;
 
 /// Starts the controllers that are switched on, and the scheduler. They end with the runtime.
-pub fn start(server: &Arc<ApiServer>, enabled: &Controllers, scheduler: bool, authority: &str) {
+pub fn start(server: &Arc<ApiServer>, config: &Config, authority: &str) {
+    let enabled = &config.controllers;
     let account = enabled.enabled("serviceaccount-controller");
     let root_ca = enabled.enabled("root-ca-certificate-publisher-controller");
     if account || root_ca {
@@ -46,10 +60,25 @@ pub fn start(server: &Arc<ApiServer>, enabled: &Controllers, scheduler: bool, au
     start.reporting(replicaset::ReplicaSets::<false>::new);
     start.reporting(replicaset::ReplicaSets::<true>::new);
     start.reporting(deployment::Deployments::new);
+    start.reporting(daemonset::DaemonSets::new);
+    start.reporting(statefulset::StatefulSets::new);
+    start.reporting(job::Jobs::new);
+    start.reporting(cronjob::CronJobs::new);
+    start.with(finished::Finished::new);
+    start.reporting(disruption::Disruption::new);
+    start.with(aggregation::Aggregation::new);
+    start.with(quota::Quotas::new);
+    start.reporting(volumes::Binder::new);
+    start.with(protection::Claims::new);
+    start.with(protection::Volumes::new);
+    start.reporting(protection::Ephemeral::new);
+    start.with(endpoints::Endpoints::<false>::new);
+    start.with(endpoints::Endpoints::<true>::new);
     for name in enabled.named().filter(|n| !start.running.contains(n)) {
         tracing::warn!(controller = name, "this controller is not part of apiserver-lite");
     }
-    if scheduler {
+    tokio::spawn(expiry::run(client("system:apiserver", "kube-apiserver"), config.event_ttl));
+    if config.args.scheduler {
         let client = client("system:kube-scheduler", "kube-scheduler");
         tokio::spawn(crate::scheduler::run(client.clone(), events::Recorder::start(client)));
     }

@@ -1,20 +1,43 @@
-//! Claims and volumes: which volume a claim can have, and binding the two.
+//! Claims and volumes: which volume a claim can have, and `persistentvolume-binder-controller`, which binds the two.
+//!
+//! A binding is written in four steps, each of which can be repeated: the volume's reference to its claim, the volume's
+//! phase, the claim's volume, the claim's phase. A volume that refers to a claim is that claim's, whatever comes between.
+
+use std::time::Duration;
 
 use proto::quantity::Quantity;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::client::Client;
+use super::events::Recorder;
+use super::feed::{Change, Feed};
+use super::ownership::done;
+use super::queue::Queue;
+use super::runner::Controller;
+use crate::client::{Client, unchanged};
 use crate::selectors::{LabelSelector, NodeTerm, node_terms};
-use crate::status::Result;
-use crate::store::{ObjectRef, Store};
+use crate::status::{ApiError, Result};
+use crate::store::{Key, ObjectRef, ResourceId, Store};
+
+const CLAIMS: &str = "persistentvolumeclaims";
+const VOLUMES: &str = "persistentvolumes";
+const CLASSES: &str = "storageclasses.storage.k8s.io";
+const COMPONENT: &str = "persistentvolume-controller";
+const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+const PROVISIONERS: [&str; 2] =
+    ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
+const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+/// How long a pod waits for its volumes, as the scheduler's `bindTimeoutSeconds`.
+const BIND_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Where the volumes lie that an unbound claim could have: None for one that is made on demand or lies everywhere.
 pub fn candidates(store: &Store, claim: &Value, class: &Value) -> Vec<Option<Box<[NodeTerm]>>> {
     let mut out = Vec::new();
-    if class["provisioner"].as_str().is_some_and(|p| p != "kubernetes.io/no-provisioner") {
+    if class["provisioner"].as_str().is_some_and(|p| p != NO_PROVISIONER) {
         out.push(None);
     }
-    let snapshot = store.snapshot(&"persistentvolumes".into());
+    let snapshot = store.snapshot(&VOLUMES.into());
     for volume in snapshot.range(None, None) {
         let value = volume.value();
         if suits(volume, &value, claim) {
@@ -30,34 +53,338 @@ fn amount(value: &Value) -> Quantity {
 }
 
 /// Whether a volume can be given to a claim: free or reserved for it, large enough, of its class and modes.
-pub fn suits(volume: &ObjectRef, value: &Value, claim: &Value) -> bool {
+fn suits(volume: &ObjectRef, value: &Value, claim: &Value) -> bool {
     let (spec, wants) = (&value["spec"], &claim["spec"]);
     if volume.keys.deleting {
         return false;
     }
-    let reserved = &spec["claimRef"];
-    if reserved.is_object() {
-        let same = |key: &str| reserved[key] == claim["metadata"][key];
-        let uid = reserved["uid"].as_str().unwrap_or_default();
-        return same("namespace") && same("name") && (uid.is_empty() || same("uid"));
+    if spec["claimRef"].is_object() {
+        return reserved(value, claim);
     }
     if value["status"]["phase"] != "Available" {
         return false;
     }
     let text = |value: &Value, default: &'static str| value.as_str().unwrap_or(default).to_owned();
-    let modes = wants["accessModes"].as_array().into_iter().flatten();
+    let mut modes = wants["accessModes"].as_array().into_iter().flatten();
     let offered = spec["accessModes"].as_array();
     text(&spec["storageClassName"], "") == text(&wants["storageClassName"], "")
         && text(&spec["volumeMode"], "Filesystem") == text(&wants["volumeMode"], "Filesystem")
-        && modes.into_iter().all(|m| offered.is_some_and(|o| o.contains(m)))
+        && modes.all(|m| offered.is_some_and(|o| o.contains(m)))
         && amount(&spec["capacity"]["storage"]) >= amount(&wants["resources"]["requests"]["storage"])
         && (!wants["selector"].is_object() || LabelSelector::parse(&wants["selector"]).matches(&volume.keys.labels))
+}
+
+/// The volume refers to this claim, by name at least.
+fn reserved(volume: &Value, claim: &Value) -> bool {
+    let reference = &volume["spec"]["claimRef"];
+    let same = |key: &str| reference[key] == claim["metadata"][key];
+    let uid = reference["uid"].as_str().unwrap_or_default();
+    same("namespace") && same("name") && (uid.is_empty() || same("uid"))
+}
+
+/// The volume for a claim: one reserved for it, or the smallest that suits; `node` has to reach it.
+fn choose(store: &Store, claim: &Value, node: Option<&ObjectRef>) -> Option<ObjectRef> {
+    let snapshot = store.snapshot(&VOLUMES.into());
+    let fitting = snapshot.range(None, None).map(|v| (v, v.value())).filter(|(v, value)| suits(v, value, claim));
+    let reachable = fitting.filter(|(_, value)| {
+        let required = &value["spec"]["nodeAffinity"]["required"];
+        let reaches = |n: &ObjectRef| node_terms(required).iter().any(|t| t.matches(&n.keys.labels, &n.key.name));
+        node.is_none_or(|n| !required.is_object() || reaches(n))
+    });
+    let best =
+        reachable.min_by_key(|(_, v)| (!v["spec"]["claimRef"].is_object(), amount(&v["spec"]["capacity"]["storage"])));
+    best.map(|(volume, _)| volume.clone())
 }
 
 /// Has the volumes of a pod's claims chosen or made for its node, and waits for them.
 ///
 /// # Errors
 /// When a claim is gone, or is not bound after ten minutes.
-pub async fn prepare(_client: &Client, _pod: &ObjectRef, _claims: &[Box<str>], _node: &str) -> Result<()> {
-    Ok(())
+pub async fn prepare(client: &Client, pod: &ObjectRef, claims: &[Box<str>], node: &str) -> Result<()> {
+    let namespace = &pod.key.namespace;
+    let node_object = client.get("nodes", "", node);
+    let unbound = |name: &str| -> Result<Option<Value>> {
+        let claim = client.get(CLAIMS, namespace, name).ok_or_else(|| ApiError::not_found("", CLAIMS, name))?;
+        let value = claim.value();
+        let bound = !value["metadata"]["annotations"][COMPLETED].is_null() && value["spec"]["volumeName"].is_string();
+        Ok((!bound).then_some(value))
+    };
+    let mut feed = Feed::open(client.store(), &[CLAIMS.into()]);
+    for name in claims {
+        let Some(claim) = unbound(name)? else { continue };
+        match choose(client.store(), &claim, node_object.as_ref()) {
+            // The binder does the rest, as for any volume that refers to a claim.
+            Some(volume) => refer(client, &volume, &claim).await?,
+            None => {
+                let written = client.update(CLAIMS, namespace, name, |value| {
+                    value["metadata"]["annotations"][SELECTED_NODE] = node.into();
+                    Ok(())
+                });
+                written.await.map(|_| ())?;
+            }
+        }
+    }
+    let all_bound = async {
+        loop {
+            let mut waits = false;
+            for name in claims {
+                waits |= unbound(name)?.is_some();
+            }
+            if !waits {
+                return Ok(());
+            }
+            feed.changed().await;
+            if feed.drain(|_| {}).is_err() {
+                feed = Feed::open(client.store(), &[CLAIMS.into()]);
+            }
+        }
+    };
+    match tokio::time::timeout(BIND_TIMEOUT, all_bound).await {
+        Ok(result) => result,
+        Err(_) => Err(ApiError::new(504, "Timeout", "binding volumes: context deadline exceeded")),
+    }
+}
+
+/// Gives a volume to a claim.
+async fn refer(client: &Client, volume: &ObjectRef, claim: &Value) -> Result<()> {
+    let written = client.update(VOLUMES, "", &volume.key.name, |value| {
+        let before = value["spec"]["claimRef"].clone();
+        if before.is_object() && !reserved(value, claim) {
+            return Err(ApiError::conflict("", VOLUMES, &volume.key.name, "the volume is bound to another claim"));
+        }
+        if before["uid"] == claim["metadata"]["uid"] {
+            return Err(unchanged());
+        }
+        let metadata = &claim["metadata"];
+        value["spec"]["claimRef"] = json!({"kind": "PersistentVolumeClaim", "apiVersion": "v1",
+            "namespace": metadata["namespace"], "name": metadata["name"], "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"]});
+        if !before.is_object() {
+            value["metadata"]["annotations"][BY_CONTROLLER] = "yes".into();
+        }
+        Ok(())
+    });
+    done(written.await.map(|_| ())).map(|_| ())
+}
+
+/// A claim or a volume that is to be looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Work {
+    Claim(Key),
+    Volume(Box<str>),
+}
+
+pub struct Binder {
+    client: Client,
+    recorder: Recorder,
+}
+
+impl Binder {
+    pub fn new(client: Client, recorder: Recorder) -> Self {
+        Binder { client, recorder }
+    }
+}
+
+impl Controller for Binder {
+    const NAME: &'static str = "persistentvolume-binder-controller";
+    type Key = Work;
+
+    fn watched(&self) -> Vec<ResourceId> {
+        [CLAIMS, VOLUMES, CLASSES].map(Into::into).into()
+    }
+
+    fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Work>) {
+        let key = &change.object.key;
+        match change.resource {
+            0 => {
+                queue.add(Work::Claim(key.clone()));
+                if let Some(volume) = change.object.value()["spec"]["volumeName"].as_str().filter(|v| !v.is_empty()) {
+                    queue.add(Work::Volume(volume.into()));
+                }
+            }
+            1 => {
+                queue.add(Work::Volume(key.name.clone()));
+                let value = change.object.value();
+                let reference = &value["spec"]["claimRef"];
+                if reference.is_object() {
+                    let text = |key: &str| reference[key].as_str().unwrap_or_default();
+                    queue.add(Work::Claim(Key::new(text("namespace"), text("name"))));
+                } else if value["status"]["phase"] == "Available" {
+                    self.queue_pending(queue);
+                }
+            }
+            _ => self.queue_pending(queue),
+        }
+    }
+
+    async fn sync(&mut self, work: &Work) -> Result<Option<Duration>> {
+        match work {
+            Work::Claim(key) => self.sync_claim(key).await?,
+            Work::Volume(name) => self.sync_volume(name).await?,
+        }
+        Ok(None)
+    }
+}
+
+impl Binder {
+    fn queue_pending(&self, queue: &mut Queue<Work>) {
+        let claims = self.client.store().snapshot(&CLAIMS.into());
+        for claim in claims.range(None, None).filter(|c| !c.keys.deleting) {
+            if claim.value()["status"]["phase"] == "Pending" {
+                queue.add(Work::Claim(claim.key.clone()));
+            }
+        }
+    }
+
+    async fn sync_claim(&self, key: &Key) -> Result<()> {
+        let Some(claim) = self.client.get(CLAIMS, &key.namespace, &key.name) else { return Ok(()) };
+        let value = claim.value();
+        match value["spec"]["volumeName"].as_str().filter(|v| !v.is_empty()) {
+            Some(name) => {
+                let Some(volume) = self.client.get(VOLUMES, "", name) else {
+                    let lost = !value["metadata"]["annotations"][COMPLETED].is_null();
+                    if lost && value["status"]["phase"] != "Lost" {
+                        let text = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
+                        self.warn(&claim, "ClaimLost", text.into());
+                    }
+                    return self.set_phase(CLAIMS, key, if lost { "Lost" } else { "Pending" }).await;
+                };
+                let volume_value = volume.value();
+                if volume_value["spec"]["claimRef"].is_object() && !reserved(&volume_value, &value) {
+                    let completed = !value["metadata"]["annotations"][COMPLETED].is_null();
+                    return self.set_phase(CLAIMS, key, if completed { "Lost" } else { "Pending" }).await;
+                }
+                self.bind(&volume, &claim, &value).await
+            }
+            None => self.find(key, &claim, &value).await,
+        }
+    }
+
+    /// Looks for a volume for a claim without one.
+    async fn find(&self, key: &Key, claim: &ObjectRef, value: &Value) -> Result<()> {
+        if claim.keys.deleting {
+            return Ok(());
+        }
+        let class_name = value["spec"]["storageClassName"].as_str().unwrap_or_default();
+        let class = self.client.get(CLASSES, "", class_name).map(|c| c.value());
+        let waits = class.as_ref().is_some_and(|c| c["volumeBindingMode"] == "WaitForFirstConsumer");
+        let selected = value["metadata"]["annotations"][SELECTED_NODE].as_str();
+        let volume =
+            choose(self.client.store(), value, selected.and_then(|n| self.client.get("nodes", "", n)).as_ref());
+        let ours = volume.as_ref().is_some_and(|v| v.value()["spec"]["claimRef"].is_object());
+        if let Some(volume) = volume.filter(|_| ours || !waits) {
+            return self.bind(&volume, claim, value).await;
+        }
+        self.set_phase(CLAIMS, key, "Pending").await?;
+        if waits && selected.is_none() {
+            let text = "waiting for first consumer to be created before binding";
+            self.say(claim, "WaitForFirstConsumer", text.into());
+            return Ok(());
+        }
+        let provisioner = class.as_ref().and_then(|c| c["provisioner"].as_str()).filter(|p| *p != NO_PROVISIONER);
+        let Some(provisioner) = provisioner else {
+            let text = match class_name {
+                "" => "no persistent volumes available for this claim and no storage class is set".to_owned(),
+                name if class.is_none() => {
+                    format!("storageclass.storage.k8s.io {} not found", crate::status::quote(name))
+                }
+                _ => "no persistent volumes available for this claim".to_owned(),
+            };
+            let reason = if class_name.is_empty() || class.is_some() { "FailedBinding" } else { "ProvisioningFailed" };
+            match reason {
+                "FailedBinding" => self.say(claim, reason, text),
+                _ => self.warn(claim, "ProvisioningFailed", text),
+            }
+            return Ok(());
+        };
+        let written = self.client.update(CLAIMS, &key.namespace, &key.name, |value| {
+            let annotations = &mut value["metadata"]["annotations"];
+            if PROVISIONERS.iter().all(|p| annotations[*p] == provisioner) {
+                return Err(unchanged());
+            }
+            for name in PROVISIONERS {
+                annotations[name] = provisioner.into();
+            }
+            Ok(())
+        });
+        done(written.await.map(|_| ()))?;
+        let text = format!(
+            "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the \
+             system administrator. If volume creation is delayed, please verify that the provisioner is running and \
+             correctly registered."
+        );
+        self.say(claim, "ExternalProvisioning", text);
+        Ok(())
+    }
+
+    async fn bind(&self, volume: &ObjectRef, claim: &ObjectRef, value: &Value) -> Result<()> {
+        refer(&self.client, volume, value).await?;
+        self.set_phase(VOLUMES, &volume.key, "Bound").await?;
+        let key = &claim.key;
+        let written = self.client.update(CLAIMS, &key.namespace, &key.name, |value| {
+            if value["metadata"]["uid"] != *claim.keys.uid {
+                return Err(unchanged());
+            }
+            if value["spec"]["volumeName"].as_str().unwrap_or_default().is_empty() {
+                value["spec"]["volumeName"] = volume.key.name.to_string().into();
+                value["metadata"]["annotations"][BY_CONTROLLER] = "yes".into();
+            }
+            value["metadata"]["annotations"][COMPLETED] = "yes".into();
+            Ok(())
+        });
+        done(written.await.map(|_| ()))?;
+        let offer = volume.value()["spec"].clone();
+        let written = self.client.update_status(CLAIMS, &key.namespace, &key.name, |value| {
+            let status = &mut value["status"];
+            status["phase"] = "Bound".into();
+            status["accessModes"] = offer["accessModes"].clone();
+            // A volume that grew says so itself.
+            if status["capacity"].is_null() {
+                status["capacity"] = json!({"storage": offer["capacity"]["storage"]});
+            }
+            Ok(())
+        });
+        done(written.await.map(|_| ())).map(|_| ())
+    }
+
+    async fn sync_volume(&self, name: &str) -> Result<()> {
+        let Some(volume) = self.client.get(VOLUMES, "", name) else { return Ok(()) };
+        let value = volume.value();
+        let reference = &value["spec"]["claimRef"];
+        let uid = reference["uid"].as_str().unwrap_or_default();
+        if uid.is_empty() {
+            return self.set_phase(VOLUMES, &volume.key, "Available").await;
+        }
+        let text = |key: &str| reference[key].as_str().unwrap_or_default();
+        let claim = self.client.get(CLAIMS, text("namespace"), text("name")).filter(|c| *c.keys.uid == *uid);
+        let phase = match claim {
+            // Bound in one direction: the claim's turn makes it whole.
+            Some(claim) if claim.value()["spec"]["volumeName"] == name => "Bound",
+            Some(_) => return Ok(()),
+            None => "Released",
+        };
+        self.set_phase(VOLUMES, &volume.key, phase).await
+    }
+
+    async fn set_phase(&self, resource: &str, key: &Key, phase: &str) -> Result<()> {
+        let written = self.client.update_status(resource, &key.namespace, &key.name, |value| {
+            if value["status"]["phase"] == phase {
+                return Err(unchanged());
+            }
+            value["status"]["phase"] = phase.into();
+            if resource == VOLUMES {
+                value["status"]["lastPhaseTransitionTime"] = proto::time::Timestamp::now().to_seconds_text().into();
+            }
+            Ok(())
+        });
+        done(written.await.map(|_| ())).map(|_| ())
+    }
+
+    fn say(&self, claim: &ObjectRef, reason: &'static str, text: String) {
+        self.recorder.say(COMPONENT, ("PersistentVolumeClaim", "v1", claim), reason, text);
+    }
+
+    fn warn(&self, claim: &ObjectRef, reason: &'static str, text: String) {
+        self.recorder.warn(COMPONENT, ("PersistentVolumeClaim", "v1", claim), reason, text);
+    }
 }

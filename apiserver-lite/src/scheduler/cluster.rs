@@ -24,10 +24,6 @@ impl Cluster {
         self.nodes.get(name)
     }
 
-    pub fn node_mut(&mut self, name: &str) -> Option<&mut NodeInfo> {
-        self.nodes.get_mut(name)
-    }
-
     pub fn pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
         self.nodes.get(self.placed.get(uid)?)?.pods.get(uid)
     }

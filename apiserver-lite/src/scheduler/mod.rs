@@ -31,7 +31,7 @@ use self::cluster::Cluster;
 use self::filter::Refusal;
 use self::node::NodeInfo;
 use self::pod::PodInfo;
-pub use self::pod::{Taint, tolerations};
+pub use self::pod::{Taint, Toleration, fits_node, tolerations};
 use self::preempt::Preemption;
 use self::queue::SchedulingQueue;
 use self::topology::Topology;

@@ -118,6 +118,15 @@ pub fn tolerations(spec: &Value) -> Box<[Toleration]> {
     spec["tolerations"].as_array().into_iter().flatten().map(Toleration::parse).collect()
 }
 
+/// Whether a node has what a pod spec's node selector and required node affinity ask for.
+pub fn fits_node(spec: &Value, node: &ObjectRef) -> bool {
+    let labels = &node.keys.labels;
+    let mut selector = spec["nodeSelector"].as_object().into_iter().flatten();
+    let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    selector.all(|(key, value)| label(labels, key) == value.as_str())
+        && (!required.is_object() || node_terms(required).iter().any(|t| t.matches(labels, &node.key.name)))
+}
+
 /// A term of pod affinity: other pods, and the label of nodes that makes two nodes one place.
 #[derive(Debug)]
 pub struct PodTerm {

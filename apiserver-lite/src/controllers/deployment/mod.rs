@@ -5,6 +5,8 @@ mod revision;
 mod rollout;
 mod status;
 
+pub(super) use self::revision::hash;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};

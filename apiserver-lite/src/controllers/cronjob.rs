@@ -1,0 +1,290 @@
+//! `cronjob-controller`: makes jobs at the times of a schedule.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use proto::time::Timestamp;
+use serde_json::{Value, json};
+
+use super::events::Recorder;
+use super::feed::Change;
+use super::index::{Index, by_owner};
+use super::job::finished;
+use super::ownership::{self, CRON_JOB, JOB};
+use super::pods::{controller_of, seconds};
+use super::queue::Queue;
+use super::runner::Controller;
+use super::schedule::{Schedule, Zone};
+use crate::client::{Client, unchanged};
+use crate::status::Result;
+use crate::store::{Key, ObjectRef, ResourceId};
+use crate::write::DeleteOptions;
+
+const COMPONENT: &str = "cronjob-controller";
+/// More missed times than this are not counted one by one.
+const MANY_MISSED: usize = 100;
+
+pub struct CronJobs {
+    client: Client,
+    recorder: Recorder,
+    jobs: Index,
+    owners: HashMap<Box<str>, Key>,
+}
+
+impl CronJobs {
+    pub fn new(client: Client, recorder: Recorder) -> Self {
+        CronJobs { client, recorder, jobs: Index::default(), owners: HashMap::new() }
+    }
+}
+
+impl Controller for CronJobs {
+    const NAME: &'static str = "cronjob-controller";
+    type Key = Key;
+
+    fn watched(&self) -> Vec<ResourceId> {
+        [CRON_JOB.resource, JOB.resource].map(Into::into).into()
+    }
+
+    fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Key>) {
+        let object = change.object;
+        if change.resource == 0 {
+            match change.deleted() {
+                true => drop(self.owners.remove(&object.keys.uid)),
+                false => drop(self.owners.insert(object.keys.uid.clone(), object.key.clone())),
+            }
+            queue.add(object.key.clone());
+        } else {
+            self.jobs.observe(change, by_owner);
+            let owners = object.keys.owners.iter().filter_map(|uid| self.owners.get(uid));
+            owners.for_each(|key| queue.add(key.clone()));
+        }
+    }
+
+    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
+        let found = self.client.get(CRON_JOB.resource, &key.namespace, &key.name);
+        let Some(object) = found.filter(|o| !o.keys.deleting) else { return Ok(None) };
+        let value = object.value();
+        let mut jobs: Vec<(ObjectRef, Value)> =
+            self.jobs.get(&object.keys.uid).map(|j| (j.clone(), j.value())).collect();
+        jobs.retain(|(_, job)| controller_of(job).is_some_and(|c| c.uid == object.keys.uid));
+        self.note_finished(&object, &value, &jobs).await?;
+        self.clean_up(&object, &value, &jobs).await?;
+        if value["spec"]["suspend"] == true {
+            return Ok(None);
+        }
+        let text = value["spec"]["schedule"].as_str().unwrap_or_default();
+        let zone = match value["spec"]["timeZone"].as_str() {
+            None => Zone::utc(),
+            Some(name) => match Zone::load(name) {
+                Some(zone) => zone,
+                None => {
+                    let text = format!("invalid timeZone: {}: unknown time zone {name}", crate::status::quote(name));
+                    self.recorder.warn(COMPONENT, CRON_JOB.about(&object), "UnknownTimeZone", text);
+                    return Ok(None);
+                }
+            },
+        };
+        let Some(schedule) = Schedule::parse(text) else {
+            let text = format!("unparseable schedule: {text}");
+            self.recorder.warn(COMPONENT, CRON_JOB.about(&object), "UnparseableSchedule", text);
+            return Ok(None);
+        };
+        let now = Timestamp::now().seconds;
+        if let Some(due) = self.due(&object, &value, &schedule, &zone, now) {
+            self.start(&object, &value, &jobs, due).await?;
+        }
+        let Some(next) = schedule.next(&zone, now) else { return Ok(None) };
+        Ok(Some(Duration::from_secs((next - now).max(1).unsigned_abs())))
+    }
+}
+
+impl CronJobs {
+    /// The latest time of the schedule that has passed without a job, unless it is too late for it.
+    fn due(&self, object: &ObjectRef, value: &Value, schedule: &Schedule, zone: &Zone, now: i64) -> Option<i64> {
+        let mut earliest = seconds(&value["metadata"]["creationTimestamp"]);
+        let last = seconds(&value["status"]["lastScheduleTime"]);
+        if last > 0 {
+            earliest = last;
+        }
+        let limit = value["spec"]["startingDeadlineSeconds"].as_i64();
+        if let Some(limit) = limit {
+            earliest = earliest.max(now - limit);
+        }
+        let (mut due, mut at, mut missed) = (None, earliest, 0_usize);
+        while let Some(next) = schedule.next(zone, at).filter(|n| *n <= now) {
+            due = Some(next);
+            at = next;
+            missed += 1;
+            if missed > MANY_MISSED {
+                let text = format!(
+                    "too many missed start times: {missed}. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
+                );
+                self.recorder.warn(COMPONENT, CRON_JOB.about(object), "TooManyMissedTimes", text);
+                // The latest one, found from the end of the span in steps that grow.
+                due = latest(schedule, zone, at, now).or(due);
+                break;
+            }
+        }
+        let due = due?;
+        if limit.is_some_and(|l| due + l < now) {
+            let text = format!("Missed scheduled time to start a job: {}", text_of(due));
+            self.recorder.warn(COMPONENT, CRON_JOB.about(object), "MissSchedule", text);
+            return None;
+        }
+        Some(due)
+    }
+
+    async fn start(&self, object: &ObjectRef, value: &Value, jobs: &[(ObjectRef, Value)], due: i64) -> Result<()> {
+        let (key, about) = (&object.key, CRON_JOB.about(object));
+        let name = format!("{}-{}", key.name, due / 60);
+        if self.client.get(JOB.resource, &key.namespace, &name).is_some() {
+            return self.note_start(object, due).await;
+        }
+        let active: Vec<&ObjectRef> = jobs.iter().filter(|(_, j)| finished(j).is_none()).map(|(o, _)| o).collect();
+        match value["spec"]["concurrencyPolicy"].as_str() {
+            Some("Forbid") if !active.is_empty() => {
+                let text = "Not starting job because prior execution is running and concurrency policy is Forbid";
+                self.recorder.say(COMPONENT, about, "JobAlreadyActive", text.into());
+                return Ok(());
+            }
+            Some("Replace") => {
+                for job in active {
+                    self.remove(object, job).await?;
+                }
+            }
+            _ => {}
+        }
+        let template = &value["spec"]["jobTemplate"];
+        let mut metadata = json!({"name": name, "ownerReferences": [CRON_JOB.reference(object)],
+            "annotations": {"batch.kubernetes.io/cronjob-scheduled-timestamp": text_of(due)}});
+        if !template["metadata"]["labels"].is_null() {
+            metadata["labels"] = template["metadata"]["labels"].clone();
+        }
+        for (name, text) in template["metadata"]["annotations"].as_object().into_iter().flatten() {
+            metadata["annotations"][name] = text.clone();
+        }
+        let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": template["spec"]});
+        match self.client.create(JOB.resource, &key.namespace, job).await {
+            Ok(_) => self.recorder.say(COMPONENT, about, "SuccessfulCreate", format!("Created job {name}")),
+            Err(error) if error.is_already_exists() => {}
+            Err(error) if ownership::is_terminating(&error) => return Ok(()),
+            Err(error) => {
+                self.recorder.warn(COMPONENT, about, "FailedCreate", format!("Error creating job: {error}"));
+                return Err(error);
+            }
+        }
+        self.note_start(object, due).await
+    }
+
+    async fn note_start(&self, object: &ObjectRef, due: i64) -> Result<()> {
+        self.write_status(object, |status, active| {
+            status["lastScheduleTime"] = text_of(due).into();
+            status["active"] = active;
+        })
+        .await
+    }
+
+    /// Notes the jobs that run, and the last success.
+    async fn note_finished(&self, object: &ObjectRef, value: &Value, jobs: &[(ObjectRef, Value)]) -> Result<()> {
+        let known: Vec<&str> =
+            value["status"]["active"].as_array().into_iter().flatten().filter_map(|r| r["uid"].as_str()).collect();
+        for (job, job_value) in jobs.iter().filter(|(o, _)| known.contains(&&*o.keys.uid)) {
+            if let Some(ok) = finished(job_value) {
+                let status = if ok { "Complete" } else { "Failed" };
+                let text = format!("Saw completed job: {}, condition: {status}", job.key.name);
+                self.recorder.say(COMPONENT, CRON_JOB.about(object), "SawCompletedJob", text);
+            }
+        }
+        let successes = jobs.iter().filter(|(_, j)| finished(j) == Some(true));
+        let last = successes.map(|(_, j)| seconds(&j["status"]["completionTime"])).max().unwrap_or(0);
+        self.write_status(object, |status, active| {
+            status["active"] = active;
+            if last > seconds(&status["lastSuccessfulTime"]) {
+                status["lastSuccessfulTime"] = text_of(last).into();
+            }
+        })
+        .await
+    }
+
+    async fn write_status(&self, object: &ObjectRef, change: impl Fn(&mut Value, Value) + Send + Sync) -> Result<()> {
+        let key = &object.key;
+        let jobs = self.client.store().snapshot(&JOB.resource.into());
+        let running = jobs
+            .range(Some(&key.namespace), None)
+            .filter(|j| j.keys.owners.contains(&object.keys.uid) && finished(&j.value()).is_none());
+        let references: Vec<Value> = running
+            .map(|j| {
+                json!({"apiVersion": "batch/v1", "kind": "Job", "name": j.key.name, "namespace": j.key.namespace,
+                    "uid": j.keys.uid, "resourceVersion": j.revision.to_string()})
+            })
+            .collect();
+        let written = self.client.update_status(CRON_JOB.resource, &key.namespace, &key.name, |value| {
+            if value["metadata"]["uid"] != *object.keys.uid {
+                return Err(unchanged());
+            }
+            let uids = |list: &Value| -> Vec<Value> {
+                list.as_array().into_iter().flatten().map(|r| r["uid"].clone()).collect()
+            };
+            let references = Value::from(references.clone());
+            // A job's new version alone is no news.
+            let active = match uids(&references) == uids(&value["status"]["active"]) {
+                true => value["status"]["active"].clone(),
+                false => references,
+            };
+            if !value["status"].is_object() {
+                value["status"] = json!({});
+            }
+            change(&mut value["status"], active);
+            if value["status"]["active"].as_array().is_none_or(Vec::is_empty) {
+                drop(value["status"].as_object_mut().and_then(|s| s.remove("active")));
+            }
+            Ok(())
+        });
+        ownership::done(written.await.map(|_| ())).map(|_| ())
+    }
+
+    /// Deletes the oldest of too many jobs that are over.
+    async fn clean_up(&self, object: &ObjectRef, value: &Value, jobs: &[(ObjectRef, Value)]) -> Result<()> {
+        for (ok, limit) in [(true, "successfulJobsHistoryLimit"), (false, "failedJobsHistoryLimit")] {
+            let default = if ok { 3 } else { 1 };
+            let keep = usize::try_from(value["spec"][limit].as_i64().unwrap_or(default)).unwrap_or(0);
+            let mut over: Vec<&(ObjectRef, Value)> = jobs.iter().filter(|(_, j)| finished(j) == Some(ok)).collect();
+            over.sort_by_key(|(o, j)| (seconds(&j["status"]["startTime"]), o.key.name.clone()));
+            for (job, _) in over.iter().take(over.len().saturating_sub(keep)) {
+                self.remove(object, job).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, object: &ObjectRef, job: &ObjectRef) -> Result<()> {
+        let options = DeleteOptions { propagation: Some("Background".into()), ..DeleteOptions::default() };
+        self.client.delete_object(JOB.resource, job, options).await?;
+        self.recorder.say(
+            COMPONENT,
+            CRON_JOB.about(object),
+            "SuccessfulDelete",
+            format!("Deleted job {}", job.key.name),
+        );
+        Ok(())
+    }
+}
+
+fn text_of(seconds: i64) -> String {
+    Timestamp { seconds, nanos: 0 }.to_seconds_text()
+}
+
+/// The last time of a schedule in a long span.
+fn latest(schedule: &Schedule, zone: &Zone, from: i64, to: i64) -> Option<i64> {
+    let mut step = 60;
+    while to - step > from {
+        if let Some(mut at) = schedule.next(zone, to - step).filter(|n| *n <= to) {
+            while let Some(next) = schedule.next(zone, at).filter(|n| *n <= to) {
+                at = next;
+            }
+            return Some(at);
+        }
+        step *= 2;
+    }
+    None
+}

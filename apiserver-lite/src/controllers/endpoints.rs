@@ -1,0 +1,479 @@
+//! `endpointslice-controller` and `endpoints-controller`: the addresses behind each service that selects pods.
+//!
+//! Both watch the same and differ in what they write: slices of at most a hundred endpoints, where an endpoint stays in
+//! the slice it is in, or one Endpoints object.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use proto::time::Timestamp;
+use serde_json::{Value, json};
+
+use super::feed::Change;
+use super::index::Index;
+use super::ownership::is_terminating;
+use super::pods::{PodDigest, is_terminal};
+use super::queue::Queue;
+use super::runner::Controller;
+use crate::client::Client;
+use crate::selectors::LabelSelector;
+use crate::status::Result;
+use crate::store::{Key, ObjectRef, ResourceId};
+use crate::write::DeleteOptions;
+
+/// Endpoints per slice, as `--max-endpoints-per-slice`.
+const PER_SLICE: usize = 100;
+/// Addresses that an Endpoints object may have.
+const CAPACITY: usize = 1000;
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const MANAGER: &str = "endpointslice-controller.k8s.io";
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const HEADLESS: &str = "service.kubernetes.io/headless";
+const SLICES: &str = "endpointslices.discovery.k8s.io";
+
+/// The controller of slices, or with `LEGACY` that of Endpoints.
+pub struct Endpoints<const LEGACY: bool> {
+    client: Client,
+    services: HashMap<Key, LabelSelector>,
+    /// Pods by namespace, only those with an address.
+    pods: Index,
+    /// Our slices by service (`namespace/name`).
+    slices: Index,
+}
+
+/// A pod behind a service.
+#[derive(Debug, Clone, PartialEq)]
+struct Endpoint {
+    address: String,
+    ready: bool,
+    serving: bool,
+    terminating: bool,
+    node: String,
+    zone: Option<String>,
+    hostname: Option<String>,
+    target: Value,
+}
+
+/// Ports as a slice lists them; pods may differ in what a port's name means to them.
+type Ports = Value;
+
+impl<const LEGACY: bool> Endpoints<LEGACY> {
+    pub fn new(client: Client) -> Self {
+        Endpoints { client, services: HashMap::new(), pods: Index::default(), slices: Index::default() }
+    }
+
+    fn queue_for(&self, pod: &ObjectRef, queue: &mut Queue<Key>) {
+        let fitting = self
+            .services
+            .iter()
+            .filter(|(key, selector)| key.namespace == pod.key.namespace && selector.matches(&pod.keys.labels));
+        fitting.for_each(|(key, _)| queue.add(key.clone()));
+    }
+
+    /// Every endpoint of a service by what its ports are.
+    fn endpoints(&self, service: &ObjectRef, value: &Value, family: &str) -> Vec<(Ports, Endpoint)> {
+        let selector = LabelSelector::from_map(&value["spec"]["selector"]);
+        let publish = value["spec"]["publishNotReadyAddresses"] == true;
+        let mut out = Vec::new();
+        for pod in self.pods.get(&service.key.namespace).filter(|p| selector.matches(&p.keys.labels)) {
+            let digest = PodDigest::of(pod);
+            let is_family = |ip: &&Box<str>| ip.contains(':') == (family == "IPv6");
+            let Some(address) = digest.ips.iter().find(is_family) else { continue };
+            if is_terminal(pod) || LEGACY && pod.keys.deleting && !publish {
+                continue;
+            }
+            let pod_value = pod.value();
+            let node = pod.field("spec.nodeName").to_owned();
+            let zone = self.client.get("nodes", "", &node);
+            let zone = zone.and_then(|n| n.label("topology.kubernetes.io/zone").map(str::to_owned));
+            let hostname = &pod_value["spec"]["hostname"];
+            let named = pod_value["spec"]["subdomain"] == *service.key.name;
+            let endpoint = Endpoint {
+                address: address.to_string(),
+                ready: publish || digest.ready && !pod.keys.deleting,
+                serving: digest.ready,
+                terminating: pod.keys.deleting,
+                node,
+                zone,
+                hostname: hostname.as_str().filter(|h| named && !h.is_empty()).map(str::to_owned),
+                target: json!({"kind": "Pod", "namespace": pod.key.namespace, "name": pod.key.name, "uid": pod.keys.uid}),
+            };
+            out.push((ports(value, &pod_value), endpoint));
+        }
+        out
+    }
+}
+
+/// The ports of a service as one pod offers them.
+fn ports(service: &Value, pod: &Value) -> Ports {
+    let mut out = Vec::new();
+    for port in service["spec"]["ports"].as_array().into_iter().flatten() {
+        let protocol = port["protocol"].as_str().unwrap_or("TCP");
+        let number = match &port["targetPort"] {
+            Value::String(name) => named_port(pod, name, protocol),
+            Value::Number(number) if number.as_i64() != Some(0) => number.as_i64(),
+            _ => port["port"].as_i64(),
+        };
+        let Some(number) = number else { continue };
+        let mut entry =
+            json!({"name": port["name"].as_str().unwrap_or_default(), "protocol": protocol, "port": number});
+        if port["appProtocol"].is_string() {
+            entry["appProtocol"] = port["appProtocol"].clone();
+        }
+        out.push(entry);
+    }
+    out.into()
+}
+
+fn named_port(pod: &Value, name: &str, protocol: &str) -> Option<i64> {
+    let sidecars = pod["spec"]["initContainers"].as_array().into_iter().flatten();
+    let sidecars = sidecars.filter(|c| c["restartPolicy"] == "Always");
+    let containers = pod["spec"]["containers"].as_array().into_iter().flatten().chain(sidecars);
+    let mut ports = containers.flat_map(|c| c["ports"].as_array().into_iter().flatten());
+    let fits = |p: &&Value| p["name"] == name && p["protocol"].as_str().unwrap_or("TCP") == protocol;
+    ports.find(fits).and_then(|p| p["containerPort"].as_i64())
+}
+
+/// What of a pod shows in endpoints.
+fn visible(pod: &ObjectRef) -> impl PartialEq + use<> {
+    let digest = PodDigest::of(pod);
+    (digest.ips.clone(), digest.ready, pod.keys.deleting, is_terminal(pod), pod.keys.labels.clone())
+}
+
+fn of_service(slice: &ObjectRef) -> Option<Box<str>> {
+    let ours = slice.label(MANAGED_BY) == Some(MANAGER);
+    slice.label(SERVICE_NAME).filter(|_| ours).map(Into::into)
+}
+
+impl<const LEGACY: bool> Controller for Endpoints<LEGACY> {
+    const NAME: &'static str = if LEGACY { "endpoints-controller" } else { "endpointslice-controller" };
+    type Key = Key;
+
+    fn watched(&self) -> Vec<ResourceId> {
+        ["services", "pods", if LEGACY { "endpoints" } else { SLICES }].map(Into::into).into()
+    }
+
+    fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Key>) {
+        let object = change.object;
+        match change.resource {
+            0 => {
+                match change.deleted() {
+                    true => drop(self.services.remove(&object.key)),
+                    false => {
+                        let selector = LabelSelector::from_map(&object.value()["spec"]["selector"]);
+                        self.services.insert(object.key.clone(), selector);
+                    }
+                }
+                queue.add(object.key.clone());
+            }
+            1 => {
+                self.pods.observe(change, |pod| (!PodDigest::of(pod).ips.is_empty()).then_some(&*pod.key.namespace));
+                if change.previous.is_some_and(|old| !change.deleted() && visible(old) == visible(object)) {
+                    return;
+                }
+                for state in [Some(object), change.previous].into_iter().flatten() {
+                    self.queue_for(state, queue);
+                }
+            }
+            _ if LEGACY => {
+                if change.deleted() {
+                    queue.add(object.key.clone());
+                }
+            }
+            _ => {
+                self.slices.observe(change, |slice| {
+                    slice.label(SERVICE_NAME).filter(|_| slice.label(MANAGED_BY) == Some(MANAGER))
+                });
+                for state in [Some(object), change.previous].into_iter().flatten() {
+                    if let Some(service) = of_service(state) {
+                        queue.add(Key { namespace: object.key.namespace.clone(), name: service });
+                    }
+                }
+            }
+        }
+    }
+
+    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
+        let service = self.client.get("services", &key.namespace, &key.name);
+        let Some(service) = service else {
+            if LEGACY && let Some(endpoints) = self.client.get("endpoints", &key.namespace, &key.name) {
+                let ours = endpoints.label("endpoints.kubernetes.io/managed-by") == Some("endpoint-controller");
+                if ours {
+                    self.client.delete_object("endpoints", &endpoints, DeleteOptions::default()).await?;
+                }
+            }
+            return Ok(None);
+        };
+        let value = service.value();
+        let selects = value["spec"]["selector"].as_object().is_some_and(|s| !s.is_empty());
+        if !selects || value["spec"]["type"] == "ExternalName" || service.keys.deleting {
+            return Ok(None);
+        }
+        let result = match LEGACY {
+            true => self.write_endpoints(&service, &value).await,
+            false => self.write_slices(&service, &value).await,
+        };
+        match result {
+            Err(error) if is_terminating(&error) => Ok(None),
+            result => result.map(|()| None),
+        }
+    }
+}
+
+/// The labels of a service, without those that are ours.
+fn labels_of(value: &Value) -> Value {
+    let mut labels = value["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+    labels.remove(HEADLESS);
+    if matches!(value["spec"]["clusterIP"].as_str(), Some("None")) {
+        labels.insert(HEADLESS.into(), "".into());
+    }
+    labels.into()
+}
+
+impl<const LEGACY: bool> Endpoints<LEGACY> {
+    async fn write_slices(&self, service: &ObjectRef, value: &Value) -> Result<()> {
+        let families = value["spec"]["ipFamilies"].as_array().cloned().unwrap_or_else(|| vec!["IPv4".into()]);
+        let mut existing: Vec<ObjectRef> = self
+            .slices
+            .get(&service.key.name)
+            .filter(|s| s.key.namespace == service.key.namespace && !s.keys.deleting)
+            .cloned()
+            .collect();
+        for family in families.iter().filter_map(Value::as_str) {
+            let mut groups: BTreeMap<String, (Ports, Vec<Endpoint>)> = BTreeMap::new();
+            for (ports, endpoint) in self.endpoints(service, value, family) {
+                groups.entry(ports.to_string()).or_insert_with(|| (ports, Vec::new())).1.push(endpoint);
+            }
+            // A service without endpoints has one empty slice.
+            if groups.is_empty() {
+                groups.insert(String::new(), (json!([]), Vec::new()));
+            }
+            for (ports, wanted) in groups.into_values() {
+                let same = |slice: &ObjectRef| {
+                    let slice = slice.value();
+                    let have = slice["ports"].as_array().cloned().unwrap_or_default();
+                    slice["addressType"] == family && Value::from(have) == ports
+                };
+                let (mine, others) = existing.into_iter().partition(same);
+                existing = others;
+                self.write_group(service, value, (family, &ports), wanted, mine).await?;
+            }
+        }
+        for slice in existing {
+            self.client.delete_object(SLICES, &slice, DeleteOptions::default()).await?;
+        }
+        Ok(())
+    }
+
+    /// Brings the slices of one address family and set of ports to the wanted endpoints.
+    async fn write_group(
+        &self,
+        service: &ObjectRef,
+        value: &Value,
+        (family, ports): (&str, &Ports),
+        wanted: Vec<Endpoint>,
+        existing: Vec<ObjectRef>,
+    ) -> Result<()> {
+        let mut left: BTreeMap<String, Value> = wanted.iter().map(|e| (e.address.clone(), e.in_slice())).collect();
+        let mut slices: Vec<(ObjectRef, Vec<Value>)> = Vec::new();
+        for slice in existing {
+            let have = slice.value();
+            let kept = have["endpoints"].as_array().into_iter().flatten();
+            let kept = kept.filter_map(|e| left.remove(e["addresses"][0].as_str()?)).collect();
+            slices.push((slice, kept));
+        }
+        // The fullest first: few slices are better than many.
+        slices.sort_by_key(|(_, kept)| std::cmp::Reverse(kept.len()));
+        let mut rest: Vec<Value> = left.into_values().collect();
+        for (_, kept) in &mut slices {
+            let room = PER_SLICE.saturating_sub(kept.len()).min(rest.len());
+            kept.extend(rest.drain(..room));
+        }
+        let mut labels = labels_of(value);
+        labels[SERVICE_NAME] = service.key.name.to_string().into();
+        labels[MANAGED_BY] = MANAGER.into();
+        let trigger = Timestamp::now().to_seconds_text();
+        let surplus = slices.len() > 1 || !rest.is_empty();
+        for (slice, endpoints) in slices {
+            if endpoints.is_empty() && surplus {
+                self.client.delete_object(SLICES, &slice, DeleteOptions::default()).await?;
+                continue;
+            }
+            let have = slice.value();
+            if have["endpoints"].as_array().cloned().unwrap_or_default() == endpoints
+                && have["metadata"]["labels"] == labels
+            {
+                continue;
+            }
+            let written = self.client.update(SLICES, &slice.key.namespace, &slice.key.name, |value| {
+                value["endpoints"] = endpoints.clone().into();
+                value["metadata"]["labels"] = labels.clone();
+                value["metadata"]["annotations"]["endpoints.kubernetes.io/last-change-trigger-time"] =
+                    trigger.as_str().into();
+                Ok(())
+            });
+            match written.await {
+                Err(error) if error.is_not_found() => {}
+                written => written.map(|_| ())?,
+            }
+        }
+        // Always at least one slice per family.
+        let first = rest.is_empty() && wanted.is_empty() && !surplus && self.count(service, family) == 0;
+        let chunks: Vec<Vec<Value>> =
+            if first { vec![Vec::new()] } else { rest.chunks(PER_SLICE).map(<[Value]>::to_vec).collect() };
+        for endpoints in chunks {
+            let slice = json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
+                "metadata": {"generateName": format!("{}-", service.key.name), "labels": labels,
+                    "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": trigger},
+                    "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": service.key.name,
+                        "uid": service.keys.uid, "controller": true, "blockOwnerDeletion": true}]},
+                "endpoints": endpoints, "ports": ports,
+            });
+            self.client.create(SLICES, &service.key.namespace, slice).await?;
+        }
+        Ok(())
+    }
+
+    /// Slices of a service for an address family.
+    fn count(&self, service: &ObjectRef, family: &str) -> usize {
+        let mine = self.slices.get(&service.key.name).filter(|s| s.key.namespace == service.key.namespace);
+        mine.filter(|s| s.value()["addressType"] == family).count()
+    }
+
+    async fn write_endpoints(&self, service: &ObjectRef, value: &Value) -> Result<()> {
+        let family = value["spec"]["ipFamilies"][0].as_str().unwrap_or("IPv4");
+        let headless = matches!(value["spec"]["clusterIP"].as_str(), Some("None"));
+        // One subset for each set of ports, addresses in order.
+        let mut subsets: BTreeMap<String, (Ports, BTreeSet<String>, BTreeMap<String, Value>, BTreeMap<String, Value>)> =
+            BTreeMap::new();
+        let endpoints = self.endpoints(service, value, family);
+        let over = endpoints.len() > CAPACITY;
+        for (ports, endpoint) in endpoints.into_iter().take(CAPACITY) {
+            let none = ports.as_array().is_none_or(Vec::is_empty);
+            if none && !headless {
+                continue;
+            }
+            let subset = subsets
+                .entry(ports.to_string())
+                .or_insert_with(|| (ports, Default::default(), Default::default(), Default::default()));
+            let place = if endpoint.ready { &mut subset.2 } else { &mut subset.3 };
+            place.insert(endpoint.address.clone(), endpoint.in_subset());
+        }
+        let subsets: Vec<Value> = subsets
+            .into_values()
+            .map(|(ports, _, ready, unready)| {
+                let mut subset = json!({});
+                let mut put = |key: &str, list: Vec<Value>| {
+                    if !list.is_empty() {
+                        subset[key] = list.into();
+                    }
+                };
+                put("addresses", ready.into_values().collect());
+                put("notReadyAddresses", unready.into_values().collect());
+                let ports = ports.as_array().into_iter().flatten().cloned().map(without_empty_name);
+                put("ports", ports.collect());
+                subset
+            })
+            .collect();
+        let mut labels = labels_of(value);
+        labels["endpoints.kubernetes.io/managed-by"] = "endpoint-controller".into();
+        let found = self.client.get("endpoints", &service.key.namespace, &service.key.name);
+        let fill = |target: &mut Value| {
+            match subsets.is_empty() {
+                true => drop(target.as_object_mut().and_then(|t| t.remove("subsets"))),
+                false => target["subsets"] = subsets.clone().into(),
+            }
+            target["metadata"]["labels"] = labels.clone();
+            let trigger = Timestamp::now().to_seconds_text();
+            target["metadata"]["annotations"]["endpoints.kubernetes.io/last-change-trigger-time"] = trigger.into();
+            let full = "endpoints.kubernetes.io/over-capacity";
+            match (over, target["metadata"]["annotations"].as_object_mut()) {
+                (true, Some(map)) => drop(map.insert(full.into(), "truncated".into())),
+                (false, Some(map)) => drop(map.remove(full)),
+                _ => {}
+            }
+        };
+        match found {
+            Some(found) => {
+                let have = found.value();
+                if have["subsets"].as_array().cloned().unwrap_or_default() == subsets
+                    && have["metadata"]["labels"] == labels
+                {
+                    return Ok(());
+                }
+                let written = self.client.update("endpoints", &found.key.namespace, &found.key.name, |value| {
+                    fill(value);
+                    Ok(())
+                });
+                written.await.map(|_| ())
+            }
+            None => {
+                let mut endpoints =
+                    json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": service.key.name}});
+                fill(&mut endpoints);
+                match self.client.create("endpoints", &service.key.namespace, endpoints).await {
+                    Err(error) if error.is_already_exists() => Ok(()),
+                    made => made.map(|_| ()),
+                }
+            }
+        }
+    }
+}
+
+fn without_empty_name(mut port: Value) -> Value {
+    if port["name"] == ""
+        && let Some(map) = port.as_object_mut()
+    {
+        map.remove("name");
+    }
+    port
+}
+
+impl Endpoint {
+    fn in_slice(&self) -> Value {
+        let mut out = json!({"addresses": [self.address], "conditions": {"ready": self.ready, "serving": self.serving,
+            "terminating": self.terminating}, "targetRef": self.target});
+        if !self.node.is_empty() {
+            out["nodeName"] = self.node.as_str().into();
+        }
+        if let Some(zone) = &self.zone {
+            out["zone"] = zone.as_str().into();
+        }
+        if let Some(hostname) = &self.hostname {
+            out["hostname"] = hostname.as_str().into();
+        }
+        out
+    }
+
+    fn in_subset(&self) -> Value {
+        let mut out = json!({"ip": self.address, "targetRef": self.target});
+        if !self.node.is_empty() {
+            out["nodeName"] = self.node.as_str().into();
+        }
+        if let Some(hostname) = &self.hostname {
+            out["hostname"] = hostname.as_str().into();
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_port_may_be_a_name_that_each_pod_resolves() {
+        let service = json!({"spec": {"ports": [{"name": "web", "port": 80, "protocol": "TCP", "targetPort": "http"},
+            {"port": 53, "protocol": "UDP", "targetPort": 5353}]}});
+        let pod =
+            json!({"spec": {"containers": [{"ports": [{"name": "http", "containerPort": 8080, "protocol": "TCP"}]}]}});
+        let ports = ports(&service, &pod);
+        assert_eq!(
+            ports,
+            json!([{"name": "web", "protocol": "TCP", "port": 8080}, {"name": "", "protocol": "UDP", "port": 5353}])
+        );
+        let other = json!({"spec": {"containers": [{}]}});
+        assert_eq!(super::ports(&service, &other).as_array().map(Vec::len), Some(1));
+    }
+}

@@ -1,0 +1,409 @@
+//! `statefulset-controller`: pods with names and volumes of their own, started and replaced in order.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use proto::time::Timestamp;
+use serde_json::{Value, json};
+
+use super::events::Recorder;
+use super::feed::Change;
+use super::history::{self, HASH_LABEL, Revision};
+use super::index::{Index, by_owner};
+use super::ownership::{self, STATEFUL_SET};
+use super::pods::{PodDigest, is_terminal};
+use super::queue::Queue;
+use super::runner::Controller;
+use crate::client::{Client, unchanged};
+use crate::selectors::LabelSelector;
+use crate::status::Result;
+use crate::store::{Key, ObjectRef, ResourceId};
+use crate::write::DeleteOptions;
+
+const COMPONENT: &str = "statefulset-controller";
+const CLAIMS: &str = "persistentvolumeclaims";
+const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
+const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
+
+pub struct StatefulSets {
+    client: Client,
+    recorder: Recorder,
+    pods: Index,
+    sets: HashMap<Box<str>, (Key, LabelSelector)>,
+}
+
+impl StatefulSets {
+    pub fn new(client: Client, recorder: Recorder) -> Self {
+        StatefulSets { client, recorder, pods: Index::default(), sets: HashMap::new() }
+    }
+}
+
+/// The number at the end of a pod's name, if the rest is the set's.
+fn ordinal(set: &str, pod: &str) -> Option<i64> {
+    let number = pod.strip_prefix(set)?.strip_prefix('-')?;
+    // No sign and no leading zeros: that would be another name.
+    number.parse::<i64>().ok().filter(|n| n.to_string() == number)
+}
+
+impl Controller for StatefulSets {
+    const NAME: &'static str = "statefulset-controller";
+    type Key = Key;
+
+    fn watched(&self) -> Vec<ResourceId> {
+        [STATEFUL_SET.resource, "pods"].map(Into::into).into()
+    }
+
+    fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Key>) {
+        let object = change.object;
+        if change.resource == 0 {
+            if change.deleted() {
+                self.sets.remove(&object.keys.uid);
+            } else {
+                let selector = LabelSelector::parse(&object.value()["spec"]["selector"]);
+                self.sets.insert(object.keys.uid.clone(), (object.key.clone(), selector));
+            }
+            queue.add(object.key.clone());
+            return;
+        }
+        self.pods.observe(change, |p| by_owner(p).chain(p.keys.owners.is_empty().then_some("")));
+        for state in [Some(object), change.previous].into_iter().flatten() {
+            let owners = state.keys.owners.iter().filter_map(|uid| self.sets.get(uid));
+            owners.for_each(|(key, _)| queue.add(key.clone()));
+        }
+        if object.keys.owners.is_empty() {
+            let fitting = self.sets.values().filter(|(key, selector)| {
+                key.namespace == object.key.namespace
+                    && (selector.matches(&object.keys.labels) || ordinal(&key.name, &object.key.name).is_some())
+            });
+            fitting.for_each(|(key, _)| queue.add(key.clone()));
+        }
+    }
+
+    async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
+        let Some(set) = self.client.get(STATEFUL_SET.resource, &key.namespace, &key.name) else { return Ok(None) };
+        let value = set.value();
+        let selector = LabelSelector::parse(&value["spec"]["selector"]);
+        if selector.is_empty() {
+            return Ok(None);
+        }
+        let named = |pod: &ObjectRef| ordinal(&set.key.name, &pod.key.name).is_some();
+        let pods = history::claim_pods(&self.client, STATEFUL_SET, &set, &selector, &self.pods, named).await?;
+        if set.keys.deleting {
+            return Ok(None);
+        }
+        let mut revisions = history::list(&self.client, &set);
+        let update = history::current(&self.client, STATEFUL_SET, &set, &value, &mut revisions).await?;
+        let said = value["status"]["currentRevision"].as_str().unwrap_or_default();
+        let current = revisions.iter().find(|r| r.name() == said).cloned().unwrap_or_else(|| update.clone());
+        let plan = Plan { set, value, current, update };
+        let result = self.step(&plan, &pods).await;
+        let again = self.write_status(&plan).await?;
+        let live = pods.iter().filter_map(|p| p.label(HASH_LABEL));
+        let used: Vec<&str> = live.chain([plan.current.name(), plan.update.name()]).collect();
+        history::clean_up(&self.client, &plan.value, &revisions, &used).await?;
+        result?;
+        Ok(again)
+    }
+}
+
+/// A set and the revisions it moves between.
+struct Plan {
+    set: ObjectRef,
+    value: Value,
+    current: Revision,
+    update: Revision,
+}
+
+impl Plan {
+    fn start(&self) -> i64 {
+        self.value["spec"]["ordinals"]["start"].as_i64().unwrap_or(0)
+    }
+
+    fn replicas(&self) -> i64 {
+        self.value["spec"]["replicas"].as_i64().unwrap_or(1)
+    }
+
+    fn parallel(&self) -> bool {
+        self.value["spec"]["podManagementPolicy"] == "Parallel"
+    }
+
+    fn partition(&self) -> i64 {
+        self.value["spec"]["updateStrategy"]["rollingUpdate"]["partition"].as_i64().unwrap_or(0)
+    }
+
+    fn on_delete(&self) -> bool {
+        self.value["spec"]["updateStrategy"]["type"] == "OnDelete"
+    }
+
+    /// The revision that a new pod of an ordinal gets: the old one where the update has not come to yet.
+    fn revision_for(&self, ordinal: i64) -> &Revision {
+        let status = &self.value["status"];
+        let unreached = status["currentRevision"].is_string()
+            && ordinal < self.start() + status["currentReplicas"].as_i64().unwrap_or(0);
+        let kept = ordinal < self.start() + self.partition();
+        if !self.on_delete() && (kept || unreached) { &self.current } else { &self.update }
+    }
+
+    fn minimum(&self) -> i64 {
+        self.value["spec"]["minReadySeconds"].as_i64().unwrap_or(0)
+    }
+
+    fn is_available(&self, pod: &ObjectRef) -> bool {
+        let digest = PodDigest::of(pod);
+        let since = digest.ready_since + self.minimum();
+        pod.field("status.phase") == "Running"
+            && digest.ready
+            && (self.minimum() == 0 || since <= Timestamp::now().seconds)
+    }
+}
+
+impl StatefulSets {
+    /// Makes, replaces and removes pods as far as order allows now.
+    async fn step(&self, plan: &Plan, pods: &[ObjectRef]) -> Result<()> {
+        let at = |pod: &ObjectRef| ordinal(&plan.set.key.name, &pod.key.name).unwrap_or(-1);
+        let range = plan.start()..plan.start() + plan.replicas();
+        let (mut inside, mut surplus): (Vec<&ObjectRef>, Vec<&ObjectRef>) =
+            pods.iter().partition(|p| range.contains(&at(p)));
+        inside.sort_by_key(|p| at(p));
+        surplus.sort_by_key(|p| std::cmp::Reverse(at(p)));
+        let mut all_healthy = true;
+        for number in range.clone() {
+            let pod = inside.iter().find(|p| at(p) == number).copied();
+            match pod {
+                None => {
+                    self.create(plan, number).await?;
+                    all_healthy = false;
+                    if !plan.parallel() {
+                        return Ok(());
+                    }
+                }
+                Some(pod) if is_terminal(pod) && !pod.keys.deleting => {
+                    let text = format!(
+                        "StatefulSet {}/{} is recreating {} Pod {}",
+                        plan.set.key.namespace,
+                        plan.set.key.name,
+                        pod.field("status.phase").to_lowercase(),
+                        pod.key.name
+                    );
+                    self.recorder.warn(COMPONENT, STATEFUL_SET.about(&plan.set), "RecreatingTerminatedPod", text);
+                    self.client.delete_object("pods", pod, DeleteOptions::default()).await?;
+                    all_healthy = false;
+                    if !plan.parallel() {
+                        return Ok(());
+                    }
+                }
+                Some(pod) => {
+                    let healthy = !pod.keys.deleting && plan.is_available(pod);
+                    all_healthy &= healthy;
+                    if !healthy && !plan.parallel() {
+                        // The next one waits for this one.
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        for pod in &surplus {
+            if pod.keys.deleting {
+                if plan.parallel() {
+                    continue;
+                }
+                return Ok(());
+            }
+            if !plan.parallel() && !all_healthy {
+                return Ok(());
+            }
+            self.delete(plan, pod).await?;
+            if !plan.parallel() {
+                return Ok(());
+            }
+        }
+        self.update(plan, &inside).await
+    }
+
+    /// Replaces pods of older revisions, from the highest number down to the partition, one after the other.
+    async fn update(&self, plan: &Plan, pods: &[&ObjectRef]) -> Result<()> {
+        if plan.on_delete() {
+            return Ok(());
+        }
+        let lowest = plan.start() + plan.partition();
+        let limit = &plan.value["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"];
+        let limit = match limit.is_null() {
+            true => 1,
+            false => ownership::number_or_percent(limit, plan.replicas(), true).max(1),
+        };
+        let mut down = 0;
+        for pod in pods.iter().rev() {
+            let number = ordinal(&plan.set.key.name, &pod.key.name).unwrap_or(-1);
+            if number < lowest {
+                break;
+            }
+            if pod.label(HASH_LABEL) != Some(plan.update.name()) && !pod.keys.deleting {
+                self.delete(plan, pod).await?;
+                down += 1;
+            } else if !plan.is_available(pod) || pod.keys.deleting {
+                down += 1;
+            }
+            if down >= limit {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, plan: &Plan, pod: &ObjectRef) -> Result<()> {
+        self.client.delete_object("pods", pod, DeleteOptions::default()).await?;
+        let text = format!("delete Pod {} in StatefulSet {} successful", pod.key.name, plan.set.key.name);
+        self.recorder.say(COMPONENT, STATEFUL_SET.about(&plan.set), "SuccessfulDelete", text);
+        Ok(())
+    }
+
+    async fn create(&self, plan: &Plan, number: i64) -> Result<()> {
+        let name = format!("{}-{number}", plan.set.key.name);
+        let about = STATEFUL_SET.about(&plan.set);
+        self.create_claims(plan, number).await?;
+        let pod = pod_for(plan, number, &name);
+        match self.client.create("pods", &plan.set.key.namespace, pod).await {
+            Ok(_) => {
+                let text = format!("create Pod {name} in StatefulSet {} successful", plan.set.key.name);
+                self.recorder.say(COMPONENT, about, "SuccessfulCreate", text);
+                Ok(())
+            }
+            Err(error) if ownership::is_terminating(&error) => Ok(()),
+            // An orphan of that name is on its way out, or in.
+            Err(error) if error.is_already_exists() => Err(error),
+            Err(error) => {
+                let text = format!("create Pod {name} in StatefulSet {} failed error: {error}", plan.set.key.name);
+                self.recorder.warn(COMPONENT, about, "FailedCreate", text);
+                Err(error)
+            }
+        }
+    }
+
+    /// The claims of a pod's volumes outlive it.
+    async fn create_claims(&self, plan: &Plan, number: i64) -> Result<()> {
+        for template in plan.value["spec"]["volumeClaimTemplates"].as_array().into_iter().flatten() {
+            let name = claim_name(plan, template, number);
+            if self.client.get(CLAIMS, &plan.set.key.namespace, &name).is_some() {
+                continue;
+            }
+            let mut labels = template["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+            let selected = plan.value["spec"]["selector"]["matchLabels"].as_object().cloned().unwrap_or_default();
+            labels.extend(selected);
+            let mut claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name, "labels": labels}, "spec": template["spec"]});
+            if !template["metadata"]["annotations"].is_null() {
+                claim["metadata"]["annotations"] = template["metadata"]["annotations"].clone();
+            }
+            let retention = &plan.value["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"];
+            if retention == "Delete" {
+                let mut owner = STATEFUL_SET.reference(&plan.set);
+                owner["blockOwnerDeletion"] = false.into();
+                claim["metadata"]["ownerReferences"] = json!([owner]);
+            }
+            match self.client.create(CLAIMS, &plan.set.key.namespace, claim).await {
+                Err(error) if error.is_already_exists() => {}
+                Err(error) => return Err(error),
+                Ok(_) => {
+                    let text =
+                        format!("create Claim {name} Pod {0}-{number} in StatefulSet {0} success", plan.set.key.name);
+                    self.recorder.say(COMPONENT, STATEFUL_SET.about(&plan.set), "SuccessfulCreate", text);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_status(&self, plan: &Plan) -> Result<Option<Duration>> {
+        let set = &plan.set;
+        let snapshot = self.client.store().snapshot(&"pods".into());
+        let mine = snapshot
+            .range(Some(&set.key.namespace), None)
+            .filter(|p| p.keys.owners.contains(&set.keys.uid) && ordinal(&set.key.name, &p.key.name).is_some());
+        let living: Vec<&ObjectRef> = mine.filter(|p| !is_terminal(p)).collect();
+        let count = |which: &dyn Fn(&ObjectRef) -> bool| {
+            i64::try_from(living.iter().filter(|p| which(p)).count()).unwrap_or(i64::MAX)
+        };
+        let of =
+            |revision: &Revision, pod: &ObjectRef| !pod.keys.deleting && pod.label(HASH_LABEL) == Some(revision.name());
+        let updated = count(&|p| of(&plan.update, p));
+        let ready = count(&|p| PodDigest::of(p).ready && p.field("status.phase") == "Running");
+        let available = count(&|p| plan.is_available(p));
+        let (mut current, mut current_name) = (count(&|p| of(&plan.current, p)), plan.current.name());
+        // The update is through: it is the current revision from now on.
+        if !plan.on_delete()
+            && updated == plan.replicas()
+            && count(&|_| true) == plan.replicas()
+            && ready == plan.replicas()
+        {
+            (current, current_name) = (updated, plan.update.name());
+        }
+        let total = count(&|_| true);
+        let key = &set.key;
+        let written = self.client.update_status(STATEFUL_SET.resource, &key.namespace, &key.name, |new| {
+            if new["metadata"]["uid"] != *set.keys.uid {
+                return Err(unchanged());
+            }
+            let status = &mut new["status"];
+            status["replicas"] = total.into();
+            status["availableReplicas"] = available.into();
+            status["observedGeneration"] = plan.value["metadata"]["generation"].clone();
+            status["currentRevision"] = current_name.into();
+            status["updateRevision"] = plan.update.name().into();
+            if status["collisionCount"].is_null() {
+                status["collisionCount"] = 0.into();
+            }
+            for (name, count) in [("readyReplicas", ready), ("currentReplicas", current), ("updatedReplicas", updated)]
+            {
+                match (count, status.as_object_mut()) {
+                    (0, Some(map)) => drop(map.remove(name)),
+                    (count, _) => status[name] = count.into(),
+                }
+            }
+            Ok(())
+        });
+        ownership::done(written.await.map(|_| ()))?;
+        let waits = ready > available && plan.minimum() > 0;
+        Ok(waits.then(|| Duration::from_secs(1)))
+    }
+}
+
+fn claim_name(plan: &Plan, template: &Value, number: i64) -> String {
+    format!("{}-{}-{number}", template["metadata"]["name"].as_str().unwrap_or_default(), plan.set.key.name)
+}
+
+/// The pod of a number.
+fn pod_for(plan: &Plan, number: i64, name: &str) -> Value {
+    let revision = plan.revision_for(number);
+    let mut pod = ownership::pod_from(&revision.template(), STATEFUL_SET, &plan.set);
+    pod["metadata"]["name"] = name.into();
+    for (key, text) in [(POD_NAME, name), (POD_INDEX, &number.to_string()), (HASH_LABEL, revision.name())] {
+        pod["metadata"]["labels"][key] = text.into();
+    }
+    let spec = &mut pod["spec"];
+    spec["hostname"] = name.into();
+    spec["subdomain"] = plan.value["spec"]["serviceName"].clone();
+    let templates = plan.value["spec"]["volumeClaimTemplates"].as_array().into_iter().flatten();
+    let claims: Vec<Value> = templates
+        .map(|t| json!({"name": t["metadata"]["name"], "persistentVolumeClaim": {"claimName": claim_name(plan, t, number)}}))
+        .collect();
+    let mut volumes = spec["volumes"].as_array().cloned().unwrap_or_default();
+    volumes.retain(|v| !claims.iter().any(|c| c["name"] == v["name"]));
+    volumes.splice(0..0, claims);
+    if !volumes.is_empty() {
+        spec["volumes"] = volumes.into();
+    }
+    pod
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pods_number_is_the_end_of_its_name() {
+        assert_eq!(ordinal("web", "web-12"), Some(12));
+        assert_eq!(ordinal("web", "web-012"), None);
+        assert_eq!(ordinal("web", "web-a"), None);
+        assert_eq!(ordinal("web", "webs-1"), None);
+    }
+}

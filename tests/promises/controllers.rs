@@ -1,0 +1,259 @@
+//! Controllers and scheduler: what people ask for comes about, and what they delete goes. The node is an object only;
+//! this test plays the agent, with kubectl.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tests::ApiServer;
+
+struct Cluster(ApiServer);
+
+impl Cluster {
+    fn start(name: &str) -> Option<Self> {
+        if std::process::Command::new("kubectl").arg("version").arg("--client").output().is_err() {
+            println!("skipped: no kubectl on this machine (README.md says how to get it)");
+            return None;
+        }
+        Some(Cluster(ApiServer::start(name, &[]).expect("the server starts")))
+    }
+
+    fn run(&self, args: &[&str]) -> String {
+        self.0.kubectl(args).unwrap_or_else(|error| panic!("{error:#}\n{}", self.0.log()))
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let args: Vec<&str> = args.iter().copied().chain(["-o", "json"]).collect();
+        serde_json::from_str(&self.run(&args)).expect("kubectl prints JSON")
+    }
+
+    fn items(&self, args: &[&str]) -> Vec<Value> {
+        self.json(args)["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    fn apply(&self, object: &Value) {
+        let path = self.0.dir.join("object.json");
+        std::fs::write(&path, object.to_string()).expect("writable");
+        self.run(&["create", "--validate=false", "-f", path.to_str().expect("text")]);
+    }
+
+    /// A node that says it is ready.
+    fn node(&self, name: &str, cpu: &str) {
+        self.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name,
+            "labels": {"kubernetes.io/hostname": name}}}));
+        let now = "2026-01-01T00:00:00Z";
+        let room = json!({"cpu": cpu, "memory": "8Gi", "pods": "110"});
+        let status = json!({"status": {"allocatable": room, "capacity": room, "conditions": [{"type": "Ready",
+            "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now, "lastTransitionTime": now}]}});
+        self.run(&["patch", "node", name, "--subresource=status", "--type=merge", "-p", &status.to_string()]);
+    }
+
+    /// What an agent would do: start what is assigned, end what is deleted.
+    fn play_agent(&self, namespace: &str) {
+        for pod in self.items(&["get", "pods", "-n", namespace]) {
+            let name = pod["metadata"]["name"].as_str().expect("pods have names");
+            if pod["metadata"]["deletionTimestamp"].is_string() {
+                // Someone else may have ended it.
+                let _ = self.0.kubectl(&[
+                    "delete",
+                    "pod",
+                    "-n",
+                    namespace,
+                    name,
+                    "--force",
+                    "--grace-period=0",
+                    "--wait=false",
+                ]);
+            } else if pod["spec"]["nodeName"].is_string() && pod["status"]["phase"] == "Pending" {
+                let once = pod["spec"]["restartPolicy"] == "Never";
+                let status = json!({"status": {"phase": if once { "Succeeded" } else { "Running" },
+                    "podIP": "10.1.0.7", "podIPs": [{"ip": "10.1.0.7"}], "conditions": [{"type": "Ready",
+                    "status": if once { "False" } else { "True" }, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+                let patch = ["patch", "pod", "-n", namespace, name, "--subresource=status", "--type=merge", "-p"];
+                let status = status.to_string();
+                let _ = self.0.kubectl(&patch.into_iter().chain([&*status]).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// Waits until something is so, playing the agent meanwhile.
+    fn wait(&self, what: &str, namespace: &str, mut reached: impl FnMut(&Self) -> bool) {
+        let begun = Instant::now();
+        while !reached(self) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}\n{}", self.0.log());
+            self.play_agent(namespace);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn deployments_roll_scale_and_go_with_all_they_made() {
+    let Some(cluster) = Cluster::start("controllers-deployment") else { return };
+    cluster.node("n1", "4");
+    cluster.run(&["create", "deployment", "d", "--image=localhost/a:1", "--replicas=3"]);
+    let ready = |c: &Cluster, count: i64| c.json(&["get", "deployment", "d"])["status"]["readyReplicas"] == count;
+    cluster.wait("three pods are ready", "default", |c| ready(c, 3));
+    cluster.run(&["rollout", "status", "deployment/d", "--timeout=10s"]);
+    cluster.run(&["expose", "deployment", "d", "--port=80"]);
+    cluster.run(&["set", "image", "deployment/d", "*=localhost/a:2"]);
+    cluster.wait("only new pods are left", "default", |c| {
+        let pods = c.items(&["get", "pods"]);
+        pods.len() == 3 && pods.iter().all(|p| p["spec"]["containers"][0]["image"] == "localhost/a:2") && ready(c, 3)
+    });
+    cluster.wait("the rollout is complete", "default", |c| {
+        let conditions = c.json(&["get", "deployment", "d"])["status"]["conditions"].to_string();
+        conditions.contains("NewReplicaSetAvailable") && conditions.contains("MinimumReplicasAvailable")
+    });
+    assert!(cluster.run(&["rollout", "history", "deployment/d"]).contains('2'));
+    cluster.wait("the service has endpoints", "default", |c| {
+        let slices = c.items(&["get", "endpointslices", "-l", "kubernetes.io/service-name=d"]);
+        slices.len() == 1 && slices[0]["endpoints"][0]["conditions"]["ready"] == true
+    });
+    cluster.run(&["rollout", "undo", "deployment/d"]);
+    cluster.wait("the old version is back", "default", |c| {
+        let pods = c.items(&["get", "pods"]);
+        pods.len() == 3 && pods.iter().all(|p| p["spec"]["containers"][0]["image"] == "localhost/a:1")
+    });
+    cluster.run(&["scale", "deployment", "d", "--replicas=1"]);
+    cluster.wait("one pod is left", "default", |c| c.items(&["get", "pods"]).len() == 1);
+    cluster.run(&["delete", "deployment", "d", "--cascade=orphan"]);
+    cluster.wait("replica sets are orphans", "default", |c| {
+        let sets = c.items(&["get", "replicasets"]);
+        sets.len() == 2 && sets.iter().all(|s| s["metadata"]["ownerReferences"].is_null())
+    });
+    cluster.run(&["create", "deployment", "d", "--image=localhost/a:1"]);
+    cluster.wait("orphans are taken in", "default", |c| {
+        c.items(&["get", "replicasets"]).iter().all(|s| s["metadata"]["ownerReferences"].is_array())
+    });
+    assert_eq!(cluster.items(&["get", "replicasets"]).len(), 2);
+    cluster.run(&["delete", "deployment", "d", "--cascade=foreground", "--wait=false"]);
+    cluster.wait("nothing is left", "default", |c| c.items(&["get", "deployments,replicasets,pods"]).is_empty());
+}
+
+#[test]
+fn a_namespace_goes_with_its_contents() {
+    let Some(cluster) = Cluster::start("controllers-namespace") else { return };
+    cluster.node("n1", "4");
+    cluster.run(&["create", "namespace", "extra"]);
+    cluster.run(&["-n", "extra", "create", "deployment", "d", "--image=localhost/a:1", "--replicas=2"]);
+    cluster.run(&["-n", "extra", "create", "configmap", "held"]);
+    let hold = r#"{"metadata":{"finalizers":["example.com/hold"]}}"#;
+    cluster.run(&["-n", "extra", "patch", "configmap", "held", "--type=merge", "-p", hold]);
+    cluster.wait("pods run", "extra", |c| {
+        c.json(&["-n", "extra", "get", "deployment", "d"])["status"]["readyReplicas"] == 2
+    });
+    cluster.run(&["delete", "namespace", "extra", "--wait=false"]);
+    cluster.wait("only what a finalizer holds is left", "extra", |c| {
+        let status = c.json(&["get", "namespace", "extra"])["status"].to_string();
+        status.contains("SomeFinalizersRemain") && status.contains("example.com/hold")
+    });
+    assert!(cluster.items(&["-n", "extra", "get", "pods,deployments,secrets,serviceaccounts"]).is_empty());
+    cluster.run(&[
+        "-n",
+        "extra",
+        "patch",
+        "configmap",
+        "held",
+        "--type=merge",
+        "-p",
+        r#"{"metadata":{"finalizers":null}}"#,
+    ]);
+    cluster.wait("the namespace is gone", "extra", |c| !c.run(&["get", "namespaces"]).contains("extra"));
+}
+
+#[test]
+fn pods_wait_for_room_and_the_more_important_make_it() {
+    let Some(cluster) = Cluster::start("controllers-scheduler") else { return };
+    let pod = |name: &str, cpu: &str, class: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"priorityClassName": class,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "c", "image": "localhost/a:1", "resources": {"requests": {"cpu": cpu}}}]}})
+    };
+    for (name, value) in [("low", 1), ("high", 1000)] {
+        cluster.apply(&json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": value,
+            "metadata": {"name": name}}));
+    }
+    cluster.apply(&pod("first", "3", "low"));
+    let said = |c: &Cluster, name: &str| {
+        let pod = c.json(&["get", "pod", name]);
+        let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let condition = conditions.into_iter().find(|c| c["type"] == "PodScheduled").unwrap_or_default();
+        condition["message"].as_str().unwrap_or_default().to_owned()
+    };
+    cluster.wait("there is no node", "none", |c| said(c, "first") == "no nodes available to schedule pods");
+    cluster.node("n1", "4");
+    cluster
+        .wait("the first pod has a node", "default", |c| c.json(&["get", "pod", "first"])["spec"]["nodeName"] == "n1");
+    cluster.apply(&pod("second", "3", "low"));
+    cluster.wait("the second finds no room", "default", |c| {
+        said(c, "second").starts_with("0/1 nodes are available: 1 Insufficient cpu. ")
+    });
+    cluster.apply(&pod("third", "3", "high"));
+    cluster.wait("the third takes the first one's room", "default", |c| {
+        c.json(&["get", "pod", "third"])["spec"]["nodeName"] == "n1"
+    });
+    assert!(cluster.0.kubectl(&["get", "pod", "first"]).is_err(), "the first pod had to go");
+    cluster.run(&["cordon", "n1"]);
+    cluster.wait("the node is tainted", "default", |c| {
+        c.json(&["get", "node", "n1"])["spec"]["taints"].to_string().contains("node.kubernetes.io/unschedulable")
+    });
+    cluster.wait("nobody can go there", "default", |c| said(c, "second").contains("1 node(s) were unschedulable"));
+    cluster.run(&["uncordon", "n1"]);
+    cluster.run(&["delete", "pod", "third", "--wait=false"]);
+    cluster
+        .wait("the second has its turn", "default", |c| c.json(&["get", "pod", "second"])["spec"]["nodeName"] == "n1");
+}
+
+#[test]
+fn jobs_daemons_and_stateful_sets_run() {
+    let Some(cluster) = Cluster::start("controllers-workloads") else { return };
+    cluster.node("n1", "8");
+    cluster.node("n2", "8");
+    let template = |labels: Value, restart: &str| {
+        json!({"metadata": {"labels": labels}, "spec": {"restartPolicy": restart,
+            "containers": [{"name": "c", "image": "localhost/a:1"}]}})
+    };
+    cluster.apply(&json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"},
+        "spec": {"completions": 3, "parallelism": 2, "completionMode": "Indexed", "template": template(json!({}), "Never")}}));
+    cluster.wait("the job is complete", "default", |c| {
+        let status = &c.json(&["get", "job", "j"])["status"];
+        status["succeeded"] == 3 && status["completedIndexes"] == "0-2" && status["completionTime"].is_string()
+    });
+    let held = cluster.items(&["get", "pods"]).iter().any(|p| p["metadata"]["finalizers"].is_array());
+    assert!(!held, "every pod is counted and free");
+    cluster.apply(&json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "c"},
+        "spec": {"schedule": "@every 1s", "jobTemplate": {"spec": {"template": template(json!({}), "Never")}}}}));
+    cluster.wait("the cron job makes jobs", "default", |c| {
+        c.items(&["get", "jobs"]).iter().any(|j| j["metadata"]["ownerReferences"][0]["kind"] == "CronJob")
+    });
+    cluster.run(&["delete", "cronjob", "c"]);
+    cluster.run(&["delete", "job", "j"]);
+    let labels = json!({"app": "ds"});
+    cluster.apply(&json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "ds"},
+        "spec": {"selector": {"matchLabels": labels}, "template": template(labels, "Always")}}));
+    cluster.wait("each node has its daemon", "default", |c| {
+        let status = &c.json(&["get", "daemonset", "ds"])["status"];
+        status["numberReady"] == 2 && status["desiredNumberScheduled"] == 2
+    });
+    let mut nodes: Vec<String> =
+        cluster.items(&["get", "pods", "-l", "app=ds"]).iter().map(|p| p["spec"]["nodeName"].to_string()).collect();
+    nodes.sort();
+    assert_eq!(nodes, ["\"n1\"", "\"n2\""]);
+    let labels = json!({"app": "sts"});
+    cluster.apply(&json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "sts"},
+        "spec": {"replicas": 3, "serviceName": "sts", "selector": {"matchLabels": labels},
+            "template": template(labels, "Always")}}));
+    cluster.wait("three pods in order", "default", |c| {
+        c.json(&["get", "statefulset", "sts"])["status"]["readyReplicas"] == 3
+    });
+    let pods = cluster.items(&["get", "pods", "-l", "app=sts", "--sort-by=.metadata.creationTimestamp"]);
+    let names: Vec<&str> = pods.iter().filter_map(|p| p["metadata"]["name"].as_str()).collect();
+    assert_eq!(names, ["sts-0", "sts-1", "sts-2"]);
+    cluster.run(&["set", "image", "statefulset/sts", "c=localhost/a:2"]);
+    cluster.wait("all are replaced", "default", |c| {
+        let pods = c.items(&["get", "pods", "-l", "app=sts"]);
+        pods.len() == 3 && pods.iter().all(|p| p["spec"]["containers"][0]["image"] == "localhost/a:2")
+    });
+    cluster.run(&["delete", "daemonset,statefulset", "--all", "--wait=false"]);
+    cluster.wait("nothing is left", "default", |c| c.items(&["get", "pods,controllerrevisions"]).is_empty());
+}
