@@ -152,17 +152,6 @@ impl ApiServer {
         self.child.as_mut().is_some_and(|c| matches!(c.try_wait(), Ok(None)))
     }
 
-    /// A client of the `kube` crate with the admin's credentials.
-    ///
-    /// # Errors
-    /// When the kubeconfig does not load.
-    pub async fn client(&self) -> Result<kube::Client> {
-        let kubeconfig = kube::config::Kubeconfig::read_from(self.kubeconfig())?;
-        let config =
-            kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await?;
-        Ok(kube::Client::try_from(config)?)
-    }
-
     /// Runs kubectl with the admin's kubeconfig; returns its output.
     ///
     /// # Errors

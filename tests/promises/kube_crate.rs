@@ -8,6 +8,14 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use tests::ApiServer;
 
+/// A client with the admin's credentials.
+async fn client(server: &ApiServer) -> kube::Client {
+    let kubeconfig = kube::config::Kubeconfig::read_from(server.kubeconfig()).expect("the kubeconfig loads");
+    let options = kube::config::KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("the kubeconfig is complete");
+    kube::Client::try_from(config).expect("the certificates fit")
+}
+
 fn config_map(name: &str) -> ConfigMap {
     serde_json::from_value(serde_json::json!({"metadata": {"name": name}, "data": {"key": "value"}}))
         .expect("a config map")
@@ -16,7 +24,7 @@ fn config_map(name: &str) -> ConfigMap {
 #[tokio::test]
 async fn the_watcher_sees_creates_changes_and_deletes_across_a_restart() {
     let mut server = ApiServer::start("kube", &[]).expect("the server starts");
-    let client = server.client().await.expect("the kubeconfig loads");
+    let client = client(&server).await;
     let api: Api<ConfigMap> = Api::namespaced(client, "default");
     api.create(&PostParams::default(), &config_map("before")).await.expect("created");
 
