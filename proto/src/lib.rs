@@ -9,6 +9,7 @@ pub mod protobuf;
 pub mod quantity;
 pub mod schema;
 pub mod time;
+pub mod transcode;
 pub mod yaml;
 
 /// Kubernetes types as Rust values, for the kinds that Rust code handles (protobuf through prost).

@@ -118,6 +118,58 @@ fn values_survive_protobuf() {
     assert!(wrong.is_empty(), "{}: {}", wrong.len(), wrong[..wrong.len().min(5)].join("\n"));
 }
 
+/// Whether a tree is normal already is told without writing it; what comes out must be the same as by way of text.
+#[test]
+fn trees_conform_as_their_text_decodes() {
+    let set = TypeSet::built_in();
+    let mut random = Random::new(11);
+    for id in structs().filter(|id| is_plain(*id)) {
+        for round in 0..6 {
+            let mut value = object(set, id, if round == 0 { Fill::All } else { Fill::Some }, &mut random);
+            for _ in 0..round / 2 {
+                spoil(&mut value, &mut random);
+            }
+            let mut text = Vec::new();
+            json::write_sorted(&value, &mut text);
+            match (json::conform(set, id, &value), json::decode(set, id, &text)) {
+                (Ok(tree), Ok(read)) => {
+                    assert_eq!(tree.value, read.value, "{}: {value}", set.get(id).name);
+                    assert_eq!(tree.strict, read.strict, "{}: {value}", set.get(id).name);
+                }
+                (tree, read) => assert_eq!(tree.err(), read.err(), "{}: {value}", set.get(id).name),
+            }
+        }
+    }
+}
+
+/// Puts something else in a random place of a tree.
+fn spoil(value: &mut Value, random: &mut Random) {
+    let other = match random.below(8) {
+        0 => Value::Null,
+        1 => 1.0.into(),
+        2 => Value::from(u64::MAX),
+        3 => "1.50".into(),
+        4 => Value::Array(Vec::new()),
+        5 => serde_json::json!({}),
+        6 => serde_json::json!({"unknown": [1e30]}),
+        _ => false.into(),
+    };
+    let below = |len: usize, random: &mut Random| usize::try_from(random.below(len as u64)).expect("small");
+    match value {
+        Value::Object(map) if !map.is_empty() && random.chance(90) => {
+            let at = below(map.len(), random);
+            if let Some(inner) = map.values_mut().nth(at) {
+                spoil(inner, random);
+            }
+        }
+        Value::Array(list) if !list.is_empty() && random.chance(90) => {
+            let at = below(list.len(), random);
+            spoil(&mut list[at], random);
+        }
+        place => *place = other,
+    }
+}
+
 /// Takes out kind and version of typed structs, which protobuf does not carry.
 fn without_kinds(set: &TypeSet, id: StructId, value: &mut Value) {
     use proto::schema::{Type, TypeId};

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use proto::json::{Slotted, write_with_version_slot};
-use proto::protobuf;
+use proto::{protobuf, transcode};
 use serde_json::Value;
 
 use crate::resource::Resource;
@@ -109,14 +109,11 @@ impl StoredObject {
     pub fn protobuf(&self, resource: &Resource) -> Bytes {
         self.protobuf
             .get_or_init(|| {
-                let value = self.value();
-                let out = protobuf::encode_enveloped(
-                    resource.stored.set(),
-                    resource.stored.id,
-                    &value,
-                    &resource.storage_version,
-                    &resource.kind,
-                );
+                let (set, id) = (resource.stored.set(), resource.stored.id);
+                let (version, kind) = (&*resource.storage_version, &*resource.kind);
+                let out = transcode::json_to_enveloped(set, id, &self.json, version, kind);
+                // What is stored was written by us and is read without complaint; the tree would do as well.
+                let out = out.unwrap_or_else(|_| protobuf::encode_enveloped(set, id, &self.value(), version, kind));
                 out.into()
             })
             .clone()

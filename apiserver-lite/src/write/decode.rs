@@ -100,7 +100,7 @@ fn type_of(kind: &str, text: &[u8], body: &[u8]) -> Result<(String, String)> {
     let parse_error = |error: &dyn std::fmt::Display| {
         unrecognized(kind, &format!("couldn't get version/kind; json parse error: {error}"), body)
     };
-    let value = json::parse(text).map_err(|e| parse_error(&e))?.value;
+    let value = json::parse_members(text, &["kind", "apiVersion"]).map_err(|e| parse_error(&e))?;
     let shape = match &value {
         Value::Object(object) => {
             let text = |key: &str| match object.get(key) {

@@ -6,7 +6,8 @@
 //! spell them out.
 
 mod fields;
-mod lexer;
+mod form;
+pub(crate) mod lexer;
 mod shown;
 mod slot;
 mod typed;
@@ -68,6 +69,16 @@ pub fn parse(text: &[u8]) -> Result<Parsed, SyntaxError> {
     Ok(Parsed { value, duplicates: lexer.take_strict() })
 }
 
+/// Reads a document whole but keeps only the named members of an object at its top.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_members(text: &[u8], names: &[&str]) -> Result<Value, SyntaxError> {
+    let mut lexer = lexer::Lexer::new(text);
+    let value = lexer.members(names).and_then(|v| lexer.end().map(|()| v));
+    value.map_err(|error| lexer::check(text).err().unwrap_or(error))
+}
+
 /// Reads an object of a struct type.
 ///
 /// # Errors
@@ -81,6 +92,9 @@ pub fn decode(set: &TypeSet, id: StructId, text: &[u8]) -> Result<Decoded, Decod
 /// # Errors
 /// As [`decode`], without syntax errors.
 pub fn conform(set: &TypeSet, id: StructId, value: &Value) -> Result<Decoded, DecodeError> {
+    if form::is_normal(set, id, value) {
+        return Ok(Decoded { value: value.clone(), strict: Vec::new() });
+    }
     let mut text = Vec::with_capacity(4096);
     write_sorted(value, &mut text);
     typed::decode(set, id, &text)

@@ -326,7 +326,7 @@ impl Seen {
 }
 
 /// Whether Go would write a property with this value, or leaves it out as empty.
-fn keeps(set: &TypeSet, prop: &Prop, value: &Value) -> bool {
+pub(super) fn keeps(set: &TypeSet, prop: &Prop, value: &Value) -> bool {
     if prop.always || set.is_custom() {
         return true;
     }

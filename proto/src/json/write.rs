@@ -19,6 +19,17 @@ fn write_struct(set: &TypeSet, id: StructId, map: &Map<String, Value>, out: &mut
     let start = out.len();
     if shape.open {
         write_open(set, id, map, out);
+    } else if shape.props.len() <= FEW {
+        // Most properties of most objects are absent, so the few members look for their property.
+        let mut members = [None; FEW];
+        for (name, value) in map {
+            if let Some((index, _)) = shape.prop(name) {
+                members[index] = Some(value);
+            }
+        }
+        for (prop, member) in shape.props.iter().zip(members) {
+            write_prop(set, prop, member, start, out);
+        }
     } else {
         for prop in &shape.props {
             write_prop(set, prop, map.get(&*prop.name), start, out);
@@ -26,6 +37,9 @@ fn write_struct(set: &TypeSet, id: StructId, map: &Map<String, Value>, out: &mut
     }
     out.push(b'}');
 }
+
+/// No type that is served has more properties than this.
+const FEW: usize = 64;
 
 /// An open struct mixes known and unknown members; both come in key order.
 fn write_open(set: &TypeSet, id: StructId, map: &Map<String, Value>, out: &mut Vec<u8>) {

@@ -60,7 +60,7 @@ fn put_prop(set: &TypeSet, prop: &Prop, number: u32, value: Option<&Value>, out:
 }
 
 /// One value with its tag; null stands for the zero value.
-fn put_value(set: &TypeSet, ty: TypeId, number: u32, value: &Value, out: &mut Vec<u8>) {
+pub(crate) fn put_value(set: &TypeSet, ty: TypeId, number: u32, value: &Value, out: &mut Vec<u8>) {
     match set.ty(ty) {
         Type::String => put_bytes(number, value.as_str().unwrap_or_default().as_bytes(), out),
         Type::Bytes => {
@@ -139,14 +139,18 @@ fn put_value(set: &TypeSet, ty: TypeId, number: u32, value: &Value, out: &mut Ve
     }
 }
 
-fn put_integer(number: u32, value: i64, out: &mut Vec<u8>) {
+pub(crate) fn put_integer(number: u32, value: i64, out: &mut Vec<u8>) {
     put_tag(number, VARINT, out);
     put_varint(value.cast_unsigned(), out);
 }
 
-/// Seconds and nanoseconds; the zero time is an empty message.
 fn put_time(value: &Value, out: &mut Vec<u8>) {
-    if let Some(time) = value.as_str().and_then(|t| time::parse_rfc3339(t).ok()) {
+    put_time_text(value.as_str().unwrap_or_default(), out);
+}
+
+/// Seconds and nanoseconds; the zero time is an empty message.
+pub(crate) fn put_time_text(text: &str, out: &mut Vec<u8>) {
+    if let Ok(time) = time::parse_rfc3339(text) {
         put_integer(1, time.seconds, out);
         put_integer(2, i64::from(time.nanos), out);
     }

@@ -4,8 +4,8 @@
 //! number, map entries in key order; a whole object travels in an envelope (`k8s\0` and a `runtime.Unknown`).
 
 mod decode;
-mod encode;
-mod wire;
+pub(crate) mod encode;
+pub(crate) mod wire;
 
 use crate::schema::{StructId, TypeSet};
 

@@ -5,9 +5,9 @@ use super::DecodeError;
 const MAGIC: &[u8] = b"k8s\0";
 
 /// Wire types that Kubernetes messages use.
-pub(super) const VARINT: u8 = 0;
-pub(super) const FIXED64: u8 = 1;
-pub(super) const BYTES: u8 = 2;
+pub(crate) const VARINT: u8 = 0;
+pub(crate) const FIXED64: u8 = 1;
+pub(crate) const BYTES: u8 = 2;
 const FIXED32: u8 = 5;
 
 /// `runtime.Unknown`: what is inside the envelope.
@@ -20,7 +20,7 @@ pub struct Unknown<'a> {
     pub content_type: &'a str,
 }
 
-pub(super) fn put_varint(mut value: u64, out: &mut Vec<u8>) {
+pub(crate) fn put_varint(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push((value & 0x7f) as u8 | 0x80);
         value >>= 7;
@@ -28,18 +28,18 @@ pub(super) fn put_varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-pub(super) fn put_tag(number: u32, wire: u8, out: &mut Vec<u8>) {
+pub(crate) fn put_tag(number: u32, wire: u8, out: &mut Vec<u8>) {
     put_varint(u64::from(number) << 3 | u64::from(wire), out);
 }
 
-pub(super) fn put_bytes(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn put_bytes(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
     put_tag(number, BYTES, out);
     put_varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);
 }
 
 /// Writes a message field whose length is known only afterwards: one byte is kept for it, and longer bodies move.
-pub(super) fn put_message(number: u32, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn put_message(number: u32, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
     put_tag(number, BYTES, out);
     let at = out.len();
     out.push(0);
@@ -49,17 +49,26 @@ pub(super) fn put_message(number: u32, out: &mut Vec<u8>, body: impl FnOnce(&mut
         out[at] = length as u8;
         return;
     }
-    let mut prefix = Vec::with_capacity(5);
-    put_varint(length as u64, &mut prefix);
-    out.splice(at..=at, prefix);
+    let mut rest = length as u64 >> 7;
+    out[at] = (length & 0x7f) as u8 | 0x80;
+    let (mut prefix, mut more) = ([0; 9], 0);
+    while rest > 0 {
+        prefix[more] = (rest & 0x7f) as u8 | if rest >= 0x80 { 0x80 } else { 0 };
+        rest >>= 7;
+        more += 1;
+    }
+    let end = out.len();
+    out.resize(end + more, 0);
+    out.copy_within(at + 1..end, at + 1 + more);
+    out[at + 1..at + 1 + more].copy_from_slice(&prefix[..more]);
 }
 
-pub(super) struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     pub bytes: &'a [u8],
 }
 
 /// A field's payload.
-pub(super) enum Payload<'a> {
+pub(crate) enum Payload<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),

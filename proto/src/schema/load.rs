@@ -43,8 +43,24 @@ pub(super) fn parse(text: &str) -> TypeSet {
     }
     give_json_forms(&mut set, &forms);
     set.structs.iter_mut().for_each(Struct::index);
+    for id in 0..set.structs.len() {
+        let mut numbers = vec![0; set.structs[id].props.len()];
+        number_props(&set, id, 0, &mut numbers);
+        set.structs[id].numbers = numbers.into();
+    }
     set.kinds.sort();
     set
+}
+
+/// Notes the field numbers of a struct's properties, which start at `base`.
+fn number_props(set: &TypeSet, id: usize, base: usize, numbers: &mut [u32]) {
+    for wire in &set.structs[id].wires {
+        let at = base + usize::from(wire.prop);
+        match wire.inline {
+            Some(inner) => number_props(set, inner as usize, at, numbers),
+            None => numbers[at] = wire.number,
+        }
+    }
 }
 
 /// Replaces references to structs that JSON writes as something else (Quantity, Time, ...) by the type that says so.

@@ -103,6 +103,8 @@ pub struct Struct {
     by_name: Vec<u16>,
     /// In ascending field number, the order in which protobuf is written.
     pub wires: Vec<Wire>,
+    /// Field number of each property in the message that holds it, inlined or not; 0 where protobuf has none.
+    pub(crate) numbers: Box<[u32]>,
     pub unions: Vec<Union>,
     /// Server-side apply treats the whole struct as one value.
     pub atomic: bool,
