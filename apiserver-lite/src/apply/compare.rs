@@ -304,7 +304,7 @@ mod tests {
         let key = r#".spec.containers[name="a"].ports[containerPort=80,protocol="TCP"]"#.to_owned();
         let (old, new) = (pod(json!([port("x")])), pod(json!([port("x"), port("y")])));
         let (changed, removed) = changes(POD, &old, &new);
-        assert_eq!(changed, [key.clone()]);
+        assert_eq!(changed, [&*key]);
         assert_eq!(
             removed,
             [key.clone(), format!("{key}.containerPort"), format!("{key}.name"), format!("{key}.protocol")]

@@ -179,14 +179,14 @@ fn attempt<'a>(
         let new = new.as_ref().map_or(&now, |n| &*n.value);
         let changes = compare(set, id, old, new)?.filter(|s| reset.filter(s));
         for mut entry in group {
-            let taken = entry.set.intersection(&changes.changed);
-            if !taken.is_empty() || entry.set.overlaps(&changes.removed) {
-                entry.set_fields(entry.set.difference(&changes.touched()));
+            let taken = entry.set().intersection(&changes.changed);
+            if !taken.is_empty() || entry.set().overlaps(&changes.removed) {
+                entry.set_fields(entry.set().difference(&changes.touched()));
             }
             if !taken.is_empty() {
                 conflicts.push(Conflict::new(&entry, taken));
             }
-            if !entry.set.is_empty() {
+            if !entry.set().is_empty() {
                 kept.push(entry);
             }
         }
@@ -199,7 +199,7 @@ fn attempt<'a>(
         _ => false,
     };
     own.time = if equal { last.and_then(|l| l.time) } else { Some(track::now()) };
-    let fields = own.set.difference(&UNTRACKED);
+    let fields = own.set().difference(&UNTRACKED);
     if !fields.is_empty() {
         own.set_fields(fields);
         kept.push(own);

@@ -57,7 +57,8 @@ pub fn renew(value: &mut Value, config: &Value) {
         return;
     }
     let mut config = config.clone();
-    if let Some(annotations) = config["metadata"]["annotations"].as_object_mut() {
+    let annotations = config.get_mut("metadata").and_then(|m| m.get_mut("annotations"));
+    if let Some(annotations) = annotations.and_then(Value::as_object_mut) {
         annotations.remove(ANNOTATION);
     }
     let mut text = Vec::new();

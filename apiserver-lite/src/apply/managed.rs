@@ -22,9 +22,14 @@ pub struct Entry<'a> {
     pub subresource: Cow<'a, str>,
     /// RFC 3339 in whole seconds.
     pub time: Option<Cow<'a, str>>,
-    pub set: Set<'a>,
-    /// The set as it was read, while it is unchanged.
-    pub unchanged: Option<&'a Value>,
+    fields: Fields<'a>,
+}
+
+/// What an entry owns. Most writes touch the fields of few owners, so the others stay as they were read.
+#[derive(Debug, Clone)]
+enum Fields<'a> {
+    Unread(&'a Value),
+    Set(Set<'a>),
 }
 
 #[derive(Debug, Clone, Default)]
@@ -48,9 +53,43 @@ impl<'a> Entry<'a> {
             && (self.operation == Operation::Apply || self.api_version == other.api_version)
     }
 
+    /// An entry that owns nothing yet.
+    pub fn new(manager: &'a str, operation: Operation, api_version: String, subresource: &'a str) -> Self {
+        Entry {
+            manager: manager.into(),
+            operation,
+            api_version: api_version.into(),
+            subresource: subresource.into(),
+            time: None,
+            fields: Fields::Set(Set::new()),
+        }
+    }
+
+    pub fn set(&self) -> Cow<'_, Set<'a>> {
+        match &self.fields {
+            Fields::Set(set) => Cow::Borrowed(set),
+            // What is stored was checked before; an entry that cannot be read all the same owns nothing.
+            Fields::Unread(fields) => Cow::Owned(Set::parse(fields).unwrap_or_default()),
+        }
+    }
+
     pub fn set_fields(&mut self, set: Set<'a>) {
-        self.set = set;
-        self.unchanged = None;
+        self.fields = Fields::Set(set);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        match &self.fields {
+            Fields::Set(set) => set.is_empty(),
+            Fields::Unread(fields) => fields.as_object().is_none_or(Map::is_empty),
+        }
+    }
+
+    /// Whether the entry owns some path of a set.
+    pub fn owns_some(&self, paths: &Set<'_>) -> bool {
+        match &self.fields {
+            Fields::Set(set) => set.overlaps(paths),
+            Fields::Unread(fields) => paths.overlaps_fields(fields),
+        }
     }
 
     /// Text by which upstream tells managers apart; it orders conflicts.
@@ -81,7 +120,7 @@ impl<'a> Entry<'a> {
         if text("apiVersion").is_empty() || text("fieldsType") != "FieldsV1" {
             return None;
         }
-        let fields = map.get("fieldsV1").unwrap_or(&Value::Null);
+        let fields = map.get("fieldsV1").filter(|f| f.is_object());
         let time = map.get("time").and_then(Value::as_str);
         Some(Entry {
             manager: text("manager").into(),
@@ -89,8 +128,7 @@ impl<'a> Entry<'a> {
             api_version: text("apiVersion").into(),
             subresource: text("subresource").into(),
             time: time.filter(|t| parse_rfc3339(t).is_ok()).map(Cow::Borrowed),
-            set: Set::parse(fields).ok()?,
-            unchanged: Some(fields).filter(|f| f.is_object()),
+            fields: fields.map_or(Fields::Set(Set::new()), Fields::Unread),
         })
     }
 
@@ -107,7 +145,11 @@ impl<'a> Entry<'a> {
         put("time", self.time.as_deref().unwrap_or_default());
         put("fieldsType", "FieldsV1");
         put("subresource", &self.subresource);
-        map.insert("fieldsV1".into(), self.unchanged.cloned().unwrap_or_else(|| self.set.to_fields()));
+        let fields = match &self.fields {
+            Fields::Set(set) => set.to_fields(),
+            Fields::Unread(fields) => (*fields).clone(),
+        };
+        map.insert("fieldsV1".into(), fields);
         Value::Object(map)
     }
 }
@@ -122,11 +164,26 @@ impl Operation {
 }
 
 impl<'a> Entries<'a> {
-    /// Reads the list of an object; null and absent are an empty one.
+    /// Reads a list that a client sent; null and absent are an empty one.
     ///
     /// # Errors
     /// An entry without operation, version or readable fields.
     pub fn read(fields: &'a Value) -> Result<Self, Unreadable> {
+        let mut entries = Entries::stored(fields)?;
+        for (at, entry) in entries.0.iter_mut().enumerate() {
+            // Written again in normal form.
+            if let Fields::Unread(fields) = entry.fields {
+                entry.set_fields(Set::parse(fields).map_err(|_| Unreadable(at))?);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Reads the list of a stored object, whose fields are in normal form.
+    ///
+    /// # Errors
+    /// An entry without operation or version.
+    pub fn stored(fields: &'a Value) -> Result<Self, Unreadable> {
         let mut entries = Entries::default();
         for (at, value) in fields.as_array().into_iter().flatten().enumerate() {
             let entry = Entry::read(value).ok_or(Unreadable(at))?;
@@ -176,11 +233,11 @@ impl<'a> Entries<'a> {
             }
             let version = |e: &Entry<'_>| e.api_version == entry.api_version;
             if let Some(bucket) = buckets.iter_mut().find(|b| version(b)) {
-                bucket.set_fields(bucket.set.union(&entry.set));
+                bucket.set_fields(bucket.set().union(&entry.set()));
                 bucket.time.clone_from(&entry.time);
             } else if let Some(at) = first.iter().position(version) {
                 let mut bucket = first.swap_remove(at);
-                bucket.set_fields(bucket.set.union(&entry.set));
+                bucket.set_fields(bucket.set().union(&entry.set()));
                 bucket.manager = ANCIENT.into();
                 bucket.subresource = Cow::Borrowed("");
                 bucket.time.clone_from(&entry.time);

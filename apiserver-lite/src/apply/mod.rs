@@ -22,5 +22,8 @@ mod track;
 mod versions;
 mod view;
 
+#[cfg(test)]
+mod tests;
+
 pub use configuration::apply;
 pub use track::{Writer, created, keep_times, put, updated};

@@ -23,10 +23,10 @@ pub fn prune(
     others: &[Entry<'_>],
     last: Option<&Entry<'_>>,
 ) -> Result<Value, BadItem> {
-    let Some(last) = last.filter(|l| !l.set.is_empty()) else { return Ok(merged) };
+    let Some(last) = last.filter(|l| !l.set().is_empty()) else { return Ok(merged) };
     let version = &*own.api_version;
     let Some(then) = between(resource, version, &last.api_version, &merged) else { return Ok(merged) };
-    let applied = with_parents(then.set, then.id, &last.set);
+    let applied = with_parents(then.set, then.id, &last.set());
     let mut pruned = then.value.clone().into_owned();
     remove(then.set, then.id, &mut pruned, &applied);
 
@@ -34,8 +34,8 @@ pub fn prune(
     let mut owners: Vec<(&str, Set<'_>)> = vec![(&*last.api_version, Set::new())];
     for entry in others.iter().chain([own]) {
         match owners.iter_mut().find(|(v, _)| *v == &*entry.api_version) {
-            Some((_, all)) => *all = all.union(&entry.set),
-            None => owners.push((&*entry.api_version, entry.set.clone())),
+            Some((_, all)) => *all = all.union(&entry.set()),
+            None => owners.push((&*entry.api_version, entry.set().into_owned())),
         }
     }
     let mut at = &*last.api_version;

@@ -20,7 +20,7 @@ fn path<'a>(names: &[&'a str]) -> Vec<Element<'a>> {
 pub fn of_scale(owners: &Value, version: &str, replicas: &[&str]) -> Option<Value> {
     let field = path(replicas);
     let entries = Entries::read(owners).unwrap_or_default().0;
-    let owners = entries.into_iter().filter(|e| *e.api_version == *version && e.set.contains(&field));
+    let owners = entries.into_iter().filter(|e| *e.api_version == *version && e.set().contains(&field));
     let entries = owners.map(|mut entry| {
         entry.set_fields(Set::of_names(&[REPLICAS]));
         entry.api_version = SCALE_VERSION.into();
@@ -39,7 +39,7 @@ pub fn of_workload(owners: &Value, scale_owners: &Value, version: &str, replicas
     // Times stay with entries of the same identity; owners by update have another one in the Scale, and lose theirs.
     let mut applied = Vec::new();
     for mut entry in before.into_iter().filter(|e| *e.api_version == *version) {
-        if !entry.set.contains(&field) {
+        if !entry.set().contains(&field) {
             after.push(entry);
             continue;
         }
@@ -49,8 +49,8 @@ pub fn of_workload(owners: &Value, scale_owners: &Value, version: &str, replicas
                 after.push(entry);
             }
             None => {
-                entry.set_fields(entry.set.difference(&only));
-                if entry.set.is_empty() {
+                entry.set_fields(entry.set().difference(&only));
+                if entry.set().is_empty() {
                     applied.push(entry);
                 } else {
                     after.push(entry);
@@ -59,7 +59,7 @@ pub fn of_workload(owners: &Value, scale_owners: &Value, version: &str, replicas
         }
     }
     let wanted = path(REPLICAS);
-    for mut entry in scale.0.into_iter().filter(|e| e.set.contains(&wanted)) {
+    for mut entry in scale.0.into_iter().filter(|e| e.set().contains(&wanted)) {
         entry.time = applied.iter().chain(&after).find(|e| e.same_manager(&entry)).and_then(|e| e.time.clone());
         entry.set_fields(only.clone());
         entry.api_version = version.to_owned().into();

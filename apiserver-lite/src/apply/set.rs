@@ -110,6 +110,15 @@ impl<'a> Set<'a> {
         both
     }
 
+    /// Whether some path is in this set and in a `FieldsV1` tree in normal form.
+    pub fn overlaps_fields(&self, fields: &Value) -> bool {
+        self.nodes.iter().any(|node| {
+            let Some(below) = fields.get(node.element.text()) else { return false };
+            let member = || below.as_object().is_some_and(|b| b.is_empty() || b.contains_key("."));
+            node.member && member() || node.children.overlaps_fields(below)
+        })
+    }
+
     /// Paths in either set.
     #[must_use]
     pub fn union(&self, other: &Set<'a>) -> Set<'a> {
@@ -294,6 +303,7 @@ mod tests {
         let both = json!({"f:a": {"f:b": {}, "f:c": {}}});
         assert_eq!(set(&a).intersection(&set(&both)).to_fields(), json!({"f:a": {"f:b": {}}}));
         assert!(set(&a).overlaps(&set(&both)));
+        assert!(set(&a).overlaps_fields(&both) && !set(&a).overlaps_fields(&b));
     }
 
     #[test]

@@ -43,15 +43,8 @@ pub struct Writer<'a> {
 impl<'a> Writer<'a> {
     /// An entry of this writer that owns nothing yet.
     pub fn entry(&self, operation: Operation) -> Entry<'a> {
-        Entry {
-            manager: if self.manager.is_empty() { "unknown" } else { self.manager }.into(),
-            operation,
-            api_version: self.resource.api_version().into(),
-            subresource: self.subresource.into(),
-            time: None,
-            set: Set::new(),
-            unchanged: None,
-        }
+        let manager = if self.manager.is_empty() { "unknown" } else { self.manager };
+        Entry::new(manager, operation, self.resource.api_version(), self.subresource)
     }
 }
 
@@ -88,8 +81,8 @@ pub fn created(writer: Writer<'_>, value: &mut Value) {
 pub fn updated(writer: Writer<'_>, old: &Value, new: &mut Value) {
     let said = take(new);
     let live = &old["metadata"]["managedFields"];
-    let live = || Entries::read(live).unwrap_or_default();
-    let entries = if !writer.subresource.is_empty() {
+    let live = || Entries::stored(live).unwrap_or_default();
+    let entries = if !writer.subresource.is_empty() || said == old["metadata"]["managedFields"] {
         live()
     } else if is_reset(&said) {
         Entries::default()
@@ -137,10 +130,10 @@ fn updated_entries(writer: Writer<'_>, old: &Value, new: &Value, entries: Entrie
     others.ok()?;
     let mut entries = Entries(entries);
     entries.0.retain_mut(|entry| {
-        if *entry.api_version == *version && entry.set.overlaps(&touched) {
-            entry.set_fields(entry.set.difference(&touched));
+        if *entry.api_version == *version && entry.owns_some(&touched) {
+            entry.set_fields(entry.set().difference(&touched));
         }
-        !entry.set.is_empty()
+        !entry.is_empty()
     });
     let mut own = writer.entry(Operation::Update);
     let taken = changes.changed.difference(&UNTRACKED);
@@ -148,7 +141,7 @@ fn updated_entries(writer: Writer<'_>, old: &Value, new: &Value, entries: Entrie
         own.time = Some(now());
         match entries.find(&own) {
             Some(at) => {
-                own.set_fields(entries.0[at].set.union(&taken));
+                own.set_fields(entries.0[at].set().union(&taken));
                 entries.0[at] = own;
             }
             None => {
@@ -180,8 +173,8 @@ fn disown(
             (Some(old), Some(new)) => {
                 let changes = compare(new.set, new.id, &old.value, &new.value)?.filter(|set| reset.filter(set));
                 let touched = changes.touched();
-                for entry in entries.iter_mut().filter(|e| *e.api_version == *other && e.set.overlaps(&touched)) {
-                    entry.set_fields(entry.set.difference(&touched));
+                for entry in entries.iter_mut().filter(|e| *e.api_version == *other && e.owns_some(&touched)) {
+                    entry.set_fields(entry.set().difference(&touched));
                 }
             }
             _ => entries.retain(|e| *e.api_version != *other),

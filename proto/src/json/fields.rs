@@ -11,18 +11,29 @@ use super::write::{write_sorted, write_string};
 pub(super) fn write_fields(value: &Value, out: &mut Vec<u8>) {
     let Value::Object(map) = value else { return write_sorted(value, out) };
     out.push(b'{');
-    let mut members: Vec<(&String, &Value)> = map.iter().collect();
-    // Names alone are in order already: the tree is sorted, and `.` sorts before letters.
-    if map.keys().any(|k| k.starts_with("k:") || k.starts_with("v:") || k.starts_with("i:")) {
-        members.sort_by(|a, b| compare(a.0, b.0));
-    }
-    for (index, (key, value)) in members.into_iter().enumerate() {
-        if index > 0 {
+    let mut first = true;
+    let mut member = |key: &str, value: &Value| {
+        if !std::mem::take(&mut first) {
             out.push(b',');
         }
         write_string(key, out);
         out.push(b':');
         write_fields(value, out);
+    };
+    // Names alone are in order already: the tree is sorted, and `.` sorts before letters.
+    if map.len() > 1 && map.keys().any(|k| matches!(rank(k), 2..=4)) {
+        let parsed = |key: &String| serde_json::from_str::<Value>(key.get(2..).unwrap_or_default()).ok();
+        let mut members: Vec<_> =
+            map.iter().map(|(k, v)| (rank(k), if matches!(rank(k), 2..=4) { parsed(k) } else { None }, k, v)).collect();
+        members.sort_by(|a, b| {
+            a.0.cmp(&b.0).then_with(|| match (&a.1, &b.1) {
+                (Some(left), Some(right)) => compare_values(left, right),
+                _ => a.2.cmp(b.2),
+            })
+        });
+        members.into_iter().for_each(|(_, _, key, value)| member(key, value));
+    } else {
+        map.iter().for_each(|(key, value)| member(key, value));
     }
     out.push(b'}');
 }

@@ -1,0 +1,210 @@
+//! Applies and updates of whole objects, as their clients see them.
+
+use serde_json::{Value, json};
+
+use super::{Writer, apply, created, keep_times, updated};
+use crate::resource::{Resource, Resources};
+use crate::status::ApiError;
+use std::sync::Arc;
+
+fn resource(group: &str, version: &str, plural: &str) -> Arc<Resource> {
+    Resources::built_in().lookup(group, version, plural).expect("a built-in resource")
+}
+
+fn config_maps() -> Arc<Resource> {
+    resource("", "v1", "configmaps")
+}
+
+fn config_map(data: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data})
+}
+
+/// One manager applies to what is there; the live object is replaced by the result.
+fn applied(live: &mut Option<Value>, manager: &str, config: &Value, force: bool) -> Result<(), ApiError> {
+    let resource = config_maps();
+    let writer = Writer { resource: &resource, subresource: "", manager };
+    *live = Some(apply(writer, live.as_ref(), config, force)?);
+    Ok(())
+}
+
+/// `manager operation fields` of every entry.
+fn owners(value: &Value) -> Vec<String> {
+    let entries = value["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    let text = |e: &Value, key: &str| e[key].as_str().unwrap_or_default().to_owned();
+    entries.iter().map(|e| format!("{} {} {}", text(e, "manager"), text(e, "operation"), e["fieldsV1"])).collect()
+}
+
+#[test]
+fn a_value_goes_when_its_last_owner_no_longer_applies_it() {
+    let mut live = None;
+    applied(&mut live, "ann", &config_map(json!({"k": "v", "n": "1"})), false).expect("nobody else is there");
+    applied(&mut live, "bob", &config_map(json!({"n": "1"})), false).expect("an equal value is no conflict");
+    applied(&mut live, "ann", &config_map(json!({"k": "v"})), false).expect("giving up is no conflict");
+    let object = live.as_ref().expect("applied");
+    assert_eq!(object["data"], json!({"k": "v", "n": "1"}), "bob still owns it");
+    applied(&mut live, "bob", &config_map(json!({})), false).expect("giving up is no conflict");
+    let object = live.expect("applied");
+    assert_eq!(object["data"], json!({"k": "v"}));
+    assert_eq!(owners(&object), [r#"ann Apply {"f:data":{"f:k":{}}}"#, r#"bob Apply {"f:data":{}}"#]);
+}
+
+#[test]
+fn fields_of_others_are_conflicts_until_forced() {
+    let mut live = None;
+    applied(&mut live, "ann", &config_map(json!({"k": "v", "n": "1"})), false).expect("nobody else is there");
+    let wanted = config_map(json!({"k": "other", "n": "2"}));
+    let refused = applied(&mut live, "bob", &wanted, false).expect_err("ann owns both");
+    assert_eq!(refused.code(), 409);
+    assert_eq!(
+        refused.status().message,
+        "Apply failed with 2 conflicts: conflicts with \"ann\":\n- .data.k\n- .data.n"
+    );
+    let causes = refused.status().details.as_ref().map(|d| d.causes.clone()).unwrap_or_default();
+    assert_eq!(causes[0].field, ".data.k");
+    assert_eq!(causes[0].message, "conflict with \"ann\"");
+    applied(&mut live, "bob", &wanted, true).expect("forced");
+    let object = live.expect("applied");
+    assert_eq!(object["data"], json!({"k": "other", "n": "2"}));
+    assert_eq!(owners(&object), [r#"bob Apply {"f:data":{"f:k":{},"f:n":{}}}"#]);
+}
+
+#[test]
+fn what_was_there_before_the_first_apply_has_an_owner_of_its_own() {
+    let mut live = Some(config_map(json!({"k": "v"})));
+    let refused = applied(&mut live, "ann", &config_map(json!({"k": "w"})), false).expect_err("somebody set it");
+    let text = "Apply failed with 1 conflict: conflict with \"before-first-apply\" using v1: .data.k";
+    assert_eq!(refused.status().message, text);
+    applied(&mut live, "ann", &config_map(json!({"k": "v"})), false).expect("an equal value is no conflict");
+    let owned = r#"{"f:data":{".":{},"f:k":{}}}"#;
+    let object = live.expect("applied");
+    assert_eq!(owners(&object), [r#"ann Apply {"f:data":{"f:k":{}}}"#, &format!("before-first-apply Update {owned}")]);
+}
+
+#[test]
+fn what_kubectl_applied_on_its_own_side_is_its_own() {
+    let before = config_map(json!({"k": "v", "n": "1"}));
+    let mut object = before.clone();
+    object["metadata"]["annotations"] = json!({"kubectl.kubernetes.io/last-applied-configuration": before.to_string()});
+    let resource = config_maps();
+    created(Writer { resource: &resource, subresource: "", manager: "kubectl-client-side-apply" }, &mut object);
+    let mut live = Some(object.clone());
+    let wanted = config_map(json!({"k": "w", "n": "1"}));
+    applied(&mut live, "kubectl", &wanted, false).expect("its own fields");
+    let changed = live.expect("applied");
+    assert_eq!(changed["data"]["k"], "w");
+    let annotation = &changed["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
+    assert_eq!(annotation.as_str(), Some(format!("{wanted}\n").as_str()));
+    // Under another name there is nothing to take over, nor where somebody changed the field since.
+    let mut live = Some(object.clone());
+    assert!(applied(&mut live, "ann", &wanted, false).is_err());
+    object["data"]["k"] = "x".into();
+    let mut live = Some(object);
+    assert!(applied(&mut live, "kubectl", &wanted, false).is_err());
+}
+
+#[test]
+fn nonsense_is_refused_in_upstreams_words() {
+    for (config, code, text) in [
+        (json!({"apiVersion": "v1", "kind": "Secret"}), 400, "invalid object type: /v1, Kind=Secret"),
+        (json!({"kind": "ConfigMap"}), 400, "invalid object type: /, Kind=ConfigMap"),
+        (
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"managedFields": []}}),
+            400,
+            "metadata.managedFields must be nil",
+        ),
+        (
+            config_map(json!({"k": 1})),
+            500,
+            "failed to create typed patch object (/a; /v1, Kind=ConfigMap): .data.k: \
+            expected string, got &value.valueUnstructured{Value:1}",
+        ),
+    ] {
+        let refused = applied(&mut None, "ann", &config, false).expect_err(text);
+        assert_eq!((refused.code(), refused.status().message.as_str()), (code, text));
+    }
+}
+
+#[test]
+fn an_update_takes_the_fields_that_it_changes() {
+    let resource = config_maps();
+    let writer = |manager| Writer { resource: &resource, subresource: "", manager };
+    let mut object = config_map(json!({"k": "v", "n": "1", "z": "9"}));
+    created(writer("ann"), &mut object);
+    let mut next = object.clone();
+    next["data"] = json!({"k": "w", "n": "1"});
+    updated(writer("bob"), &object, &mut next);
+    assert_eq!(owners(&next), [r#"ann Update {"f:data":{".":{},"f:n":{}}}"#, r#"bob Update {"f:data":{"f:k":{}}}"#]);
+}
+
+#[test]
+fn clients_may_forget_owners_and_cannot_break_them() {
+    let resource = config_maps();
+    let writer = Writer { resource: &resource, subresource: "", manager: "ann" };
+    let mut object = config_map(json!({"k": "v"}));
+    created(writer, &mut object);
+    for (said, kept) in
+        [(json!([{}]), false), (json!([]), false), (json!([{"operation": "x"}]), true), (Value::Null, true)]
+    {
+        let mut next = object.clone();
+        next["metadata"]["managedFields"] = said.clone();
+        updated(writer, &object, &mut next);
+        assert_eq!(next["metadata"].get("managedFields").is_some(), kept, "{said}");
+    }
+}
+
+#[test]
+fn the_status_endpoint_owns_status_and_the_object_itself_does_not() {
+    let resource = resource("apps", "v1", "deployments");
+    let writer = |subresource| Writer { resource: &resource, subresource, manager: "ann" };
+    let mut object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 1}, "status": {"replicas": 1}});
+    created(writer(""), &mut object);
+    assert_eq!(owners(&object), [r#"ann Update {"f:spec":{"f:replicas":{}}}"#]);
+    let mut next = object.clone();
+    next["spec"]["replicas"] = 2.into();
+    next["status"]["replicas"] = 2.into();
+    updated(writer("status"), &object, &mut next);
+    let entry = &next["metadata"]["managedFields"][1];
+    assert_eq!(
+        (&entry["subresource"], &entry["fieldsV1"]),
+        (&json!("status"), &json!({"f:status": {"f:replicas": {}}}))
+    );
+    assert_eq!(next["metadata"]["managedFields"][0]["fieldsV1"], json!({"f:spec": {"f:replicas": {}}}));
+}
+
+#[test]
+fn owners_in_another_version_lose_what_is_changed_in_this_one() {
+    let old = resource("autoscaling", "v1", "horizontalpodautoscalers");
+    let new = resource("autoscaling", "v2", "horizontalpodautoscalers");
+    let stored = |cpu: i64| {
+        json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"},
+            "spec": {"maxReplicas": 3, "metrics": [{"type": "Resource", "resource": {"name": "cpu",
+                "target": {"type": "Utilization", "averageUtilization": cpu}}}]}})
+    };
+    let mut object = stored(50);
+    created(Writer { resource: &old, subresource: "", manager: "ann" }, &mut object);
+    let mine = r#"{"f:spec":{"f:maxReplicas":{},"f:targetCPUUtilizationPercentage":{}}}"#;
+    assert_eq!(owners(&object), [format!("ann Update {mine}")]);
+    let mut next = stored(80);
+    updated(Writer { resource: &new, subresource: "", manager: "bob" }, &object, &mut next);
+    assert_eq!(
+        owners(&next),
+        [r#"ann Update {"f:spec":{"f:maxReplicas":{}}}"#, r#"bob Update {"f:spec":{"f:metrics":{}}}"#]
+    );
+}
+
+#[test]
+fn new_times_alone_are_no_change() {
+    let resource = config_maps();
+    let mut old = config_map(json!({"k": "v"}));
+    created(Writer { resource: &resource, subresource: "", manager: "ann" }, &mut old);
+    old["metadata"]["resourceVersion"] = "7".into();
+    let mut same = old.clone();
+    same["metadata"]["managedFields"][0]["time"] = "2000-01-01T00:00:00Z".into();
+    let mut other = same.clone();
+    other["data"]["k"] = "w".into();
+    keep_times(&resource, &mut same, &old);
+    assert_eq!(same["metadata"]["managedFields"], old["metadata"]["managedFields"]);
+    keep_times(&resource, &mut other, &old);
+    assert_eq!(other["metadata"]["managedFields"][0]["time"], "2000-01-01T00:00:00Z");
+}
