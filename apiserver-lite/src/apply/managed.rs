@@ -249,7 +249,15 @@ impl<'a> Entries<'a> {
             left -= 1;
         }
         self.0.append(&mut first);
-        self.0.append(&mut buckets);
+        for bucket in buckets {
+            match self.find(&bucket) {
+                Some(at) => {
+                    let all = self.0[at].set().union(&bucket.set());
+                    self.0[at].set_fields(all);
+                }
+                None => self.0.push(bucket),
+            }
+        }
     }
 }
 

@@ -29,15 +29,17 @@ pub(super) async fn apply(
     let Target { resource, subresource, namespace, name } = target;
     let (config, duplicates) = parse(body)?;
     let writer = Writer { resource, subresource, manager: &options.manager };
-    let twice: Vec<String> = duplicates.iter().map(|text| format!("error converting YAML to JSON: {text}")).collect();
     let merge = |live: Option<&Value>| -> Result<Value> {
         let value = apply::apply(writer, live, &config, options.force)?;
-        if let (FieldValidation::Strict, Some(text)) = (options.validation, twice.first()) {
-            return Err(ApiError::bad_request(format!("error strict decoding YAML: {text}")));
+        if let (FieldValidation::Strict, Some(text)) = (options.validation, duplicates.first()) {
+            let text = format!("error strict decoding YAML: error converting YAML to JSON: {text}");
+            return Err(ApiError::bad_request(text));
         }
         settle(target, value)
     };
-    let warnings = if options.validation == FieldValidation::Warn { twice.clone() } else { Vec::new() };
+    // One warning for each key; the first line of the text only introduces them.
+    let lines = duplicates.iter().flat_map(|text| text.lines().skip(1)).map(|line| line.trim().to_owned());
+    let warnings: Vec<String> = if options.validation == FieldValidation::Warn { lines.collect() } else { Vec::new() };
     for _ in 0..ATTEMPTS {
         let done = if server.store.get(&resource.storage, namespace, name).is_some() {
             let changed = update::replace(server, target, options, false, |old, tree| {
