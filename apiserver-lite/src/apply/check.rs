@@ -1,5 +1,6 @@
 //! Checks a configuration that a client applies against the schema, with the texts of structured-merge-diff.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use proto::schema::{Struct, Type, TypeId, TypeSet};
@@ -116,7 +117,7 @@ impl<'a> Check<'a> {
     }
 
     fn items(&mut self, keys: &'a [Box<str>], element: Ty, list: &'a [Value]) {
-        let mut seen: Vec<Element<'a>> = Vec::with_capacity(list.len());
+        let mut seen = BTreeSet::new();
         for (at, item) in list.iter().enumerate() {
             let place = match item_element(self.set, View::Sent, keys, element, item) {
                 Ok(place) => place,
@@ -126,7 +127,7 @@ impl<'a> Check<'a> {
                 self.complain(format_args!("duplicate entries for key {place}"));
             }
             self.at(&place, |check| check.value(element, item));
-            seen.push(place);
+            seen.insert(place);
         }
     }
 }

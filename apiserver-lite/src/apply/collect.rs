@@ -1,5 +1,7 @@
 //! The paths that an object mentions.
 
+use std::collections::BTreeMap;
+
 use proto::schema::{StructId, TypeSet};
 use serde_json::{Map, Value};
 
@@ -67,17 +69,19 @@ fn items<'a>(
     list: &'a [Value],
     out: &mut Set<'a>,
 ) -> Result<(), BadItem> {
-    let places = list.iter().map(|item| item_element(set, View::Sent, keys, element, item));
-    let places = places.collect::<Result<Vec<_>, _>>()?;
-    for (at, place) in places.iter().enumerate() {
-        let mut below = Set::new();
+    let mut places: BTreeMap<Element<'a>, Option<&'a Value>> = BTreeMap::new();
+    for item in list {
         // An item that is there several times is owned as a whole.
-        if places.iter().filter(|p| *p == place).count() == 1 {
-            value(set, element, &list[at], &mut below)?;
-        }
-        out.push(place.clone(), true, below);
+        let place = item_element(set, View::Sent, keys, element, item)?;
+        places.entry(place).and_modify(|only| *only = None).or_insert(Some(item));
     }
-    out.sort();
+    for (place, only) in places {
+        let mut below = Set::new();
+        if let Some(item) = only {
+            value(set, element, item, &mut below)?;
+        }
+        out.push(place, true, below);
+    }
     Ok(())
 }
 

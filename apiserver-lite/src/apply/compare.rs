@@ -212,7 +212,7 @@ impl<'a> Comparison<'a> {
                     if let [(_, now)] = is {
                         self.child(next.clone(), element, None, Some(*now), &mut alone)?;
                     }
-                    out.changed = out.changed.union(&alone.changed);
+                    out.changed.append(alone.changed);
                     out.removed.push(next, true, Set::new());
                 }
                 (_, [_, _, ..]) => {
@@ -220,7 +220,7 @@ impl<'a> Comparison<'a> {
                     if let [(_, before)] = was {
                         self.child(next.clone(), element, Some(*before), None, &mut alone)?;
                     }
-                    out.removed = out.removed.union(&alone.removed);
+                    out.removed.append(alone.removed);
                     out.changed.push(next, true, Set::new());
                 }
                 _ => {

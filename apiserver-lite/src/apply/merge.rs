@@ -1,5 +1,7 @@
 //! Puts a configuration into an object, and takes paths out of one.
 
+use std::collections::BTreeMap;
+
 use proto::schema::{StructId, TypeSet};
 use serde_json::{Map, Value};
 
@@ -84,23 +86,28 @@ fn merge_items(
     let place = |item| item_element(set, View::Sent, keys, element, item);
     let old: Vec<Element<'_>> = live.iter().map(place).collect::<Result<_, _>>()?;
     let new: Vec<Element<'_>> = config.iter().map(place).collect::<Result<_, _>>()?;
-    if let Some(twice) = new.iter().enumerate().find(|(at, place)| new[..*at].contains(place)) {
-        return Err(BadItem(format!("duplicate entries for key {}", twice.1)));
+    // Where each item stands; None for one that is there several times.
+    let mut in_old: BTreeMap<&Element<'_>, Option<usize>> = BTreeMap::new();
+    for (at, place) in old.iter().enumerate() {
+        in_old.entry(place).and_modify(|only| *only = None).or_insert(Some(at));
+    }
+    let mut in_new: BTreeMap<&Element<'_>, usize> = BTreeMap::new();
+    for (at, place) in new.iter().enumerate() {
+        if in_new.insert(place, at).is_some() {
+            return Err(BadItem(format!("duplicate entries for key {place}")));
+        }
     }
     let item_shape = shape(set, element);
     let take_new = |at: usize| {
-        let mut found = old.iter().enumerate().filter(|(_, p)| **p == new[at]).map(|(i, _)| i);
         // An item that is there several times gives way to the one of the configuration.
-        let mut merged = match (found.next(), found.next()) {
-            (Some(only), None) => live[only].clone(),
-            _ => Value::Null,
-        };
+        let only = in_old.get(&new[at]).copied().flatten();
+        let mut merged = only.map_or(Value::Null, |at| live[at].clone());
         merge_as(set, item_shape, &mut merged, &config[at])?;
         Ok(merged)
     };
     let mut out = Vec::with_capacity(live.len().max(config.len()));
     // Items of both lists in the configuration's order: the first that is still to come is where the old list waits.
-    let mut shared = new.iter().filter(|p| old.contains(p)).peekable();
+    let mut shared = new.iter().filter(|p| in_old.contains_key(p)).peekable();
     let (mut l, mut r) = (0, 0);
     while l < old.len() || r < new.len() {
         if l < old.len() && r < new.len() {
@@ -110,19 +117,19 @@ fn merge_items(
                 shared.next();
                 continue;
             }
-            if new.contains(&old[l]) && shared.peek().is_some_and(|next| **next != old[l]) {
+            if in_new.contains_key(&old[l]) && shared.peek().is_some_and(|next| **next != old[l]) {
                 l += 1;
                 continue;
             }
         }
         if l < old.len() {
-            match new.iter().position(|p| *p == old[l]) {
+            match in_new.get(&old[l]) {
                 None => {
                     out.push(live[l].clone());
                     l += 1;
                     continue;
                 }
-                Some(at) if at < r => l += 1,
+                Some(at) if *at < r => l += 1,
                 Some(_) => {}
             }
         }

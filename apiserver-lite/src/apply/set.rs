@@ -53,6 +53,11 @@ impl<'a> Set<'a> {
         }
     }
 
+    /// Adds the nodes of a set whose elements come after all that are here.
+    pub fn append(&mut self, mut other: Set<'a>) {
+        self.nodes.append(&mut other.nodes);
+    }
+
     /// Puts pushed nodes in order. Nodes that are there twice become one.
     pub fn sort(&mut self) {
         if self.nodes.is_sorted_by(|a, b| a.element < b.element) {

@@ -208,3 +208,20 @@ fn new_times_alone_are_no_change() {
     keep_times(&resource, &mut other, &old);
     assert_eq!(other["metadata"]["managedFields"][0]["time"], "2000-01-01T00:00:00Z");
 }
+
+#[test]
+fn long_lists_are_merged_in_reasonable_time() {
+    let resource = resource("", "v1", "pods");
+    let pod = |from: usize, to: usize| {
+        let names: Vec<Value> = (from..to).map(|i| json!({"name": format!("c{i}"), "image": "i"})).collect();
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": names}})
+    };
+    let writer = Writer { resource: &resource, subresource: "", manager: "ann" };
+    let live = apply(writer, None, &pod(0, 4000), false).expect("nobody else is there");
+    let start = std::time::Instant::now();
+    let merged = apply(writer, Some(&live), &pod(2000, 6000), false).expect("its own fields");
+    assert_eq!(merged["spec"]["containers"].as_array().map(Vec::len), Some(4000));
+    assert_eq!(merged["spec"]["containers"][0]["name"], "c2000");
+    // Comparing each item with each takes minutes here.
+    assert!(start.elapsed() < std::time::Duration::from_secs(30), "{:?}", start.elapsed());
+}
