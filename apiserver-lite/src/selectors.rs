@@ -119,6 +119,39 @@ impl LabelSelector {
     }
 }
 
+/// A selector as upstream writes it out: requirements sorted by key. Takes a `metav1.LabelSelector` or a plain map.
+pub fn text(selector: &Value) -> String {
+    let is_structured = |map: &serde_json::Map<String, Value>| {
+        map.get("matchLabels").is_some_and(Value::is_object) || map.get("matchExpressions").is_some_and(Value::is_array)
+    };
+    let labels = match selector.as_object() {
+        Some(map) if is_structured(map) => selector["matchLabels"].as_object(),
+        plain => plain,
+    };
+    let labels = labels.into_iter().flatten();
+    let mut parts: Vec<(&str, String)> = labels
+        .map(|(key, value)| (key.as_str(), format!("{key}={}", value.as_str().unwrap_or_default())))
+        .collect();
+    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+        let key = expression["key"].as_str().unwrap_or_default();
+        let mut values: Vec<&str> =
+            expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        values.sort_unstable();
+        let values = values.join(",");
+        parts.push((
+            key,
+            match expression["operator"].as_str() {
+                Some("In") => format!("{key} in ({values})"),
+                Some("NotIn") => format!("{key} notin ({values})"),
+                Some("DoesNotExist") => format!("!{key}"),
+                _ => key.to_owned(),
+            },
+        ));
+    }
+    parts.sort_by_key(|(key, _)| *key);
+    parts.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
+}
+
 /// A term of a `v1.NodeSelector`: labels and fields that a node has to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeTerm {
@@ -174,6 +207,15 @@ mod tests {
         assert!(!selector("NotIn").matches(&b) && selector("NotIn").matches(&c) && selector("NotIn").matches(&[]));
         assert!(selector("Exists").matches(&c) && !selector("Exists").matches(&[]));
         assert!(!selector("DoesNotExist").matches(&c) && selector("DoesNotExist").matches(&[]));
+    }
+
+    #[test]
+    fn selectors_are_written_out_by_key() {
+        let selector = json!({"matchLabels": {"b": "1"}, "matchExpressions": [
+            {"key": "c", "operator": "DoesNotExist"}, {"key": "a", "operator": "In", "values": ["y", "x"]}]});
+        assert_eq!(text(&selector), "a in (x,y),b=1,!c");
+        assert_eq!(text(&json!({"app": "web"})), "app=web");
+        assert_eq!(text(&Value::Null), "");
     }
 
     #[test]

@@ -29,7 +29,22 @@ pub fn object(resource: &Resource, content_type: &str, body: &[u8], options: &Wr
 /// As [`object`].
 pub fn kind(
     schema: &Schema,
+    name: (&str, &str, &str),
+    content_type: &str,
+    body: &[u8],
+    options: &WriteOptions,
+) -> Result<Decoded> {
+    kind_of(schema, name, &[], content_type, body, options)
+}
+
+/// The same where the body may name other versions that have the same fields.
+///
+/// # Errors
+/// As [`object`].
+pub fn kind_of(
+    schema: &Schema,
     (group, version, kind): (&str, &str, &str),
+    also: &[&str],
     content_type: &str,
     body: &[u8],
     options: &WriteOptions,
@@ -61,11 +76,13 @@ pub fn kind(
             let fits = |value: &Value| {
                 let said = |key: &str| value[key].as_str().unwrap_or_default();
                 is_ours(kind, &api_version, said("kind"), said("apiVersion"))
+                    || said("kind") == kind && also.contains(&said("apiVersion"))
             };
             if !decoded.as_ref().is_ok_and(|d| fits(&d.value)) {
                 // What it says it is comes before what is wrong with it.
                 let said = type_of(kind, text, body)?;
-                check_kind((group, kind), &api_version, &said.0, &said.1)?;
+                let other = also.contains(&said.1.as_str());
+                check_kind((group, kind), &api_version, &said.0, if other { &api_version } else { &said.1 })?;
             }
             let decoded = decoded.map_err(|error| match error {
                 DecodeError::Syntax(error) => {

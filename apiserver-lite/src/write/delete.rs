@@ -200,7 +200,11 @@ fn is_namespaces(resource: &Resource) -> bool {
     resource.group.is_empty() && &*resource.plural == "namespaces"
 }
 
-fn check_preconditions(resource: &Resource, old: &ObjectRef, options: &DeleteOptions) -> Result<()> {
+/// What a delete may ask of the object's identity and version.
+///
+/// # Errors
+/// 409.
+pub(super) fn check_preconditions(resource: &Resource, old: &ObjectRef, options: &DeleteOptions) -> Result<()> {
     let wanted = [("UID", options.uid.as_deref(), old.keys.uid.to_string(), "deleted and then recreated")];
     let version = [("ResourceVersion", options.revision.as_deref(), old.revision.to_string(), "modified")];
     for (what, said, have, happened) in wanted.into_iter().chain(version) {

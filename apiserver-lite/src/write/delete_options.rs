@@ -75,6 +75,20 @@ impl DeleteOptions {
                 proto::json::conform(set, id, &tree).map_err(|e| bad(&e))?.value
             }
         };
+        Ok(Self::read(&value))
+    }
+
+    /// Reads options that are part of another object.
+    ///
+    /// # Errors
+    /// 422 for values that are not allowed.
+    pub fn of(value: &Value) -> Result<Self> {
+        let (options, dry_runs) = Self::read(value);
+        options.check(&dry_runs)?;
+        Ok(DeleteOptions { dry_run: !dry_runs.is_empty(), ..options })
+    }
+
+    fn read(value: &Value) -> (Self, Vec<String>) {
         let text = |value: &Value| value.as_str().map(Into::into);
         let options = DeleteOptions {
             grace_seconds: value["gracePeriodSeconds"].as_i64(),
@@ -85,7 +99,7 @@ impl DeleteOptions {
             dry_run: false,
         };
         let dry_runs = value["dryRun"].as_array().into_iter().flatten().filter_map(text).collect();
-        Ok((options, dry_runs))
+        (options, dry_runs)
     }
 
     fn check(&self, dry_runs: &[String]) -> Result<()> {

@@ -50,6 +50,20 @@ pub fn settle_namespace(value: &mut Value, namespace: &str) -> Result<()> {
     Err(ApiError::bad_request("the namespace of the provided object does not match the namespace sent on the request"))
 }
 
+/// The object's name has to be that of the URL.
+///
+/// # Errors
+/// 400.
+pub fn check_name(value: &Value, name: &str) -> Result<()> {
+    match text(value, "name") {
+        "" => Err(ApiError::bad_request("name must be provided")),
+        said if said != name => Err(ApiError::bad_request(format!(
+            "the name of the object ({said}) does not match the name on the URL ({name})"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Complaints about metadata that no client may change, where the merged object says something else than what is
 /// stored.
 pub fn update_causes(new: &Value, old: &Value) -> Vec<Cause> {

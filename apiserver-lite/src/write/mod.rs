@@ -6,13 +6,17 @@
 
 mod admit;
 mod applied;
+mod binding;
 mod create;
 mod decode;
 mod delete;
 mod delete_options;
+mod eviction;
 mod meta;
 mod options;
+mod pod_parts;
 mod review;
+mod scale;
 mod strategy;
 mod subresource;
 mod update;
@@ -26,12 +30,12 @@ use crate::server::{ApiServer, Request, unknown_path, wrong_method};
 use crate::status::{ApiError, Result};
 use crate::store::{Change, CommitError, Encoded, Expect, Key, ObjectRef, Write};
 
+pub use binding::bind;
 pub use create::create;
 pub(crate) use decode::{no_conversion, not_registered};
 pub use delete::{Deleted, delete};
 pub use delete_options::DeleteOptions;
 pub use options::{FieldValidation, WriteOptions, invalid};
-pub use subresource::bind;
 pub use update::{Target, update};
 
 /// Routes a request that is no plain read.
@@ -61,6 +65,9 @@ pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc
         Verbs::DELETE => return delete::handle(server, request, &resource, accepted).await,
         Verbs::DELETE_COLLECTION => return delete::collection(server, request, &resource, accepted).await,
         _ => {}
+    }
+    if resource.group.is_empty() && &*resource.plural == "bindings" {
+        return binding::handle(server, &mut request, accepted).await;
     }
     let options = WriteOptions::parse(&request, &resource)?;
     if review::is_review(&resource) {

@@ -26,10 +26,11 @@ pub fn needs_version(resource: &Resource) -> bool {
     resource.custom
         || matches!(
             (&*resource.group, &*resource.plural),
-            ("apiextensions.k8s.io" | "apiregistration.k8s.io", _)
-                | ("coordination.k8s.io", _)
+            ("admissionregistration.k8s.io" | "apiextensions.k8s.io" | "apiregistration.k8s.io", _)
+                | ("coordination.k8s.io" | "node.k8s.io", _)
                 | ("networking.k8s.io", "ipaddresses" | "servicecidrs")
-                | ("scheduling.k8s.io" | "flowcontrol.apiserver.k8s.io", "")
+                | ("policy", "poddisruptionbudgets")
+                | ("storage.k8s.io", "csidrivers" | "csinodes" | "csistoragecapacities" | "volumeattachments")
         )
 }
 
@@ -48,13 +49,13 @@ fn has_generation(resource: &Resource) -> bool {
         )
 }
 
-/// Parts of the object that are not desired state.
-fn desired(value: &Value) -> Map<String, Value> {
-    let mut map = value.as_object().cloned().unwrap_or_default();
-    for key in ["metadata", "status", "kind", "apiVersion"] {
-        map.remove(key);
+/// Whether two objects want the same, whatever their metadata and status.
+fn same_desire(a: &Value, b: &Value) -> bool {
+    let desired = |(key, _): &(&String, &Value)| !matches!(key.as_str(), "metadata" | "status" | "kind" | "apiVersion");
+    match (a.as_object(), b.as_object()) {
+        (Some(a), Some(b)) => a.iter().filter(desired).eq(b.iter().filter(desired)),
+        _ => a == b,
     }
-    map
 }
 
 /// Sets what a new object begins with.
@@ -135,6 +136,10 @@ pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, o
             }
             object.insert("metadata".into(), metadata);
         }
+        // These write past the strategy: what they change is no desired state.
+        "binding" | "eviction" => return,
+        "ephemeralcontainers" => super::pod_parts::ephemeral_containers(new, old),
+        "resize" => super::pod_parts::resize(new, old),
         // Finalizing a namespace writes its own finalizers, and leaves its status to the status subresource.
         "finalize" => keep(new, "status"),
         "" if has_status(resource) => keep(new, "status"),
@@ -162,7 +167,7 @@ pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, o
     let annotated = &*resource.plural == "deployments"
         && new["metadata"]["annotations"] != old["metadata"]["annotations"]
         && subresource.is_empty();
-    if has_generation(resource) && (annotated || desired(new) != desired(old)) {
+    if has_generation(resource) && (annotated || !same_desire(new, old)) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
         new["metadata"]["generation"] = (generation + 1).into();
     }

@@ -48,16 +48,8 @@ pub async fn put(
     user: &User,
 ) -> Result<(ObjectRef, bool)> {
     let Target { resource, namespace, name, .. } = target;
-    let said = text(&value, "name");
-    if said.is_empty() {
-        return Err(ApiError::bad_request("name must be provided"));
-    }
-    if said != name {
-        return Err(ApiError::bad_request(format!(
-            "the name of the object ({said}) does not match the name on the URL ({name})"
-        )));
-    }
     meta::settle_namespace(&mut value, namespace)?;
+    meta::check_name(&value, name)?;
     let version = text(&value, "resourceVersion").to_owned();
     let uid = text(&value, "uid").to_owned();
     if server.store.get(&resource.storage, namespace, name).is_none() {
@@ -76,7 +68,7 @@ pub async fn put(
             message: "Invalid value: 0: must be specified for an update".into(),
             field: "metadata.resourceVersion".into(),
         };
-        return Err(invalid(&resource.group, &resource.kind, name, vec![cause]));
+        return Err(invalid(&resource.group, &resource.plural, name, vec![cause]));
     }
     create::to_stored_version(resource, &mut value);
     crate::defaults::apply(resource, &mut value);
@@ -168,14 +160,16 @@ pub(super) async fn replace(
             dry_run: options.dry_run,
         };
         // What is sent to these is not the object itself; their handlers ask for themselves.
-        let whole = !matches!(subresource, "scale" | "binding");
+        let whole = !matches!(subresource, "scale" | "binding" | "eviction");
         if whole {
             server.admission.mutate(&call, &mut new).await?;
         }
         create::check_escalation(server, target, &options.user, &new, Some(&old_value))?;
         meta::keep_server_fields(&mut new, &old_value);
         strategy::prepare_update(resource, subresource, &mut new, &old_value);
-        validate(target, &new, &old_value)?;
+        if !matches!(subresource, "binding" | "eviction") {
+            validate(target, &new, &old_value)?;
+        }
         let reserved = match whole {
             true => server.admission.validate(&call, &new).await?,
             false => Reservation::default(),
@@ -316,11 +310,7 @@ pub async fn patch(
         warnings = patched.warnings;
         let mut value = patched.value;
         meta::settle_namespace(&mut value, target.namespace)?;
-        let said = text(&value, "name");
-        if said != target.name {
-            let why = format!("the name of the object ({said}) does not match the name on the URL ({})", target.name);
-            return Err(ApiError::bad_request(why));
-        }
+        meta::check_name(&value, target.name)?;
         let expected = parse_expected(text(&value, "resourceVersion"))?;
         check_preconditions(target, old, expected, "")?;
         create::to_stored_version(resource, &mut value);

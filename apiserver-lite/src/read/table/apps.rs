@@ -172,33 +172,14 @@ fn number(value: &Value) -> i64 {
 
 /// The selector of a workload; replication controllers have plain labels.
 fn selector(v: &Value) -> Value {
-    let selector = &v["spec"]["selector"];
-    if selector["matchLabels"].is_object() || selector["matchExpressions"].is_array() {
-        label_selector(selector)
-    } else {
-        pairs(selector)
-    }
+    label_selector(&v["spec"]["selector"])
 }
 
 fn label_selector(selector: &Value) -> Value {
-    let mut parts: Vec<String> = selector["matchLabels"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
-        .collect();
-    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
-        let key = expression["key"].as_str().unwrap_or_default();
-        let values: Vec<&str> =
-            expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        parts.push(match expression["operator"].as_str() {
-            Some("In") => format!("{key} in ({})", values.join(",")),
-            Some("NotIn") => format!("{key} notin ({})", values.join(",")),
-            Some("DoesNotExist") => format!("!{key}"),
-            _ => key.to_owned(),
-        });
+    match crate::selectors::text(selector) {
+        text if text.is_empty() => "<none>".into(),
+        text => text.into(),
     }
-    if parts.is_empty() { "<none>".into() } else { parts.join(",").into() }
 }
 
 fn job(v: &Value) -> Vec<Value> {

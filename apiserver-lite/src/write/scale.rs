@@ -1,0 +1,170 @@
+//! The `scale` subresource: the number of replicas of a workload as an `autoscaling/v1` Scale of its own.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::options::{WriteOptions, invalid};
+use super::subresource::schema;
+use super::update::{self, Target};
+use super::{MODIFIED, applied, decode, meta};
+use crate::apply::{self, Writer};
+use crate::http::{Accepted, Form, Response, respond};
+use crate::patch::{self, Patch};
+use crate::resource::{Resource, Schema, SchemaSet, Verbs};
+use crate::selectors;
+use crate::server::{ApiServer, Request};
+use crate::status::{ApiError, Cause, Result};
+
+const SCALE: (&str, &str, &str) = ("autoscaling", "v1", "Scale");
+
+/// The field of a workload that its Scale holds.
+const REPLICAS: &[&str] = &["spec", "replicas"];
+
+/// The Scale as a resource of its own, for the rules of field ownership.
+static SCALE_RESOURCE: LazyLock<Resource> = LazyLock::new(|| {
+    let id = proto::schema::TypeSet::built_in().kind(SCALE.0, SCALE.1, SCALE.2).unwrap_or_default();
+    let schema = Schema { set: SchemaSet::BuiltIn, id };
+    Resource {
+        group: SCALE.0.into(),
+        version: SCALE.1.into(),
+        plural: "scales".into(),
+        singular: "scale".into(),
+        kind: SCALE.2.into(),
+        list_kind: "".into(),
+        namespaced: true,
+        short_names: Vec::new(),
+        categories: Vec::new(),
+        verbs: Verbs::default(),
+        subresources: Vec::new(),
+        schema: schema.clone(),
+        storage: "scales.autoscaling".into(),
+        storage_version: "autoscaling/v1".into(),
+        stored: schema,
+        custom: false,
+    }
+});
+
+/// What a client wants of a scale.
+enum Sent {
+    Whole(Value),
+    Patch(Patch),
+    Applied(Value),
+}
+
+/// GET, PUT and PATCH of a scale.
+///
+/// # Errors
+/// As updates of the workload.
+pub(super) async fn handle(
+    server: &ApiServer,
+    mut request: Request,
+    resource: &Resource,
+    accepted: Accepted,
+    verb: Verbs,
+) -> Result<Response> {
+    let (namespace, name) = (request.info.namespace.clone(), request.info.name.clone());
+    let accepted = Accepted { form: Form::Whole, ..accepted };
+    let missing = || ApiError::not_found(&resource.group, &resource.plural, &name);
+    if verb == Verbs::GET {
+        let found = server.store.get(&resource.storage, &namespace, &name).ok_or_else(missing)?;
+        return Ok(respond::built_in(200, accepted, SCALE, &scale_of(&found.value())));
+    }
+    let options = WriteOptions::parse(&request, resource)?;
+    let body = request.body().await?;
+    let schema = schema(SCALE)?;
+    let mut warnings = Vec::new();
+    let sent = if verb == Verbs::UPDATE {
+        let decoded = decode::kind(&schema, SCALE, request.content_type(), &body, &options)?;
+        warnings = decoded.warnings;
+        let mut scale = decoded.value;
+        meta::settle_namespace(&mut scale, &namespace)?;
+        meta::check_name(&scale, &name)?;
+        Sent::Whole(scale)
+    } else if patch::media(request.content_type()) == applied::MEDIA {
+        Sent::Applied(applied::read(&body)?)
+    } else {
+        let patch = Patch::parse(patch::media(request.content_type()), &body, options.validation)?;
+        Sent::Patch(patch.ok_or_else(crate::routing::unsupported_media)?)
+    };
+    let target = Target { resource, subresource: "scale", namespace: &namespace, name: &name };
+    let writer = Writer { resource: &SCALE_RESOURCE, subresource: "scale", manager: &options.manager };
+    let object = update::replace(server, target, &options, false, |old, tree| {
+        let mut before = scale_of(tree);
+        let owners = &tree["metadata"]["managedFields"];
+        let api_version = resource.api_version();
+        if let Some(of_scale) = apply::scale::of_scale(owners, &api_version, REPLICAS) {
+            before["metadata"]["managedFields"] = of_scale;
+        }
+        let scale = match &sent {
+            Sent::Applied(config) => {
+                let merged = apply::apply(writer, Some(&before), config, options.force)?;
+                let conformed = proto::json::conform(schema.set(), schema.id, &merged);
+                conformed.map_err(|e| ApiError::new(500, "", e.to_string()))?.value
+            }
+            Sent::Whole(scale) => {
+                let mut scale = scale.clone();
+                apply::updated(writer, &before, &mut scale);
+                scale
+            }
+            Sent::Patch(patch) => {
+                let json = || {
+                    let mut out = Vec::new();
+                    proto::json::write(schema.set(), schema.id, &before, &mut out);
+                    out
+                };
+                let patched = patch.apply(&schema, SCALE, before.clone(), json, options.validation)?;
+                warnings = patched.warnings;
+                let mut scale = patched.value;
+                meta::check_name(&scale, &name)?;
+                apply::updated(writer, &before, &mut scale);
+                scale
+            }
+        };
+        let conflict = |why: &str| ApiError::conflict(&resource.group, &resource.plural, &name, why);
+        let uid = meta::text(&scale, "uid");
+        if !uid.is_empty() && *uid != *old.keys.uid {
+            let have = &old.keys.uid;
+            return Err(conflict(&format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {have}")));
+        }
+        let version = meta::text(&scale, "resourceVersion");
+        if !matches!(version, "" | "0") && version != old.revision.to_string() {
+            return Err(conflict(MODIFIED));
+        }
+        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+        if replicas < 0 {
+            let cause = Cause {
+                reason: "FieldValueInvalid".into(),
+                message: format!("Invalid value: {replicas}: must be greater than or equal to 0"),
+                field: "spec.replicas".into(),
+            };
+            return Err(invalid("autoscaling", "Scale", &name, vec![cause]));
+        }
+        let mut value = tree.clone();
+        value["spec"]["replicas"] = replicas.into();
+        let owners = apply::scale::of_workload(owners, &scale["metadata"]["managedFields"], &api_version, REPLICAS);
+        apply::put(&mut value, owners);
+        Ok(value)
+    })
+    .await?;
+    let mut response = respond::built_in(200, accepted, SCALE, &scale_of(&object.value()));
+    warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
+    Ok(response)
+}
+
+/// The `Scale` of a workload.
+fn scale_of(workload: &Value) -> Value {
+    let metadata = &workload["metadata"];
+    let mut shown = json!({});
+    for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        shown[key] = metadata[key].clone();
+    }
+    json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown,
+        "spec": {"replicas": workload["spec"]["replicas"].as_i64().unwrap_or(0)},
+        "status": {
+            "replicas": workload["status"]["replicas"].as_i64().unwrap_or(0),
+            "selector": selectors::text(&workload["spec"]["selector"]),
+        },
+    })
+}
