@@ -129,9 +129,8 @@ pub fn text(selector: &Value) -> String {
         plain => plain,
     };
     let labels = labels.into_iter().flatten();
-    let mut parts: Vec<(&str, String)> = labels
-        .map(|(key, value)| (key.as_str(), format!("{key}={}", value.as_str().unwrap_or_default())))
-        .collect();
+    let mut parts: Vec<(&str, String)> =
+        labels.map(|(key, value)| (key.as_str(), format!("{key}={}", value.as_str().unwrap_or_default()))).collect();
     for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
         let key = expression["key"].as_str().unwrap_or_default();
         let mut values: Vec<&str> =

@@ -81,10 +81,15 @@ pub async fn bind(
             let said = meta::text(binding, what);
             if !said.is_empty() && said != have {
                 let what = if what == "uid" { "UID" } else { "ResourceVersion" };
-                return Err(ApiError::conflict("", "pods", name, format!(
-                    "StorageError: invalid object, Code: 4, Key: /registry/pods/{namespace}/{name}, ResourceVersion: 0, \
+                return Err(ApiError::conflict(
+                    "",
+                    "pods",
+                    name,
+                    format!(
+                        "StorageError: invalid object, Code: 4, Key: /registry/pods/{namespace}/{name}, ResourceVersion: 0, \
                      AdditionalErrorMsg: Precondition failed: {what} in precondition: {said}, {what} in object meta: {have}"
-                )));
+                    ),
+                ));
             }
         }
         if old.keys.deleting {

@@ -125,9 +125,8 @@ fn spares_the_unhealthy(budget: &Value) -> bool {
 /// The budget that selects a pod.
 fn covering_budget(server: &ApiServer, pod: &ObjectRef) -> Result<Option<ObjectRef>> {
     let snapshot = server.store.snapshot(&"poddisruptionbudgets.policy".into());
-    let covers = |budget: &&ObjectRef| {
-        LabelSelector::parse(&budget.value()["spec"]["selector"]).matches(&pod.keys.labels)
-    };
+    let covers =
+        |budget: &&ObjectRef| LabelSelector::parse(&budget.value()["spec"]["selector"]).matches(&pod.keys.labels);
     let mut covering = snapshot.range(Some(&pod.key.namespace), None).filter(covers);
     let first = covering.next().cloned();
     if covering.next().is_some() {
@@ -194,7 +193,9 @@ fn why_none_is_left(status: &Value, name: &str) -> String {
     // The numbers mean nothing when they could not be computed.
     if explained && text("reason") == "SyncFailed" {
         let why = text("message");
-        return format!("The disruption budget {name} does not allow evicting pods currently because it failed sync: {why}");
+        return format!(
+            "The disruption budget {name} does not allow evicting pods currently because it failed sync: {why}"
+        );
     }
     let (desired, current) = (number("desiredHealthy"), number("currentHealthy"));
     if current <= desired {
@@ -267,7 +268,8 @@ mod tests {
 
     #[test]
     fn a_budget_gives_away_what_it_has_and_says_when_it_is_empty() {
-        let left = disrupted(&budget(json!({"observedGeneration": 1, "disruptionsAllowed": 1})), "b", "p").expect("allowed");
+        let left =
+            disrupted(&budget(json!({"observedGeneration": 1, "disruptionsAllowed": 1})), "b", "p").expect("allowed");
         assert_eq!(left["status"]["disruptionsAllowed"], 0);
         assert_eq!(left["status"]["conditions"][0]["reason"], "InsufficientPods");
         assert!(left["status"]["disruptedPods"]["p"].is_string());
@@ -283,9 +285,7 @@ mod tests {
 
     #[test]
     fn the_reason_of_a_refusal_names_what_is_wrong() {
-        let condition = |reason: &str| {
-            json!([{"type": "DisruptionAllowed", "status": "False", "reason": reason, "message": "why"}])
-        };
+        let condition = |reason: &str| json!([{"type": "DisruptionAllowed", "status": "False", "reason": reason, "message": "why"}]);
         for (status, text) in [
             (json!({"desiredHealthy": 2, "currentHealthy": 1}), "needs 2 healthy pods and has 1 currently"),
             (json!({"conditions": condition("SyncFailed")}), "because it failed sync: why"),

@@ -125,7 +125,9 @@ pub(super) async fn handle(
         let uid = meta::text(&scale, "uid");
         if !uid.is_empty() && *uid != *old.keys.uid {
             let have = &old.keys.uid;
-            return Err(conflict(&format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {have}")));
+            return Err(conflict(&format!(
+                "Precondition failed: UID in precondition: {uid}, UID in object meta: {have}"
+            )));
         }
         let version = meta::text(&scale, "resourceVersion");
         if !matches!(version, "" | "0") && version != old.revision.to_string() {

@@ -4,6 +4,8 @@
 
 mod apps;
 mod core;
+mod endpoints;
+mod extension;
 mod others;
 
 use proto::time::{Timestamp, parse_rfc3339};
@@ -25,9 +27,13 @@ fn printer(resource: &Resource) -> Option<(&'static [Column], Cells)> {
     match (&*resource.group, &*resource.plural) {
         // Events are told apart by their stored form, which is the core one.
         ("events.k8s.io", "events") => core::printer("events"),
-        ("", plural) => core::printer(plural).or_else(|| others::printer("", plural)),
+        ("", plural) => {
+            core::printer(plural).or_else(|| others::printer("", plural)).or_else(|| endpoints::printer("", plural))
+        }
         ("apps" | "batch", plural) => apps::printer(plural),
-        (group, plural) => others::printer(group, plural),
+        (group, plural) => others::printer(group, plural)
+            .or_else(|| endpoints::printer(group, plural))
+            .or_else(|| extension::printer(group, plural)),
     }
 }
 

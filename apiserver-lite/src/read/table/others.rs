@@ -46,6 +46,75 @@ pub(super) fn printer(group: &str, plural: &str) -> Option<(&'static [Column], C
             ],
             storage_class,
         ),
+        ("storage.k8s.io", "volumeattachments") => (
+            &[
+                Column("Attacher", TEXT, 0),
+                Column("PV", TEXT, 0),
+                Column("Node", TEXT, 0),
+                Column("Attached", "boolean", 0),
+                Column("Age", TEXT, 0),
+            ],
+            |v| {
+                let spec = &v["spec"];
+                let attached = v["status"]["attached"].as_bool().unwrap_or(false);
+                let volume = text(&spec["source"]["persistentVolumeName"]);
+                vec![text(&spec["attacher"]), volume, text(&spec["nodeName"]), attached.into(), age(v)]
+            },
+        ),
+        ("storage.k8s.io", "csidrivers") => (
+            &[
+                Column("AttachRequired", "boolean", 0),
+                Column("PodInfoOnMount", "boolean", 0),
+                Column("StorageCapacity", "boolean", 0),
+                Column("TokenRequests", TEXT, 0),
+                Column("RequiresRepublish", "boolean", 0),
+                Column("Modes", TEXT, 0),
+                Column("Age", TEXT, 0),
+            ],
+            csi_driver,
+        ),
+        ("storage.k8s.io", "csinodes") => (&[Column("Drivers", "integer", 0), Column("Age", TEXT, 0)], |v| {
+            vec![v["spec"]["drivers"].as_array().map_or(0, Vec::len).into(), age(v)]
+        }),
+        ("storage.k8s.io", "csistoragecapacities") => {
+            (&[Column("StorageClassName", TEXT, 0), Column("Capacity", TEXT, 0)], |v| {
+                vec![text(&v["storageClassName"]), or_unset(&v["capacity"], "<unset>")]
+            })
+        }
+        ("storage.k8s.io", "volumeattributesclasses") => {
+            (&[Column("DriverName", TEXT, 0), Column("Age", TEXT, 0)], |v| vec![text(&v["driverName"]), age(v)])
+        }
+        ("networking.k8s.io", "ingressclasses") => {
+            (&[Column("Controller", TEXT, 0), Column("Parameters", TEXT, 0), Column("Age", TEXT, 0)], |v| {
+                vec![text(&v["spec"]["controller"]), class_parameters(&v["spec"]["parameters"]), age(v)]
+            })
+        }
+        ("networking.k8s.io", "networkpolicies") => (&[Column("Pod-Selector", TEXT, 0), Column("Age", TEXT, 0)], |v| {
+            let selector: Value = crate::selectors::text(&v["spec"]["podSelector"]).into();
+            vec![or_none(&selector), age(v)]
+        }),
+        ("networking.k8s.io", "ipaddresses") => {
+            (&[Column("ParentRef", TEXT, 0)], |v| vec![parent(&v["spec"]["parentRef"]), age(v)])
+        }
+        ("networking.k8s.io", "servicecidrs") => (&[Column("CIDRs", TEXT, 0), Column("Age", TEXT, 0)], |v| {
+            let cidrs = v["spec"]["cidrs"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            vec![cidrs.collect::<Vec<_>>().join(",").into(), age(v)]
+        }),
+        ("", "podtemplates") => {
+            (&[Column("Containers", TEXT, 0), Column("Images", TEXT, 0), Column("Pod Labels", TEXT, 0)], |v| {
+                let [names, images] = super::core::containers(&v["template"]);
+                vec![names, images, super::pairs(&v["template"]["metadata"]["labels"])]
+            })
+        }
+        ("", "componentstatuses") => {
+            (&[Column("Status", TEXT, 0), Column("Message", TEXT, 0), Column("Error", TEXT, 0)], |v| {
+                let conditions = v["conditions"].as_array().into_iter().flatten();
+                let health = conditions.into_iter().find(|c| c["type"] == "Healthy");
+                let state = health.map_or("Unknown", |c| if c["status"] == "True" { "Healthy" } else { "Unhealthy" });
+                let part = |key: &str| health.map_or("".into(), |c| text(&c[key]));
+                vec![state.into(), part("message"), part("error")]
+            })
+        }
         ("networking.k8s.io", "ingresses") => (
             &[
                 Column("Class", TEXT, 0),
@@ -122,6 +191,49 @@ fn volume(v: &Value) -> Vec<Value> {
         age(v),
         or_unset(&spec["volumeMode"], "<unset>"),
     ]
+}
+
+fn csi_driver(v: &Value) -> Vec<Value> {
+    let spec = &v["spec"];
+    let flag = |key: &str, default: bool| Value::from(spec[key].as_bool().unwrap_or(default));
+    let strings = |list: &Value| -> String {
+        list.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(",")
+    };
+    let tokens = match spec["tokenRequests"].as_array() {
+        None => "<unset>".into(),
+        Some(_) => super::joined(&spec["tokenRequests"], "audience"),
+    };
+    let modes: Value = strings(&spec["volumeLifecycleModes"]).into();
+    vec![
+        flag("attachRequired", true),
+        flag("podInfoOnMount", false),
+        flag("storageCapacity", false),
+        tokens,
+        flag("requiresRepublish", false),
+        or_none(&modes),
+        age(v),
+    ]
+}
+
+fn class_parameters(parameters: &Value) -> Value {
+    let part = |key: &str| parameters[key].as_str().unwrap_or_default();
+    match (part("kind"), part("apiGroup")) {
+        ("", _) => "<none>".into(),
+        (kind, "") => format!("{kind}/{}", part("name")).into(),
+        (kind, group) => format!("{kind}.{group}/{}", part("name")).into(),
+    }
+}
+
+fn parent(parent: &Value) -> Value {
+    if !parent.is_object() {
+        return "<none>".into();
+    }
+    let part = |key: &str| parent[key].as_str().unwrap_or_default();
+    let resource = crate::status::qualified(part("group"), part("resource")).to_lowercase();
+    match part("namespace") {
+        "" => format!("{resource}/{}", part("name")).into(),
+        namespace => format!("{resource}/{namespace}/{}", part("name")).into(),
+    }
 }
 
 fn storage_class(v: &Value) -> Vec<Value> {
