@@ -7,6 +7,7 @@ use ring::digest::{SHA256, SHA512, digest};
 use serde_json::{Value, json};
 
 use crate::http::{Accepted, Media, Response, respond};
+use crate::openid;
 use crate::resource::{Resource, Set, Subresource};
 use crate::server::{ApiServer, Request, wrong_method};
 use crate::status::ApiError;
@@ -70,7 +71,22 @@ fn root_paths(set: &Set) -> Value {
         paths.push(format!("/apis/{group}"));
         paths.extend(set.versions(group).into_iter().map(|v| format!("/apis/{group}/{v}")));
     }
-    paths.extend(["/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz", "/version"].map(Into::into));
+    const OTHERS: [&str; 13] = [
+        openid::CONFIGURATION,
+        "/flagz",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/metrics/slis",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openapi/v3/",
+        openid::KEYS,
+        "/readyz",
+        "/statusz",
+        "/version",
+    ];
+    paths.extend(OTHERS.map(Into::into));
     paths.sort();
     json!({"paths": paths})
 }

@@ -6,7 +6,7 @@ use crate::http::{Body, Media, Response, respond};
 use crate::server::{ApiServer, Request, unknown_path, wrong_method};
 
 /// A named check and whether it passes.
-fn checks(server: &ApiServer, name: &str) -> Vec<(&'static str, bool)> {
+pub fn checks(server: &ApiServer, name: &str) -> Vec<(&'static str, bool)> {
     let store = server.store.is_healthy();
     // The names are upstream's, where monitoring looks for them; `etcd` is the store whatever lies behind it. That this
     // answer is written at all shows that requests and logging go on.

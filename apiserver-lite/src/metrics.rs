@@ -111,16 +111,30 @@ impl Drop for Served {
     }
 }
 
-/// Answers `/metrics`; None for other paths.
+/// Answers `/metrics` and `/metrics/slis`; None for other paths.
 pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
-    if request.info.path != "/metrics" {
-        return None;
+    let mut out = String::new();
+    match request.info.path.as_str() {
+        "/metrics" => {
+            requests(&server.metrics.0, &mut out);
+            objects(server, &mut out);
+            process(&mut out);
+        }
+        "/metrics/slis" => health_checks(server, &mut out),
+        _ => return None,
     }
-    let mut out = String::with_capacity(16 << 10);
-    requests(&server.metrics.0, &mut out);
-    objects(server, &mut out);
-    process(&mut out);
     Some(respond::bytes(200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", out))
+}
+
+/// What the health pages say, for those who compute availability from it.
+fn health_checks(server: &ApiServer, out: &mut String) {
+    let name = "kubernetes_healthcheck";
+    head(out, name, "gauge", "[STABLE] This metric records the result of a single healthcheck.");
+    for page in ["healthz", "livez", "readyz"] {
+        for (check, good) in crate::health::checks(server, page) {
+            let _ = writeln!(out, "{name}{{name=\"{check}\",type=\"{page}\"}} {}", u8::from(good));
+        }
+    }
 }
 
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {

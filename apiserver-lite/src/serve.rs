@@ -20,7 +20,7 @@ use crate::kubeconfig;
 use crate::pki::{self, Leaf, Pki};
 use crate::proxy::KubeletClient;
 use crate::resource::Resources;
-use crate::server::{Admission, ApiServer, ServerConfig, ServiceAllocator};
+use crate::server::{Admission, ApiServer, Limits, ServerConfig, ServiceAllocator, Shutdown};
 use crate::store::{OpenError, Store};
 
 /// Why the server does not start, or stopped.
@@ -63,6 +63,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     let tls = tls(&config, &pki)?;
     // One process may have the folder; the store's own lock guards the rest.
     let store = Store::open(Some(config.args.data_dir.join("store")))?;
+    let advertised = std::net::SocketAddr::new(config.advertised(), config.args.secure_port).to_string();
     let server = Arc::new(ApiServer {
         authenticator: Authenticator::new(AuthenticatorOptions {
             anonymous: config.args.anonymous_auth,
@@ -73,11 +74,21 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         authorizer: Authorizer::new(config.authorization.clone(), store.clone()),
         admission: Admission::new(&config.args.enable_admission_plugins, &config.args.disable_admission_plugins)
             .map_err(|e| setting(e.flag, e))?,
+        limits: Limits::new(
+            config.args.max_requests_inflight,
+            config.args.max_mutating_requests_inflight,
+            config.request_timeout,
+        ),
+        shutdown: Shutdown::default(),
         kubelets: kubelets(&config, &pki)?,
         resources: Resources::built_in(),
         services: ServiceAllocator::new(config.service_cidrs.clone(), config.node_ports),
         config: ServerConfig {
-            advertised: std::net::SocketAddr::new(config.advertised(), config.args.secure_port).to_string(),
+            keys_url: match &config.args.service_account_jwks_uri {
+                Some(url) => url.clone(),
+                None => format!("https://{advertised}{}", crate::openid::KEYS),
+            },
+            advertised,
             flags: vec![
                 ("anonymous-auth", config.args.anonymous_auth.to_string()),
                 ("authorization-mode", config.args.authorization_mode.join(",")),

@@ -1,22 +1,28 @@
 //! The server's parts in one value, and the way of a request through them: who asks, may they, what do they get.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT, WARNING};
+use http::header::{
+    ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT, WARNING,
+};
 use http_body_util::{BodyExt, Either, Empty};
 use hyper::body::Incoming;
+use tokio::time::{Instant, timeout_at};
 
 pub use crate::admission::Admission;
 use crate::auth::{Attributes, Authenticator, Authorizer};
-use crate::http::{Accepted, Peer, Response, for_error, negotiate, pretty, respond};
+use crate::http::{Accepted, Body, Peer, Response, for_error, negotiate, pretty, respond};
+use crate::limits;
+pub use crate::limits::{Limits, Shutdown};
 use crate::metrics::Metrics;
 use crate::request::{Query, RequestInfo, User};
 use crate::resource::Resources;
 pub use crate::service_ip::ServiceAllocator;
 use crate::status::{ApiError, Result};
 use crate::store::Store;
-use crate::{discovery, health, metrics, read, routing, status_pages, write};
+use crate::{discovery, health, metrics, openid, read, routing, status_pages, write};
 
 /// Largest request body, as kube-apiserver has it.
 const MAX_BODY: usize = 3 << 20;
@@ -28,6 +34,8 @@ pub struct ApiServer {
     pub authenticator: Authenticator,
     pub authorizer: Authorizer,
     pub admission: Admission,
+    pub limits: Limits,
+    pub shutdown: Shutdown,
     pub kubelets: crate::proxy::KubeletClient,
     pub config: ServerConfig,
     pub metrics: Metrics,
@@ -41,6 +49,8 @@ pub type RequestBody = Either<Incoming, Empty<Bytes>>;
 pub struct ServerConfig {
     /// `host:port` that discovery tells clients.
     pub advertised: String,
+    /// Where the keys of service account tokens are found.
+    pub keys_url: String,
     /// Name and value of each flag, for `/flagz`; no secrets.
     pub flags: Vec<(&'static str, String)>,
 }
@@ -56,10 +66,31 @@ pub struct Request {
     pub uri: http::Uri,
     /// The connection, for subresources that take it over.
     pub upgrade: Option<hyper::upgrade::OnUpgrade>,
+    /// When the answer has to be there; None without end.
+    deadline: Option<Instant>,
     body: Option<Incoming>,
 }
 
 impl Request {
+    /// Reads what a request asks for; nobody is known yet.
+    fn new(request: http::Request<Incoming>) -> Self {
+        let (mut head, body) = request.into_parts();
+        let upgrade = head.extensions.remove();
+        let query = Query::parse(head.uri.query().unwrap_or_default());
+        let info = RequestInfo::parse(&head.method, head.uri.path(), &query);
+        Request {
+            method: head.method,
+            info,
+            query,
+            headers: head.headers,
+            user: User::default(),
+            uri: head.uri,
+            upgrade,
+            deadline: None,
+            body: Some(body),
+        }
+    }
+
     pub fn header(&self, name: &http::HeaderName) -> &str {
         self.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
     }
@@ -114,7 +145,13 @@ impl Request {
         }
         let Some(mut incoming) = self.body.take() else { return Ok(Bytes::new()) };
         let mut out = BytesMut::with_capacity(said.unwrap_or(0));
-        while let Some(frame) = incoming.frame().await {
+        // A client that sends slowly does not keep us longer than it may.
+        let deadline = self.deadline;
+        let mut next = async || match deadline {
+            Some(at) => timeout_at(at, incoming.frame()).await.map_err(|_| limits::timed_out()),
+            None => Ok(incoming.frame().await),
+        };
+        while let Some(frame) = next().await? {
             let frame = frame.map_err(|error| ApiError::bad_request(error.to_string()))?;
             if let Ok(data) = frame.into_data() {
                 if out.len() + data.len() > MAX_BODY {
@@ -128,13 +165,40 @@ impl Request {
 }
 
 impl ApiServer {
-    /// Answers a request; a panic becomes a 500.
+    /// Answers a request in the time it has; a panic becomes a 500.
     pub async fn answer(self: &Arc<Self>, request: http::Request<Incoming>, peer: &Peer) -> Response {
-        let server = self.clone();
-        let peer = peer.clone();
-        // A task of its own: a panic ends it and not the connection, and a client that goes away cannot cancel a write
-        // half way through its bookkeeping.
-        let answered = tokio::spawn(async move { server.route(request, &peer).await }).await;
+        let request = Request::new(request);
+        let audit_id = request.headers.get("audit-id").cloned();
+        let mut response = match self.limits.time(&request.info, &request.query) {
+            Ok(time) => self.answer_within(time, request, peer).await,
+            Err(error) => failure(&error, &request),
+        };
+        let headers = response.headers_mut();
+        if !headers.contains_key(CACHE_CONTROL) {
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        }
+        let audit_id = audit_id.or_else(|| HeaderValue::from_str(&crate::random::uuid()).ok());
+        if let Some(id) = audit_id {
+            headers.insert("audit-id", id);
+        }
+        response
+    }
+
+    async fn answer_within(self: &Arc<Self>, time: Option<Duration>, mut request: Request, peer: &Peer) -> Response {
+        request.deadline = time.map(|t| Instant::now() + t);
+        let (deadline, errors) = (request.deadline, request.for_error());
+        let endless = limits::is_long_running(&request.info);
+        let (server, peer) = (self.clone(), peer.clone());
+        // A task of its own: a panic ends it and not the connection, and neither a client that goes away nor a deadline
+        // can cancel a write half way through its bookkeeping.
+        let task = tokio::spawn(async move { server.route(request, &peer).await });
+        let answered = match deadline {
+            Some(at) => match timeout_at(at, task).await {
+                Ok(answered) => answered,
+                Err(_) => return respond::error(&limits::timed_out(), errors),
+            },
+            None => task.await,
+        };
         let mut response = answered.unwrap_or_else(|error| {
             tracing::error!(%error, "a handler failed; this is a bug");
             respond::error(
@@ -142,54 +206,45 @@ impl ApiServer {
                 Accepted::JSON,
             )
         });
-        let headers = response.headers_mut();
-        if !headers.contains_key(CACHE_CONTROL) {
-            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        if endless && let Body::Stream(_) = response.body() {
+            response = response.map(|body| body.until(self.shutdown.begun()));
         }
         response
     }
 
-    async fn route(self: Arc<Self>, request: http::Request<Incoming>, peer: &Peer) -> Response {
-        let (mut head, body) = request.into_parts();
-        let upgrade = head.extensions.remove();
-        let query = Query::parse(head.uri.query().unwrap_or_default());
-        let info = RequestInfo::parse(&head.method, head.uri.path(), &query);
-        let mut request = Request {
-            method: head.method,
-            info,
-            query,
-            headers: head.headers,
-            user: User::default(),
-            uri: head.uri,
-            upgrade,
-            body: Some(body),
-        };
-        let audit_id = request.headers.get("audit-id").cloned();
+    async fn route(self: Arc<Self>, mut request: Request, peer: &Peer) -> Response {
         let served = self.metrics.begin(&request.info);
-        let mut response = match self.admit(&mut request, peer) {
-            Ok(()) => {
-                let (mut response, warnings) = crate::warning::collect(self.dispatch(request)).await;
-                warnings.iter().for_each(|text| warn(&mut response, text));
-                response
-            }
+        let response = match self.identify(&mut request, peer) {
+            Ok(()) => self.serve(request).await,
             Err(error) => failure(&error, &request),
         };
         served.end(response.status().as_u16());
-        let audit_id = audit_id.or_else(|| HeaderValue::from_str(&crate::random::uuid()).ok());
-        if let Some(id) = audit_id {
-            response.headers_mut().insert("audit-id", id);
-        }
         response
     }
 
-    /// Authentication and authorization.
-    fn admit(&self, request: &mut Request, peer: &Peer) -> Result<()> {
+    /// Answers a request of somebody known.
+    async fn serve(self: &Arc<Self>, request: Request) -> Response {
+        let Some(_place) = self.limits.place(&request.info, &request.user).await else {
+            let mut response = respond::text(429, limits::TOO_MANY);
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            return response;
+        };
+        if let Err(error) = self.authorizer.authorize(&Attributes { user: &request.user, info: &request.info }) {
+            return failure(&error, &request);
+        }
+        let (mut response, warnings) = crate::warning::collect(self.dispatch(request)).await;
+        warnings.iter().for_each(|text| warn(&mut response, text));
+        response
+    }
+
+    /// Finds out who asks, and as whom.
+    fn identify(&self, request: &mut Request, peer: &Peer) -> Result<()> {
         request.user = self.authenticator.authenticate(peer.certificate.as_ref(), &request.headers)?;
         let (headers, info) = (&request.headers, &request.info);
         if let Some(user) = crate::auth::impersonated(headers, &request.user, info, &self.authorizer)? {
             request.user = user;
         }
-        self.authorizer.authorize(&Attributes { user: &request.user, info: &request.info })
+        Ok(())
     }
 
     async fn dispatch(self: &Arc<Self>, request: Request) -> Response {
@@ -198,6 +253,7 @@ impl ApiServer {
                 .or_else(|| metrics::answer(self, &request))
                 .or_else(|| status_pages::answer(self, &request))
                 .or_else(|| crate::openapi::answer(self, &request))
+                .or_else(|| openid::answer(self, &request))
                 .or_else(|| discovery::answer(self, &request));
             return match answer {
                 Some(response) => response,

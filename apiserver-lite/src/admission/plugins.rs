@@ -56,8 +56,7 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("ServiceAccount").mutate(service_account::mutate).validate(service_account::validate),
     // Off upstream, on with every installer: the node authorizer is half without it.
     Plugin::new("NodeRestriction").mutate(node_restriction::mutate).delete(node_restriction::delete),
-    // Off until a node lifecycle controller is there to take the taint away again.
-    Plugin::new("TaintNodesByCondition").mutate(tolerations::taint_new_nodes).off(),
+    Plugin::new("TaintNodesByCondition").mutate(tolerations::taint_new_nodes),
     Plugin::new("PodSecurity").validate(pod_security::validate),
     Plugin::new("Priority").mutate(priority::mutate).validate(priority::validate),
     Plugin::new("DefaultTolerationSeconds").mutate(tolerations::add_defaults),

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt as _};
 use http_body::{Frame, SizeHint};
 
 pub type Response = http::Response<Body>;
@@ -24,6 +24,15 @@ impl Body {
 
     pub fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Self {
         Body::Stream(Box::pin(stream))
+    }
+
+    /// The same, but a stream ends when `end` comes true.
+    #[must_use]
+    pub fn until(self, end: impl Future<Output = ()> + Send + 'static) -> Self {
+        match self {
+            Body::Stream(stream) => Body::stream(stream.take_until(Box::pin(end))),
+            chunks => chunks,
+        }
     }
 
     /// Bytes that are known now; zero for a stream.

@@ -21,8 +21,12 @@ use tokio_rustls::TlsAcceptor;
 use super::body::Response;
 use crate::server::ApiServer;
 
-/// Time for the TLS handshake, and for a request's head.
+/// Time for the TLS handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Time between the requests of a connection, the next one's head included: as long as Go's clients keep connections.
+const IDLE: Duration = Duration::from_secs(90);
+/// Largest head of a request, as Go has it.
+const MAX_HEAD: usize = 1 << 20;
 /// Time for running requests after the listener closed.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -34,15 +38,16 @@ pub struct Peer {
     pub certificate: Option<CertificateDer<'static>>,
 }
 
-/// Accepts connections until `stop` says so, then lets running requests finish.
+/// Accepts connections until `stop` says so; then watches end, and running requests have a while to finish.
 pub async fn serve(listener: TcpListener, tls: TlsAcceptor, server: Arc<ApiServer>, mut stop: watch::Receiver<bool>) {
     let graceful = GracefulShutdown::new();
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(MAX_HEAD);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(1000)
+        .max_header_list_size(MAX_HEAD as u32)
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(20));
     let builder = Arc::new(builder);
@@ -63,6 +68,7 @@ pub async fn serve(listener: TcpListener, tls: TlsAcceptor, server: Arc<ApiServe
         tokio::spawn(connection(tcp, address, tls.clone(), builder.clone(), server.clone(), graceful.watcher()));
     }
     drop(listener);
+    server.shutdown.begin();
     if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
         tracing::warn!("some connections did not end in time");
     }
@@ -78,6 +84,7 @@ async fn connection(
 ) {
     // Small writes are whole watch events; waiting for more would only delay them.
     let _ = tcp.set_nodelay(true);
+    super::keepalive::watch_over(&tcp);
     let stream = match tokio::time::timeout(PATIENCE, tls.accept(tcp)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
