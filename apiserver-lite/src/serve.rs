@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::ServerConfig as TlsConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -89,6 +90,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
                 None => format!("https://{advertised}{}", crate::openid::KEYS),
             },
             advertised,
+            min_watch: Duration::from_secs(config.args.min_request_timeout),
             flags: vec![
                 ("anonymous-auth", config.args.anonymous_auth.to_string()),
                 ("authorization-mode", config.args.authorization_mode.join(",")),

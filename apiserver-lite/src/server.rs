@@ -51,6 +51,8 @@ pub struct ServerConfig {
     pub advertised: String,
     /// Where the keys of service account tokens are found.
     pub keys_url: String,
+    /// Shortest lifetime of a watch that asks for none (`--min-request-timeout`).
+    pub min_watch: Duration,
     /// Name and value of each flag, for `/flagz`; no secrets.
     pub flags: Vec<(&'static str, String)>,
 }

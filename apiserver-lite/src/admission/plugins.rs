@@ -61,8 +61,7 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("Priority").mutate(priority::mutate).validate(priority::validate),
     Plugin::new("DefaultTolerationSeconds").mutate(tolerations::add_defaults),
     Plugin::new("DefaultStorageClass").mutate(storage::default_storage_class),
-    // Off until the protection controllers are there to take the finalizers away again.
-    Plugin::new("StorageObjectInUseProtection").mutate(storage::protect).off(),
+    Plugin::new("StorageObjectInUseProtection").mutate(storage::protect),
     Plugin::new("OwnerReferencesPermissionEnforcement").validate(owner_references::validate).off(),
     Plugin::new("PersistentVolumeClaimResize").validate(storage::resize),
     Plugin::new("RuntimeClass").mutate(runtime_class::mutate).validate(runtime_class::validate),

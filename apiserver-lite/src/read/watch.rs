@@ -17,9 +17,6 @@ use crate::server::{ApiServer, Request, wrong_method};
 use crate::status::{ApiError, Result};
 use crate::store::{EventKind, EventRef, ObjectRef, Watcher};
 
-/// Shortest lifetime of a watch that asks for none; the longest is twice that, chosen at random so that many clients do
-/// not come back together (kube-apiserver's `--min-request-timeout`).
-const MIN_LIFETIME: Duration = Duration::from_secs(1800);
 /// How often a watch that wants bookmarks gets one when nothing happens.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
@@ -60,7 +57,9 @@ pub async fn watch(server: &Arc<ApiServer>, request: &Request, resource: &Arc<Re
             return Ok(respond::with_type(200, content_type, body));
         }
     };
-    let lifetime = options.timeout.unwrap_or_else(|| MIN_LIFETIME + MIN_LIFETIME.mul_f64(fraction()));
+    // Between the shortest time and twice that, so that many clients do not come back together.
+    let shortest = server.config.min_watch;
+    let lifetime = options.timeout.unwrap_or_else(|| shortest + shortest.mul_f64(fraction()));
     let state = State {
         watcher,
         encoder,
