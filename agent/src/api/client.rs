@@ -208,7 +208,7 @@ impl Client {
     /// Asks for deletion. Success may mean that the object is gone or that its end has begun.
     pub async fn delete<T: Kind>(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<(), ApiError> {
         let path = object_path::<T>(namespace, name, "");
-        let body = media::encode_as(options, "", "v1", "DeleteOptions", self.content_type);
+        let body = media::encode_delete_options(options, self.content_type);
         self.call(Method::DELETE, &path, Some(self.content_type.media_type()), body).await.map(drop)
     }
 

@@ -39,6 +39,10 @@ pub trait Kind: prost::Message + Default + Clone + Send + Sync + 'static {
 
 macro_rules! kinds {
     ($($ty:path, $group:literal, $version:literal, $api_version:literal, $kind:literal, $plural:literal, $ns:literal;)*) => {
+        /// Group, version and kind of all of them.
+        #[cfg(test)]
+        const KINDS: &[(&str, &str, &str)] = &[$(($group, $version, $kind)),*];
+
         $(impl Kind for $ty {
             const GROUP: &'static str = $group;
             const VERSION: &'static str = $version;
@@ -134,5 +138,13 @@ mod tests {
             collection_path::<coordination::Lease>("kube-node-lease"),
             "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
         );
+    }
+
+    #[test]
+    fn every_kind_can_be_written_in_json() {
+        let set = proto::schema::TypeSet::built_in();
+        for (group, version, kind) in KINDS {
+            assert!(set.kind(group, version, kind).is_some(), "no schema of {group}/{version} {kind}");
+        }
     }
 }

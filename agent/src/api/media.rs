@@ -1,8 +1,10 @@
 //! The two wire forms of an object: protobuf in the envelope, and JSON by way of the schema table.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
 use prost::Message;
-use proto::apimachinery::pkg::apis::meta::v1::{ListMeta, Status};
+use proto::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ListMeta, Status};
 use proto::apimachinery::pkg::runtime::Unknown;
 use proto::schema::{StructId, TypeSet};
 
@@ -64,8 +66,25 @@ pub(super) fn encode<T: Kind>(object: &T, form: ContentType) -> Bytes {
     encode_as(object, T::GROUP, T::VERSION, T::KIND, form)
 }
 
-/// Encodes any message of a group, version and kind; [`ContentType::Json`] goes through the schema table.
-pub(super) fn encode_as<M: Message>(object: &M, group: &str, version: &str, kind: &str, form: ContentType) -> Bytes {
+fn encode_as<M: Message>(object: &M, group: &str, version: &str, kind: &str, form: ContentType) -> Bytes {
+    encode_struct(object, TypeSet::built_in().kind(group, version, kind), group, version, kind, form)
+}
+
+/// Options of a deletion, which are no kind of any group.
+pub(super) fn encode_delete_options(options: &DeleteOptions, form: ContentType) -> Bytes {
+    static ID: LazyLock<Option<StructId>> =
+        LazyLock::new(|| TypeSet::built_in().struct_named("k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions"));
+    encode_struct(options, *ID, "", "v1", "DeleteOptions", form)
+}
+
+fn encode_struct<M: Message>(
+    object: &M,
+    id: Option<StructId>,
+    group: &str,
+    version: &str,
+    kind: &str,
+    form: ContentType,
+) -> Bytes {
     let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     let raw = object.encode_to_vec();
     let mut out = Vec::with_capacity(raw.len() + 64);
@@ -74,7 +93,7 @@ pub(super) fn encode_as<M: Message>(object: &M, group: &str, version: &str, kind
         ContentType::Json => {
             let set = TypeSet::built_in();
             // The types are generated from the same declarations as the table, so neither step can fail.
-            if let Some(id) = set.kind(group, version, kind)
+            if let Some(id) = id
                 && let Ok(mut value) = proto::protobuf::decode(set, id, &raw)
             {
                 if let Some(map) = value.as_object_mut() {
@@ -189,6 +208,15 @@ mod tests {
             let back: Node = decode(bytes, form).expect("decodes");
             assert_eq!((back.name(), back.metadata().map(|m| m.labels.len())), ("a", Some(1)));
         }
+    }
+
+    /// Deleting for good was once sent without a body in JSON, and pods stayed.
+    #[test]
+    fn options_of_a_deletion_are_sent_in_json_too() {
+        let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+        let body = encode_delete_options(&options, ContentType::Json);
+        let value: serde_json::Value = serde_json::from_slice(&body).expect("it is JSON");
+        assert_eq!(value["gracePeriodSeconds"], 0);
     }
 
     #[test]
