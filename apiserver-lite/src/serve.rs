@@ -106,7 +106,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     });
     crate::status_pages::start();
     crate::bootstrap::ensure(&server, &config).await.map_err(ServeError::Bootstrap)?;
-    crate::controllers::start(&server, &config, pki.authority()?.pem());
+    crate::controllers::start(&server, &config, pki.authority()?);
     let address = config.address();
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     tracing::info!(%address, kubeconfig = %config.args.data_dir.join("admin.conf").display(), "serving");

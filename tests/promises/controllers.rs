@@ -49,6 +49,10 @@ impl Cluster {
 
     /// What an agent would do: start what is assigned, end what is deleted.
     fn play_agent(&self, namespace: &str) {
+        // A node that says nothing for long is given up. There may be none yet.
+        let beat = format!("beat={:?}", std::time::SystemTime::now());
+        let beat: String = beat.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '=').collect();
+        let _ = self.0.kubectl(&["annotate", "nodes", "--all", "--overwrite", &beat]);
         for pod in self.items(&["get", "pods", "-n", namespace]) {
             let name = pod["metadata"]["name"].as_str().expect("pods have names");
             if pod["metadata"]["deletionTimestamp"].is_string() {

@@ -275,8 +275,8 @@ impl DaemonSets {
         for node in nodes.range(None, None).filter(|n| belongs(value, n).0) {
             let pods: Vec<&ObjectRef> = by_node.get(&*node.key.name).into_iter().flatten().collect();
             let living: Vec<&ObjectRef> = pods.iter().filter(|p| !p.keys.deleting).copied().collect();
-            let newest = |p: &&&ObjectRef| p.label(HASH_LABEL) == Some(current.hash());
-            let (new, old): (Vec<&ObjectRef>, Vec<&ObjectRef>) = living.iter().partition(|p| newest(&p));
+            let newest = |p: &&ObjectRef| p.label(HASH_LABEL) == Some(current.hash());
+            let (new, old): (Vec<&ObjectRef>, Vec<&ObjectRef>) = living.iter().partition(|p| newest(p));
             let available = |p: &&&ObjectRef| is_available(p, minimum, now);
             if surge > 0 {
                 match (old.first(), new.first()) {

@@ -3,7 +3,7 @@
 //! Both watch the same and differ in what they write: slices of at most a hundred endpoints, where an endpoint stays in
 //! the slice it is in, or one Endpoints object.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use proto::time::Timestamp;
@@ -54,6 +54,14 @@ struct Endpoint {
     target: Value,
 }
 
+/// Endpoints with the same ports, in the order of their addresses.
+#[derive(Default)]
+struct Subset {
+    ports: Ports,
+    ready: BTreeMap<String, Value>,
+    unready: BTreeMap<String, Value>,
+}
+
 /// Ports as a slice lists them; pods may differ in what a port's name means to them.
 type Ports = Value;
 
@@ -77,8 +85,7 @@ impl<const LEGACY: bool> Endpoints<LEGACY> {
         let mut out = Vec::new();
         for pod in self.pods.get(&service.key.namespace).filter(|p| selector.matches(&p.keys.labels)) {
             let digest = PodDigest::of(pod);
-            let is_family = |ip: &&Box<str>| ip.contains(':') == (family == "IPv6");
-            let Some(address) = digest.ips.iter().find(is_family) else { continue };
+            let Some(address) = digest.ips.iter().find(|ip| ip.contains(':') == (family == "IPv6")) else { continue };
             if is_terminal(pod) || LEGACY && pod.keys.deleting && !publish {
                 continue;
             }
@@ -345,8 +352,7 @@ impl<const LEGACY: bool> Endpoints<LEGACY> {
         let family = value["spec"]["ipFamilies"][0].as_str().unwrap_or("IPv4");
         let headless = matches!(value["spec"]["clusterIP"].as_str(), Some("None"));
         // One subset for each set of ports, addresses in order.
-        let mut subsets: BTreeMap<String, (Ports, BTreeSet<String>, BTreeMap<String, Value>, BTreeMap<String, Value>)> =
-            BTreeMap::new();
+        let mut subsets: BTreeMap<String, Subset> = BTreeMap::new();
         let endpoints = self.endpoints(service, value, family);
         let over = endpoints.len() > CAPACITY;
         for (ports, endpoint) in endpoints.into_iter().take(CAPACITY) {
@@ -354,15 +360,13 @@ impl<const LEGACY: bool> Endpoints<LEGACY> {
             if none && !headless {
                 continue;
             }
-            let subset = subsets
-                .entry(ports.to_string())
-                .or_insert_with(|| (ports, Default::default(), Default::default(), Default::default()));
-            let place = if endpoint.ready { &mut subset.2 } else { &mut subset.3 };
+            let subset = subsets.entry(ports.to_string()).or_insert_with(|| Subset { ports, ..Subset::default() });
+            let place = if endpoint.ready { &mut subset.ready } else { &mut subset.unready };
             place.insert(endpoint.address.clone(), endpoint.in_subset());
         }
         let subsets: Vec<Value> = subsets
             .into_values()
-            .map(|(ports, _, ready, unready)| {
+            .map(|Subset { ports, ready, unready }| {
                 let mut subset = json!({});
                 let mut put = |key: &str, list: Vec<Value>| {
                     if !list.is_empty() {

@@ -1,14 +1,40 @@
 //! Objects by something they have in common: pods by their node, dependents by their owner. Holds the store's own
 //! objects, not copies.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashMap};
 
 use super::feed::Change;
-use crate::store::{Key, ObjectRef};
+use crate::store::ObjectRef;
 
 #[derive(Debug, Default)]
-pub struct Index(HashMap<Box<str>, BTreeMap<Key, ObjectRef>>);
+pub struct Index(HashMap<Box<str>, BTreeSet<Member>>);
 
+/// An object in the order of its key, which it brings itself.
+#[derive(Debug)]
+struct Member(ObjectRef);
+
+impl PartialEq for Member {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key == other.0.key
+    }
+}
+
+impl Eq for Member {}
+
+impl PartialOrd for Member {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Member {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.key.cmp(&other.0.key)
+    }
+}
+
+#[expect(clippy::mutable_key_type, reason = "an object's key never changes; what may change is its cached encoding")]
 impl Index {
     /// Takes in a change; `groups` are those that a state of the object belongs to.
     pub fn observe<'a, I: IntoIterator<Item = &'a str>>(
@@ -19,7 +45,7 @@ impl Index {
         let before = if change.deleted() { Some(change.object) } else { None };
         for old in before.into_iter().chain(change.previous) {
             for group in groups(old) {
-                self.remove(group, &old.key);
+                self.remove(group, old);
             }
         }
         if !change.deleted() {
@@ -28,14 +54,14 @@ impl Index {
                     Some(group) => group,
                     None => self.0.entry(group.into()).or_default(),
                 };
-                group.insert(change.object.key.clone(), change.object.clone());
+                group.replace(Member(change.object.clone()));
             }
         }
     }
 
-    fn remove(&mut self, group: &str, key: &Key) {
+    fn remove(&mut self, group: &str, object: &ObjectRef) {
         if let Some(members) = self.0.get_mut(group) {
-            members.remove(key);
+            members.remove(&Member(object.clone()));
             if members.is_empty() {
                 self.0.remove(group);
             }
@@ -43,7 +69,7 @@ impl Index {
     }
 
     pub fn get(&self, group: &str) -> impl Iterator<Item = &ObjectRef> + Clone {
-        self.0.get(group).into_iter().flat_map(BTreeMap::values)
+        self.0.get(group).into_iter().flatten().map(|member| &member.0)
     }
 
     pub fn contains(&self, group: &str) -> bool {

@@ -72,10 +72,6 @@ impl Controller for Jobs {
                 false => drop(self.jobs.insert(object.keys.uid.clone(), object.key.clone())),
             }
             queue.add(object.key.clone());
-            // Its pods must not keep the finalizer.
-            if change.deleted() {
-                return;
-            }
         } else {
             self.pods.observe(change, by_owner);
             for uid in &object.keys.owners {
@@ -213,6 +209,8 @@ impl View {
                     Some(Rule { action: Action::Ignore, .. }) => ignored.push(pod.keys.uid.clone()),
                     _ => bad.push(pod.keys.uid.clone()),
                 },
+                // Deleted before its end: it will not succeed any more, and is replaced at once.
+                _ if pod.keys.deleting && !known && !view.replaces_late() => bad.push(pod.keys.uid.clone()),
                 _ => {}
             }
         }
@@ -225,6 +223,12 @@ impl View {
 
     fn indexed(&self) -> bool {
         self.value["spec"]["completionMode"] == "Indexed"
+    }
+
+    /// A pod that is being deleted counts once it is over, not before.
+    fn replaces_late(&self) -> bool {
+        let spec = &self.value["spec"];
+        spec["podReplacementPolicy"] == "Failed" || spec["podFailurePolicy"].is_object()
     }
 
     fn completions(&self) -> Option<i64> {
@@ -490,8 +494,7 @@ impl Jobs {
     async fn manage(&self, view: &mut View) -> Result<Option<Duration>> {
         let job = view.object.clone();
         let mut active: Vec<ObjectRef> = view.pods.iter().filter(|p| is_active(p)).cloned().collect();
-        let replace_late = view.value["spec"]["podReplacementPolicy"] == "Failed"
-            || view.value["spec"]["podFailurePolicy"].is_object();
+        let replace_late = view.replaces_late();
         let ending = view.pods.iter().filter(|p| p.keys.deleting && !is_terminal(p)).count();
         let parallelism = view.value["spec"]["parallelism"].as_i64().unwrap_or(1);
         let wanted = if view.suspended() {
@@ -631,9 +634,8 @@ impl Jobs {
                     }
                 }
                 None if view.suspended() => {
-                    if condition("Suspended", "True", "JobSuspended", "Job suspended") {
-                        drop(value["status"].as_object_mut().and_then(|s| s.remove("startTime")));
-                    }
+                    condition("Suspended", "True", "JobSuspended", "Job suspended");
+                    drop(value["status"].as_object_mut().and_then(|s| s.remove("startTime")));
                 }
                 None if super::pods::condition(value, "Suspended").is_some_and(|c| c["status"] == "True") => {
                     let resumed = json!({"type": "Suspended", "status": "False", "reason": "JobResumed",

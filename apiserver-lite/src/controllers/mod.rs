@@ -3,6 +3,7 @@
 //! Each waits on the store's events and works when there is something to do; switched by `--controllers`.
 
 mod aggregation;
+mod certificates;
 mod cronjob;
 mod daemonset;
 mod deployment;
@@ -37,15 +38,16 @@ use std::sync::Arc;
 use self::runner::Controller;
 use crate::client::Client;
 use crate::config::{Config, Controllers};
+use crate::pki::Authority;
 use crate::server::ApiServer;
 
 /// Starts the controllers that are switched on, and the scheduler. They end with the runtime.
-pub fn start(server: &Arc<ApiServer>, config: &Config, authority: &str) {
+pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     let enabled = &config.controllers;
     let account = enabled.enabled("serviceaccount-controller");
     let root_ca = enabled.enabled("root-ca-certificate-publisher-controller");
     if account || root_ca {
-        let defaults = namespace_defaults::Defaults { account, root_ca: root_ca.then(|| authority.to_owned()) };
+        let defaults = namespace_defaults::Defaults { account, root_ca: root_ca.then(|| authority.pem().to_owned()) };
         tokio::spawn(namespace_defaults::run(server.clone(), defaults));
     }
     let client = |user: &str, manager: &str| Client::new(server.clone(), user, manager);
@@ -74,6 +76,10 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: &str) {
     start.reporting(protection::Ephemeral::new);
     start.with(endpoints::Endpoints::<false>::new);
     start.with(endpoints::Endpoints::<true>::new);
+    start.with(certificates::Approver::new);
+    start.with(certificates::Cleaner::new);
+    let authority = Arc::new(authority);
+    start.making(move |client, _| certificates::Signer::new(client, authority.clone()));
     for name in enabled.named().filter(|n| !start.running.contains(n)) {
         tracing::warn!(controller = name, "this controller is not part of apiserver-lite");
     }
@@ -98,14 +104,14 @@ struct Start<'a> {
 
 impl Start<'_> {
     fn with<C: Controller>(&mut self, make: fn(Client) -> C) {
-        self.running.push(C::NAME);
-        if self.enabled.enabled(C::NAME) {
-            let client = self.client.clone();
-            tokio::spawn(runner::run(client.store().clone(), move || make(client.clone())));
-        }
+        self.making(move |client, _| make(client));
     }
 
     fn reporting<C: Controller>(&mut self, make: fn(Client, events::Recorder) -> C) {
+        self.making(make);
+    }
+
+    fn making<C: Controller>(&mut self, make: impl Fn(Client, events::Recorder) -> C + Send + 'static) {
         self.running.push(C::NAME);
         if self.enabled.enabled(C::NAME) {
             let (client, recorder) = (self.client.clone(), self.recorder.clone());

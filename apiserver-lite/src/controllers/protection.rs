@@ -89,7 +89,7 @@ impl Controller for Claims {
         // Only the beginning and the end of a pod matter.
         if ended || change.previous.is_none() {
             let uses = |pod: &ObjectRef| {
-                !is_terminal(pod) && contains(&pod.json, b"claimName") || contains(&pod.json, b"\"ephemeral\"")
+                !is_terminal(pod) && (contains(&pod.json, b"claimName") || contains(&pod.json, b"\"ephemeral\""))
             };
             self.pods.observe(change, |pod| uses(pod).then_some(&*pod.key.namespace));
             if ended {

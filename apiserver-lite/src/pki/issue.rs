@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -133,6 +133,30 @@ fn validity(life: Duration) -> (OffsetDateTime, OffsetDateTime) {
     (now - BACKDATE, now + life)
 }
 
+fn key_usage(name: &str) -> Option<KeyUsagePurpose> {
+    Some(match name {
+        "signing" | "digital signature" => KeyUsagePurpose::DigitalSignature,
+        "content commitment" => KeyUsagePurpose::ContentCommitment,
+        "key encipherment" => KeyUsagePurpose::KeyEncipherment,
+        "key agreement" => KeyUsagePurpose::KeyAgreement,
+        "data encipherment" => KeyUsagePurpose::DataEncipherment,
+        _ => return None,
+    })
+}
+
+fn extended_usage(name: &str) -> Option<ExtendedKeyUsagePurpose> {
+    Some(match name {
+        "any" => ExtendedKeyUsagePurpose::Any,
+        "server auth" => ExtendedKeyUsagePurpose::ServerAuth,
+        "client auth" => ExtendedKeyUsagePurpose::ClientAuth,
+        "code signing" => ExtendedKeyUsagePurpose::CodeSigning,
+        "email protection" | "s/mime" => ExtendedKeyUsagePurpose::EmailProtection,
+        "timestamping" => ExtendedKeyUsagePurpose::TimeStamping,
+        "ocsp signing" => ExtendedKeyUsagePurpose::OcspSigning,
+        _ => return None,
+    })
+}
+
 /// A certificate authority that can sign.
 pub struct Authority {
     certificate: String,
@@ -219,6 +243,32 @@ impl Authority {
         let key = KeyPair::generate()?;
         let certificate = leaf.params()?.signed_by(&key, &self.issuer)?;
         Ok((certificate.pem(), key.serialize_pem()))
+    }
+
+    /// Signs a request (PEM): its key and its alternative names, under a subject, usages and a life that the caller has
+    /// checked. Usages are those of the certificates API; unknown ones are left out.
+    ///
+    /// # Errors
+    /// When the request does not parse, or there are too many organizations.
+    pub fn sign(
+        &self,
+        request: &str,
+        (common_name, organizations): (&str, &[String]),
+        usages: &[&str],
+        life: Duration,
+    ) -> Result<String, PkiError> {
+        if organizations.len() > MAX_GROUPS {
+            return Err(PkiError::TooManyGroups);
+        }
+        let mut request = CertificateSigningRequestParams::from_pem(request)?;
+        let params = &mut request.params;
+        params.distinguished_name = subject(common_name, organizations);
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = usages.iter().filter_map(|u| key_usage(u)).collect();
+        params.extended_key_usages = usages.iter().filter_map(|u| extended_usage(u)).collect();
+        params.use_authority_key_identifier_extension = true;
+        (params.not_before, params.not_after) = validity(life);
+        Ok(request.signed_by(&self.issuer)?.pem())
     }
 
     /// Whether a certificate (PEM) still does for `leaf`.

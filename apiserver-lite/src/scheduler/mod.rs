@@ -429,3 +429,6 @@ pub fn set_condition(pod: &mut Value, kind: &str, status: &str, reason: &str, me
         None => list.push(condition),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -59,11 +59,11 @@ impl Volumes {
 
     /// Why a node will not do.
     pub fn refusal(&self, node: &NodeInfo) -> Option<&'static str> {
-        let fits = |terms: &Box<[NodeTerm]>| terms.iter().any(|t| t.matches(node.labels(), node.name()));
-        if !self.bound.iter().all(fits) {
+        let fits = |terms: &[NodeTerm]| terms.iter().any(|t| t.matches(node.labels(), node.name()));
+        if !self.bound.iter().all(|terms| fits(terms)) {
             return Some("node(s) didn't match PersistentVolume's node affinity");
         }
-        if !self.waiting.iter().all(|options| options.iter().any(|o| o.as_ref().is_none_or(fits))) {
+        if !self.waiting.iter().all(|options| options.iter().any(|o| o.as_ref().is_none_or(|terms| fits(terms)))) {
             return Some("node(s) didn't find available persistent volumes to bind");
         }
         None

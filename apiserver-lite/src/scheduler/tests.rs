@@ -1,0 +1,197 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::store::{Key, ObjectRef, Store};
+
+fn object(plural: &str, value: Value) -> ObjectRef {
+    let mut value = value;
+    let resource = crate::resource::Resources::built_in().lookup("", "v1", plural).expect("it is served");
+    value["metadata"]["uid"] = value["metadata"]["name"].clone();
+    let text = |key: &str| value["metadata"][key].as_str().unwrap_or_default().to_owned();
+    let key = Key::new(&text("namespace"), &text("name"));
+    let fields = crate::resource::fields::of(&resource, &value);
+    crate::store::encode(&resource, &mut value, fields).unsaved(key)
+}
+
+fn node(name: &str, cpu: &str, zone: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"zone": zone}},
+        "status": {"allocatable": {"cpu": cpu, "memory": "4Gi", "pods": "10"}}})
+}
+
+fn pod(name: &str, cpu: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "n", "labels": {"app": "a"}},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}]}})
+}
+
+fn read(value: Value) -> Arc<PodInfo> {
+    Arc::new(PodInfo::read(&object("pods", value)))
+}
+
+fn cluster(nodes: &[Value]) -> Cluster {
+    let mut cluster = Cluster::default();
+    for node in nodes {
+        assert!(cluster.set_node(&object("nodes", node.clone())));
+    }
+    cluster
+}
+
+/// The nodes that would take a pod, and what the others say.
+async fn ask(cluster: &Cluster, pod: &PodInfo) -> (Vec<String>, Vec<(String, bool)>) {
+    let store = Store::open(None).expect("a store in memory opens");
+    let topology = Topology::count(&store, cluster, pod, &[]);
+    let (mut yes, mut no) = (Vec::new(), Vec::new());
+    for node in cluster.nodes() {
+        match filter::check(pod, node, &topology, &Volumes::default()) {
+            None => yes.push(node.name().to_owned()),
+            Some(refusal) => no.push((refusal.reasons.join(", "), refusal.resolvable)),
+        }
+    }
+    (yes, no)
+}
+
+fn says(text: &str, resolvable: bool) -> Vec<(String, bool)> {
+    vec![(text.to_owned(), resolvable)]
+}
+
+#[tokio::test]
+async fn room_is_what_pods_leave_and_more_than_a_node_has_is_hopeless() {
+    let mut cluster = cluster(&[node("a", "2", "z")]);
+    cluster.place(read(pod("there", "1500m")), "a");
+    assert_eq!(ask(&cluster, &read(pod("p", "500m"))).await.0, ["a"]);
+    assert_eq!(ask(&cluster, &read(pod("p", "501m"))).await.1, says("Insufficient cpu", true));
+    assert_eq!(ask(&cluster, &read(pod("p", "3"))).await.1, says("Insufficient cpu", false));
+    cluster.remove_pod("there");
+    assert_eq!(ask(&cluster, &read(pod("p", "2"))).await.0, ["a"]);
+}
+
+#[tokio::test]
+async fn taints_selectors_and_cordons_keep_pods_off() {
+    let mut tainted = node("a", "2", "z");
+    tainted["spec"]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
+    let mut bearing = pod("p", "1");
+    let picture = cluster(&[tainted]);
+    assert_eq!(ask(&picture, &read(bearing.clone())).await.1, says("node(s) had untolerated taint(s)", false));
+    bearing["spec"]["tolerations"] = json!([{"key": "k", "operator": "Exists"}]);
+    assert_eq!(ask(&picture, &read(bearing.clone())).await.0, ["a"]);
+    bearing["spec"]["nodeSelector"] = json!({"zone": "other"});
+    let elsewhere = "node(s) didn't match Pod's node affinity/selector";
+    assert_eq!(ask(&picture, &read(bearing)).await.1, says(elsewhere, false));
+    let mut cordoned = node("a", "2", "z");
+    cordoned["spec"]["unschedulable"] = true.into();
+    assert_eq!(ask(&cluster(&[cordoned]), &read(pod("p", "1"))).await.1, says("node(s) were unschedulable", false));
+}
+
+#[tokio::test]
+async fn host_ports_are_taken_once() {
+    let mut with_port = pod("p", "1");
+    with_port["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": 80}]);
+    let mut cluster = cluster(&[node("a", "4", "z"), node("b", "4", "z")]);
+    let mut other = with_port.clone();
+    other["metadata"]["name"] = "other".into();
+    cluster.place(read(other), "a");
+    let (yes, no) = ask(&cluster, &read(with_port)).await;
+    assert_eq!(yes, ["b"]);
+    assert_eq!(no, says("node(s) didn't have free ports for the requested pod ports", true));
+}
+
+#[tokio::test]
+async fn pods_that_avoid_each_other_stay_apart_in_both_directions() {
+    let mut shy = pod("shy", "1");
+    shy["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+        json!([{"labelSelector": {"matchLabels": {"app": "a"}}, "topologyKey": "zone"}]);
+    let nodes = [node("a", "4", "x"), node("b", "4", "x"), node("c", "4", "y")];
+    let mut picture = cluster(&nodes);
+    picture.place(read(pod("there", "1")), "a");
+    assert_eq!(ask(&picture, &read(shy.clone())).await.0, ["c"]);
+    let mut picture = cluster(&nodes);
+    picture.place(read(shy), "a");
+    let (yes, no) = ask(&picture, &read(pod("p", "1"))).await;
+    assert_eq!(yes, ["c"]);
+    assert_eq!(no[0].0, "node(s) didn't satisfy existing pods anti-affinity rules");
+}
+
+#[tokio::test]
+async fn the_first_of_a_group_that_wants_to_be_together_may_go_anywhere() {
+    let mut social = pod("p", "1");
+    social["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+        json!([{"labelSelector": {"matchLabels": {"app": "a"}}, "topologyKey": "zone"}]);
+    let mut cluster = cluster(&[node("a", "4", "x"), node("b", "4", "y")]);
+    assert_eq!(ask(&cluster, &read(social.clone())).await.0, ["a", "b"]);
+    cluster.place(read(pod("there", "1")), "b");
+    let (yes, no) = ask(&cluster, &read(social)).await;
+    assert_eq!(yes, ["b"]);
+    assert_eq!(no, says("node(s) didn't match pod affinity rules", false));
+}
+
+#[tokio::test]
+async fn spreading_bounds_the_difference_between_places() {
+    let mut even = pod("p", "1");
+    even["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "a"}}}]);
+    let mut cluster = cluster(&[node("a", "4", "x"), node("b", "4", "y")]);
+    cluster.place(read(pod("there", "1")), "a");
+    let (yes, no) = ask(&cluster, &read(even)).await;
+    assert_eq!(yes, ["b"]);
+    assert_eq!(no, says("node(s) didn't match pod topology spread constraints", true));
+}
+
+#[tokio::test]
+async fn the_emptier_node_is_better() {
+    let mut cluster = cluster(&[node("a", "4", "x"), node("b", "4", "x")]);
+    cluster.place(read(pod("there", "2")), "a");
+    let pod = read(pod("p", "1"));
+    let store = Store::open(None).expect("a store in memory opens");
+    let topology = Topology::count(&store, &cluster, &pod, &[]);
+    let nodes: Vec<&NodeInfo> = cluster.nodes().collect();
+    assert_eq!(best(&pod, &nodes, &topology).as_deref(), Some("b"));
+}
+
+#[tokio::test]
+async fn the_least_important_pods_make_room_and_no_more_than_needed() {
+    let mut cluster = cluster(&[node("a", "4", "x")]);
+    for (name, priority) in [("low", 1), ("lower", 0), ("high", 100)] {
+        let mut there = pod(name, "1300m");
+        there["spec"]["priority"] = priority.into();
+        cluster.place(read(there), "a");
+    }
+    let mut important = pod("p", "1");
+    important["spec"]["priority"] = 50.into();
+    let important = read(important);
+    let store = Store::open(None).expect("a store in memory opens");
+    let refused = [("a".into(), Refusal { reasons: vec!["Insufficient cpu".into()], resolvable: true })];
+    match preempt::preempt(&store, &cluster, &important, &Volumes::default(), &refused, None) {
+        Preemption::Victims { node, pods } => {
+            assert_eq!(&*node, "a");
+            let names: Vec<&str> = pods.iter().map(|p| &*p.object.key.name).collect();
+            assert_eq!(names, ["lower"]);
+        }
+        Preemption::None(why) => panic!("there is room to be made: {why}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_tried_by_importance_and_not_again_before_their_backoff() {
+    let mut queue = SchedulingQueue::default();
+    let mut important = pod("important", "1");
+    important["spec"]["priority"] = 10.into();
+    queue.set(read(pod("first", "1")));
+    queue.set(read(important));
+    let start = Instant::now();
+    let names = |pod: Option<Arc<PodInfo>>| pod.map(|p| p.object.key.name.to_string());
+    assert_eq!(names(queue.pop(start)).as_deref(), Some("important"));
+    assert_eq!(names(queue.pop(start)).as_deref(), Some("first"));
+    assert_eq!(names(queue.pop(start)), None);
+    queue.park("first");
+    queue.awaken_all(|_| true);
+    assert_eq!(names(queue.pop(start)), None, "its last attempt is too recent");
+    assert_eq!(names(queue.pop(start + Duration::from_secs(1))).as_deref(), Some("first"));
+}
+
+#[test]
+fn reasons_are_counted_and_sorted() {
+    let reasons = ["node(s) were unschedulable", "Insufficient cpu", "node(s) were unschedulable"];
+    assert_eq!(
+        unavailable(3, reasons.into_iter().map(Cow::Borrowed)),
+        "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable."
+    );
+}
