@@ -9,6 +9,20 @@ use serde_json::Value;
 
 use crate::status::{Cause, quote};
 
+/// Why a changed field is refused.
+pub const IMMUTABLE: &str = "field is immutable";
+
+/// Equal as Go's semantic equality sees it: an absent value is the same as an empty list or object.
+pub fn same(a: &Value, b: &Value) -> bool {
+    let empty = |v: &Value| match v {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    };
+    a == b || empty(a) && empty(b)
+}
+
 /// One complaint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldError {
@@ -64,14 +78,145 @@ impl Report {
         result
     }
 
+    /// Walks down several properties.
+    pub fn down<T>(&mut self, names: &[&str], walk: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.path.len();
+        for name in names {
+            if !self.path.is_empty() {
+                self.path.push('.');
+            }
+            self.path.push_str(name);
+        }
+        let result = walk(self);
+        self.path.truncate(length);
+        result
+    }
+
     /// Each item of a list property; nothing where it is absent.
-    pub fn each(&mut self, object: &Value, name: &str, mut walk: impl FnMut(&mut Self, &Value)) {
+    pub fn each<'v>(&mut self, object: &'v Value, name: &str, mut walk: impl FnMut(&mut Self, &'v Value)) {
+        self.items(object, name, |report, _, item| walk(report, item));
+    }
+
+    /// As [`Self::each`], with the place of each item.
+    pub fn items<'v>(&mut self, object: &'v Value, name: &str, mut walk: impl FnMut(&mut Self, usize, &'v Value)) {
         let Some(items) = object.get(name).and_then(Value::as_array).filter(|i| !i.is_empty()) else { return };
         self.at(name, |report| {
             for (index, item) in items.iter().enumerate() {
-                report.index(index, |report| walk(report, item));
+                report.index(index, |report| walk(report, index, item));
             }
         });
+    }
+
+    /// Walks a property that is there.
+    pub fn with<'v>(&mut self, object: &'v Value, name: &str, walk: impl FnOnce(&mut Self, &'v Value)) {
+        if let Some(value) = object.get(name).filter(|v| !v.is_null()) {
+            self.at(name, |report| walk(report, value));
+        }
+    }
+
+    /// True when `walk` has nothing to complain about.
+    pub fn sound(&mut self, walk: impl FnOnce(&mut Self)) -> bool {
+        let before = self.errors.len();
+        walk(self);
+        self.errors.len() == before
+    }
+
+    /// Complains about one property.
+    pub fn bad(&mut self, name: &str, value: impl Shown, why: impl Display) {
+        self.at(name, |report| report.invalid(value, why));
+    }
+
+    /// Complains that one property is there.
+    pub fn refuse(&mut self, name: &str, why: &str) {
+        self.at(name, |report| report.forbidden(why));
+    }
+
+    /// Complains that one property is not there.
+    pub fn miss(&mut self, name: &str, why: &str) {
+        self.at(name, |report| report.required(why));
+    }
+
+    /// A text that has to be there.
+    pub fn need(&mut self, object: &Value, name: &str) -> bool {
+        let found = object.get(name).and_then(Value::as_str).is_some_and(|t| !t.is_empty());
+        if !found {
+            self.miss(name, "");
+        }
+        found
+    }
+
+    /// A text with rules of its own, where it is there.
+    pub fn named(&mut self, object: &Value, name: &str, rule: impl FnOnce(&str) -> Vec<String>) {
+        if let Some(text) = object.get(name).and_then(Value::as_str).filter(|t| !t.is_empty()) {
+            self.at(name, |report| report.complaints(text, rule(text)));
+        }
+    }
+
+    /// A text with rules of its own that has to be there.
+    pub fn need_named(&mut self, object: &Value, name: &str, rule: impl FnOnce(&str) -> Vec<String>) {
+        if self.need(object, name) {
+            self.named(object, name, rule);
+        }
+    }
+
+    /// One of a few texts; has to be there.
+    pub fn choice(&mut self, object: &Value, name: &str, supported: &[&str]) {
+        if self.need(object, name) {
+            self.maybe_choice(object, name, supported);
+        }
+    }
+
+    /// One of a few texts, where it is there.
+    pub fn maybe_choice(&mut self, object: &Value, name: &str, supported: &[&str]) {
+        if let Some(text) = object.get(name).and_then(Value::as_str).filter(|t| !supported.contains(t)) {
+            self.at(name, |report| report.not_supported(text, supported));
+        }
+    }
+
+    pub fn not_negative(&mut self, object: &Value, name: &str) {
+        if let Some(number) = object.get(name).and_then(Value::as_i64).filter(|n| *n < 0) {
+            self.bad(name, number, "must be greater than or equal to 0");
+        }
+    }
+
+    /// A number within bounds, where it is there.
+    pub fn between(&mut self, object: &Value, name: &str, low: i64, high: i64) {
+        if let Some(number) = object.get(name).and_then(Value::as_i64).filter(|n| !(low..=high).contains(n)) {
+            self.bad(name, number, format_args!("must be between {low} and {high}, inclusive"));
+        }
+    }
+
+    /// Complains about each of these properties that is there.
+    pub fn forbid(&mut self, object: &Value, names: &[&str], why: &str) {
+        for name in names {
+            self.with(object, name, |report, _| report.forbidden(why));
+        }
+    }
+
+    /// Complains when a property is not what it was.
+    pub fn immutable(&mut self, new: &Value, old: &Value, name: &str) {
+        let (new, old) = (&new[name], &old[name]);
+        if !same(new, old) {
+            self.bad(name, new, IMMUTABLE);
+        }
+    }
+
+    fn push_reason(&mut self, reason: &'static str, head: String, why: &str) {
+        self.push(reason, explained(head, why));
+    }
+
+    pub fn duplicate_because(&mut self, value: impl Shown, why: &str) {
+        self.push_reason("FieldValueDuplicate", format!("Duplicate value: {}", value.shown()), why);
+    }
+
+    pub fn not_found_because(&mut self, value: impl Shown, why: &str) {
+        self.push_reason("FieldValueNotFound", format!("Not found: {}", value.shown()), why);
+    }
+
+    /// More items than allowed.
+    pub fn too_many(&mut self, found: usize, most: usize) {
+        let unit = if most == 1 { "item" } else { "items" };
+        self.push("FieldValueTooMany", format!("Too many: {found}: must have at most {most} {unit}"));
     }
 
     fn push(&mut self, reason: &'static str, message: String) {
@@ -136,6 +281,33 @@ impl Shown for &str {
     fn shown(&self) -> String {
         quote(self)
     }
+}
+
+/// A text that is shown as it is: a value that is JSON already.
+pub struct Raw(pub String);
+
+impl Shown for Raw {
+    fn shown(&self) -> String {
+        self.0.clone()
+    }
+}
+
+impl Shown for bool {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// A value of a type that upstream prints by its Go names: fields in the order of the struct.
+pub fn go_struct(fields: &[(&str, &Value)]) -> Raw {
+    let fields: Vec<String> = fields.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+    Raw(format!("{{{}}}", fields.join(",")))
+}
+
+/// An object whose fields print in the order of `keys`; others are left out.
+pub fn ordered(value: &Value, keys: &[&str]) -> Raw {
+    let fields = keys.iter().filter_map(|key| Some(format!("\"{key}\":{}", value.get(*key).filter(|v| !v.is_null())?)));
+    Raw(format!("{{{}}}", fields.collect::<Vec<_>>().join(",")))
 }
 
 impl Shown for i64 {

@@ -60,6 +60,14 @@ pub fn dns_subdomain(text: &str) -> Vec<String> {
     out
 }
 
+/// As [`dns_subdomain`], for a stem that may end with `-`.
+pub fn dns_subdomain_stem(text: &str) -> Vec<String> {
+    match text.strip_suffix('-') {
+        Some(start) if !start.is_empty() => dns_subdomain(&format!("{}a", &start[..start.len() - start.chars().next_back().map_or(0, char::len_utf8)])),
+        _ => dns_subdomain(text),
+    }
+}
+
 fn is_name_part(text: &str) -> bool {
     let edge = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
@@ -148,7 +156,7 @@ pub fn port_name(text: &str) -> Vec<String> {
         out.push("must be no more than 15 characters".into());
     }
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
-        out.push("must contain only alphanumeric characters (a-z, 0-9), and hyphens (-)".into());
+        out.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".into());
     }
     if !text.bytes().any(|b| b.is_ascii_lowercase()) {
         out.push("must contain at least one letter (a-z)".into());
@@ -160,6 +168,100 @@ pub fn port_name(text: &str) -> Vec<String> {
         out.push("must not begin or end with a hyphen".into());
     }
     out
+}
+
+/// A DNS subdomain whose first label is `*`.
+pub fn wildcard_subdomain(text: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    if text.len() > 253 {
+        out.push("must be no more than 253 characters".into());
+    }
+    if !text.strip_prefix("*.").is_some_and(|rest| rest.split('.').all(is_label)) {
+        out.push(
+            "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist \
+             of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. \
+             '*.example.com', regex used for validation is \
+             '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+                .into(),
+        );
+    }
+    out
+}
+
+/// A DNS subdomain in which underscores count as letters; search domains may have them.
+pub fn subdomain_with_underscores(text: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    if text.len() > 253 {
+        out.push("must be no more than 253 characters".into());
+    }
+    let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'_');
+    let label = |part: &str| {
+        part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_')
+            && edge(part.as_bytes().first())
+            && edge(part.as_bytes().last())
+    };
+    if !text.split('.').all(label) {
+        out.push(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must \
+             start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+             '[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')"
+                .into(),
+        );
+    }
+    out
+}
+
+/// The name of an environment variable: printable ASCII without `=`.
+pub fn variable(text: &str) -> Vec<String> {
+    if text.is_empty() {
+        return vec!["environment variable name must not be empty".into()];
+    }
+    if text.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'=') {
+        return Vec::new();
+    }
+    vec!["a valid environment variable name must consist only of printable ASCII characters other than '='".into()]
+}
+
+/// The name of an HTTP header.
+pub fn http_header(text: &str) -> Vec<String> {
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+        return Vec::new();
+    }
+    vec![
+        "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for \
+         validation is '[-A-Za-z0-9]+')"
+            .into(),
+    ]
+}
+
+/// A domain of at least three labels, as webhooks are named.
+pub fn fully_qualified(text: &str) -> Vec<String> {
+    let complaints = dns_subdomain(text);
+    if complaints.is_empty() && text.split('.').count() < 3 {
+        return vec!["should be a domain with at least three segments separated by dots".into()];
+    }
+    complaints
+}
+
+/// `domain/path`.
+pub fn domain_prefixed_path(text: &str) -> Vec<String> {
+    let Some((domain, path)) = text.split_once('/') else {
+        return vec!["must be a domain-prefixed path (such as \"acme.io/foo\")".into()];
+    };
+    if domain.is_empty() || path.is_empty() {
+        return vec!["must be a domain-prefixed path (such as \"acme.io/foo\")".into()];
+    }
+    let mut out: Vec<String> = dns_subdomain(domain);
+    let good = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:/%@".contains(&b);
+    if !path.bytes().all(good) {
+        out.push("Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')".into());
+    }
+    out
+}
+
+/// A port's number.
+pub fn port(number: i64) -> Vec<String> {
+    if (1..=65535).contains(&number) { Vec::new() } else { vec!["must be between 1 and 65535, inclusive".into()] }
 }
 
 /// A name that may be one element of a path.

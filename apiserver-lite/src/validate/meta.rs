@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{not_negative, text};
+use super::{list, text};
 use crate::field_error::Report;
 use crate::names;
 
@@ -11,7 +11,7 @@ const ANNOTATION_BYTES: usize = 256 << 10;
 /// Finalizers that need no domain.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
-/// Checks the metadata of a kind's object.
+/// Checks the metadata of a new object, or of one that its kind checks again on every update; called at `metadata`.
 pub fn check(report: &mut Report, group: &str, plural: &str, metadata: &Value) {
     let stem = text(metadata, "generateName");
     if !stem.is_empty() {
@@ -35,21 +35,50 @@ pub fn check(report: &mut Report, group: &str, plural: &str, metadata: &Value) {
             r.complaints(said, name(group, plural, said));
         }
     });
-    not_negative(report, metadata, "generation");
+    report.not_negative(metadata, "generation");
     labels(report, metadata);
     owners(report, metadata);
     finalizers(report, metadata);
 }
 
+/// What may not change; called at `metadata`. Server-set fields that the new object leaves out are as they were.
+pub fn update(report: &mut Report, new: &Value, old: &Value) {
+    if !old["deletionTimestamp"].is_null() {
+        let had = list(old, "finalizers");
+        let mut added: Vec<&str> =
+            list(new, "finalizers").iter().filter(|f| !had.contains(f)).filter_map(Value::as_str).collect();
+        if !added.is_empty() {
+            added.sort_unstable();
+            added.dedup();
+            let shown: Vec<String> = added.iter().map(|f| crate::status::quote(f)).collect();
+            let why = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                shown.join(", ")
+            );
+            report.refuse("finalizers", &why);
+        }
+    }
+    for name in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        if !new[name].is_null() {
+            report.immutable(new, old, name);
+        }
+    }
+    labels(report, new);
+    owners(report, new);
+}
+
+/// A map of labels, complained about as a whole.
+pub fn label_map(report: &mut Report, labels: &Value) {
+    for (key, value) in labels.as_object().into_iter().flatten() {
+        report.complaints(key, names::qualified_name(key));
+        let value = value.as_str().unwrap_or_default();
+        report.complaints(value, names::label_value(value));
+    }
+}
+
 /// Labels and annotations; pod templates have no more than these.
 pub fn labels(report: &mut Report, metadata: &Value) {
-    report.at("labels", |r| {
-        for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
-            r.complaints(key, names::qualified_name(key));
-            let value = value.as_str().unwrap_or_default();
-            r.complaints(value, names::label_value(value));
-        }
-    });
+    report.at("labels", |r| label_map(r, &metadata["labels"]));
     report.at("annotations", |r| {
         let mut size = 0;
         for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
@@ -73,8 +102,9 @@ fn name(group: &str, plural: &str, name: &str) -> Vec<String> {
     match (group, plural) {
         ("rbac.authorization.k8s.io", _) | ("apiregistration.k8s.io", _) => names::path_segment(name),
         ("certificates.k8s.io", "certificatesigningrequests") => Vec::new(),
-        ("", "namespaces") => names::dns_label(name),
-        ("", "services") => names::dns_1035_label(name),
+        ("", "namespaces" | "services") | ("apps", "statefulsets") => names::dns_label(name),
+        ("networking.k8s.io", "ipaddresses") => super::ip::strict(name),
+        ("coordination.k8s.io", "leasecandidates") => names::config_key(name),
         _ => names::dns_subdomain(name),
     }
 }

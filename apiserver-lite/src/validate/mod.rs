@@ -1,37 +1,260 @@
-//! What a new object has to be, beyond its types: pure functions from a tree to complaints.
+//! What an object has to be, beyond its types: pure functions from trees to complaints.
 //!
-//! The write path calls [`create`] for every object that is about to be stored, new or changed. Follows
-//! `pkg/apis/*/validation`; the order of complaints is upstream's.
+//! The write path calls [`create`] for every new object and [`update`] for every changed one, and answers 422 with all
+//! complaints at once. Follows `pkg/apis/*/validation` and the strategies of `pkg/registry`: the order of complaints,
+//! their words and even the same complaint told twice are upstream's, because clients and people match on them.
 //!
-//! Limits: metadata of every kind; pods and the pod templates and selectors of workloads; keys of ConfigMaps. Other
-//! kinds are checked by their schema alone, and rules about what an update may change are not here yet.
+//! Rules are small functions over a [`Report`], which holds the path; a kind's file lists them in upstream's order.
+//! Where upstream walks a Go map, complaints come sorted by key.
+//!
+//! Limits: expressions in CEL are not compiled here; managed fields are checked where they are merged.
 
+mod admission;
+mod amounts;
+mod autoscaling;
+mod batch;
+mod certificate;
+mod claim;
+mod config;
 mod container;
+mod cron;
+mod diff;
+mod event;
+mod flow;
+mod ip;
 mod meta;
+mod network;
+mod node;
 mod pod;
+mod pod_update;
 mod probe;
+mod quota;
+mod rbac;
+mod scheduling;
+mod security;
 mod selector;
+mod service;
+mod small;
+mod storage;
+mod volume;
+mod warnings;
+mod workload;
 
 use serde_json::Value;
 
 use crate::field_error::{FieldError, Report};
 use crate::resource::Resource;
 
-/// Every complaint about an object; none for a good one.
+pub use service::cluster_ips;
+pub use warnings::warnings;
+
+/// Every complaint about a new object; none for a good one.
 pub fn create(resource: &Resource, object: &Value) -> Vec<FieldError> {
     let mut report = Report::default();
     let (group, plural) = (&*resource.group, &*resource.plural);
-    report.at("metadata", |r| meta::check(r, group, plural, &object["metadata"]));
-    let spec = &object["spec"];
+    if resource.custom {
+        whole(&mut report, group, plural, object);
+        return report.errors;
+    }
     match (group, plural) {
-        ("", "pods") => report.at("spec", |r| pod::spec(r, spec)),
-        ("", "configmaps") => config_map(&mut report, object),
-        ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets") => {
-            report.at("spec", |r| workload(r, spec));
+        // What events are checked for depends on the version that the client speaks.
+        ("" | "events.k8s.io", "events") => event::create(&mut report, object, group.is_empty()),
+        ("", "pods") => {
+            metadata(&mut report, group, plural, object);
+            pod::create(&mut report, object);
         }
-        _ => {}
+        ("batch", "cronjobs") => {
+            whole(&mut report, group, plural, object);
+            batch::cron_job_name(&mut report, object);
+        }
+        _ => whole(&mut report, group, plural, object),
     }
     report.errors
+}
+
+/// Every complaint about a changed object. `subresource` is empty for the object as a whole.
+pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value) -> Vec<FieldError> {
+    let report = &mut Report::default();
+    let (group, plural) = (&*resource.group, &*resource.plural);
+    // Every update is checked for metadata once in general; most kinds do it again.
+    unchanged(report, new, old);
+    match (group, plural, subresource) {
+        _ if resource.custom => {
+            unchanged(report, new, old);
+            whole(report, group, plural, new);
+        }
+        ("", "pods", "") => pod_update::update(report, new, old),
+        ("", "pods", "status") => pod_update::status(report, new, old),
+        ("", "pods", "ephemeralcontainers") => pod_update::ephemeral(report, new, old),
+        ("", "pods", "resize") => pod_update::resize(report, new, old),
+        (_, _, "status") => {
+            unchanged(report, new, old);
+            status(report, group, plural, new, old);
+        }
+        ("" | "events.k8s.io", "events", _) => event::update(report, new, old, group.is_empty()),
+        ("", "namespaces", "finalize") => {
+            unchanged(report, new, old);
+            config::namespace_finalizers(report, new);
+        }
+        ("certificates.k8s.io", "certificatesigningrequests", _) => {
+            whole(report, group, plural, new);
+            certificate::update(report, new, old, subresource);
+        }
+        ("rbac.authorization.k8s.io", ..) => {
+            whole(report, group, plural, new);
+            unchanged(report, new, old);
+            rbac::update(report, new, old);
+        }
+        // These do not look at metadata again.
+        ("admissionregistration.k8s.io" | "discovery.k8s.io" | "flowcontrol.apiserver.k8s.io" | "policy", ..) => {
+            whole(report, group, plural, new);
+            changed(report, group, plural, new, old);
+        }
+        // What may change is told before what has to be right in any case.
+        ("", "secrets" | "configmaps" | "services", _) | ("networking.k8s.io", "ingressclasses", _) => {
+            unchanged(report, new, old);
+            changed(report, group, plural, new, old);
+            whole(report, group, plural, new);
+        }
+        // Only what may change is checked.
+        ("", "namespaces" | "nodes", _)
+        | ("storage.k8s.io", "storageclasses" | "csidrivers" | "volumeattributesclasses", _)
+        | ("scheduling.k8s.io", "priorityclasses", _)
+        | ("node.k8s.io", "runtimeclasses", _)
+        | ("networking.k8s.io", "ipaddresses" | "servicecidrs", _) => {
+            unchanged(report, new, old);
+            changed(report, group, plural, new, old);
+        }
+        // The name was checked when the object was made.
+        ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets", _)
+        | ("batch" | "autoscaling" | "coordination.k8s.io", ..)
+        | ("", "replicationcontrollers" | "podtemplates" | "resourcequotas", _)
+        | ("networking.k8s.io", "networkpolicies", _) => {
+            unchanged(report, new, old);
+            body(report, group, plural, new);
+            changed(report, group, plural, new, old);
+        }
+        _ => {
+            unchanged(report, new, old);
+            whole(report, group, plural, new);
+            changed(report, group, plural, new, old);
+        }
+    }
+    std::mem::take(&mut report.errors)
+}
+
+fn metadata(report: &mut Report, group: &str, plural: &str, object: &Value) {
+    report.at("metadata", |r| meta::check(r, group, plural, &object["metadata"]));
+}
+
+fn unchanged(report: &mut Report, new: &Value, old: &Value) {
+    report.at("metadata", |r| meta::update(r, &new["metadata"], &old["metadata"]));
+}
+
+fn whole(report: &mut Report, group: &str, plural: &str, object: &Value) {
+    metadata(report, group, plural, object);
+    body(report, group, plural, object);
+}
+
+/// All of an object but its metadata, as it has to be at any time.
+fn body(report: &mut Report, group: &str, plural: &str, object: &Value) {
+    let spec = &object["spec"];
+    let mut at_spec = |check: fn(&mut Report, &Value)| report.at("spec", |r| check(r, spec));
+    match (group, plural) {
+        ("", "podtemplates") => report.at("template", |r| pod::template(r, &object["template"])),
+        ("", "replicationcontrollers") => at_spec(workload::replication_controller),
+        ("", "services") => service::check(report, object),
+        ("", "endpoints") => network::endpoints(report, object),
+        ("", "nodes") => node::check(report, object),
+        ("", "configmaps") => config::config_map(report, object),
+        ("", "secrets") => config::secret(report, object),
+        ("", "namespaces") => config::namespace(report, object),
+        ("", "limitranges") => quota::limit_range(report, spec),
+        ("", "resourcequotas") => quota::resource_quota(report, object),
+        ("", "persistentvolumes") => claim::volume(report, object),
+        ("", "persistentvolumeclaims") => at_spec(claim::spec),
+        ("apps", "deployments") => at_spec(workload::deployment),
+        ("apps", "replicasets") => at_spec(workload::replica_set),
+        ("apps", "daemonsets") => at_spec(workload::daemon_set),
+        ("apps", "statefulsets") => at_spec(workload::stateful_set),
+        ("apps", "controllerrevisions") => workload::revision(report, object),
+        ("batch", "jobs") => batch::job(report, object),
+        ("batch", "cronjobs") => at_spec(batch::cron_job),
+        ("autoscaling", _) => at_spec(autoscaling::check),
+        ("networking.k8s.io", "ingresses") => network::ingress(report, object),
+        ("networking.k8s.io", "ingressclasses") => at_spec(network::ingress_class),
+        ("networking.k8s.io", "networkpolicies") => at_spec(network::policy),
+        ("networking.k8s.io", "ipaddresses") => at_spec(network::ip_address),
+        ("networking.k8s.io", "servicecidrs") => at_spec(network::service_ranges),
+        ("discovery.k8s.io", "endpointslices") => network::endpoint_slice(report, object),
+        ("rbac.authorization.k8s.io", plural) => rbac::check(report, plural, object),
+        ("policy", "poddisruptionbudgets") => at_spec(small::disruption_budget),
+        ("coordination.k8s.io", "leases") => at_spec(small::lease),
+        ("coordination.k8s.io", "leasecandidates") => at_spec(small::lease_candidate),
+        ("scheduling.k8s.io", "priorityclasses") => small::priority_class(report, object),
+        ("node.k8s.io", "runtimeclasses") => small::runtime_class(report, object),
+        ("storage.k8s.io", plural) => storage::check(report, plural, object),
+        ("certificates.k8s.io", "certificatesigningrequests") => certificate::check(report, object),
+        ("admissionregistration.k8s.io", plural) => admission::check(report, plural, object),
+        ("flowcontrol.apiserver.k8s.io", "flowschemas") => flow::schema(report, object),
+        ("flowcontrol.apiserver.k8s.io", _) => flow::priority_level(report, object),
+        ("apiregistration.k8s.io", "apiservices") => small::api_service(report, object),
+        ("resource.k8s.io", plural) => small::dynamic_resource(report, plural, object),
+        _ => {}
+    }
+}
+
+/// What an update may not change.
+fn changed(report: &mut Report, group: &str, plural: &str, new: &Value, old: &Value) {
+    let fixed = |report: &mut Report, names: &[&str]| {
+        report.at("spec", |r| names.iter().for_each(|name| r.immutable(&new["spec"], &old["spec"], name)));
+    };
+    match (group, plural) {
+        ("", "secrets" | "configmaps") => config::frozen(report, new, old, plural),
+        ("", "services") => service::update(report, new, old),
+        ("", "nodes") => node::update(report, new, old),
+        ("", "persistentvolumes") => claim::volume_update(report, new, old),
+        ("", "persistentvolumeclaims") => claim::update(report, new, old),
+        ("", "resourcequotas") => quota::update(report, new, old),
+        ("apps", "deployments" | "replicasets" | "daemonsets") => workload::selector_fixed(report, new, old),
+        ("apps", "statefulsets") => workload::stateful_set_update(report, new, old),
+        ("apps", "controllerrevisions") => report.immutable(new, old, "data"),
+        ("batch", "jobs") => report.at("spec", |r| batch::update(r, &new["spec"], &old["spec"])),
+        ("networking.k8s.io", "ingressclasses") => fixed(report, &["controller"]),
+        ("networking.k8s.io", "ipaddresses") => fixed(report, &["parentRef"]),
+        ("networking.k8s.io", "servicecidrs") => network::service_ranges_update(report, new, old),
+        ("discovery.k8s.io", "endpointslices") => report.immutable(new, old, "addressType"),
+        ("coordination.k8s.io", "leasecandidates") => fixed(report, &["leaseName"]),
+        ("scheduling.k8s.io", "priorityclasses") => small::priority_class_update(report, new, old),
+        ("node.k8s.io", "runtimeclasses") => report.immutable(new, old, "handler"),
+        ("storage.k8s.io", plural) => storage::update(report, plural, new, old),
+        ("resource.k8s.io", "resourceclaims" | "resourceclaimtemplates") => report.immutable(new, old, "spec"),
+        _ => {}
+    }
+}
+
+fn status(report: &mut Report, group: &str, plural: &str, new: &Value, old: &Value) {
+    match (group, plural) {
+        ("apps", _) | ("", "replicationcontrollers") => workload::status(report, plural, new, old),
+        ("batch", "jobs") => batch::status(report, new, old),
+        ("", "namespaces") => config::namespace_status(report, new),
+        ("", "services") => service::status(report, new),
+        ("networking.k8s.io", "ingresses") => report.at("status", |r| {
+            r.at("loadBalancer", |r| service::load_balancer(r, &new["status"]["loadBalancer"], false));
+        }),
+        ("", "nodes") => node::update(report, new, old),
+        ("", "resourcequotas") => report.at("status", |r| quota::status(r, &new["status"])),
+        ("autoscaling", _) => report.at("status", |r| {
+            r.not_negative(&new["status"], "currentReplicas");
+            r.not_negative(&new["status"], "desiredReplicas");
+        }),
+        ("policy", "poddisruptionbudgets") => report.at("status", |r| {
+            for name in ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"] {
+                r.not_negative(&new["status"], name);
+            }
+        }),
+        _ => {}
+    }
 }
 
 /// Text of a property; empty where it is absent.
@@ -39,54 +262,22 @@ fn text<'a>(object: &'a Value, name: &str) -> &'a str {
     object.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn not_negative(report: &mut Report, object: &Value, name: &str) {
-    if let Some(number) = object.get(name).and_then(Value::as_i64).filter(|n| *n < 0) {
-        report.at(name, |r| r.invalid(number, "must be greater than or equal to 0"));
-    }
+/// Items of a list property; none where it is absent.
+fn list<'a>(object: &'a Value, name: &str) -> &'a [Value] {
+    object.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn workload(report: &mut Report, spec: &Value) {
-    not_negative(report, spec, "replicas");
-    not_negative(report, spec, "minReadySeconds");
-    let before = report.errors.len();
-    report.at("selector", |r| selector::required(r, &spec["selector"]));
-    let sound = report.errors.len() == before;
-    report.at("template", |r| {
-        let labels = &spec["template"]["metadata"]["labels"];
-        if sound && !selector::matches(&spec["selector"], labels) {
-            r.at("metadata", |r| r.at("labels", |r| r.invalid(labels, "`selector` does not match template `labels`")));
-        }
-        r.at("metadata", |r| meta::labels(r, &spec["template"]["metadata"]));
-        r.at("spec", |r| {
-            let template = &spec["template"]["spec"];
-            pod::spec(r, template);
-            let policy = text(template, "restartPolicy");
-            if policy == "Never" || policy == "OnFailure" {
-                r.at("restartPolicy", |r| r.not_supported(policy, &["Always"]));
-            }
-        });
-    });
+/// Texts of a list property.
+fn texts<'a>(object: &'a Value, name: &str) -> Vec<&'a str> {
+    list(object, name).iter().filter_map(Value::as_str).collect()
 }
 
-fn config_map(report: &mut Report, object: &Value) {
-    let mut size = 0;
-    for name in ["data", "binaryData"] {
-        report.at(name, |r| {
-            for (key, value) in object[name].as_object().into_iter().flatten() {
-                let complaints = crate::names::config_key(key);
-                if !complaints.is_empty() {
-                    r.key(key, |r| r.complaints(key, complaints));
-                }
-                if name == "data" && object["binaryData"].get(key).is_some() {
-                    r.key(key, |r| r.invalid(key.as_str(), "duplicate of key present in binaryData"));
-                }
-                let length = value.as_str().map_or(0, str::len);
-                // Binary values count decoded.
-                size += if name == "data" { length } else { length / 4 * 3 };
-            }
-        });
-    }
-    if size > 1 << 20 {
-        report.too_long(1 << 20);
-    }
+/// The names of the items of a list.
+fn names_of<'a>(object: &'a Value, name: &str) -> Vec<&'a str> {
+    list(object, name).iter().map(|item| text(item, "name")).collect()
+}
+
+/// Whether a property is there.
+fn has(object: &Value, name: &str) -> bool {
+    object.get(name).is_some_and(|v| !v.is_null())
 }

@@ -1,97 +1,233 @@
-//! The spec of a pod, alone or in a workload's template.
+//! Pods and pod templates.
 
 use serde_json::Value;
 
-use super::{container, text};
+use super::amounts::{self, Owner};
+use super::{container, ip, list, meta, scheduling, security, text, volume};
 use crate::field_error::Report;
 use crate::names;
 
-/// Checks a pod's spec in the order that upstream does.
-pub fn spec(report: &mut Report, spec: &Value) {
-    volumes(report, spec);
-    container::lists(report, spec);
-    let one_of = |report: &mut Report, name: &str, allowed: &[&str]| {
-        let said = text(spec, name);
-        if said.is_empty() {
-            report.at(name, |r| r.required(""));
-        } else if !allowed.contains(&said) {
-            report.at(name, |r| r.not_supported(said, allowed));
-        }
-    };
-    one_of(report, "restartPolicy", &["Always", "OnFailure", "Never"]);
-    one_of(report, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]);
-    report.at("nodeSelector", |r| {
-        for (key, value) in spec["nodeSelector"].as_object().into_iter().flatten() {
-            r.complaints(key, names::qualified_name(key));
-            let value = value.as_str().unwrap_or_default();
-            r.complaints(value, names::label_value(value));
-        }
-    });
-    for name in ["serviceAccountName", "nodeName"] {
-        let said = text(spec, name);
-        if !said.is_empty() {
-            report.at(name, |r| r.complaints(said, names::dns_subdomain(said)));
-        }
-    }
-    if let Some(seconds) = spec["activeDeadlineSeconds"].as_i64().filter(|s| !(1..=i64::from(i32::MAX)).contains(s)) {
-        report.at("activeDeadlineSeconds", |r| r.invalid(seconds, "must be between 1 and 2147483647, inclusive"));
-    }
-    for name in ["hostname", "subdomain"] {
-        let said = text(spec, name);
-        if !said.is_empty() {
-            report.at(name, |r| r.complaints(said, names::dns_label(said)));
-        }
-    }
-    container::image_spaces(report, spec);
+/// What the checks of containers need to know of their pod.
+pub struct Context<'a> {
+    volumes: Vec<&'a Value>,
+    /// Names of the pod's resource claims.
+    pub claims: Vec<&'a str>,
+    pub grace: Option<i64>,
+    /// The pod shares the node's users.
+    pub host_users: bool,
 }
 
-fn volumes(report: &mut Report, spec: &Value) {
-    let mut seen: Vec<&str> = Vec::new();
-    let list = spec["volumes"].as_array().map_or(&[][..], Vec::as_slice);
-    report.at("volumes", |r| {
-        for (index, volume) in list.iter().enumerate() {
-            r.index(index, |r| {
-                let complaints_before = r.errors.len();
-                let name = text(volume, "name");
-                source(r, volume);
-                r.at("name", |r| {
-                    if name.is_empty() {
-                        r.required("");
-                    } else {
-                        r.complaints(name, names::dns_label(name));
-                    }
-                    if seen.contains(&name) {
-                        r.duplicate(name);
-                    }
+impl<'a> Context<'a> {
+    pub fn volume(&self, name: &str) -> Option<&'a Value> {
+        self.volumes.iter().find(|v| text(v, "name") == name).copied()
+    }
+
+    pub fn has_volume(&self, name: &str) -> bool {
+        self.volume(name).is_some()
+    }
+}
+
+/// A pod's spec and annotations, as checked on create and on every update.
+pub fn check(report: &mut Report, pod: &Value) {
+    let specification = &pod["spec"];
+    let annotations = &pod["metadata"]["annotations"];
+    report.down(&["metadata", "annotations"], |r| security::annotations(r, annotations, specification));
+    report.at("spec", |r| {
+        spec(r, specification, Some(text(&pod["metadata"], "name")));
+        if text(specification, "serviceAccountName").is_empty() {
+            r.each(specification, "volumes", |r, volume| {
+                r.with(volume, "projected", |r, projected| {
+                    r.each(projected, "sources", |r, source| {
+                        let why = "must not be specified when serviceAccountName is not set";
+                        r.forbid(source, &["serviceAccountToken"], why);
+                    });
                 });
-                if r.errors.len() == complaints_before {
-                    seen.push(name);
-                }
             });
         }
+        for name in ["containers", "initContainers"] {
+            r.each(specification, name, container::image_spaces);
+        }
     });
 }
 
-/// A volume has one source.
-fn source(report: &mut Report, volume: &Value) {
-    let sources = volume.as_object().into_iter().flatten().filter(|(key, value)| *key != "name" && !value.is_null());
-    match sources.count() {
-        0 => report.required("must specify a volume type"),
-        1 => {}
-        // Upstream names each source after the first in the order of its struct; the usual pair is emptyDir with one.
-        _ => {
-            let mut found = container::SOURCES.iter().filter(|s| volume.get(**s).is_some_and(|v| !v.is_null())).skip(1);
-            found.by_ref().for_each(|s| report.at(s, |r| r.forbidden("may not specify more than 1 volume type")));
+/// A new pod.
+pub fn create(report: &mut Report, pod: &Value) {
+    check(report, pod);
+    let spec = &pod["spec"];
+    report.at("spec", |r| {
+        if !list(spec, "ephemeralContainers").is_empty() {
+            r.refuse("ephemeralContainers", "cannot be set on create");
         }
+        if !text(spec, "nodeName").is_empty() && !list(spec, "schedulingGates").is_empty() {
+            r.refuse("nodeName", "cannot be set until all schedulingGates have been cleared");
+        }
+        security::annotations_match(r, &pod["metadata"]["annotations"], spec);
+    });
+}
+
+/// A pod template: labels, annotations and spec.
+pub fn template(report: &mut Report, template: &Value) {
+    // Upstream leaves `metadata` out of these paths.
+    meta::labels(report, &template["metadata"]);
+    let annotations = &template["metadata"]["annotations"];
+    report.at("annotations", |r| security::annotations(r, annotations, &template["spec"]));
+    report.at("spec", |r| {
+        spec(r, &template["spec"], None);
+        security::annotations_match(r, annotations, &template["spec"]);
+        if !list(&template["spec"], "ephemeralContainers").is_empty() {
+            r.refuse("ephemeralContainers", "ephemeral containers not allowed in pod template");
+        }
+    });
+}
+
+/// The spec of a pod with this name, or of a template.
+pub fn spec(report: &mut Report, spec: &Value, pod: Option<&str>) {
+    if spec["terminationGracePeriodSeconds"].is_null() {
+        report.miss("terminationGracePeriodSeconds", "");
     }
-    let path = &volume["hostPath"];
-    if path.is_object() && volume.get("emptyDir").is_none_or(Value::is_null) {
-        report.at("hostPath", |r| {
-            r.at("path", |r| match text(path, "path") {
-                "" => r.required(""),
-                path if path.split('/').any(|part| part == "..") => r.invalid(path, "must not contain '..'"),
-                _ => {}
+    let volumes = volume::all(report, spec, pod.unwrap_or_default(), pod.is_some());
+    let claims = list(spec, "resourceClaims").iter().map(|c| text(c, "name")).filter(|n| !n.is_empty()).collect();
+    resource_claims(report, spec);
+    let grace = spec["terminationGracePeriodSeconds"].as_i64();
+    let context = Context { volumes, claims, grace, host_users: spec["hostUsers"] != false };
+    container::lists(report, spec, &context);
+    amounts::pod_level(report, spec);
+    if spec["hostNetwork"] == true {
+        report.each(spec, "containers", |r, item| {
+            r.each(item, "ports", |r, port| {
+                let (host, own) = (port["hostPort"].as_i64().unwrap_or(0), port["containerPort"].as_i64().unwrap_or(0));
+                if (pod.is_some() || host != 0) && host != own {
+                    r.bad("hostPort", host, "must match `containerPort` when `hostNetwork` is true");
+                }
             });
         });
     }
+    report.choice(spec, "restartPolicy", &["Always", "OnFailure", "Never"]);
+    report.choice(spec, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]);
+    report.at("nodeSelector", |r| meta::label_map(r, &spec["nodeSelector"]));
+    security::pod(report, spec);
+    report.with(spec, "affinity", scheduling::affinity);
+    dns(report, spec);
+    report.each(spec, "readinessGates", |r, gate| {
+        let kind = text(gate, "conditionType");
+        r.at("conditionType", |r| r.complaints(kind, names::qualified_name(kind)));
+    });
+    let mut gates: Vec<&str> = Vec::new();
+    report.each(spec, "schedulingGates", |r, gate| {
+        let name = text(gate, "name");
+        r.complaints(name, names::qualified_name(name));
+        if gates.contains(&name) {
+            r.duplicate(name);
+        }
+        gates.push(name);
+    });
+    scheduling::spread(report, spec);
+    security::host_process(report, spec);
+    security::host_users(report, spec);
+    report.named(spec, "serviceAccountName", names::dns_subdomain);
+    report.named(spec, "nodeName", names::dns_subdomain);
+    report.between(spec, "activeDeadlineSeconds", 1, i64::from(i32::MAX));
+    report.named(spec, "hostname", names::dns_label);
+    report.named(spec, "subdomain", names::dns_label);
+    scheduling::tolerations(report, spec);
+    report.each(spec, "hostAliases", |r, alias| {
+        r.at("ip", |r| volume::address(r, text(alias, "ip")));
+        r.each(alias, "hostnames", |r, name| {
+            let name = name.as_str().unwrap_or_default();
+            r.complaints(name, names::dns_subdomain(name));
+        });
+    });
+    report.named(spec, "priorityClassName", names::dns_subdomain);
+    report.with(spec, "runtimeClassName", |r, name| {
+        let name = name.as_str().unwrap_or_default();
+        r.complaints(name, names::dns_subdomain(name));
+    });
+    if spec["preemptionPolicy"] == "" {
+        report.miss("preemptionPolicy", "");
+    } else {
+        report.maybe_choice(spec, "preemptionPolicy", &["PreemptLowerPriority", "Never"]);
+    }
+    report.with(spec, "overhead", |r, overhead| {
+        let limits = serde_json::json!({"limits": overhead});
+        amounts::requirements(r, &limits, Owner::Container, &[]);
+    });
+    security::operating_system(report, spec);
+}
+
+fn resource_claims(report: &mut Report, spec: &Value) {
+    let mut seen: Vec<&str> = Vec::new();
+    report.each(spec, "resourceClaims", |r, claim| {
+        let name = text(claim, "name");
+        if r.need(claim, "name") {
+            if seen.contains(&name) {
+                r.at("name", |r| r.duplicate(name));
+            } else {
+                r.named(claim, "name", names::dns_label);
+                seen.push(name);
+            }
+        }
+        let said = |name: &str| claim.get(name).is_some_and(Value::is_string);
+        let shown = || {
+            crate::field_error::go_struct(&[
+                ("Name", &claim["name"]),
+                ("ResourceClaimName", &claim["resourceClaimName"]),
+                ("ResourceClaimTemplateName", &claim["resourceClaimTemplateName"]),
+            ])
+        };
+        match (said("resourceClaimName"), said("resourceClaimTemplateName")) {
+            (true, true) => {
+                let why = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
+                r.invalid(shown(), why);
+            }
+            (false, false) => {
+                r.invalid(shown(), "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`");
+            }
+            _ => {}
+        }
+        r.named(claim, "resourceClaimName", names::dns_subdomain);
+        r.named(claim, "resourceClaimTemplateName", names::dns_subdomain);
+    });
+}
+
+fn dns(report: &mut Report, spec: &Value) {
+    let config = &spec["dnsConfig"];
+    if text(spec, "dnsPolicy") == "None" {
+        if !config.is_object() {
+            return report.miss("dnsConfig", "must provide `dnsConfig` when `dnsPolicy` is None");
+        }
+        if list(config, "nameservers").is_empty() {
+            let why = "must provide at least one DNS nameserver when `dnsPolicy` is None";
+            return report.at("dnsConfig", |r| r.miss("nameservers", why));
+        }
+    }
+    report.with(spec, "dnsConfig", |r, config| {
+        if list(config, "nameservers").len() > 3 {
+            r.bad("nameservers", &config["nameservers"], "must not have more than 3 nameservers");
+        }
+        r.each(config, "nameservers", |r, server| {
+            let server = server.as_str().unwrap_or_default();
+            r.complaints(server, ip::complaints(server));
+        });
+        let searches = list(config, "searches");
+        if searches.len() > 32 {
+            r.bad("searches", &config["searches"], "must not have more than 32 search paths");
+        }
+        let length: usize = searches.iter().filter_map(Value::as_str).map(|s| s.len() + 1).sum();
+        if length > 2048 + 1 {
+            let why = "must not have more than 2048 characters (including spaces) in the search list";
+            r.bad("searches", &config["searches"], why);
+        }
+        r.each(config, "searches", |r, search| {
+            let search = search.as_str().unwrap_or_default();
+            if search != "." {
+                let search = search.strip_suffix('.').unwrap_or(search);
+                r.complaints(search, names::subdomain_with_underscores(search));
+            }
+        });
+        r.each(config, "options", |r, option| {
+            if text(option, "name").is_empty() {
+                r.required("must not be empty");
+            }
+        });
+    });
 }

@@ -2,64 +2,73 @@
 
 use serde_json::Value;
 
-use super::container::port_number;
-use super::{not_negative, text};
+use super::text;
 use crate::field_error::Report;
 use crate::names;
 
-/// Lifecycle hooks first, then the probes.
+/// The lifecycle hooks; a sleep has to end within the pod's grace period.
+pub fn hooks(report: &mut Report, container: &Value, grace: Option<i64>) {
+    report.with(container, "lifecycle", |r, lifecycle| {
+        for hook in ["postStart", "preStop"] {
+            r.with(lifecycle, hook, |r, handler| {
+                check_handler(r, handler, &["exec", "httpGet", "tcpSocket", "sleep"], grace);
+            });
+        }
+    });
+}
+
 pub fn all(report: &mut Report, container: &Value) {
-    if let Some(lifecycle) = container.get("lifecycle").filter(|l| l.is_object()) {
-        report.at("lifecycle", |r| {
-            for hook in ["postStart", "preStop"] {
-                if let Some(handler) = lifecycle.get(hook).filter(|h| h.is_object()) {
-                    r.at(hook, |r| check_handler(r, handler, &["exec", "httpGet", "tcpSocket", "sleep"]));
-                }
-            }
-        });
-    }
     for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        let Some(probe) = container.get(name).filter(|p| p.is_object()) else { continue };
-        report.at(name, |r| {
-            check_handler(r, probe, &["exec", "httpGet", "tcpSocket", "grpc"]);
+        report.with(container, name, |r, probe| {
+            check_handler(r, probe, &["exec", "httpGet", "tcpSocket", "grpc"], None);
             for number in
                 ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"]
             {
-                not_negative(r, probe, number);
+                r.not_negative(probe, number);
             }
-            let successes = probe["successThreshold"].as_i64().unwrap_or(1);
-            // Only readiness may ask for several successes.
+            let grace = probe["terminationGracePeriodSeconds"].as_i64();
+            if let Some(grace) = grace.filter(|g| *g <= 0) {
+                r.bad("terminationGracePeriodSeconds", grace, "must be greater than 0");
+            }
+            let successes = probe["successThreshold"].as_i64().unwrap_or(0);
+            // Only readiness may ask for several successes, and only it never ends a container.
             if name != "readinessProbe" && successes != 1 {
-                r.at("successThreshold", |r| r.invalid(successes, "must be 1"));
+                r.bad("successThreshold", successes, "must be 1");
+            } else if let (Some(grace), "readinessProbe") = (grace, name) {
+                r.bad("terminationGracePeriodSeconds", grace, "must not be set for readinessProbes");
             }
         });
     }
 }
 
-fn check_handler(report: &mut Report, handler: &Value, kinds: &[&str]) {
+fn check_handler(report: &mut Report, handler: &Value, kinds: &[&str], grace: Option<i64>) {
     let mut count = 0;
     for kind in kinds {
         let Some(action) = handler.get(*kind).filter(|a| a.is_object()) else { continue };
         count += 1;
         if count > 1 {
-            report.at(kind, |r| r.forbidden("may not specify more than 1 handler type"));
+            report.refuse(kind, "may not specify more than 1 handler type");
             continue;
         }
         report.at(kind, |r| match *kind {
-            "exec" if action["command"].as_array().is_none_or(Vec::is_empty) => {
-                r.at("command", |r| r.required(""));
-            }
+            "exec" if action["command"].as_array().is_none_or(Vec::is_empty) => r.miss("command", ""),
             "httpGet" => {
-                if text(action, "path").is_empty() {
-                    r.at("path", |r| r.required(""));
-                }
+                r.need(action, "path");
                 r.at("port", |r| port(r, &action["port"]));
-                let scheme = text(action, "scheme");
-                if !["HTTP", "HTTPS"].contains(&scheme) {
-                    r.at("scheme", |r| r.not_supported(scheme, &["HTTP", "HTTPS"]));
+                r.maybe_choice(action, "scheme", &["HTTP", "HTTPS"]);
+                for header in super::list(action, "httpHeaders") {
+                    let name = text(header, "name");
+                    r.at("httpHeaders", |r| r.complaints(name, names::http_header(name)));
                 }
             }
             "tcpSocket" | "grpc" => r.at("port", |r| port(r, &action["port"])),
+            "sleep" => {
+                let seconds = action["seconds"].as_i64().unwrap_or(0);
+                if let Some(grace) = grace.filter(|g| seconds < 0 || seconds > *g) {
+                    let why = format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+                    r.invalid(seconds, why);
+                }
+            }
             _ => {}
         });
     }
@@ -69,9 +78,12 @@ fn check_handler(report: &mut Report, handler: &Value, kinds: &[&str]) {
 }
 
 /// A port by number or by name.
-fn port(report: &mut Report, value: &Value) {
+pub fn port(report: &mut Report, value: &Value) {
     match value {
         Value::String(name) => report.complaints(name, names::port_name(name)),
-        number => port_number(report, number.as_i64().unwrap_or(0)),
+        number => {
+            let number = number.as_i64().unwrap_or(0);
+            names::port(number).into_iter().for_each(|why| report.invalid(number, why));
+        }
     }
 }

@@ -2,39 +2,46 @@
 
 use serde_json::Value;
 
-use super::text;
-use crate::field_error::Report;
+use super::{list, text};
+use crate::field_error::{Raw, Report, ordered};
 use crate::names;
 
-/// A workload's selector: present, not empty and well formed.
-pub fn required(report: &mut Report, selector: &Value) {
+/// A selector as Go prints it.
+pub fn shown(selector: &Value) -> Raw {
+    let expressions = list(selector, "matchExpressions");
+    let expressions: Vec<String> = expressions.iter().map(|e| ordered(e, &["key", "operator", "values"]).0).collect();
+    let mut fields = Vec::new();
+    if selector["matchLabels"].as_object().is_some_and(|l| !l.is_empty()) {
+        fields.push(format!("\"matchLabels\":{}", selector["matchLabels"]));
+    }
+    if !expressions.is_empty() {
+        fields.push(format!("\"matchExpressions\":[{}]", expressions.join(",")));
+    }
+    Raw(if selector.is_null() { "null".into() } else { format!("{{{}}}", fields.join(",")) })
+}
+
+/// A selector that selects nothing in particular.
+pub fn is_empty(selector: &Value) -> bool {
+    list(selector, "matchExpressions").is_empty() && selector["matchLabels"].as_object().is_none_or(|l| l.is_empty())
+}
+
+/// A workload's selector: present, well formed and not empty. `kind` is how upstream names the workload here. True
+/// when the selector can be compared with labels.
+pub fn required(report: &mut Report, selector: &Value, kind: &str) -> bool {
     if selector.is_null() {
         report.required("");
-        return;
+        return true;
     }
-    let before = report.errors.len();
-    check(report, selector);
-    let empty = |name: &str| match &selector[name] {
-        Value::Object(map) => map.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        _ => true,
-    };
-    if empty("matchLabels") && empty("matchExpressions") {
-        report.invalid(selector, "empty selector is invalid for deployment");
-    } else if report.errors.len() > before {
-        report.invalid(selector, "invalid label selector");
+    let sound = report.sound(|r| check(r, selector));
+    if is_empty(selector) {
+        report.invalid(shown(selector), format_args!("empty selector is invalid for {kind}"));
     }
+    sound
 }
 
 /// Complaints about a selector; an empty one is fine.
 pub fn check(report: &mut Report, selector: &Value) {
-    report.at("matchLabels", |r| {
-        for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
-            r.complaints(key, names::qualified_name(key));
-            let value = value.as_str().unwrap_or_default();
-            r.complaints(value, names::label_value(value));
-        }
-    });
+    report.at("matchLabels", |r| super::meta::label_map(r, &selector["matchLabels"]));
     report.each(selector, "matchExpressions", |r, expression| {
         let values = expression["values"].as_array().map_or(&[][..], Vec::as_slice);
         match text(expression, "operator") {
@@ -57,8 +64,11 @@ pub fn check(report: &mut Report, selector: &Value) {
     });
 }
 
-/// Whether a selector selects these labels. One that is absent or malformed is complained about elsewhere.
+/// Whether a selector selects these labels; an absent one selects nothing.
 pub fn matches(selector: &Value, labels: &Value) -> bool {
+    if selector.is_null() {
+        return false;
+    }
     let label = |key: &str| labels.get(key).and_then(Value::as_str);
     let pairs = selector["matchLabels"].as_object().into_iter().flatten();
     let expressions = selector["matchExpressions"].as_array().into_iter().flatten();

@@ -1,0 +1,443 @@
+//! Webhook configurations and admission policies.
+
+use serde_json::Value;
+
+use super::{has, list, selector, text, texts};
+use crate::field_error::Report;
+use crate::names;
+
+const FAILURES: [&str; 2] = ["Fail", "Ignore"];
+const MATCHES: [&str; 2] = ["Equivalent", "Exact"];
+
+pub fn check(report: &mut Report, plural: &str, object: &Value) {
+    match plural {
+        "validatingwebhookconfigurations" | "mutatingwebhookconfigurations" => {
+            let mut seen: Vec<&str> = Vec::new();
+            report.each(object, "webhooks", |r, hook| {
+                webhook(r, hook);
+                review_versions(r, hook);
+                let name = text(hook, "name");
+                if seen.contains(&name) {
+                    r.at("name", |r| r.duplicate(name));
+                } else if !name.is_empty() {
+                    seen.push(name);
+                }
+            });
+        }
+        "validatingadmissionpolicies" | "mutatingadmissionpolicies" => report.at("spec", |r| {
+            policy(r, &object["spec"], plural == "mutatingadmissionpolicies", text(&object["metadata"], "name"));
+        }),
+        "validatingadmissionpolicybindings" | "mutatingadmissionpolicybindings" => {
+            report.at("spec", |r| binding(r, &object["spec"], plural.starts_with("validating")));
+        }
+        _ => {}
+    }
+}
+
+fn webhook(report: &mut Report, hook: &Value) {
+    let name = text(hook, "name");
+    report.at("name", |r| match name {
+        "" => r.required(""),
+        name => r.complaints(name, names::fully_qualified(name)),
+    });
+    report.each(hook, "rules", rule);
+    report.maybe_choice(hook, "failurePolicy", &FAILURES);
+    report.maybe_choice(hook, "matchPolicy", &MATCHES);
+    if has(hook, "sideEffects") {
+        report.maybe_choice(hook, "sideEffects", &["None", "NoneOnDryRun"]);
+    } else {
+        report.miss("sideEffects", "must specify one of None, NoneOnDryRun");
+    }
+    if let Some(seconds) = hook["timeoutSeconds"].as_i64().filter(|s| !(1..=30).contains(s)) {
+        report.bad("timeoutSeconds", seconds, "the timeout value must be between 1 and 30 seconds");
+    }
+    for name in ["namespaceSelector", "objectSelector"] {
+        report.with(hook, name, selector::check);
+    }
+    report.maybe_choice(hook, "reinvocationPolicy", &["IfNeeded", "Never"]);
+    let client = &hook["clientConfig"];
+    report.at("clientConfig", |r| match (client["url"].as_str(), client["service"].is_object()) {
+        (Some(_), true) | (None, false) => r.required("exactly one of url or service is required"),
+        (Some(url), false) => r.at("url", |r| webhook_url(r, url)),
+        (None, true) => r.at("service", |r| webhook_service(r, &client["service"])),
+    });
+    match_conditions(report, hook);
+}
+
+fn webhook_url(report: &mut Report, url: &str) {
+    const FORM: &str = "; desired format: https://host[/path]";
+    let Some((scheme, rest)) = url.split_once("://") else {
+        if !url.starts_with("https:") {
+            report.invalid(scheme_of(url), format_args!("'https' is the only allowed URL scheme{FORM}"));
+        }
+        return report.invalid("", format_args!("host must be specified{FORM}"));
+    };
+    if scheme != "https" {
+        report.invalid(scheme, format_args!("'https' is the only allowed URL scheme{FORM}"));
+    }
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.rsplit('@').next().unwrap_or_default().is_empty() {
+        report.invalid("", format_args!("host must be specified{FORM}"));
+    }
+    if let Some((user, _)) = authority.rsplit_once('@') {
+        report.invalid(user, format_args!("user information is not permitted in the URL"));
+    }
+    if let Some((_, fragment)) = url.split_once('#') {
+        report.invalid(fragment, "fragments are not permitted in the URL");
+    }
+    if let Some((_, query)) = url.split('#').next().unwrap_or_default().split_once('?') {
+        report.invalid(query, "query parameters are not permitted in the URL");
+    }
+}
+
+fn scheme_of(url: &str) -> &str {
+    url.split_once(':').map_or("", |(scheme, _)| scheme)
+}
+
+fn webhook_service(report: &mut Report, service: &Value) {
+    let why = |what: &str| format!("service {what} is required");
+    for name in ["name", "namespace"] {
+        if text(service, name).is_empty() {
+            report.miss(name, &why(name));
+        }
+    }
+    report.between_port(service);
+    let Some(path) = service.get("path").and_then(Value::as_str) else { return };
+    report.at("path", |r| {
+        if path.is_empty() || path == "/" || path == "//" {
+            return if path == "//" { r.invalid(path, "segment[0] may not be empty") };
+        }
+        if !path.starts_with('/') {
+            r.invalid(path, "must start with a '/'");
+        }
+        let inner = path.strip_prefix('/').unwrap_or(path);
+        let inner = inner.strip_suffix('/').unwrap_or(inner);
+        for (index, segment) in inner.split('/').enumerate() {
+            if segment.is_empty() {
+                r.invalid(path, format_args!("segment[{index}] may not be empty"));
+                continue;
+            }
+            for why in names::dns_subdomain(segment) {
+                r.invalid(path, format_args!("segment[{index}]: {why}"));
+            }
+        }
+    });
+}
+
+fn review_versions(report: &mut Report, hook: &Value) {
+    let versions = texts(hook, "admissionReviewVersions");
+    if versions.is_empty() {
+        return report.miss("admissionReviewVersions", "must specify one of v1, v1beta1");
+    }
+    report.items(hook, "admissionReviewVersions", |r, index, _| {
+        let version = versions[index];
+        if versions[..index].contains(&version) {
+            r.invalid(version, "duplicate version");
+        } else {
+            r.complaints(version, names::dns_1035_label(version));
+        }
+    });
+    if !versions.iter().any(|v| ["v1", "v1beta1"].contains(v)) {
+        let why = "must include at least one of v1, v1beta1";
+        report.bad("admissionReviewVersions", &hook["admissionReviewVersions"], why);
+    }
+}
+
+/// Which requests are meant: operations, groups, versions and resources.
+fn rule(report: &mut Report, rule: &Value) {
+    let alone = |report: &mut Report, name: &str, what: &str| {
+        let items = texts(rule, name);
+        if items.is_empty() {
+            report.miss(name, "");
+        }
+        if items.len() > 1 && items.contains(&"*") {
+            let why = format!("if '*' is present, must not specify other {what}");
+            report.bad(name, &rule[name], why);
+        }
+    };
+    alone(report, "operations", "operations");
+    report.each(rule, "operations", |r, operation| {
+        const ALL: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
+        let operation = operation.as_str().unwrap_or_default();
+        if !ALL.contains(&operation) {
+            r.not_supported(operation, &ALL);
+        }
+    });
+    alone(report, "apiGroups", "API groups");
+    alone(report, "apiVersions", "API versions");
+    report.each(rule, "apiVersions", |r, version| {
+        if version == "" {
+            r.required("");
+        }
+    });
+    resources(report, rule);
+    report.maybe_choice(rule, "scope", &["*", "Cluster", "Namespaced"]);
+}
+
+fn resources(report: &mut Report, rule: &Value) {
+    let all = texts(rule, "resources");
+    if all.is_empty() {
+        report.miss("resources", "");
+    }
+    let (mut with_parts, mut with_all): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    let mut plain = false;
+    report.items(rule, "resources", |r, index, _| {
+        let said = all[index];
+        if said.is_empty() {
+            return r.required("");
+        }
+        let Some((resource, part)) = said.split_once('/') else {
+            plain = said != "*";
+            return;
+        };
+        if with_parts.contains(&resource) {
+            r.invalid(said, format_args!("if '{resource}/*' is present, must not specify {said}"));
+        }
+        if with_all.contains(&part) {
+            r.invalid(said, format_args!("if '*/{part}' is present, must not specify {said}"));
+        }
+        if part == "*" {
+            with_parts.push(resource);
+        }
+        if resource == "*" {
+            with_all.push(part);
+        }
+    });
+    if all.len() > 1 && all.contains(&"*/*") {
+        let why = "if '*/*' is present, must not specify other resources";
+        report.bad("resources", &rule["resources"], why);
+    }
+    if all.contains(&"*") && plain {
+        let why = "if '*' is present, must not specify other resources without subresources";
+        report.bad("resources", &rule["resources"], why);
+    }
+}
+
+fn match_conditions(report: &mut Report, object: &Value) {
+    let conditions = list(object, "matchConditions");
+    if conditions.len() > 64 {
+        report.at("matchConditions", |r| r.too_many(conditions.len(), 64));
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    report.each(object, "matchConditions", |r, condition| {
+        if text(condition, "expression").trim().is_empty() {
+            r.miss("expression", "");
+        }
+        r.need_named(condition, "name", names::qualified_name);
+        let name = text(condition, "name");
+        if seen.contains(&name) {
+            r.at("name", |r| r.duplicate(name));
+        } else if !name.is_empty() {
+            seen.push(name);
+        }
+    });
+}
+
+fn match_resources(report: &mut Report, object: &Value) {
+    report.choice(object, "matchPolicy", &MATCHES);
+    for name in ["namespaceSelector", "objectSelector"] {
+        match object.get(name).filter(|s| s.is_object()) {
+            None => report.miss(name, ""),
+            Some(selected) => report.at(name, |r| selector::check(r, selected)),
+        }
+    }
+    for name in ["resourceRules", "excludeResourceRules"] {
+        report.each(object, name, |r, named| {
+            let all = texts(named, "resourceNames");
+            r.items(named, "resourceNames", |r, index, _| {
+                r.complaints(all[index], names::path_segment(all[index]));
+                if all[..index].contains(&all[index]) {
+                    r.duplicate(all[index]);
+                }
+            });
+            rule(r, named);
+        });
+    }
+}
+
+fn param_kind(report: &mut Report, kind: &Value) {
+    let said = text(kind, "apiVersion");
+    if report.need(kind, "apiVersion") {
+        let (group, version) = said.split_once('/').unwrap_or(("", said));
+        report.at("apiVersion", |r| {
+            if version.contains('/') {
+                return r.invalid(said, format_args!("unexpected GroupVersion string: {said}"));
+            }
+            let complaints = names::dns_subdomain(group);
+            if !group.is_empty() && !complaints.is_empty() {
+                r.invalid(group, complaints.join(","));
+            }
+            let complaints = names::dns_1035_label(version);
+            if version.is_empty() {
+                r.invalid(said, "version must be specified");
+            } else if !complaints.is_empty() {
+                r.invalid(version, complaints.join(","));
+            }
+        });
+    }
+    if report.need(kind, "kind") {
+        let said = text(kind, "kind");
+        let complaints = names::dns_1035_label(&said.to_lowercase());
+        if !complaints.is_empty() {
+            let why = format!("may have mixed case, but should otherwise match: {}", complaints.join(","));
+            report.bad("kind", said, why);
+        }
+    }
+}
+
+fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
+    report.choice(spec, "failurePolicy", &FAILURES);
+    report.with(spec, "paramKind", param_kind);
+    match spec.get("matchConstraints").filter(|c| c.is_object()) {
+        None => report.miss("matchConstraints", ""),
+        Some(constraints) => report.at("matchConstraints", |r| {
+            match_resources(r, constraints);
+            if list(constraints, "resourceRules").is_empty() {
+                r.miss("resourceRules", "");
+            }
+        }),
+    }
+    match_conditions(report, spec);
+    report.each(spec, "variables", |r, variable| {
+        let name = text(variable, "name");
+        if name.trim().is_empty() {
+            r.miss("name", "name is not specified");
+        } else if !is_identifier(name) {
+            r.bad("name", name, "name is not a valid CEL identifier");
+        }
+        if text(variable, "expression").trim().is_empty() {
+            r.miss("expression", "expression is not specified");
+        }
+    });
+    if mutating {
+        return mutations(report, spec);
+    }
+    if list(spec, "validations").is_empty() && list(spec, "auditAnnotations").is_empty() {
+        let why = "validations or auditAnnotations must contain at least one item";
+        report.miss("validations", why);
+        return report.miss("auditAnnotations", why);
+    }
+    report.each(spec, "validations", |r, validation| {
+        if text(validation, "expression").trim().is_empty() {
+            r.miss("expression", "expression is not specified");
+        }
+        let said = text(validation, "messageExpression");
+        if !said.is_empty() && said.trim().is_empty() {
+            r.bad("messageExpression", said, "must be non-empty if specified");
+        }
+        let message = text(validation, "message");
+        if !message.is_empty() && message.trim().is_empty() {
+            r.bad("message", message, "message must be non-empty if specified");
+        } else if message.trim().contains('\n') {
+            r.bad("message", message, "message must not contain line breaks");
+        }
+        r.maybe_choice(validation, "reason", &["Forbidden", "Invalid", "RequestEntityTooLarge"]);
+    });
+    let annotations = list(spec, "auditAnnotations");
+    if annotations.len() > 20 {
+        report.bad("auditAnnotations", &spec["auditAnnotations"], "must not have more than 20 auditAnnotations");
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    report.each(spec, "auditAnnotations", |r, annotation| {
+        let key = text(annotation, "key");
+        if !name.is_empty() {
+            let whole = format!("{name}/{key}");
+            r.at("key", |r| r.complaints(&whole, names::qualified_name(&whole)));
+        }
+        let expression = text(annotation, "valueExpression").trim();
+        if expression.is_empty() {
+            r.miss("valueExpression", "valueExpression is not specified");
+        } else if expression.len() > 5 << 10 {
+            r.miss("valueExpression", "must not exceed 5kB in length");
+        }
+        if seen.contains(&key) {
+            r.at("key", |r| r.duplicate(key));
+        }
+        seen.push(key);
+    });
+}
+
+fn mutations(report: &mut Report, spec: &Value) {
+    if list(spec, "mutations").is_empty() {
+        report.miss("mutations", "mutations must contain at least one item");
+    }
+    report.each(spec, "mutations", |r, mutation| match text(mutation, "patchType") {
+        "" => r.miss("patchType", "patchType is not specified"),
+        kind @ ("ApplyConfiguration" | "JSONPatch") => {
+            let (own, other) = if kind == "JSONPatch" {
+                ("jsonPatch", "applyConfiguration")
+            } else {
+                ("applyConfiguration", "jsonPatch")
+            };
+            if mutation[own].is_null() {
+                r.miss(own, "must be specified when patchType is set");
+            } else if text(&mutation[own], "expression").trim().is_empty() {
+                r.at(own, |r| r.miss("expression", "expression is not specified"));
+            }
+            r.forbid(mutation, &[other], "must not be specified with this patchType");
+        }
+        other => r.at("patchType", |r| r.not_supported(other, &["ApplyConfiguration", "JSONPatch"])),
+    });
+    report.choice(spec, "reinvocationPolicy", &["IfNeeded", "Never"]);
+}
+
+fn is_identifier(name: &str) -> bool {
+    const RESERVED: [&str; 20] = [
+        "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import",
+        "let", "loop", "package", "namespace", "return", "var", "void",
+    ];
+    let first = |b: &u8| b.is_ascii_alphabetic() || *b == b'_';
+    name.as_bytes().first().is_some_and(first)
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && !RESERVED.contains(&name)
+        && name != "while"
+}
+
+fn binding(report: &mut Report, spec: &Value, validating: bool) {
+    report.need_named(spec, "policyName", names::dns_subdomain);
+    report.with(spec, "paramRef", |r, reference| {
+        let (name, selected) = (text(reference, "name"), has(reference, "selector"));
+        if !name.is_empty() {
+            r.named(reference, "name", names::path_segment);
+            if selected {
+                r.refuse("name", "name and selector are mutually exclusive");
+            }
+        }
+        r.with(reference, "selector", |r, selector_said| {
+            selector::check(r, selector_said);
+            if !name.is_empty() {
+                r.forbidden("name and selector are mutually exclusive");
+            }
+        });
+        if name.is_empty() && !selected {
+            r.required("one of name or selector must be specified");
+        }
+        if has(reference, "parameterNotFoundAction") {
+            r.maybe_choice(reference, "parameterNotFoundAction", &["Allow", "Deny"]);
+        } else {
+            r.miss("parameterNotFoundAction", "");
+        }
+    });
+    report.with(spec, "matchResources", match_resources);
+    if !validating {
+        return;
+    }
+    let actions = texts(spec, "validationActions");
+    report.items(spec, "validationActions", |r, index, _| {
+        let action = actions[index];
+        if !["Audit", "Deny", "Warn"].contains(&action) {
+            r.not_supported(action, &["Audit", "Deny", "Warn"]);
+        }
+        if actions[..index].contains(&action) {
+            r.duplicate(action);
+        }
+    });
+    if actions.contains(&"Deny") && actions.contains(&"Warn") {
+        let why = "must not contain both Deny and Warn (repeating the same validation failure information in the API \
+                   response and headers serves no purpose)";
+        report.bad("validationActions", &spec["validationActions"], why);
+    }
+    if actions.is_empty() {
+        report.miss("validationActions", "at least one validation action is required");
+    }
+}

@@ -1,0 +1,498 @@
+//! Jobs and cron jobs.
+
+use serde_json::{Value, json};
+
+use super::workload::container_names;
+use super::{cron, has, list, pod, selector, text};
+use crate::field_error::{Report, same};
+use crate::names;
+use crate::status::quote;
+
+const MOST_INDEXED: i64 = 100_000;
+const MANY_COMPLETIONS: i64 = 100_000;
+const MOST_FOR_MANY: i64 = 10_000;
+
+/// A job: its generated selector, its spec, and the names of its pods.
+pub fn job(report: &mut Report, object: &Value) {
+    generated_selector(report, object);
+    let spec = &object["spec"];
+    report.at("spec", |r| {
+        job_spec(r, spec);
+        let chosen = &spec["selector"];
+        let sound = r.sound(|r| {
+            if chosen.is_null() {
+                r.miss("selector", "");
+            } else {
+                r.at("selector", |r| selector::check(r, chosen));
+            }
+        });
+        let labels = &spec["template"]["metadata"]["labels"];
+        if (sound || chosen.is_null()) && !selector::matches(chosen, labels) {
+            let why = "`selector` does not match template `labels`";
+            r.down(&["template", "metadata", "labels"], |r| r.invalid(labels, why));
+        }
+    });
+    let completions = spec["completions"].as_i64().unwrap_or(0);
+    if text(spec, "completionMode") == "Indexed" && completions > 0 {
+        let name = text(&object["metadata"], "name");
+        let last = format!("{name}-{}", completions - 1);
+        if !names::dns_label(&last).is_empty() {
+            let why = format!("will not able to create pod with invalid DNS label: {last}");
+            report.at("metadata", |r| r.bad("name", name, why));
+        }
+    }
+}
+
+/// Labels that the server gave the job's pods, and the selector made of them.
+fn generated_selector(report: &mut Report, object: &Value) {
+    let (metadata, spec) = (&object["metadata"], &object["spec"]);
+    if spec["manualSelector"] == true || spec["selector"].is_null() {
+        return;
+    }
+    let (uid, name) = (text(metadata, "uid"), text(metadata, "name"));
+    if uid.is_empty() {
+        report.at("metadata", |r| r.miss("uid", ""));
+    }
+    let labels = &spec["template"]["metadata"]["labels"];
+    let expected = [
+        ("controller-uid", uid),
+        ("job-name", name),
+        ("batch.kubernetes.io/controller-uid", uid),
+        ("batch.kubernetes.io/job-name", name),
+    ];
+    report.down(&["spec", "template", "metadata", "labels"], |r| {
+        for (key, value) in expected {
+            let why = format!("must be '{value}'");
+            match labels[key].as_str() {
+                None => r.key(key, |r| r.required(&why)),
+                Some(said) if said != value => r.key(key, |r| r.invalid(labels, why)),
+                Some(_) => {}
+            }
+        }
+    });
+    let expected: Value = expected.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+    if !selector::matches(&spec["selector"], &expected) {
+        let shown = selector::shown(&spec["selector"]);
+        report.at("spec", |r| r.bad("selector", shown, "`selector` not auto-generated"));
+    }
+}
+
+fn job_spec(report: &mut Report, spec: &Value) {
+    for name in [
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    ] {
+        report.not_negative(spec, name);
+    }
+    let number = |name: &str| spec[name].as_i64();
+    if has(spec, "maxFailedIndexes") && !has(spec, "backoffLimitPerIndex") {
+        report.miss("backoffLimitPerIndex", "when maxFailedIndexes is specified");
+    }
+    report.with(spec, "managedBy", |r, manager| {
+        let manager = manager.as_str().unwrap_or_default();
+        r.complaints(manager, names::domain_prefixed_path(manager));
+        if manager.len() > 63 {
+            r.too_long(63);
+        }
+    });
+    report.maybe_choice(spec, "completionMode", &["NonIndexed", "Indexed"]);
+    match text(spec, "completionMode") {
+        "Indexed" => indexed(report, spec),
+        "" | "NonIndexed" => {
+            for name in ["backoffLimitPerIndex", "maxFailedIndexes"] {
+                if let Some(value) = number(name) {
+                    report.bad(name, value, "requires indexed completion mode");
+                }
+            }
+        }
+        _ => {}
+    }
+    report.with(spec, "podFailurePolicy", |r, policy| failure_policy(r, policy, spec));
+    report.with(spec, "successPolicy", |r, policy| {
+        if text(spec, "completionMode") == "Indexed" {
+            success_policy(r, policy, number("completions").unwrap_or(0));
+        } else {
+            let rules: Vec<Value> = list(policy, "rules")
+                .iter()
+                .map(|r| json!({"SucceededCount": r["succeededCount"], "SucceededIndexes": r["succeededIndexes"]}))
+                .collect();
+            r.invalid(&json!({"Rules": rules}), "requires indexed completion mode");
+        }
+    });
+    let replacements: &[&str] =
+        if has(spec, "podFailurePolicy") { &["Failed"] } else { &["Failed", "TerminatingOrFailed"] };
+    report.maybe_choice(spec, "podReplacementPolicy", replacements);
+    report.at("template", |r| pod::template(r, &spec["template"]));
+    report.down(&["template", "spec", "restartPolicy"], |r| match text(&spec["template"]["spec"], "restartPolicy") {
+        "" | "Always" => r.required("valid values: \"OnFailure\", \"Never\""),
+        "Never" => {}
+        "OnFailure" if !has(spec, "podFailurePolicy") => {}
+        said @ "OnFailure" => r.invalid(said, "only \"Never\" is supported when podFailurePolicy is specified"),
+        other => r.not_supported(other, &["OnFailure", "Never"]),
+    });
+}
+
+fn indexed(report: &mut Report, spec: &Value) {
+    let number = |name: &str| spec[name].as_i64();
+    let (completions, failed) = (number("completions"), number("maxFailedIndexes"));
+    if completions.is_none() {
+        report.miss("completions", "when completion mode is Indexed");
+    }
+    if let Some(parallel) = number("parallelism").filter(|p| *p > MOST_INDEXED) {
+        let why = format!("must be less than or equal to {MOST_INDEXED} when completion mode is Indexed");
+        report.bad("parallelism", parallel, why);
+    }
+    if let (Some(completions), Some(failed)) = (completions, failed)
+        && failed > completions
+    {
+        report.bad("maxFailedIndexes", failed, "must be less than or equal to completions");
+    }
+    if let Some(failed) = failed.filter(|f| *f > MOST_INDEXED) {
+        report.bad("maxFailedIndexes", failed, format_args!("must be less than or equal to {MOST_INDEXED}"));
+    }
+    if completions.is_none_or(|c| c <= MANY_COMPLETIONS) || !has(spec, "backoffLimitPerIndex") {
+        return;
+    }
+    if failed.is_none() {
+        let why = format!("must be specified when completions is above {MANY_COMPLETIONS}");
+        report.miss("maxFailedIndexes", &why);
+    }
+    for name in ["parallelism", "maxFailedIndexes"] {
+        if let Some(value) = number(name).filter(|n| *n > MOST_FOR_MANY) {
+            let why = format!(
+                "must be less than or equal to {MOST_FOR_MANY} when completions are above {MANY_COMPLETIONS} and used \
+                 with backoff limit per index"
+            );
+            report.bad(name, value, why);
+        }
+    }
+}
+
+fn failure_policy(report: &mut Report, policy: &Value, spec: &Value) {
+    let rules = list(policy, "rules");
+    if rules.len() > 20 {
+        report.at("rules", |r| r.too_many(rules.len(), 20));
+    }
+    let containers = container_names(&spec["template"]);
+    report.each(policy, "rules", |r, rule| {
+        const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
+        match text(rule, "action") {
+            "" => r.miss("action", "valid values: [\"Count\" \"FailIndex\" \"FailJob\" \"Ignore\"]"),
+            "FailIndex" if !has(spec, "backoffLimitPerIndex") => {
+                r.bad("action", "FailIndex", "requires the backoffLimitPerIndex to be set");
+            }
+            _ => r.maybe_choice(rule, "action", &ACTIONS),
+        }
+        r.with(rule, "onExitCodes", |r, codes| exit_codes(r, codes, &containers));
+        let conditions = list(rule, "onPodConditions");
+        if conditions.len() > 20 {
+            r.at("onPodConditions", |r| r.too_many(conditions.len(), 20));
+        }
+        r.each(rule, "onPodConditions", |r, condition| {
+            let kind = text(condition, "type");
+            r.at("type", |r| r.complaints(kind, names::qualified_name(kind)));
+            match text(condition, "status") {
+                "" => r.miss("status", "valid values: [\"False\" \"True\" \"Unknown\"]"),
+                _ => r.maybe_choice(condition, "status", &["False", "True", "Unknown"]),
+            }
+        });
+        match (has(rule, "onExitCodes"), !conditions.is_empty()) {
+            (true, true) => r.wrong("specifying both OnExitCodes and OnPodConditions is not supported"),
+            (false, false) => r.wrong("specifying one of OnExitCodes and OnPodConditions is required"),
+            _ => {}
+        }
+    });
+}
+
+fn exit_codes(report: &mut Report, codes: &Value, containers: &[&str]) {
+    match text(codes, "operator") {
+        "" => report.miss("operator", "valid values: [\"In\" \"NotIn\"]"),
+        _ => report.maybe_choice(codes, "operator", &["In", "NotIn"]),
+    }
+    if let Some(name) = codes["containerName"].as_str().filter(|n| !containers.contains(n)) {
+        let why = "must be one of the container or initContainer names in the pod template";
+        report.bad("containerName", name, why);
+    }
+    let values = list(codes, "values");
+    if values.is_empty() {
+        report.bad("values", &codes["values"], "at least one value is required");
+    } else if values.len() > 255 {
+        report.at("values", |r| r.too_many(values.len(), 255));
+    }
+    report.items(codes, "values", |r, index, value| {
+        if text(codes, "operator") == "In" && *value == 0 {
+            r.invalid(value, "must not be 0 for the In operator");
+        }
+        if values[..index].contains(value) {
+            r.duplicate(value);
+        }
+    });
+    if values.windows(2).any(|pair| pair[0].as_i64() > pair[1].as_i64()) {
+        report.bad("values", &codes["values"], "must be ordered");
+    }
+}
+
+fn success_policy(report: &mut Report, policy: &Value, completions: i64) {
+    let rules = list(policy, "rules");
+    if rules.is_empty() {
+        report.miss("rules", "at least one rules must be specified when the successPolicy is specified");
+    }
+    if rules.len() > 20 {
+        report.at("rules", |r| r.too_many(rules.len(), 20));
+    }
+    report.each(policy, "rules", |r, rule| {
+        let (count, indexes) = (rule["succeededCount"].as_i64(), rule["succeededIndexes"].as_str());
+        if count.is_none() && indexes.is_none() {
+            r.required("at least one of succeededCount or succeededIndexes must be specified");
+        }
+        let mut total = 0;
+        if let Some(text) = indexes {
+            if text.len() > 64 << 10 {
+                r.at("succeededIndexes", |r| r.too_long(64 << 10));
+            }
+            match index_count(text, completions) {
+                Ok(found) => total = found,
+                Err(why) => r.bad("succeededIndexes", text, format_args!("error parsing succeededIndexes: {why}")),
+            }
+        }
+        r.not_negative(rule, "succeededCount");
+        let Some(count) = count else { return };
+        if count > completions {
+            let why = format!("must be less than or equal to {completions} (the number of specified completions)");
+            r.bad("succeededCount", count, why);
+        }
+        if indexes.is_some() && count > total {
+            let why = format!(
+                "must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)"
+            );
+            r.bad("succeededCount", count, why);
+        }
+    });
+}
+
+/// How many indexes a text such as `1,3-5` names.
+fn index_count(text: &str, completions: i64) -> Result<i64, String> {
+    let (mut last, mut total) = (None, 0);
+    let index = |part: &str| {
+        let number: i64 =
+            part.parse().map_err(|_| format!("cannot convert string to integer for index: {}", quote(part)))?;
+        if number >= completions { Err(format!("too large index: {}", quote(part))) } else { Ok(number) }
+    };
+    for interval in text.split(',').filter(|_| !text.is_empty()) {
+        let parts: Vec<&str> = interval.split('-').collect();
+        if parts.len() > 2 {
+            return Err(format!(
+                "the fragment {} violates the requirement that an index interval can have at most two parts separated \
+                 by '-'",
+                quote(interval)
+            ));
+        }
+        let first = index(parts[0])?;
+        let end = parts.get(1).map_or(Ok(first), |part| index(part))?;
+        if parts.len() == 2 && first >= end {
+            return Err(format!("non-increasing order, previous: {first}, current: {end}"));
+        }
+        if let Some(last) = last.filter(|last| *last >= first) {
+            return Err(format!("non-increasing order, previous: {last}, current: {first}"));
+        }
+        total += end - first + 1;
+        last = Some(end);
+    }
+    Ok(total)
+}
+
+/// What may change of a job's spec.
+pub fn update(report: &mut Report, new: &Value, old: &Value) {
+    let indexed = text(new, "completionMode") == "Indexed";
+    if !indexed {
+        report.immutable(new, old, "completions");
+    } else if new["completions"] != old["completions"]
+        && has(new, "completions")
+        && new["completions"] != new["parallelism"]
+    {
+        let why = "can only be modified in tandem with spec.parallelism";
+        report.bad("completions", &new["completions"], why);
+    }
+    if new["selector"] != old["selector"] {
+        report.bad("selector", selector::shown(&new["selector"]), crate::field_error::IMMUTABLE);
+    }
+    let mut template = old["template"].clone();
+    // Where and how the pods run may still change while the job has not begun.
+    if old["suspend"] == true {
+        for name in ["nodeSelector", "tolerations", "schedulingGates", "affinity"] {
+            copy(&mut template["spec"], &new["template"]["spec"], name);
+        }
+        for name in ["annotations", "labels"] {
+            copy(&mut template["metadata"], &new["template"]["metadata"], name);
+        }
+        for list in ["containers", "initContainers"] {
+            let now = &new["template"]["spec"][list];
+            for (index, container) in template["spec"][list].as_array_mut().into_iter().flatten().enumerate() {
+                if container["name"] == now[index]["name"] {
+                    copy(container, &now[index], "resources");
+                }
+            }
+            if template["spec"][list].is_null() {
+                copy(&mut template["spec"], &new["template"]["spec"], list);
+            }
+        }
+    }
+    if !same(&template, &new["template"]) {
+        report.bad("template", &new["template"], crate::field_error::IMMUTABLE);
+    }
+    for name in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
+        report.immutable(new, old, name);
+    }
+}
+
+fn copy(to: &mut Value, from: &Value, name: &str) {
+    match from.get(name) {
+        Some(value) => to[name] = value.clone(),
+        None => drop(to.as_object_mut().and_then(|map| map.remove(name))),
+    }
+}
+
+/// A job's status: counts, and conditions that agree with them.
+pub fn status(report: &mut Report, new: &Value, old: &Value) {
+    let (status, was) = (&new["status"], &old["status"]);
+    let is = |status: &Value, kind: &str| {
+        list(status, "conditions").iter().any(|c| text(c, "type") == kind && text(c, "status") == "True")
+    };
+    let (complete, failed) = (is(status, "Complete"), is(status, "Failed"));
+    let (target, success) = (is(status, "FailureTarget"), is(status, "SuccessCriteriaMet"));
+    report.at("status", |r| {
+        for name in ["active", "succeeded", "failed", "ready", "terminating"] {
+            r.not_negative(status, name);
+        }
+        let both = |r: &mut Report, wrong: bool, why: &str| {
+            if wrong {
+                r.at("conditions", |r| r.wrong(why));
+            }
+        };
+        both(r, complete && failed, "cannot set Complete=True and Failed=true conditions");
+        both(r, complete && target, "cannot set Complete=True and FailureTarget=true conditions");
+        let ended = &status["completionTime"];
+        if !ended.is_null() && !complete {
+            r.bad("completionTime", ended, "cannot set completionTime when there is no Complete=True condition");
+        }
+        if ended.is_null() && complete {
+            r.miss("completionTime", "completionTime is required for Complete jobs");
+        }
+        if text(status, "completionTime") < text(status, "startTime") && !ended.is_null() {
+            r.bad("completionTime", ended, "completionTime cannot be set before startTime");
+        }
+        both(r, failed && !target, "cannot set Failed=True condition without the FailureTarget=true condition");
+        both(r, complete && !success, "cannot set Complete=True condition without the SuccessCriteriaMet=true condition");
+        let finished = complete || failed;
+        let count = |name: &str| status[name].as_i64().unwrap_or(0);
+        if finished && count("active") > 0 {
+            r.bad("active", count("active"), "active>0 is invalid for finished job");
+        }
+        if finished && status["startTime"].is_null() {
+            r.miss("startTime", "startTime is required for finished job");
+        }
+        let uncounted = &status["uncountedTerminatedPods"];
+        if finished && !(list(uncounted, "failed").is_empty() && list(uncounted, "succeeded").is_empty()) {
+            let why = "uncountedTerminatedPods needs to be empty for finished job";
+            r.bad("uncountedTerminatedPods", uncounted, why);
+        }
+        if finished && count("terminating") > 0 {
+            r.bad("terminating", count("terminating"), "terminating>0 is invalid for finished job");
+        }
+        if count("ready") > count("active") {
+            r.bad("ready", count("ready"), "cannot set more ready pods than active");
+        }
+        both(r, success && failed, "cannot set SuccessCriteriaMet=True and Failed=true conditions");
+        both(r, success && target, "cannot set SuccessCriteriaMet=True and FailureTarget=true conditions");
+        for kind in ["Failed", "Complete", "FailureTarget"] {
+            let why = format!("cannot disable the terminal {kind}=True condition");
+            both(r, is(was, kind) && !is(status, kind), &why);
+        }
+        for name in ["failed", "succeeded"] {
+            if count(name) < was[name].as_i64().unwrap_or(0) {
+                r.bad(name, count(name), format_args!("cannot decrease the {name} counter"));
+            }
+        }
+        if !ended.is_null() && !was["completionTime"].is_null() && *ended != was["completionTime"] {
+            r.bad("completionTime", ended, "completionTime cannot be mutated");
+        }
+        if !was["startTime"].is_null()
+            && was["startTime"] != status["startTime"]
+            && new["spec"]["suspend"] != true
+        {
+            r.miss("startTime", "startTime cannot be removed for unsuspended job");
+        }
+        both(
+            r,
+            is(was, "SuccessCriteriaMet") && !success,
+            "cannot disable the SuccessCriteriaMet=True condition",
+        );
+    });
+}
+
+/// A cron job's name leaves room for what its jobs add.
+pub fn cron_job_name(report: &mut Report, object: &Value) {
+    let name = text(&object["metadata"], "name");
+    if name.len() > 52 {
+        report.at("metadata", |r| r.bad("name", name, "must be no more than 52 characters"));
+    }
+}
+
+pub fn cron_job(report: &mut Report, spec: &Value) {
+    if report.need(spec, "schedule") {
+        let schedule = text(spec, "schedule");
+        report.at("schedule", |r| {
+            if let Err(why) = cron::check(schedule) {
+                r.invalid(schedule, why);
+            }
+            if schedule.contains("TZ") {
+                r.invalid(schedule, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead");
+            }
+        });
+    }
+    report.not_negative(spec, "startingDeadlineSeconds");
+    report.with(spec, "timeZone", |r, zone| {
+        let zone = zone.as_str().unwrap_or_default();
+        if zone.is_empty() {
+            return r.invalid(zone, "timeZone must be nil or non-empty string");
+        }
+        if zone.eq_ignore_ascii_case("local") {
+            let why = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+            r.invalid(zone, why);
+        }
+        if !cron::is_zone(zone) {
+            r.invalid(zone, format_args!("unknown time zone {zone}"));
+        }
+    });
+    report.choice(spec, "concurrencyPolicy", &["Allow", "Forbid", "Replace"]);
+    let job = &spec["jobTemplate"]["spec"];
+    report.down(&["jobTemplate", "spec"], |r| {
+        job_spec(r, job);
+        if has(job, "selector") {
+            r.bad("selector", selector::shown(&job["selector"]), "`selector` will be auto-generated");
+        }
+        if job["manualSelector"] == true {
+            r.at("manualSelector", |r| r.unsupported("true", "\"nil\", \"false\""));
+        }
+    });
+    report.not_negative(spec, "successfulJobsHistoryLimit");
+    report.not_negative(spec, "failedJobsHistoryLimit");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn index_lists_rise_and_stay_below_the_completions() {
+        assert_eq!(index_count("", 5), Ok(0));
+        assert_eq!(index_count("0,2-4", 5), Ok(4));
+        assert_eq!(index_count("2,1", 5).unwrap_err(), "non-increasing order, previous: 2, current: 1");
+        assert_eq!(index_count("5", 5).unwrap_err(), "too large index: \"5\"");
+    }
+}

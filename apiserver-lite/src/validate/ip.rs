@@ -1,0 +1,158 @@
+//! Addresses and address ranges, in the words of `k8s.io/apimachinery/pkg/util/validation/ip.go`.
+//!
+//! Go's lenient parser reads octets with leading zeros; the strict rules then refuse them with a text of their own.
+
+use std::net::IpAddr;
+
+/// An address as Go's lenient parser reads it: leading zeros in IPv4 octets are decimal.
+pub fn parse(text: &str) -> Option<IpAddr> {
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    let parts: Vec<&str> = text.split('.').collect();
+    let octet = |part: &&str| {
+        let digits = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        digits.then(|| part.trim_start_matches('0')).and_then(|p| if p.is_empty() { Some(0) } else { p.parse().ok() })
+    };
+    let octets: Vec<u8> = parts.iter().filter_map(octet).collect();
+    (parts.len() == 4).then(|| <[u8; 4]>::try_from(octets).ok()).flatten().map(IpAddr::from)
+}
+
+/// A range as Go's lenient parser reads it: the address as written, and the length of the prefix.
+pub fn parse_range(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = text.split_once('/')?;
+    let address = parse(address)?;
+    let digits = !length.is_empty() && length.len() < 4 && length.bytes().all(|b| b.is_ascii_digit());
+    let length: u8 = digits.then(|| length.parse().ok()).flatten()?;
+    (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
+}
+
+/// The address with the bits beyond the prefix cleared.
+pub fn masked(address: IpAddr, length: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => IpAddr::from((u32::from(v4) & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)).to_be_bytes()),
+        IpAddr::V6(v6) => IpAddr::from((u128::from(v6) & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)).to_be_bytes()),
+    }
+}
+
+/// Whether a range holds all of another one and more.
+pub fn strictly_inside((outer, outer_length): (IpAddr, u8), (inner, inner_length): (IpAddr, u8)) -> bool {
+    outer.is_ipv4() == inner.is_ipv4()
+        && inner_length > outer_length
+        && masked(inner, outer_length) == masked(outer, outer_length)
+}
+
+fn is_mapped(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
+}
+
+/// What is wrong with an address in a field that has always been checked.
+pub fn complaints(text: &str) -> Vec<String> {
+    let Some(address) = parse(text) else {
+        return vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".into()];
+    };
+    let mut out = Vec::new();
+    if text.parse::<IpAddr>().is_err() {
+        out.push("must not have leading 0s".into());
+    }
+    if is_mapped(address) {
+        out.push("must not be an IPv4-mapped IPv6 address".into());
+    }
+    out
+}
+
+/// As [`complaints`], for newer fields, which take the canonical form only.
+pub fn strict(text: &str) -> Vec<String> {
+    let out = complaints(text);
+    match parse(text) {
+        Some(address) if out.is_empty() && address.to_string() != text => {
+            vec![format!("must be in canonical form (\"{address}\")")]
+        }
+        _ => out,
+    }
+}
+
+/// What is wrong with a range in a field that has always been checked.
+pub fn range(text: &str) -> Vec<String> {
+    let Some((address, length)) = parse_range(text) else {
+        return vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".into()];
+    };
+    let (written, digits) = text.split_once('/').unwrap_or((text, ""));
+    if written.parse::<IpAddr>().is_err() || digits.len() > 1 && digits.starts_with('0') {
+        return vec!["must not have leading 0s in IP or prefix length".into()];
+    }
+    if is_mapped(address) {
+        return vec!["must not have an IPv4-mapped IPv6 address".into()];
+    }
+    if masked(address, length) != address {
+        return vec!["must not have bits set beyond the prefix length".into()];
+    }
+    Vec::new()
+}
+
+/// As [`range`], canonical form only.
+pub fn strict_range(text: &str) -> Vec<String> {
+    let out = range(text);
+    match parse_range(text) {
+        Some((address, length)) if out.is_empty() && format!("{address}/{length}") != text => {
+            vec![format!("must be in canonical form (\"{address}/{length}\")")]
+        }
+        _ => out,
+    }
+}
+
+/// Addresses that mean something else on every node are no endpoints.
+pub fn special(text: &str) -> Vec<String> {
+    let Some(address) = parse(text) else { return vec!["must be a valid IP address".into()] };
+    let (local, multicast) = match address {
+        IpAddr::V4(v4) => (v4.is_link_local(), v4.octets()[..3] == [224, 0, 0]),
+        IpAddr::V6(v6) => (v6.segments()[0] & 0xffc0 == 0xfe80, v6.segments()[0] & 0xff0f == 0xff02),
+    };
+    [
+        (address.is_unspecified(), format!("may not be unspecified ({text})")),
+        (address.is_loopback(), "may not be in the loopback range (127.0.0.0/8, ::1/128)".into()),
+        (local, "may not be in the link-local range (169.254.0.0/16, fe80::/10)".into()),
+        (multicast, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)".into()),
+    ]
+    .into_iter()
+    .filter_map(|(is, why)| is.then_some(why))
+    .collect()
+}
+
+/// One address of each family.
+pub fn is_dual_stack<'a>(texts: impl Iterator<Item = &'a str>) -> bool {
+    let addresses: Vec<IpAddr> = texts.filter_map(|t| parse(t.split('/').next().unwrap_or_default())).collect();
+    addresses.iter().any(IpAddr::is_ipv4) && addresses.iter().any(IpAddr::is_ipv6)
+}
+
+/// What a client hears of an accepted address that is not in its usual form.
+pub fn warning(text: &str) -> Option<String> {
+    let address = parse(text)?;
+    (address.is_ipv6() && address.to_string() != text && text.parse::<IpAddr>().is_ok())
+        .then(|| format!("IPv6 address \"{text}\" should be in RFC 5952 canonical format (\"{address}\")"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_judged_as_go_judges_them() {
+        assert!(complaints("10.0.0.1").is_empty() && complaints("FE80::1").is_empty());
+        assert_eq!(complaints("010.0.0.1"), ["must not have leading 0s"]);
+        assert_eq!(complaints("::ffff:1.2.3.4"), ["must not be an IPv4-mapped IPv6 address"]);
+        assert_eq!(strict("FE80::1"), ["must be in canonical form (\"fe80::1\")"]);
+        assert_eq!(special("127.0.0.1").len(), 1);
+    }
+
+    #[test]
+    fn ranges_end_where_their_prefix_ends() {
+        assert!(range("10.0.0.0/8").is_empty() && range("::/0").is_empty());
+        assert_eq!(range("10.0.0.1/8"), ["must not have bits set beyond the prefix length"]);
+        assert_eq!(range("10.0.0.0/08"), ["must not have leading 0s in IP or prefix length"]);
+        assert_eq!(range("10.0.0.0/33").len(), 1);
+        let range = |text| parse_range(text).unwrap();
+        assert!(strictly_inside(range("10.0.0.0/8"), range("10.1.0.0/16")));
+        assert!(!strictly_inside(range("10.0.0.0/8"), range("10.0.0.0/8")));
+    }
+}

@@ -1,0 +1,389 @@
+//! What may change of a pod that exists: by its owner, by its status's writer, and by its subresources.
+
+use serde_json::{Map, Value, json};
+
+use super::{amounts, diff, ip, list, meta, pod, scheduling, security, text};
+use crate::field_error::{IMMUTABLE, Report, same};
+use crate::names;
+
+const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
+                         `spec.tolerations` (only additions to existing tolerations),\
+                         `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+
+/// A replaced pod.
+pub fn update(report: &mut Report, new: &Value, old: &Value) {
+    again(report, new, old, true);
+    report.at("spec", |r| spec(r, &new["spec"], &old["spec"]));
+}
+
+/// The pod as a whole, as if it were new, and what its metadata may not change.
+fn again(report: &mut Report, new: &Value, old: &Value, annotations: bool) {
+    report.at("metadata", |r| {
+        meta::update(r, &new["metadata"], &old["metadata"]);
+        meta::check(r, "", "pods", &new["metadata"]);
+    });
+    pod::check(report, new);
+    if annotations {
+        annotation_updates(report, new, old);
+    }
+}
+
+/// Annotations that say what a pod is cannot come, go or change.
+fn annotation_updates(report: &mut Report, new: &Value, old: &Value) {
+    const MIRROR: &str = "kubernetes.io/config.mirror";
+    const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+    let (has, had) = (&new["metadata"]["annotations"], &old["metadata"]["annotations"]);
+    report.down(&["metadata", "annotations"], |r| {
+        let mut fixed = |key: &str, verb: &str| {
+            let what = match key {
+                MIRROR => "mirror pod annotation",
+                key if key.starts_with(APP_ARMOR) => "AppArmor annotations",
+                _ => return,
+            };
+            r.key(key, |r| r.forbidden(&format!("may not {verb} {what}")));
+        };
+        for (key, value) in had.as_object().into_iter().flatten() {
+            if has[key] != *value {
+                fixed(key, "remove or update");
+            }
+        }
+        for (key, _) in has.as_object().into_iter().flatten().filter(|(key, _)| had[*key].is_null()) {
+            fixed(key, "add");
+        }
+        security::annotations(r, has, &new["spec"]);
+    });
+}
+
+fn images(report: &mut Report, new: &Value, old: &Value, name: &str) -> bool {
+    if list(new, name).len() != list(old, name).len() {
+        report.refuse(name, "pod updates may not add or remove containers");
+        return false;
+    }
+    report.each(new, name, |r, container| {
+        r.need(container, "image");
+        super::container::image_spaces(r, container);
+    });
+    true
+}
+
+fn spec(report: &mut Report, new: &Value, old: &Value) {
+    if !images(report, new, old, "containers") || !images(report, new, old, "initContainers") {
+        return;
+    }
+    match (new["activeDeadlineSeconds"].as_i64(), old["activeDeadlineSeconds"].as_i64()) {
+        (Some(now), _) if !(0..=i64::from(i32::MAX)).contains(&now) => {
+            return report.between(new, "activeDeadlineSeconds", 0, i64::from(i32::MAX));
+        }
+        (Some(now), Some(before)) if before < now => {
+            return report.bad("activeDeadlineSeconds", now, "must be less than or equal to previous value");
+        }
+        (None, Some(_)) => {
+            let why = "must not update from a positive integer to nil value";
+            report.bad("activeDeadlineSeconds", &Value::Null, why);
+        }
+        _ => {}
+    }
+    tolerations(report, new, old);
+    for (index, gate) in list(new, "schedulingGates").iter().enumerate() {
+        if !list(old, "schedulingGates").contains(gate) {
+            let why = format!("only deletion is allowed, but found new scheduling gate '{}'", text(gate, "name"));
+            report.at("schedulingGates", |r| r.index(index, |r| r.refuse("name", &why)));
+        }
+    }
+    if new == old {
+        return;
+    }
+    let mut changed = new.clone();
+    for name in ["containers", "initContainers"] {
+        let containers = changed[name].as_array_mut();
+        for (container, before) in containers.into_iter().flatten().zip(list(old, name)) {
+            container["image"] = before["image"].clone();
+        }
+        if changed[name].is_null() {
+            remove(&mut changed, name);
+        }
+    }
+    for name in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
+        restore(&mut changed, old, name);
+    }
+    let was_negative = old["terminationGracePeriodSeconds"].as_i64().is_some_and(|g| g < 0);
+    if was_negative && changed["terminationGracePeriodSeconds"] == 1 {
+        restore(&mut changed, old, "terminationGracePeriodSeconds");
+    }
+    if !list(old, "schedulingGates").is_empty() {
+        gated(report, &mut changed, old);
+    }
+    if without_empty(&changed) != without_empty(old) {
+        let text = diff::lines("core.PodSpec", &without_empty(old), &without_empty(&changed));
+        report.forbidden(&format!("pod updates may not change fields other than {UPDATABLE}\n{text}"));
+    }
+}
+
+fn remove(object: &mut Value, name: &str) {
+    if let Some(map) = object.as_object_mut() {
+        map.remove(name);
+    }
+}
+
+fn restore(object: &mut Value, old: &Value, name: &str) {
+    match old.get(name) {
+        Some(value) => object[name] = value.clone(),
+        None => remove(object, name),
+    }
+}
+
+/// Empty lists and objects are the same as absent ones, at any depth but for objects that mean something by being there.
+fn without_empty(spec: &Value) -> Value {
+    let map: Map<String, Value> = spec
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(key, value)| !value.is_null() && (!same(value, &Value::Null) || *key == "securityContext"))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    Value::Object(map)
+}
+
+/// Tolerations may be added; of those that were there only the seconds may change.
+fn tolerations(report: &mut Report, new: &Value, old: &Value) {
+    let kept = list(old, "tolerations").iter().all(|before| {
+        list(new, "tolerations").iter().any(|now| {
+            let mut before = before.clone();
+            restore(&mut before, now, "tolerationSeconds");
+            before == *now
+        })
+    });
+    if kept {
+        scheduling::tolerations(report, new);
+    } else {
+        report.refuse("tolerations", "existing toleration can not be modified except its tolerationSeconds");
+    }
+}
+
+/// While gates hold a pod back, where it may run can be narrowed.
+fn gated(report: &mut Report, changed: &mut Value, old: &Value) {
+    let (now, before) = (&changed["nodeSelector"], &old["nodeSelector"]);
+    if !same(now, before) {
+        if before.as_object().into_iter().flatten().any(|(key, value)| now[key] != *value) {
+            let why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+            report.bad("nodeSelector", now, why);
+        }
+        restore(changed, old, "nodeSelector");
+    }
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let (now, before) = (changed["affinity"]["nodeAffinity"].clone(), &old["affinity"]["nodeAffinity"]);
+    if now == *before {
+        if !changed["affinity"].is_object() || same(&changed["affinity"], &Value::Null) {
+            restore(changed, old, "affinity");
+        }
+        return;
+    }
+    let (terms, were) = (list(&now[required], "nodeSelectorTerms"), list(&before[required], "nodeSelectorTerms"));
+    report.down(&["affinity", "nodeAffinity", required, "nodeSelectorTerms"], |r| {
+        if !were.is_empty() && were.len() != terms.len() {
+            let why = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
+            return r.invalid(&json!(terms), why);
+        }
+        for (index, (term, was)) in terms.iter().zip(were).enumerate() {
+            let grown = |name: &str| list(term, name).starts_with(list(was, name));
+            let nothing = list(was, "matchExpressions").is_empty() && list(was, "matchFields").is_empty();
+            if !grown("matchExpressions") || !grown("matchFields") || nothing && term != was {
+                r.index(index, |r| r.invalid(term, "only additions are allowed (no mutations or deletions)"));
+            }
+        }
+    });
+    if before.is_null() {
+        if let Some(affinity) = changed["affinity"].as_object_mut() {
+            affinity.remove("nodeAffinity");
+            if affinity.is_empty() {
+                restore(changed, old, "affinity");
+            }
+        }
+    } else {
+        changed["affinity"]["nodeAffinity"] = before.clone();
+    }
+}
+
+/// Ephemeral containers may be added, nothing else.
+pub fn ephemeral(report: &mut Report, new: &Value, old: &Value) {
+    again(report, new, old, true);
+    report.down(&["spec", "ephemeralContainers"], |r| {
+        for before in list(&old["spec"], "ephemeralContainers") {
+            let name = text(before, "name");
+            let now = list(&new["spec"], "ephemeralContainers").iter().find(|c| text(c, "name") == name);
+            match now {
+                None => r.forbidden(&format!("existing ephemeral containers \"{name}\" may not be removed\n")),
+                Some(now) if now != before => {
+                    let text = diff::lines("core.EphemeralContainer", before, now);
+                    r.forbidden(&format!("existing ephemeral containers \"{name}\" may not be changed\n{text}"));
+                }
+                Some(_) => {}
+            }
+        }
+    });
+}
+
+/// The amounts of CPU and memory of running containers.
+pub fn resize(report: &mut Report, new: &Value, old: &Value) {
+    again(report, new, old, false);
+    let (spec, was) = (&new["spec"], &old["spec"]);
+    report.at("spec", |r| {
+        if crate::defaults::qos_class(old) != crate::defaults::qos_class(new) {
+            let class = text(&new["status"], "qosClass");
+            r.invalid(class, "Pod QOS Class may not change as a result of resizing");
+        }
+        let running = |c: &&Value| c["state"]["running"].is_object();
+        let status = list(&old["status"], "containerStatuses").iter().find(running);
+        if status.is_some_and(|c| c["resources"].is_null()) {
+            r.forbidden("Pod running on node without support for resize");
+        }
+        let pairs = |name: &str| list(spec, name).iter().zip(list(was, name)).enumerate().collect::<Vec<_>>();
+        for name in ["initContainers", "containers"] {
+            for (index, (now, before)) in pairs(name) {
+                if name == "containers" || before["restartPolicy"] == "Always" {
+                    r.at(name, |r| r.index(index, |r| r.at("resources", |r| resized(r, now, before))));
+                }
+            }
+        }
+        for (_, (now, before)) in pairs("containers") {
+            if masked(now, before) != *before {
+                r.forbidden("only cpu and memory resources are mutable");
+            }
+        }
+        for (_, (now, before)) in pairs("initContainers") {
+            if before["restartPolicy"] == "Always" {
+                if masked(now, before) != *before {
+                    r.forbidden("only cpu and memory resources for sidecar containers are mutable");
+                }
+            } else if now != before {
+                r.forbidden("resources for non-sidecar init containers are immutable");
+            }
+        }
+    });
+}
+
+fn resized(report: &mut Report, now: &Value, before: &Value) {
+    for kind in ["requests", "limits"] {
+        let gone = |(name, _): (&String, &Value)| now["resources"][kind][name].is_null();
+        if before["resources"][kind].as_object().into_iter().flatten().any(gone) {
+            report.refuse(kind, &format!("resource {kind} cannot be removed"));
+        }
+    }
+    let memory = |c: &Value| amounts::quantity(&c["resources"]["limits"]["memory"]);
+    let policy = |p: &&Value| text(p, "resourceName") == "memory";
+    let restarts = list(now, "resizePolicy").iter().find(policy).is_some_and(|p| p["restartPolicy"] == "RestartContainer");
+    // A limit that was not there before is lower than none.
+    if memory(before).is_none() && memory(now).is_some() && !restarts {
+        let why = "memory limits cannot be added unless resizePolicy is RestartContainer";
+        report.at("limits", |r| r.key("memory", |r| r.forbidden(why)));
+    }
+}
+
+/// A container with the amounts that it had, to see what else changed.
+fn masked(now: &Value, before: &Value) -> Value {
+    let mut now = now.clone();
+    for kind in ["limits", "requests"] {
+        for name in ["cpu", "memory"] {
+            let had = &before["resources"][kind][name];
+            if had.is_null() {
+                if let Some(map) = now["resources"].get_mut(kind).and_then(Value::as_object_mut) {
+                    map.remove(name);
+                    if map.is_empty() && before["resources"][kind].is_null() {
+                        remove(&mut now["resources"], kind);
+                    }
+                }
+            } else {
+                now["resources"][kind][name] = had.clone();
+            }
+        }
+    }
+    restore(&mut now, before, "resizePolicy");
+    now
+}
+
+/// A status as a node or a controller writes it.
+pub fn status(report: &mut Report, new: &Value, old: &Value) {
+    report.at("metadata", |r| meta::update(r, &new["metadata"], &old["metadata"]));
+    annotation_updates(report, new, old);
+    let (now, was) = (&new["status"], &old["status"]);
+    report.at("metadata", |r| {
+        r.each(now, "conditions", |r, condition| {
+            let kind = text(condition, "type");
+            if !["PodScheduled", "Ready", "Initialized"].contains(&kind) {
+                r.at("Type", |r| r.complaints(kind, names::qualified_name(kind)));
+            }
+        });
+    });
+    report.at("status", |r| {
+        if now["nominatedNodeName"] != was["nominatedNodeName"] {
+            r.named(now, "nominatedNodeName", names::dns_subdomain);
+        }
+        if !same(&now["qosClass"], &was["qosClass"]) {
+            r.bad("qosClass", text(now, "qosClass"), IMMUTABLE);
+        }
+        let restart = text(&old["spec"], "restartPolicy");
+        for (name, restart) in [
+            ("containerStatuses", restart),
+            ("initContainerStatuses", restart),
+            ("ephemeralContainerStatuses", "Never"),
+        ] {
+            terminated(r, now, was, name, restart, &old["spec"]);
+        }
+        let mut seen: Vec<&str> = Vec::new();
+        r.each(now, "resourceClaimStatuses", |r, status| {
+            let name = text(status, "name");
+            if !list(&new["spec"], "resourceClaims").iter().any(|c| text(c, "name") == name) {
+                r.bad("name", name, "must match the name of an entry in `spec.resourceClaims`");
+            }
+            if seen.contains(&name) {
+                r.at("name", |r| r.duplicate(name));
+            }
+            seen.push(name);
+        });
+        addresses(r, now, "podIPs");
+        if let Some(first) = list(now, "hostIPs").first()
+            && first["ip"] != now["hostIP"]
+        {
+            r.at("hostIPs", |r| r.index(0, |r| r.bad("ip", text(first, "ip"), "must be equal to `hostIP`")));
+        }
+        addresses(r, now, "hostIPs");
+    });
+}
+
+/// A container that ended for good does not run again.
+fn terminated(report: &mut Report, now: &Value, was: &Value, name: &str, restart: &str, spec: &Value) {
+    if restart == "Always" {
+        return;
+    }
+    for (index, before) in list(was, name).iter().enumerate() {
+        let end = &before["state"]["terminated"];
+        let failed = end["exitCode"].as_i64().unwrap_or(0) != 0;
+        let own = |c: &&Value| text(c, "name") == text(before, "name");
+        let sidecar = list(spec, "initContainers").iter().find(own).is_some_and(|c| c["restartPolicy"] == "Always");
+        if !end.is_object() || failed && restart == "OnFailure" || sidecar && name == "initContainerStatuses" {
+            continue;
+        }
+        for _ in list(now, name).iter().filter(own).filter(|c| c["state"]["terminated"].is_null()) {
+            let why = "may not be transitioned to non-terminated state";
+            report.at(name, |r| r.index(index, |r| r.refuse("state", why)));
+        }
+    }
+}
+
+fn addresses(report: &mut Report, status: &Value, name: &str) {
+    let all: Vec<&str> = list(status, name).iter().map(|a| text(a, "ip")).collect();
+    report.each(status, name, |r, address| {
+        let address = text(address, "ip");
+        r.complaints(address, ip::complaints(address));
+    });
+    if all.len() > 1 {
+        if all.len() > 2 || !ip::is_dual_stack(all.iter().copied()) {
+            report.bad(name, &status[name], "may specify no more than one IP for each IP family");
+        }
+        for (index, address) in list(status, name).iter().enumerate() {
+            if all[..index].contains(&all[index]) {
+                report.at(name, |r| r.index(index, |r| r.duplicate(address)));
+            }
+        }
+    }
+}

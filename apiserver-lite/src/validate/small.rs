@@ -1,0 +1,254 @@
+//! Kinds with a few rules each: disruption budgets, leases, priority and runtime classes, API services, device claims.
+
+use serde_json::{Value, json};
+
+use super::{amounts, has, list, meta, scheduling, selector, text, workload};
+use crate::field_error::{Report, go_struct};
+use crate::names;
+
+pub fn disruption_budget(report: &mut Report, spec: &Value) {
+    if has(spec, "minAvailable") && has(spec, "maxUnavailable") {
+        let shown = go_struct(&[
+            ("MinAvailable", &spec["minAvailable"]),
+            ("Selector", &spec["selector"]),
+            ("MaxUnavailable", &spec["maxUnavailable"]),
+            ("UnhealthyPodEvictionPolicy", &spec["unhealthyPodEvictionPolicy"]),
+        ]);
+        report.invalid(shown, "minAvailable and maxUnavailable cannot be both set");
+    }
+    for name in ["minAvailable", "maxUnavailable"] {
+        report.with(spec, name, |r, value| {
+            workload::count_or_percent(r, value);
+            workload::at_most_all(r, value);
+        });
+    }
+    report.with(spec, "selector", selector::check);
+    report.maybe_choice(spec, "unhealthyPodEvictionPolicy", &["AlwaysAllow", "IfHealthyBudget"]);
+}
+
+fn strategy(report: &mut Report, strategy: &str) {
+    if strategy.contains('/') {
+        report.at("strategy", |r| r.complaints(strategy, names::qualified_name(strategy)));
+    } else if strategy != "OldestEmulationVersion" {
+        report.at("strategy", |r| r.not_supported(strategy, &["OldestEmulationVersion"]));
+    }
+}
+
+pub fn lease(report: &mut Report, spec: &Value) {
+    if let Some(seconds) = spec["leaseDurationSeconds"].as_i64().filter(|s| *s <= 0) {
+        report.bad("leaseDurationSeconds", seconds, "must be greater than 0");
+    }
+    report.not_negative(spec, "leaseTransitions");
+    report.with(spec, "strategy", |r, said| strategy(r, said.as_str().unwrap_or_default()));
+    if !text(spec, "preferredHolder").is_empty() && text(spec, "strategy").is_empty() {
+        report.refuse("preferredHolder", "may only be specified if `strategy` is defined");
+    }
+}
+
+fn version(text: &str) -> Option<[u64; 3]> {
+    let core = text.split(['-', '+']).next()?;
+    let parts: Vec<u64> = core.split('.').filter_map(|p| p.parse().ok()).collect();
+    parts.try_into().ok().filter(|_| core.split('.').count() == 3)
+}
+
+pub fn lease_candidate(report: &mut Report, spec: &Value) {
+    report.need(spec, "leaseName");
+    let (emulated, binary) = (text(spec, "emulationVersion"), text(spec, "binaryVersion"));
+    if !emulated.is_empty() && version(emulated).is_none() {
+        report.bad("emulationVersion", emulated, "must be a valid semantic version");
+    }
+    if report.need(spec, "binaryVersion") && version(binary).is_none() {
+        report.bad("binaryVersion", binary, "must be a valid semantic version");
+    }
+    if let (Some(emulated), Some(found)) = (version(emulated), version(binary))
+        && found < emulated
+    {
+        report.bad("binaryVersion", binary, "must be greater than or equal to `emulationVersion`");
+    }
+    if report.need(spec, "strategy") {
+        let said = text(spec, "strategy");
+        if said == "OldestEmulationVersion" && emulated.is_empty() {
+            report.miss("emulationVersion", "must be specified when `strategy` is 'OldestEmulationVersion'");
+        }
+        report.at("strategy", |r| strategy(r, said));
+    }
+}
+
+/// Priorities above this belong to the system.
+const HIGHEST: i64 = 1_000_000_000;
+
+pub fn priority_class(report: &mut Report, object: &Value) {
+    let (name, value) = (text(&object["metadata"], "name"), object["value"].as_i64().unwrap_or(0));
+    if name.starts_with("system-") {
+        let known = [("system-cluster-critical", 2 * HIGHEST), ("system-node-critical", 2 * HIGHEST + 1000)];
+        let error = match known.iter().find(|(known, _)| *known == name) {
+            None => Some(format!("{name} is not a known system priority class")),
+            Some((_, fixed)) if *fixed != value => Some(format!("value of {name} PriorityClass must be {fixed}")),
+            Some(_) if object["globalDefault"] == true => {
+                Some(format!("globalDefault of {name} PriorityClass must be false"))
+            }
+            Some(_) => None,
+        };
+        if let Some(error) = error {
+            let why =
+                format!("priority class names with 'system-' prefix are reserved for system use only. error: {error}");
+            report.down(&["metadata", "name"], |r| r.forbidden(&why));
+        }
+    } else if value > HIGHEST {
+        let why = format!("maximum allowed value of a user defined priority is {HIGHEST}");
+        report.refuse("value", &why);
+    }
+    if object["preemptionPolicy"] == "" {
+        report.miss("preemptionPolicy", "");
+    } else {
+        report.maybe_choice(object, "preemptionPolicy", &["PreemptLowerPriority", "Never"]);
+    }
+}
+
+pub fn priority_class_update(report: &mut Report, new: &Value, old: &Value) {
+    if new["value"].as_i64().unwrap_or(0) != old["value"].as_i64().unwrap_or(0) {
+        report.refuse("value", "may not be changed in an update.");
+    }
+    report.immutable(new, old, "preemptionPolicy");
+}
+
+pub fn runtime_class(report: &mut Report, object: &Value) {
+    let handler = text(object, "handler");
+    report.at("handler", |r| r.complaints(handler, names::dns_label(handler)));
+    report.with(object, "overhead", |r, overhead| {
+        let limits = json!({"limits": overhead["podFixed"]});
+        amounts::requirements(r, &limits, amounts::Owner::Container, &[]);
+    });
+    report.with(object, "scheduling", |r, rules| {
+        r.at("nodeSelector", |r| meta::label_map(r, &rules["nodeSelector"]));
+        scheduling::tolerations(r, rules);
+    });
+}
+
+pub fn api_service(report: &mut Report, object: &Value) {
+    let (name, spec) = (text(&object["metadata"], "name"), &object["spec"]);
+    let (group, version) = (text(spec, "group"), text(spec, "version"));
+    let wanted = format!("{version}.{group}");
+    if name != wanted {
+        let why = format!("must be `spec.version+\".\"+spec.group`: {}", crate::status::quote(&wanted));
+        report.at("metadata", |r| r.bad("name", name, why));
+    }
+    report.at("spec", |r| {
+        if group.is_empty() && version != "v1" {
+            r.miss("group", "only v1 may have an empty group and it better be legacy kube");
+        }
+        r.named(spec, "group", names::dns_subdomain);
+        r.at("version", |r| r.complaints(version, names::dns_1035_label(version)));
+        for (field, most) in [("groupPriorityMinimum", 20000), ("versionPriority", 1000)] {
+            let number = spec[field].as_i64().unwrap_or(0);
+            if !(1..=most).contains(&number) {
+                r.bad(field, number, format_args!("must be positive and less than {most}"));
+            }
+        }
+        let insecure = spec["insecureSkipTLSVerify"] == true;
+        let service = &spec["service"];
+        if !service.is_object() {
+            if !text(spec, "caBundle").is_empty() {
+                r.bad("caBundle", format!("{} bytes", text(spec, "caBundle").len()).as_str(), "local APIServices may not have a caBundle");
+            }
+            if insecure {
+                r.bad("insecureSkipTLSVerify", true, "local APIServices may not have insecureSkipTLSVerify");
+            }
+            return;
+        }
+        r.at("service", |r| {
+            r.need(service, "namespace");
+            r.need(service, "name");
+            r.between(service, "port", 1, 65535);
+        });
+        if insecure && !text(spec, "caBundle").is_empty() {
+            r.bad("insecureSkipTLSVerify", true, "may not be true if caBundle is present");
+        }
+    });
+}
+
+/// Claims and slices of devices: names and counts.
+pub fn dynamic_resource(report: &mut Report, plural: &str, object: &Value) {
+    let spec = &object["spec"];
+    match plural {
+        "resourceclaims" => report.at("spec", |r| device_claim(r, spec)),
+        "resourceclaimtemplates" => report.at("spec", |r| {
+            r.at("metadata", |r| super::claim::template_metadata(r, &spec["metadata"]));
+            r.at("spec", |r| device_claim(r, &spec["spec"]));
+        }),
+        "resourceslices" => report.at("spec", |r| {
+            r.at("driver", |r| super::volume::driver(r, text(spec, "driver")));
+            r.at("pool", |r| {
+                let pool = &spec["pool"];
+                r.need(pool, "name");
+                if pool["resourceSliceCount"].as_i64().unwrap_or(0) <= 0 {
+                    r.bad("resourceSliceCount", pool["resourceSliceCount"].as_i64().unwrap_or(0), "must be greater than zero");
+                }
+                r.not_negative(pool, "generation");
+            });
+            let mut seen: Vec<&str> = Vec::new();
+            let devices = list(spec, "devices");
+            if devices.len() > 128 {
+                return r.at("devices", |r| r.too_many(devices.len(), 128));
+            }
+            r.each(spec, "devices", |r, device| {
+                r.need_named(device, "name", names::dns_label);
+                let name = text(device, "name");
+                if seen.contains(&name) {
+                    r.duplicate(name);
+                } else {
+                    seen.push(name);
+                }
+            });
+        }),
+        _ => {}
+    }
+}
+
+fn device_claim(report: &mut Report, spec: &Value) {
+    let devices = &spec["devices"];
+    let mut seen: Vec<&str> = Vec::new();
+    report.at("devices", |r| {
+        if list(devices, "requests").len() > 32 {
+            r.at("requests", |r| r.too_many(list(devices, "requests").len(), 32));
+        }
+        r.each(devices, "requests", |r, request| {
+            r.need_named(request, "name", names::dns_label);
+            let name = text(request, "name");
+            if seen.contains(&name) {
+                r.duplicate(name);
+            } else {
+                seen.push(name);
+            }
+            let (exactly, first) = (has(request, "exactly"), !list(request, "firstAvailable").is_empty());
+            match (exactly, first) {
+                (true, true) => {
+                    let why = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
+                    r.wrong(why);
+                }
+                (false, false) => r.required("exactly one of `exactly` or `firstAvailable` is required"),
+                _ => {}
+            }
+            r.with(request, "exactly", device_request);
+            r.each(request, "firstAvailable", |r, sub| {
+                r.need_named(sub, "name", names::dns_label);
+                device_request(r, sub);
+            });
+        });
+    });
+}
+
+fn device_request(report: &mut Report, request: &Value) {
+    report.need_named(request, "deviceClassName", names::dns_subdomain);
+    match text(request, "allocationMode") {
+        "All" if request["count"].as_i64().unwrap_or(0) != 0 => {
+            report.bad("count", request["count"].as_i64().unwrap_or(0), "must not be specified when allocationMode is 'All'");
+        }
+        "ExactCount" if request["count"].as_i64().unwrap_or(0) <= 0 => {
+            report.bad("count", request["count"].as_i64().unwrap_or(0), "must be greater than zero");
+        }
+        "All" | "ExactCount" => {}
+        other => report.at("allocationMode", |r| r.not_supported(other, &["All", "ExactCount"])),
+    }
+}
+
