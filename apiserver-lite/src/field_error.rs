@@ -201,6 +201,23 @@ impl Report {
         }
     }
 
+    /// As [`Self::immutable`], where the values are not properties of the same two objects.
+    pub fn immutable_from(&mut self, name: &str, new: &Value, old: &Value) {
+        if !same(new, old) {
+            self.bad(name, new, IMMUTABLE);
+        }
+    }
+
+    /// Complains without showing the value.
+    pub fn wrong(&mut self, why: &str) {
+        self.push("FieldValueInvalid", explained("Invalid value".into(), why));
+    }
+
+    /// As [`Self::not_supported`] for a value and a list that are texts already.
+    pub fn unsupported(&mut self, shown: &str, known: &str) {
+        self.push("FieldValueNotSupported", format!("Unsupported value: {shown}: supported values: {known}"));
+    }
+
     fn push_reason(&mut self, reason: &'static str, head: String, why: &str) {
         self.push(reason, explained(head, why));
     }

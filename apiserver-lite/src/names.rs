@@ -63,7 +63,9 @@ pub fn dns_subdomain(text: &str) -> Vec<String> {
 /// As [`dns_subdomain`], for a stem that may end with `-`.
 pub fn dns_subdomain_stem(text: &str) -> Vec<String> {
     match text.strip_suffix('-') {
-        Some(start) if !start.is_empty() => dns_subdomain(&format!("{}a", &start[..start.len() - start.chars().next_back().map_or(0, char::len_utf8)])),
+        Some(start) if !start.is_empty() => {
+            dns_subdomain(&format!("{}a", &start[..start.len() - start.chars().next_back().map_or(0, char::len_utf8)]))
+        }
         _ => dns_subdomain(text),
     }
 }

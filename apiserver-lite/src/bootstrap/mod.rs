@@ -36,11 +36,13 @@ pub async fn ensure(server: &Arc<ApiServer>, config: &Config) -> Result<()> {
     wanted.extend(roles::roles().into_iter().map(|(n, r)| ((RBAC, "v1", "roles"), n.to_owned(), r)));
     wanted.extend(roles::role_bindings().into_iter().map(|(n, b)| ((RBAC, "v1", "rolebindings"), n.to_owned(), b)));
     wanted.extend(system::priority_classes().map(|c| (("scheduling.k8s.io", "v1", "priorityclasses"), cluster(), c)));
-    let (service, slice) = system::service(config);
     wanted.push((("networking.k8s.io", "v1", "servicecidrs"), cluster(), system::service_cidr(config)));
-    wanted.push((("", "v1", "services"), "default".into(), service));
-    wanted.push((("discovery.k8s.io", "v1", "endpointslices"), "default".into(), slice));
-    wanted.push((("", "v1", "endpoints"), "default".into(), system::endpoints(config)));
+    wanted.push((("", "v1", "services"), "default".into(), system::service(config)));
+    if let Some(address) = config.reachable() {
+        let (slice, endpoints) = system::endpoints(address, config.args.secure_port);
+        wanted.push((("discovery.k8s.io", "v1", "endpointslices"), "default".into(), slice));
+        wanted.push((("", "v1", "endpoints"), "default".into(), endpoints));
+    }
     // All at once: they share the sync of the log.
     let writes = wanted.into_iter().map(|(place, namespace, object)| async move {
         let name = object["metadata"]["name"].clone();

@@ -1,5 +1,7 @@
 //! The server's own service with its endpoints, the service range, and the two priority classes of the system.
 
+use std::net::IpAddr;
+
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -35,12 +37,12 @@ fn labels() -> Value {
     json!({"component": "apiserver", "provider": "kubernetes"})
 }
 
-/// `default/kubernetes` and the slice with our address.
-pub(super) fn service(config: &Config) -> (Value, Value) {
+/// `default/kubernetes`.
+pub(super) fn service(config: &Config) -> Value {
     let first = config.service_cidrs.first();
     let address = first.map(|c| c.address(1).to_string()).unwrap_or_default();
     let family = if first.is_none_or(|c| c.is_ipv4()) { "IPv4" } else { "IPv6" };
-    let service = json!({
+    json!({
         "kind": "Service", "apiVersion": "v1",
         "metadata": {"name": "kubernetes", "namespace": "default", "labels": labels()},
         "spec": {
@@ -49,26 +51,26 @@ pub(super) fn service(config: &Config) -> (Value, Value) {
             "internalTrafficPolicy": "Cluster",
             "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": config.args.secure_port}],
         },
-    });
-    let advertised = config.advertised();
+    })
+}
+
+/// Where the server's own service leads, in both forms.
+pub(super) fn endpoints(address: IpAddr, port: u16) -> (Value, Value) {
     let slice = json!({
         "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
         "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
-        "addressType": if advertised.is_ipv4() { "IPv4" } else { "IPv6" },
-        "endpoints": [{"addresses": [advertised.to_string()], "conditions": {"ready": true}}],
-        "ports": [{"name": "https", "protocol": "TCP", "port": config.args.secure_port}],
+        "addressType": if address.is_ipv4() { "IPv4" } else { "IPv6" },
+        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "protocol": "TCP", "port": port}],
     });
-    (service, slice)
-}
-
-pub(super) fn endpoints(config: &Config) -> Value {
-    json!({
+    let endpoints = json!({
         "kind": "Endpoints", "apiVersion": "v1",
         "metadata": {"name": "kubernetes", "namespace": "default",
             "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
         "subsets": [{
-            "addresses": [{"ip": config.advertised().to_string()}],
-            "ports": [{"name": "https", "protocol": "TCP", "port": config.args.secure_port}],
+            "addresses": [{"ip": address.to_string()}],
+            "ports": [{"name": "https", "protocol": "TCP", "port": port}],
         }],
-    })
+    });
+    (slice, endpoints)
 }

@@ -111,6 +111,11 @@ impl Config {
         self.args.advertise_address.or(bound).unwrap_or_else(network::default_address)
     }
 
+    /// Address that other machines may be sent to: never loopback, which is themselves there. None where there is none.
+    pub fn reachable(&self) -> Option<IpAddr> {
+        [self.advertised(), network::default_address()].into_iter().find(|a| !a.is_loopback())
+    }
+
     /// `https://host:port` for programs on this machine.
     pub fn local_url(&self) -> String {
         let address = Some(self.args.bind_address).filter(|a| !a.is_unspecified());

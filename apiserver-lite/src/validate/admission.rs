@@ -101,11 +101,15 @@ fn webhook_service(report: &mut Report, service: &Value) {
             report.miss(name, &why(name));
         }
     }
-    report.between_port(service);
+    if let Some(port) = service.get("port").and_then(Value::as_i64).filter(|p| !(1..=65535).contains(p)) {
+        report.bad("port", port, "port is not valid: must be between 1 and 65535, inclusive");
+    }
     let Some(path) = service.get("path").and_then(Value::as_str) else { return };
     report.at("path", |r| {
         if path.is_empty() || path == "/" || path == "//" {
-            return if path == "//" { r.invalid(path, "segment[0] may not be empty") };
+            return if path == "//" {
+                r.invalid(path, "segment[0] may not be empty")
+            };
         }
         if !path.starts_with('/') {
             r.invalid(path, "must start with a '/'");
@@ -383,8 +387,26 @@ fn mutations(report: &mut Report, spec: &Value) {
 
 fn is_identifier(name: &str) -> bool {
     const RESERVED: [&str; 20] = [
-        "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import",
-        "let", "loop", "package", "namespace", "return", "var", "void",
+        "true",
+        "false",
+        "null",
+        "in",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
     ];
     let first = |b: &u8| b.is_ascii_alphabetic() || *b == b'_';
     name.as_bytes().first().is_some_and(first)

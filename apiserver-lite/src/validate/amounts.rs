@@ -225,7 +225,7 @@ pub fn pod_level(report: &mut Report, spec: &Value) {
     report.with(spec, "resources", |r, resources| {
         r.forbid(resources, &["claims"], "claims cannot be set for Resources at pod-level");
         requirements(r, resources, Owner::Pod, &[]);
-        for (name, sum) in super::super::defaults::pod_requests(spec) {
+        for (name, sum) in crate::defaults::pod_requests(spec) {
             let have = quantity(&resources["requests"][&name]).unwrap_or_default();
             if sum > have {
                 let why = format!("must be greater than or equal to aggregate container requests of {sum}");
@@ -234,7 +234,9 @@ pub fn pod_level(report: &mut Report, spec: &Value) {
         }
         for (index, container) in list(spec, "containers").iter().enumerate() {
             for (name, value) in container["resources"]["limits"].as_object().into_iter().flatten() {
-                let (Some(limit), Some(pod)) = (quantity(value), quantity(&resources["limits"][name])) else { continue };
+                let (Some(limit), Some(pod)) = (quantity(value), quantity(&resources["limits"][name])) else {
+                    continue;
+                };
                 if limit > pod {
                     let why = format!("must be less than or equal to pod limits of {pod}");
                     r.at("containers", |r| r.index(index, |r| r.key(name, |r| r.bad("limits", value, why))));

@@ -387,7 +387,11 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
             r.bad("completionTime", ended, "completionTime cannot be set before startTime");
         }
         both(r, failed && !target, "cannot set Failed=True condition without the FailureTarget=true condition");
-        both(r, complete && !success, "cannot set Complete=True condition without the SuccessCriteriaMet=true condition");
+        both(
+            r,
+            complete && !success,
+            "cannot set Complete=True condition without the SuccessCriteriaMet=true condition",
+        );
         let finished = complete || failed;
         let count = |name: &str| status[name].as_i64().unwrap_or(0);
         if finished && count("active") > 0 {
@@ -421,17 +425,10 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
         if !ended.is_null() && !was["completionTime"].is_null() && *ended != was["completionTime"] {
             r.bad("completionTime", ended, "completionTime cannot be mutated");
         }
-        if !was["startTime"].is_null()
-            && was["startTime"] != status["startTime"]
-            && new["spec"]["suspend"] != true
-        {
+        if !was["startTime"].is_null() && was["startTime"] != status["startTime"] && new["spec"]["suspend"] != true {
             r.miss("startTime", "startTime cannot be removed for unsuspended job");
         }
-        both(
-            r,
-            is(was, "SuccessCriteriaMet") && !success,
-            "cannot disable the SuccessCriteriaMet=True condition",
-        );
+        both(r, is(was, "SuccessCriteriaMet") && !success, "cannot disable the SuccessCriteriaMet=True condition");
     });
 }
 

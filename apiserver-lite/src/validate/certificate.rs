@@ -15,7 +15,8 @@ pub fn signer_name(report: &mut Report, signer: &str) {
     }
     let segments: Vec<&str> = signer.split('/').collect();
     let [domain, path] = segments[..] else {
-        return report.invalid(signer, "must be a fully qualified domain and path of the form 'example.com/signer-name'");
+        return report
+            .invalid(signer, "must be a fully qualified domain and path of the form 'example.com/signer-name'");
     };
     if domain.len() > 253 {
         report.too_long(253);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{amounts, diff, has, list, meta, scheduling, selector, text, texts, volume};
-use crate::field_error::{IMMUTABLE, Report, same};
+use crate::field_error::{IMMUTABLE, Raw, Report, same};
 use crate::names;
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
@@ -41,12 +41,12 @@ pub fn spec(report: &mut Report, spec: &Value) {
     }
     let (source, reference) = (&spec["dataSource"], &spec["dataSourceRef"]);
     if source.is_object() && !text(reference, "namespace").is_empty() {
-        report.wrong_path("dataSource", "may not be specified when dataSourceRef.namespace is specified");
+        report.bad("dataSource", Raw("{}".into()), "may not be specified when dataSourceRef.namespace is specified");
     } else if source.is_object()
         && reference.is_object()
         && ["apiGroup", "kind", "name"].iter().any(|k| source[*k] != reference[*k])
     {
-        report.wrong_path("dataSource", "must match dataSourceRef");
+        report.bad("dataSource", Raw("{}".into()), "must match dataSourceRef");
     }
     report.named(spec, "volumeAttributesClassName", names::dns_subdomain);
 }
@@ -97,7 +97,8 @@ pub fn update(report: &mut Report, new: &Value, old: &Value) {
                    claims";
         report.refuse("spec", &format!("{why}\n{text}"));
     }
-    let size = |object: &Value| amounts::quantity(&object["spec"]["resources"]["requests"]["storage"]).unwrap_or_default();
+    let size =
+        |object: &Value| amounts::quantity(&object["spec"]["resources"]["requests"]["storage"]).unwrap_or_default();
     let capacity = amounts::quantity(&new["status"]["capacity"]["storage"]).unwrap_or_default();
     if size(new) < size(old) && size(new) <= capacity {
         let why = "field can not be less than status.capacity";

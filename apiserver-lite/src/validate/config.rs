@@ -25,7 +25,9 @@ fn keys(report: &mut Report, object: &Value, name: &str) {
 
 fn size(object: &Value, name: &str, packed: bool) -> usize {
     let texts = object[name].as_object().into_iter().flatten().filter_map(|(_, value)| value.as_str());
-    texts.map(|t| if packed { t.len() / 4 * 3 - t.bytes().rev().take_while(|b| *b == b'=').count() } else { t.len() }).sum()
+    texts
+        .map(|t| if packed { t.len() / 4 * 3 - t.bytes().rev().take_while(|b| *b == b'=').count() } else { t.len() })
+        .sum()
 }
 
 pub fn config_map(report: &mut Report, object: &Value) {
@@ -118,7 +120,8 @@ pub fn namespace(report: &mut Report, object: &Value) {
 
 /// The finalizers that a finalize request leaves.
 pub fn namespace_finalizers(report: &mut Report, new: &Value) {
-    report.at("spec", |r| r.each(&new["spec"], "finalizers", |r, name| finalizer(r, name.as_str().unwrap_or_default())));
+    report
+        .at("spec", |r| r.each(&new["spec"], "finalizers", |r, name| finalizer(r, name.as_str().unwrap_or_default())));
 }
 
 pub fn namespace_status(report: &mut Report, new: &Value) {

@@ -289,10 +289,18 @@ pub fn field_reference(report: &mut Report, reference: &Value, allowed: &[&str])
     let base = subscripted.map_or(path, |(base, _)| base);
     if text(reference, "apiVersion") != "v1" {
         let version = text(reference, "apiVersion");
-        return report.bad("fieldPath", path, format_args!("error converting fieldPath: unsupported pod version: {version}"));
+        return report.bad(
+            "fieldPath",
+            path,
+            format_args!("error converting fieldPath: unsupported pod version: {version}"),
+        );
     }
     if !known(base) {
-        return report.bad("fieldPath", path, format_args!("error converting fieldPath: field label not supported: {path}"));
+        return report.bad(
+            "fieldPath",
+            path,
+            format_args!("error converting fieldPath: field label not supported: {path}"),
+        );
     }
     match subscripted {
         Some(("metadata.annotations", key)) => {
@@ -318,8 +326,7 @@ const SHOWN_RESOURCES: [&str; 6] = [
     "requests.ephemeral-storage",
     "requests.memory",
 ];
-const BYTE_DIVISORS: [&str; 13] =
-    ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
+const BYTE_DIVISORS: [&str; 13] = ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
 /// An amount that the container asks for, as variables and downward files show it.
 pub fn resource_reference(report: &mut Report, reference: &Value, in_volume: bool) {

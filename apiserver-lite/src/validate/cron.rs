@@ -102,7 +102,9 @@ fn number(text: &str, low: u32, names: &[&str]) -> Result<u32, String> {
 }
 
 fn integer(text: &str) -> Result<u32, String> {
-    let failed = |why: &str| format!("failed to parse int from {text}: strconv.Atoi: parsing {}: {why}", crate::status::quote(text));
+    let failed = |why: &str| {
+        format!("failed to parse int from {text}: strconv.Atoi: parsing {}: {why}", crate::status::quote(text))
+    };
     match text.parse::<i64>() {
         Ok(number) if number < 0 => Err(format!("negative number ({number}) not allowed: {text}")),
         Ok(number) => u32::try_from(number).map_err(|_| failed("value out of range")),
@@ -122,9 +124,10 @@ pub fn is_zone(name: &str) -> bool {
     if !name.split('/').all(good) {
         return false;
     }
-    name == "UTC" || ["/usr/share/zoneinfo", "/usr/lib/zoneinfo", "/etc/zoneinfo"]
-        .iter()
-        .any(|root| std::path::Path::new(root).join(name).is_file())
+    name == "UTC"
+        || ["/usr/share/zoneinfo", "/usr/lib/zoneinfo", "/etc/zoneinfo"]
+            .iter()
+            .any(|root| std::path::Path::new(root).join(name).is_file())
 }
 
 #[cfg(test)]

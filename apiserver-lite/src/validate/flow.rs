@@ -42,7 +42,13 @@ pub fn schema(report: &mut Report, object: &Value) {
             r.each(rule, "resourceRules", resource_rule);
             r.each(rule, "nonResourceRules", |r, rule| {
                 verbs(r, rule);
-                if alone(r, rule, "nonResourceURLs", "nonResourceURLs must contain at least one value", "non-resource URLs") {
+                if alone(
+                    r,
+                    rule,
+                    "nonResourceURLs",
+                    "nonResourceURLs must contain at least one value",
+                    "non-resource URLs",
+                ) {
                     r.each(rule, "nonResourceURLs", |r, url| path(r, url.as_str().unwrap_or_default()));
                 }
             });
@@ -166,7 +172,7 @@ pub fn priority_level(report: &mut Report, object: &Value) {
         match kind {
             "Exempt" => {
                 r.forbid(spec, &["limited"], "must be nil if the type is not Limited");
-                r.with(spec, "exempt", |r, exempt| shares(r, exempt));
+                r.with(spec, "exempt", shares);
             }
             "Limited" => {
                 r.forbid(spec, &["exempt"], "must be nil if the type is Limited");
@@ -227,9 +233,8 @@ fn queues(report: &mut Report, queuing: &Value) {
         #[expect(clippy::cast_precision_loss, reason = "a deck has at most ten million cards")]
         let bits: f64 = (0..hand).map(|card| ((queues - card) as f64).log2()).sum();
         if bits.ceil() > 60.0 {
-            let why = format!(
-                "required entropy bits of deckSize {queues} and handSize {hand} should not be greater than 60"
-            );
+            let why =
+                format!("required entropy bits of deckSize {queues} and handSize {hand} should not be greater than 60");
             report.bad("handSize", hand, why);
         }
     }

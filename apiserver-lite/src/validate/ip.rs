@@ -30,8 +30,12 @@ pub fn parse_range(text: &str) -> Option<(IpAddr, u8)> {
 /// The address with the bits beyond the prefix cleared.
 pub fn masked(address: IpAddr, length: u8) -> IpAddr {
     match address {
-        IpAddr::V4(v4) => IpAddr::from((u32::from(v4) & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)).to_be_bytes()),
-        IpAddr::V6(v6) => IpAddr::from((u128::from(v6) & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)).to_be_bytes()),
+        IpAddr::V4(v4) => {
+            IpAddr::from((u32::from(v4) & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)).to_be_bytes())
+        }
+        IpAddr::V6(v6) => {
+            IpAddr::from((u128::from(v6) & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)).to_be_bytes())
+        }
     }
 }
 
@@ -123,13 +127,6 @@ pub fn special(text: &str) -> Vec<String> {
 pub fn is_dual_stack<'a>(texts: impl Iterator<Item = &'a str>) -> bool {
     let addresses: Vec<IpAddr> = texts.filter_map(|t| parse(t.split('/').next().unwrap_or_default())).collect();
     addresses.iter().any(IpAddr::is_ipv4) && addresses.iter().any(IpAddr::is_ipv6)
-}
-
-/// What a client hears of an accepted address that is not in its usual form.
-pub fn warning(text: &str) -> Option<String> {
-    let address = parse(text)?;
-    (address.is_ipv6() && address.to_string() != text && text.parse::<IpAddr>().is_ok())
-        .then(|| format!("IPv6 address \"{text}\" should be in RFC 5952 canonical format (\"{address}\")"))
 }
 
 #[cfg(test)]

@@ -13,6 +13,15 @@ const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDelet
 
 /// Checks the metadata of a new object, or of one that its kind checks again on every update; called at `metadata`.
 pub fn check(report: &mut Report, group: &str, plural: &str, metadata: &Value) {
+    check_names(report, metadata, |text| name(group, plural, text));
+}
+
+/// Checks what holds for the metadata of any kind; called at `metadata`.
+pub fn in_general(report: &mut Report, metadata: &Value) {
+    check_names(report, metadata, names::path_segment);
+}
+
+fn check_names(report: &mut Report, metadata: &Value, rule: impl Fn(&str) -> Vec<String>) {
     let stem = text(metadata, "generateName");
     if !stem.is_empty() {
         // A stem may end where a name may not, because something follows it.
@@ -21,9 +30,9 @@ pub fn check(report: &mut Report, group: &str, plural: &str, metadata: &Value) {
                 let mut masked = start.to_owned();
                 masked.pop();
                 masked.push('a');
-                name(group, plural, &masked)
+                rule(&masked)
             }
-            None => name(group, plural, stem),
+            None => rule(stem),
         };
         report.at("generateName", |r| r.complaints(stem, complaints));
     }
@@ -32,7 +41,7 @@ pub fn check(report: &mut Report, group: &str, plural: &str, metadata: &Value) {
         if said.is_empty() {
             r.required("name or generateName is required");
         } else {
-            r.complaints(said, name(group, plural, said));
+            r.complaints(said, rule(said));
         }
     });
     report.not_negative(metadata, "generation");

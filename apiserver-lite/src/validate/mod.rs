@@ -69,6 +69,10 @@ pub fn create(resource: &Resource, object: &Value) -> Vec<FieldError> {
         }
         _ => whole(&mut report, group, plural, object),
     }
+    // Names that a kind has no rule for have to fit into a path at least.
+    if report.errors.is_empty() {
+        report.at("metadata", |r| meta::in_general(r, &object["metadata"]));
+    }
     report.errors
 }
 
@@ -77,12 +81,10 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value) 
     let report = &mut Report::default();
     let (group, plural) = (&*resource.group, &*resource.plural);
     // Every update is checked for metadata once in general; most kinds do it again.
+    report.at("metadata", |r| meta::in_general(r, &new["metadata"]));
     unchanged(report, new, old);
     match (group, plural, subresource) {
-        _ if resource.custom => {
-            unchanged(report, new, old);
-            whole(report, group, plural, new);
-        }
+        _ if resource.custom => unchanged(report, new, old),
         ("", "pods", "") => pod_update::update(report, new, old),
         ("", "pods", "status") => pod_update::status(report, new, old),
         ("", "pods", "ephemeralcontainers") => pod_update::ephemeral(report, new, old),

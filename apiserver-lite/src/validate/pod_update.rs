@@ -271,7 +271,8 @@ fn resized(report: &mut Report, now: &Value, before: &Value) {
     }
     let memory = |c: &Value| amounts::quantity(&c["resources"]["limits"]["memory"]);
     let policy = |p: &&Value| text(p, "resourceName") == "memory";
-    let restarts = list(now, "resizePolicy").iter().find(policy).is_some_and(|p| p["restartPolicy"] == "RestartContainer");
+    let restarts =
+        list(now, "resizePolicy").iter().find(policy).is_some_and(|p| p["restartPolicy"] == "RestartContainer");
     // A limit that was not there before is lower than none.
     if memory(before).is_none() && memory(now).is_some() && !restarts {
         let why = "memory limits cannot be added unless resizePolicy is RestartContainer";

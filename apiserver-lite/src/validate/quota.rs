@@ -181,8 +181,7 @@ fn scopes(report: &mut Report, spec: &Value) {
             if !SCOPES.contains(scope) {
                 r.invalid(&spec["scopes"], "unsupported scope");
             }
-            misapplied(spec, scope)
-                .for_each(|_| r.invalid(&spec["scopes"], "unsupported scope applied to resource"));
+            misapplied(spec, scope).for_each(|_| r.invalid(&spec["scopes"], "unsupported scope applied to resource"));
         }
         (0..conflicting(&said)).for_each(|_| r.invalid(&spec["scopes"], "conflicting scopes"));
     });

@@ -118,7 +118,8 @@ fn label_keys(report: &mut Report, term: &Value) {
         });
     }
     let keys = list(term, "matchLabelKeys");
-    let mut known: Vec<&str> = selected["matchLabels"].as_object().into_iter().flatten().map(|(k, _)| k.as_str()).collect();
+    let mut known: Vec<&str> =
+        selected["matchLabels"].as_object().into_iter().flatten().map(|(k, _)| k.as_str()).collect();
     for expression in list(selected, "matchExpressions") {
         let key = text(expression, "key");
         if let Some(index) = keys.iter().position(|k| k == key).filter(|_| known.contains(&key)) {

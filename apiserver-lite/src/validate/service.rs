@@ -142,9 +142,9 @@ fn affinity(report: &mut Report, spec: &Value) {
 }
 
 /// Cluster addresses, families and policy of a service; asked for before any are handed out, too.
-pub fn cluster_ips(service: &Value) -> Vec<FieldError> {
+pub fn cluster_ips(spec: &Value) -> Vec<FieldError> {
     let mut report = Report::default();
-    report.at("spec", |r| addresses(r, &service["spec"]));
+    report.at("spec", |r| addresses(r, spec));
     report.errors
 }
 

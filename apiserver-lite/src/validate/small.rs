@@ -149,7 +149,11 @@ pub fn api_service(report: &mut Report, object: &Value) {
         let service = &spec["service"];
         if !service.is_object() {
             if !text(spec, "caBundle").is_empty() {
-                r.bad("caBundle", format!("{} bytes", text(spec, "caBundle").len()).as_str(), "local APIServices may not have a caBundle");
+                r.bad(
+                    "caBundle",
+                    format!("{} bytes", text(spec, "caBundle").len()).as_str(),
+                    "local APIServices may not have a caBundle",
+                );
             }
             if insecure {
                 r.bad("insecureSkipTLSVerify", true, "local APIServices may not have insecureSkipTLSVerify");
@@ -182,7 +186,11 @@ pub fn dynamic_resource(report: &mut Report, plural: &str, object: &Value) {
                 let pool = &spec["pool"];
                 r.need(pool, "name");
                 if pool["resourceSliceCount"].as_i64().unwrap_or(0) <= 0 {
-                    r.bad("resourceSliceCount", pool["resourceSliceCount"].as_i64().unwrap_or(0), "must be greater than zero");
+                    r.bad(
+                        "resourceSliceCount",
+                        pool["resourceSliceCount"].as_i64().unwrap_or(0),
+                        "must be greater than zero",
+                    );
                 }
                 r.not_negative(pool, "generation");
             });
@@ -242,7 +250,11 @@ fn device_request(report: &mut Report, request: &Value) {
     report.need_named(request, "deviceClassName", names::dns_subdomain);
     match text(request, "allocationMode") {
         "All" if request["count"].as_i64().unwrap_or(0) != 0 => {
-            report.bad("count", request["count"].as_i64().unwrap_or(0), "must not be specified when allocationMode is 'All'");
+            report.bad(
+                "count",
+                request["count"].as_i64().unwrap_or(0),
+                "must not be specified when allocationMode is 'All'",
+            );
         }
         "ExactCount" if request["count"].as_i64().unwrap_or(0) <= 0 => {
             report.bad("count", request["count"].as_i64().unwrap_or(0), "must be greater than zero");
@@ -251,4 +263,3 @@ fn device_request(report: &mut Report, request: &Value) {
         other => report.at("allocationMode", |r| r.not_supported(other, &["All", "ExactCount"])),
     }
 }
-

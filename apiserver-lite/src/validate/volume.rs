@@ -119,22 +119,19 @@ fn mode(report: &mut Report, object: &Value, name: &str) {
     }
 }
 
+const HOST_PATH_TYPES: [&str; 8] =
+    ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
+
 /// One source of a volume, alike in pods and persistent volumes.
 fn one(report: &mut Report, kind: &str, source: &Value, is_pod: bool) {
     let r = report;
     match kind {
-        "emptyDir" => {
-            if amounts::quantity(&source["sizeLimit"]).is_some_and(|q| q.sign() < 0) {
-                r.refuse("sizeLimit", "SizeLimit field must be a valid resource quantity");
-            }
+        "emptyDir" if amounts::quantity(&source["sizeLimit"]).is_some_and(|q| q.sign() < 0) => {
+            r.refuse("sizeLimit", "SizeLimit field must be a valid resource quantity");
         }
-        "hostPath" => {
-            if r.need(source, "path") {
-                r.at("path", |r| no_backsteps(r, text(source, "path")));
-                const TYPES: [&str; 8] =
-                    ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
-                r.maybe_choice(source, "type", &TYPES);
-            }
+        "hostPath" if r.need(source, "path") => {
+            r.at("path", |r| no_backsteps(r, text(source, "path")));
+            r.maybe_choice(source, "type", &HOST_PATH_TYPES);
         }
         "gitRepo" => {
             r.need(source, "repository");
@@ -172,7 +169,9 @@ fn one(report: &mut Report, kind: &str, source: &Value, is_pod: bool) {
                 r.bad("datasetName", name, "must not contain '/'");
             }
         }
-        "persistentVolumeClaim" => drop(r.need(source, "claimName")),
+        "persistentVolumeClaim" => {
+            r.need(source, "claimName");
+        }
         "rbd" => {
             if list(source, "monitors").is_empty() {
                 r.miss("monitors", "");
@@ -181,7 +180,9 @@ fn one(report: &mut Report, kind: &str, source: &Value, is_pod: bool) {
         }
         "cinder" => {
             r.need(source, "volumeID");
-            r.with(source, "secretRef", |r, s| drop(r.need(s, "name")));
+            r.with(source, "secretRef", |r, s| {
+                r.need(s, "name");
+            });
         }
         "cephfs" if list(source, "monitors").is_empty() => r.miss("monitors", ""),
         "quobyte" => quobyte(r, source),
@@ -202,20 +203,30 @@ fn one(report: &mut Report, kind: &str, source: &Value, is_pod: bool) {
             }
         }
         "azureFile" => need_all(r, source, &["secretName", "shareName"]),
-        "vsphereVolume" => drop(r.need(source, "volumePath")),
-        "photonPersistentDisk" => drop(r.need(source, "pdID")),
-        "portworxVolume" => drop(r.need(source, "volumeID")),
+        "vsphereVolume" => {
+            r.need(source, "volumePath");
+        }
+        "photonPersistentDisk" => {
+            r.need(source, "pdID");
+        }
+        "portworxVolume" => {
+            r.need(source, "volumeID");
+        }
         "azureDisk" => azure_disk(r, source),
         "storageos" => {
             r.need_named(source, "volumeName", names::dns_label);
             r.named(source, "volumeNamespace", names::dns_label);
-            r.with(source, "secretRef", |r, s| drop(r.need(s, "name")));
+            r.with(source, "secretRef", |r, s| {
+                r.need(s, "name");
+            });
         }
         "projected" => projected(r, source),
         "scaleIO" => need_all(r, source, &["gateway", "system", "volumeName"]),
         "csi" => {
             r.at("driver", |r| driver(r, text(source, "driver")));
-            r.with(source, "nodePublishSecretRef", |r, s| drop(r.need(s, "name")));
+            r.with(source, "nodePublishSecretRef", |r, s| {
+                r.need(s, "name");
+            });
             let secret = text(&source["nodePublishSecretRef"], "name");
             if !secret.is_empty() {
                 r.at("name", |r| r.complaints(secret, names::dns_subdomain(secret)));
@@ -279,7 +290,11 @@ fn projected(report: &mut Report, source: &Value) {
         for key in ["secret", "configMap"] {
             let Some(part) = source.get(key).filter(|p| p.is_object()) else { continue };
             count += 1;
-            inside(report, &mut |r| r.at(key, |r| drop(r.need(part, "name"))));
+            inside(report, &mut |r| {
+                r.at(key, |r| {
+                    r.need(part, "name");
+                })
+            });
             for (at, item) in list(part, "items").iter().enumerate() {
                 inside(report, &mut |r| r.at(key, |r| r.at("items", |r| r.index(at, |r| key_to_path(r, item)))));
                 let path = text(item, "path");
@@ -627,13 +642,17 @@ pub fn persistent(report: &mut Report, spec: &Value, name: &str) {
                     let portal = text(source, "targetPortal");
                     long_portal(r, "targetportal", portal, name, portal);
                 }
-                r.with(source, "secretRef", |r, s| drop(r.need(s, "name")));
+                r.with(source, "secretRef", |r, s| {
+                    r.need(s, "name");
+                });
             }
             "csi" => persistent_csi(r, source),
             _ => {
                 one(r, key, source, false);
                 if ["cinder", "storageos"].contains(&key) {
-                    r.with(source, "secretRef", |r, s| drop(r.need(s, "namespace")));
+                    r.with(source, "secretRef", |r, s| {
+                        r.need(s, "namespace");
+                    });
                 }
                 if key == "azureFile" && source["secretNamespace"] == "" {
                     r.miss("secretNamespace", "");
@@ -655,7 +674,9 @@ pub fn persistent(report: &mut Report, spec: &Value, name: &str) {
 fn persistent_csi(report: &mut Report, source: &Value) {
     report.at("driver", |r| driver(r, text(source, "driver")));
     report.need(source, "volumeHandle");
-    for name in ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"] {
+    for name in
+        ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"]
+    {
         report.with(source, name, |r, secret| {
             r.need_named(secret, "name", names::dns_subdomain);
             r.need_named(secret, "namespace", names::dns_label);

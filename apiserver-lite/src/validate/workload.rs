@@ -183,7 +183,10 @@ pub fn stateful_set(report: &mut Report, spec: &Value) {
         "" => r.required(""),
         "OnDelete" => {
             if !rolling.is_null() {
-                let shown = go_struct(&[("Partition", &json!(amount(&rolling["partition"]))), ("MaxUnavailable", &rolling["maxUnavailable"])]);
+                let shown = go_struct(&[
+                    ("Partition", &json!(amount(&rolling["partition"]))),
+                    ("MaxUnavailable", &rolling["maxUnavailable"]),
+                ]);
                 r.bad("rollingUpdate", shown, "only allowed for updateStrategy 'RollingUpdate'");
             }
         }
@@ -227,8 +230,11 @@ fn with_claims(spec: &Value) -> Value {
     let mut template = spec["template"].clone();
     let claims = list(spec, "volumeClaimTemplates").iter().map(|claim| text(&claim["metadata"], "name"));
     let claims: Vec<&str> = claims.collect();
-    let mut volumes: Vec<Value> =
-        list(&spec["template"]["spec"], "volumes").iter().filter(|v| !claims.contains(&text(v, "name"))).cloned().collect();
+    let mut volumes: Vec<Value> = list(&spec["template"]["spec"], "volumes")
+        .iter()
+        .filter(|v| !claims.contains(&text(v, "name")))
+        .cloned()
+        .collect();
     volumes.extend(claims.iter().map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}})));
     if !volumes.is_empty() {
         template["spec"]["volumes"] = Value::Array(volumes);
@@ -296,15 +302,41 @@ pub fn revision(report: &mut Report, object: &Value) {
 pub fn status(report: &mut Report, plural: &str, new: &Value, old: &Value) {
     let (counted, bounded): (&[&str], &[&str]) = match plural {
         "deployments" => (
-            &["observedGeneration", "replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "unavailableReplicas", "collisionCount"],
+            &[
+                "observedGeneration",
+                "replicas",
+                "updatedReplicas",
+                "readyReplicas",
+                "availableReplicas",
+                "unavailableReplicas",
+                "collisionCount",
+            ],
             &["updatedReplicas", "readyReplicas", "availableReplicas"],
         ),
         "statefulsets" => (
-            &["replicas", "readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas", "observedGeneration", "collisionCount"],
+            &[
+                "replicas",
+                "readyReplicas",
+                "currentReplicas",
+                "updatedReplicas",
+                "availableReplicas",
+                "observedGeneration",
+                "collisionCount",
+            ],
             &["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"],
         ),
         "daemonsets" => (
-            &["currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady", "observedGeneration", "updatedNumberScheduled", "numberAvailable", "numberUnavailable", "collisionCount"],
+            &[
+                "currentNumberScheduled",
+                "numberMisscheduled",
+                "desiredNumberScheduled",
+                "numberReady",
+                "observedGeneration",
+                "updatedNumberScheduled",
+                "numberAvailable",
+                "numberUnavailable",
+                "collisionCount",
+            ],
             &[],
         ),
         "replicasets" | "replicationcontrollers" => (
@@ -338,4 +370,3 @@ pub fn container_names(template: &Value) -> Vec<&str> {
     all.extend(names_of(&template["spec"], "initContainers"));
     all
 }
-

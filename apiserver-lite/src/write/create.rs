@@ -9,6 +9,7 @@ use super::{commit, commit_error, put, strategy};
 use crate::admission::{Call, Operation, Reservation};
 use crate::apply::{self, Writer};
 use crate::auth::{Attributes, RbacWrite};
+use crate::field_error::FieldError;
 use crate::request::{RequestInfo, User};
 use crate::resource::Resource;
 use crate::server::ApiServer;
@@ -92,26 +93,23 @@ pub(super) async fn place(
                 .insert("name".into(), format!("{}{}", &stem[..end], crate::random::suffix(SUFFIX)).into());
         }
         if attempt == 1 {
-            strategy::prepare_create(resource, &mut value);
+            strategy::prepare_create(resource, &mut value, user);
+            if is_service(resource) {
+                allocation = Some(server.services.allocate(&server.store, &mut value, None)?);
+            }
             validate(resource, &value)?;
             authorize_name(server, target, user)?;
             reserved = server.admission.validate(&call, &value).await?;
-            if is_service(resource) {
-                match server.services.allocate(&server.store, &mut value) {
-                    Ok(allocated) => allocation = Some(allocated),
-                    Err(error) => {
-                        reserved.refund(server).await;
-                        return Err(error);
-                    }
-                }
-            }
         }
         let name = text(&value, "name").to_owned();
         let write = put(resource, Key::new(namespace, &name), Expect::Absent, value.clone());
+        if let Some(allocation) = &mut allocation {
+            allocation.begin();
+        }
         let committed = commit(server, write, options.dry_run).await;
         let goes_on = generated && attempt < ATTEMPTS && matches!(committed, Err(CommitError::Exists(_)));
-        if let Some(allocation) = allocation.as_ref().filter(|_| !goes_on && (committed.is_err() || options.dry_run)) {
-            server.services.release(allocation);
+        if !goes_on && let Some(allocation) = allocation.take() {
+            allocation.end(committed.is_ok() && !options.dry_run);
         }
         if committed.is_err() && !goes_on {
             std::mem::take(&mut reserved).refund(server).await;
@@ -195,11 +193,20 @@ pub(super) fn to_stored_version(resource: &Resource, value: &mut Value) {
     value["apiVersion"] = (&*resource.storage_version).into();
 }
 
-/// Checks a new object.
+/// Checks a new object, and warns of what is unwise in it.
 pub(super) fn validate(resource: &Resource, value: &Value) -> Result<()> {
-    let causes: Vec<Cause> = crate::validate::create(resource, value).into_iter().map(Into::into).collect();
-    if causes.is_empty() {
+    refused(resource, value, crate::validate::create(resource, value))?;
+    crate::validate::warnings(resource, value, None).into_iter().for_each(crate::warning::add);
+    Ok(())
+}
+
+/// All complaints about an object at once.
+pub(super) fn refused(resource: &Resource, value: &Value, complaints: Vec<FieldError>) -> Result<()> {
+    if complaints.is_empty() {
         return Ok(());
     }
-    Err(invalid(&resource.group, &resource.kind, text(value, "name"), causes))
+    let causes: Vec<Cause> = complaints.into_iter().map(Into::into).collect();
+    // Events are those of the nameless group, by whatever name they came.
+    let group = if &*resource.plural == "events" { "" } else { &*resource.group };
+    Err(invalid(group, &resource.kind, text(value, "name"), causes))
 }

@@ -3,7 +3,7 @@
 use proto::time::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::status::{ApiError, Cause, Result};
+use crate::status::{ApiError, Result};
 
 /// The metadata object of a tree, made where it is missing.
 pub fn metadata(value: &mut Value) -> &mut Map<String, Value> {
@@ -64,46 +64,7 @@ pub fn check_name(value: &Value, name: &str) -> Result<()> {
     }
 }
 
-/// Complaints about metadata that no client may change, where the merged object says something else than what is
-/// stored.
-pub fn update_causes(new: &Value, old: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    let (said, have) = (&new["metadata"], &old["metadata"]);
-    let finalizers = |of: &'_ Value| -> Vec<String> {
-        let list = of["finalizers"].as_array().into_iter().flatten();
-        list.filter_map(Value::as_str).map(ToOwned::to_owned).collect()
-    };
-    if have["deletionTimestamp"].is_string() {
-        let before = finalizers(have);
-        let mut extra: Vec<String> = finalizers(said).into_iter().filter(|f| !before.contains(f)).collect();
-        extra.sort();
-        extra.dedup();
-        if !extra.is_empty() {
-            let shown: Vec<String> = extra.iter().map(|f| crate::status::quote(f)).collect();
-            causes.push(Cause {
-                reason: "FieldValueForbidden".into(),
-                message: format!(
-                    "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers \
-                     []string{{{}}}",
-                    shown.join(", ")
-                ),
-                field: "metadata.finalizers".into(),
-            });
-        }
-    }
-    for key in ["name", "namespace", "uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
-        if said[key] != have[key] {
-            causes.push(Cause {
-                reason: "FieldValueInvalid".into(),
-                message: format!("Invalid value: {}: field is immutable", said[key]),
-                field: format!("metadata.{key}"),
-            });
-        }
-    }
-    causes
-}
-
-/// What an update keeps of the stored metadata. What the client sent counts only for those that [`update_causes`]
+/// What an update keeps of the stored metadata. What the client sent counts only for those that validation
 /// then looks at.
 pub fn keep_server_fields(new: &mut Value, old: &Value) {
     let old = &old["metadata"];

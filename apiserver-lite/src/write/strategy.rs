@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::request::User;
 use crate::resource::Resource;
 
 /// A resource with a `status` that only its subresource may write.
@@ -59,7 +60,7 @@ fn same_desire(a: &Value, b: &Value) -> bool {
 }
 
 /// Sets what a new object begins with.
-pub fn prepare_create(resource: &Resource, value: &mut Value) {
+pub fn prepare_create(resource: &Resource, value: &mut Value, user: &User) {
     if has_generation(resource) {
         value["metadata"]["generation"] = 1.into();
     }
@@ -93,7 +94,76 @@ pub fn prepare_create(resource: &Resource, value: &mut Value) {
         ("", "persistentvolumes" | "persistentvolumeclaims") => value["status"] = json!({"phase": "Pending"}),
         ("", "secrets") => string_data(value),
         ("batch", "jobs") => job_labels(value),
+        ("apps", "daemonsets") => {
+            let generation = template_generation(value).max(1);
+            value["metadata"]["annotations"][TEMPLATE_GENERATION] = generation.to_string().into();
+        }
+        ("certificates.k8s.io", "certificatesigningrequests") => requester(value, user),
         _ => {}
+    }
+}
+
+/// Where a daemon set counts the changes of its template.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+fn template_generation(value: &Value) -> i64 {
+    let text = value["metadata"]["annotations"][TEMPLATE_GENERATION].as_str();
+    text.and_then(|t| t.parse().ok()).unwrap_or(0)
+}
+
+/// A certificate is asked for by whoever sends the request, whatever it says.
+fn requester(value: &mut Value, user: &User) {
+    let Some(spec) = value["spec"].as_object_mut() else { return };
+    let extra: Map<String, Value> = user.extra.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
+    let fields = [
+        ("username", json!(user.name), user.name.is_empty()),
+        ("uid", json!(user.uid), user.uid.is_empty()),
+        ("groups", json!(user.groups), user.groups.is_empty()),
+        ("extra", Value::Object(extra), user.extra.is_empty()),
+    ];
+    for (name, value, empty) in fields {
+        match empty {
+            true => drop(spec.remove(name)),
+            false => drop(spec.insert(name.into(), value)),
+        }
+    }
+}
+
+/// What was asked for stays; an approval writes conditions, the signer everything else but a decision.
+fn certificate(subresource: &str, new: &mut Value, old: &Value) {
+    new["spec"] = old["spec"].clone();
+    if subresource.is_empty() {
+        return;
+    }
+    let is_decision = |c: &&Value| matches!(c["type"].as_str(), Some("Approved" | "Denied"));
+    let conditions = |of: &Value| of["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let before = conditions(old);
+    let mut now = conditions(new);
+    if subresource == "approval" {
+        new["status"] = match &old["status"] {
+            Value::Object(status) => Value::Object(status.clone()),
+            _ => json!({}),
+        };
+    } else {
+        let decided: Vec<Value> = before.iter().filter(is_decision).cloned().collect();
+        now.retain(|c| !is_decision(&c));
+        now.splice(0..0, decided);
+    }
+    let time = proto::time::Timestamp::now().to_seconds_text();
+    for condition in &mut now {
+        let was = before.iter().find(|c| c["type"] == condition["type"]);
+        if condition["lastUpdateTime"].is_null() {
+            condition["lastUpdateTime"] = time.as_str().into();
+        }
+        if condition["lastTransitionTime"].is_null() {
+            let same =
+                was.filter(|was| was["status"] == condition["status"]).map(|was| was["lastTransitionTime"].clone());
+            condition["lastTransitionTime"] = same.filter(|t| !t.is_null()).unwrap_or_else(|| time.as_str().into());
+        }
+    }
+    match now.is_empty() {
+        true => drop(new["status"].as_object_mut().map(|s| s.remove("conditions"))),
+        false => new["status"]["conditions"] = now.into(),
     }
 }
 
@@ -157,14 +227,15 @@ pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, o
             }
             name_label(new);
         }
-        // A client that leaves out what was allocated means to keep it.
-        ("", "services", "") if new["spec"]["type"] == old["spec"]["type"] => {
-            for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-                if new["spec"][key].is_null() || new["spec"][key] == "" {
-                    keep_path(new, old, key);
-                }
-            }
+        ("", "pods", "") if new["status"]["qosClass"].is_null() => {
+            new["status"]["qosClass"] = crate::defaults::qos_class(new).into();
         }
+        ("apps", "daemonsets", "") => {
+            let before = template_generation(old);
+            let changed = new["spec"]["template"] != old["spec"]["template"];
+            new["metadata"]["annotations"][TEMPLATE_GENERATION] = (before + i64::from(changed)).to_string().into();
+        }
+        ("certificates.k8s.io", "certificatesigningrequests", _) => certificate(subresource, new, old),
         ("", "secrets", _) => string_data(new),
         _ => {}
     }

@@ -167,6 +167,11 @@ pub(super) async fn replace(
         create::check_escalation(server, target, &options.user, &new, Some(&old_value))?;
         meta::keep_server_fields(&mut new, &old_value);
         strategy::prepare_update(resource, subresource, &mut new, &old_value);
+        let service = create::is_service(resource) && subresource.is_empty();
+        let mut allocation = match service {
+            true => Some(server.services.allocate(&server.store, &mut new, Some(&old_value))?),
+            false => None,
+        };
         if !matches!(subresource, "binding" | "eviction") {
             validate(target, &new, &old_value)?;
         }
@@ -182,19 +187,33 @@ pub(super) async fn replace(
             expect: Expect::Revision(old.revision),
             change,
         };
-        let committed = if lets_go(resource, &new, &old_value) {
+        if let Some(allocation) = &mut allocation {
+            allocation.begin();
+        }
+        let lets_go = lets_go(resource, &new, &old_value);
+        let committed = if lets_go {
             // Who takes the last finalizer off gets the object as it would have become, under the version it had.
             let last = Encoded { json: encoded.json.clone(), keys: encoded.keys.clone() };
             let gone = commit(server, write(Change::Delete(encoded)), options.dry_run).await;
             gone.map(|object| last.as_of(object.key.clone(), old.revision))
         } else if encoded.json.is_at_version(old.revision, &old.json) {
             // Nothing changed: no new version, no event.
+            if let Some(allocation) = allocation {
+                allocation.end(false);
+            }
             return Ok(old);
         } else {
             commit(server, write(Change::Put(encoded)), options.dry_run).await
         };
         if committed.is_err() {
             reserved.refund(server).await;
+        }
+        let stored = committed.is_ok() && !options.dry_run;
+        if let Some(allocation) = allocation {
+            allocation.end(stored);
+        }
+        if service && lets_go && stored {
+            server.services.release_service(&old_value);
         }
         match committed {
             Ok(object) => return Ok(object),
@@ -219,59 +238,14 @@ fn has_finalizers(resource: &Resource, value: &Value) -> bool {
     some("metadata") || resource.group.is_empty() && &*resource.plural == "namespaces" && some("spec")
 }
 
-/// Checks a replacement. Upstream looks at metadata twice, once for every kind and once for the kind at hand, and says
-/// so twice.
+/// Checks a replacement, and warns of what is unwise in it.
 fn validate(target: Target<'_>, new: &Value, old: &Value) -> Result<()> {
-    let resource = target.resource;
-    let whole: Vec<Cause> = crate::validate::create(resource, new).into_iter().map(Into::into).collect();
-    let of_metadata = |c: &&Cause| c.field.starts_with("metadata.");
-    let again = |c: &&Cause| {
-        ["labels", "annotations", "ownerReferences"].iter().any(|part| {
-            c.field.strip_prefix("metadata.").is_some_and(|f| f.strip_prefix(part).is_some_and(|r| !r.starts_with('.')))
-        })
-    };
-    let changed = meta::update_causes(new, old);
-    let mut causes: Vec<Cause> = whole.iter().filter(of_metadata).cloned().collect();
-    for _ in 0..2 {
-        causes.extend(changed.iter().cloned());
-        causes.extend(whole.iter().filter(again).cloned());
+    let Target { resource, subresource, .. } = target;
+    create::refused(resource, old, crate::validate::update(resource, subresource, new, old))?;
+    if subresource != "status" {
+        crate::validate::warnings(resource, new, Some(old)).into_iter().for_each(crate::warning::add);
     }
-    causes.extend(frozen_fields(resource, new, old));
-    let once = resource.custom || !target.subresource.is_empty();
-    causes.extend(whole.into_iter().filter(|c| !once || !of_metadata(&c)));
-    if causes.is_empty() { Ok(()) } else { Err(invalid(&resource.group, &resource.kind, text(old, "name"), causes)) }
-}
-
-/// Fields that no update may change, for kinds where that is all there is to check.
-fn frozen_fields(resource: &Resource, new: &Value, old: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    let immutable = |field: &str, value: &Value| Cause {
-        reason: "FieldValueInvalid".into(),
-        message: format!("Invalid value: {value}: field is immutable"),
-        field: field.into(),
-    };
-    if &*resource.group == "apps"
-        && !old["spec"]["selector"].is_null()
-        && new["spec"]["selector"] != old["spec"]["selector"]
-    {
-        causes.push(immutable("spec.selector", &new["spec"]["selector"]));
-    }
-    if matches!(&*resource.plural, "configmaps" | "secrets") && old["immutable"] == true {
-        let frozen = |field: &str| Cause {
-            reason: "FieldValueForbidden".into(),
-            message: "Forbidden: field is immutable when `immutable` is set".into(),
-            field: field.into(),
-        };
-        if new["immutable"] != true {
-            causes.push(frozen("immutable"));
-        }
-        for field in ["data", "binaryData"] {
-            if new[field] != old[field] {
-                causes.push(frozen(field));
-            }
-        }
-    }
-    causes
+    Ok(())
 }
 
 /// Patches an object in any of the formats.

@@ -1,0 +1,212 @@
+//! The group without a name.
+
+use serde_json::{Value, json};
+
+use super::{Object, below, each, has, inside, made, pod, set, text};
+
+pub(super) fn apply(plural: &str, object: &mut Object) {
+    match plural {
+        "pods" => pod::pod(object),
+        "podtemplates" => {
+            if let Some(template) = made(object, "template") {
+                pod::template(template);
+            }
+        }
+        "replicationcontrollers" => replication_controller(object),
+        "services" => service(object),
+        "secrets" => set(object, "type", "Opaque"),
+        "endpoints" => {
+            for subset in each(object, "subsets") {
+                each(subset, "ports").for_each(|port| set(port, "protocol", "TCP"));
+            }
+        }
+        "nodes" => node(object),
+        "limitranges" => {
+            if let Some(spec) = inside(object, "spec") {
+                each(spec, "limits").for_each(limit);
+            }
+        }
+        "persistentvolumes" => {
+            let Some(spec) = made(object, "spec") else { return };
+            set(spec, "persistentVolumeReclaimPolicy", "Retain");
+            set(spec, "volumeMode", "Filesystem");
+            pod::volume_source(spec);
+        }
+        "persistentvolumeclaims" => {
+            let Some(spec) = made(object, "spec") else { return };
+            claim(spec);
+            data_sources(spec);
+        }
+        _ => {}
+    }
+}
+
+pub(super) fn claim(spec: &mut Object) {
+    set(spec, "volumeMode", "Filesystem");
+}
+
+/// What a claim is filled from has an older and a newer field, which say the same.
+fn data_sources(spec: &mut Object) {
+    // The older one never took anything but these, and drops the rest silently.
+    let known = spec.get("dataSource").is_none_or(|source| {
+        let of = |key: &str| source[key].as_str().unwrap_or_default();
+        matches!(
+            (of("apiGroup"), of("kind")),
+            ("", "PersistentVolumeClaim") | ("snapshot.storage.k8s.io", "VolumeSnapshot")
+        )
+    });
+    if !known {
+        spec.remove("dataSource");
+    }
+    match (spec.get("dataSource").cloned(), spec.get("dataSourceRef").cloned()) {
+        (Some(source), None) => drop(spec.insert("dataSourceRef".into(), source)),
+        (None, Some(reference)) if reference["namespace"].as_str().is_none_or(str::is_empty) => {
+            drop(spec.insert("dataSource".into(), reference));
+        }
+        _ => {}
+    }
+}
+
+fn replication_controller(object: &mut Object) {
+    let Some(spec) = made(object, "spec") else { return };
+    set(spec, "replicas", 1);
+    let empty = |map: &Object, key: &str| map.get(key).and_then(Value::as_object).is_none_or(Object::is_empty);
+    let Some(template) = inside(spec, "template") else { return };
+    pod::template(template);
+    let labels = template.get("metadata").and_then(|m| m.get("labels")).cloned();
+    let Some(labels) = labels.filter(|l| l.as_object().is_some_and(|l| !l.is_empty())) else { return };
+    if empty(spec, "selector") {
+        spec.insert("selector".into(), labels.clone());
+    }
+    if let Some(metadata) = made(object, "metadata")
+        && empty(metadata, "labels")
+    {
+        metadata.insert("labels".into(), labels);
+    }
+}
+
+fn service(object: &mut Object) {
+    let Some(spec) = made(object, "spec") else { return };
+    set(spec, "sessionAffinity", "None");
+    match text(spec, "sessionAffinity") {
+        "None" => drop(spec.remove("sessionAffinityConfig")),
+        "ClientIP" => {
+            if let Some(address) = made(spec, "sessionAffinityConfig").and_then(|c| made(c, "clientIP")) {
+                set(address, "timeoutSeconds", 10_800);
+            }
+        }
+        _ => {}
+    }
+    set(spec, "type", "ClusterIP");
+    for port in each(spec, "ports") {
+        set(port, "protocol", "TCP");
+        let number = port.get("port").cloned().unwrap_or(json!(0));
+        if port.get("targetPort").is_none_or(|t| t.is_null() || t == 0 || t == "") {
+            port.insert("targetPort".into(), number);
+        }
+    }
+    let kind = text(spec, "type").to_owned();
+    let external = spec.get("externalIPs").and_then(Value::as_array).is_some_and(|l| !l.is_empty());
+    if matches!(&*kind, "NodePort" | "LoadBalancer") || kind == "ClusterIP" && external {
+        set(spec, "externalTrafficPolicy", "Cluster");
+    }
+    if matches!(&*kind, "NodePort" | "LoadBalancer" | "ClusterIP") && !has(spec, "internalTrafficPolicy") {
+        spec.insert("internalTrafficPolicy".into(), "Cluster".into());
+    }
+    if kind == "LoadBalancer" {
+        set(spec, "allocateLoadBalancerNodePorts", true);
+        if let Some(balancer) = below(object, &["status", "loadBalancer"]) {
+            for ingress in each(balancer, "ingress").filter(|i| has(i, "ip")) {
+                set(ingress, "ipMode", "VIP");
+            }
+        }
+    }
+}
+
+fn node(object: &mut Object) {
+    if let Some(spec) = inside(object, "spec") {
+        super::pair(spec, "podCIDR", "podCIDRs", |range| range, Value::clone);
+    }
+    let Some(status) = inside(object, "status") else { return };
+    for part in ["capacity", "allocatable"] {
+        if let Some(amounts) = inside(status, part) {
+            pod::whole_millis(amounts);
+        }
+    }
+    if let (false, Some(capacity)) = (has(status, "allocatable"), status.get("capacity").cloned()) {
+        status.insert("allocatable".into(), capacity);
+    }
+}
+
+/// What a range for containers leaves open: the default limit is the most, the default request the default limit, and
+/// without one the least.
+fn limit(limit: &mut Object) {
+    for part in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
+        if let Some(amounts) = inside(limit, part) {
+            pod::whole_millis(amounts);
+        }
+    }
+    if text(limit, "type") != "Container" {
+        return;
+    }
+    for (from, to) in [("max", "default"), ("default", "defaultRequest"), ("min", "defaultRequest")] {
+        let amounts = limit.get(from).and_then(Value::as_object).filter(|a| !a.is_empty()).cloned();
+        let Some(amounts) = amounts else { continue };
+        let Some(target) = made(limit, to) else { continue };
+        for (name, amount) in amounts {
+            set(target, &name, amount);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn defaulted(plural: &str, mut value: Value) -> Value {
+        apply(plural, value.as_object_mut().unwrap());
+        value
+    }
+
+    #[test]
+    fn a_limit_range_for_containers_completes_itself() {
+        let limits = json!([{"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "1Mi"}}, {"type": "Pod", "max": {"cpu": "2"}}]);
+        let done = defaulted("limitranges", json!({"spec": {"limits": limits}}));
+        assert_eq!(done["spec"]["limits"][0]["default"], json!({"cpu": "2"}));
+        assert_eq!(done["spec"]["limits"][0]["defaultRequest"], json!({"cpu": "2", "memory": "1Mi"}));
+        assert_eq!(done["spec"]["limits"][1], json!({"type": "Pod", "max": {"cpu": "2"}}));
+    }
+
+    #[test]
+    fn a_service_says_how_traffic_reaches_it() {
+        let done = defaulted(
+            "services",
+            json!({"spec": {"externalIPs": ["1.2.3.4"], "ports": [{"port": 80}],
+            "sessionAffinityConfig": {"clientIP": {}}}}),
+        );
+        let spec = json!({"type": "ClusterIP", "sessionAffinity": "None", "externalTrafficPolicy": "Cluster",
+            "internalTrafficPolicy": "Cluster", "externalIPs": ["1.2.3.4"],
+            "ports": [{"port": 80, "targetPort": 80, "protocol": "TCP"}]});
+        assert_eq!(done["spec"], spec);
+        let done = defaulted("services", json!({"spec": {"type": "ExternalName", "externalName": "a"}}));
+        assert_eq!(done["spec"], json!({"type": "ExternalName", "externalName": "a", "sessionAffinity": "None"}));
+    }
+
+    #[test]
+    fn a_claim_says_twice_what_it_is_filled_from() {
+        let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
+        let done = defaulted("persistentvolumeclaims", json!({"spec": {"dataSource": snapshot}}));
+        assert_eq!(done["spec"]["dataSourceRef"], snapshot);
+        let done = defaulted("persistentvolumeclaims", json!({"spec": {"dataSource": {"kind": "Other", "name": "o"}}}));
+        assert_eq!(done["spec"], json!({"volumeMode": "Filesystem"}));
+    }
+
+    #[test]
+    fn a_replication_controller_selects_what_it_makes() {
+        let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {}});
+        let done = defaulted("replicationcontrollers", json!({"spec": {"template": template}}));
+        assert_eq!(done["spec"]["selector"], json!({"a": "b"}));
+        assert_eq!(done["metadata"]["labels"], json!({"a": "b"}));
+        assert_eq!(done["spec"]["replicas"], 1);
+    }
+}
