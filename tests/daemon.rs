@@ -52,6 +52,8 @@ pub struct ApiServer {
     child: Option<Child>,
     pub dir: PathBuf,
     pub port: u16,
+    /// A program that starts the server in its own place, and its arguments.
+    pub under: Vec<String>,
     args: Vec<String>,
 }
 
@@ -61,10 +63,19 @@ impl ApiServer {
     /// # Errors
     /// When it does not become ready; the text ends with its log.
     pub fn start(name: &str, args: &[&str]) -> Result<Self> {
+        ApiServer::start_under(&[], name, args)
+    }
+
+    /// The same through another program, which must become the server: `sh -c '...; exec "$@"' sh`.
+    ///
+    /// # Errors
+    /// As [`ApiServer::start`].
+    pub fn start_under(under: &[&str], name: &str, args: &[&str]) -> Result<Self> {
         let mut server = ApiServer {
             child: None,
             dir: scratch(name)?,
             port: free_port()?,
+            under: under.iter().map(|&a| a.to_owned()).collect(),
             args: args.iter().map(|&a| a.to_owned()).collect(),
         };
         server.launch()?;
@@ -78,7 +89,16 @@ impl ApiServer {
     pub fn launch(&mut self) -> Result<Duration> {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log_path())?;
         let begun = Instant::now();
-        let child = Command::new(release_binary("apiserver-lite")?)
+        let binary = release_binary("apiserver-lite")?;
+        let mut command = match self.under.split_first() {
+            None => Command::new(binary),
+            Some((program, args)) => {
+                let mut command = Command::new(program);
+                command.args(args).arg(binary);
+                command
+            }
+        };
+        let child = command
             .args(["serve", "--bind-address", "127.0.0.1", "--secure-port", &self.port.to_string(), "--data-dir"])
             .arg(&self.dir)
             .args(&self.args)

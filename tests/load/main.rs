@@ -1,11 +1,14 @@
 //! The load generator: what the API server costs in time, CPU and memory for the work of a cluster.
 //!
 //!     load [--pods N] [--clients N]
+//!     load --idle PID
 //!
-//! Starts a server of its own with controllers and scheduler on, then: creates (clients share one HTTP/2 connection
-//! each), gets, status patches, lists (JSON and protobuf), watch fan-out to 100 watchers, and idle. CPU is the server
-//! process's own user and system time, read from /proc before and after; times are of this machine and mean something
-//! only beside another figure from the same run.
+//! Starts a server of its own with controllers and scheduler on, then: start-up, idle, creates (clients share one HTTP/2
+//! connection each), gets, status patches, lists (JSON and protobuf), watch fan-out to 100 watchers, and a start on what
+//! was written after kill -9. CPU is the server process's own user and system time, read from /proc before and after;
+//! times are of this machine and mean something only beside another figure from the same run.
+//!
+//! `--idle` tells what a daemon that runs already costs while nothing is asked of it, the node agent for example.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +33,8 @@ fn main() -> Result<()> {
         match flag.as_str() {
             "--pods" => pods = value,
             "--clients" => clients = value,
-            other => anyhow::bail!("unknown flag {other}; flags are --pods and --clients"),
+            "--idle" => return idle("idle", u32::try_from(value)?, Duration::from_secs(30)),
+            other => anyhow::bail!("unknown flag {other}; flags are --pods, --clients and --idle"),
         }
     }
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run(pods, clients))
@@ -45,11 +49,41 @@ fn cpu(pid: u32) -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 10))
 }
 
-fn resident_mib(pid: u32) -> Result<f64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = text.lines().find(|l| l.starts_with("VmRSS")).context("VmRSS")?;
-    let kib: f64 = line.split_whitespace().nth(1).context("VmRSS")?.parse()?;
+/// Time that the threads of a process ran so far, in nanoseconds: what ten minutes of idling take would be lost in the
+/// ticks of [`cpu`]. Threads that ended are not in it.
+fn run_time(pid: u32) -> Result<Duration> {
+    let mut nanos = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+        nanos += text.split_whitespace().next().context("run time")?.parse::<u64>()?;
+    }
+    Ok(Duration::from_nanos(nanos))
+}
+
+fn memory_mib(pid: u32, file: &str, field: &str) -> Result<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/{file}"))?;
+    let line = text.lines().find(|l| l.starts_with(field)).with_context(|| field.to_owned())?;
+    let kib: f64 = line.split_whitespace().nth(1).with_context(|| field.to_owned())?.parse()?;
     Ok(kib / 1024.0)
+}
+
+fn resident_mib(pid: u32) -> Result<f64> {
+    memory_mib(pid, "status", "VmRSS:")
+}
+
+/// Memory of a process and the CPU it takes while nobody asks anything of it.
+fn idle(what: &str, pid: u32, time: Duration) -> Result<()> {
+    let before = run_time(pid)?;
+    std::thread::sleep(time);
+    let used = run_time(pid)?.saturating_sub(before);
+    println!(
+        "{what:<44} {:>9.3} % of a core over {} s  RSS {:.1} MiB  PSS {:.1} MiB",
+        used.as_secs_f64() * 100.0 / time.as_secs_f64(),
+        time.as_secs(),
+        resident_mib(pid)?,
+        memory_mib(pid, "smaps_rollup", "Pss:")?
+    );
+    Ok(())
 }
 
 struct Meter<'a> {
@@ -169,13 +203,15 @@ async fn watchers(server: &ApiServer, lines: usize) -> Result<JoinSet<Result<()>
 }
 
 async fn run(pods: usize, clients: usize) -> Result<()> {
-    let server = ApiServer::start("load", &[])?;
+    let mut server = ApiServer::start("load", &[])?;
+    let mut starts = Vec::new();
+    for _ in 0..5 {
+        server.kill();
+        starts.push(server.launch()?);
+    }
+    report_starts("start on a store that holds nothing else", &mut starts);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    println!("{:<44} RSS {:.1} MiB", "idle, empty store", resident_mib(server.pid())?);
-    let before = cpu(server.pid())?;
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    let idle = cpu(server.pid())? - before;
-    println!("{:<44} {:.2} % of a core", "idle CPU over 10 s", idle.as_secs_f64() * 10.0);
+    idle("idle, empty store", server.pid(), Duration::from_secs(20))?;
 
     let meter = Meter::start(&server)?;
     spread(&server, clients, pods, 201, |n| (Method::POST, PODS.into(), JSON, pod(n))).await?;
@@ -207,6 +243,22 @@ async fn run(pods: usize, clients: usize) -> Result<()> {
         done?;
     }
     meter.report(&format!("change seen by {WATCHERS} watchers"), changes)?;
-    println!("{:<44} RSS {:.1} MiB", "at the end", resident_mib(server.pid())?);
-    Ok(())
+    idle("idle after all that", server.pid(), Duration::from_secs(10))?;
+    let mut starts = Vec::new();
+    for _ in 0..5 {
+        server.kill();
+        starts.push(server.launch()?);
+    }
+    report_starts(&format!("start on {pods} pods after kill -9"), &mut starts);
+    idle("idle after that start", server.pid(), Duration::from_secs(10))
+}
+
+/// From the start of the process to the open port.
+fn report_starts(what: &str, starts: &mut [Duration]) {
+    starts.sort();
+    println!("{what:<44} {:>9.1} ms median, {:.1} to {:.1}", ms(starts[2]), ms(starts[0]), ms(starts[4]));
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
 }

@@ -12,6 +12,8 @@ use tokio::task::JoinSet;
 const ROUNDS: usize = 20;
 const CREATES: usize = 10_000;
 const CLIENTS: usize = 32;
+/// From the start of the process to the open port, whatever happened before.
+const PROMISE: Duration = Duration::from_millis(150);
 
 /// Creates that were acknowledged before the server died: name and version.
 async fn create_until_killed(server: &mut ApiServer, round: usize) -> Vec<(String, u64)> {
@@ -87,6 +89,46 @@ async fn every_acknowledged_create_survives_kill_nine_twenty_times() {
     }
     starts.sort();
     println!("start after kill -9: median {:?}, longest {:?}", starts[ROUNDS / 2], starts[ROUNDS - 1]);
-    // The promise is 150 ms; ten times that allows for a busy machine and still catches a replay that went wrong.
-    assert!(starts[ROUNDS / 2] < Duration::from_millis(1500));
+    // On a busy machine some starts wait for others' work; the fastest tells what the start itself takes.
+    assert!(starts[0] < PROMISE, "the fastest start took {:?}", starts[0]);
+    assert!(starts[ROUNDS / 2] < 10 * PROMISE, "half of the starts took longer than {:?}", starts[ROUNDS / 2]);
+}
+
+/// Objects of each of two kinds.
+const KEPT: usize = 10_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_of_twenty_thousand_objects_starts_in_time_after_kill_nine() {
+    let mut server =
+        ApiServer::start("start-time", &["--controllers=-*", "--scheduler=false"]).expect("the server starts");
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS {
+        let mut connection = Connection::http2(&server).await.expect("the server accepts connections");
+        clients.spawn(async move {
+            for number in (client..2 * KEPT).step_by(CLIENTS) {
+                let (kind, plural) = if number < KEPT { ("ConfigMap", "configmaps") } else { ("Secret", "secrets") };
+                let body = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": format!("n{number}")}});
+                let path = format!("/api/v1/namespaces/default/{plural}");
+                let answer = connection.call(Method::POST, &path, "application/json", body.to_string()).await;
+                assert_eq!(answer.expect("an answer").status(), 201);
+            }
+        });
+    }
+    clients.join_all().await;
+    let mut starts = Vec::new();
+    for _ in 0..7 {
+        server.kill();
+        starts.push(server.launch().expect("the store opens after kill -9"));
+    }
+    starts.sort();
+    println!("start on {} objects: {starts:?}", 2 * KEPT);
+    for plural in ["configmaps", "secrets"] {
+        let mut connection = Connection::http1(&server).await.expect("the server accepts connections");
+        let path = format!("/api/v1/namespaces/default/{plural}");
+        let answer = connection.call(Method::GET, &path, "", "").await.expect("a list");
+        let list: Value = serde_json::from_slice(answer.body()).expect("a list is JSON");
+        let ours = |o: &&Value| o["metadata"]["name"].as_str().is_some_and(|n| n.starts_with('n'));
+        assert_eq!(list["items"].as_array().map(|i| i.iter().filter(ours).count()), Some(KEPT), "{plural}");
+    }
+    assert!(starts[0] < PROMISE, "the fastest start took {:?}", starts[0]);
 }

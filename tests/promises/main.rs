@@ -3,6 +3,7 @@
 mod bad_input;
 mod controllers;
 mod first_run;
+mod full_disk;
 mod kill_nine;
 mod kube_crate;
 mod kubectl;

@@ -316,9 +316,8 @@ fn protobuf_list(resource: &Resource, page: &Page, metadata: &serde_json::Value)
         .iter()
         .map(|o| {
             if is_stored_form(resource) {
-                return proto::protobuf::read_envelope(&o.protobuf(resource))
-                    .map(|u| Bytes::copy_from_slice(u.raw))
-                    .unwrap_or_default();
+                let whole = o.protobuf(resource);
+                return proto::protobuf::read_envelope(&whole).map(|u| whole.slice_ref(u.raw)).unwrap_or_default();
             }
             let mut out = Vec::new();
             proto::protobuf::encode(resource.schema.set(), resource.schema.id, &convert(resource, o.value()), &mut out);

@@ -6,13 +6,17 @@
 //!
 //! Only the last frame of the last segment can be torn, because a frame is written only after the one before it was
 //! synced. Anything else that does not check is damage, and the store refuses to open rather than lose data silently.
+//! That a file was cut between two frames shows, too: a snapshot ends with the number of its objects, and a segment
+//! begins with the revision that the one before it must have reached.
+//!
+//! A write for which there is no room is taken back, and the log is as it was.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::frame::{Change, Next, changes, has_frame, next};
+use super::frame::{self, Change, Next, changes, has_frame, next};
 use super::object::{ObjectRef, ResourceId};
 
 /// Why the store does not open. All but `Locked` need a person.
@@ -27,6 +31,17 @@ pub enum OpenError {
     /// The newest snapshot, or a segment after it, is not there.
     #[error("{} is missing: restore the folder from a backup", .0.display())]
     Missing(PathBuf),
+}
+
+/// Why a frame is not in the log.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AppendError {
+    /// The log is as it was; the same frame may fit later.
+    #[error("no room for the log: {0}")]
+    NoRoom(std::io::Error),
+    /// What is in the log is not known.
+    #[error("the log cannot be written: {0}")]
+    Unknown(std::io::Error),
 }
 
 fn io(path: &Path) -> impl FnOnce(std::io::Error) -> OpenError + '_ {
@@ -69,9 +84,9 @@ impl Disk {
         }
         logs.sort_unstable();
         let base = snapshots.iter().max().copied().unwrap_or(0);
+        let mut reader = Reader { highest: 0, replay: &mut replay };
         if base > 0 {
-            let path = folder.join(format!("{base}.snap"));
-            read(&path, false, &mut replay)?;
+            reader.snapshot(&folder.join(format!("{base}.snap")))?;
         }
         logs.retain(|&number| number >= base);
         // A segment exists before the snapshot that goes with it, and only what a snapshot covers is ever removed: a
@@ -86,7 +101,7 @@ impl Disk {
         let mut log_bytes = 0;
         for &number in &logs {
             let path = folder.join(format!("{number}.log"));
-            log_bytes = read(&path, Some(&number) == logs.last(), &mut replay)?;
+            log_bytes = reader.log(&path, Some(&number) == logs.last())?;
         }
         let segment = logs.last().copied().unwrap_or(base);
         let path = folder.join(format!("{segment}.log"));
@@ -100,11 +115,21 @@ impl Disk {
     }
 
     /// Appends a frame and waits until it is durable.
-    pub fn append(&mut self, frame: &[u8]) -> std::io::Result<()> {
-        self.log.write_all(frame)?;
-        self.log.sync_data()?;
-        self.log_bytes += frame.len() as u64;
-        Ok(())
+    pub fn append(&mut self, frame: &[u8]) -> Result<(), AppendError> {
+        match self.log.write_all(frame).and_then(|()| self.log.sync_data()) {
+            Ok(()) => {
+                self.log_bytes += frame.len() as u64;
+                Ok(())
+            }
+            Err(error) if is_room(&error) && self.take_back().is_ok() => Err(AppendError::NoRoom(error)),
+            Err(error) => Err(AppendError::Unknown(error)),
+        }
+    }
+
+    /// Cuts off what a failed write left behind the last durable frame.
+    fn take_back(&self) -> std::io::Result<()> {
+        self.log.set_len(self.log_bytes)?;
+        self.log.sync_all()
     }
 
     pub fn log_bytes(&self) -> u64 {
@@ -112,11 +137,15 @@ impl Disk {
     }
 
     /// Starts the next segment; returns what writes the snapshot that belongs before it.
-    pub fn rotate(&mut self) -> std::io::Result<SnapshotWriter> {
+    pub fn rotate(&mut self, revision: u64) -> std::io::Result<SnapshotWriter> {
         let number = self.segment + 1;
         let path = self.folder.join(format!("{number}.log"));
-        let log = owned().create(true).append(true).open(&path)?;
-        if let Err(error) = sync_folder(&self.folder) {
+        let mut log = owned().create(true).append(true).open(&path)?;
+        let mut head = frame::Writer::new();
+        head.revision(revision);
+        let head = head.finish();
+        let begun = log.write_all(&head).and_then(|()| log.sync_data()).and_then(|()| sync_folder(&self.folder));
+        if let Err(error) = begun {
             // The running segment stays the newest: a torn tail is only forgiven there, and a file whose name may not
             // survive must not take commits.
             std::fs::remove_file(&path)?;
@@ -124,7 +153,7 @@ impl Disk {
         }
         self.log = log;
         self.segment = number;
-        self.log_bytes = 0;
+        self.log_bytes = head.len() as u64;
         Ok(SnapshotWriter { folder: self.folder.clone(), number })
     }
 
@@ -133,23 +162,71 @@ impl Disk {
     }
 }
 
-/// Reads a file of frames; returns the number of good bytes. A torn tail is fine in the newest log only.
-fn read(path: &Path, may_be_torn: bool, replay: &mut impl FnMut(Change)) -> Result<u64, OpenError> {
-    let bytes = std::fs::read(path).map_err(io(path))?;
-    let mut at = 0;
-    loop {
-        match next(&bytes[at..]) {
-            Next::End => return Ok(at as u64),
-            Next::Frame(payload, length) => {
-                let changes = changes(payload).ok_or_else(|| OpenError::Damaged { path: path.into(), at })?;
-                changes.into_iter().for_each(&mut *replay);
-                at += length;
+/// Whether a write failed for want of room, which may come back.
+fn is_room(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+}
+
+/// Reads the files in order and hands on what they hold.
+struct Reader<'a, R> {
+    /// Revision of the newest change so far.
+    highest: u64,
+    replay: &'a mut R,
+}
+
+impl<R: FnMut(Change)> Reader<'_, R> {
+    fn snapshot(&mut self, path: &Path) -> Result<(), OpenError> {
+        let bytes = std::fs::read(path).map_err(io(path))?;
+        let damaged = |at| OpenError::Damaged { path: path.into(), at };
+        let (mut at, mut objects, mut end) = (0, 0, None);
+        loop {
+            match next(&bytes[at..]) {
+                Next::End if end == Some(objects) => return Ok(()),
+                Next::End | Next::Broken => return Err(damaged(at)),
+                Next::Frame(payload, length) => {
+                    for change in changes(payload).ok_or_else(|| damaged(at))? {
+                        match &change {
+                            Change::End(count) => end = Some(*count),
+                            Change::Put(..) => objects += 1,
+                            Change::Revision(revision) => self.highest = *revision,
+                            Change::Delete(..) => return Err(damaged(at)),
+                        }
+                        (self.replay)(change);
+                    }
+                    at += length;
+                }
             }
-            Next::Broken if may_be_torn && !has_frame(&bytes[at + 1..]) => {
-                tracing::warn!(path = %path.display(), at, lost = bytes.len() - at, "dropping an unfinished write");
-                return Ok(at as u64);
+        }
+    }
+
+    /// Returns the number of good bytes. A torn tail is fine in the newest segment only.
+    fn log(&mut self, path: &Path, newest: bool) -> Result<u64, OpenError> {
+        let bytes = std::fs::read(path).map_err(io(path))?;
+        let damaged = |at| OpenError::Damaged { path: path.into(), at };
+        let mut at = 0;
+        loop {
+            match next(&bytes[at..]) {
+                Next::End => return Ok(at as u64),
+                Next::Frame(payload, length) => {
+                    for change in changes(payload).ok_or_else(|| damaged(at))? {
+                        match &change {
+                            // The segment before this one, or the snapshot, does not reach as far as it did.
+                            Change::Revision(revision) if *revision > self.highest => return Err(damaged(at)),
+                            Change::Revision(_) | Change::End(_) => {}
+                            Change::Put(_, object) => self.highest = self.highest.max(object.revision),
+                            Change::Delete(_, _, revision) => self.highest = self.highest.max(*revision),
+                        }
+                        (self.replay)(change);
+                    }
+                    at += length;
+                }
+                Next::Broken if newest && !has_frame(&bytes[at + 1..]) => {
+                    tracing::warn!(path = %path.display(), at, lost = bytes.len() - at, "dropping an unfinished write");
+                    return Ok(at as u64);
+                }
+                Next::Broken => return Err(damaged(at)),
             }
-            Next::Broken => return Err(OpenError::Damaged { path: path.into(), at }),
         }
     }
 }
@@ -203,22 +280,35 @@ const SNAPSHOT_FRAME: usize = 1 << 20;
 impl SnapshotWriter {
     pub fn write(self, revision: u64, objects: impl Iterator<Item = (ResourceId, ObjectRef)>) -> std::io::Result<()> {
         let unfinished = self.folder.join(format!("{}.snap.tmp", self.number));
-        let mut file = owned().create(true).truncate(true).write(true).open(&unfinished)?;
-        let mut frame = super::frame::Writer::new();
-        frame.revision(revision);
-        for (resource, object) in objects {
-            frame.put(&resource, &object);
-            if frame.len() > SNAPSHOT_FRAME {
-                file.write_all(&std::mem::replace(&mut frame, super::frame::Writer::new()).finish())?;
-            }
+        if let Err(error) = write_snapshot(&unfinished, revision, objects) {
+            // It may be what fills the disk. The next start removes it if this does not.
+            let _ = std::fs::remove_file(&unfinished);
+            return Err(error);
         }
-        if !frame.is_empty() {
-            file.write_all(&frame.finish())?;
-        }
-        file.sync_all()?;
         std::fs::rename(&unfinished, self.folder.join(format!("{}.snap", self.number)))?;
         sync_folder(&self.folder)?;
         remove_before(&self.folder, self.number);
         Ok(())
     }
+}
+
+fn write_snapshot(
+    path: &Path,
+    revision: u64,
+    objects: impl Iterator<Item = (ResourceId, ObjectRef)>,
+) -> std::io::Result<()> {
+    let mut file = owned().create(true).truncate(true).write(true).open(path)?;
+    let mut frame = frame::Writer::new();
+    frame.revision(revision);
+    let mut count = 0;
+    for (resource, object) in objects {
+        frame.put(&resource, &object);
+        count += 1;
+        if frame.len() > SNAPSHOT_FRAME {
+            file.write_all(&std::mem::replace(&mut frame, frame::Writer::new()).finish())?;
+        }
+    }
+    frame.end(count);
+    file.write_all(&frame.finish())?;
+    file.sync_all()
 }

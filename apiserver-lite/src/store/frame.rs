@@ -15,8 +15,10 @@ const MAX_FRAME: usize = 1 << 30;
 pub(super) enum Change {
     Put(ResourceId, StoredObject),
     Delete(ResourceId, Key, u64),
-    /// The store's revision, in snapshots only: the newest change may have been a delete.
+    /// The store's revision where a snapshot or a segment begins.
     Revision(u64),
+    /// The end of a snapshot and the number of objects in it.
+    End(u64),
 }
 
 /// What follows in the bytes at hand.
@@ -72,10 +74,6 @@ impl Writer {
         self.bytes.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
     pub fn put(&mut self, resource: &ResourceId, object: &StoredObject) {
         self.bytes.push(1);
         self.text(&resource.0);
@@ -112,6 +110,12 @@ impl Writer {
     pub fn revision(&mut self, revision: u64) {
         self.bytes.push(3);
         self.bytes.extend_from_slice(&revision.to_le_bytes());
+        self.count += 1;
+    }
+
+    pub fn end(&mut self, objects: u64) {
+        self.bytes.push(4);
+        self.bytes.extend_from_slice(&objects.to_le_bytes());
         self.count += 1;
     }
 
@@ -165,6 +169,7 @@ pub(super) fn changes(payload: &[u8]) -> Option<Vec<Change>> {
                 Change::Delete(resource, key, reader.u64()?)
             }
             3 => Change::Revision(reader.u64()?),
+            4 => Change::End(reader.u64()?),
             _ => return None,
         });
     }

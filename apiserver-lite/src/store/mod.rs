@@ -26,7 +26,7 @@ pub use world::Snapshot;
 pub use writer::{Change, CommitError, Expect, Write};
 
 use object::{ByKey, Place};
-use world::{Collection, Objects, World};
+use world::{Collection, Limits, Objects, World};
 
 /// A snapshot is written when the log has grown to this many bytes (or twice the live data, if that is more).
 const SNAPSHOT_BYTES: u64 = 16 << 20;
@@ -48,6 +48,10 @@ impl Store {
     /// # Errors
     /// When the folder cannot be used, is in use, or is damaged.
     pub fn open(folder: Option<PathBuf>) -> Result<Self, OpenError> {
+        Store::open_with(folder, Limits::default())
+    }
+
+    fn open_with(folder: Option<PathBuf>, limits: Limits) -> Result<Self, OpenError> {
         let mut found: std::collections::HashMap<ResourceId, Objects> = std::collections::HashMap::new();
         // etcd starts at 1, so the first write is version 2.
         let mut revision = 1;
@@ -68,6 +72,7 @@ impl Store {
                     }
                 }
                 frame::Change::Revision(at) => revision = revision.max(at),
+                frame::Change::End(_) => {}
             })?),
         };
         let collections = found.into_iter().map(|(id, objects)| (id, Collection::with(objects, revision)));
@@ -77,6 +82,7 @@ impl Store {
         let tell = tokio::sync::watch::Sender::new(revision);
         let failed = Arc::new(AtomicBool::new(false));
         let store = Store { world: world.clone(), queue, revision: tell.subscribe(), failed: failed.clone() };
+        let no_thread = |source| OpenError::Io { path: PathBuf::from("store-writer"), source };
         let writer = writer::Writer {
             world,
             disk,
@@ -85,11 +91,12 @@ impl Store {
             failed,
             snapshot_at: SNAPSHOT_BYTES,
             snapshot_running: Arc::new(AtomicBool::new(false)),
+            limits,
+            trim_at: None,
+            full: false,
+            timer: tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(no_thread)?,
         };
-        std::thread::Builder::new()
-            .name("store-writer".into())
-            .spawn(move || writer.run())
-            .map_err(|source| OpenError::Io { path: PathBuf::from("store-writer"), source })?;
+        std::thread::Builder::new().name("store-writer".into()).spawn(move || writer.run()).map_err(no_thread)?;
         Ok(store)
     }
 

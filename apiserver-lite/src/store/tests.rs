@@ -215,3 +215,57 @@ async fn a_lost_snapshot_or_segment_does_not_open_as_an_emptier_store() {
     std::fs::write(folder.0.join("2.log"), b"").expect("writable");
     assert_eq!(missing(Store::open(Some(folder.0.clone()))).as_deref(), Some("1.log"));
 }
+
+#[tokio::test]
+async fn a_snapshot_or_segment_that_was_cut_between_frames_is_damaged() {
+    let folder = Folder::new();
+    let store = Store::open(Some(folder.0.clone())).expect("opens");
+    let big = "x".repeat(3 << 19);
+    for number in 0..12 {
+        store.commit(put(&number.to_string(), &big, Expect::Absent)).await.expect("created");
+    }
+    let snapshot = folder.0.join("1.snap");
+    for _ in 0..1000 {
+        if snapshot.exists() && !folder.0.join("0.log").exists() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(store);
+    drop(open_again(&folder.0).await);
+    let whole = std::fs::read(&snapshot).expect("the snapshot");
+    let mut ends = Vec::new();
+    let mut at = 0;
+    while let frame::Next::Frame(_, length) = frame::next(&whole[at..]) {
+        ends.push(at);
+        at += length;
+    }
+    assert!(ends.len() > 5, "the snapshot has many frames");
+    for cut in ends {
+        std::fs::write(&snapshot, &whole[..cut]).expect("writable");
+        assert!(matches!(Store::open(Some(folder.0.clone())), Err(OpenError::Damaged { .. })), "cut at {cut}");
+    }
+    std::fs::write(&snapshot, &whole).expect("writable");
+    // A segment in the middle that lost its end, as if the next one had been begun after it was whole.
+    let mut head = frame::Writer::new();
+    head.revision(100);
+    std::fs::write(folder.0.join("2.log"), head.finish()).expect("writable");
+    assert!(matches!(Store::open(Some(folder.0.clone())), Err(OpenError::Damaged { .. })));
+}
+
+#[tokio::test]
+async fn history_ages_though_nothing_is_written() {
+    let limits = Limits { age: Duration::from_millis(40), ..Limits::default() };
+    let store = Store::open_with(None, limits).expect("memory opens");
+    store.commit(put("a", "1", Expect::Absent)).await.expect("created");
+    assert!(store.watch(&things(), 1).is_ok() && store.snapshot_at(&things(), 1).is_ok());
+    for _ in 0..1000 {
+        if store.watch(&things(), 1).is_err() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(store.watch(&things(), 1).is_err() && store.snapshot_at(&things(), 1).is_err());
+    assert!(store.watch(&things(), 2).is_ok(), "now is never too old");
+    assert_eq!(store.snapshot_at(&things(), 2).map(|s| s.len()), Ok(1));
+}

@@ -14,12 +14,21 @@ use super::watch::{Event, EventRef};
 
 pub(super) type Objects = RedBlackTreeSetSync<ByKey>;
 
-/// How long history is kept, as etcd's compaction by kube-apiserver does (5 minutes).
-const HISTORY_AGE: Duration = Duration::from_secs(300);
-/// Most events kept of one resource, whatever their age.
-const HISTORY_EVENTS: usize = 16_384;
-/// Most bytes of JSON that the history of one resource keeps alive.
-const HISTORY_BYTES: usize = 24 << 20;
+/// How much of the past of one resource is kept.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub age: Duration,
+    pub events: usize,
+    /// Bytes of JSON that the past keeps alive.
+    pub bytes: usize,
+}
+
+impl Default for Limits {
+    /// The age is that of kube-apiserver's compaction of etcd.
+    fn default() -> Self {
+        Limits { age: Duration::from_secs(300), events: 16_384, bytes: 24 << 20 }
+    }
+}
 
 /// An event and the collection after it.
 pub(super) struct Entry {
@@ -59,21 +68,31 @@ impl Collection {
         }
     }
 
-    /// Takes in an event and the collection after it; old events go.
+    /// Takes in an event and the collection after it.
     pub fn push(&mut self, event: EventRef, after: Objects, now: Instant) {
         self.history_bytes += event.object.json.len();
         self.history.push_back(Entry { event, after: after.clone(), at: now });
         self.objects = after;
-        while self.history.len() > HISTORY_EVENTS
-            || self.history_bytes > HISTORY_BYTES && self.history.len() > 1
-            || self.history.front().is_some_and(|e| now.duration_since(e.at) > HISTORY_AGE)
+    }
+
+    /// Moves events beyond the limits to `gone`, to be dropped where nobody waits.
+    pub fn trim(&mut self, limits: &Limits, now: Instant, gone: &mut Vec<Entry>) {
+        while self.history.len() > limits.events
+            || self.history_bytes > limits.bytes && self.history.len() > 1
+            || self.history.front().is_some_and(|e| now.duration_since(e.at) > limits.age)
         {
-            let Some(old) = self.history.pop_front() else { break };
+            let Some(mut old) = self.history.pop_front() else { break };
             self.history_bytes -= old.event.object.json.len();
             self.base_revision = old.event.revision;
-            self.base = old.after;
+            std::mem::swap(&mut self.base, &mut old.after);
             self.first += 1;
+            gone.push(old);
         }
+    }
+
+    /// When the oldest event was taken in.
+    fn oldest(&self) -> Option<Instant> {
+        self.history.front().map(|e| e.at)
     }
 
     pub fn end(&self) -> u64 {
@@ -103,6 +122,19 @@ pub(super) struct World {
     pub collections: HashMap<ResourceId, Collection>,
     /// Revision at which this process opened the store; older history is gone.
     pub opened_at: u64,
+}
+
+impl World {
+    /// Trims every collection; returns when the oldest event left was taken in.
+    pub fn trim(&mut self, limits: &Limits, now: Instant, gone: &mut Vec<Entry>) -> Option<Instant> {
+        let collections = self.collections.values_mut();
+        collections
+            .filter_map(|collection| {
+                collection.trim(limits, now, gone);
+                collection.oldest()
+            })
+            .min()
+    }
 }
 
 /// A collection at one revision; taking one costs a reference count.

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::disk::Disk;
+use super::disk::{AppendError, Disk};
 use super::frame;
 use super::object::{ByKey, Encoded, Key, ObjectRef, Place, ResourceId, StoredObject};
 use super::watch::{EventKind, EventRef};
-use super::world::{Collection, Objects, World, event};
+use super::world::{Collection, Limits, Objects, World, event};
 
 /// What must be true of the stored object for a write to go through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,9 @@ pub enum CommitError {
     Conflict(ObjectRef),
     #[error("the store takes no more writes")]
     Closed,
+    /// Nothing was written; it may go through once there is room.
+    #[error("there is no room to store the object")]
+    NoRoom,
 }
 
 pub(super) struct Request {
@@ -76,6 +79,13 @@ pub(super) struct Writer {
     /// Snapshot when the running log has this many bytes.
     pub snapshot_at: u64,
     pub snapshot_running: Arc<AtomicBool>,
+    pub limits: Limits,
+    /// When history has to be looked at though nothing is written.
+    pub trim_at: Option<Instant>,
+    /// The last batch found no room.
+    pub full: bool,
+    /// For waiting with a deadline.
+    pub timer: tokio::runtime::Runtime,
 }
 
 /// Writes per sync at most, so that the first of a long queue is not kept waiting.
@@ -94,10 +104,9 @@ struct Accepted {
 impl Writer {
     pub fn run(mut self) {
         let mut requests = Vec::with_capacity(BATCH);
-        while self.queue.blocking_recv_many(&mut requests, BATCH) > 0 {
-            if self.failed.load(Ordering::Acquire) {
-                requests.drain(..).for_each(|r| drop(r.answer.send(Err(CommitError::Closed))));
-                continue;
+        while self.wait(&mut requests) {
+            if self.trim_at.is_some_and(|at| at <= Instant::now()) {
+                self.trim();
             }
             while !requests.is_empty() && !self.failed.load(Ordering::Acquire) {
                 let count = batch_length(requests.iter().map(|r| r.write.change.bytes()));
@@ -105,6 +114,27 @@ impl Writer {
             }
             requests.drain(..).for_each(|r| drop(r.answer.send(Err(CommitError::Closed))));
         }
+    }
+
+    /// Waits for writes, or until history has to be looked at; false when there will be no more writes.
+    fn wait(&mut self, requests: &mut Vec<Request>) -> bool {
+        let left = self.trim_at.map(|at| at.saturating_duration_since(Instant::now()));
+        let queue = &mut self.queue;
+        self.timer.block_on(async {
+            let received = queue.recv_many(requests, BATCH);
+            match left {
+                Some(left) => tokio::time::timeout(left, received).await.unwrap_or(1),
+                None => received.await,
+            }
+        }) > 0
+    }
+
+    /// Lets go of history that is too old, of resources that nobody writes as well.
+    fn trim(&mut self) {
+        let (mut gone, now) = (Vec::new(), Instant::now());
+        let oldest = self.world.write().unwrap_or_else(PoisonError::into_inner).trim(&self.limits, now, &mut gone);
+        // Not at every event's own time: a busy store would do nothing else.
+        self.trim_at = oldest.map(|oldest| (oldest + self.limits.age).max(now + self.limits.age / 16));
     }
 
     fn batch(&mut self, requests: impl Iterator<Item = Request>) {
@@ -135,13 +165,13 @@ impl Writer {
             && let Some(disk) = &mut self.disk
             && let Err(error) = disk.append(&frame.finish())
         {
-            // What reached the disk is unknown: nothing may be acknowledged from here on, and memory stays at the last
-            // state that is certain. A restart replays the log.
-            tracing::error!(%error, "the log cannot be written; the store is closed");
-            self.failed.store(true, Ordering::Release);
-            accepted.into_iter().for_each(|a| drop(a.answer.send(Err(CommitError::Closed))));
+            let why = self.refuse(&error);
+            accepted.into_iter().for_each(|a| drop(a.answer.send(Err(why.clone()))));
             refused.into_iter().for_each(|(answer, error)| drop(answer.send(Err(error))));
             return;
+        }
+        if std::mem::take(&mut self.full) {
+            tracing::info!("there is room for the log again");
         }
         revision += accepted.len() as u64;
         let answers = self.publish(accepted, revision);
@@ -149,6 +179,25 @@ impl Writer {
         answers.into_iter().for_each(|(answer, object)| drop(answer.send(Ok(object))));
         refused.into_iter().for_each(|(answer, error)| drop(answer.send(Err(error))));
         self.maybe_snapshot();
+    }
+
+    /// What the writes of a batch hear that is not in the log.
+    fn refuse(&mut self, error: &AppendError) -> CommitError {
+        match error {
+            AppendError::NoRoom(_) => {
+                if !std::mem::replace(&mut self.full, true) {
+                    tracing::error!(%error, "writes are refused until there is room");
+                }
+                CommitError::NoRoom
+            }
+            // Nothing may be acknowledged from here on, and memory stays at the last state that is certain. A restart
+            // replays the log.
+            AppendError::Unknown(_) => {
+                tracing::error!(%error, "the store is closed");
+                self.failed.store(true, Ordering::Release);
+                CommitError::Closed
+            }
+        }
     }
 
     fn publish(
@@ -159,6 +208,7 @@ impl Writer {
         let now = Instant::now();
         let mut answers = Vec::with_capacity(accepted.len());
         let mut touched = HashMap::new();
+        let mut gone = Vec::new();
         {
             let mut world = self.world.write().unwrap_or_else(PoisonError::into_inner);
             let opened_at = world.opened_at;
@@ -167,6 +217,7 @@ impl Writer {
                     world.collections.entry(one.resource.clone()).or_insert_with(|| Collection::new(opened_at));
                 answers.push((one.answer, one.event.object.clone()));
                 collection.push(one.event, one.after, now);
+                collection.trim(&self.limits, now, &mut gone);
                 touched.insert(one.resource, (collection.tell.clone(), collection.end()));
             }
             world.revision = revision;
@@ -175,6 +226,7 @@ impl Writer {
             tell.send_replace(end);
         }
         self.revision.send_replace(revision);
+        self.trim_at.get_or_insert(now + self.limits.age);
         answers
     }
 
@@ -191,7 +243,7 @@ impl Writer {
         // Twice the live size keeps the work of snapshots below that of the writes themselves.
         self.snapshot_at = (live * 2).max(super::SNAPSHOT_BYTES);
         let running = self.snapshot_running.clone();
-        match disk.rotate() {
+        match disk.rotate(revision) {
             Ok(snapshot) => {
                 let write = move || {
                     let objects = collections
