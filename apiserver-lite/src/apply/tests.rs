@@ -209,6 +209,104 @@ fn new_times_alone_are_no_change() {
     assert_eq!(other["metadata"]["managedFields"][0]["time"], "2000-01-01T00:00:00Z");
 }
 
+/// A kind as a CustomResourceDefinition makes it: `spec` with a text, a keyed list, a set and a map that may hold anything.
+fn widgets() -> Resource {
+    use crate::resource::{Schema, SchemaSet};
+    use proto::schema::{ListKind, ListType, MapType, Prop, Struct, Type, TypeSet};
+    let list = |element, kind, keys: &[&str]| {
+        Type::List(ListType { element, kind, keys: keys.iter().map(|k| (*k).into()).collect(), wrapped: false })
+    };
+    let prop = |name: &str, ty| Prop {
+        name: name.into(),
+        ty,
+        pointer: true,
+        always: false,
+        omit_zero: false,
+        required: false,
+        immutable: false,
+        extra: None,
+    };
+    let shape = |name: &str, props: Vec<Prop>| {
+        let mut shape = Struct::default();
+        shape.name = name.into();
+        shape.props = props;
+        shape.index();
+        shape
+    };
+    let types = vec![
+        Type::String,
+        Type::Double,
+        Type::Struct(3),
+        list(2, ListKind::Map, &["name"]),
+        list(0, ListKind::Set, &[]),
+        Type::Json,
+        Type::Struct(1),
+        Type::Struct(2),
+        Type::Map(MapType { value: 0, atomic: false }),
+    ];
+    let structs = vec![
+        shape("Widget", vec![prop("apiVersion", 0), prop("kind", 0), prop("metadata", 6), prop("spec", 7)]),
+        shape("ObjectMeta", vec![prop("name", 0), prop("namespace", 0), prop("labels", 8)]),
+        shape("Spec", vec![prop("color", 0), prop("parts", 3), prop("tags", 4), prop("anything", 5)]),
+        shape("Part", vec![prop("name", 0), prop("weight", 1)]),
+    ];
+    let set = TypeSet { types, structs, kinds: Vec::new(), custom: true };
+    let schema = Schema { set: SchemaSet::Custom(Arc::new(set)), id: 0 };
+    Resource {
+        group: "example.com".into(),
+        version: "v1".into(),
+        plural: "widgets".into(),
+        singular: "widget".into(),
+        kind: "Widget".into(),
+        list_kind: "WidgetList".into(),
+        namespaced: true,
+        short_names: Vec::new(),
+        categories: Vec::new(),
+        verbs: crate::resource::Verbs::default(),
+        subresources: Vec::new(),
+        schema: schema.clone(),
+        storage: "widgets.example.com".into(),
+        storage_version: "example.com/v1".into(),
+        stored: schema,
+        custom: true,
+    }
+}
+
+#[test]
+fn custom_objects_follow_their_own_schema() {
+    let resource = widgets();
+    let writer = |manager| Writer { resource: &resource, subresource: "", manager };
+    let widget = |spec: Value| json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": spec});
+    let first = widget(json!({"color": "green", "parts": [{"name": "x"}], "tags": ["t1"],
+        "anything": {"deep": {"a": 1, "b": [1]}}}));
+    let live = apply(writer("ann"), None, &first, false).expect("nobody else is there");
+    let second = widget(json!({"parts": [{"name": "y", "weight": 2}], "tags": ["t2"], "anything": {"deep": {"c": 1}}}));
+    let live = apply(writer("bob"), Some(&live), &second, false).expect("other items and keys");
+    assert_eq!(
+        live["spec"],
+        json!({"color": "green", "parts": [{"name": "x"}, {"name": "y", "weight": 2}],
+        "tags": ["t1", "t2"], "anything": {"deep": {"a": 1, "b": [1], "c": 1}}})
+    );
+    let refused = apply(writer("bob"), Some(&live), &widget(json!({"anything": {"deep": {"b": [2]}}})), false);
+    let text = "Apply failed with 1 conflict: conflict with \"ann\": .spec.anything.deep.b";
+    assert_eq!(refused.expect_err("a list is one value").status().message, text);
+    let live = apply(writer("bob"), Some(&live), &widget(json!({"tags": ["t2"]})), false).expect("gives up items");
+    assert_eq!(
+        live["spec"],
+        first["spec"]
+            .as_object()
+            .map(|s| {
+                let mut spec = s.clone();
+                spec["tags"] = json!(["t1", "t2"]);
+                Value::Object(spec)
+            })
+            .unwrap_or_default()
+    );
+    let unknown = apply(writer("bob"), Some(&live), &widget(json!({"nope": 1})), false).expect_err("not declared");
+    let text = "failed to create typed patch object (/w; example.com/v1, Kind=Widget): .spec.nope: field not declared in schema";
+    assert_eq!((unknown.code(), unknown.status().message.as_str()), (500, text));
+}
+
 #[test]
 fn long_lists_are_merged_in_reasonable_time() {
     let resource = resource("", "v1", "pods");
