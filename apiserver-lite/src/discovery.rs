@@ -122,7 +122,7 @@ fn resources(set: &Set, group: &str, version: &str) -> Value {
     for resource in set.all().iter().filter(|r| *r.group == *group && *r.version == *version) {
         let mut entry = json!({
             "name": resource.plural, "singularName": resource.singular, "namespaced": resource.namespaced,
-            "kind": resource.kind, "verbs": resource.verbs.names().collect::<Vec<_>>(),
+            "kind": resource.kind, "verbs": verbs(resource),
         });
         if !resource.short_names.is_empty() {
             entry["shortNames"] = json!(resource.short_names);
@@ -157,6 +157,15 @@ fn storage_hash(resource: &Resource) -> Option<String> {
     }
     let sum = digest(&SHA256, format!("{group}/{version}/{}", resource.kind).as_bytes());
     Some(BASE64.encode(&sum.as_ref()[..8]))
+}
+
+/// Custom resources tell their verbs in another order.
+fn verbs(resource: &Resource) -> Vec<&'static str> {
+    match &resource.definition {
+        Some(definition) if definition.terminating => vec!["delete", "deletecollection", "get", "list", "watch"],
+        Some(_) => vec!["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"],
+        None => resource.verbs.names().collect(),
+    }
 }
 
 fn subresource(resource: &Resource, sub: &Subresource) -> Value {
@@ -247,7 +256,7 @@ fn aggregated_resource(resource: &Resource) -> Value {
     let mut entry = json!({
         "resource": resource.plural, "responseKind": own, "singularResource": resource.singular,
         "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
-        "verbs": resource.verbs.names().collect::<Vec<_>>(),
+        "verbs": verbs(resource),
     });
     if !resource.short_names.is_empty() {
         entry["shortNames"] = json!(resource.short_names);
@@ -257,7 +266,9 @@ fn aggregated_resource(resource: &Resource) -> Value {
     }
     if !resource.subresources.is_empty() {
         let subresources = resource.subresources.iter().map(|s| {
-            json!({"subresource": s.name, "responseKind": kind(&s.group, &s.version, &s.kind), "verbs": s.verbs.names().collect::<Vec<_>>()})
+            let own = resource.custom && s.version.is_empty();
+            let (group, version) = if own { (&resource.group, &resource.version) } else { (&s.group, &s.version) };
+            json!({"subresource": s.name, "responseKind": kind(group, version, &s.kind), "verbs": s.verbs.names().collect::<Vec<_>>()})
         });
         entry["subresources"] = subresources.collect();
     }

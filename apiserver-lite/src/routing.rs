@@ -6,9 +6,9 @@
 
 use http::Method;
 
-use crate::http::route_accepts;
+use crate::http::{Response, route_accepts};
 use crate::resource::{Resource, Verbs};
-use crate::server::{Request, unknown_path, wrong_method};
+use crate::server::{Request, not_served, unknown_path, wrong_method};
 use crate::status::{ApiError, Details, Result};
 
 /// Checks path, method and media types of a request for a known resource.
@@ -69,6 +69,29 @@ pub fn check(request: &Request, resource: &Resource) -> Result<()> {
     if resource.custom { Ok(()) } else { route_accepts(&request.accept(), !named && request.method == Method::GET) }
 }
 
+/// The same for a custom resource, whose paths are decided by its definition: what it does not have is answered as
+/// if the path did not exist.
+///
+/// # Errors
+/// 404 for an unknown subresource, 405.
+pub fn custom(request: &Request, resource: &Resource) -> Result<Option<Response>> {
+    let info = &request.info;
+    let anywhere = matches!(info.verb.as_str(), "list" | "watch");
+    if resource.namespaced == info.namespace.is_empty() && !(resource.namespaced && anywhere) {
+        return Ok(Some(not_served()));
+    }
+    if !info.subresource.is_empty() && resource.subresource(&info.subresource).is_none() {
+        return Err(ApiError::not_found(&resource.group, &resource.plural, &info.name));
+    }
+    match check(request, resource) {
+        Err(error) if error.code() == 405 => {
+            Err(ApiError::method_not_supported(&resource.group, &resource.plural, &info.verb))
+        }
+        Err(error) if error.code() == 404 => Ok(Some(not_served())),
+        checked => checked.map(|()| None),
+    }
+}
+
 /// Media types that the routes of patches take.
 const PATCHES: [&str; 4] = [
     "application/json-patch+json",
@@ -105,6 +128,9 @@ fn methods(verbs: Verbs, item: bool) -> Vec<Method> {
 
 /// The warning that every answer about a deprecated kind carries.
 pub fn deprecation(resource: &Resource) -> Option<String> {
+    if let Some(definition) = &resource.definition {
+        return definition.warning.clone();
+    }
     match (&*resource.group, &*resource.plural) {
         ("", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+".into()),
         ("", "endpoints") => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".into()),

@@ -106,6 +106,10 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     });
     crate::status_pages::start();
     crate::bootstrap::ensure(&server, &config).await.map_err(ServeError::Bootstrap)?;
+    // Kinds that clients defined are served from the first request on.
+    let (ready, defined) = tokio::sync::oneshot::channel();
+    tokio::spawn(crate::crd::run(server.clone(), ready));
+    let _ = defined.await;
     crate::controllers::start(&server, &config, pki.authority()?);
     let address = config.address();
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;

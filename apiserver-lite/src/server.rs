@@ -269,18 +269,27 @@ impl ApiServer {
         }
     }
 
-    async fn resource_request(self: &Arc<Self>, request: Request) -> Result<Response> {
-        let info = &request.info;
+    async fn resource_request(self: &Arc<Self>, mut request: Request) -> Result<Response> {
         let set = self.resources.current();
         // A group is never empty in a path; such paths are those of no group.
+        let info = &request.info;
         let malformed = info.path.starts_with("//") || info.path.starts_with("/apis/") && info.group.is_empty();
         let Some(resource) = set.lookup(&info.group, &info.version, &info.resource).filter(|_| !malformed) else {
-            if malformed || set.versions(&info.group).is_empty() {
+            // Groups of custom resources have no routes but those of their resources.
+            if malformed || set.all().iter().all(|r| r.custom || *r.group != *info.group) {
                 return Ok(not_served());
             }
             return Err(unknown_path());
         };
-        routing::check(&request, &resource)?;
+        if resource.custom {
+            if let Some(answer) = routing::custom(&request, &resource)? {
+                return Ok(answer);
+            }
+            crate::crd::settle_accept(&mut request)?;
+        } else {
+            routing::check(&request, &resource)?;
+        }
+        let info = &request.info;
         let mut response = if info.subresource.is_empty() && matches!(info.verb.as_str(), "get" | "list" | "watch") {
             match info.verb.as_str() {
                 "get" => read::get(self, &request, &resource).await,

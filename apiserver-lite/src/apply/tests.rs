@@ -269,6 +269,7 @@ fn widgets() -> Resource {
         storage_version: "example.com/v1".into(),
         stored: schema,
         custom: true,
+        definition: None,
     }
 }
 

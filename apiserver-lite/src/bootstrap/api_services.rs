@@ -56,7 +56,7 @@ pub(super) fn all(set: &Set) -> Vec<Value> {
 }
 
 /// The status of a group version that is served by this process.
-pub(super) fn available() -> Value {
+pub fn available() -> Value {
     json!({"conditions": [{"type": "Available", "status": "True", "lastTransitionTime": Timestamp::now().to_seconds_text(),
         "reason": "Local", "message": "Local APIServices are always available"}]})
 }

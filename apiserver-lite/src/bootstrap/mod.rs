@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub(crate) use api_services::available;
+
 use crate::config::Config;
 use crate::request::User;
 use crate::server::ApiServer;

@@ -19,7 +19,13 @@ type Object = Map<String, Value>;
 
 /// Fills in the defaults of a kind.
 pub fn apply(resource: &Resource, value: &mut Value) {
-    let Some(object) = value.as_object_mut().filter(|_| !resource.custom) else { return };
+    if let Some(definition) = &resource.definition {
+        return definition.default(resource, value);
+    }
+    if crate::crd::is_definition(resource) {
+        return crate::crd::default_definition(value);
+    }
+    let Some(object) = value.as_object_mut() else { return };
     match &*resource.group {
         "" => core::apply(&resource.plural, object),
         "apps" | "batch" | "autoscaling" => workloads::apply(&resource.plural, object),

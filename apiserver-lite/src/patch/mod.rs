@@ -11,7 +11,7 @@ mod strategic;
 use proto::json::DecodeError;
 use serde_json::{Map, Value};
 
-use crate::resource::Schema;
+use crate::resource::{Resource, Schema};
 use crate::status::{ApiError, Cause, Result, quote};
 use crate::write::FieldValidation;
 
@@ -76,6 +76,45 @@ impl Patch {
         Ok(Some(Patch { format, strict }))
     }
 
+    fn merge(&self, schema: &Schema, value: &mut Value) -> Result<()> {
+        match &self.format {
+            Format::Json(operations) => json_patch::apply(value, operations).map_err(|_| rejected())?,
+            Format::Merge(patch) => apply_merge(value, patch),
+            Format::Strategic(patch) => {
+                strategic::apply(schema.set(), schema.id, value, patch.as_object().unwrap_or(&Map::new()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the patch to a custom object; what it says to be afterwards is validation's business.
+    ///
+    /// # Errors
+    /// As [`Patch::apply`].
+    pub fn apply_custom(
+        &self,
+        resource: &Resource,
+        mut value: Value,
+        json: impl FnOnce() -> Vec<u8>,
+        validation: FieldValidation,
+    ) -> Result<Patched> {
+        self.merge(&resource.schema, &mut value)?;
+        let shown = value.clone();
+        let refuse = |why: String| Err(invalid_patch(&shown::document(&json(), &shown, &self.format), &why));
+        let fitted = match crate::crd::conform(resource, value) {
+            Ok(fitted) => fitted,
+            Err(error) => return refuse(error),
+        };
+        let complaints: Vec<String> = self.strict.iter().cloned().chain(fitted.strict).collect();
+        match validation {
+            FieldValidation::Strict if !complaints.is_empty() => {
+                refuse(format!("strict decoding error: {}", complaints.join(", ")))
+            }
+            FieldValidation::Warn => Ok(Patched { value: fitted.value, warnings: complaints }),
+            _ => Ok(Patched { value: fitted.value, warnings: Vec::new() }),
+        }
+    }
+
     /// Applies the patch to an object of a kind, whose JSON is `json` (asked for only when an error shows it).
     ///
     /// # Errors
@@ -89,13 +128,7 @@ impl Patch {
         validation: FieldValidation,
     ) -> Result<Patched> {
         let (set, id) = (schema.set(), schema.id);
-        match &self.format {
-            Format::Json(operations) => json_patch::apply(&mut value, operations).map_err(|_| rejected())?,
-            Format::Merge(patch) => apply_merge(&mut value, patch),
-            Format::Strategic(patch) => {
-                strategic::apply(set, id, &mut value, patch.as_object().unwrap_or(&Map::new()))?;
-            }
-        }
+        self.merge(schema, &mut value)?;
         let refuse = |value: &Value, why: String| {
             let shown = match &self.format {
                 Format::Strategic(patch) => strategic::shown(patch.as_object().unwrap_or(&Map::new())),

@@ -11,6 +11,10 @@ use crate::store::ObjectRef;
 
 /// A stored tree in the version that a resource serves.
 pub fn convert(resource: &Resource, mut value: Value) -> Value {
+    if let Some(definition) = &resource.definition {
+        definition.convert(resource, &mut value);
+        return value;
+    }
     let wanted = resource.api_version();
     if value["apiVersion"] == wanted.as_str() {
         return value;

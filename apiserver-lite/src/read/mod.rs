@@ -16,6 +16,7 @@ use serde_json::json;
 pub use form::convert;
 pub use options::{ListOptions, Match, Token, parse_version, reach, too_large};
 pub use selector::{Selector, exact_name};
+pub use table::since;
 pub use watch::watch;
 
 use crate::http::{Accepted, Body, Form, Media, Response, respond};
@@ -58,10 +59,11 @@ pub fn object_response(
     request: &Request,
 ) -> Result<Response> {
     match accepted.form {
-        Form::Whole if is_stored_form(resource) => Ok(respond::stored(code, accepted, resource, object)),
+        Form::Whole if is_stored_form(resource, object) => Ok(respond::stored(code, accepted, resource, object)),
         Form::Whole => {
             let value = convert(resource, object.value());
-            Ok(respond::tree(code, accepted, Some(&resource.schema), &value))
+            let schema = (!resource.custom).then_some(&resource.schema);
+            Ok(respond::tree(code, accepted, schema, &value))
         }
         Form::Metadata => Ok(form::metadata_response(code, accepted, object)),
         Form::Table => {
@@ -89,9 +91,12 @@ fn go_type(resource: &Resource) -> String {
     format!("*{package}.{}", resource.kind)
 }
 
-/// Whether objects at rest are in the version that this resource serves.
-fn is_stored_form(resource: &Resource) -> bool {
-    *resource.storage_version == resource.api_version()
+/// Whether an object at rest is as this resource serves it.
+fn is_stored_form(resource: &Resource, object: &ObjectRef) -> bool {
+    match &resource.definition {
+        Some(definition) => definition.is_current(object),
+        None => *resource.storage_version == resource.api_version(),
+    }
 }
 
 /// A page: objects, whether more follow, and how many.
@@ -280,11 +285,15 @@ fn whole_list(accepted: Accepted, resource: &Resource, page: &Page, metadata: &s
             chunks.push_back(Bytes::from_static(b","));
         }
         // Items of built-in lists have no kind and version of their own.
-        chunks.push_back(if !is_stored_form(resource) {
+        chunks.push_back(if !is_stored_form(resource, object) {
             let mut value = convert(resource, object.value());
-            form::strip_type(&mut value);
             let mut out = Vec::with_capacity(object.json.len());
-            proto::json::write(resource.schema.set(), resource.schema.id, &value, &mut out);
+            if custom {
+                proto::json::write_sorted(&value, &mut out);
+            } else {
+                form::strip_type(&mut value);
+                proto::json::write(resource.schema.set(), resource.schema.id, &value, &mut out);
+            }
             out.into()
         } else if custom {
             object.json.clone()
@@ -315,7 +324,7 @@ fn protobuf_list(resource: &Resource, page: &Page, metadata: &serde_json::Value)
         .objects
         .iter()
         .map(|o| {
-            if is_stored_form(resource) {
+            if is_stored_form(resource, o) {
                 let whole = o.protobuf(resource);
                 return proto::protobuf::read_envelope(&whole).map(|u| whole.slice_ref(u.raw)).unwrap_or_default();
             }

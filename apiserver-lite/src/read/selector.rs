@@ -254,7 +254,8 @@ fn parse_fields(resource: &Resource, text: &str) -> Result<Vec<Term>> {
     let terms = parse_terms(text).map_err(ApiError::bad_request)?;
     for term in &terms {
         let known = matches!(&*term.path, "metadata.name" | "metadata.namespace");
-        if !known && !fields::selectable(resource).contains(&&*term.path) {
+        let own = || resource.definition.as_ref().is_some_and(|d| d.selectable().any(|path| *path == *term.path));
+        if !known && !fields::selectable(resource).contains(&&*term.path) && !own() {
             return Err(unsupported(resource, &term.path));
         }
     }

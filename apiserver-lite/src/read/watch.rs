@@ -95,6 +95,10 @@ async fn start(
     let initial = options.send_initial_events.unwrap_or(matches!(options.revision, None | Some(0)));
     if !initial {
         let from = options.revision.filter(|v| *v > 0).unwrap_or_else(|| store.revision());
+        // Nothing was ever seen of a kind before it was defined.
+        if let Some(born) = encoder.resource.definition.as_ref().map(|d| d.born).filter(|born| from < *born) {
+            return Err(ApiError::expired(format!("too old resource version: {from} ({born})")));
+        }
         if from > store.revision() {
             // A version of the future: opens and stays silent until the store gets there.
             let watcher = store.watch(&storage, store.revision()).map_err(|e| ApiError::expired(e.to_string()))?;
@@ -220,7 +224,7 @@ impl Encoder {
             let object = previous.at_revision(event.revision);
             return Some(self.object(TYPES[2], &object));
         }
-        if self.accepted.form != Form::Whole || !is_stored_form(&self.resource) {
+        if self.accepted.form != Form::Whole || !is_stored_form(&self.resource, &event.object) {
             return Some(self.object(TYPES[seen], &event.object));
         }
         let media =
@@ -233,7 +237,7 @@ impl Encoder {
     fn object(&mut self, kind: &str, object: &ObjectRef) -> Bytes {
         let media = self.accepted.media;
         let body: Bytes = match self.accepted.form {
-            Form::Whole if is_stored_form(&self.resource) => stored(media, &self.resource, object),
+            Form::Whole if is_stored_form(&self.resource, object) => stored(media, &self.resource, object),
             Form::Whole => tree(media, &self.resource, &convert(&self.resource, object.value())),
             Form::Metadata | Form::MetadataList => {
                 form::metadata_bytes(media, &form::metadata_tree(self.accepted, object.value())).into()

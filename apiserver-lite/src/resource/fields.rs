@@ -48,7 +48,10 @@ pub fn selectable(resource: &Resource) -> &'static [&'static str] {
 }
 
 /// The values of an object's selectable fields, as selectors compare them.
-pub fn of(resource: &Resource, object: &Value) -> Vec<(&'static str, String)> {
+pub fn of<'a>(resource: &'a Resource, object: &Value) -> Vec<(&'a str, String)> {
+    if let Some(definition) = &resource.definition {
+        return definition.fields(object);
+    }
     // Events of both groups are stored as core events.
     let stored = if &*resource.plural == "events" { EVENT_FIELDS } else { selectable(resource) };
     stored.iter().map(|path| (*path, value(object, path))).collect()

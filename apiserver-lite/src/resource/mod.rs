@@ -71,6 +71,8 @@ pub struct Resource {
     pub stored: Schema,
     /// Made from a CustomResourceDefinition: objects are unstructured, JSON keys sorted.
     pub custom: bool,
+    /// The version of the definition that a custom resource was made from.
+    pub definition: Option<Arc<crate::crd::Definition>>,
 }
 
 /// A struct in a type set; custom resources bring a set of their own.
@@ -112,6 +114,11 @@ bitset! {
         CREATE = "create", DELETE = "delete", DELETE_COLLECTION = "deletecollection", GET = "get", LIST = "list",
         PATCH = "patch", UPDATE = "update", WATCH = "watch",
     }
+}
+
+/// Whether a group is one of the server's own.
+pub fn is_built_in_group(group: &str) -> bool {
+    TypeSet::built_in().kinds.iter().any(|kind| *kind.group == *group)
 }
 
 impl Resource {

@@ -52,6 +52,7 @@ fn parse(line: &str) -> Resource {
         storage: storage.as_str().into(),
         storage_version: storage_version.into(),
         custom: false,
+        definition: None,
     }
 }
 

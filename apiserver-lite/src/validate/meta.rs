@@ -13,15 +13,16 @@ const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDelet
 
 /// Checks the metadata of a new object, or of one that its kind checks again on every update; called at `metadata`.
 pub fn check(report: &mut Report, group: &str, plural: &str, metadata: &Value) {
-    check_names(report, metadata, |text| name(group, plural, text));
+    let strict = crate::resource::is_built_in_group(group) && group != "apiextensions.k8s.io";
+    check_names(report, metadata, strict, |text| name(group, plural, text));
 }
 
 /// Checks what holds for the metadata of any kind; called at `metadata`.
-pub fn in_general(report: &mut Report, metadata: &Value) {
-    check_names(report, metadata, names::path_segment);
+pub fn in_general(report: &mut Report, metadata: &Value, strict: bool) {
+    check_names(report, metadata, strict, names::path_segment);
 }
 
-fn check_names(report: &mut Report, metadata: &Value, rule: impl Fn(&str) -> Vec<String>) {
+fn check_names(report: &mut Report, metadata: &Value, strict: bool, rule: impl Fn(&str) -> Vec<String>) {
     let stem = text(metadata, "generateName");
     if !stem.is_empty() {
         // A stem may end where a name may not, because something follows it.
@@ -47,7 +48,7 @@ fn check_names(report: &mut Report, metadata: &Value, rule: impl Fn(&str) -> Vec
     report.not_negative(metadata, "generation");
     labels(report, metadata);
     owners(report, metadata);
-    finalizers(report, metadata);
+    finalizers(report, metadata, strict);
 }
 
 /// What may not change; called at `metadata`. Server-set fields that the new object leaves out are as they were.
@@ -170,7 +171,7 @@ impl crate::field_error::Shown for Owners<'_> {
     }
 }
 
-fn finalizers(report: &mut Report, metadata: &Value) {
+fn finalizers(report: &mut Report, metadata: &Value, strict: bool) {
     let Some(list) = metadata["finalizers"].as_array() else { return };
     report.at("finalizers", |r| {
         for finalizer in list.iter().filter_map(Value::as_str) {
@@ -180,7 +181,7 @@ fn finalizers(report: &mut Report, metadata: &Value) {
             r.invalid(&metadata["finalizers"], "finalizer orphan and foregroundDeletion cannot be both set");
         }
         for (index, finalizer) in list.iter().filter_map(Value::as_str).enumerate() {
-            if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
+            if strict && !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
                 let why = "name is neither a standard finalizer name nor is it fully qualified";
                 r.index(index, |r| r.invalid(finalizer, why));
             }

@@ -71,7 +71,7 @@ pub fn create(resource: &Resource, object: &Value) -> Vec<FieldError> {
     }
     // Names that a kind has no rule for have to fit into a path at least.
     if report.errors.is_empty() {
-        report.at("metadata", |r| meta::in_general(r, &object["metadata"]));
+        report.at("metadata", |r| meta::in_general(r, &object["metadata"], is_core(resource)));
     }
     report.errors
 }
@@ -81,7 +81,7 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value) 
     let report = &mut Report::default();
     let (group, plural) = (&*resource.group, &*resource.plural);
     // Every update is checked for metadata once in general; most kinds do it again.
-    report.at("metadata", |r| meta::in_general(r, &new["metadata"]));
+    report.at("metadata", |r| meta::in_general(r, &new["metadata"], is_core(resource)));
     unchanged(report, new, old);
     match (group, plural, subresource) {
         _ if resource.custom => unchanged(report, new, old),
@@ -257,6 +257,25 @@ fn status(report: &mut Report, group: &str, plural: &str, new: &Value, old: &Val
         }),
         _ => {}
     }
+}
+
+/// Kinds outside of the core only warn of finalizers whose names have no domain.
+fn is_core(resource: &Resource) -> bool {
+    !resource.custom && &*resource.group != "apiextensions.k8s.io"
+}
+
+/// Every complaint about the metadata of an object inside of another; a name is not asked for.
+pub fn embedded_metadata(metadata: &Value) -> Vec<FieldError> {
+    let mut report = Report::default();
+    let mut metadata = metadata.clone();
+    if let Some(map) = metadata.as_object_mut()
+        && map.get("name").is_none_or(|name| name == "")
+    {
+        map.insert("name".into(), "nameless".into());
+    }
+    // Such objects are of any kind, so their names may be anything that fits into a path.
+    report.at("metadata", |r| meta::check(r, "rbac.authorization.k8s.io", "", &metadata));
+    report.errors
 }
 
 /// Text of a property; empty where it is absent.

@@ -113,9 +113,14 @@ fn vanished(server: &ApiServer, target: Target<'_>) -> bool {
 /// Gives a merged tree its normal form and defaults, and checks that it is the object of the URL.
 fn settle(target: Target<'_>, value: Value) -> Result<Value> {
     let Target { resource, namespace, name, .. } = target;
-    let decoded = proto::json::conform(resource.schema.set(), resource.schema.id, &value);
+    let decoded = match resource.custom {
+        true => crate::crd::conform(resource, value.clone()).map(|f| f.value),
+        false => proto::json::conform(resource.schema.set(), resource.schema.id, &value)
+            .map(|d| d.value)
+            .map_err(|e| e.to_string()),
+    };
     let mut value = match decoded {
-        Ok(decoded) => decoded.value,
+        Ok(value) => value,
         Err(error) => {
             let of = |key: &str| text(&value, key);
             let kind = format!("{}/{}, Kind={}", resource.group, resource.version, resource.kind);

@@ -9,7 +9,6 @@ use super::{commit, commit_error, put, strategy};
 use crate::admission::{Call, Operation, Reservation};
 use crate::apply::{self, Writer};
 use crate::auth::{Attributes, RbacWrite};
-use crate::field_error::FieldError;
 use crate::request::{RequestInfo, User};
 use crate::resource::Resource;
 use crate::server::ApiServer;
@@ -62,6 +61,10 @@ pub(super) async fn place(
     tracked: bool,
 ) -> Result<ObjectRef> {
     let Target { resource, namespace, .. } = target;
+    if resource.definition.as_ref().is_some_and(|d| d.terminating) {
+        let why = "create not allowed while custom resource definition is terminating";
+        return Err(ApiError::forbidden(&resource.group, &resource.plural, text(&value, "name"), why));
+    }
     to_stored_version(resource, &mut value);
     let stem = text(&value, "generateName").to_owned();
     let generated = text(&value, "name").is_empty() && !stem.is_empty();
@@ -195,18 +198,29 @@ pub(super) fn to_stored_version(resource: &Resource, value: &mut Value) {
 
 /// Checks a new object, and warns of what is unwise in it.
 pub(super) fn validate(resource: &Resource, value: &Value) -> Result<()> {
-    refused(resource, value, crate::validate::create(resource, value))?;
+    let complaints = crate::validate::create(resource, value);
+    if let Some(definition) = &resource.definition {
+        let of_metadata = complaints.into_iter().map(Into::into).collect();
+        let causes = crate::crd::check_new(resource, definition, value, of_metadata);
+        // A custom object is called what it says it is.
+        return refused_as(resource, value["kind"].as_str().unwrap_or_default(), value, causes);
+    }
+    let mut causes: Vec<Cause> = complaints.into_iter().map(Into::into).collect();
+    if crate::crd::is_definition(resource) {
+        crate::crd::warn_of_formats(value, None);
+        causes.extend(crate::crd::check_definition(value, None));
+    }
+    refused_as(resource, &resource.kind, value, causes)?;
     crate::validate::warnings(resource, value, None).into_iter().for_each(crate::warning::add);
     Ok(())
 }
 
-/// All complaints about an object at once.
-pub(super) fn refused(resource: &Resource, value: &Value, complaints: Vec<FieldError>) -> Result<()> {
-    if complaints.is_empty() {
+/// All complaints about an object at once; a custom one goes by the kind that it says it is.
+pub(super) fn refused_as(resource: &Resource, kind: &str, value: &Value, causes: Vec<Cause>) -> Result<()> {
+    if causes.is_empty() {
         return Ok(());
     }
-    let causes: Vec<Cause> = complaints.into_iter().map(Into::into).collect();
     // Events are those of the nameless group, by whatever name they came.
-    let group = if &*resource.plural == "events" { "" } else { &*resource.group };
-    Err(invalid(group, &resource.kind, text(value, "name"), causes))
+    let group = if &*resource.plural == "events" && !resource.custom { "" } else { &*resource.group };
+    Err(invalid(group, kind, text(value, "name"), causes))
 }

@@ -20,7 +20,34 @@ pub struct Decoded {
 /// # Errors
 /// 400 for text that is none, 415 for a media type that is not known.
 pub fn object(resource: &Resource, content_type: &str, body: &[u8], options: &WriteOptions) -> Result<Decoded> {
+    if resource.custom {
+        return custom(resource, content_type, body, options);
+    }
     kind(&resource.schema, (&resource.group, &resource.version, &resource.kind), content_type, body, options)
+}
+
+/// Reads an object of a custom kind. What kind it says to be is validation's business, its version is not.
+fn custom(resource: &Resource, content_type: &str, body: &[u8], options: &WriteOptions) -> Result<Decoded> {
+    let (kind, version) = (&resource.kind, &resource.version);
+    let fitted = crate::crd::body(resource, content_type, body)?;
+    let warnings = match options.validation {
+        FieldValidation::Strict if !fitted.strict.is_empty() => {
+            let complaints = fitted.strict.join(", ");
+            return Err(ApiError::bad_request(format!(
+                "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {complaints}"
+            )));
+        }
+        FieldValidation::Warn => fitted.strict,
+        _ => Vec::new(),
+    };
+    let (said, expected) = (fitted.value["apiVersion"].as_str().unwrap_or_default(), resource.api_version());
+    if said != expected {
+        let text = format!("the API version in the data ({said}) does not match the expected API version ({expected})");
+        let mut error = ApiError::bad_request(text);
+        warnings.into_iter().for_each(|text| error.warn(text));
+        return Err(error);
+    }
+    Ok(Decoded { value: fitted.value, warnings })
 }
 
 /// Reads an object of a kind by schema. Kind and version may be left out of the body.

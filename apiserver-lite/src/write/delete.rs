@@ -246,6 +246,9 @@ fn plan(resource: &Resource, value: &mut Value, options: &DeleteOptions) -> Plan
     if is_namespaces(resource) {
         return plan_namespace(value, options);
     }
+    if crate::crd::is_definition(resource) && crate::crd::begin_delete(value) {
+        return Plan::Mark;
+    }
     let grace = match strategy::default_grace(resource, value) {
         None => None,
         Some(default) => match shorten_or_begin(value, options, default) {

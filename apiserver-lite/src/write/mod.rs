@@ -147,6 +147,9 @@ fn put(resource: &Resource, key: Key, expect: Expect, mut value: serde_json::Val
 
 /// An object ready to be stored.
 fn encoded(resource: &Resource, value: &mut serde_json::Value) -> Encoded {
+    if let Some(definition) = &resource.definition {
+        definition.to_storage(value);
+    }
     let fields = crate::resource::fields::of(resource, value);
     crate::store::encode(resource, value, fields)
 }

@@ -42,6 +42,7 @@ static SCALE_RESOURCE: LazyLock<Resource> = LazyLock::new(|| {
         storage_version: "autoscaling/v1".into(),
         stored: schema,
         custom: false,
+        definition: None,
     }
 });
 
@@ -66,9 +67,14 @@ pub(super) async fn handle(
     let (namespace, name) = (request.info.namespace.clone(), request.info.name.clone());
     let accepted = Accepted { form: Form::Whole, ..accepted };
     let missing = || ApiError::not_found(&resource.group, &resource.plural, &name);
+    // A definition says where a custom kind keeps its numbers.
+    let own = resource.definition.as_ref().and_then(|d| d.scale.as_ref());
+    let place: Vec<&str> = own.map_or(REPLICAS.to_vec(), |own| own.replicas.iter().map(|n| &**n).collect());
     if verb == Verbs::GET {
         let found = server.store.get(&resource.storage, &namespace, &name).ok_or_else(missing)?;
-        return Ok(respond::built_in(200, accepted, SCALE, &scale_of(&found.value())));
+        let value = crate::crd::stored_value(resource, &found);
+        own.map_or(Ok(()), |own| own.check(&value))?;
+        return Ok(respond::built_in(200, accepted, SCALE, &scale_of(own, &value)));
     }
     let options = WriteOptions::parse(&request, resource)?;
     let body = request.body().await?;
@@ -90,10 +96,10 @@ pub(super) async fn handle(
     let target = Target { resource, subresource: "scale", namespace: &namespace, name: &name };
     let writer = Writer { resource: &SCALE_RESOURCE, subresource: "scale", manager: &options.manager };
     let object = update::replace(server, target, &options, false, |old, tree| {
-        let mut before = scale_of(tree);
+        let mut before = scale_of(own, tree);
         let owners = &tree["metadata"]["managedFields"];
         let api_version = resource.api_version();
-        if let Some(of_scale) = apply::scale::of_scale(owners, &api_version, REPLICAS) {
+        if let Some(of_scale) = apply::scale::of_scale(owners, &api_version, &place) {
             before["metadata"]["managedFields"] = of_scale;
         }
         let scale = match &sent {
@@ -143,23 +149,30 @@ pub(super) async fn handle(
             return Err(invalid("autoscaling", "Scale", &name, vec![cause]));
         }
         let mut value = tree.clone();
-        value["spec"]["replicas"] = replicas.into();
-        let owners = apply::scale::of_workload(owners, &scale["metadata"]["managedFields"], &api_version, REPLICAS);
+        match own {
+            Some(own) => own.set(&mut value, replicas)?,
+            None => value["spec"]["replicas"] = replicas.into(),
+        }
+        let owners = apply::scale::of_workload(owners, &scale["metadata"]["managedFields"], &api_version, &place);
         apply::put(&mut value, owners);
         Ok(value)
     })
     .await?;
-    let mut response = respond::built_in(200, accepted, SCALE, &scale_of(&object.value()));
+    let mut response = respond::built_in(200, accepted, SCALE, &scale_of(own, &object.value()));
     warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
     Ok(response)
 }
 
 /// The `Scale` of a workload.
-fn scale_of(workload: &Value) -> Value {
+fn scale_of(own: Option<&crate::crd::Scale>, workload: &Value) -> Value {
     let metadata = &workload["metadata"];
     let mut shown = json!({});
     for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         shown[key] = metadata[key].clone();
+    }
+    if let Some(own) = own {
+        let (spec, status) = own.parts(workload);
+        return json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown, "spec": spec, "status": status});
     }
     json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown,

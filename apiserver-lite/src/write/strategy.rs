@@ -99,6 +99,7 @@ pub fn prepare_create(resource: &Resource, value: &mut Value, user: &User) {
             value["metadata"]["annotations"][TEMPLATE_GENERATION] = generation.to_string().into();
         }
         ("certificates.k8s.io", "certificatesigningrequests") => requester(value, user),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => crate::crd::prepare_definition(value, None),
         _ => {}
     }
 }
@@ -237,6 +238,7 @@ pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, o
         }
         ("certificates.k8s.io", "certificatesigningrequests", _) => certificate(subresource, new, old),
         ("", "secrets", _) => string_data(new),
+        ("apiextensions.k8s.io", "customresourcedefinitions", "") => crate::crd::prepare_definition(new, Some(old)),
         _ => {}
     }
     // A deployment's annotations are handed down to its replica sets, so they count as desired state.

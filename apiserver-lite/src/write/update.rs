@@ -143,7 +143,7 @@ pub(super) async fn replace(
         let Some(old) = server.store.get(&resource.storage, namespace, name) else {
             return Err(ApiError::not_found(&resource.group, &resource.plural, name));
         };
-        let old_value = old.value();
+        let old_value = crate::crd::stored_value(resource, &old);
         let mut new = change(&old, &old_value)?;
         if tracked {
             apply::updated(Writer { resource, subresource, manager: &options.manager }, &old_value, &mut new);
@@ -241,7 +241,15 @@ fn has_finalizers(resource: &Resource, value: &Value) -> bool {
 /// Checks a replacement, and warns of what is unwise in it.
 fn validate(target: Target<'_>, new: &Value, old: &Value) -> Result<()> {
     let Target { resource, subresource, .. } = target;
-    create::refused(resource, old, crate::validate::update(resource, subresource, new, old))?;
+    let complaints = crate::validate::update(resource, subresource, new, old);
+    let mut causes: Vec<Cause> = complaints.into_iter().map(Into::into).collect();
+    if let Some(definition) = &resource.definition {
+        causes.extend(crate::crd::check_update(resource, definition, subresource, new, old));
+    } else if crate::crd::is_definition(resource) {
+        crate::crd::warn_of_formats(new, Some(old));
+        causes.extend(crate::crd::check_definition(new, Some(old)));
+    }
+    create::refused_as(resource, &resource.kind, old, causes)?;
     if subresource != "status" {
         crate::validate::warnings(resource, new, Some(old)).into_iter().for_each(crate::warning::add);
     }
@@ -265,9 +273,12 @@ pub async fn patch(
     if media == super::applied::MEDIA {
         return super::applied::apply(server, target, body, options).await;
     }
-    let Some(patch) = Patch::parse(media, body, options.validation)? else {
+    let known = !resource.custom || media != "application/strategic-merge-patch+json";
+    let Some(patch) = Some(media).filter(|_| known).and_then(|m| Patch::parse(m, body, options.validation).transpose())
+    else {
         return Err(unsupported_media());
     };
+    let patch = patch?;
     let mut warnings = Vec::new();
     let object = update(server, target, options, |old, tree| {
         let served = crate::read::convert(resource, tree.clone());
@@ -275,12 +286,18 @@ pub async fn patch(
             true => old.json.to_vec(),
             false => {
                 let mut out = Vec::new();
-                proto::json::write(resource.schema.set(), resource.schema.id, &served, &mut out);
+                match resource.custom {
+                    true => proto::json::write_sorted(&served, &mut out),
+                    false => proto::json::write(resource.schema.set(), resource.schema.id, &served, &mut out),
+                }
                 out
             }
         };
         let kind = (&*resource.group, &*resource.version, &*resource.kind);
-        let patched = patch.apply(&resource.schema, kind, served.clone(), json, options.validation)?;
+        let patched = match resource.custom {
+            true => patch.apply_custom(resource, served.clone(), json, options.validation)?,
+            false => patch.apply(&resource.schema, kind, served.clone(), json, options.validation)?,
+        };
         warnings = patched.warnings;
         let mut value = patched.value;
         meta::settle_namespace(&mut value, target.namespace)?;

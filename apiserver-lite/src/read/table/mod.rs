@@ -46,8 +46,12 @@ fn definitions(resource: &Resource) -> Vec<u8> {
         )
     };
     let mut out = Vec::new();
-    if &*resource.plural != "events" {
+    if resource.custom || &*resource.plural != "events" {
         out.push(column("Name", "string", "name", 0));
+    }
+    if let Some(definition) = &resource.definition {
+        out.extend(definition.columns.iter().map(custom_column));
+        return format!("[{}]", out.join(",")).into_bytes();
     }
     match printer(resource) {
         Some((columns, _)) => {
@@ -56,6 +60,19 @@ fn definitions(resource: &Resource) -> Vec<u8> {
         None => out.push(column("Created At", "date", "", 0)),
     }
     format!("[{}]", out.join(",")).into_bytes()
+}
+
+/// A column that a definition asks for; its texts are a client's.
+fn custom_column(column: &crate::crd::Column) -> String {
+    let text = |text: &str| {
+        let mut out = Vec::new();
+        proto::json::write_string(text, &mut out);
+        String::from_utf8(out).unwrap_or_default()
+    };
+    let (name, kind, format, description) =
+        (text(&column.name), text(&column.ty), text(&column.format), text(&column.description));
+    let priority = column.priority;
+    format!(r#"{{"name":{name},"type":{kind},"format":{format},"description":{description},"priority":{priority}}}"#)
 }
 
 const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is required when creating resources, although \
@@ -92,10 +109,14 @@ impl Include {
 /// A row as JSON. Embedded objects are in the order of their schema.
 fn row(resource: &Resource, accepted: Accepted, value: Value, include: Include, out: &mut Vec<u8>) {
     let mut cells = Vec::new();
-    if &*resource.plural != "events" {
+    if resource.custom || &*resource.plural != "events" {
         cells.push(value["metadata"]["name"].as_str().unwrap_or_default().into());
     }
     match printer(resource) {
+        _ if resource.definition.is_some() => {
+            let columns = resource.definition.iter().flat_map(|d| &d.columns);
+            cells.extend(columns.map(|column| column.cell(&value)));
+        }
         Some((_, fill)) if &*resource.group == "events.k8s.io" => {
             let mut old = value.clone();
             crate::resource::versions::event_to_old(&mut old);
@@ -184,7 +205,7 @@ pub(super) fn age(value: &Value) -> Value {
 }
 
 /// Time since a timestamp as people read it, `<unknown>` without one.
-pub(super) fn since(time: &Value) -> Value {
+pub fn since(time: &Value) -> Value {
     match time.as_str().and_then(|t| parse_rfc3339(t).ok()) {
         Some(then) => human_duration(Timestamp::now().seconds - then.seconds).into(),
         None => "<unknown>".into(),

@@ -1,0 +1,364 @@
+//! Types of an expression's parts: what fits is accepted, what does not is told with its place.
+
+use super::Issue;
+use super::ast::{Expr, Fold, Kind, Macro};
+use super::overloads::{self, Overload};
+use super::types::Type;
+
+pub struct Checked {
+    pub ty: Type,
+    pub issues: Vec<Issue>,
+    pub names: Vec<String>,
+}
+
+pub fn check(expr: &Expr, variables: super::Variables<'_>) -> Checked {
+    let scope = variables.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())).collect();
+    let mut checker = Checker { scope, outer: variables.len(), issues: Vec::new(), names: Vec::new() };
+    let ty = checker.ty(expr);
+    Checked { ty, issues: checker.issues, names: checker.names }
+}
+
+struct Checker {
+    scope: Vec<(String, Type)>,
+    /// How many of these were given.
+    outer: usize,
+    issues: Vec<Issue>,
+    names: Vec<String>,
+}
+
+/// Names of types, which stand for themselves.
+const KINDS: [&str; 14] = [
+    "bool",
+    "bytes",
+    "double",
+    "duration",
+    "int",
+    "list",
+    "map",
+    "null_type",
+    "string",
+    "timestamp",
+    "type",
+    "uint",
+    "google.protobuf.Timestamp",
+    "google.protobuf.Duration",
+];
+
+impl Checker {
+    fn complain(&mut self, at: usize, text: String) -> Type {
+        self.issues.push(Issue { at, text });
+        Type::Dyn
+    }
+
+    fn ty(&mut self, expr: &Expr) -> Type {
+        let at = expr.at;
+        match &expr.kind {
+            Kind::Null => Type::Null,
+            Kind::Bool(_) => Type::Bool,
+            Kind::Int(_) => Type::Int,
+            Kind::Uint(_) => Type::Uint,
+            Kind::Double(_) => Type::Double,
+            Kind::Text(_) => Type::Text,
+            Kind::Bytes(_) => Type::Bytes,
+            Kind::Name(name) => self.name(at, name),
+            Kind::Select { operand, field, test, optional } => self.select(at, operand, field, *test, *optional),
+            Kind::Index { operand, index, optional } => self.index(at, operand, index, *optional),
+            Kind::Call { name, target, args } => self.call(at, name, target.as_deref(), args),
+            Kind::List(items) => {
+                let mut item = None;
+                for (expr, optional) in items {
+                    let mut ty = self.ty(expr);
+                    if *optional && let Type::Optional(inner) = &ty {
+                        ty = (**inner).clone();
+                    }
+                    item = Some(self.same(expr.at, item, ty));
+                }
+                Type::list(item.unwrap_or(Type::Dyn))
+            }
+            Kind::Map(entries) => {
+                let (mut key, mut value) = (None, None);
+                for (k, v, optional) in entries {
+                    let ty = self.ty(k);
+                    key = Some(self.same(k.at, key, ty));
+                    let mut ty = self.ty(v);
+                    if *optional && let Type::Optional(inner) = &ty {
+                        ty = (**inner).clone();
+                    }
+                    value = Some(self.same(v.at, value, ty));
+                }
+                Type::Map(key.unwrap_or(Type::Dyn).into(), value.unwrap_or(Type::Dyn).into())
+            }
+            Kind::And(a, b) | Kind::Or(a, b) => {
+                let (left, right) = (self.ty(a), self.ty(b));
+                for (side, ty) in [(a, left), (b, right)] {
+                    if !fits(&ty, &Type::Bool) {
+                        self.complain(side.at, format!("expected type 'bool' but found '{ty}'"));
+                    }
+                }
+                Type::Bool
+            }
+            Kind::Choice(condition, yes, no) => {
+                let condition = self.ty(condition);
+                let (yes, no) = (self.ty(yes), self.ty(no));
+                let joined = join(&yes, &no);
+                match joined {
+                    Some(ty) if fits(&condition, &Type::Bool) => ty,
+                    _ => self.complain(at, no_overload("_?_:_", false, &[condition, yes, no])),
+                }
+            }
+            Kind::Fold(fold) => self.fold(fold),
+            Kind::OptionalMap { operand, name, body, flat } => {
+                let inner = match self.ty(operand) {
+                    Type::Optional(inner) => (*inner).clone(),
+                    Type::Dyn => Type::Dyn,
+                    other => return self.complain(at, no_overload("optMap", true, &[other, Type::Dyn])),
+                };
+                let body = self.within(&[(name, inner)], |c| c.ty(body));
+                if *flat { body } else { Type::optional(body) }
+            }
+        }
+    }
+
+    fn within<T>(&mut self, names: &[(&String, Type)], inner: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.scope.len();
+        self.scope.extend(names.iter().map(|(name, ty)| ((*name).clone(), ty.clone())));
+        let out = inner(self);
+        self.scope.truncate(length);
+        out
+    }
+
+    fn lookup(&mut self, name: &str) -> Option<Type> {
+        let at = self.scope.iter().rposition(|(known, _)| known == name)?;
+        if at < self.outer && !self.names.iter().any(|n| n == name) {
+            self.names.push(name.to_owned());
+        }
+        Some(self.scope[at].1.clone())
+    }
+
+    fn name(&mut self, at: usize, name: &str) -> Type {
+        match self.lookup(name) {
+            Some(ty) => ty,
+            None if KINDS.contains(&name) => Type::Kind,
+            None => self.complain(at, format!("undeclared reference to '{name}' (in container '')")),
+        }
+    }
+
+    fn select(&mut self, at: usize, operand: &Expr, field: &str, test: bool, optional: bool) -> Type {
+        let mut ty = self.ty(operand);
+        let mut wrapped = optional;
+        if let Type::Optional(inner) = &ty {
+            ty = (**inner).clone();
+            wrapped = true;
+        }
+        let found = match &ty {
+            Type::Object(object) => match object.fields.get(field) {
+                Some(field) => field.ty.clone(),
+                None => return self.complain(at, format!("undefined field '{field}'")),
+            },
+            Type::Map(_, value) => (**value).clone(),
+            Type::Dyn => Type::Dyn,
+            other => {
+                let text = format!("type '{other}' does not support field selection");
+                return self.complain(at, text);
+            }
+        };
+        match (test, wrapped) {
+            (true, _) => Type::Bool,
+            (false, true) => Type::optional(found),
+            (false, false) => found,
+        }
+    }
+
+    fn index(&mut self, at: usize, operand: &Expr, index: &Expr, optional: bool) -> Type {
+        let (whole, key) = (self.ty(operand), self.ty(index));
+        let mut ty = whole.clone();
+        let mut wrapped = optional;
+        if let Type::Optional(inner) = &ty {
+            ty = (**inner).clone();
+            wrapped = true;
+        }
+        let found = match &ty {
+            Type::List(item) if fits(&key, &Type::Int) => (**item).clone(),
+            Type::Map(wanted, value) if fits(&key, wanted) => (**value).clone(),
+            Type::Dyn => Type::Dyn,
+            _ => return self.complain(at, no_overload("_[_]", false, &[whole, key])),
+        };
+        if wrapped { Type::optional(found) } else { found }
+    }
+
+    /// The type of members of a list or map literal, which all have the same.
+    fn same(&mut self, at: usize, before: Option<Type>, ty: Type) -> Type {
+        match before {
+            None => ty,
+            Some(before) => match join(&before, &ty) {
+                Some(joined) => joined,
+                None => self.complain(at, format!("expected type '{before}' but found '{ty}'")),
+            },
+        }
+    }
+
+    fn fold(&mut self, fold: &Fold) -> Type {
+        let range = self.ty(&fold.range);
+        let (key, item) = match &range {
+            Type::List(item) => (Type::Int, (**item).clone()),
+            // Over a map, one variable stands for the keys.
+            Type::Map(key, value) if fold.second.is_some() => ((**key).clone(), (**value).clone()),
+            Type::Map(key, _) => (Type::Dyn, (**key).clone()),
+            Type::Dyn => (Type::Dyn, Type::Dyn),
+            other => {
+                let text = format!(
+                    "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
+                );
+                return self.complain(fold.range.at, text);
+            }
+        };
+        let names = match &fold.second {
+            Some(second) => vec![(&fold.first, key.clone()), (second, item.clone())],
+            None => vec![(&fold.first, item.clone())],
+        };
+        let body = self.within(&names, |checker| {
+            if let Some(filter) = &fold.filter {
+                checker.condition(filter);
+            }
+            match fold.macro_kind {
+                Macro::Map | Macro::TransformMap => checker.ty(&fold.body),
+                _ => {
+                    checker.condition(&fold.body);
+                    Type::Bool
+                }
+            }
+        });
+        match fold.macro_kind {
+            Macro::All | Macro::Exists | Macro::ExistsOne => Type::Bool,
+            Macro::Map => Type::list(body),
+            Macro::Filter => Type::list(item),
+            Macro::TransformMap => Type::Map(key.into(), body.into()),
+        }
+    }
+
+    fn condition(&mut self, expr: &Expr) {
+        let ty = self.ty(expr);
+        if !fits(&ty, &Type::Bool) {
+            self.complain(expr.at, format!("expected type 'bool' but found '{ty}'"));
+        }
+    }
+
+    fn call(&mut self, at: usize, name: &str, target: Option<&Expr>, args: &[Expr]) -> Type {
+        if let Some(Expr { kind: Kind::Name(space), .. }) = target
+            && (overloads::SPACES.contains(&&**space) || space == "ip")
+            && self.scope.iter().all(|(known, _)| known != space)
+        {
+            let whole = format!("{space}.{name}");
+            if !overloads::of(&whole).is_empty() {
+                return self.resolve(at, &whole, None, args);
+            }
+        }
+        self.resolve(at, name, target, args)
+    }
+
+    fn resolve(&mut self, at: usize, name: &str, target: Option<&Expr>, args: &[Expr]) -> Type {
+        let target_type = target.map(|t| self.ty(t));
+        let of_args: Vec<Type> = args
+            .iter()
+            .map(|arg| match &arg.kind {
+                // What is formatted may be of any types.
+                Kind::List(items) if name == "format" => {
+                    items.iter().for_each(|(item, _)| drop(self.ty(item)));
+                    Type::list(Type::Dyn)
+                }
+                _ => self.ty(arg),
+            })
+            .collect();
+        let types: Vec<Type> = target_type.into_iter().chain(of_args).collect();
+        let all = overloads::of(name);
+        if all.is_empty() {
+            return self.complain(at, format!("undeclared reference to '{name}' (in container '')"));
+        }
+        let member = target.is_some();
+        let mut results = all.iter().filter(|o| o.member == member).filter_map(|overload| apply(overload, &types));
+        let Some(first) = results.next() else { return self.complain(at, no_overload(name, member, &types)) };
+        // Where types are open, several may fit, and the value decides.
+        if results.all(|r| r == first) { first } else { Type::Dyn }
+    }
+}
+
+fn no_overload(name: &str, member: bool, types: &[Type]) -> String {
+    let list = |types: &[Type]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let applied = match types.split_first() {
+        Some((target, args)) if member => format!("{target}.({})", list(args)),
+        _ => format!("({})", list(types)),
+    };
+    format!("found no matching overload for '{name}' applied to '{applied}'")
+}
+
+/// The result of an overload for arguments of some types; None when they do not fit.
+fn apply(overload: &Overload, types: &[Type]) -> Option<Type> {
+    if overload.args.len() != types.len() {
+        return None;
+    }
+    let mut bound: Vec<(char, Type)> = Vec::new();
+    for (wanted, given) in overload.args.iter().zip(types) {
+        if !unify(wanted, given, &mut bound) {
+            return None;
+        }
+    }
+    Some(substitute(&overload.result, &bound))
+}
+
+fn unify(wanted: &Type, given: &Type, bound: &mut Vec<(char, Type)>) -> bool {
+    match (wanted, given) {
+        (Type::Parameter(name), given) => match bound.iter_mut().find(|(known, _)| known == name) {
+            None => {
+                bound.push((*name, given.clone()));
+                true
+            }
+            Some((_, known)) => match join(known, given) {
+                Some(joined) => {
+                    *known = joined;
+                    true
+                }
+                None => false,
+            },
+        },
+        (Type::Dyn, _) | (_, Type::Dyn) => true,
+        (Type::List(a), Type::List(b)) | (Type::Optional(a), Type::Optional(b)) => unify(a, b, bound),
+        (Type::Map(a, b), Type::Map(c, d)) => unify(a, c, bound) && unify(b, d, bound),
+        (a, b) => fits(b, a),
+    }
+}
+
+fn substitute(ty: &Type, bound: &[(char, Type)]) -> Type {
+    match ty {
+        Type::Parameter(name) => bound.iter().find(|(known, _)| known == name).map_or(Type::Dyn, |(_, ty)| ty.clone()),
+        Type::List(inner) => Type::list(substitute(inner, bound)),
+        Type::Optional(inner) => Type::optional(substitute(inner, bound)),
+        Type::Map(key, value) => Type::Map(substitute(key, bound).into(), substitute(value, bound).into()),
+        other => other.clone(),
+    }
+}
+
+/// Whether a value of a type may stand where another is wanted.
+fn fits(given: &Type, wanted: &Type) -> bool {
+    match (given, wanted) {
+        (Type::Dyn, _) | (_, Type::Dyn | Type::Parameter(_)) => true,
+        // Null stands for values that have a place for it.
+        (Type::Null, Type::Object(_) | Type::Timestamp | Type::Duration | Type::Optional(_) | Type::Opaque(_)) => true,
+        (Type::List(a), Type::List(b)) | (Type::Optional(a), Type::Optional(b)) => fits(a, b),
+        (Type::Map(a, b), Type::Map(c, d)) => fits(a, c) && fits(b, d),
+        (a, b) => a == b,
+    }
+}
+
+/// The type that both have; None when they have nothing in common.
+fn join(a: &Type, b: &Type) -> Option<Type> {
+    match (a, b) {
+        (Type::Dyn, _) | (_, Type::Dyn) => Some(Type::Dyn),
+        (a, b) if a == b => Some(a.clone()),
+        (Type::List(x), Type::List(y)) => join(x, y).map(Type::list),
+        (Type::Optional(x), Type::Optional(y)) => join(x, y).map(Type::optional),
+        (Type::Map(k, v), Type::Map(l, w)) => Some(Type::Map(join(k, l)?.into(), join(v, w)?.into())),
+        (a, b) if fits(a, b) => Some(b.clone()),
+        (a, b) if fits(b, a) => Some(a.clone()),
+        _ => None,
+    }
+}

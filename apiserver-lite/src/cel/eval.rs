@@ -1,0 +1,315 @@
+//! Evaluation of checked expressions, under a budget.
+
+use super::ast::{Expr, Fold, Kind, Macro};
+use super::value::Value;
+use super::{calls, overloads};
+
+/// Why there is no value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Failure {
+    /// cel-go's words.
+    Error(String),
+    /// The budget of this evaluation, or of all, is used up.
+    OverBudget,
+}
+
+impl Failure {
+    pub fn new(text: impl Into<String>) -> Self {
+        Failure::Error(text.into())
+    }
+
+    pub fn no_overload() -> Self {
+        Failure::new("no such overload")
+    }
+}
+
+/// Steps that evaluations may still take.
+#[derive(Debug, Clone, Copy)]
+pub struct Budget {
+    /// Left of one evaluation.
+    call: u64,
+    /// Left of all together.
+    pub total: u64,
+}
+
+impl Budget {
+    /// Steps of one evaluation, as upstream limits it.
+    const PER_CALL: u64 = 1_000_000;
+
+    pub fn new(total: u64) -> Self {
+        Budget { call: Self::PER_CALL, total }
+    }
+
+    /// # Errors
+    /// When that is more than is left.
+    pub fn spend(&mut self, steps: usize) -> Result<(), Failure> {
+        let steps = steps as u64;
+        match (self.call.checked_sub(steps), self.total.checked_sub(steps)) {
+            (Some(call), Some(total)) => {
+                (self.call, self.total) = (call, total);
+                Ok(())
+            }
+            _ => {
+                (self.call, self.total) = (0, self.total.saturating_sub(steps));
+                Err(Failure::OverBudget)
+            }
+        }
+    }
+
+    /// Pays for going through a text: a step for ten bytes.
+    ///
+    /// # Errors
+    /// As [`Budget::spend`].
+    pub fn traverse(&mut self, bytes: usize) -> Result<(), Failure> {
+        self.spend(bytes / 10 + 1)
+    }
+}
+
+pub fn eval<'a>(expr: &'a Expr, variables: &[(&str, Value<'a>)], budget: &mut Budget) -> Result<Value<'a>, Failure> {
+    budget.call = Budget::PER_CALL;
+    let mut scope: Vec<(&str, Value<'a>)> = variables.to_vec();
+    Run { scope: &mut scope, budget }.value(expr)
+}
+
+struct Run<'a, 's, 'b> {
+    scope: &'b mut Vec<(&'s str, Value<'a>)>,
+    budget: &'b mut Budget,
+}
+
+type Out<'a> = Result<Value<'a>, Failure>;
+
+impl<'a: 's, 's> Run<'a, 's, '_> {
+    fn value(&mut self, expr: &'a Expr) -> Out<'a> {
+        Ok(match &expr.kind {
+            Kind::Null => Value::Null,
+            Kind::Bool(truth) => Value::Bool(*truth),
+            Kind::Int(number) => Value::Int(*number),
+            Kind::Uint(number) => Value::Uint(*number),
+            Kind::Double(number) => Value::Double(*number),
+            Kind::Text(text) => Value::text(text.as_str()),
+            Kind::Bytes(bytes) => Value::Bytes(bytes.as_slice().into()),
+            Kind::Name(name) => {
+                self.budget.spend(1)?;
+                return self.name(name);
+            }
+            Kind::Select { operand, field, test, optional } => {
+                let operand = self.value(operand)?;
+                self.budget.spend(1)?;
+                return select(operand, field, *test, *optional);
+            }
+            Kind::Index { operand, index, optional } => {
+                let (operand, index) = (self.value(operand)?, self.value(index)?);
+                self.budget.spend(1)?;
+                return at(operand, &index, *optional);
+            }
+            Kind::Call { name, target, args } => return self.call(name, target.as_deref(), args),
+            Kind::List(items) => {
+                self.budget.spend(10)?;
+                let mut out = Vec::with_capacity(items.len());
+                for (item, optional) in items {
+                    match self.value(item)? {
+                        Value::Optional(inner) if *optional => out.extend(inner.map(|v| (*v).clone())),
+                        value => out.push(value),
+                    }
+                }
+                Value::list(out)
+            }
+            Kind::Map(entries) => {
+                self.budget.spend(30)?;
+                let mut out = Vec::with_capacity(entries.len());
+                for (key, value, optional) in entries {
+                    let key = self.value(key)?;
+                    match self.value(value)? {
+                        Value::Optional(inner) if *optional => out.extend(inner.map(|v| (key, (*v).clone()))),
+                        value => out.push((key, value)),
+                    }
+                }
+                Value::Map(out.into())
+            }
+            // One side that decides is enough, even when the other one fails.
+            Kind::And(a, b) => return self.either(a, b, false),
+            Kind::Or(a, b) => return self.either(a, b, true),
+            Kind::Choice(condition, yes, no) => match self.value(condition)? {
+                Value::Bool(true) => return self.value(yes),
+                Value::Bool(false) => return self.value(no),
+                _ => return Err(Failure::no_overload()),
+            },
+            Kind::Fold(fold) => return self.fold(fold),
+            Kind::OptionalMap { operand, name, body, flat } => match self.value(operand)? {
+                Value::Optional(None) => Value::Optional(None),
+                Value::Optional(Some(inner)) => {
+                    self.scope.push((name, (*inner).clone()));
+                    let out = self.value(body);
+                    self.scope.pop();
+                    if *flat { out? } else { Value::some(out?) }
+                }
+                _ => return Err(Failure::no_overload()),
+            },
+        })
+    }
+
+    fn name(&mut self, name: &'a str) -> Out<'a> {
+        match self.scope.iter().rev().find(|(known, _)| *known == name) {
+            Some((_, value)) => Ok(value.clone()),
+            None => Ok(Value::Kind(match name {
+                "timestamp" => "google.protobuf.Timestamp".into(),
+                "duration" => "google.protobuf.Duration".into(),
+                other => other.to_owned().into(),
+            })),
+        }
+    }
+
+    fn either(&mut self, a: &'a Expr, b: &'a Expr, decides: bool) -> Out<'a> {
+        let truth = |out: Out<'a>| match out {
+            Ok(Value::Bool(truth)) => Ok(truth),
+            Ok(_) => Err(Failure::no_overload()),
+            Err(error) => Err(error),
+        };
+        let left = truth(self.value(a));
+        if left == Ok(decides) || left == Err(Failure::OverBudget) {
+            return left.map(Value::Bool);
+        }
+        let right = truth(self.value(b));
+        match (left, right) {
+            (_, Ok(truth)) if truth == decides => Ok(Value::Bool(decides)),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+            _ => Ok(Value::Bool(!decides)),
+        }
+    }
+
+    fn call(&mut self, name: &'a str, target: Option<&'a Expr>, args: &'a [Expr]) -> Out<'a> {
+        if let Some(Expr { kind: Kind::Name(space), .. }) = target
+            && self.scope.iter().all(|(known, _)| known != space)
+        {
+            let whole = format!("{space}.{name}");
+            if !overloads::of(&whole).is_empty() {
+                let args: Vec<Value<'a>> = args.iter().map(|a| self.value(a)).collect::<Result<_, _>>()?;
+                self.budget.spend(1)?;
+                return calls::call(&whole, &args, self.budget);
+            }
+        }
+        let mut values = Vec::with_capacity(args.len() + 1);
+        if let Some(target) = target {
+            values.push(self.value(target)?);
+        }
+        for arg in args {
+            values.push(self.value(arg)?);
+        }
+        self.budget.spend(1)?;
+        calls::call(name, &values, self.budget)
+    }
+
+    fn fold(&mut self, fold: &'a Fold) -> Out<'a> {
+        let range = self.value(&fold.range)?;
+        let Some(members) = range.members() else { return Err(Failure::no_overload()) };
+        let is_map = range.is_map();
+        let mut out: Vec<Value<'a>> = Vec::new();
+        let mut entries: Vec<(Value<'a>, Value<'a>)> = Vec::new();
+        let mut found = 0;
+        let mut failed = None;
+        for (index, member) in members.into_iter().enumerate() {
+            self.budget.spend(2)?;
+            let depth = self.scope.len();
+            let key = match &fold.second {
+                None => {
+                    self.scope.push((&fold.first, member.clone()));
+                    Value::Null
+                }
+                Some(second) => {
+                    let (key, value) = if is_map {
+                        (member.clone(), range.entry(&member).unwrap_or(Value::Null))
+                    } else {
+                        (Value::Int(i64::try_from(index).unwrap_or(i64::MAX)), member.clone())
+                    };
+                    self.scope.push((&fold.first, key.clone()));
+                    self.scope.push((second, value));
+                    key
+                }
+            };
+            let kept = match &fold.filter {
+                Some(filter) => self.value(filter),
+                None => Ok(Value::Bool(true)),
+            };
+            let body = match kept {
+                Ok(Value::Bool(false)) => None,
+                Ok(Value::Bool(true)) => Some(self.value(&fold.body)),
+                Ok(_) => Some(Err(Failure::no_overload())),
+                Err(error) => Some(Err(error)),
+            };
+            self.scope.truncate(depth);
+            let Some(body) = body else { continue };
+            if body == Err(Failure::OverBudget) {
+                return body;
+            }
+            match (fold.macro_kind, body) {
+                (Macro::All, Ok(Value::Bool(false))) => return Ok(Value::Bool(false)),
+                (Macro::Exists, Ok(Value::Bool(true))) => return Ok(Value::Bool(true)),
+                // A later item may still decide.
+                (Macro::All | Macro::Exists, Err(error)) => failed = failed.or(Some(error)),
+                (_, Err(error)) => return Err(error),
+                (Macro::All | Macro::Exists, Ok(_)) => {}
+                (Macro::ExistsOne, Ok(value)) => found += usize::from(matches!(value, Value::Bool(true))),
+                (Macro::Filter, Ok(Value::Bool(true))) => out.push(member),
+                (Macro::Filter, Ok(_)) => {}
+                (Macro::Map, Ok(value)) => out.push(value),
+                (Macro::TransformMap, Ok(value)) => entries.push((key, value)),
+            }
+        }
+        match (fold.macro_kind, failed) {
+            (Macro::All | Macro::Exists, Some(error)) => Err(error),
+            (Macro::All, None) => Ok(Value::Bool(true)),
+            (Macro::Exists, None) => Ok(Value::Bool(false)),
+            (Macro::ExistsOne, _) => Ok(Value::Bool(found == 1)),
+            (Macro::TransformMap, _) => Ok(Value::Map(entries.into())),
+            _ => Ok(Value::list(out)),
+        }
+    }
+}
+
+impl PartialEq for Value<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.equals(other)
+    }
+}
+
+fn select<'a>(operand: Value<'a>, field: &str, test: bool, optional: bool) -> Out<'a> {
+    let (value, wrapped) = match operand {
+        Value::Optional(None) => return Ok(if test { Value::Bool(false) } else { Value::Optional(None) }),
+        Value::Optional(Some(inner)) => ((*inner).clone(), true),
+        value => (value, optional),
+    };
+    if !value.is_map() {
+        return Err(Failure::no_overload());
+    }
+    match (value.field(field), test) {
+        (found, true) => Ok(Value::Bool(found.is_some())),
+        (Some(found), false) => Ok(if wrapped { Value::some(found) } else { found }),
+        (None, false) if wrapped => Ok(Value::Optional(None)),
+        (None, false) => Err(Failure::new(format!("no such key: {field}"))),
+    }
+}
+
+fn at<'a>(operand: Value<'a>, index: &Value<'a>, optional: bool) -> Out<'a> {
+    let (value, wrapped) = match operand {
+        Value::Optional(None) => return Ok(Value::Optional(None)),
+        Value::Optional(Some(inner)) => ((*inner).clone(), true),
+        value => (value, optional),
+    };
+    let found = if value.is_map() {
+        value.entry(index).ok_or_else(|| format!("no such key: {}", calls::shown(index)))
+    } else {
+        let at = match index {
+            Value::Int(at) => usize::try_from(*at).ok(),
+            Value::Uint(at) => usize::try_from(*at).ok(),
+            Value::Double(at) if at.fract() == 0.0 && *at >= 0.0 => Some(*at as usize),
+            _ => return Err(Failure::no_overload()),
+        };
+        let Some(items) = value.members() else { return Err(Failure::no_overload()) };
+        at.and_then(|at| items.get(at).cloned()).ok_or_else(|| format!("index out of bounds: {}", calls::shown(index)))
+    };
+    match found {
+        Ok(found) => Ok(if wrapped { Value::some(found) } else { found }),
+        Err(_) if wrapped => Ok(Value::Optional(None)),
+        Err(text) => Err(Failure::new(text)),
+    }
+}

@@ -1,0 +1,305 @@
+//! Kubernetes' own functions: optional values, quantities, addresses, URLs and formats of names.
+
+use std::net::IpAddr;
+
+use proto::quantity::Quantity;
+
+use super::eval::{Budget, Failure};
+use super::value::Value;
+use crate::names;
+
+type Out<'a> = Result<Value<'a>, Failure>;
+
+/// Calls a function of this module; None for others.
+pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<Out<'a>> {
+    let _ = budget.spend(1);
+    optional(name, args)
+        .or_else(|| quantity(name, args))
+        .or_else(|| address(name, args))
+        .or_else(|| network(name, args))
+        .or_else(|| url(name, args))
+        .or_else(|| format(name, args))
+}
+
+fn is_zero(value: &Value<'_>) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) | Value::Int(0) | Value::Uint(0) | Value::Duration(0) => true,
+        Value::Double(number) => *number == 0.0,
+        Value::Text(text) => text.is_empty(),
+        value if value.is_list() || value.is_map() => super::calls::size_of(value) == 0,
+        _ => false,
+    }
+}
+
+fn optional<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
+    Some(Ok(match (name, args) {
+        ("optional.of", [value]) => Value::some(value.clone()),
+        ("optional.ofNonZeroValue", [value]) if is_zero(value) => Value::Optional(None),
+        ("optional.ofNonZeroValue", [value]) => Value::some(value.clone()),
+        ("optional.none", []) => Value::Optional(None),
+        ("hasValue", [Value::Optional(inner)]) => Value::Bool(inner.is_some()),
+        ("value", [Value::Optional(Some(inner))]) => (**inner).clone(),
+        ("value", [Value::Optional(None)]) => return Some(Err(Failure::new("optional.none() dereference"))),
+        ("or", [first @ Value::Optional(Some(_)), _]) => first.clone(),
+        ("or", [Value::Optional(None), second]) => second.clone(),
+        ("orValue", [Value::Optional(Some(inner)), _]) => (**inner).clone(),
+        ("orValue", [Value::Optional(None), other]) => other.clone(),
+        _ => return None,
+    }))
+}
+
+fn quantity<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
+    use Value::{Bool, Int, Text};
+    Some(Ok(match (name, args) {
+        ("quantity", [Text(text)]) => match text.parse() {
+            Ok(quantity) => Value::Quantity(quantity),
+            Err(error) => return Some(Err(Failure::new(error.to_string()))),
+        },
+        ("isQuantity", [Text(text)]) => Bool(text.parse::<Quantity>().is_ok()),
+        ("sign", [Value::Quantity(a)]) => Int(a.sign().into()),
+        ("isInteger", [Value::Quantity(a)]) => Bool(a.is_integer()),
+        ("asInteger", [Value::Quantity(a)]) if a.is_integer() => Int(a.value()),
+        ("asInteger", [Value::Quantity(_)]) => return Some(Err(Failure::new("cannot convert value to integer"))),
+        ("asApproximateFloat", [Value::Quantity(a)]) => {
+            let exact = if a.is_integer() { a.value() as f64 } else { a.milli_value() as f64 / 1000.0 };
+            Value::Double(exact)
+        }
+        ("add" | "sub", [Value::Quantity(a), other]) => {
+            let other = match other {
+                Value::Quantity(b) => *b,
+                Int(number) => Quantity::from_integer(*number, a.format()),
+                _ => return None,
+            };
+            let mut sum = *a;
+            if name == "add" {
+                sum.add(other)
+            } else {
+                sum.subtract(other)
+            }
+            Value::Quantity(sum)
+        }
+        ("isLessThan", [Value::Quantity(a), Value::Quantity(b)]) => Bool(a < b),
+        ("isGreaterThan", [Value::Quantity(a), Value::Quantity(b)]) => Bool(a > b),
+        ("compareTo", [Value::Quantity(a), Value::Quantity(b)]) => Int(a.cmp(b) as i64),
+        _ => return None,
+    }))
+}
+
+/// An address without zone; IPv4 within IPv6 is neither.
+fn parse_ip(text: &str) -> Result<IpAddr, Failure> {
+    let bad = || {
+        Failure::new(format!(
+            "IP Address {text:?} parse error during conversion from string: ParseAddr({text:?}): unable to parse IP"
+        ))
+    };
+    let address: IpAddr = text.parse().map_err(|_| bad())?;
+    if let IpAddr::V6(six) = address
+        && six.to_ipv4_mapped().is_some()
+    {
+        return Err(Failure::new("IPv4-mapped IPv6 address is not allowed"));
+    }
+    Ok(address)
+}
+
+fn parse_cidr(text: &str) -> Result<(IpAddr, u8), Failure> {
+    let bad = || {
+        Failure::new(format!(
+            "network address parse error during conversion from string: netip.ParsePrefix({text:?}): no '/'"
+        ))
+    };
+    let (address, bits) = text.split_once('/').ok_or_else(bad)?;
+    let address = parse_ip(address)?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let canonical = bits == "0" || !bits.starts_with('0') && bits.bytes().all(|b| b.is_ascii_digit());
+    let bits = bits.parse().ok().filter(|b| *b <= most && canonical).ok_or_else(bad)?;
+    Ok((address, bits))
+}
+
+fn address<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
+    use Value::{Bool, Int, Ip, Text};
+    Some(Ok(match (name, args) {
+        ("ip", [Text(text)]) => return Some(parse_ip(text).map(Ip)),
+        ("isIP", [Text(text)]) => Bool(parse_ip(text).is_ok()),
+        ("ip.isCanonical", [Text(text)]) => return Some(parse_ip(text).map(|ip| Bool(ip.to_string() == **text))),
+        ("family", [Ip(ip)]) => Int(if ip.is_ipv4() { 4 } else { 6 }),
+        ("isUnspecified", [Ip(ip)]) => Bool(ip.is_unspecified()),
+        ("isLoopback", [Ip(ip)]) => Bool(ip.is_loopback()),
+        ("isLinkLocalMulticast", [Ip(ip)]) => Bool(match ip {
+            IpAddr::V4(four) => four.octets()[..3] == [224, 0, 0],
+            IpAddr::V6(six) => six.segments()[0] & 0xff0f == 0xff02,
+        }),
+        ("isLinkLocalUnicast", [Ip(ip)]) => Bool(is_link_local(ip)),
+        ("isGlobalUnicast", [Ip(ip)]) => Bool(
+            !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || is_link_local(ip))
+                && *ip != IpAddr::from([255, 255, 255, 255]),
+        ),
+        _ => return None,
+    }))
+}
+
+fn is_link_local(ip: &IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(four) => four.is_link_local(),
+        IpAddr::V6(six) => six.segments()[0] & 0xffc0 == 0xfe80,
+    }
+}
+
+/// The first address of a network.
+fn masked(address: IpAddr, bits: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(four) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+            IpAddr::V4((u32::from(four) & mask).into())
+        }
+        IpAddr::V6(six) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+            IpAddr::V6((u128::from(six) & mask).into())
+        }
+    }
+}
+
+fn holds((network, bits): (IpAddr, u8), (address, other): (IpAddr, u8)) -> bool {
+    network.is_ipv4() == address.is_ipv4() && bits <= other && masked(address, bits) == masked(network, bits)
+}
+
+fn network<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
+    use Value::{Bool, Cidr, Int, Ip, Text};
+    let width = |ip: &IpAddr| if ip.is_ipv4() { 32 } else { 128 };
+    Some(Ok(match (name, args) {
+        ("cidr", [Text(text)]) => return Some(parse_cidr(text).map(|(ip, bits)| Cidr(ip, bits))),
+        ("isCIDR", [Text(text)]) => Bool(parse_cidr(text).is_ok()),
+        ("containsIP", [Cidr(ip, bits), Ip(other)]) => Bool(holds((*ip, *bits), (*other, width(other)))),
+        ("containsIP", [Cidr(ip, bits), Text(text)]) => {
+            return Some(parse_ip(text).map(|other| Bool(holds((*ip, *bits), (other, width(&other))))));
+        }
+        ("containsCIDR", [Cidr(ip, bits), Cidr(other, more)]) => Bool(holds((*ip, *bits), (*other, *more))),
+        ("containsCIDR", [Cidr(ip, bits), Text(text)]) => {
+            return Some(parse_cidr(text).map(|other| Bool(holds((*ip, *bits), other))));
+        }
+        ("ip", [Cidr(ip, _)]) => Ip(*ip),
+        ("masked", [Cidr(ip, bits)]) => Cidr(masked(*ip, *bits), *bits),
+        ("prefixLength", [Cidr(_, bits)]) => Int((*bits).into()),
+        _ => return None,
+    }))
+}
+
+/// Scheme, host with port, path, and query of an absolute URL or path.
+fn parts(text: &str) -> Option<(&str, &str, &str, &str)> {
+    let text = text.split('#').next().unwrap_or_default();
+    let (text, query) = text.split_once('?').unwrap_or((text, ""));
+    if text.starts_with('/') {
+        return Some(("", "", text, query));
+    }
+    let (scheme, rest) = text.split_once("://")?;
+    let known = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
+    let end = rest.find('/').unwrap_or(rest.len());
+    let host = rest[..end].rsplit('@').next().unwrap_or_default();
+    known.then_some((scheme, host, &rest[end..], query))
+}
+
+fn host_and_port(host: &str) -> (&str, &str) {
+    if let Some((inside, after)) = host.strip_prefix('[').and_then(|h| h.split_once(']')) {
+        return (inside, after.strip_prefix(':').unwrap_or_default());
+    }
+    host.split_once(':').unwrap_or((host, ""))
+}
+
+fn decoded(text: &str) -> String {
+    crate::request::percent(&text.replace('+', " "))
+}
+
+fn url<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
+    let is_url = |text: &str| parts(text).is_some() && crate::crd::has_format("uri", text);
+    let text = match (name, args) {
+        ("isURL", [Value::Text(text)]) => return Some(Ok(Value::Bool(is_url(text)))),
+        ("url", [Value::Text(text)]) if is_url(text) => return Some(Ok(Value::Url((&**text).into()))),
+        ("url", [Value::Text(text)]) => {
+            let why = format!("URL parse error during conversion from string: parse {text:?}: invalid URI for request");
+            return Some(Err(Failure::new(why)));
+        }
+        (_, [Value::Url(text)]) => text.clone(),
+        _ => return None,
+    };
+    let (scheme, host, path, query) = parts(&text)?;
+    let (name_of_host, port) = host_and_port(host);
+    Some(Ok(match name {
+        "getScheme" => Value::text(scheme.to_owned()),
+        "getHost" => Value::text(host.to_owned()),
+        "getHostname" => Value::text(name_of_host.to_owned()),
+        "getPort" => Value::text(port.to_owned()),
+        "getEscapedPath" => Value::text(path.to_owned()),
+        "getQuery" => {
+            let mut entries: Vec<(String, Vec<Value<'a>>)> = Vec::new();
+            for pair in query.split('&').filter(|p| !p.is_empty()) {
+                let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+                let (key, value) = (decoded(key), Value::text(decoded(value)));
+                match entries.iter_mut().find(|(known, _)| *known == key) {
+                    Some((_, values)) => values.push(value),
+                    None => entries.push((key, vec![value])),
+                }
+            }
+            let entries: Vec<_> = entries.into_iter().map(|(k, v)| (Value::text(k), Value::list(v))).collect();
+            Value::Map(entries.into())
+        }
+        _ => return None,
+    }))
+}
+
+const FORMATS: [&str; 13] = [
+    "dns1123Label",
+    "dns1123Subdomain",
+    "dns1035Label",
+    "qualifiedName",
+    "dns1123LabelPrefix",
+    "dns1123SubdomainPrefix",
+    "dns1035LabelPrefix",
+    "labelValue",
+    "uri",
+    "uuid",
+    "byte",
+    "date",
+    "datetime",
+];
+
+fn format<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
+    let known = |name: &str| FORMATS.into_iter().find(|f| *f == name);
+    match (name, args) {
+        ("format.named", [Value::Text(name)]) => {
+            Some(Ok(known(name).map_or(Value::Optional(None), |f| Value::some(Value::Format(f)))))
+        }
+        (name, []) => Some(Ok(Value::Format(known(name.strip_prefix("format.")?)?))),
+        ("validate", [Value::Format(format), Value::Text(text)]) => {
+            let complaints = complaints(format, text);
+            let list = complaints.into_iter().map(Value::text).collect::<Vec<_>>();
+            Some(Ok(if list.is_empty() { Value::Optional(None) } else { Value::some(Value::list(list)) }))
+        }
+        _ => None,
+    }
+}
+
+fn complaints(format: &str, text: &str) -> Vec<String> {
+    // A prefix may end where a name may not.
+    let masked = || match text.strip_suffix('-') {
+        Some(start) => format!("{start}a"),
+        None => text.to_owned(),
+    };
+    let fits = |format: &str, why: &str| {
+        if crate::crd::has_format(format, text) { Vec::new() } else { vec![why.to_owned()] }
+    };
+    match format {
+        "dns1123Label" => names::dns_label(text),
+        "dns1123Subdomain" => names::dns_subdomain(text),
+        "dns1035Label" => names::dns_1035_label(text),
+        "dns1123LabelPrefix" => names::dns_label(&masked()),
+        "dns1123SubdomainPrefix" => names::dns_subdomain(&masked()),
+        "dns1035LabelPrefix" => names::dns_1035_label(&masked()),
+        "qualifiedName" => names::qualified_name(text),
+        "labelValue" => names::label_value(text),
+        "uri" => fits("uri", "invalid URI"),
+        "uuid" => fits("uuid", "does not match the UUID format"),
+        "byte" => fits("byte", "invalid base64"),
+        "date" => fits("date", "invalid date"),
+        _ => fits("datetime", "invalid datetime"),
+    }
+}

@@ -1,0 +1,88 @@
+//! The Common Expression Language, as Kubernetes uses it for validation rules and admission policies.
+//!
+//! An expression is read ([`parse`]), checked against the types of its variables ([`check`]) and evaluated
+//! ([`eval`]) under a budget, so that no rule can hold the server up. Values of objects are looked at where they lie;
+//! nothing is copied to evaluate a rule.
+//!
+//! Limits: the cost of an expression is not estimated beforehand, only its evaluation is cut off; messages and
+//! enumerations of protobuf, `cel.bind` and the libraries `authorizer`, `semver` and `jsonpatch` are not there.
+
+mod ast;
+mod calls;
+mod check;
+mod eval;
+mod lex;
+mod library;
+mod overloads;
+mod parse;
+mod strings;
+mod types;
+mod value;
+
+pub use eval::{Budget, Failure};
+pub use types::{Field, ObjectType, Type, escape};
+pub use value::Value;
+
+use ast::Expr;
+
+/// A checked expression.
+#[derive(Debug)]
+pub struct Program {
+    root: Expr,
+    /// What it evaluates to.
+    pub output: Type,
+    /// Variables that it names.
+    pub names: Vec<String>,
+}
+
+/// Names and types of variables.
+pub type Variables<'a> = &'a [(&'a str, Type)];
+
+/// Reads and checks an expression.
+///
+/// # Errors
+/// Every complaint with its place, in the form of cel-go.
+pub fn compile(text: &str, variables: Variables<'_>) -> Result<Program, String> {
+    let root = parse::parse(text).map_err(|issue| issue.shown(text))?;
+    let checked = check::check(&root, variables);
+    if !checked.issues.is_empty() {
+        let all: Vec<String> = checked.issues.iter().map(|i| i.shown(text)).collect();
+        return Err(all.join("\n"));
+    }
+    Ok(Program { root, output: checked.ty, names: checked.names })
+}
+
+impl Program {
+    pub fn uses(&self, name: &str) -> bool {
+        self.names.iter().any(|n| n == name)
+    }
+
+    /// # Errors
+    /// What went wrong, or that the budget is used up.
+    pub fn eval<'a>(&'a self, variables: &[(&str, Value<'a>)], budget: &mut Budget) -> Result<Value<'a>, Failure> {
+        eval::eval(&self.root, variables, budget)
+    }
+}
+
+/// A complaint about a place in an expression.
+#[derive(Debug, Clone, PartialEq)]
+struct Issue {
+    /// Offset in bytes.
+    at: usize,
+    text: String,
+}
+
+impl Issue {
+    /// The complaint with its line and a mark below the place.
+    fn shown(&self, source: &str) -> String {
+        let at = self.at.min(source.len());
+        let before = &source[..at];
+        let line = before.matches('\n').count();
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
+        let text = source.split('\n').nth(line).unwrap_or_default();
+        format!("ERROR: <input>:{}:{}: {}\n | {text}\n | {}^", line + 1, column + 1, self.text, ".".repeat(column))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+use serde_json::json;
+
+use super::*;
+
+fn object() -> Type {
+    let field = |json: &str, ty: Type| (types::escape(json).unwrap_or_default(), Field { json: json.into(), ty });
+    Type::Object(std::sync::Arc::new(ObjectType {
+        name: "object".into(),
+        fields: [
+            field("name", Type::Text),
+            field("replicas", Type::Int),
+            field("ratio", Type::Double),
+            field("tags", Type::list(Type::Text)),
+            field("labels", Type::map(Type::Text)),
+            field("a-b", Type::Int),
+            field("any", Type::Dyn),
+        ]
+        .into(),
+    }))
+}
+
+fn run(text: &str) -> String {
+    let ty = object();
+    let program = match compile(text, &[("self", ty.clone())]) {
+        Ok(program) => program,
+        Err(error) => return error,
+    };
+    let value =
+        json!({"name": "abc", "replicas": 3, "ratio": 2, "tags": ["x", "y"], "labels": {"k": "v"}, "a-b": 7, "any": 1});
+    match program.eval(&[("self", Value::of(&value, &ty))], &mut Budget::new(100_000)) {
+        Ok(value) => calls::shown(&value),
+        Err(Failure::Error(text)) => format!("error: {text}"),
+        Err(Failure::OverBudget) => "over budget".into(),
+    }
+}
+
+#[test]
+fn expressions_have_their_values() {
+    for (text, value) in [
+        ("self.replicas + 1 * 2 == 5", "true"),
+        ("self.ratio / 2.0", "1"),
+        ("'a' in self.tags || self.tags.exists(t, t == 'y')", "true"),
+        ("self.tags.all(t, size(t) == 1) && has(self.labels.k) && !has(self.labels.z)", "true"),
+        ("self.tags.map(t, t + '!').join(',')", "x!,y!"),
+        ("self.labels.all(k, self.labels[k] == 'v')", "true"),
+        ("self.labels.exists(k, v, k == 'k' && v == 'v')", "true"),
+        ("self.a__dash__b > 6 ? 'big' : 'small'", "big"),
+        ("self.name.matches('^[a-c]+$') && self.name.startsWith('a')", "true"),
+        ("self.name.substring(1).upperAscii()", "BC"),
+        ("'%s has %d'.format([self.name, self.replicas])", "abc has 3"),
+        ("quantity('1Gi').isGreaterThan(quantity('1000Mi'))", "true"),
+        ("cidr('10.0.0.0/8').containsIP(ip('10.1.2.3'))", "true"),
+        ("url('https://a.b:80/c?d=e').getHostname()", "a.b"),
+        ("duration('1h') > duration('59m')", "true"),
+        ("timestamp('2024-01-02T03:04:05Z').getFullYear()", "2024"),
+        ("self.?labels[?'z'].orValue('none')", "none"),
+        ("optional.of(1).optMap(x, x + 1).value()", "2"),
+        ("[1, 2, 3].filter(x, x > 1).sum()", "5"),
+        ("{'a': 1}['a'] == 1 && type(1) == int", "true"),
+        ("-self.replicas < -2 && !(1 > 2)", "true"),
+        ("1 / 0 == 1 || true", "true"),
+        ("'\\u00e9\\n'.size()", "2"),
+        ("1 == 1.0 && 1u < 2.5 && dyn(1) == 1u", "true"),
+        ("sets.contains([1, 2], [2]) && [[1], [2]].flatten() == [1, 2]", "true"),
+    ] {
+        assert_eq!(run(text), value, "{text}");
+    }
+}
+
+#[test]
+fn failures_say_what_is_missing() {
+    assert_eq!(run("self.labels.z == ''"), "error: no such key: z");
+    assert_eq!(run("self.tags[5] == ''"), "error: index out of bounds: 5");
+    assert_eq!(run("1 / 0"), "error: division by zero");
+    assert_eq!(run("self.any + 'a' == 'b'"), "error: no such overload");
+    assert_eq!(run("lists.range(100000000).all(x, x >= 0)"), "over budget");
+}
+
+#[test]
+fn types_are_checked_with_the_place_of_the_mistake() {
+    assert_eq!(run("self.nope > 1"), "ERROR: <input>:1:5: undefined field 'nope'\n | self.nope > 1\n | ....^");
+    assert_eq!(
+        run("self.name > 1"),
+        "ERROR: <input>:1:11: found no matching overload for '_>_' applied to '(string, int)'\n | self.name > 1\n | ..........^"
+    );
+    assert_eq!(run("other"), "ERROR: <input>:1:1: undeclared reference to 'other' (in container '')\n | other\n | ^");
+    assert!(run("self.replicas &&& true").starts_with("ERROR: <input>:1:"));
+    assert_eq!(compile("1", &[]).map(|p| p.output), Ok(Type::Int));
+}
+
+#[test]
+fn no_text_makes_the_parser_fail_otherwise_than_with_an_error() {
+    let deep = "(".repeat(5000);
+    for text in [
+        "",
+        "'",
+        "[",
+        "{",
+        "a.",
+        "a(",
+        "1.e",
+        "0x",
+        "has(a)",
+        "x.all(1, true)",
+        "a ? b",
+        "\u{1}",
+        &deep,
+        "[?",
+        "b'\\x",
+        "99999999999999999999",
+    ] {
+        assert!(compile(text, &[("a", Type::Dyn)]).is_err(), "{text}");
+    }
+}

@@ -1,0 +1,122 @@
+//! Types of expressions, and types made of the schemas of objects.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Type {
+    Dyn,
+    Null,
+    Bool,
+    Int,
+    Uint,
+    Double,
+    Text,
+    Bytes,
+    Timestamp,
+    Duration,
+    /// The type of a type.
+    Kind,
+    List(Arc<Type>),
+    Map(Arc<Type>, Arc<Type>),
+    Object(Arc<ObjectType>),
+    Optional(Arc<Type>),
+    /// A type of Kubernetes' libraries, such as `kubernetes.Quantity`.
+    Opaque(&'static str),
+    /// A type parameter of a function.
+    Parameter(char),
+}
+
+/// An object whose fields are known.
+#[derive(Debug, PartialEq, Default)]
+pub struct ObjectType {
+    pub name: String,
+    /// By the name that expressions use.
+    pub fields: BTreeMap<String, Field>,
+}
+
+#[derive(Debug, PartialEq)]
+pub struct Field {
+    /// The name in JSON.
+    pub json: String,
+    pub ty: Type,
+}
+
+impl Type {
+    pub fn list(item: Type) -> Self {
+        Type::List(Arc::new(item))
+    }
+
+    pub fn map(value: Type) -> Self {
+        Type::Map(Arc::new(Type::Text), Arc::new(value))
+    }
+
+    pub fn optional(inner: Type) -> Self {
+        Type::Optional(Arc::new(inner))
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Type::Dyn => f.write_str("dyn"),
+            Type::Null => f.write_str("null"),
+            Type::Bool => f.write_str("bool"),
+            Type::Int => f.write_str("int"),
+            Type::Uint => f.write_str("uint"),
+            Type::Double => f.write_str("double"),
+            Type::Text => f.write_str("string"),
+            Type::Bytes => f.write_str("bytes"),
+            Type::Timestamp => f.write_str("timestamp"),
+            Type::Duration => f.write_str("duration"),
+            Type::Kind => f.write_str("type"),
+            Type::List(item) => write!(f, "list({item})"),
+            Type::Map(key, value) => write!(f, "map({key}, {value})"),
+            Type::Object(object) => f.write_str(&object.name),
+            Type::Optional(inner) => write!(f, "optional_type({inner})"),
+            Type::Opaque(name) => f.write_str(name),
+            Type::Parameter(name) => write!(f, "{name}"),
+        }
+    }
+}
+
+/// Words that cannot be names of fields as they are.
+const WORDS: [&str; 21] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
+/// The name that expressions use for a field; None for one that cannot be named.
+pub fn escape(name: &str) -> Option<String> {
+    if WORDS.contains(&name) {
+        return Some(format!("__{name}__"));
+    }
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    if !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '/')) {
+        return None;
+    }
+    let escaped = name.replace("__", "__underscores__");
+    Some(escaped.replace('.', "__dot__").replace('-', "__dash__").replace('/', "__slash__"))
+}

@@ -1,0 +1,232 @@
+//! Values of expressions. Members of objects are looked at where they lie, as what their schema says.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use proto::quantity::Quantity;
+use serde_json::{Map, Value as Json};
+
+use super::types::Type;
+
+#[derive(Debug, Clone)]
+pub enum Value<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Text(Cow<'a, str>),
+    Bytes(Arc<[u8]>),
+    /// Nanoseconds since 1970.
+    Timestamp(i128),
+    /// Nanoseconds.
+    Duration(i64),
+    /// A type by its name.
+    Kind(Cow<'static, str>),
+    List(Arc<[Value<'a>]>),
+    Map(Arc<[(Value<'a>, Value<'a>)]>),
+    /// Items of a type in JSON.
+    Items(&'a [Json], &'a Type),
+    /// An object or map in JSON; the type is that of the whole.
+    Members(&'a Map<String, Json>, &'a Type),
+    Optional(Option<Arc<Value<'a>>>),
+    Quantity(Quantity),
+    Ip(IpAddr),
+    Cidr(IpAddr, u8),
+    Url(Arc<str>),
+    Format(&'static str),
+}
+
+impl<'a> Value<'a> {
+    /// A JSON value as a type has it.
+    pub fn of(json: &'a Json, ty: &'a Type) -> Self {
+        match (json, ty) {
+            (Json::Null, _) => Value::Null,
+            (Json::Bool(truth), _) => Value::Bool(*truth),
+            (Json::Number(number), Type::Double) => Value::Double(number.as_f64().unwrap_or_default()),
+            (Json::Number(number), _) => match (number.as_i64(), number.as_f64()) {
+                (Some(whole), _) => Value::Int(whole),
+                (None, Some(float)) if *ty == Type::Int => Value::Int(float as i64),
+                (None, float) => Value::Double(float.unwrap_or_default()),
+            },
+            (Json::String(text), Type::Timestamp) => match timestamp(text) {
+                Some(nanoseconds) => Value::Timestamp(nanoseconds),
+                None => Value::Text(text.as_str().into()),
+            },
+            (Json::String(text), Type::Duration) => match proto::duration::parse(text) {
+                Ok(nanoseconds) => Value::Duration(nanoseconds),
+                Err(_) => Value::Text(text.as_str().into()),
+            },
+            (Json::String(text), Type::Bytes) => {
+                use base64::Engine as _;
+                match base64::engine::general_purpose::STANDARD.decode(text) {
+                    Ok(bytes) => Value::Bytes(bytes.into()),
+                    Err(_) => Value::Text(text.as_str().into()),
+                }
+            }
+            (Json::String(text), _) => Value::Text(text.as_str().into()),
+            (Json::Array(items), Type::List(item)) => Value::Items(items, item),
+            (Json::Array(items), _) => Value::Items(items, &Type::Dyn),
+            (Json::Object(map), ty) => Value::Members(map, ty),
+        }
+    }
+
+    pub fn text(text: impl Into<Cow<'a, str>>) -> Self {
+        Value::Text(text.into())
+    }
+
+    pub fn list(items: Vec<Value<'a>>) -> Self {
+        Value::List(items.into())
+    }
+
+    pub fn some(value: Value<'a>) -> Self {
+        Value::Optional(Some(Arc::new(value)))
+    }
+
+    /// Items of a list, or keys of a map.
+    pub fn members(&self) -> Option<Vec<Value<'a>>> {
+        match self {
+            Value::List(items) => Some(items.to_vec()),
+            Value::Items(items, ty) => Some(items.iter().map(|item| Value::of(item, ty)).collect()),
+            Value::Map(entries) => Some(entries.iter().map(|(key, _)| key.clone()).collect()),
+            Value::Members(map, _) => Some(map.keys().map(|key| Value::text(key.as_str())).collect()),
+            _ => None,
+        }
+    }
+
+    pub fn is_map(&self) -> bool {
+        matches!(self, Value::Map(_) | Value::Members(..))
+    }
+
+    pub fn is_list(&self) -> bool {
+        matches!(self, Value::List(_) | Value::Items(..))
+    }
+
+    /// A field of an object or the value of a map's key; None where there is none.
+    pub fn field(&self, name: &str) -> Option<Value<'a>> {
+        match self {
+            Value::Members(map, ty) => match ty {
+                Type::Object(object) => {
+                    let field = object.fields.get(name)?;
+                    map.get(&field.json).map(|json| Value::of(json, &field.ty))
+                }
+                Type::Map(_, value) => map.get(name).map(|json| Value::of(json, value)),
+                _ => map.get(name).map(|json| Value::of(json, &Type::Dyn)),
+            },
+            Value::Map(entries) => {
+                entries.iter().find(|(key, _)| matches!(key, Value::Text(k) if k == name)).map(|(_, v)| v.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// The value of a key, which may be of any type.
+    pub fn entry(&self, key: &Value<'_>) -> Option<Value<'a>> {
+        match (self, key) {
+            (Value::Members(map, Type::Object(object)), Value::Text(key)) => {
+                let field = object.fields.values().find(|f| f.json == **key)?;
+                map.get(&**key).map(|json| Value::of(json, &field.ty))
+            }
+            (Value::Members(..), Value::Text(key)) => self.field(key),
+            (Value::Map(entries), key) => entries.iter().find(|(k, _)| k.equals(key)).map(|(_, v)| v.clone()),
+            _ => None,
+        }
+    }
+
+    /// The name of the value's type.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Value::Null => "null_type",
+            Value::Bool(_) => "bool",
+            Value::Int(_) => "int",
+            Value::Uint(_) => "uint",
+            Value::Double(_) => "double",
+            Value::Text(_) => "string",
+            Value::Bytes(_) => "bytes",
+            Value::Timestamp(_) => "google.protobuf.Timestamp",
+            Value::Duration(_) => "google.protobuf.Duration",
+            Value::Kind(_) => "type",
+            Value::List(_) | Value::Items(..) => "list",
+            Value::Map(_) | Value::Members(..) => "map",
+            Value::Optional(_) => "optional_type",
+            Value::Quantity(_) => "kubernetes.Quantity",
+            Value::Ip(_) => "net.IP",
+            Value::Cidr(..) => "net.CIDR",
+            Value::Url(_) => "kubernetes.URL",
+            Value::Format(_) => "kubernetes.NamedFormat",
+        }
+    }
+
+    /// Equality as expressions see it: numbers of different types are equal when they are the same number.
+    pub fn equals(&self, other: &Value<'_>) -> bool {
+        match (self, other) {
+            (Value::Null, Value::Null) => true,
+            (Value::Bool(a), Value::Bool(b)) => a == b,
+            (Value::Text(a), Value::Text(b)) => a == b,
+            (Value::Bytes(a), Value::Bytes(b)) => a == b,
+            (Value::Timestamp(a), Value::Timestamp(b)) => a == b,
+            (Value::Duration(a), Value::Duration(b)) => a == b,
+            (Value::Kind(a), Value::Kind(b)) => a == b,
+            (Value::Quantity(a), Value::Quantity(b)) => a.cmp(b).is_eq(),
+            (Value::Ip(a), Value::Ip(b)) => a == b,
+            (Value::Cidr(a, m), Value::Cidr(b, n)) => a == b && m == n,
+            (Value::Url(a), Value::Url(b)) => a == b,
+            (Value::Format(a), Value::Format(b)) => a == b,
+            (Value::Optional(a), Value::Optional(b)) => match (a, b) {
+                (Some(a), Some(b)) => a.equals(b),
+                (a, b) => a.is_none() == b.is_none(),
+            },
+            (a, b) if a.is_list() && b.is_list() => match (a.members(), b.members()) {
+                (Some(a), Some(b)) => a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| a.equals(b)),
+                _ => false,
+            },
+            (a, b) if a.is_map() && b.is_map() => match (a.members(), b.members()) {
+                (Some(keys), Some(others)) => {
+                    keys.len() == others.len()
+                        && keys.iter().all(|key| match (a.entry(key), b.entry(key)) {
+                            (Some(a), Some(b)) => a.equals(&b),
+                            // Fields that the schema does not know are not compared.
+                            (None, None) => true,
+                            _ => false,
+                        })
+                }
+                _ => false,
+            },
+            (a, b) => a.compare(b) == Some(Ordering::Equal) && a.is_number() && b.is_number(),
+        }
+    }
+
+    fn is_number(&self) -> bool {
+        matches!(self, Value::Int(_) | Value::Uint(_) | Value::Double(_))
+    }
+
+    /// Order of two values; None where there is none.
+    pub fn compare(&self, other: &Value<'_>) -> Option<Ordering> {
+        Some(match (self, other) {
+            (Value::Int(a), Value::Int(b)) => a.cmp(b),
+            (Value::Uint(a), Value::Uint(b)) => a.cmp(b),
+            (Value::Double(a), Value::Double(b)) => return a.partial_cmp(b),
+            (Value::Int(a), Value::Uint(b)) => i128::from(*a).cmp(&i128::from(*b)),
+            (Value::Uint(a), Value::Int(b)) => i128::from(*a).cmp(&i128::from(*b)),
+            (Value::Int(a), Value::Double(b)) => return (*a as f64).partial_cmp(b),
+            (Value::Double(a), Value::Int(b)) => return a.partial_cmp(&(*b as f64)),
+            (Value::Uint(a), Value::Double(b)) => return (*a as f64).partial_cmp(b),
+            (Value::Double(a), Value::Uint(b)) => return a.partial_cmp(&(*b as f64)),
+            (Value::Text(a), Value::Text(b)) => a.cmp(b),
+            (Value::Bytes(a), Value::Bytes(b)) => a.cmp(b),
+            (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
+            (Value::Timestamp(a), Value::Timestamp(b)) => a.cmp(b),
+            (Value::Duration(a), Value::Duration(b)) => a.cmp(b),
+            _ => return None,
+        })
+    }
+}
+
+/// Nanoseconds of an RFC 3339 time, or of a date alone.
+pub fn timestamp(text: &str) -> Option<i128> {
+    let whole = if text.len() == 10 { format!("{text}T00:00:00Z") } else { text.to_owned() };
+    let format = &time::format_description::well_known::Rfc3339;
+    time::OffsetDateTime::parse(&whole, format).ok().map(time::OffsetDateTime::unix_timestamp_nanos)
+}

@@ -1,0 +1,421 @@
+//! The `spec` of a definition, its schemas apart: group, scope, names, versions, conversion, columns, subresources.
+
+use serde_json::{Value, json};
+
+use super::found::Found;
+use super::{items, schema, shown, text};
+use crate::names;
+use crate::status::quote;
+
+/// Parts of a version that upstream moves beside the versions when all have the same.
+const SHARED: [&str; 4] = ["schema", "subresources", "additionalPrinterColumns", "selectableFields"];
+
+/// The internal form: what all versions share stands in the spec (`validation` for the schema) and in no version.
+pub fn internal(spec: &Value) -> Value {
+    let mut out = spec.clone();
+    let versions = items(&spec["versions"]);
+    let Some(first) = versions.first() else { return out };
+    for key in SHARED {
+        let common = &first[key];
+        if versions.iter().any(|v| v[key] != *common) {
+            continue;
+        }
+        let place = if key == "schema" { "validation" } else { key };
+        out[place] = common.clone();
+        for version in out["versions"].as_array_mut().into_iter().flatten() {
+            if let Some(version) = version.as_object_mut() {
+                version.remove(key);
+            }
+        }
+    }
+    out
+}
+
+pub fn check(value: &Value, old: Option<&Value>, found: &mut Found) {
+    let spec = internal(&value["spec"]);
+    let group = text(&spec, "group");
+    if group.is_empty() {
+        found.required("spec.group", "");
+    } else {
+        let complaints = names::dns_subdomain(group);
+        if !complaints.is_empty() {
+            found.invalid("spec.group", &quote(group), &complaints.join(","));
+        } else if !group.contains('.') {
+            found.invalid("spec.group", &quote(group), "should be a domain with at least one dot");
+        }
+    }
+    one_of(&spec, "scope", "spec.scope", &["Cluster", "Namespaced"], found);
+    versions(&spec, found);
+    let names = &spec["names"];
+    for key in ["plural", "singular", "kind", "listKind"] {
+        if text(names, key).is_empty() {
+            found.required(&format!("spec.names.{key}"), "");
+        }
+    }
+    self::names(names, "spec.names", found);
+    if !spec["validation"].is_null() {
+        let status = items(&spec["versions"]).iter().chain([&spec]).any(|v| has_status(&v["subresources"]));
+        schema::check(&spec["validation"], "spec.validation", status, found);
+    }
+    subresources(&spec["subresources"], "spec.subresources", found);
+    columns(&spec["additionalPrinterColumns"], "spec.additionalPrinterColumns", found);
+    let selectable = items(&spec["selectableFields"]);
+    if !selectable.is_empty() {
+        if spec["validation"].is_null() {
+            found.invalid("spec.selectableFields", "\"\"", "may only be set when validations.schema is included");
+        } else {
+            selectable_fields(selectable, &spec["validation"]["openAPIV3Schema"], "spec.selectableFields", found);
+        }
+    }
+    conversion(&spec["conversion"], found);
+    if let Some(old) = old {
+        frozen(value, old, found);
+    }
+}
+
+fn has_status(subresources: &Value) -> bool {
+    subresources["status"].is_object()
+}
+
+fn one_of(value: &Value, key: &str, path: &str, accepted: &[&str], found: &mut Found) {
+    match text(value, key) {
+        "" => found.required(path, ""),
+        said if accepted.contains(&said) => {}
+        said => found.not_supported(path, said, accepted),
+    }
+}
+
+fn versions(spec: &Value, found: &mut Found) {
+    let versions = items(&spec["versions"]);
+    if spec["validation"]["openAPIV3Schema"].is_null() {
+        for (index, _) in versions.iter().enumerate().filter(|(_, v)| v["schema"]["openAPIV3Schema"].is_null()) {
+            found.required(&format!("spec.versions[{index}].schema.openAPIV3Schema"), "");
+        }
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    for (index, version) in versions.iter().enumerate() {
+        let path = format!("spec.versions[{index}]");
+        let name = text(version, "name");
+        seen.push(name);
+        let complaints = names::dns_1035_label(name);
+        if !complaints.is_empty() {
+            found.invalid(&format!("{path}.name"), &quote(name), &complaints.join(","));
+        }
+        deprecation(version, &path, found);
+        if !version["schema"].is_null() {
+            let per_version = versions.iter().any(|v| !v["subresources"].is_null());
+            let status = has_status(if per_version { &version["subresources"] } else { &spec["subresources"] });
+            schema::check(&version["schema"], &format!("{path}.schema"), status, found);
+        }
+        subresources(&version["subresources"], &format!("{path}.subresources"), found);
+        columns(&version["additionalPrinterColumns"], &format!("{path}.additionalPrinterColumns"), found);
+        let selectable = items(&version["selectableFields"]);
+        if !selectable.is_empty() {
+            let path = format!("{path}.selectableFields");
+            match &version["schema"]["openAPIV3Schema"] {
+                // The schema may stand beside the versions, and upstream does not look there.
+                Value::Null => {
+                    let why = "may only be set when `version.schema.openAPIV3Schema` is not included";
+                    found.invalid(&path, "\"\"", why);
+                }
+                schema => selectable_fields(selectable, schema, &path, found),
+            }
+        }
+    }
+    let shown = || shown::versions(&spec["versions"]);
+    let count = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    if seen.len() != count {
+        found.invalid("spec.versions", &shown(), "must contain unique version names");
+    }
+    if versions.iter().filter(|v| v["storage"] == true).count() != 1 {
+        found.invalid("spec.versions", &shown(), "must have exactly one version marked as storage version");
+    }
+    if let Some(first) = versions.first() {
+        let name = text(first, "name");
+        let complaints = names::dns_1035_label(name);
+        if !name.is_empty() && !complaints.is_empty() {
+            found.invalid("spec.version", &quote(name), &complaints.join(","));
+        }
+    }
+}
+
+fn deprecation(version: &Value, path: &str, found: &mut Found) {
+    let path = format!("{path}.deprecationWarning");
+    let Some(said) = version.get("deprecationWarning").and_then(Value::as_str) else { return };
+    if version["deprecated"] != true {
+        return found.invalid(&path, &quote(said), "can only be set for deprecated versions");
+    }
+    if said.len() > 256 {
+        found.invalid(&path, &quote(said), "must be <= 256 characters long");
+    }
+    if said.is_empty() {
+        found.invalid(&path, &quote(said), "must not be an empty string");
+    }
+    if let Some((at, _)) = said.char_indices().find(|(_, c)| c.is_control()) {
+        let why = format!("must only contain printable UTF-8 characters; non-printable character found at index {at}");
+        found.invalid(&path, &quote(said), &why);
+    }
+}
+
+/// Names as they are asked for, or as they were accepted.
+pub fn names(names: &Value, path: &str, found: &mut Found) {
+    let at = |key: &str| format!("{path}.{key}");
+    for key in ["plural", "singular", "kind", "listKind"] {
+        let said = text(names, key);
+        let mixed = matches!(key, "kind" | "listKind");
+        let complaints = names::dns_1035_label(&if mixed { said.to_lowercase() } else { said.to_owned() });
+        if said.is_empty() || complaints.is_empty() {
+            continue;
+        }
+        let before = if mixed { "may have mixed case, but should otherwise match: " } else { "" };
+        found.invalid(&at(key), &quote(said), &format!("{before}{}", complaints.join(",")));
+    }
+    let list = |key: &str, found: &mut Found| {
+        for (index, name) in items(&names[key]).iter().enumerate() {
+            let name = name.as_str().unwrap_or_default();
+            let complaints = names::dns_1035_label(name);
+            if !complaints.is_empty() {
+                found.invalid(&format!("{}[{index}]", at(key)), &quote(name), &complaints.join(","));
+            }
+        }
+    };
+    list("shortNames", found);
+    let (kind, list_kind) = (text(names, "kind"), text(names, "listKind"));
+    if !kind.is_empty() && kind == list_kind {
+        found.invalid(&at("listKind"), &quote(list_kind), "kind and listKind may not be the same");
+    }
+    list("categories", found);
+}
+
+fn simple_path(path: &str, said: &str, found: &mut Found) -> bool {
+    if said.starts_with('.') {
+        return true;
+    }
+    found.invalid(path, &quote(said), "must be a simple json path starting with .");
+    false
+}
+
+fn subresources(value: &Value, path: &str, found: &mut Found) {
+    let scale = &value["scale"];
+    if !scale.is_object() {
+        return;
+    }
+    for (key, under) in [("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")] {
+        let path = format!("{path}.scale.{key}");
+        let said = text(scale, key);
+        if said.is_empty() {
+            found.required(&path, "");
+        } else if simple_path(&path, said, found) && !said.starts_with(under) {
+            found.invalid(&path, &quote(said), &format!("should be a json path under {}", under.trim_end_matches('.')));
+        }
+    }
+    let said = text(scale, "labelSelectorPath");
+    let path = format!("{path}.scale.labelSelectorPath");
+    if !said.is_empty()
+        && simple_path(&path, said, found)
+        && !said.starts_with(".spec.")
+        && !said.starts_with(".status.")
+    {
+        found.invalid(&path, &quote(said), "should be a json path under either .spec or .status");
+    }
+}
+
+fn columns(value: &Value, path: &str, found: &mut Found) {
+    const TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
+    const FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
+    for (index, column) in items(value).iter().enumerate() {
+        let at = |key: &str| format!("{path}[{index}].{key}");
+        if text(column, "name").is_empty() {
+            found.required(&at("name"), "");
+        }
+        let ty = text(column, "type");
+        let one_of = format!("must be one of {}", TYPES.join(","));
+        if ty.is_empty() {
+            found.required(&at("type"), &one_of);
+        } else if !TYPES.contains(&ty) {
+            found.invalid(&at("type"), &quote(ty), &one_of);
+        }
+        let format = text(column, "format");
+        if !format.is_empty() && !FORMATS.contains(&format) {
+            found.invalid(&at("format"), &quote(format), &format!("must be one of {}", FORMATS.join(",")));
+        }
+        let said = text(column, "jsonPath");
+        if said.is_empty() {
+            found.required(&at("JSONPath"), "");
+        } else {
+            simple_path(&at("JSONPath"), said, found);
+        }
+    }
+}
+
+const MOST_SELECTABLE: usize = 8;
+
+fn selectable_fields(fields: &[Value], schema: &Value, path: &str, found: &mut Found) {
+    let mut seen: Vec<String> = Vec::new();
+    for (index, field) in fields.iter().enumerate() {
+        let path = format!("{path}[{index}].jsonPath");
+        let said = text(field, "jsonPath");
+        if said.is_empty() {
+            found.required(&path, "");
+            continue;
+        }
+        match field_path(said, schema, false) {
+            Err(why) => {
+                found.invalid(&path, &quote(said), &format!("is an invalid path: {why}"));
+                continue;
+            }
+            Ok((steps, ty)) => {
+                if steps.first().is_some_and(|s| s == "metadata") {
+                    found.invalid(&path, &quote(said), "must not point to fields in metadata");
+                }
+                if !matches!(&*ty, "string" | "boolean" | "integer") {
+                    let why = "must point to a field of type string, boolean or integer. Enum string fields and strings \
+                               with formats are allowed.";
+                    found.invalid(&path, &quote(said), why);
+                }
+                let whole = steps.join(".");
+                if seen.contains(&whole) {
+                    found.duplicate(&path, &quote(said));
+                } else {
+                    seen.push(whole);
+                }
+            }
+        }
+    }
+    if seen.len() > MOST_SELECTABLE {
+        found.too_many(path, seen.len(), MOST_SELECTABLE);
+    }
+}
+
+/// Follows a path such as `.spec.a['b']` through a schema. Returns its steps and the type at its end.
+///
+/// # Errors
+/// Why the path leads nowhere.
+pub fn field_path(path: &str, schema: &Value, brackets: bool) -> Result<(Vec<String>, String), String> {
+    let mut steps = Vec::new();
+    let mut rest = path;
+    if rest.is_empty() {
+        return Err("empty path".into());
+    }
+    let mut at = schema;
+    let object_meta = json!({"type": "object", "properties": {
+        "name": {"type": "string"}, "generateName": {"type": "string"}}});
+    while !rest.is_empty() {
+        let (name, after) = if let Some(after) = rest.strip_prefix('.') {
+            let end = after.find(['.', '[']).unwrap_or(after.len());
+            (after[..end].to_owned(), &after[end..])
+        } else if let Some(after) = rest.strip_prefix("['").filter(|_| brackets || !rest.starts_with('.')) {
+            let end = after.find("']").ok_or_else(|| "unterminated string".to_owned())?;
+            (after[..end].to_owned(), &after[end + 2..])
+        } else {
+            return Err(format!("expected [ or . but got: {}", rest.chars().next().unwrap_or_default()));
+        };
+        if name.is_empty() {
+            return Err("unexpected end of JSON path".into());
+        }
+        let next = match at["properties"].get(&name) {
+            Some(next) => next,
+            None if steps.is_empty() && name == "metadata" => &object_meta,
+            None if at["additionalProperties"].is_object() => &at["additionalProperties"],
+            None => return Err("does not refer to a valid field".into()),
+        };
+        at = next;
+        steps.push(name);
+        rest = after;
+    }
+    Ok((steps, text(at, "type").to_owned()))
+}
+
+fn conversion(value: &Value, found: &mut Found) {
+    if value.is_null() {
+        return;
+    }
+    let path = "spec.conversion";
+    one_of(value, "strategy", &format!("{path}.strategy"), &["None", "Webhook"], found);
+    let client = &value["webhook"]["clientConfig"];
+    let versions = items(&value["webhook"]["conversionReviewVersions"]);
+    if text(value, "strategy") != "Webhook" {
+        if !client.is_null() {
+            let why = "should not be set when strategy is not set to Webhook";
+            found.forbidden(&format!("{path}.webhookClientConfig"), why);
+        }
+        if !versions.is_empty() {
+            let why = "should not be set when strategy is not set to Webhook";
+            found.forbidden(&format!("{path}.conversionReviewVersions"), why);
+        }
+        return;
+    }
+    let at = format!("{path}.webhookClientConfig");
+    if client.is_null() {
+        found.required(&at, "required when strategy is set to Webhook");
+    } else if client["url"].is_string() == client["service"].is_object() {
+        found.required(&at, "exactly one of url or service is required");
+    } else if let Some(url) = client["url"].as_str() {
+        webhook_url(url, &format!("{at}.url"), found);
+    } else {
+        for key in ["name", "namespace"] {
+            if text(&client["service"], key).is_empty() {
+                found.required(&format!("{at}.service.{key}"), &format!("service {key} is required"));
+            }
+        }
+    }
+    let at = format!("{path}.conversionReviewVersions");
+    if versions.is_empty() {
+        return found.required(&at, "");
+    }
+    for (index, version) in versions.iter().enumerate() {
+        let name = version.as_str().unwrap_or_default();
+        if versions[..index].contains(version) {
+            found.invalid(&format!("{at}[{index}]"), &quote(name), "duplicate version");
+            continue;
+        }
+        for why in names::dns_1035_label(name) {
+            found.invalid(&format!("{at}[{index}]"), &quote(name), &why);
+        }
+    }
+    if !versions.iter().any(|v| v == "v1" || v == "v1beta1") {
+        let shown = value["webhook"]["conversionReviewVersions"].to_string();
+        found.invalid(&at, &shown, "must include at least one of v1, v1beta1");
+    }
+}
+
+fn webhook_url(url: &str, path: &str, found: &mut Found) {
+    const FORM: &str = "; desired format: https://host[/path]";
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return found.invalid(path, "\"\"", &format!("'https' is the only allowed URL scheme{FORM}"));
+    };
+    if scheme != "https" {
+        found.invalid(path, &quote(scheme), &format!("'https' is the only allowed URL scheme{FORM}"));
+    }
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if host.is_empty() {
+        found.invalid(path, "\"\"", &format!("host must be specified{FORM}"));
+    }
+    if let Some((user, _)) = host.split_once('@') {
+        found.invalid(path, &quote(user), "user information is not permitted in the URL");
+    }
+    if let Some((_, fragment)) = rest.split_once('#') {
+        found.invalid(path, &quote(fragment), "fragments are not permitted in the URL");
+    }
+    if let Some((_, query)) = rest.split('#').next().unwrap_or_default().split_once('?') {
+        found.invalid(path, &quote(query), "query parameters are not permitted in the URL");
+    }
+}
+
+/// Names that objects are stored under.
+fn frozen(value: &Value, old: &Value, found: &mut Found) {
+    let (spec, before) = (&value["spec"], &old["spec"]);
+    let immutable = |path: &str, new: &Value, old: &Value, found: &mut Found| {
+        if new != old {
+            found.invalid(path, &quote(new.as_str().unwrap_or_default()), "field is immutable");
+        }
+    };
+    if crate::crd::names::is_true(old, "Established") {
+        immutable("spec.scope", &spec["scope"], &before["scope"], found);
+        immutable("spec.names.kind", &spec["names"]["kind"], &before["names"]["kind"], found);
+    }
+    immutable("spec.group", &spec["group"], &before["group"], found);
+    immutable("spec.names.plural", &spec["names"]["plural"], &before["names"]["plural"], found);
+}
