@@ -269,15 +269,6 @@ fn resized(report: &mut Report, now: &Value, before: &Value) {
             report.refuse(kind, &format!("resource {kind} cannot be removed"));
         }
     }
-    let memory = |c: &Value| amounts::quantity(&c["resources"]["limits"]["memory"]);
-    let policy = |p: &&Value| text(p, "resourceName") == "memory";
-    let restarts =
-        list(now, "resizePolicy").iter().find(policy).is_some_and(|p| p["restartPolicy"] == "RestartContainer");
-    // A limit that was not there before is lower than none.
-    if memory(before).is_none() && memory(now).is_some() && !restarts {
-        let why = "memory limits cannot be added unless resizePolicy is RestartContainer";
-        report.at("limits", |r| r.key("memory", |r| r.forbidden(why)));
-    }
 }
 
 /// A container with the amounts that it had, to see what else changed.

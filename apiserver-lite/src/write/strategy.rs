@@ -76,6 +76,13 @@ pub fn prepare_create(resource: &Resource, value: &mut Value, user: &User) {
             let class = crate::defaults::qos_class(value);
             value["status"] = json!({"phase": "Pending", "qosClass": class});
             if value["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+                value["status"]["conditions"] = json!([{
+                    "type": "PodScheduled", "status": "False", "lastProbeTime": null, "lastTransitionTime": null,
+                    "reason": "SchedulingGated",
+                    "message": "Scheduling is blocked due to non-empty scheduling gates",
+                }]);
+            }
+            if value["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
                 let why = "Scheduling is blocked due to non-empty scheduling gates";
                 value["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False",
                     "reason": "SchedulingGated", "message": why}]);
