@@ -170,6 +170,14 @@ impl Admission {
         }
     }
 
+    /// The right to count what a namespace uses; None when quotas limit nothing.
+    pub async fn recount(&self, namespace: &str) -> Option<quota::Recount> {
+        match &self.quota {
+            Some(locks) => Some(locks.recount(namespace).await),
+            None => None,
+        }
+    }
+
     /// Looks at a delete.
     ///
     /// # Errors

@@ -271,6 +271,8 @@ impl Controller for Quotas {
 
     async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
         let Some(quota) = self.client.get(QUOTAS, &key.namespace, &key.name) else { return Ok(None) };
+        // What is charged and not stored yet would be missed.
+        let _counting = self.client.server().admission.recount(&key.namespace).await;
         let written = self.client.update_status(QUOTAS, &key.namespace, &key.name, |value| {
             let used = self.usage(&key.namespace, value);
             let hard = value["spec"]["hard"].clone();

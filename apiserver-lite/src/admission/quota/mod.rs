@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde_json::{Map, Value};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 use self::usage::Counter;
 use super::resources::{self, Resources};
@@ -19,20 +20,42 @@ use crate::server::ApiServer;
 use crate::status::{ApiError, Result};
 use crate::write::{self, Target, WriteOptions};
 
-/// One lock per namespace in which quota is being charged, so that writers queue instead of colliding.
+/// What keeps the writes of one namespace apart.
+#[derive(Debug, Default)]
+struct Gate {
+    /// Held while a write is charged, so that writers queue instead of colliding.
+    charging: tokio::sync::Mutex<()>,
+    /// Held by every write from its charge until it is stored, and alone by who counts afresh: a count in between would
+    /// miss what is charged and not there yet.
+    writes: Arc<RwLock<()>>,
+}
+
+/// The gates of namespaces in which quota is being charged or counted.
 #[derive(Default)]
-pub struct Locks(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+pub struct Locks(Mutex<HashMap<String, Weak<Gate>>>);
+
+/// The right to count what a namespace uses; no write that was charged is on its way.
+pub struct Recount {
+    _alone: OwnedRwLockWriteGuard<()>,
+    _gate: Arc<Gate>,
+}
 
 impl Locks {
-    fn of(&self, namespace: &str) -> Arc<tokio::sync::Mutex<()>> {
+    fn of(&self, namespace: &str) -> Arc<Gate> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(lock) = all.get(namespace).and_then(Weak::upgrade) {
-            return lock;
+        if let Some(gate) = all.get(namespace).and_then(Weak::upgrade) {
+            return gate;
         }
-        all.retain(|_, lock| lock.strong_count() > 0);
-        let lock = Arc::new(tokio::sync::Mutex::default());
-        all.insert(namespace.into(), Arc::downgrade(&lock));
-        lock
+        all.retain(|_, gate| gate.strong_count() > 0);
+        let gate = Arc::new(Gate::default());
+        all.insert(namespace.into(), Arc::downgrade(&gate));
+        gate
+    }
+
+    /// Waits until a namespace can be counted.
+    pub async fn recount(&self, namespace: &str) -> Recount {
+        let gate = self.of(namespace);
+        Recount { _alone: gate.writes.clone().write_owned().await, _gate: gate }
     }
 }
 
@@ -43,6 +66,8 @@ pub struct Reservation {
     namespace: String,
     /// Quota and what was added to its usage.
     charged: Vec<(String, Resources)>,
+    /// Nobody counts until the write is stored.
+    held: Option<(OwnedRwLockReadGuard<()>, Arc<Gate>)>,
 }
 
 impl Reservation {
@@ -81,12 +106,14 @@ pub async fn reserve(locks: &Locks, call: &Call<'_>, new: &Value) -> Result<Rese
     let Some(counter) = Counter::of(call.resource).filter(|c| c.handles(call) && any(call.namespace)) else {
         return Ok(nothing());
     };
-    let lock = locks.of(call.namespace);
-    let _alone = lock.lock().await;
+    let gate = locks.of(call.namespace);
+    let held = gate.writes.clone().read_owned().await;
+    let _alone = gate.charging.lock().await;
     let quotas = store.snapshot(&"resourcequotas".into());
     let quotas: Vec<Value> = quotas.range(Some(call.namespace), None).map(|o| o.value()).collect();
     let charges = charges(&counter, call, new, &quotas)?;
-    let mut reservation = Reservation { namespace: call.namespace.into(), charged: Vec::new() };
+    let held = Some((held, gate.clone()));
+    let mut reservation = Reservation { namespace: call.namespace.into(), charged: Vec::new(), held };
     if call.dry_run {
         return Ok(reservation);
     }
