@@ -26,6 +26,8 @@ use crate::{discovery, health, metrics, openid, read, routing, status_pages, wri
 
 /// Largest request body, as kube-apiserver has it.
 const MAX_BODY: usize = 3 << 20;
+/// Bytes beyond it that are read before the connection is given up.
+const MAX_THROWN_AWAY: usize = 4 * MAX_BODY;
 
 pub struct ApiServer {
     pub store: Store,
@@ -142,11 +144,12 @@ impl Request {
             || ApiError::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {MAX_BODY}"));
         let said: Option<usize> =
             self.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
-        if said.is_some_and(|s| s > MAX_BODY) {
-            return Err(too_large());
-        }
+        let refused = said.is_some_and(|s| s > MAX_BODY);
         let Some(mut incoming) = self.body.take() else { return Ok(Bytes::new()) };
-        let mut out = BytesMut::with_capacity(said.unwrap_or(0));
+        let mut out = BytesMut::with_capacity(said.filter(|_| !refused).unwrap_or(0));
+        // What is refused is read on for a while and thrown away: a connection that closes on a client that still sends
+        // takes the answer with it.
+        let mut thrown_away = 0;
         // A client that sends slowly does not keep us longer than it may.
         let deadline = self.deadline;
         let mut next = async || match deadline {
@@ -156,11 +159,19 @@ impl Request {
         while let Some(frame) = next().await? {
             let frame = frame.map_err(|error| ApiError::bad_request(error.to_string()))?;
             if let Ok(data) = frame.into_data() {
-                if out.len() + data.len() > MAX_BODY {
-                    return Err(too_large());
+                if refused || thrown_away > 0 || out.len() + data.len() > MAX_BODY {
+                    out.clear();
+                    thrown_away += data.len();
+                    if thrown_away > MAX_THROWN_AWAY {
+                        return Err(too_large());
+                    }
+                    continue;
                 }
                 out.extend_from_slice(&data);
             }
+        }
+        if refused || thrown_away > 0 {
+            return Err(too_large());
         }
         Ok(out.freeze())
     }

@@ -17,10 +17,23 @@ fn kubectl_applies_edits_and_deletes() {
     assert!(run(&["get", "namespaces"]).contains("kube-system"));
     let example = tests::repository().join("docs/examples/first-pod.yaml");
     let example = example.to_str().expect("the path is text");
-    // The published schema is not served yet, so kubectl is told not to ask for it.
-    let apply = ["apply", "--validate=false", "-f", example];
+    let apply = ["apply", "-f", example];
+    let version = || run(&["get", "pod", "web", "-o", "jsonpath={.metadata.resourceVersion}"]);
     assert!(run(&apply).contains("pod/web created"));
+    let before = version();
+    // kubectl sends the order of a pod's lists even where it changes nothing; then nothing must be written.
     assert!(run(&apply).contains("configmap/greeting unchanged"));
+    assert_eq!(version(), before);
+    assert_eq!(run(&["diff", "-f", example]), "");
+    assert!(run(&["explain", "pod.spec.containers"]).contains("livenessProbe"));
+    let wrong = server.dir.join("wrong.json");
+    let pod = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"wrong"},
+        "spec":{"containers":[{"name":"a","image":"b","imagee":"c"}]}}"#;
+    std::fs::write(&wrong, pod).expect("writable");
+    let wrong = ["create", "-f", wrong.to_str().expect("the path is text")];
+    assert!(fails(&wrong).contains("unknown field \"spec.containers[0].imagee\""));
+    assert!(run(&["replace", "-f", example]).contains("pod/web replaced"));
+    assert!(run(&["wait", "--for=jsonpath={.spec.restartPolicy}=Always", "pod/web", "--timeout=10s"]).contains("met"));
     assert!(run(&["get", "pods", "-l", "app=web", "-o", "wide"]).contains("web"));
     assert!(run(&["describe", "pod", "web"]).contains("prepare"));
     assert!(run(&["label", "pod", "web", "tier=front"]).contains("labeled"));
@@ -29,6 +42,10 @@ fn kubectl_applies_edits_and_deletes() {
     assert!(run(&["scale", "deployment", "d", "--replicas=3"]).contains("scaled"));
     assert_eq!(run(&["get", "deployment", "d", "-o", "jsonpath={.spec.replicas}"]), "3");
     assert!(run(&["set", "image", "deployment/d", "busybox=localhost/busybox:2"]).contains("updated"));
+    let test = r#"[{"op":"test","path":"/spec/replicas","value":7}]"#;
+    assert!(fails(&["patch", "deployment", "d", "--type=json", "-p", test]).contains("error in our request"));
+    assert!(run(&["create", "pdb", "p", "--selector=app=d", "--min-available=1"]).contains("created"));
+    assert!(run(&["get", "pdb", "p"]).contains("ALLOWED DISRUPTIONS"));
     assert!(run(&["auth", "can-i", "create", "pods"]).contains("yes"));
     assert!(run(&["create", "namespace", "extra"]).contains("created"));
     assert!(run(&["delete", "pod", "web", "--timeout=30s"]).contains("deleted"));
