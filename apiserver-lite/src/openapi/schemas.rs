@@ -29,15 +29,36 @@ impl Schemas {
     pub fn of(&mut self, resource: &Resource) -> Value {
         match &resource.schema.set {
             SchemaSet::BuiltIn => self.reference(resource.schema.id),
-            // Definitions of custom resources bring no published names; any object is let through here and the server
-            // itself checks it.
+            // Named after group, version and kind; where the schema cannot be told, any object is let through here and
+            // the server itself checks it.
             SchemaSet::Custom(_) => {
                 let gvk = json!({"group": &*resource.group, "version": &*resource.version, "kind": &*resource.kind});
                 let reversed: Vec<&str> = resource.group.rsplit('.').collect();
                 let name = format!("{}.{}.{}", reversed.join("."), resource.version, resource.kind);
-                let schema = json!({
+                let mut schema = json!({
                     "type": "object", "x-kubernetes-preserve-unknown-fields": true, "x-kubernetes-group-version-kind": [gvk],
                 });
+                // The older format has no words for much of a definition's schema.
+                let published = resource.definition.as_ref().map(|d| d.published.as_ref());
+                if let (Format::V3, Some(Value::Object(said))) = (self.format, published) {
+                    let mut said = said.clone();
+                    let mut properties = match said.remove("properties") {
+                        Some(Value::Object(properties)) => properties,
+                        _ => Map::new(),
+                    };
+                    for key in ["apiVersion", "kind"] {
+                        properties.insert(key.into(), json!({"type": "string"}));
+                    }
+                    if let Some(id) = crate::crd::object_meta() {
+                        properties.insert("metadata".into(), json!({"allOf": [self.reference(id)]}));
+                    }
+                    said.insert("properties".into(), properties.into());
+                    said.insert(
+                        "x-kubernetes-group-version-kind".into(),
+                        schema["x-kubernetes-group-version-kind"].take(),
+                    );
+                    schema = said.into();
+                }
                 self.done.insert(name.clone(), schema);
                 self.format.reference(&name)
             }
