@@ -23,6 +23,7 @@ pub mod pods;
 pub mod probes;
 pub mod server;
 pub mod sources;
+mod stats;
 pub mod status;
 pub mod tools;
 pub mod volumes;

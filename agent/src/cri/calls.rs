@@ -83,6 +83,13 @@ impl CriClient {
         response.status.ok_or_else(|| CriError::incomplete("the sandbox status"))
     }
 
+    /// The runtime's own extra information about a sandbox.
+    pub async fn pod_sandbox_info(&self, id: &str) -> Result<std::collections::BTreeMap<String, String>> {
+        let mut service = self.runtime.clone();
+        let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose: true };
+        Ok(service.pod_sandbox_status(within(request, self.timeout)).await?.into_inner().info)
+    }
+
     /// Sandboxes of one pod, or of all with `None`.
     pub async fn list_pod_sandboxes(&self, pod_uid: Option<&str>) -> Result<Vec<cri::PodSandbox>> {
         let mut service = self.runtime.clone();

@@ -5,9 +5,12 @@
 
 mod access;
 mod answers;
+mod checkpoint;
+mod health;
 mod identity;
 mod listen;
 mod logs;
+mod node_stats;
 mod route;
 mod streams;
 
@@ -23,6 +26,7 @@ use crate::cli::Flags;
 use crate::config::Configuration;
 use crate::cri::CriClient;
 use crate::pods;
+use crate::stats::Stats;
 
 /// Why a port or certificate cannot be had; the operator's to mend.
 #[derive(Debug, thiserror::Error)]
@@ -60,9 +64,10 @@ pub async fn start(deps: ServerDeps) -> Result<JoinSet<()>, ServerError> {
     let mut tasks = JoinSet::new();
     if deps.config.enable_server {
         let access = Arc::new(access::Access::new(&deps)?);
+        let stats = Stats::new(deps.cri.clone(), &deps.node, deps.flags.root_dir.clone(), deps.config.cgroups_per_qos);
         let tls = identity::server_config(&deps)?;
         let listener = listen::bind(&deps.config.address, deps.config.port).await?;
-        tasks.spawn(listen::serve_tls(listener, tls, Arc::new(route::Router { deps: deps.clone(), access })));
+        tasks.spawn(listen::serve_tls(listener, tls, Arc::new(route::Router { deps: deps.clone(), access, stats })));
     }
     if deps.config.healthz_port > 0 {
         let listener = listen::bind(&deps.config.healthz_bind_address, deps.config.healthz_port).await?;

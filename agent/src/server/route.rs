@@ -2,28 +2,42 @@
 
 use std::sync::Arc;
 
-use http::{Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use proto::schema::TypeSet;
 
 use super::access::{Access, Refusal};
 use super::answers::{Answer, json, plain, pod_list, text};
-use super::{ServerDeps, logs, streams};
+use super::checkpoint::Names;
+use super::{ServerDeps, checkpoint, health, logs, node_stats, streams};
 use crate::cli;
+use crate::stats::Stats;
 
 /// The handlers of port 10250.
 pub struct Router {
     pub deps: Arc<ServerDeps>,
     pub access: Arc<Access>,
+    pub stats: Stats,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Route {
     Health,
+    HealthCheck(&'static str),
     Pods,
+    RunningPods,
+    Summary,
+    ResourceMetrics,
+    Checkpoint(Names),
+    /// Below a path that is known: nothing is there, but only who may ask is told so.
+    Nothing(&'static [&'static str]),
     Configz,
     Flagz,
-    ContainerLogs { namespace: String, pod: String, container: String },
+    ContainerLogs {
+        namespace: String,
+        pod: String,
+        container: String,
+    },
     Exec(Target),
     Attach(Target),
     PortForward(Target),
@@ -43,8 +57,20 @@ impl Route {
     pub(super) fn of(path: &str) -> Option<Route> {
         let parts: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
         Some(match parts.as_slice() {
-            ["healthz"] | ["healthz", "ping" | "log" | "syncloop" | "device-plugin"] => Route::Health,
-            ["pods"] => Route::Pods,
+            ["healthz"] => Route::Health,
+            ["healthz", name] => Route::HealthCheck(health::CHECKS.into_iter().find(|c| c == name)?),
+            ["pods"] | ["pods", ""] => Route::Pods,
+            ["runningpods", ""] => Route::RunningPods,
+            ["runningpods", _, ..] => Route::Nothing(&["pods", "proxy"]),
+            ["stats", "summary"] | ["stats", "summary", ""] => Route::Summary,
+            ["stats", ..] => Route::Nothing(&["stats"]),
+            ["metrics", "resource"] => Route::ResourceMetrics,
+            ["checkpoint", namespace, pod, container] => Route::Checkpoint(Names {
+                namespace: (*namespace).into(),
+                pod: (*pod).into(),
+                container: (*container).into(),
+            }),
+            ["checkpoint", _, ..] => Route::Nothing(&["checkpoint"]),
             ["configz"] => Route::Configz,
             ["flagz"] => Route::Flagz,
             ["containerLogs", namespace, pod, container] => Route::ContainerLogs {
@@ -62,28 +88,36 @@ impl Route {
 
     fn subresources(&self) -> &'static [&'static str] {
         match self {
-            Route::Health => &["healthz", "proxy"],
-            Route::Pods => &["pods", "proxy"],
+            Route::Health | Route::HealthCheck(_) => &["healthz", "proxy"],
+            Route::Pods | Route::RunningPods => &["pods", "proxy"],
+            Route::Summary => &["stats"],
+            Route::ResourceMetrics => &["metrics"],
+            Route::Checkpoint(_) => &["checkpoint"],
+            Route::Nothing(subresources) => subresources,
             Route::Configz => &["configz", "proxy"],
             Route::Flagz => &["configz"],
             _ => &["proxy"],
         }
     }
 
-    fn takes(&self, method: &Method) -> bool {
+    /// The methods it takes, as `Allow` names them; empty for any.
+    fn methods(&self) -> &'static str {
         match self {
-            Route::Health | Route::Configz => true,
-            Route::Exec(_) | Route::Attach(_) | Route::PortForward(_) => {
-                matches!(*method, Method::GET | Method::POST)
-            }
-            Route::Run(_) => *method == Method::POST,
-            _ => *method == Method::GET,
+            Route::Health | Route::HealthCheck(_) | Route::Configz | Route::ResourceMetrics | Route::Nothing(_) => "",
+            Route::Exec(_) | Route::Attach(_) | Route::PortForward(_) | Route::Summary => "GET, POST",
+            Route::Run(_) | Route::Checkpoint(_) => "POST",
+            _ => "GET",
         }
+    }
+
+    fn takes(&self, method: &Method) -> bool {
+        let methods = self.methods();
+        methods.is_empty() || methods.split(", ").any(|m| m == method.as_str())
     }
 
     /// `enableDebuggingHandlers: false` takes these away.
     fn is_debugging(&self) -> bool {
-        !matches!(self, Route::Health | Route::Pods)
+        !matches!(self, Route::Health | Route::HealthCheck(_) | Route::Pods | Route::Summary | Route::ResourceMetrics)
     }
 }
 
@@ -122,17 +156,30 @@ impl Router {
             return text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n");
         }
         if !route.takes(request.method()) {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
+            let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
+            refused.headers_mut().insert(header::ALLOW, HeaderValue::from_static(route.methods()));
+            return refused;
         }
         let pods = self.deps.pods.borrow().clone();
         match (route, pods) {
-            (Route::Health, _) => text(StatusCode::OK, "ok"),
+            (Route::Health, pods) => {
+                health::all(&health::CHECKS, request.uri().query().unwrap_or(""), pods.as_ref()).await
+            }
+            (Route::HealthCheck(name), pods) => health::one(name, pods.as_ref()).await,
+            (Route::Nothing(_), _) => plain(StatusCode::NOT_FOUND, "404: Page Not Found"),
+            (Route::Summary, _) => node_stats::summary(&self.stats, request.uri().query().unwrap_or("")).await,
+            (Route::ResourceMetrics, _) => node_stats::resource(&self.stats).await,
+            (Route::RunningPods, _) => node_stats::running_pods(&self.stats).await,
             (Route::Configz, _) => self.configz(),
             (Route::Flagz, _) => self.flagz(),
             (_, None) => plain(StatusCode::SERVICE_UNAVAILABLE, "the container runtime has not answered yet"),
             (Route::Pods, Some(pods)) => json(pod_list(pods.pods().await.iter())),
             (Route::ContainerLogs { namespace, pod, container }, Some(pods)) => {
                 logs::serve(&pods, &namespace, &pod, &container, request.uri().query().unwrap_or("")).await
+            }
+            (Route::Checkpoint(names), Some(pods)) => {
+                let (cri, root) = (&self.deps.cri, &self.deps.flags.root_dir);
+                checkpoint::serve(&pods, cri, root, &names, request.uri().query().unwrap_or("")).await
             }
             (Route::Exec(target), Some(pods)) => streams::exec(&pods, &target, request).await,
             (Route::Attach(target), Some(pods)) => streams::attach(&pods, &target, request).await,
@@ -215,6 +262,9 @@ mod tests {
         assert_eq!(Route::of("/exec/ns/p/u/c"), Some(Route::Exec(target(Some("u")))));
         assert_eq!(Route::of("/exec/ns"), None);
         assert_eq!(Route::of("/healthz/"), None);
+        assert_eq!(Route::of("/healthz/nothing"), None);
+        assert_eq!(Route::of("/pods/"), Some(Route::Pods));
+        assert_eq!(Route::of("/stats/container"), Some(Route::Nothing(&["stats"])));
         assert_eq!(Route::of("/"), None);
         assert_eq!(
             query_pairs("command=a%20b&command=c+d"),

@@ -1,0 +1,70 @@
+//! `/checkpoint/NAMESPACE/POD/CONTAINER`: the runtime writes the state of a running container into an archive.
+
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use http::{Response, StatusCode};
+use proto::cri;
+
+use super::answers::{Answer, json, plain};
+use super::route::query_pairs;
+use crate::cri::CriClient;
+use crate::pod::spec::{PodExt as _, find_container};
+use crate::pods::{FindError, Handle};
+
+/// A container by the names in the path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Names {
+    pub namespace: String,
+    pub pod: String,
+    pub container: String,
+}
+
+pub(super) async fn serve(
+    pods: &Handle,
+    cri: &CriClient,
+    root_dir: &Path,
+    names: &Names,
+    query: &str,
+) -> Response<Answer> {
+    let Names { namespace, pod: name, container } = names;
+    let Ok(pod) = pods.find(namespace, name, None).await else {
+        return plain(StatusCode::NOT_FOUND, "pod does not exist");
+    };
+    if find_container(pod.spec(), container).is_none() {
+        return plain(StatusCode::NOT_FOUND, format!("container {container} does not exist"));
+    }
+    // Zero leaves it to the runtime.
+    let timeout = match query_pairs(query).into_iter().find(|(key, _)| key == "timeout") {
+        None => 0,
+        Some((_, text)) => match text.parse::<u32>() {
+            Ok(seconds) => i64::from(seconds),
+            Err(_) => return plain(StatusCode::NOT_FOUND, "cannot parse value of timeout parameter"),
+        },
+    };
+    let failed = |why: &dyn std::fmt::Display| {
+        let text = format!("checkpointing of {namespace}/{name}/{container} failed ({why})");
+        plain(StatusCode::INTERNAL_SERVER_ERROR, text)
+    };
+    let id = match pods.running(&pod, container).await {
+        Ok(found) => found.id,
+        Err(FindError::NoContainer(name)) => return failed(&format_args!("container {name} not found")),
+        Err(error) => return failed(&error),
+    };
+    let folder = root_dir.join("checkpoints");
+    if let Err(error) = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder) {
+        return failed(&error);
+    }
+    let time = proto::time::Timestamp::now().to_seconds_text();
+    let path = folder.join(format!("checkpoint-{name}_{namespace}-{container}-{time}.tar"));
+    let location = path.to_string_lossy().into_owned();
+    let request = cri::CheckpointContainerRequest { container_id: id, location: location.clone(), timeout };
+    if let Err(error) = cri.checkpoint_container(request).await {
+        return failed(&error);
+    }
+    // It holds the container's memory: for root alone, whatever the runtime's umask.
+    if let Err(error) = std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)) {
+        tracing::warn!(%error, path = location, "cannot close a checkpoint to others");
+    }
+    json(serde_json::json!({"items": [location]}).to_string().into_bytes())
+}

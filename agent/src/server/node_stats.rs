@@ -1,0 +1,63 @@
+//! `/stats/summary`, `/metrics/resource` and `/runningpods/`: what runs here and what it uses.
+
+use http::{HeaderValue, Response, StatusCode, header};
+use serde::Serialize;
+
+use super::answers::{Answer, json, plain};
+use super::route::query_pairs;
+use crate::clock::unix_nanos;
+use crate::cri::CriError;
+use crate::stats::{RunningPod, Stats, resource_metrics};
+
+const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+
+pub(super) async fn summary(stats: &Stats, query: &str) -> Response<Answer> {
+    let only = query_pairs(query).into_iter().find(|(key, _)| key == "only_cpu_and_memory");
+    match stats.summary(only.is_some_and(|(_, value)| value == "true")).await {
+        Ok(summary) => indented(&summary),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Says in the page itself that the runtime could not be asked.
+pub(super) async fn resource(stats: &Stats) -> Response<Answer> {
+    let summary = stats.summary(true).await;
+    if let Err(error) = &summary {
+        tracing::warn!(%error, "no statistics");
+    }
+    let mut response = plain(StatusCode::OK, resource_metrics(summary.as_ref().ok(), unix_nanos() / 1_000_000));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(EXPOSITION));
+    response
+}
+
+pub(super) async fn running_pods(stats: &Stats) -> Response<Answer> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct PodList {
+        kind: &'static str,
+        api_version: &'static str,
+        metadata: serde_json::Map<String, serde_json::Value>,
+        items: Vec<RunningPod>,
+    }
+    match stats.running().await {
+        Ok(items) => {
+            let list = PodList { kind: "PodList", api_version: "v1", metadata: serde_json::Map::new(), items };
+            serde_json::to_vec(&list).map_or_else(|e| plain(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()), json)
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &CriError) -> Response<Answer> {
+    plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+}
+
+/// JSON as the kubelet's own handlers write it: for people to read.
+fn indented(value: &impl Serialize) -> Response<Answer> {
+    let mut out = Vec::new();
+    let form = serde_json::ser::PrettyFormatter::with_indent(b" ");
+    match value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, form)) {
+        Ok(()) => json(out),
+        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}

@@ -1,0 +1,257 @@
+//! What a cgroup says about itself: CPU, memory, swap, processes and pressure.
+//!
+//! Read from the files of cgroup v2, or of the v1 controllers where those hold the processes. What a kernel does not
+//! tell is `None`, never zero.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+const MOUNT: &str = "/sys/fs/cgroup";
+/// Beyond any memory: how v1 writes "no limit".
+const NO_LIMIT: u64 = 1 << 60;
+
+/// The directories of one cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cgroup {
+    /// `Some` where cgroup v2 holds the controllers.
+    unified: Option<PathBuf>,
+    /// By controller.
+    v1: HashMap<String, PathBuf>,
+}
+
+/// Stall times of one resource; `total` in microseconds, averages in percent.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct PsiLine {
+    pub total: u64,
+    pub avg10: f64,
+    pub avg60: f64,
+    pub avg300: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Psi {
+    pub full: PsiLine,
+    pub some: PsiLine,
+}
+
+/// One reading.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reading {
+    pub cpu_nanos: Option<u64>,
+    pub memory_usage: Option<u64>,
+    pub working_set: Option<u64>,
+    pub memory_limit: Option<u64>,
+    pub rss: Option<u64>,
+    pub page_faults: Option<u64>,
+    pub major_page_faults: Option<u64>,
+    pub swap_usage: Option<u64>,
+    pub swap_limit: Option<u64>,
+    pub processes: Option<u64>,
+    pub cpu_psi: Option<Psi>,
+    pub memory_psi: Option<Psi>,
+    pub io_psi: Option<Psi>,
+}
+
+impl Cgroup {
+    /// The cgroup of all processes.
+    pub fn root() -> Self {
+        Self::of_lines(Path::new(MOUNT), "0::/\n1:cpuacct:/\n2:memory:/\n3:pids:/\n")
+    }
+
+    /// The cgroup that a process is in, by its number.
+    ///
+    /// # Errors
+    /// The process has gone.
+    pub fn of_process(pid: u32) -> std::io::Result<Self> {
+        Ok(Self::of_lines(Path::new(MOUNT), &std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?))
+    }
+
+    /// From the lines of `/proc/PID/cgroup`: `NUMBER:CONTROLLERS:PATH`.
+    fn of_lines(mount: &Path, lines: &str) -> Self {
+        let mut cgroup = Cgroup { unified: None, v1: HashMap::new() };
+        for line in lines.lines() {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+            let path = path.trim_start_matches('/');
+            if controllers.is_empty() {
+                if mount.join("cgroup.controllers").exists() {
+                    cgroup.unified = Some(mount.join(path));
+                }
+                continue;
+            }
+            for controller in controllers.split(',') {
+                cgroup.v1.insert(controller.to_owned(), mount.join(controller).join(path));
+            }
+        }
+        cgroup
+    }
+
+    /// The cgroup around this one; a pod's around its container's where pods have cgroups.
+    pub fn parent(&self) -> Option<Self> {
+        let up = |path: &PathBuf| path.parent().map(Path::to_owned);
+        let v1 = self.v1.iter().filter_map(|(k, path)| Some((k.clone(), up(path)?))).collect();
+        Some(Cgroup { unified: self.unified.as_ref().map(up).unwrap_or_default(), v1 })
+    }
+
+    pub fn read(&self) -> Reading {
+        match &self.unified {
+            Some(path) => read_unified(path),
+            None => self.read_v1(),
+        }
+    }
+
+    fn read_v1(&self) -> Reading {
+        let file = |controller: &str, name: &str| number(&self.v1.get(controller)?.join(name));
+        let stat = self.v1.get("memory").map(|p| table(&p.join("memory.stat"))).unwrap_or_default();
+        let of = |key: &str| stat.get(key).copied();
+        let usage = file("memory", "memory.usage_in_bytes");
+        let both = file("memory", "memory.memsw.usage_in_bytes");
+        let limit = |name: &str| file("memory", name).filter(|l| *l < NO_LIMIT);
+        let (memory_limit, both_limit) = (limit("memory.limit_in_bytes"), limit("memory.memsw.limit_in_bytes"));
+        Reading {
+            cpu_nanos: file("cpuacct", "cpuacct.usage"),
+            memory_usage: usage,
+            working_set: usage.map(|u| u.saturating_sub(of("total_inactive_file").unwrap_or(0))),
+            memory_limit,
+            rss: of("total_rss"),
+            page_faults: of("total_pgfault"),
+            major_page_faults: of("total_pgmajfault"),
+            swap_usage: both.zip(usage).map(|(both, usage)| both.saturating_sub(usage)),
+            swap_limit: both_limit.zip(memory_limit).map(|(both, memory)| both.saturating_sub(memory)),
+            processes: file("pids", "pids.current"),
+            ..Reading::default()
+        }
+    }
+}
+
+fn read_unified(path: &Path) -> Reading {
+    let (cpu, stat) = (table(&path.join("cpu.stat")), table(&path.join("memory.stat")));
+    let of = |key: &str| stat.get(key).copied();
+    let is_root = path == Path::new(MOUNT);
+    // The root has no files of its own for memory and swap; the host's table stands for it.
+    let host = if is_root { table(Path::new("/proc/meminfo")) } else { HashMap::new() };
+    let kib = |key: &str| host.get(key).map(|kib| kib.saturating_mul(1024));
+    let less = |whole: Option<u64>, part: Option<u64>| Some(whole?.saturating_sub(part?));
+    let usage = number(&path.join("memory.current")).or_else(|| less(kib("MemTotal"), kib("MemFree")));
+    Reading {
+        cpu_nanos: cpu.get("usage_usec").map(|micros| micros.saturating_mul(1000)),
+        memory_usage: usage,
+        working_set: usage.map(|u| u.saturating_sub(of("inactive_file").unwrap_or(0))),
+        memory_limit: number(&path.join("memory.max")),
+        rss: of("anon"),
+        page_faults: of("pgfault"),
+        major_page_faults: of("pgmajfault"),
+        swap_usage: number(&path.join("memory.swap.current")).or_else(|| less(kib("SwapTotal"), kib("SwapFree"))),
+        swap_limit: number(&path.join("memory.swap.max")).or_else(|| kib("SwapTotal")),
+        processes: number(&path.join("pids.current")),
+        cpu_psi: psi(&path.join("cpu.pressure")),
+        memory_psi: psi(&path.join("memory.pressure")),
+        io_psi: psi(&path.join("io.pressure")),
+    }
+}
+
+/// A file with one number; `max` is none.
+fn number(path: &Path) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// A file of names and numbers, with or without colons and units.
+fn table(path: &Path) -> HashMap<String, u64> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let entry = |line: &str| {
+        let mut words = line.split_whitespace();
+        Some((words.next()?.trim_end_matches(':').to_owned(), words.next()?.parse().ok()?))
+    };
+    text.lines().filter_map(entry).collect()
+}
+
+fn psi(path: &Path) -> Option<Psi> {
+    parse_psi(&std::fs::read_to_string(path).ok()?)
+}
+
+/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, and the same for `full`, which the host's CPU may lack.
+fn parse_psi(text: &str) -> Option<Psi> {
+    let mut psi = Psi::default();
+    let mut found = false;
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let slot = match words.next() {
+            Some("some") => &mut psi.some,
+            Some("full") => &mut psi.full,
+            _ => continue,
+        };
+        found = true;
+        for (key, value) in words.filter_map(|w| w.split_once('=')) {
+            match key {
+                "avg10" => slot.avg10 = value.parse().ok()?,
+                "avg60" => slot.avg60 = value.parse().ok()?,
+                "avg300" => slot.avg300 = value.parse().ok()?,
+                "total" => slot.total = value.parse().ok()?,
+                _ => {}
+            }
+        }
+    }
+    found.then_some(psi)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(files: &[(&str, &str)]) -> Self {
+            let name = format!("node-agent-cgroup-{}", crate::backoff::random_below(u32::MAX));
+            let dir = Dir(std::env::temp_dir().join(name));
+            for (path, text) in files {
+                let path = dir.0.join(path);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            }
+            dir
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_working_set_leaves_out_files_that_nobody_used_lately() {
+        let dir = Dir::new(&[
+            ("cgroup.controllers", "cpu memory"),
+            ("a/b/cpu.stat", "usage_usec 5\nuser_usec 3\n"),
+            ("a/b/memory.current", "1000\n"),
+            ("a/b/memory.max", "max\n"),
+            ("a/b/memory.stat", "anon 300\ninactive_file 400\npgfault 7\n"),
+            ("a/b/cpu.pressure", "some avg10=1.50 avg60=0.00 avg300=0.00 total=9\n"),
+        ]);
+        let cgroup = Cgroup::of_lines(&dir.0, "0::/a/b\n");
+        let reading = cgroup.read();
+        assert_eq!(reading.cpu_nanos, Some(5000));
+        assert_eq!((reading.memory_usage, reading.working_set, reading.rss), (Some(1000), Some(600), Some(300)));
+        assert_eq!((reading.memory_limit, reading.swap_usage, reading.major_page_faults), (None, None, None));
+        assert_eq!(reading.cpu_psi.map(|p| (p.some.avg10, p.some.total, p.full.total)), Some((1.5, 9, 0)));
+        assert_eq!(cgroup.parent(), Some(Cgroup::of_lines(&dir.0, "0::/a\n")));
+    }
+
+    #[test]
+    fn controllers_of_v1_are_read_each_in_its_own_place() {
+        let dir = Dir::new(&[
+            ("cpuacct/p/cpuacct.usage", "12\n"),
+            ("memory/p/memory.usage_in_bytes", "1000\n"),
+            ("memory/p/memory.memsw.usage_in_bytes", "1100\n"),
+            ("memory/p/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("memory/p/memory.stat", "total_inactive_file 100\ntotal_rss 10\n"),
+        ]);
+        let reading = Cgroup::of_lines(&dir.0, "0::/\n3:cpu,cpuacct:/p\n4:memory:/p\n").read();
+        assert_eq!(reading.cpu_nanos, Some(12));
+        assert_eq!((reading.working_set, reading.swap_usage, reading.memory_limit), (Some(900), Some(100), None));
+        assert_eq!((reading.processes, reading.cpu_psi), (None, None));
+    }
+}

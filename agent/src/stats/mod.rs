@@ -1,0 +1,203 @@
+//! What the node, its pods and their containers use: read when somebody asks, never before.
+//!
+//! The runtime is asked what runs, and once per container for a process in it; everything else is read from the cgroup
+//! that the process is in. Rates need an earlier reading: that of the last request, or one taken a moment before.
+//!
+//! Followed: kubelet `stats/cri_stats_provider.go`, stats API v1alpha1.
+
+mod cgroup;
+mod exposition;
+mod network;
+mod running;
+mod summary;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use proto::cri;
+use tokio::time::Instant;
+
+use self::cgroup::{Cgroup, Reading};
+pub use self::exposition::resource_metrics;
+pub use self::running::RunningPod;
+pub use self::summary::Summary;
+use crate::cri::{CriClient, CriError};
+use crate::pod::labels;
+
+/// Time between the two readings of a rate when nobody has asked lately.
+const MOMENT: Duration = Duration::from_millis(200);
+/// An earlier reading older than this says little about now.
+const STALE: Duration = Duration::from_secs(120);
+
+/// A container or sandbox as its process leads to it.
+#[derive(Debug, Clone)]
+struct Found {
+    pid: u32,
+    cgroup: Cgroup,
+    /// Nanoseconds since 1970.
+    started_at: i64,
+}
+
+/// What runs of one pod.
+#[derive(Debug, Default)]
+struct PodFound {
+    name: String,
+    namespace: String,
+    created_at: i64,
+    sandbox: Option<Found>,
+    containers: Vec<(String, Found)>,
+}
+
+/// A reading and the rate since the one before, in billionths of a core.
+#[derive(Debug, Clone, Default)]
+struct Measured {
+    reading: Reading,
+    nano_cores: Option<u64>,
+}
+
+/// Reads statistics on demand.
+pub struct Stats {
+    cri: CriClient,
+    node: String,
+    root_dir: PathBuf,
+    /// Pods have cgroups around their containers'.
+    pods_have_cgroups: bool,
+    found: Mutex<HashMap<String, Found>>,
+    /// CPU time by cgroup at the last request.
+    before: Mutex<HashMap<String, (Instant, u64)>>,
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stats {
+    pub fn new(cri: CriClient, node: &str, root_dir: PathBuf, pods_have_cgroups: bool) -> Self {
+        Stats {
+            cri,
+            node: node.to_owned(),
+            root_dir,
+            pods_have_cgroups,
+            found: Mutex::default(),
+            before: Mutex::default(),
+        }
+    }
+
+    /// Everything of `/stats/summary`; without disks and networks when `only_cpu_and_memory`.
+    ///
+    /// # Errors
+    /// The runtime does not say what runs.
+    pub async fn summary(&self, only_cpu_and_memory: bool) -> Result<Summary, CriError> {
+        let pods = self.pods().await?;
+        let mut measured = self.measure(&pods);
+        if measured.values().any(|m| m.nano_cores.is_none() && m.reading.cpu_nanos.is_some()) {
+            tokio::time::sleep(MOMENT).await;
+            measured = self.measure(&pods);
+        }
+        let image_fs = match only_cpu_and_memory {
+            true => None,
+            // Without it the rest is still worth having.
+            false => self.cri.image_fs_info(cri::ImageFsInfoRequest {}).await.ok(),
+        };
+        Ok(summary::build(self, &pods, &measured, image_fs.as_ref(), only_cpu_and_memory))
+    }
+
+    /// Pods with a ready sandbox and their running containers, as the runtime has them.
+    ///
+    /// # Errors
+    /// The runtime does not say.
+    pub async fn running(&self) -> Result<Vec<RunningPod>, CriError> {
+        let (sandboxes, containers) = (self.cri.list_pod_sandboxes(None).await?, self.cri.list_containers(None).await?);
+        let ready = sandboxes.into_iter().filter(|s| s.state == cri::PodSandboxState::SandboxReady as i32);
+        Ok(ready.map(|sandbox| RunningPod::of(sandbox, &containers)).collect())
+    }
+
+    /// What runs, by pod uid.
+    async fn pods(&self) -> Result<BTreeMap<String, PodFound>, CriError> {
+        let (sandboxes, containers) = (self.cri.list_pod_sandboxes(None).await?, self.cri.list_containers(None).await?);
+        let mut pods: BTreeMap<String, PodFound> = BTreeMap::new();
+        let mut alive = HashSet::new();
+        for sandbox in sandboxes.iter().filter(|s| s.state == cri::PodSandboxState::SandboxReady as i32) {
+            let Some(metadata) = &sandbox.metadata else { continue };
+            alive.insert(sandbox.id.clone());
+            let found = self.find(&sandbox.id, sandbox.created_at, true).await;
+            let pod = pods.entry(metadata.uid.clone()).or_default();
+            (pod.name, pod.namespace) = (metadata.name.clone(), metadata.namespace.clone());
+            (pod.created_at, pod.sandbox) = (sandbox.created_at, found);
+        }
+        for container in containers.iter().filter(|c| c.state == cri::ContainerState::ContainerRunning as i32) {
+            let label = |key: &str| container.labels.get(key).cloned().unwrap_or_default();
+            let Some(pod) = pods.get_mut(&label(labels::POD_UID)) else { continue };
+            alive.insert(container.id.clone());
+            if let Some(found) = self.find(&container.id, container.created_at, false).await {
+                pod.containers.push((label(labels::CONTAINER_NAME), found));
+            }
+        }
+        locked(&self.found).retain(|id, _| alive.contains(id));
+        Ok(pods)
+    }
+
+    /// Where a container's process is. Asked once: neither changes while it runs.
+    async fn find(&self, id: &str, created_at: i64, is_sandbox: bool) -> Option<Found> {
+        if let Some(found) = locked(&self.found).get(id) {
+            return Some(found.clone());
+        }
+        let (started_at, info) = match is_sandbox {
+            true => (created_at, self.cri.pod_sandbox_info(id).await.ok()?),
+            false => {
+                let answer = self.cri.container_status_verbose(id, true).await.ok()?;
+                (answer.status.map_or(created_at, |s| s.started_at), answer.info)
+            }
+        };
+        let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
+        let pid = u32::try_from(info.get("pid")?.as_u64()?).ok().filter(|pid| *pid > 0)?;
+        let found = Found { pid, cgroup: Cgroup::of_process(pid).ok()?, started_at };
+        locked(&self.found).insert(id.to_owned(), found.clone());
+        Some(found)
+    }
+
+    /// Readings by [`node_key`], [`pod_key`] and [`container_key`].
+    fn measure(&self, pods: &BTreeMap<String, PodFound>) -> HashMap<String, Measured> {
+        let mut readings = HashMap::from([(node_key(), Cgroup::root().read())]);
+        for (uid, pod) in pods {
+            for (name, found) in &pod.containers {
+                readings.insert(container_key(uid, name), found.cgroup.read());
+            }
+            let around = pod.sandbox.as_ref().filter(|_| self.pods_have_cgroups).and_then(|s| s.cgroup.parent());
+            if let Some(around) = around {
+                readings.insert(pod_key(uid), around.read());
+            }
+        }
+        let now = Instant::now();
+        let mut before = locked(&self.before);
+        before.retain(|key, (at, _)| readings.contains_key(key) && now.duration_since(*at) < STALE);
+        let rated = readings.into_iter().map(|(key, reading)| {
+            let nano_cores = reading.cpu_nanos.and_then(|cpu| {
+                let (at, earlier) = *before.entry(key.clone()).or_insert((now, cpu));
+                let passed = now.duration_since(at);
+                if passed < MOMENT {
+                    return None;
+                }
+                before.insert(key.clone(), (now, cpu));
+                let used = u128::from(cpu.saturating_sub(earlier)) * 1_000_000_000;
+                u64::try_from(used / passed.as_nanos()).ok()
+            });
+            (key, Measured { reading, nano_cores })
+        });
+        rated.collect()
+    }
+}
+
+fn node_key() -> String {
+    String::new()
+}
+
+fn pod_key(uid: &str) -> String {
+    uid.to_owned()
+}
+
+fn container_key(uid: &str, name: &str) -> String {
+    format!("{uid}/{name}")
+}

@@ -1,0 +1,284 @@
+//! The answer of `/stats/summary`: stats API v1alpha1, in its own order of fields.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use proto::cri::ImageFsInfoResponse;
+use serde::Serialize;
+
+use super::cgroup::Psi;
+use super::network::{self, Network};
+use super::{Found, Measured, PodFound, Stats, container_key, node_key, pod_key};
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    pub node: NodeStats,
+    pub pods: Vec<PodStats>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeStats {
+    pub node_name: String,
+    pub start_time: String,
+    #[serde(flatten)]
+    pub usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fs: Option<Fs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<RuntimeStats>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rlimit: Option<Rlimit>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodStats {
+    pub pod_ref: PodRef,
+    pub start_time: String,
+    pub containers: Vec<ContainerStats>,
+    #[serde(flatten)]
+    pub usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
+    pub processes: Option<Processes>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct PodRef {
+    pub name: String,
+    pub namespace: String,
+    pub uid: String,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerStats {
+    pub name: String,
+    pub start_time: String,
+    #[serde(skip)]
+    pub started_nanos: i64,
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+/// CPU, memory, pressure and swap of anything that has a cgroup.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Usage {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Cpu>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub io: Option<Io>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap: Option<Swap>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cpu {
+    pub time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage_nano_cores: Option<u64>,
+    pub usage_core_nano_seconds: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub psi: Option<Psi>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Memory {
+    pub time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub available_bytes: Option<u64>,
+    pub usage_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub working_set_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rss_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page_faults: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub major_page_faults: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub psi: Option<Psi>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Io {
+    pub time: String,
+    pub psi: Psi,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Swap {
+    pub time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap_available_bytes: Option<u64>,
+    pub swap_usage_bytes: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fs {
+    pub time: String,
+    pub available_bytes: u64,
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+    pub inodes_free: u64,
+    pub inodes: u64,
+    pub inodes_used: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuntimeStats {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_fs: Option<Fs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container_fs: Option<Fs>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Rlimit {
+    pub time: String,
+    pub maxpid: i64,
+    pub curproc: i64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Processes {
+    pub process_count: u64,
+}
+
+pub(super) fn build(
+    stats: &Stats,
+    pods: &BTreeMap<String, PodFound>,
+    measured: &HashMap<String, Measured>,
+    images: Option<&ImageFsInfoResponse>,
+    only_cpu_and_memory: bool,
+) -> Summary {
+    let now = proto::time::Timestamp::now().to_seconds_text();
+    let usage = |key: &str| measured.get(key).map(|m| usage(m, &now)).unwrap_or_default();
+    let network = |process: &str| if only_cpu_and_memory { None } else { network::read(process, &now) };
+    let mut node_usage = usage(&node_key());
+    if let Some(memory) = &mut node_usage.memory {
+        // What the node has is its limit.
+        let total = host_memory();
+        memory.available_bytes = total.zip(memory.working_set_bytes).map(|(all, used)| all.saturating_sub(used));
+    }
+    let pod = |(uid, found): (&String, &PodFound)| PodStats {
+        pod_ref: PodRef { name: found.name.clone(), namespace: found.namespace.clone(), uid: uid.clone() },
+        start_time: moment(found.created_at),
+        containers: found.containers.iter().map(|(name, c)| container(uid, name, c, &usage)).collect(),
+        usage: usage(&pod_key(uid)),
+        network: found.sandbox.as_ref().and_then(|s| network(&s.pid.to_string())),
+        processes: measured
+            .get(&pod_key(uid))
+            .and_then(|m| m.reading.processes)
+            .map(|n| Processes { process_count: n }),
+    };
+    let disk = |path: &str, used: Option<u64>| disk(Path::new(path), &now, used);
+    let filesystem = |list: &[proto::cri::FilesystemUsage]| {
+        let first = list.first()?;
+        disk(&first.fs_id.as_ref()?.mountpoint, first.used_bytes.as_ref().map(|b| b.value))
+    };
+    Summary {
+        node: NodeStats {
+            node_name: stats.node.clone(),
+            start_time: moment(boot_nanos()),
+            usage: node_usage,
+            network: network("self"),
+            fs: if only_cpu_and_memory { None } else { disk(&stats.root_dir.to_string_lossy(), None) },
+            runtime: images.map(|info| {
+                let image_fs = filesystem(&info.image_filesystems);
+                let container_fs = filesystem(&info.container_filesystems).or_else(|| image_fs.clone());
+                RuntimeStats { image_fs, container_fs }
+            }),
+            rlimit: if only_cpu_and_memory { None } else { rlimit(&now) },
+        },
+        pods: pods.iter().map(pod).collect(),
+    }
+}
+
+fn container(uid: &str, name: &str, found: &Found, usage: &dyn Fn(&str) -> Usage) -> ContainerStats {
+    ContainerStats {
+        name: name.to_owned(),
+        start_time: moment(found.started_at),
+        started_nanos: found.started_at,
+        usage: usage(&container_key(uid, name)),
+    }
+}
+
+fn usage(measured: &Measured, now: &str) -> Usage {
+    let (reading, time) = (&measured.reading, || now.to_owned());
+    Usage {
+        cpu: reading.cpu_nanos.map(|total| Cpu {
+            time: time(),
+            usage_nano_cores: measured.nano_cores,
+            usage_core_nano_seconds: total,
+            psi: reading.cpu_psi,
+        }),
+        memory: reading.memory_usage.map(|usage_bytes| Memory {
+            time: time(),
+            available_bytes: reading.memory_limit.zip(reading.working_set).map(|(all, used)| all.saturating_sub(used)),
+            usage_bytes,
+            working_set_bytes: reading.working_set,
+            rss_bytes: reading.rss,
+            page_faults: reading.page_faults,
+            major_page_faults: reading.major_page_faults,
+            psi: reading.memory_psi,
+        }),
+        io: reading.io_psi.map(|psi| Io { time: time(), psi }),
+        swap: reading.swap_usage.map(|used| Swap {
+            time: time(),
+            swap_available_bytes: reading.swap_limit.map(|limit| limit.saturating_sub(used)),
+            swap_usage_bytes: used,
+        }),
+    }
+}
+
+/// The file system at a path; `used` where somebody knows the share of one part of it.
+fn disk(path: &Path, now: &str, used: Option<u64>) -> Option<Fs> {
+    let stat = nix::sys::statvfs::statvfs(path).ok()?;
+    let block = stat.fragment_size();
+    Some(Fs {
+        time: now.to_owned(),
+        available_bytes: stat.blocks_available().saturating_mul(block),
+        capacity_bytes: stat.blocks().saturating_mul(block),
+        used_bytes: used.unwrap_or_else(|| stat.blocks().saturating_sub(stat.blocks_free()).saturating_mul(block)),
+        inodes_free: stat.files_free(),
+        inodes: stat.files(),
+        inodes_used: stat.files().saturating_sub(stat.files_free()),
+    })
+}
+
+fn host_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn boot_nanos() -> i64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let seconds = text.lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse::<i64>().ok());
+    seconds.unwrap_or(0).saturating_mul(1_000_000_000)
+}
+
+fn rlimit(now: &str) -> Option<Rlimit> {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<i64>().ok();
+    let limits = [number("/proc/sys/kernel/pid_max"), number("/proc/sys/kernel/threads-max")];
+    let loads = std::fs::read_to_string("/proc/loadavg").ok()?;
+    // RUNNING/ALL is the fourth word.
+    let all = loads.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()?;
+    Some(Rlimit { time: now.to_owned(), maxpid: limits.into_iter().flatten().min()?, curproc: all })
+}
+
+fn moment(nanos: i64) -> String {
+    proto::time::Timestamp { seconds: nanos.div_euclid(1_000_000_000), nanos: 0 }.to_seconds_text()
+}
