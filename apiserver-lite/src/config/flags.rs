@@ -135,8 +135,8 @@ pub struct ServeArgs {
     #[arg(long, value_delimiter = ',', default_value = "Node,RBAC")]
     pub authorization_mode: Vec<String>,
 
-    /// Address ranges of services, at most one per family.
-    #[arg(long, value_delimiter = ',', default_value = "10.0.0.0/24")]
+    /// Address ranges of services, at most one per family. Many tools and manifests assume addresses in the default.
+    #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16")]
     pub service_cluster_ip_range: Vec<String>,
     /// Port range of NodePort services.
     #[arg(long, default_value = "30000-32767")]
