@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{amounts, diff, ip, list, meta, pod, scheduling, security, text};
+use super::{diff, ip, list, meta, pod, scheduling, security, text};
 use crate::field_error::{IMMUTABLE, Report, same};
 use crate::names;
 

@@ -67,7 +67,7 @@ pub struct Reservation {
     /// Quota and what was added to its usage.
     charged: Vec<(String, Resources)>,
     /// Nobody counts until the write is stored.
-    held: Option<(OwnedRwLockReadGuard<()>, Arc<Gate>)>,
+    _held: Option<(OwnedRwLockReadGuard<()>, Arc<Gate>)>,
 }
 
 impl Reservation {
@@ -112,8 +112,8 @@ pub async fn reserve(locks: &Locks, call: &Call<'_>, new: &Value) -> Result<Rese
     let quotas = store.snapshot(&"resourcequotas".into());
     let quotas: Vec<Value> = quotas.range(Some(call.namespace), None).map(|o| o.value()).collect();
     let charges = charges(&counter, call, new, &quotas)?;
-    let held = Some((held, gate.clone()));
-    let mut reservation = Reservation { namespace: call.namespace.into(), charged: Vec::new(), held };
+    let _held = Some((held, gate.clone()));
+    let mut reservation = Reservation { namespace: call.namespace.into(), charged: Vec::new(), _held };
     if call.dry_run {
         return Ok(reservation);
     }
