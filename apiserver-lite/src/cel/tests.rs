@@ -60,7 +60,7 @@ fn expressions_have_their_values() {
         ("-self.replicas < -2 && !(1 > 2)", "true"),
         ("1 / 0 == 1 || true", "true"),
         ("'\\u00e9\\n'.size()", "2"),
-        ("1 == 1.0 && 1u < 2.5 && dyn(1) == 1u", "true"),
+        ("dyn(1) == 1.0 && 1u < 2.5 && dyn(1) == 1u", "true"),
         ("sets.contains([1, 2], [2]) && [[1], [2]].flatten() == [1, 2]", "true"),
     ] {
         assert_eq!(run(text), value, "{text}");

@@ -7,7 +7,7 @@
 use regex::{Regex, RegexBuilder};
 
 /// Bytes that a compiled expression may take; Go limits repetitions instead.
-const MAX_SIZE: usize = 4 << 20;
+const MAX_SIZE: usize = 32 << 20;
 
 /// # Errors
 /// Why the text is no regular expression.
