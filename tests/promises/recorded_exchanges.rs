@@ -6,7 +6,31 @@ use std::process::Command;
 use tests::ApiServer;
 
 /// Scenario files that must pass without a difference.
-const COMPLETE: &[&str] = &["first", "read-basics", "write-generate-name"];
+const COMPLETE: &[&str] = &[
+    "first",
+    "read-basics",
+    "read-health",
+    "read-paging",
+    "read-paths",
+    "read-selectors",
+    "read-tables",
+    "read-versions",
+    "write-apply",
+    "write-authz",
+    "write-crd",
+    "write-create-network",
+    "write-create-pods",
+    "write-create-workloads",
+    "write-delete",
+    "write-dry-run",
+    "write-field-validation",
+    "write-generate-name",
+    "write-media",
+    "write-namespaces",
+    "write-patch",
+    "write-update",
+    "write-validation",
+];
 
 fn exchanges() -> Option<PathBuf> {
     let shared =

@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(config.address().port(), 6443);
         assert_eq!(config.authorization, [AuthorizationMode::Node, AuthorizationMode::Rbac]);
         assert!(config.args.scheduler && config.controllers.enabled("namespace-controller"));
-        assert_eq!(config.service_cidrs[0].address(1), IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(config.service_cidrs[0].address(1), IpAddr::from([10, 96, 0, 1]));
     }
 
     #[test]
