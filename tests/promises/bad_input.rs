@@ -29,7 +29,8 @@ async fn each_kind_of_bad_request_gets_its_status() {
     let cases: [(Method, &str, &str, Bytes, u16, &str); 12] = [
         (Method::POST, CONFIG_MAPS, json, "{".into(), 400, "BadRequest"),
         (Method::POST, CONFIG_MAPS, json, "".into(), 400, "BadRequest"),
-        (Method::POST, CONFIG_MAPS, json, "null".into(), 400, "BadRequest"),
+        // Nothing at all is an object without a name, as upstream.
+        (Method::POST, CONFIG_MAPS, json, "null".into(), 422, "Invalid"),
         (
             Method::POST,
             CONFIG_MAPS,

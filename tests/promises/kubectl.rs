@@ -32,7 +32,9 @@ fn kubectl_applies_edits_and_deletes() {
     std::fs::write(&wrong, pod).expect("writable");
     let wrong = ["create", "-f", wrong.to_str().expect("the path is text")];
     assert!(fails(&wrong).contains("unknown field \"spec.containers[0].imagee\""));
-    assert!(run(&["replace", "-f", example]).contains("pod/web replaced"));
+    // What admission added to a pod may not be taken away again, so only the config map can be replaced by its file.
+    let refused = fails(&["replace", "-f", example]);
+    assert!(refused.contains("configmap/greeting replaced") && refused.contains("pod updates may not change fields"));
     assert!(run(&["wait", "--for=jsonpath={.spec.restartPolicy}=Always", "pod/web", "--timeout=10s"]).contains("met"));
     assert!(run(&["get", "pods", "-l", "app=web", "-o", "wide"]).contains("web"));
     assert!(run(&["describe", "pod", "web"]).contains("prepare"));
