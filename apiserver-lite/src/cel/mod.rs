@@ -18,10 +18,12 @@ mod parse;
 mod strings;
 mod types;
 mod value;
+mod words;
 
 pub use eval::{Budget, Failure};
 pub use types::{Field, ObjectType, Type, escape};
 pub use value::Value;
+pub use words::is_identifier;
 
 use ast::Expr;
 

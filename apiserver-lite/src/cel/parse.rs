@@ -3,6 +3,7 @@
 use super::Issue;
 use super::ast::{Expr, Fold, Kind, Macro};
 use super::lex::{Token, lex};
+use super::words::is_reserved;
 
 /// Deepest nesting; cel-go stops at 250 as well.
 const MAX_DEPTH: usize = 120;
@@ -27,27 +28,6 @@ struct Parser {
 }
 
 type Parsed = Result<Expr, Issue>;
-
-const RESERVED: [&str; 18] = [
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-    "in",
-];
 
 impl Parser {
     fn peek(&self) -> &Token {
@@ -259,7 +239,7 @@ impl Parser {
                     "false" => Kind::Bool(false),
                     "null" => Kind::Null,
                     _ if self.is("(") => return self.call(None, name),
-                    reserved if RESERVED.contains(&reserved) => {
+                    reserved if is_reserved(reserved) => {
                         return Err(Issue { at, text: format!("reserved identifier: {reserved}") });
                     }
                     _ => Kind::Name(name),

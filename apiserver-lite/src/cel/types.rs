@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::words::is_taken;
+
 #[derive(Debug, Clone, PartialEq)]
 pub enum Type {
     Dyn,
@@ -81,34 +83,9 @@ impl fmt::Display for Type {
     }
 }
 
-/// Words that cannot be names of fields as they are.
-const WORDS: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
-
 /// The name that expressions use for a field; None for one that cannot be named.
 pub fn escape(name: &str) -> Option<String> {
-    if WORDS.contains(&name) {
+    if is_taken(name) {
         return Some(format!("__{name}__"));
     }
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{has, list, selector, text, texts};
+use crate::cel;
 use crate::field_error::Report;
 use crate::names;
 
@@ -306,7 +307,7 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
         let name = text(variable, "name");
         if name.trim().is_empty() {
             r.miss("name", "name is not specified");
-        } else if !is_identifier(name) {
+        } else if !cel::is_identifier(name) {
             r.bad("name", name, "name is not a valid CEL identifier");
         }
         if text(variable, "expression").trim().is_empty() {
@@ -383,36 +384,6 @@ fn mutations(report: &mut Report, spec: &Value) {
         other => r.at("patchType", |r| r.not_supported(other, &["ApplyConfiguration", "JSONPatch"])),
     });
     report.choice(spec, "reinvocationPolicy", &["IfNeeded", "Never"]);
-}
-
-fn is_identifier(name: &str) -> bool {
-    const RESERVED: [&str; 20] = [
-        "true",
-        "false",
-        "null",
-        "in",
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-        "var",
-        "void",
-    ];
-    let first = |b: &u8| b.is_ascii_alphabetic() || *b == b'_';
-    name.as_bytes().first().is_some_and(first)
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
-        && !RESERVED.contains(&name)
-        && name != "while"
 }
 
 fn binding(report: &mut Report, spec: &Value, validating: bool) {
