@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT, WARNING,
+    ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT,
+    WARNING,
 };
 use http_body_util::{BodyExt, Either, Empty};
 use hyper::body::Incoming;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 pub use crate::admission::Admission;
 use crate::auth::{Attributes, Authenticator, Authorizer};
@@ -28,6 +29,8 @@ use crate::{discovery, health, metrics, openid, read, routing, status_pages, wri
 const MAX_BODY: usize = 3 << 20;
 /// Bytes beyond it that are read before the connection is given up.
 const MAX_THROWN_AWAY: usize = 4 * MAX_BODY;
+/// How long a client whose body is refused may send nothing before it is answered.
+const SILENCE: Duration = Duration::from_millis(500);
 
 pub struct ApiServer {
     pub store: Store,
@@ -146,17 +149,26 @@ impl Request {
             self.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
         let refused = said.is_some_and(|s| s > MAX_BODY);
         let Some(mut incoming) = self.body.take() else { return Ok(Bytes::new()) };
+        if refused && self.headers.contains_key(EXPECT) {
+            return Err(too_large());
+        }
         let mut out = BytesMut::with_capacity(said.filter(|_| !refused).unwrap_or(0));
         // What is refused is read on for a while and thrown away: a connection that closes on a client that still sends
         // takes the answer with it.
         let mut thrown_away = 0;
         // A client that sends slowly does not keep us longer than it may.
         let deadline = self.deadline;
-        let mut next = async || match deadline {
-            Some(at) => timeout_at(at, incoming.frame()).await.map_err(|_| limits::timed_out()),
-            None => Ok(incoming.frame().await),
+        let mut next = async |refused: bool| {
+            if refused {
+                // A client that is silent has noticed or waits for the answer.
+                return Ok(timeout(SILENCE, incoming.frame()).await.unwrap_or(None));
+            }
+            match deadline {
+                Some(at) => timeout_at(at, incoming.frame()).await.map_err(|_| limits::timed_out()),
+                None => Ok(incoming.frame().await),
+            }
         };
-        while let Some(frame) = next().await? {
+        while let Some(frame) = next(refused || thrown_away > 0).await? {
             let frame = frame.map_err(|error| ApiError::bad_request(error.to_string()))?;
             if let Ok(data) = frame.into_data() {
                 if refused || thrown_away > 0 || out.len() + data.len() > MAX_BODY {
