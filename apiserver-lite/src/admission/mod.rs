@@ -18,7 +18,7 @@ mod pod_security;
 mod priority;
 mod quota;
 mod references;
-mod resources;
+pub mod resources;
 mod runtime_class;
 mod service_account;
 mod storage;
@@ -28,7 +28,7 @@ mod topology_labels;
 use serde_json::Value;
 
 pub use plugins::Admission;
-pub use quota::Reservation;
+pub use quota::{Counter, Reservation};
 
 use crate::auth::Attributes;
 use crate::request::{RequestInfo, User};

@@ -128,6 +128,13 @@ fn add_condition(value: &mut Value, kind: &str, reason: &str, message: &str) {
     }
 }
 
+/// A request is looked at whenever it changes.
+fn queue_name(change: &Change<'_>, queue: &mut Queue<Box<str>>) {
+    if !change.deleted() {
+        queue.add(change.object.key.name.clone());
+    }
+}
+
 /// Approves the client certificates of kubelets whose askers may have them.
 pub struct Approver(Client);
 
@@ -171,9 +178,7 @@ impl Controller for Approver {
     }
 
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Box<str>>) {
-        if !change.deleted() {
-            queue.add(change.object.key.name.clone());
-        }
+        queue_name(&change, queue);
     }
 
     async fn sync(&mut self, name: &Box<str>) -> Result<Option<Duration>> {
@@ -223,9 +228,7 @@ impl Controller for Signer {
     }
 
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Box<str>>) {
-        if !change.deleted() {
-            queue.add(change.object.key.name.clone());
-        }
+        queue_name(&change, queue);
     }
 
     async fn sync(&mut self, name: &Box<str>) -> Result<Option<Duration>> {
@@ -280,9 +283,7 @@ impl Controller for Cleaner {
     }
 
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Box<str>>) {
-        if !change.deleted() {
-            queue.add(change.object.key.name.clone());
-        }
+        queue_name(&change, queue);
     }
 
     async fn sync(&mut self, name: &Box<str>) -> Result<Option<Duration>> {

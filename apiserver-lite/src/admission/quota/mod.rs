@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use serde_json::{Map, Value};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
-use self::usage::Counter;
+pub use self::usage::Counter;
 use super::resources::{self, Resources};
 use super::{Call, Operation};
 use crate::server::ApiServer;
