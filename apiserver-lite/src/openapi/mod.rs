@@ -4,6 +4,7 @@
 //! Documents are put together when asked for. Their hashes, which clients cache by, come from what the documents are
 //! made of, so the index costs next to nothing.
 
+mod descriptions;
 mod paths;
 mod schemas;
 
@@ -115,15 +116,16 @@ fn document(key: &str, resources: &[&Resource], request: &Request) -> Response {
         }
         _ => {}
     }
-    let mut schemas = schemas::Schemas::new(Format::V3);
-    let paths = paths::all(resources, Format::V3, &mut schemas);
-    let body = json!({
-        "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.36.2"},
-        "paths": paths,
-        "components": {"schemas": schemas.finish()},
+    let mut response = tagged(&hash, request, || {
+        let mut schemas = schemas::Schemas::new(Format::V3);
+        let paths = paths::all(resources, Format::V3, &mut schemas);
+        json!({
+            "openapi": "3.0.0",
+            "info": {"title": "Kubernetes", "version": "v1.36.2"},
+            "paths": paths,
+            "components": {"schemas": schemas.finish()},
+        })
     });
-    let mut response = tagged(&body, &hash, request);
     if request.query.get("hash").is_some() {
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
     }
@@ -138,22 +140,24 @@ fn version_2(set: &Set, request: &Request) -> Response {
         return empty(406);
     }
     let all: Vec<&Resource> = set.all().iter().map(|r| &**r).collect();
-    let mut schemas = schemas::Schemas::new(Format::V2);
-    let paths = paths::all(&all, Format::V2, &mut schemas);
-    let body = json!({
-        "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": "v1.36.2"},
-        "paths": paths,
-        "definitions": schemas.finish(),
-    });
-    tagged(&body, &hash(&all, "v2"), request)
+    tagged(&hash(&all, "v2"), request, || {
+        let mut schemas = schemas::Schemas::new(Format::V2);
+        let paths = paths::all(&all, Format::V2, &mut schemas);
+        json!({
+            "swagger": "2.0",
+            "info": {"title": "Kubernetes", "version": "v1.36.2"},
+            "paths": paths,
+            "definitions": schemas.finish(),
+        })
+    })
 }
 
-fn tagged(body: &Value, hash: &str, request: &Request) -> Response {
+/// A document, put together only when the client has not got it yet.
+fn tagged(hash: &str, request: &Request, body: impl FnOnce() -> Value) -> Response {
     let tag = format!("\"{hash}\"");
     let known = request.header(&IF_NONE_MATCH) == tag;
     let mut response =
-        if known { empty(304) } else { respond::json_bytes(200, Accepted::JSON, body.to_string().into()) };
+        if known { empty(304) } else { respond::json_bytes(200, Accepted::JSON, body().to_string().into()) };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         response.headers_mut().insert(ETAG, tag);
     }

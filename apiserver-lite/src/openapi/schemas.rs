@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proto::schema::{ListKind, Prop, StructId, Type, TypeId, TypeSet};
 use serde_json::{Map, Value, json};
 
-use super::Format;
+use super::{Format, descriptions};
 use crate::resource::{Resource, SchemaSet};
 
 /// Schemas that a document refers to.
@@ -88,9 +88,12 @@ impl Schemas {
         let structure = set.get(id);
         let mut properties = Map::new();
         for prop in &structure.props {
-            properties.insert(prop.name.to_string(), self.property(prop));
+            properties.insert(prop.name.to_string(), self.property(&structure.name, prop));
         }
         let mut out = json!({"type": "object"});
+        if let Some(text) = descriptions::of_type(&structure.name) {
+            out["description"] = text.into();
+        }
         if !properties.is_empty() {
             out["properties"] = properties.into();
         }
@@ -121,9 +124,12 @@ impl Schemas {
         out
     }
 
-    fn property(&mut self, prop: &Prop) -> Value {
+    fn property(&mut self, owner: &str, prop: &Prop) -> Value {
         let mut out = self.ty(prop.ty);
         let mut extensions = Map::new();
+        if let Some(text) = descriptions::of_field(owner, &prop.name) {
+            extensions.insert("description".into(), text.into());
+        }
         if let Type::List(list) = TypeSet::built_in().ty(prop.ty) {
             let kind = match list.kind {
                 ListKind::Atomic => "atomic",
