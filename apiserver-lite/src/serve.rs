@@ -82,7 +82,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         ),
         shutdown: Shutdown::default(),
         kubelets: kubelets(&config, &pki)?,
-        resources: Resources::built_in(),
+        resources: Resources::chosen(&config.runtime, &config.gates),
         services: ServiceAllocator::new(config.service_cidrs.clone(), config.node_ports),
         config: ServerConfig {
             keys_url: match &config.args.service_account_jwks_uri {

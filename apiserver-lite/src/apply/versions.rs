@@ -25,7 +25,7 @@ fn typed<'a>(resource: &'a Resource, api_version: &str) -> Option<(&'a TypeSet, 
         return (group == &*resource.group).then(|| (resource.schema.set(), resource.schema.id));
     }
     let set = TypeSet::built_in();
-    matches!(api_version, "events.k8s.io/v1" | "autoscaling/v1").then_some(())?;
+    (group == &*resource.group || api_version == "events.k8s.io/v1").then_some(())?;
     Some((set, set.kind(group, version, &resource.kind)?))
 }
 
@@ -44,11 +44,13 @@ pub fn between<'a>(resource: &'a Resource, from: &str, to: &str, value: &'a Valu
     match from {
         "events.k8s.io/v1" => versions::event_to_old(&mut value),
         "autoscaling/v1" => versions::autoscaler_to_v2(&mut value),
+        "resource.k8s.io/v1beta1" => versions::devices_from_v1beta1(&mut value),
         _ => {}
     }
     match to {
         "events.k8s.io/v1" => versions::event_to_new(&mut value),
         "autoscaling/v1" => versions::autoscaler_to_v1(&mut value),
+        "resource.k8s.io/v1beta1" => versions::devices_to_v1beta1(&mut value),
         _ => {}
     }
     if let Some(said) = value.get_mut("apiVersion") {

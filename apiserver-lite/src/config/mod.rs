@@ -9,6 +9,7 @@ mod file;
 mod flags;
 mod gates;
 mod network;
+mod runtime;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ pub use controllers::Controllers;
 pub use flags::{Cli, Command, KubeconfigArgs, ServeArgs};
 pub use gates::FeatureGates;
 pub use network::{Cidr, PortRange};
+pub use runtime::RuntimeConfig;
 
 /// What is wrong with the settings. The operator has to correct them.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +54,7 @@ pub struct Config {
     pub authorization: Vec<AuthorizationMode>,
     pub controllers: Controllers,
     pub gates: FeatureGates,
+    pub runtime: RuntimeConfig,
     pub event_ttl: Duration,
     pub request_timeout: Duration,
     pub issuers: Vec<String>,
@@ -64,7 +67,7 @@ impl Config {
     /// # Errors
     /// The first setting that is wrong.
     pub fn load(args: ServeArgs) -> Result<Self, ConfigError> {
-        let mut args = match &args.config {
+        let args = match &args.config {
             Some(path) => file::load(path, &args)?,
             None => args,
         };
@@ -83,8 +86,7 @@ impl Config {
             .map_err(|e| bad(e.flag, e))?;
         let event_ttl = duration("event-ttl", &args.event_ttl)?;
         let request_timeout = duration("request-timeout", &args.request_timeout)?;
-        let runtime = std::mem::take(&mut args.runtime_config);
-        args.runtime_config = network::runtime_config(runtime)?;
+        let runtime = RuntimeConfig::parse(&args.runtime_config)?;
         let issuers = issuers(&args)?;
         let audiences = if args.api_audiences.is_empty() { issuers[..1].to_vec() } else { args.api_audiences.clone() };
         Ok(Config {
@@ -94,6 +96,7 @@ impl Config {
             authorization,
             controllers,
             gates,
+            runtime,
             event_ttl,
             request_timeout,
             issuers,

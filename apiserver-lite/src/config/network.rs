@@ -144,25 +144,6 @@ pub(super) fn default_address() -> IpAddr {
     routed.map(|a| a.ip()).ok().filter(|a| !a.is_unspecified()).unwrap_or(loopback)
 }
 
-/// Checks the form of `--runtime-config` entries; one without a value means true.
-pub(super) fn runtime_config(list: Vec<String>) -> Result<Vec<String>, ConfigError> {
-    let mut out = Vec::new();
-    for entry in list.into_iter().filter(|e| !e.trim().is_empty()) {
-        let (key, value) = entry.split_once('=').unwrap_or((&entry, "true"));
-        let value = match value.trim() {
-            "" | "true" => "true",
-            "false" => "false",
-            other => return Err(bad("runtime-config", format!("invalid value {other:?} of {key}: not true or false"))),
-        };
-        let key = key.trim();
-        if !matches!(key, "api/all" | "api/ga" | "api/beta" | "api/alpha" | "v1") && !key.contains('/') {
-            return Err(bad("runtime-config", format!("unknown api groups {key}")));
-        }
-        out.push(format!("{key}={value}"));
-    }
-    Ok(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

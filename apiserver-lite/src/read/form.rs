@@ -15,16 +15,7 @@ pub fn convert(resource: &Resource, mut value: Value) -> Value {
         definition.convert(resource, &mut value);
         return value;
     }
-    let wanted = resource.api_version();
-    if value["apiVersion"] == wanted.as_str() {
-        return value;
-    }
-    match (&*resource.group, &*resource.plural) {
-        ("events.k8s.io", "events") => crate::resource::versions::event_to_new(&mut value),
-        ("autoscaling", _) if wanted == "autoscaling/v1" => crate::resource::versions::autoscaler_to_v1(&mut value),
-        _ => {}
-    }
-    value["apiVersion"] = wanted.into();
+    crate::resource::versions::to_served(resource, &mut value);
     value
 }
 

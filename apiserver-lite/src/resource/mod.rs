@@ -3,6 +3,7 @@
 //! Built-in resources and custom resources are the same [`Resource`]; handlers take an `Arc<Resource>` and never ask
 //! which of the two it is, except through its data.
 
+mod devices;
 pub mod fields;
 mod registry;
 pub mod table;

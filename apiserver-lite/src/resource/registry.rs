@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use super::{Resource, table};
+use crate::config::{FeatureGates, RuntimeConfig};
 
 /// Group, version and plural.
 type Path = (Box<str>, Box<str>, Box<str>);
@@ -25,6 +26,16 @@ pub struct Resources(ArcSwap<Set>);
 impl Resources {
     pub fn built_in() -> Self {
         Resources(ArcSwap::from_pointee(Set::new(table::built_in().into_iter().map(Arc::new).collect())))
+    }
+
+    /// The built-in resources that `--runtime-config` leaves, and those that it adds.
+    pub fn chosen(runtime: &RuntimeConfig, gates: &FeatureGates) -> Self {
+        let built_in = table::built_in().into_iter().map(|r| (true, r));
+        let gated = |gate: Option<&str>| gate.is_none_or(|g| gates.enabled(g));
+        let optional = table::optional().into_iter().filter(|(gate, _)| gated(*gate)).map(|(_, r)| (false, r));
+        let all = built_in.chain(optional);
+        let served = all.filter(|(on, r)| runtime.serves(&r.group, &r.version, &r.plural, *on));
+        Resources(ArcSwap::from_pointee(Set::new(served.map(|(_, r)| Arc::new(r)).collect())))
     }
 
     pub fn current(&self) -> Arc<Set> {

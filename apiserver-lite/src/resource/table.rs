@@ -1,8 +1,10 @@
-//! The built-in resources, read from `table.txt`.
+//! The built-in resources, read from `table.txt`, and those that are off unless asked for, from `optional.txt`.
 //!
 //! One line each, columns by spaces: group (`-` for core), version, plural, singular, kind, scope (`N` or `C`), verbs,
 //! short names, categories, then the subresources as `name:[group/version/]Kind:verbs`. Verbs are letters: Create,
 //! Delete, X deletecollection, Get, List, Patch, Update, Watch. The order of groups and versions is that of discovery.
+//! A line of `optional.txt` has the feature gate that it needs in front, `-` for none. Alpha and beta versions stand
+//! after the others of their group; the first line of a resource is the version it is stored in.
 
 use proto::schema::TypeSet;
 
@@ -14,6 +16,32 @@ use super::{Resource, Schema, SchemaSet, Subresource, Verbs};
 /// When a line is malformed or names a kind that the schema lacks; both are part of the binary and a test reads them.
 pub fn built_in() -> Vec<Resource> {
     include_str!("table.txt").lines().map(parse).collect()
+}
+
+/// The resources that are off by default, each with the feature gate that it needs.
+///
+/// # Panics
+/// As [`built_in`].
+pub fn optional() -> Vec<(Option<&'static str>, Resource)> {
+    let mut first: Vec<(Box<str>, Box<str>, Box<str>)> =
+        built_in().into_iter().map(|r| (r.group, r.plural, r.storage_version)).collect();
+    let lines = include_str!("optional.txt").lines().map(|line| line.split_once(' ').expect("a gate and a resource"));
+    lines
+        .map(|(gate, line)| {
+            let mut resource = parse(line);
+            match first.iter().find(|(group, plural, _)| (group, plural) == (&resource.group, &resource.plural)) {
+                Some((_, _, stored)) => {
+                    let version = stored.rsplit('/').next().unwrap_or_default();
+                    if let Some(id) = TypeSet::built_in().kind(&resource.group, version, &resource.kind) {
+                        resource.stored = Schema { set: SchemaSet::BuiltIn, id };
+                    }
+                    resource.storage_version.clone_from(stored);
+                }
+                None => first.push((resource.group.clone(), resource.plural.clone(), resource.storage_version.clone())),
+            }
+            (Some(gate).filter(|g| *g != "-"), resource)
+        })
+        .collect()
 }
 
 fn parse(line: &str) -> Resource {
@@ -106,6 +134,9 @@ mod tests {
         assert!(all.len() > 60);
         let pods = all.iter().find(|r| &*r.plural == "pods").expect("pods are built in");
         assert!(pods.namespaced && pods.verbs.contains(Verbs::WATCH));
+        let optional = optional();
+        let slices = optional.iter().find(|(_, r)| &*r.plural == "resourceslices").expect("in its older versions");
+        assert_eq!((&*slices.1.version, &*slices.1.storage_version), ("v1beta2", "resource.k8s.io/v1"));
         assert_eq!(pods.subresource("eviction").map(|s| (&*s.group, &*s.kind)), Some(("policy", "Eviction")));
     }
 }

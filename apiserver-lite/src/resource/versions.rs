@@ -1,6 +1,37 @@
-//! The two kinds that are served in more than one version.
+//! The kinds that are served in more than one version with different fields.
 
 use serde_json::{Map, Value, json};
+
+pub use super::devices::{from_v1beta1 as devices_from_v1beta1, to_v1beta1 as devices_to_v1beta1};
+
+/// From the version an object says it is in to the one that its resource is stored in.
+pub fn to_stored(resource: &super::Resource, value: &mut Value) {
+    if value["apiVersion"] == *resource.storage_version {
+        return;
+    }
+    match (&*resource.group, &*resource.version, &*resource.plural) {
+        ("events.k8s.io", _, "events") => event_to_old(value),
+        ("autoscaling", ..) => autoscaler_to_v2(value),
+        ("resource.k8s.io", "v1beta1", _) => devices_from_v1beta1(value),
+        _ => {}
+    }
+    value["apiVersion"] = (&*resource.storage_version).into();
+}
+
+/// From the version that a resource is stored in to the one that it is served in.
+pub fn to_served(resource: &super::Resource, value: &mut Value) {
+    let wanted = resource.api_version();
+    if value["apiVersion"] == wanted.as_str() {
+        return;
+    }
+    match (&*resource.group, &*resource.version, &*resource.plural) {
+        ("events.k8s.io", _, "events") => event_to_new(value),
+        ("autoscaling", "v1", _) => autoscaler_to_v1(value),
+        ("resource.k8s.io", "v1beta1", _) => devices_to_v1beta1(value),
+        _ => {}
+    }
+    value["apiVersion"] = wanted.into();
+}
 
 fn rename(object: &mut Map<String, Value>, from: &str, to: &str) {
     if let Some(value) = object.remove(from) {

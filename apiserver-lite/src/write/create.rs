@@ -185,15 +185,7 @@ fn clash(resource: &Resource, name: &str) -> ApiError {
 
 /// Brings an object into the version it is stored in.
 pub(super) fn to_stored_version(resource: &Resource, value: &mut Value) {
-    if value["apiVersion"] == *resource.storage_version {
-        return;
-    }
-    match (&*resource.group, &*resource.plural) {
-        ("events.k8s.io", "events") => crate::resource::versions::event_to_old(value),
-        ("autoscaling", _) => crate::resource::versions::autoscaler_to_v2(value),
-        _ => {}
-    }
-    value["apiVersion"] = (&*resource.storage_version).into();
+    crate::resource::versions::to_stored(resource, value);
 }
 
 /// Checks a new object, and warns of what is unwise in it.
