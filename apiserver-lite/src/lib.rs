@@ -21,6 +21,7 @@ pub mod metrics;
 mod names;
 mod openapi;
 mod openid;
+mod outgoing;
 mod patch;
 pub mod pki;
 pub mod proxy;

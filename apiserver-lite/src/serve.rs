@@ -9,15 +9,20 @@ use std::time::Duration;
 
 use rustls::ServerConfig as TlsConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::pem::PemObject as _;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use crate::auth::{self, Authenticator, AuthenticatorOptions, Authorizer, TokenFile};
+use crate::auth::{
+    self, AccessWebhook, Authenticator, AuthenticatorOptions, Authorizer, FrontProxy, ProxyHeaders, TokenFile,
+    TokenWebhook,
+};
 use crate::config::Config;
 use crate::kubeconfig;
+use crate::outgoing::Client;
 use crate::pki::{self, Leaf, Pki};
 use crate::proxy::KubeletClient;
 use crate::resource::Resources;
@@ -71,8 +76,11 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             tokens,
             bootstrap_tokens: config.args.enable_bootstrap_token_auth,
             accounts: Some(accounts(&config, &pki, store.clone())?),
+            clients: Some(clients(&config, &pki)?),
+            front_proxy: Some(front_proxy(&config, &pki)?),
+            webhook: token_webhook(&config)?,
         }),
-        authorizer: Authorizer::new(config.authorization.clone(), store.clone()),
+        authorizer: Authorizer::new(config.authorization.clone(), store.clone()).with_webhook(access_webhook(&config)?),
         admission: Admission::new(&config.args.enable_admission_plugins, &config.args.disable_admission_plugins)
             .map_err(|e| setting(e.flag, e))?,
         limits: Limits::new(
@@ -151,6 +159,53 @@ fn accounts(config: &Config, pki: &Pki, store: Store) -> Result<auth::ServiceAcc
     Ok(auth::ServiceAccountTokens { keys, issuers: config.issuers.clone(), audiences: config.audiences.clone(), store })
 }
 
+/// Whose client certificates name users.
+fn clients(config: &Config, pki: &Pki) -> Result<Arc<dyn ClientCertVerifier>, ServeError> {
+    let path = client_authority(config, pki);
+    let wrong = |e| setting("client-ca-file", format!("{}: {e}", path.display()));
+    auth::client_verifier(&certificates("client-ca-file", &path)?).map_err(wrong)
+}
+
+fn client_authority(config: &Config, pki: &Pki) -> PathBuf {
+    config.args.client_ca_file.clone().unwrap_or(pki.pair("ca").certificate)
+}
+
+fn proxy_authority(config: &Config, pki: &Pki) -> PathBuf {
+    config.args.requestheader_client_ca_file.clone().unwrap_or(pki.pair("front-proxy-ca").certificate)
+}
+
+/// Which proxies may name users.
+fn front_proxy(config: &Config, pki: &Pki) -> Result<FrontProxy, ServeError> {
+    let (args, flag) = (&config.args, "requestheader-client-ca-file");
+    let path = proxy_authority(config, pki);
+    let verifier = auth::client_verifier(&certificates(flag, &path)?);
+    let headers = ProxyHeaders::new(
+        &args.requestheader_username_headers,
+        &args.requestheader_uid_headers,
+        &args.requestheader_group_headers,
+        &args.requestheader_extra_headers_prefix,
+    );
+    Ok(FrontProxy {
+        verifier: verifier.map_err(|e| setting(flag, format!("{}: {e}", path.display())))?,
+        allowed_names: args.requestheader_allowed_names.iter().filter(|n| !n.is_empty()).cloned().collect(),
+        headers: headers.map_err(|e| setting("requestheader-username-headers", e))?,
+    })
+}
+
+fn token_webhook(config: &Config) -> Result<Option<TokenWebhook>, ServeError> {
+    let Some(path) = &config.args.authentication_token_webhook_config_file else { return Ok(None) };
+    let client = Client::from_kubeconfig(path).map_err(|e| setting("authentication-token-webhook-config-file", e))?;
+    let version = &config.args.authentication_token_webhook_version;
+    Ok(Some(TokenWebhook::new(client, version, config.webhook_ttls[0])))
+}
+
+fn access_webhook(config: &Config) -> Result<Option<AccessWebhook>, ServeError> {
+    let Some(path) = &config.args.authorization_webhook_config_file else { return Ok(None) };
+    let client = Client::from_kubeconfig(path).map_err(|e| setting("authorization-webhook-config-file", e))?;
+    let [_, allowed, refused] = config.webhook_ttls;
+    Ok(Some(AccessWebhook::new(client, &config.args.authorization_webhook_version, allowed, refused)))
+}
+
 /// Our side of connections to kubelets.
 fn kubelets(config: &Config, pki: &Pki) -> Result<KubeletClient, ServeError> {
     let own = pki.pair("apiserver-kubelet-client");
@@ -170,10 +225,10 @@ fn tls(config: &Config, pki: &Pki) -> Result<Arc<TlsConfig>, ServeError> {
     let chain = certificates("tls-cert-file", &certificate)?;
     let key = PrivateKeyDer::from_pem_file(&key)
         .map_err(|e| setting("tls-private-key-file", format!("{}: {e}", key.display())))?;
-    let authority = config.args.client_ca_file.clone().unwrap_or(pki.pair("ca").certificate);
-    let authorities = certificates("client-ca-file", &authority)?;
-    let verifier = auth::client_verifier(&authorities)
-        .map_err(|e| setting("client-ca-file", format!("{}: {e}", authority.display())))?;
+    // What each certificate is good for is looked at afterwards.
+    let mut authorities = certificates("client-ca-file", &client_authority(config, pki))?;
+    authorities.extend(certificates("requestheader-client-ca-file", &proxy_authority(config, pki))?);
+    let verifier = auth::client_verifier(&authorities).map_err(|e| setting("client-ca-file", e))?;
     let versions: &[_] = match config.args.tls_min_version.as_str() {
         "VersionTLS13" => &[&rustls::version::TLS13],
         _ => &[&rustls::version::TLS13, &rustls::version::TLS12],

@@ -239,7 +239,7 @@ impl ApiServer {
 
     async fn route(self: Arc<Self>, mut request: Request, peer: &Peer) -> Response {
         let served = self.metrics.begin(&request.info);
-        let response = match self.identify(&mut request, peer) {
+        let response = match self.identify(&mut request, peer).await {
             Ok(()) => self.serve(request).await,
             Err(error) => failure(&error, &request),
         };
@@ -263,8 +263,8 @@ impl ApiServer {
     }
 
     /// Finds out who asks, and as whom.
-    fn identify(&self, request: &mut Request, peer: &Peer) -> Result<()> {
-        request.user = self.authenticator.authenticate(peer.certificate.as_ref(), &request.headers)?;
+    async fn identify(&self, request: &mut Request, peer: &Peer) -> Result<()> {
+        request.user = self.authenticator.authenticate(&peer.shown, &mut request.headers).await?;
         let (headers, info) = (&request.headers, &request.info);
         if let Some(user) = crate::auth::impersonated(headers, &request.user, info, &self.authorizer)? {
             request.user = user;

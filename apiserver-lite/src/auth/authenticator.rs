@@ -1,12 +1,17 @@
 //! From credentials to a user.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use rustls_pki_types::CertificateDer;
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::certificate::certificate_user;
+use super::front_proxy::FrontProxy;
 use super::service_account::{ServiceAccountTokens, bootstrap_user};
 use super::token_file::TokenFile;
+use super::webhook::TokenWebhook;
 use crate::request::User;
 use crate::status::{ApiError, Result};
 
@@ -19,10 +24,23 @@ pub struct AuthenticatorOptions {
     pub tokens: TokenFile,
     pub bootstrap_tokens: bool,
     pub accounts: Option<ServiceAccountTokens>,
+    /// Whose client certificates name users; None for nobody's.
+    pub clients: Option<Arc<dyn ClientCertVerifier>>,
+    pub front_proxy: Option<FrontProxy>,
+    pub webhook: Option<TokenWebhook>,
 }
 
 pub struct Authenticator {
     options: AuthenticatorOptions,
+}
+
+/// What a connection's certificates are good for, found out once.
+#[derive(Debug, Clone, Default)]
+pub struct Shown {
+    /// The user that the certificate names.
+    pub user: Option<User>,
+    /// The other side may name users in headers.
+    pub is_proxy: bool,
 }
 
 impl Authenticator {
@@ -30,17 +48,34 @@ impl Authenticator {
         Authenticator { options }
     }
 
-    /// The user behind a request. `certificate` is the connection's, already verified.
+    /// Looks at the certificates that a client has shown and holds the key of.
+    pub fn shown(&self, chain: &[CertificateDer<'static>]) -> Shown {
+        let Some((own, others)) = chain.split_first() else { return Shown::default() };
+        let clients = self.options.clients.as_ref();
+        let known = clients.is_some_and(|v| v.verify_client_cert(own, others, UnixTime::now()).is_ok());
+        Shown {
+            user: certificate_user(own).filter(|_| known).map(authenticated),
+            is_proxy: self.options.front_proxy.as_ref().is_some_and(|p| p.recognises(chain)),
+        }
+    }
+
+    /// The user behind a request. Headers that a front proxy named the user in are taken off.
     ///
     /// # Errors
     /// 401 when a bearer token is not known, or there is nothing and nobody may be anonymous.
-    pub fn authenticate(&self, certificate: Option<&CertificateDer<'_>>, headers: &HeaderMap) -> Result<User> {
-        if let Some(user) = certificate.and_then(certificate_user) {
+    pub async fn authenticate(&self, shown: &Shown, headers: &mut HeaderMap) -> Result<User> {
+        if shown.is_proxy
+            && let Some(user) = self.options.front_proxy.as_ref().and_then(|p| p.user(headers))
+        {
             return Ok(authenticated(user));
+        }
+        if let Some(user) = &shown.user {
+            return Ok(user.clone());
         }
         if let Some(token) = bearer_token(headers) {
             let audiences = self.audiences();
-            return self.token_user(token, audiences).map(|(user, _)| user).ok_or_else(ApiError::unauthorized);
+            let user = self.token_user(token, audiences).await;
+            return user.map(|(user, _)| user).ok_or_else(ApiError::unauthorized);
         }
         if self.options.anonymous { Ok(anonymous()) } else { Err(ApiError::unauthorized()) }
     }
@@ -55,7 +90,16 @@ impl Authenticator {
     }
 
     /// The user of a bearer token that is meant for one of `audiences`, and which of them it is meant for.
-    pub fn token_user(&self, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
+    pub async fn token_user(&self, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
+        if let Some(found) = self.known_token(token, audiences) {
+            return Some(found);
+        }
+        let (user, meant) = self.options.webhook.as_ref()?.user(token, audiences).await?;
+        Some((authenticated(user), meant))
+    }
+
+    /// The same among the tokens that need nobody else's word.
+    fn known_token(&self, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
         let own: Vec<String> = audiences.iter().filter(|a| self.audiences().contains(a)).cloned().collect();
         if let Some(user) = self.options.tokens.user(token).cloned() {
             return Some((authenticated(user), own));
@@ -97,21 +141,28 @@ pub(super) fn authenticated(mut user: User) -> User {
 mod tests {
     use super::*;
 
-    fn ask(anonymous: bool, authorization: Option<&str>) -> Result<User> {
+    async fn ask(anonymous: bool, authorization: Option<&str>) -> Result<User> {
         let mut headers = HeaderMap::new();
         if let Some(text) = authorization {
             headers.insert(AUTHORIZATION, text.parse().expect("a header"));
         }
-        let options =
-            AuthenticatorOptions { anonymous, tokens: TokenFile::default(), bootstrap_tokens: false, accounts: None };
-        Authenticator::new(options).authenticate(None, &headers)
+        let options = AuthenticatorOptions {
+            anonymous,
+            tokens: TokenFile::default(),
+            bootstrap_tokens: false,
+            accounts: None,
+            clients: None,
+            front_proxy: None,
+            webhook: None,
+        };
+        Authenticator::new(options).authenticate(&Shown::default(), &mut headers).await
     }
 
-    #[test]
-    fn only_requests_without_credentials_are_anonymous() {
-        assert_eq!(ask(true, None).expect("anonymous").name, "system:anonymous");
-        assert_eq!(ask(true, Some("Basic eDp5")).expect("an unknown scheme is nothing").name, "system:anonymous");
-        assert_eq!(ask(true, Some("Bearer nonsense")).expect_err("a bad token").code(), 401);
-        assert_eq!(ask(false, None).expect_err("nobody").code(), 401);
+    #[tokio::test]
+    async fn only_requests_without_credentials_are_anonymous() {
+        assert_eq!(ask(true, None).await.expect("anonymous").name, "system:anonymous");
+        assert_eq!(ask(true, Some("Basic eDp5")).await.expect("an unknown scheme is nothing").name, "system:anonymous");
+        assert_eq!(ask(true, Some("Bearer nonsense")).await.expect_err("a bad token").code(), 401);
+        assert_eq!(ask(false, None).await.expect_err("nobody").code(), 401);
     }
 }

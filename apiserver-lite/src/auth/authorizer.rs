@@ -2,6 +2,7 @@
 
 use super::node::NodeAuthorizer;
 use super::rbac::Rbac;
+use super::webhook::AccessWebhook;
 use crate::config::AuthorizationMode;
 use crate::request::{RequestInfo, User};
 use crate::status::{ApiError, Result, quote};
@@ -41,11 +42,33 @@ pub struct Authorizer {
     modes: Vec<AuthorizationMode>,
     rbac: Rbac,
     node: NodeAuthorizer,
+    webhook: Option<AccessWebhook>,
 }
 
 impl Authorizer {
     pub fn new(modes: Vec<AuthorizationMode>, store: Store) -> Self {
-        Authorizer { modes, rbac: Rbac::new(store.clone()), node: NodeAuthorizer::new(store) }
+        Authorizer { modes, rbac: Rbac::new(store.clone()), node: NodeAuthorizer::new(store), webhook: None }
+    }
+
+    /// The same with a server to ask where the modes say `Webhook`.
+    #[must_use]
+    pub fn with_webhook(self, webhook: Option<AccessWebhook>) -> Self {
+        Authorizer { webhook, ..self }
+    }
+
+    /// Waits for the webhook. Questions are asked from the middle of plain code, so this holds the thread; the runtime
+    /// moves other work off it meanwhile, and most answers are remembered.
+    fn ask_webhook(&self, request: &Attributes<'_>) -> Decision {
+        let Some(webhook) = &self.webhook else { return Decision::no_opinion("") };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread => {
+                tokio::task::block_in_place(|| runtime.block_on(webhook.authorize(request)))
+            }
+            _ => {
+                tracing::error!("the authorization webhook cannot be asked from here; this is a bug");
+                Decision::no_opinion("")
+            }
+        }
     }
 
     pub fn rbac(&self) -> &Rbac {
@@ -68,6 +91,7 @@ impl Authorizer {
                 AuthorizationMode::AlwaysDeny => Decision::no_opinion("Everything is forbidden."),
                 AuthorizationMode::Rbac => self.rbac.authorize(request),
                 AuthorizationMode::Node => self.node.authorize(request),
+                AuthorizationMode::Webhook => self.ask_webhook(request),
             };
             if decision.allowed || decision.denied {
                 return decision;

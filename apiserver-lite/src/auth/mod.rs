@@ -1,13 +1,14 @@
 //! Who asks, and what they may do.
 //!
 //! [`Authenticator`] turns a connection's certificate and a request's headers into a [`User`]; [`Authorizer`] decides
-//! whether that user may do what [`Attributes`] say. Both answer from memory and never wait. Order, wording and the
-//! extra facts of a user follow `k8s.io/apiserver` 1.36.
+//! whether that user may do what [`Attributes`] say. Both answer from memory and never wait, but for the webhooks that an
+//! operator may ask for. Order, wording and the extra facts of a user follow `k8s.io/apiserver` 1.36.
 
 mod authenticator;
 mod authorizer;
 mod certificate;
 mod escalation;
+mod front_proxy;
 mod impersonation;
 mod jwt;
 mod node;
@@ -15,17 +16,20 @@ mod rbac;
 mod rule;
 mod service_account;
 mod token_file;
+mod webhook;
 
-pub use authenticator::{Authenticator, AuthenticatorOptions};
+pub use authenticator::{Authenticator, AuthenticatorOptions, Shown};
 pub use authorizer::{Attributes, Authorizer, Decision, forbidden};
 pub use certificate::{certificate_user, client_verifier};
 pub use escalation::RbacWrite;
+pub use front_proxy::{FrontProxy, ProxyHeaders};
 pub use impersonation::impersonated;
 pub use jwt::{KeyError, Keys};
 pub use rbac::{Binding, Rbac, RoleRef, Subject};
 pub use rule::Rule;
 pub use service_account::ServiceAccountTokens;
 pub use token_file::{TokenFile, TokenFileError};
+pub use webhook::{AccessWebhook, TokenWebhook};
 
 /// Key in a user's extra facts that names the credential used.
 pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";

@@ -116,22 +116,52 @@ pub struct ServeArgs {
     /// Audiences of the API; the first issuer when missing.
     #[arg(long, value_delimiter = ',')]
     pub api_audiences: Vec<String>,
-    /// Authorities of the front proxy's certificates (PEM).
+    /// Authorities of the front proxy's certificates (PEM); the cluster's own front proxy authority when missing.
     #[arg(long)]
     pub requestheader_client_ca_file: Option<PathBuf>,
     /// Common names the front proxy may have; any when empty.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', default_value = "front-proxy-client")]
     pub requestheader_allowed_names: Vec<String>,
     /// Headers with the user's name.
     #[arg(long, value_delimiter = ',', default_value = "X-Remote-User")]
     pub requestheader_username_headers: Vec<String>,
+    /// Headers with the user's uid.
+    #[arg(long, value_delimiter = ',', default_value = "X-Remote-Uid")]
+    pub requestheader_uid_headers: Vec<String>,
     /// Headers with the user's groups.
     #[arg(long, value_delimiter = ',', default_value = "X-Remote-Group")]
     pub requestheader_group_headers: Vec<String>,
     /// Prefixes of headers with extra facts of the user.
     #[arg(long, value_delimiter = ',', default_value = "X-Remote-Extra-")]
     pub requestheader_extra_headers_prefix: Vec<String>,
-    /// Ways to decide what users may do: Node, RBAC, AlwaysAllow, AlwaysDeny.
+    /// Certificate shown to the servers of aggregated APIs; made here when missing.
+    #[arg(long)]
+    pub proxy_client_cert_file: Option<PathBuf>,
+    /// Key of the certificate shown to the servers of aggregated APIs.
+    #[arg(long)]
+    pub proxy_client_key_file: Option<PathBuf>,
+    /// Server to ask who a token belongs to (kubeconfig).
+    #[arg(long)]
+    pub authentication_token_webhook_config_file: Option<PathBuf>,
+    /// Version of authentication.k8s.io that this server speaks.
+    #[arg(long, default_value = "v1beta1", value_parser = ["v1", "v1beta1"])]
+    pub authentication_token_webhook_version: String,
+    /// How long its answers are good.
+    #[arg(long, default_value = "2m0s")]
+    pub authentication_token_webhook_cache_ttl: String,
+    /// Server to ask what users may do (kubeconfig), for the mode Webhook.
+    #[arg(long)]
+    pub authorization_webhook_config_file: Option<PathBuf>,
+    /// Version of authorization.k8s.io that this server speaks.
+    #[arg(long, default_value = "v1beta1", value_parser = ["v1", "v1beta1"])]
+    pub authorization_webhook_version: String,
+    /// How long it is good that something is allowed.
+    #[arg(long, default_value = "5m0s")]
+    pub authorization_webhook_cache_authorized_ttl: String,
+    /// How long it is good that something is not allowed.
+    #[arg(long, default_value = "30s")]
+    pub authorization_webhook_cache_unauthorized_ttl: String,
+    /// Ways to decide what users may do: Node, RBAC, Webhook, AlwaysAllow, AlwaysDeny.
     #[arg(long, value_delimiter = ',', default_value = "Node,RBAC")]
     pub authorization_mode: Vec<String>,
 

@@ -43,6 +43,7 @@ pub enum AuthorizationMode {
     Rbac,
     AlwaysAllow,
     AlwaysDeny,
+    Webhook,
 }
 
 /// Checked settings of a server.
@@ -56,6 +57,8 @@ pub struct Config {
     pub gates: FeatureGates,
     pub runtime: RuntimeConfig,
     pub event_ttl: Duration,
+    /// How long answers of the webhooks are good: whose token, allowed, refused.
+    pub webhook_ttls: [Duration; 3],
     pub request_timeout: Duration,
     pub issuers: Vec<String>,
     pub audiences: Vec<String>,
@@ -80,6 +83,23 @@ impl Config {
         let service_cidrs = network::cidrs(&args.service_cluster_ip_range)?;
         let node_ports = args.service_node_port_range.parse().map_err(|e: String| bad("service-node-port-range", e))?;
         let authorization = authorization(&args.authorization_mode)?;
+        if authorization.contains(&AuthorizationMode::Webhook) != args.authorization_webhook_config_file.is_some() {
+            return Err(bad(
+                "authorization-webhook-config-file",
+                "is for the authorization mode Webhook, which needs it",
+            ));
+        }
+        let webhook_ttls = [
+            duration_or_zero("authentication-token-webhook-cache-ttl", &args.authentication_token_webhook_cache_ttl)?,
+            duration_or_zero(
+                "authorization-webhook-cache-authorized-ttl",
+                &args.authorization_webhook_cache_authorized_ttl,
+            )?,
+            duration_or_zero(
+                "authorization-webhook-cache-unauthorized-ttl",
+                &args.authorization_webhook_cache_unauthorized_ttl,
+            )?,
+        ];
         let controllers = Controllers::parse(&args.controllers)?;
         let gates = FeatureGates::parse(&args.feature_gates)?;
         crate::admission::Admission::new(&args.enable_admission_plugins, &args.disable_admission_plugins)
@@ -98,6 +118,7 @@ impl Config {
             gates,
             runtime,
             event_ttl,
+            webhook_ttls,
             request_timeout,
             issuers,
             audiences,
@@ -137,6 +158,11 @@ fn duration(flag: &'static str, text: &str) -> Result<Duration, ConfigError> {
     Ok(Duration::from_nanos(nanos))
 }
 
+fn duration_or_zero(flag: &'static str, text: &str) -> Result<Duration, ConfigError> {
+    let nanos = proto::duration::parse(text).map_err(|e| bad(flag, e))?;
+    u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| bad(flag, "must not be negative"))
+}
+
 fn authorization(modes: &[String]) -> Result<Vec<AuthorizationMode>, ConfigError> {
     let flag = "authorization-mode";
     let mut out = Vec::new();
@@ -146,10 +172,11 @@ fn authorization(modes: &[String]) -> Result<Vec<AuthorizationMode>, ConfigError
             "RBAC" => AuthorizationMode::Rbac,
             "AlwaysAllow" => AuthorizationMode::AlwaysAllow,
             "AlwaysDeny" => AuthorizationMode::AlwaysDeny,
+            "Webhook" => AuthorizationMode::Webhook,
             other => {
                 return Err(bad(
                     flag,
-                    format!("{other:?} is not a valid mode; there are Node, RBAC, AlwaysAllow and AlwaysDeny"),
+                    format!("{other:?} is not a valid mode; there are Node, RBAC, Webhook, AlwaysAllow and AlwaysDeny"),
                 ));
             }
         };

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use super::body::Response;
+use crate::auth::Shown;
 use crate::server::ApiServer;
 
 /// Time for the TLS handshake.
@@ -34,8 +35,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct Peer {
     pub address: SocketAddr,
-    /// The verified client certificate.
-    pub certificate: Option<CertificateDer<'static>>,
+    /// What its certificates are good for.
+    pub shown: Shown,
 }
 
 /// Accepts connections until `stop` says so; then watches end, and running requests have a while to finish.
@@ -93,8 +94,9 @@ async fn connection(
         }
         Err(_) => return,
     };
-    let certificate = stream.get_ref().1.peer_certificates().and_then(|c| c.first()).map(|c| c.clone().into_owned());
-    let peer = Arc::new(Peer { address, certificate });
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let chain: Vec<CertificateDer<'static>> = chain.iter().map(|c| c.clone().into_owned()).collect();
+    let peer = Arc::new(Peer { address, shown: server.authenticator.shown(&chain) });
     let service = service_fn(move |request: http::Request<Incoming>| {
         let (server, peer) = (server.clone(), peer.clone());
         async move { Ok::<Response, Infallible>(server.answer(request, &peer).await) }

@@ -138,7 +138,7 @@ pub(super) fn unreachable(target: &Target, error: &dyn std::fmt::Display) -> Api
 
 /// Takes any certificate, but the other side has to hold its key.
 #[derive(Debug)]
-struct Unchecked(Arc<rustls::crypto::CryptoProvider>);
+pub(crate) struct Unchecked(pub(crate) Arc<rustls::crypto::CryptoProvider>);
 
 impl ServerCertVerifier for Unchecked {
     fn verify_server_cert(

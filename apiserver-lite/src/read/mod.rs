@@ -15,7 +15,7 @@ use serde_json::json;
 
 pub use form::convert;
 pub use options::{ListOptions, Match, Token, parse_version, reach, too_large};
-pub use selector::{Selector, exact_name};
+pub use selector::{Selector, exact_name, field_requirements, label_requirements};
 pub use table::since;
 pub use watch::watch;
 

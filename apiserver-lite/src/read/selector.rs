@@ -270,6 +270,38 @@ pub fn exact_name(text: &str) -> Option<String> {
     usable.then_some(term.value)
 }
 
+/// The requirements of a label selector as a SubjectAccessReview tells them; none for a selector that does not parse, or
+/// that compares numbers.
+pub fn label_requirements(text: &str) -> Vec<serde_json::Value> {
+    let requirements = parse_labels(text).unwrap_or_default();
+    let told = requirements.into_iter().filter_map(|mut requirement| {
+        let operator = match requirement.operator {
+            Operator::In => "In",
+            Operator::NotIn => "NotIn",
+            Operator::Exists => "Exists",
+            Operator::Missing => "DoesNotExist",
+            Operator::Greater | Operator::Less => return None,
+        };
+        let mut out = serde_json::json!({"key": requirement.key, "operator": operator});
+        if !requirement.values.is_empty() {
+            requirement.values.sort();
+            out["values"] = requirement.values.into();
+        }
+        Some(out)
+    });
+    told.collect()
+}
+
+/// The same for a field selector.
+pub fn field_requirements(text: &str) -> Vec<serde_json::Value> {
+    let terms = parse_terms(text).unwrap_or_default().into_iter();
+    let told = terms.map(|term| {
+        let operator = if term.equal { "In" } else { "NotIn" };
+        serde_json::json!({"key": term.path, "operator": operator, "values": [term.value]})
+    });
+    told.collect()
+}
+
 /// Terms in the order of their text, as upstream checks them.
 fn parse_terms(text: &str) -> std::result::Result<Vec<Term>, String> {
     let mut terms = split_unescaped(text);

@@ -43,7 +43,7 @@ pub(super) async fn handle(
             value["metadata"]["creationTimestamp"] = proto::time::Timestamp::now().to_seconds_text().into();
             value["status"] = json!({"userInfo": user_info(&request.user)});
         }
-        "TokenReview" => token_review(server, &mut value)?,
+        "TokenReview" => token_review(server, &mut value).await?,
         "SelfSubjectAccessReview" => {
             check(&value["spec"], false)?;
             value["status"] = access(server, &request.user.clone(), &value["spec"]);
@@ -90,14 +90,14 @@ fn texts(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect()
 }
 
-fn token_review(server: &ApiServer, value: &mut Value) -> Result<()> {
+async fn token_review(server: &ApiServer, value: &mut Value) -> Result<()> {
     let token = value["spec"]["token"].as_str().unwrap_or_default().to_owned();
     if token.is_empty() {
         return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
     }
     let asked = texts(&value["spec"]["audiences"]);
     let audiences = if asked.is_empty() { server.authenticator.audiences().to_vec() } else { asked };
-    value["status"] = match server.authenticator.token_user(&token, &audiences) {
+    value["status"] = match server.authenticator.token_user(&token, &audiences).await {
         Some((user, meant)) => json!({"authenticated": true, "user": user_info(&user), "audiences": meant}),
         None => json!({"user": {}, "error": "invalid bearer token"}),
     };

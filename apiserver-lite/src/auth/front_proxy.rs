@@ -1,0 +1,142 @@
+//! Users named by a proxy in front of the server, in headers that only it may send.
+//!
+//! The proxy shows a certificate of an authority of its own. Its headers are taken off a request whose user they named,
+//! so that nobody further down believes them again.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName};
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::{CertificateDer, UnixTime};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use crate::request::{User, percent};
+
+/// Which proxies are believed, and what they say where.
+#[derive(Debug)]
+pub struct FrontProxy {
+    pub verifier: Arc<dyn ClientCertVerifier>,
+    /// Common names of its certificate; any when empty.
+    pub allowed_names: Vec<String>,
+    pub headers: ProxyHeaders,
+}
+
+/// The headers that name a user.
+#[derive(Debug, Clone, Default)]
+pub struct ProxyHeaders {
+    pub user: Vec<HeaderName>,
+    pub uid: Vec<HeaderName>,
+    pub group: Vec<HeaderName>,
+    /// In lower case, as header names are compared.
+    pub extra_prefixes: Vec<String>,
+}
+
+impl ProxyHeaders {
+    /// Reads the flags' lists.
+    ///
+    /// # Errors
+    /// Text that cannot be a header's name.
+    pub fn new(user: &[String], uid: &[String], group: &[String], extra: &[String]) -> Result<Self, String> {
+        let names = |list: &[String]| -> Result<Vec<HeaderName>, String> {
+            let name = |text: &String| text.trim().parse().map_err(|_| format!("empty or malformed header {text:?}"));
+            list.iter().map(name).collect()
+        };
+        let extra_prefixes = extra.iter().map(|p| p.trim().to_ascii_lowercase()).collect();
+        Ok(ProxyHeaders { user: names(user)?, uid: names(uid)?, group: names(group)?, extra_prefixes })
+    }
+
+    /// The user that the headers name; they are gone afterwards.
+    fn take(&self, headers: &mut HeaderMap) -> Option<User> {
+        let text = |names: &[HeaderName]| {
+            let mut values = names.iter().filter_map(|n| headers.get(n)?.to_str().ok());
+            values.find(|v| !v.is_empty()).unwrap_or_default().to_owned()
+        };
+        let name = text(&self.user);
+        if name.is_empty() {
+            return None;
+        }
+        let uid = text(&self.uid);
+        let all = |name: &HeaderName| -> Vec<String> {
+            headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned).collect()
+        };
+        let groups = self.group.iter().flat_map(all).filter(|v| !v.is_empty()).collect();
+        let mut extra: Vec<(String, Vec<String>)> = Vec::new();
+        for prefix in &self.extra_prefixes {
+            for key in headers.keys() {
+                let Some(rest) = key.as_str().strip_prefix(prefix.as_str()) else { continue };
+                let field = percent(rest);
+                match extra.iter_mut().find(|(k, _)| *k == field) {
+                    Some((_, values)) => values.extend(all(key)),
+                    None => extra.push((field, all(key))),
+                }
+            }
+        }
+        extra.sort();
+        let ours: Vec<HeaderName> = headers.keys().filter(|k| self.is_ours(k)).cloned().collect();
+        for key in ours {
+            headers.remove(key);
+        }
+        Some(User { name, uid, groups, extra })
+    }
+
+    fn is_ours(&self, key: &HeaderName) -> bool {
+        self.user.contains(key)
+            || self.uid.contains(key)
+            || self.group.contains(key)
+            || self.extra_prefixes.iter().any(|p| key.as_str().starts_with(p.as_str()))
+    }
+}
+
+impl FrontProxy {
+    /// Whether a connection's certificates are those of a proxy that is believed.
+    pub fn recognises(&self, chain: &[CertificateDer<'static>]) -> bool {
+        let Some((own, others)) = chain.split_first() else { return false };
+        if self.verifier.verify_client_cert(own, others, UnixTime::now()).is_err() {
+            return false;
+        }
+        let Ok((_, parsed)) = X509Certificate::from_der(own) else { return false };
+        let name = parsed.subject().iter_common_name().next().and_then(|n| n.as_str().ok()).unwrap_or_default();
+        self.allowed_names.is_empty() || self.allowed_names.iter().any(|n| n == name)
+    }
+
+    /// The user that the proxy named; None when it named nobody.
+    pub fn user(&self, headers: &mut HeaderMap) -> Option<User> {
+        self.headers.take(headers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|t| (*t).into()).collect()
+    }
+
+    #[test]
+    fn headers_name_a_user_and_are_gone_afterwards() {
+        let user = list(&["X-Remote-User"]);
+        let wanted =
+            ProxyHeaders::new(&user, &list(&["X-Remote-Uid"]), &list(&["X-Remote-Group"]), &list(&["X-Remote-Extra-"]));
+        let wanted = wanted.expect("header names");
+        let mut headers = HeaderMap::new();
+        for (key, value) in [
+            ("x-remote-user", "jane"),
+            ("x-remote-uid", "7"),
+            ("x-remote-group", "a"),
+            ("x-remote-group", ""),
+            ("x-remote-group", "b"),
+            ("x-remote-extra-acme.com%2fproject", "p"),
+            ("accept", "*/*"),
+        ] {
+            headers.append(key, value.parse().expect("a value"));
+        }
+        let found = wanted.take(&mut headers).expect("a user");
+        assert_eq!((found.name.as_str(), found.uid.as_str()), ("jane", "7"));
+        assert_eq!(found.groups, ["a", "b"]);
+        assert_eq!(found.extra, [("acme.com/project".to_owned(), vec!["p".to_owned()])]);
+        assert_eq!(headers.len(), 1);
+        assert!(wanted.take(&mut headers).is_none());
+        assert!(ProxyHeaders::new(&list(&["a b"]), &[], &[], &[]).is_err());
+    }
+}

@@ -1,0 +1,295 @@
+//! Somebody else's word on who a token belongs to (TokenReview) and on what a user may do (SubjectAccessReview).
+//!
+//! Answers are kept for a while, by a digest of the question: a token is never held. A server that does not answer is
+//! asked again a few times; a token then counts as unknown, and a question as one without opinion.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use ring::digest::{SHA256, digest};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::authorizer::{Attributes, Decision};
+use crate::outgoing::{Client, OutgoingError};
+use crate::request::User;
+
+/// Time for one answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Questions asked before giving up, the pause after the first, and how much longer each next one is, as upstream.
+const TRIES: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGER: f64 = 1.5;
+/// Answers kept at most; the oldest go first.
+const KEPT: usize = 8192;
+
+/// A review's question and what is made of its answers.
+struct Reviewer {
+    client: Client,
+    /// `authentication.k8s.io/v1`, ...
+    api_version: String,
+    kind: &'static str,
+    kept: Mutex<HashMap<[u8; 32], (Instant, Value)>>,
+}
+
+impl Reviewer {
+    fn new(client: Client, group: &str, version: &str, kind: &'static str) -> Self {
+        Reviewer { client, api_version: format!("{group}/{version}"), kind, kept: Mutex::default() }
+    }
+
+    /// The status that a spec is answered with.
+    async fn ask(&self, spec: &Value, keep: impl Fn(&Value) -> Duration) -> Result<Value, OutgoingError> {
+        let key = digest_of(spec);
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some((until, status)) = kept
+            && until > Instant::now()
+        {
+            return Ok(status);
+        }
+        let question = json!({"kind": self.kind, "apiVersion": self.api_version, "metadata": {}, "spec": spec});
+        let status = self.persist(&question).await?;
+        let time = keep(&status);
+        if !time.is_zero() {
+            self.remember(key, Instant::now() + time, status.clone());
+        }
+        Ok(status)
+    }
+
+    fn remember(&self, key: [u8; 32], until: Instant, status: Value) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= KEPT {
+            let now = Instant::now();
+            kept.retain(|_, (until, _)| *until > now);
+        }
+        if kept.len() >= KEPT
+            && let Some(first) = kept.iter().min_by_key(|(_, (until, _))| *until).map(|(key, _)| *key)
+        {
+            kept.remove(&first);
+        }
+        kept.insert(key, (until, status));
+    }
+
+    async fn persist(&self, question: &Value) -> Result<Value, OutgoingError> {
+        let mut pause = FIRST_PAUSE;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let (error, again) = match self.client.post(question, PATIENCE).await {
+                Ok(answer) if (200..300).contains(&answer.code) => {
+                    let value = proto::json::parse(&answer.body).map(|p| p.value);
+                    return value
+                        .map(|mut v| v["status"].take())
+                        .map_err(|e| OutgoingError::Settings(format!("{}: {e}", self.client.url())));
+                }
+                Ok(answer) => {
+                    let text = format!("{}: answered with code {}", self.client.url(), answer.code);
+                    (OutgoingError::Settings(text), answer.code == 429 || answer.code >= 500)
+                }
+                Err(error) => {
+                    let again = !matches!(error, OutgoingError::Settings(_));
+                    (error, again)
+                }
+            };
+            if !again || tries == TRIES {
+                return Err(error);
+            }
+            tracing::debug!(%error, "a webhook does not answer; trying again");
+            tokio::time::sleep(pause).await;
+            pause = pause.mul_f64(LONGER);
+        }
+    }
+}
+
+fn digest_of(spec: &Value) -> [u8; 32] {
+    let mut text = Vec::new();
+    proto::json::write_sorted(spec, &mut text);
+    let mut out = [0; 32];
+    out.copy_from_slice(digest(&SHA256, &text).as_ref());
+    out
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect()
+}
+
+/// Asks who a token belongs to.
+pub struct TokenWebhook {
+    reviewer: Reviewer,
+    ttl: Duration,
+}
+
+impl TokenWebhook {
+    /// `version` of authentication.k8s.io is spoken; answers are good for `ttl`.
+    pub fn new(client: Client, version: &str, ttl: Duration) -> Self {
+        TokenWebhook { reviewer: Reviewer::new(client, "authentication.k8s.io", version, "TokenReview"), ttl }
+    }
+
+    /// The user of a token that is meant for one of `audiences`, and which of them it is meant for.
+    pub async fn user(&self, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
+        let mut spec = json!({"token": token});
+        if !audiences.is_empty() {
+            spec["audiences"] = json!(audiences);
+        }
+        let status = match self.reviewer.ask(&spec, |_| self.ttl).await {
+            Ok(status) => status,
+            Err(error) => {
+                tracing::error!(%error, "failed to make webhook authenticator request");
+                return None;
+            }
+        };
+        user_of(&status, audiences)
+    }
+}
+
+/// What a TokenReview's status says.
+fn user_of(status: &Value, audiences: &[String]) -> Option<(User, Vec<String>)> {
+    if status["authenticated"] != true {
+        if let Some(error) = status["error"].as_str().filter(|e| !e.is_empty()) {
+            tracing::debug!(%error, "the webhook refuses a token");
+        }
+        return None;
+    }
+    // A server that does not know of audiences answers for the API's own.
+    let said = texts(&status["audiences"]);
+    let meant: Vec<String> = match said.is_empty() {
+        true => audiences.to_vec(),
+        false => audiences.iter().filter(|a| said.contains(a)).cloned().collect(),
+    };
+    if meant.is_empty() && !audiences.is_empty() {
+        return None;
+    }
+    let user = &status["user"];
+    let mut extra: Vec<(String, Vec<String>)> =
+        user["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.clone(), texts(v))).collect();
+    extra.sort();
+    let text = |key: &str| user[key].as_str().unwrap_or_default().to_owned();
+    Some((User { name: text("username"), uid: text("uid"), groups: texts(&user["groups"]), extra }, meant))
+}
+
+/// Asks what a user may do.
+pub struct AccessWebhook {
+    reviewer: Reviewer,
+    allowed_ttl: Duration,
+    refused_ttl: Duration,
+}
+
+/// Larger questions are not kept: a client must not fill the memory.
+const MAX_KEPT: usize = 10_000;
+
+impl AccessWebhook {
+    /// `version` of authorization.k8s.io is spoken; answers are good for the times given.
+    pub fn new(client: Client, version: &str, allowed_ttl: Duration, refused_ttl: Duration) -> Self {
+        let reviewer = Reviewer::new(client, "authorization.k8s.io", version, "SubjectAccessReview");
+        AccessWebhook { reviewer, allowed_ttl, refused_ttl }
+    }
+
+    pub async fn authorize(&self, request: &Attributes<'_>) -> Decision {
+        let spec = question(request);
+        let small = request.info.path.len() + request.info.name.len() + request.info.label_selector.len() < MAX_KEPT;
+        let keep = |status: &Value| match status["allowed"] == true {
+            _ if !small => Duration::ZERO,
+            true => self.allowed_ttl,
+            false => self.refused_ttl,
+        };
+        match self.reviewer.ask(&spec, keep).await {
+            Ok(status) => decision(&status),
+            Err(error) => {
+                tracing::error!(%error, "failed to make webhook authorizer request");
+                Decision::no_opinion("")
+            }
+        }
+    }
+}
+
+fn decision(status: &Value) -> Decision {
+    let reason = status["reason"].as_str().unwrap_or_default();
+    match (status["allowed"] == true, status["denied"] == true) {
+        (_, true) => Decision::deny(reason),
+        (true, false) => Decision::allow(reason),
+        (false, false) => Decision::no_opinion(reason),
+    }
+}
+
+fn question(request: &Attributes<'_>) -> Value {
+    let (user, info) = (request.user, request.info);
+    let mut spec = json!({});
+    let fill = |place: &mut Value, pairs: &[(&str, &str)]| {
+        for (key, text) in pairs.iter().filter(|(_, t)| !t.is_empty()) {
+            place[*key] = (*text).into();
+        }
+    };
+    fill(&mut spec, &[("user", &user.name), ("uid", &user.uid)]);
+    if !user.groups.is_empty() {
+        spec["groups"] = json!(user.groups);
+    }
+    for (key, values) in &user.extra {
+        spec["extra"][key] = json!(values);
+    }
+    if !info.is_resource {
+        spec["nonResourceAttributes"] = json!({"path": info.path, "verb": info.verb});
+        return spec;
+    }
+    let mut of = json!({});
+    fill(
+        &mut of,
+        &[
+            ("namespace", &info.namespace),
+            ("verb", &info.verb),
+            ("group", &info.group),
+            ("version", &info.version),
+            ("resource", &info.resource),
+            ("subresource", &info.subresource),
+            ("name", &info.name),
+        ],
+    );
+    let fields = crate::read::field_requirements(&info.field_selector);
+    let labels = crate::read::label_requirements(&info.label_selector);
+    for (key, list) in [("fieldSelector", fields), ("labelSelector", labels)] {
+        if !list.is_empty() {
+            of[key] = json!({"requirements": list});
+        }
+    }
+    spec["resourceAttributes"] = of;
+    spec
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::RequestInfo;
+
+    #[test]
+    fn an_answer_is_a_user_only_when_it_is_for_us() {
+        let ours = vec!["api".to_owned()];
+        let status = json!({"authenticated": true, "audiences": ["api", "other"],
+            "user": {"username": "jane", "groups": ["g"], "extra": {"k": ["v"]}}});
+        let (user, meant) = user_of(&status, &ours).expect("a user");
+        assert_eq!((user.name.as_str(), user.groups, meant), ("jane", vec!["g".to_owned()], ours.clone()));
+        assert!(user_of(&json!({"authenticated": true, "audiences": ["other"], "user": {}}), &ours).is_none());
+        assert!(user_of(&json!({"authenticated": false, "user": {"username": "jane"}}), &ours).is_none());
+    }
+
+    #[test]
+    fn a_question_holds_what_is_asked_for() {
+        let user = User { name: "jane".into(), ..User::default() };
+        let info = RequestInfo {
+            is_resource: true,
+            verb: "list".into(),
+            version: "v1".into(),
+            resource: "pods".into(),
+            label_selector: "a in (b,c),!d".into(),
+            field_selector: "spec.nodeName=n".into(),
+            ..RequestInfo::default()
+        };
+        let spec = question(&Attributes { user: &user, info: &info });
+        assert_eq!(
+            spec,
+            json!({"user": "jane", "resourceAttributes": {"verb": "list", "version": "v1", "resource": "pods",
+                "fieldSelector": {"requirements": [{"key": "spec.nodeName", "operator": "In", "values": ["n"]}]},
+                "labelSelector": {"requirements": [{"key": "a", "operator": "In", "values": ["b", "c"]},
+                    {"key": "d", "operator": "DoesNotExist"}]}}})
+        );
+        assert!(decision(&json!({"allowed": true, "denied": true})).denied);
+    }
+}

@@ -1,0 +1,135 @@
+//! A [`Client`] from a kubeconfig file, as the flags of webhooks take it.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::Uri;
+use http::header::HeaderValue;
+use rustls_pki_types::PrivateKeyDer;
+use rustls_pki_types::pem::PemObject as _;
+use serde_json::Value;
+
+use super::{Client, Dialer, Identity, OutgoingError, Trust, certificates, certificates_of, identity, tls};
+
+impl Client {
+    /// Reads the current context of a kubeconfig. Files that it names are looked for beside it.
+    ///
+    /// # Errors
+    /// What is missing or wrong.
+    pub fn from_kubeconfig(path: &Path) -> Result<Self, OutgoingError> {
+        let wrong = |why: String| OutgoingError::Settings(format!("{}: {why}", path.display()));
+        let text = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
+        let config = proto::yaml::read(&text).map_err(|e| wrong(e.to_string()))?.value;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        parse(&config, folder).map_err(|error| match error {
+            OutgoingError::Settings(why) => wrong(why),
+            other => other,
+        })
+    }
+}
+
+fn settings(why: impl Into<String>) -> OutgoingError {
+    OutgoingError::Settings(why.into())
+}
+
+/// The entry of a name in one of the lists.
+fn named<'a>(config: &'a Value, list: &str, key: &str, name: &str) -> Option<&'a Value> {
+    let entries = config[list].as_array()?;
+    // A file with one entry needs no names.
+    let found = entries.iter().find(|e| e["name"] == name).or_else(|| entries.first().filter(|_| entries.len() == 1));
+    found.map(|e| &e[key])
+}
+
+fn parse(config: &Value, folder: &Path) -> Result<Client, OutgoingError> {
+    let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    let file = |value: &Value, key: &str| -> Option<PathBuf> {
+        value[key].as_str().filter(|t| !t.is_empty()).map(|t| folder.join(t))
+    };
+    let data = |value: &Value, key: &str| -> Result<Option<Vec<u8>>, OutgoingError> {
+        let Some(text) = value[key].as_str().filter(|t| !t.is_empty()) else { return Ok(None) };
+        STANDARD.decode(text).map(Some).map_err(|e| settings(format!("{key}: {e}")))
+    };
+    let context = named(config, "contexts", "context", &text(config, "current-context"));
+    let name = |key: &str| context.map(|c| text(c, key)).unwrap_or_default();
+    let cluster = named(config, "clusters", "cluster", &name("cluster"))
+        .ok_or_else(|| settings("invalid configuration: no cluster has been provided"))?;
+    let user = named(config, "users", "user", &name("user")).unwrap_or(&Value::Null);
+
+    let uri: Uri = text(cluster, "server").parse().map_err(|e| settings(format!("server: {e}")))?;
+    let host = uri.host().ok_or_else(|| settings("server: no host"))?;
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let secure = match uri.scheme_str() {
+        Some("https") => true,
+        Some("http") => false,
+        other => return Err(settings(format!("server: scheme {} is not supported", other.unwrap_or("none")))),
+    };
+    let trust = if cluster["insecure-skip-tls-verify"] == true {
+        Trust::Anything
+    } else if let Some(pem) = data(cluster, "certificate-authority-data")? {
+        Trust::Certificates(certificates_of(&pem)?)
+    } else if let Some(path) = file(cluster, "certificate-authority") {
+        Trust::Certificates(certificates(&path)?)
+    } else {
+        Trust::System
+    };
+    let shown: Option<Identity> = match (data(user, "client-certificate-data")?, data(user, "client-key-data")?) {
+        (Some(certificate), Some(key)) => {
+            let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| settings(format!("client-key-data: {e}")))?;
+            Some((certificates_of(&certificate)?, key))
+        }
+        _ => match (file(user, "client-certificate"), file(user, "client-key")) {
+            (Some(certificate), Some(key)) => Some(identity(&certificate, &key)?),
+            _ => None,
+        },
+    };
+    let token = match file(user, "tokenFile") {
+        Some(path) => {
+            std::fs::read_to_string(&path).map_err(|e| settings(format!("{}: {e}", path.display())))?.trim().to_owned()
+        }
+        None => text(user, "token"),
+    };
+    let credentials = match (token.as_str(), text(user, "username").as_str()) {
+        ("", "") => None,
+        ("", name) => Some(format!("Basic {}", STANDARD.encode(format!("{name}:{}", text(user, "password"))))),
+        (token, _) => Some(format!("Bearer {token}")),
+    };
+    let credentials = credentials.map(|c| HeaderValue::from_str(&c)).transpose();
+    let credentials = credentials.map_err(|_| settings("the credentials cannot stand in a header"))?;
+    let name = Some(text(cluster, "tls-server-name")).filter(|n| !n.is_empty()).unwrap_or_else(|| host.clone());
+    let dialer = Dialer {
+        port: uri.port_u16().unwrap_or(if secure { 443 } else { 80 }),
+        host,
+        tls: if secure { Some(tls(trust, shown)?) } else { None },
+        name,
+    };
+    let path = uri.path_and_query().map_or("/", |p| p.as_str());
+    Ok(Client::new(dialer, path.to_owned(), credentials))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_current_context_is_used_and_mistakes_are_named() {
+        let config = json!({
+            "clusters": [{"name": "a", "cluster": {"server": "http://a.example/x"}},
+                {"name": "b", "cluster": {"server": "http://b.example:8080/authorize?v=1"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "b", "user": "u"}}],
+            "current-context": "c",
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        });
+        let client = parse(&config, Path::new("")).expect("a client");
+        assert_eq!(client.url(), "http://b.example:8080/authorize?v=1");
+        for wrong in [
+            json!({}),
+            json!({"clusters": [{"name": "a", "cluster": {"server": "ftp://a"}}]}),
+            json!({"clusters": [{"name": "a", "cluster": {"server": "https://a", "certificate-authority-data": "!"}}]}),
+        ] {
+            assert!(parse(&wrong, Path::new("")).is_err(), "{wrong}");
+        }
+    }
+}
