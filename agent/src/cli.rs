@@ -483,6 +483,11 @@ pub fn flag_names() -> Vec<&'static str> {
     names
 }
 
+/// The configuration field that a flag sets, as a path with dots.
+pub fn mirrored_field(name: &str) -> Option<&'static str> {
+    MIRRORS.iter().find(|m| m.0 == name).map(|m| m.1)
+}
+
 /// The text of `--help`.
 pub fn help() -> String {
     let mut text = String::from(

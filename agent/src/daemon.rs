@@ -108,6 +108,7 @@ pub async fn run(flags: Flags, loaded: Loaded) -> Result<(), StartError> {
     let (pods_sender, pods_receiver) = watch::channel(None);
     let mut serving = server::start(server::ServerDeps {
         config: config.clone(),
+        gates: settings.gates.clone(),
         document: loaded.document.clone(),
         flags: flags.clone(),
         node: name.clone(),

@@ -15,6 +15,7 @@ pub mod env;
 pub mod events;
 mod file_watch;
 pub mod images;
+pub mod log_level;
 pub mod node;
 pub mod objects;
 pub mod pleg;

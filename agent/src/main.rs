@@ -4,7 +4,10 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use agent::cli::{self, Command};
-use agent::{config, daemon, node};
+use agent::{config, daemon, log_level, node};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{fmt, reload};
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -60,19 +63,17 @@ fn main() -> ExitCode {
 }
 
 fn start_log(logging: &config::Logging) {
-    let level = match logging.verbosity {
-        ..=1 => "info",
-        2..=5 => "agent=debug,info",
-        _ => "agent=trace,debug",
-    };
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let verbosity = u32::try_from(logging.verbosity).unwrap_or(0);
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| log_level::filter(verbosity));
+    let (filter, handle) = reload::Layer::new(filter);
+    log_level::changes_by(move |filter| handle.reload(filter).map_err(|e| e.to_string()));
+    let lines = fmt::layer().with_writer(std::io::stderr);
     // The journal keeps its own times.
     let under_journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    let registry = tracing_subscriber::registry().with(filter);
     match (logging.format.as_str(), under_journal) {
-        ("json", _) => builder.json().init(),
-        (_, true) => builder.without_time().with_ansi(false).init(),
-        _ => builder.with_ansi(std::io::stderr().is_terminal()).init(),
+        ("json", _) => registry.with(lines.json()).init(),
+        (_, true) => registry.with(lines.without_time().with_ansi(false)).init(),
+        _ => registry.with(lines.with_ansi(std::io::stderr().is_terminal())).init(),
     }
 }

@@ -74,6 +74,15 @@ impl Handle {
         Ok(self.info(pod, record))
     }
 
+    /// The container of an id, with or without the runtime's name before it.
+    pub async fn container_by_id(&self, pod: &Pod, id: &str) -> Result<ContainerInfo, FindError> {
+        let observed = self.observed(pod).await?;
+        let bare = id.split_once("://").map_or(id, |(_, bare)| bare);
+        let found = observed.containers.iter().find(|c| c.id == bare);
+        let record = found.ok_or_else(|| FindError::NoContainer(id.to_owned()))?;
+        Ok(self.info(pod, record))
+    }
+
     /// The running container of that name; of a pod's only one with an empty name.
     pub async fn running(&self, pod: &Pod, name: &str) -> Result<ContainerInfo, FindError> {
         let observed = self.observed(pod).await?;

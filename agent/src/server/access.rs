@@ -49,7 +49,7 @@ pub enum Refusal {
     Unauthorized,
     Forbidden(String),
     /// The API server could not be asked.
-    Failed(ApiError),
+    Failed(String),
 }
 
 impl Access {
@@ -86,7 +86,13 @@ impl Access {
             match self.allowed(&user, verb, subresource).await {
                 Ok(true) => return Ok(user),
                 Ok(false) => {}
-                Err(error) => return Err(Refusal::Failed(error)),
+                Err(error) => {
+                    tracing::warn!(%error, user = user.name, "cannot have a request authorized");
+                    return Err(Refusal::Failed(format!(
+                        "Authorization error (user={}, verb={verb}, resource=nodes, subresource={subresource})",
+                        user.name
+                    )));
+                }
             }
         }
         Err(Refusal::Forbidden(format!(

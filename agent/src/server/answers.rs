@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Method, Response, StatusCode, header};
 use prost::Message;
 use proto::api::core::v1::Pod;
 use proto::schema::TypeSet;
@@ -27,6 +27,34 @@ pub fn text(code: StatusCode, body: impl Into<String>) -> Response<Answer> {
 pub fn plain(code: StatusCode, body: impl Into<String>) -> Response<Answer> {
     let mut response = text(code, body);
     response.headers_mut().remove(header::X_CONTENT_TYPE_OPTIONS);
+    response
+}
+
+/// A body without any word of its type.
+pub fn bare(code: StatusCode, body: impl Into<Bytes>) -> Response<Answer> {
+    let mut response = Response::new(full(body));
+    *response.status_mut() = code;
+    response
+}
+
+/// Points elsewhere as Go's `http.Redirect` does, with a page for those who read it.
+pub fn redirect(code: StatusCode, place: &str, method: &Method) -> Response<Answer> {
+    let Ok(location) = HeaderValue::from_str(place) else {
+        return text(StatusCode::BAD_REQUEST, "400 Bad Request\n");
+    };
+    let shown = place.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;");
+    let shown = shown.replace('\'', "&#39;");
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    let page = match reads {
+        true => format!("<a href=\"{shown}\">{}</a>.\n\n", code.canonical_reason().unwrap_or_default()),
+        false => String::new(),
+    };
+    let mut response = bare(code, page);
+    response.headers_mut().insert(header::LOCATION, location);
+    if reads {
+        let html = HeaderValue::from_static("text/html; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, html);
+    }
     response
 }
 

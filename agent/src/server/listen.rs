@@ -15,7 +15,8 @@ use tokio::net::TcpListener;
 
 use super::ServerError;
 use super::answers::{Answer, text};
-use super::route::Router;
+use super::health;
+use super::router::Router;
 
 /// A client that does not finish its handshake in this time is let go.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -55,8 +56,32 @@ pub(super) async fn serve_tls(listener: TcpListener, tls: Arc<rustls::ServerConf
     }
 }
 
+/// The same without TLS, for a port where nobody is asked who he is.
+pub(super) async fn serve_plain(listener: TcpListener, router: Arc<Router>) {
+    accept(listener, move |request| {
+        let router = router.clone();
+        async move { router.handle(request, None).await }
+    })
+    .await;
+}
+
 /// Answers `/healthz` without asking who wants to know.
 pub(super) async fn serve_health(listener: TcpListener) {
+    accept(listener, |request| async move {
+        match request.uri().path() {
+            "/healthz" => health::all(&["ping"], request.uri().query().unwrap_or(""), None).await,
+            "/healthz/ping" => health::one("ping", None).await,
+            _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+        }
+    })
+    .await;
+}
+
+/// Serves plain connections until the task is dropped.
+async fn accept<F>(listener: TcpListener, handle: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static)
+where
+    F: Future<Output = Response<Answer>> + Send + 'static,
+{
     let mut connections = tokio::task::JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -64,13 +89,11 @@ pub(super) async fn serve_health(listener: TcpListener) {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
+        let handle = handle.clone();
         connections.spawn(async move {
-            let service = service_fn(|request: Request<Incoming>| async move {
-                let answer = match request.uri().path() {
-                    "/healthz" | "/healthz/ping" => text(StatusCode::OK, "ok"),
-                    _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
-                };
-                Ok::<_, std::convert::Infallible>(answer)
+            let service = service_fn(move |request: Request<Incoming>| {
+                let answer = handle(request);
+                async move { Ok::<_, std::convert::Infallible>(answer.await) }
             });
             serve_connection(TokioIo::new(stream), service).await;
         });

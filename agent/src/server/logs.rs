@@ -18,7 +18,7 @@ use nix::sys::inotify::AddWatchFlags;
 use proto::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
-use super::answers::{Answer, plain};
+use super::answers::{Answer, bare, plain};
 use super::route::query_pairs;
 use crate::file_watch::FileWatch;
 use crate::pods::Handle;
@@ -37,22 +37,35 @@ struct Options {
     limit: Option<u64>,
     /// Lines before this moment are left out; seconds and nanoseconds since 1970.
     since: Option<(i64, u32)>,
+    /// `stdout` or `stderr` alone.
+    stream: Option<&'static str>,
 }
 
 enum Mistake {
     Decode,
     Invalid,
+    /// A stream that only the gate gives.
+    Stream(String),
 }
 
 impl Options {
-    fn of(query: &str, now: i64) -> Result<Self, Mistake> {
+    /// `split` is the gate PodLogsQuerySplitStreams.
+    fn of(query: &str, now: i64, split: bool) -> Result<Self, Mistake> {
         let mut options = Options::default();
-        // As Go's decoder has it: any word but these is true, and the first of repeated keys counts.
-        let flag = |value: &str| !matches!(value, "" | "0" | "false");
+        // As Go's decoder has it: any word but these is true, none too, and the first of repeated keys counts.
+        let flag = |value: &str| value != "0" && !value.eq_ignore_ascii_case("false");
         let number = |value: &str| value.parse::<i64>().map_err(|_| Mistake::Decode);
         let mut seen: Vec<String> = Vec::new();
-        let (mut tail, mut limit, mut seconds) = (None, None, None);
-        for (key, value) in query_pairs(query) {
+        let (mut tail, mut limit, mut seconds, mut stream) = (None, None, None, None);
+        let mut pairs = query_pairs(query);
+        // The old name of a parameter wins over the new one.
+        if let Some(old) = pairs.iter().find(|(k, _)| k == "tail").map(|(_, v)| v.clone()).filter(|v| !v.is_empty()) {
+            pairs.retain(|(k, _)| k != "tailLines");
+            if old != "all" {
+                pairs.push(("tailLines".into(), old));
+            }
+        }
+        for (key, value) in pairs {
             if seen.contains(&key) {
                 continue;
             }
@@ -60,10 +73,11 @@ impl Options {
                 "follow" => options.follow = flag(&value),
                 "previous" => options.previous = flag(&value),
                 "timestamps" => options.timestamps = flag(&value),
-                "tail" if value == "all" => {}
-                "tailLines" | "tail" => tail = Some(number(&value)?),
+                "tailLines" => tail = Some(number(&value)?),
                 "limitBytes" => limit = Some(number(&value)?),
                 "sinceSeconds" => seconds = Some(number(&value)?),
+                "stream" => stream = Some(value),
+                "sinceTime" if value.is_empty() => {}
                 "sinceTime" => {
                     let time = proto::time::parse_rfc3339(&value).map_err(|_| Mistake::Decode)?;
                     options.since = Some((time.seconds, 0));
@@ -83,6 +97,14 @@ impl Options {
             }
             options.since = Some((now.saturating_sub(seconds), 0));
         }
+        options.stream = match stream.as_deref() {
+            None | Some("All") => None,
+            Some("Stdout" | "Stderr") if options.tail.is_some() => return Err(Mistake::Invalid),
+            Some(name @ ("Stdout" | "Stderr")) if !split => return Err(Mistake::Stream(name.into())),
+            Some("Stdout") => Some("stdout"),
+            Some("Stderr") => Some("stderr"),
+            Some(_) => return Err(Mistake::Invalid),
+        };
         Ok(options)
     }
 }
@@ -93,29 +115,43 @@ pub(super) async fn serve(
     name: &str,
     container: &str,
     query: &str,
+    split: bool,
 ) -> Response<Answer> {
-    let options = match Options::of(query, proto::time::Timestamp::now().seconds) {
-        Ok(options) => options,
-        Err(Mistake::Decode) => return plain(StatusCode::BAD_REQUEST, r#"{"message": "Unable to decode query."}"#),
-        Err(Mistake::Invalid) => return plain(StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#),
+    let options = Options::of(query, proto::time::Timestamp::now().seconds, split);
+    let decode = || plain(StatusCode::BAD_REQUEST, r#"{"message": "Unable to decode query."}"#);
+    let invalid = || plain(StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#);
+    let options = match options {
+        Err(Mistake::Decode) => return decode(),
+        Err(Mistake::Invalid) => return invalid(),
+        other => other,
     };
     let pod = match pods.find(namespace, name, None).await {
         Ok(pod) => pod,
-        Err(_) => return plain(StatusCode::NOT_FOUND, format!("pod {name:?} does not exist\n")),
+        Err(_) => return plain(StatusCode::NOT_FOUND, format!("pod {name:?} does not exist")),
     };
     if pod.spec.as_ref().is_none_or(|s| crate::pod::spec::find_container(s, container).is_none()) {
-        return plain(StatusCode::NOT_FOUND, format!("container {container:?} not found in pod {name:?}\n"));
+        return plain(StatusCode::NOT_FOUND, format!("container {container:?} not found in pod {name:?}"));
     }
-    let info = match pods.container(&pod, container, options.previous).await {
+    let options = match options {
+        Ok(options) => options,
+        Err(Mistake::Decode) => return decode(),
+        Err(Mistake::Invalid) => return invalid(),
+        Err(Mistake::Stream(stream)) => {
+            let why = format!(
+                "unable to return the given log stream: {stream:?}. Please enable PodLogsQuerySplitStreams feature \
+                 gate in kubelet"
+            );
+            return plain(StatusCode::BAD_REQUEST, why);
+        }
+    };
+    // From here on the answer has no type of content, as if it had begun already.
+    let id = match chosen(&pod, name, container, options.previous) {
+        Ok(id) => id,
+        Err(why) => return bare(StatusCode::BAD_REQUEST, why),
+    };
+    let info = match pods.container_by_id(&pod, &id).await {
         Ok(info) => info,
-        Err(_) if options.previous => {
-            let why = format!("previous terminated container {container:?} in pod {name:?} not found");
-            return plain(StatusCode::BAD_REQUEST, why);
-        }
-        Err(_) => {
-            let why = format!("container {container:?} in pod {name:?} is waiting to start");
-            return plain(StatusCode::BAD_REQUEST, why);
-        }
+        Err(_) => return bare(StatusCode::OK, format!("unable to retrieve container logs for {id}")),
     };
     let (sender, receiver) = mpsc::channel(4);
     let job = Job {
@@ -128,12 +164,47 @@ pub(super) async fn serve(
         id: info.id,
     };
     tokio::spawn(job.run());
-    let mut response = Response::new(Pieces(receiver).boxed_unsync());
-    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
-    response
+    Response::new(Pieces(receiver).boxed_unsync())
 }
 
-struct Pieces(mpsc::Receiver<Bytes>);
+/// The container (`RUNTIME://ID`) whose log is meant, by what the pod's status says.
+fn chosen(pod: &Pod, pod_name: &str, name: &str, previous: bool) -> Result<String, String> {
+    let unknown = || format!("container {name:?} in pod {pod_name:?} is not available");
+    let status = pod.status.as_ref().ok_or_else(unknown)?;
+    let mut all = status
+        .container_statuses
+        .iter()
+        .chain(&status.init_container_statuses)
+        .chain(&status.ephemeral_container_statuses);
+    let found = all.find(|c| c.name == name).ok_or_else(unknown)?;
+    let id = |id: &String| (!id.is_empty()).then(|| id.clone());
+    let last = found.last_state.as_ref().and_then(|s| s.terminated.as_ref());
+    let last_id = last.and_then(|t| id(&t.container_id));
+    if previous {
+        return last_id.ok_or_else(|| format!("previous terminated container {name:?} in pod {pod_name:?} not found"));
+    }
+    let state = found.state.clone().unwrap_or_default();
+    let ended = || format!("container {name:?} in pod {pod_name:?} is terminated");
+    if state.running.is_some() {
+        return Ok(found.container_id.clone());
+    }
+    if let Some(terminated) = &state.terminated {
+        // Where the next try did not come to be, the one before has the log.
+        return id(&terminated.container_id).or(last_id).ok_or_else(ended);
+    }
+    if last.is_some() {
+        return last_id.ok_or_else(ended);
+    }
+    let waits = format!("container {name:?} in pod {pod_name:?} is waiting to start");
+    Err(match state.waiting.as_ref().map(|w| w.reason.as_str()) {
+        Some("ErrImagePull") => format!("{waits}: image can't be pulled"),
+        Some("ImagePullBackOff") => format!("{waits}: trying and failing to pull image"),
+        Some(reason) => format!("{waits}: {reason}"),
+        None => format!("{waits} - no logs yet"),
+    })
+}
+
+pub(super) struct Pieces(pub mpsc::Receiver<Bytes>);
 
 impl hyper::body::Body for Pieces {
     type Data = Bytes;
@@ -227,8 +298,11 @@ impl Job {
 /// Appends the text of a CRI log line, unless it is from before `since`.
 fn write_line(line: &[u8], options: &Options, out: &mut Vec<u8>) {
     let mut fields = line.splitn(4, |b| *b == b' ');
-    let (Some(time), Some(_stream), Some(tag)) = (fields.next(), fields.next(), fields.next()) else { return };
+    let (Some(time), Some(stream), Some(tag)) = (fields.next(), fields.next(), fields.next()) else { return };
     let text = fields.next().unwrap_or_default();
+    if options.stream.is_some_and(|wanted| wanted.as_bytes() != stream) {
+        return;
+    }
     if let Some((seconds, nanos)) = options.since {
         let at = std::str::from_utf8(time).ok().and_then(|t| proto::time::parse_rfc3339(t).ok());
         if at.is_none_or(|at| (at.seconds, 0) < (seconds, nanos)) {
@@ -316,12 +390,17 @@ mod tests {
 
     #[test]
     fn options_are_read_as_go_reads_them() {
-        let of = |query| Options::of(query, 1000);
+        let of = |query| Options::of(query, 1000, false);
         assert!(matches!(of("tailLines=x"), Err(Mistake::Decode)));
         assert!(matches!(of("limitBytes=-1"), Err(Mistake::Invalid)));
         assert!(matches!(of("sinceSeconds=-1"), Err(Mistake::Invalid)));
         assert!(matches!(of("tail=all&timestamps=yes"), Ok(o) if o.timestamps && o.tail.is_none()));
         assert!(matches!(of("tailLines=1&tailLines=2"), Ok(o) if o.tail == Some(1)));
+        assert!(matches!(of("timestamps=&follow=False"), Ok(o) if o.timestamps && !o.follow));
+        assert!(matches!(of("tailLines=5&tail=2"), Ok(o) if o.tail == Some(2)));
+        assert!(matches!(of("stream=Stdout"), Err(Mistake::Stream(_))));
+        assert!(matches!(of("stream=Stderr&tailLines=2"), Err(Mistake::Invalid)));
+        assert!(matches!(Options::of("stream=Stderr", 0, true), Ok(o) if o.stream == Some("stderr")));
         assert!(matches!(of("sinceSeconds=10"), Ok(o) if o.since == Some((990, 0))));
     }
 

@@ -1,4 +1,5 @@
-//! The agent's HTTP servers: 10250 (TLS, authenticated), and 10248 for a health check from this host.
+//! The agent's HTTP servers: 10250 (TLS, authenticated), 10255 (read-only, when asked for), and 10248 for a health check
+//! from this host.
 //!
 //! A request is matched to a route first (unknown paths are 404 before any question of who asks), then authenticated,
 //! then authorized for the route's subresources of `nodes`, tried in order.
@@ -6,13 +7,19 @@
 mod access;
 mod answers;
 mod checkpoint;
+mod debug;
 mod health;
 mod identity;
 mod listen;
+mod log_query;
 mod logs;
+mod mux;
+mod node_logs;
 mod node_stats;
 mod route;
+mod router;
 mod streams;
+mod zpages;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,9 +28,11 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use self::route::Surface;
+use self::router::Router;
 use crate::api::Client;
 use crate::cli::Flags;
-use crate::config::Configuration;
+use crate::config::{Configuration, FeatureGates};
 use crate::cri::CriClient;
 use crate::pods;
 use crate::stats::Stats;
@@ -44,6 +53,7 @@ pub enum ServerError {
 /// What the servers need.
 pub struct ServerDeps {
     pub config: Arc<Configuration>,
+    pub gates: FeatureGates,
     /// The configuration as `/configz` shows it.
     pub document: Value,
     pub flags: Flags,
@@ -60,17 +70,36 @@ pub struct ServerDeps {
 /// # Errors
 /// See [`ServerError`]; no port is left open then.
 pub async fn start(deps: ServerDeps) -> Result<JoinSet<()>, ServerError> {
+    zpages::start();
     let deps = Arc::new(deps);
+    let config = &deps.config;
     let mut tasks = JoinSet::new();
-    if deps.config.enable_server {
-        let access = Arc::new(access::Access::new(&deps)?);
-        let stats = Stats::new(deps.cri.clone(), &deps.node, deps.flags.root_dir.clone(), deps.config.cgroups_per_qos);
+    if config.enable_server {
+        let stats =
+            Arc::new(Stats::new(deps.cri.clone(), &deps.node, deps.flags.root_dir.clone(), config.cgroups_per_qos));
+        let surface = Surface {
+            debugging: config.enable_debugging_handlers,
+            checkpoint: deps.gates.enabled("ContainerCheckpoint"),
+            flagz: deps.gates.enabled("ComponentFlagz"),
+            statusz: deps.gates.enabled("ComponentStatusz"),
+            system_logs: config.enable_system_log_handler,
+            profiling: config.enable_profiling_handler,
+            debug_flags: config.enable_debug_flags_handler,
+        };
         let tls = identity::server_config(&deps)?;
-        let listener = listen::bind(&deps.config.address, deps.config.port).await?;
-        tasks.spawn(listen::serve_tls(listener, tls, Arc::new(route::Router { deps: deps.clone(), access, stats })));
+        let access = Some(access::Access::new(&deps)?);
+        let listener = listen::bind(&config.address, config.port).await?;
+        let router = Router { deps: deps.clone(), access, surface, stats: stats.clone() };
+        tasks.spawn(listen::serve_tls(listener, tls, Arc::new(router)));
+        if config.read_only_port > 0 {
+            let listener = listen::bind(&config.address, config.read_only_port).await?;
+            let surface = Surface { debugging: false, ..surface };
+            let router = Router { deps: deps.clone(), access: None, surface, stats };
+            tasks.spawn(listen::serve_plain(listener, Arc::new(router)));
+        }
     }
-    if deps.config.healthz_port > 0 {
-        let listener = listen::bind(&deps.config.healthz_bind_address, deps.config.healthz_port).await?;
+    if config.healthz_port > 0 {
+        let listener = listen::bind(&config.healthz_bind_address, config.healthz_port).await?;
         tasks.spawn(listen::serve_health(listener));
     }
     Ok(tasks)

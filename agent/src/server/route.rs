@@ -1,23 +1,26 @@
-//! From a path to its handler.
+//! Which handler a path belongs to, what that handler asks of the caller, and which methods and forms it takes.
+//!
+//! Two kinds of places, as in the kubelet: those under a prefix refuse wrong methods and unknown names by themselves
+//! (after authorization), those at an exact path take any method. What is at no place at all is 404 before anybody is
+//! asked who he is.
 
-use std::sync::Arc;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use hyper::body::Incoming;
-use proto::schema::TypeSet;
-
-use super::access::{Access, Refusal};
-use super::answers::{Answer, json, plain, pod_list, text};
+use super::answers::{Answer, plain};
 use super::checkpoint::Names;
-use super::{ServerDeps, checkpoint, health, logs, node_stats, streams};
-use crate::cli;
-use crate::stats::Stats;
+use super::health;
 
-/// The handlers of port 10250.
-pub struct Router {
-    pub deps: Arc<ServerDeps>,
-    pub access: Arc<Access>,
-    pub stats: Stats,
+/// Which places there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Surface {
+    /// `enableDebuggingHandlers`, and never on the read-only port.
+    pub debugging: bool,
+    pub checkpoint: bool,
+    pub flagz: bool,
+    pub statusz: bool,
+    pub system_logs: bool,
+    pub profiling: bool,
+    pub debug_flags: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,12 +30,21 @@ pub(super) enum Route {
     Pods,
     RunningPods,
     Summary,
+    Metrics,
+    CadvisorMetrics,
     ResourceMetrics,
+    ProbeMetrics,
+    SliMetrics,
     Checkpoint(Names),
     /// Below a path that is known: nothing is there, but only who may ask is told so.
     Nothing(&'static [&'static str]),
+    /// Switched off by the configuration; the text says what.
+    Disabled(&'static [&'static str], &'static str),
     Configz,
     Flagz,
+    Statusz,
+    /// A path below the node's log folder.
+    Logs(String),
     ContainerLogs {
         namespace: String,
         pod: String,
@@ -42,6 +54,8 @@ pub(super) enum Route {
     Attach(Target),
     PortForward(Target),
     Run(Target),
+    Profile(String),
+    LogLevel,
 }
 
 /// A pod, and a container in it where the path has one.
@@ -53,71 +67,189 @@ pub(super) struct Target {
     pub container: String,
 }
 
-impl Route {
-    pub(super) fn of(path: &str) -> Option<Route> {
-        let parts: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
-        Some(match parts.as_slice() {
-            ["healthz"] => Route::Health,
-            ["healthz", name] => Route::HealthCheck(health::CHECKS.into_iter().find(|c| c == name)?),
-            ["pods"] | ["pods", ""] => Route::Pods,
-            ["runningpods", ""] => Route::RunningPods,
-            ["runningpods", _, ..] => Route::Nothing(&["pods", "proxy"]),
-            ["stats", "summary"] | ["stats", "summary", ""] => Route::Summary,
-            ["stats", ..] => Route::Nothing(&["stats"]),
-            ["metrics", "resource"] => Route::ResourceMetrics,
-            ["checkpoint", namespace, pod, container] => Route::Checkpoint(Names {
-                namespace: (*namespace).into(),
-                pod: (*pod).into(),
-                container: (*container).into(),
+const PROXY: &[&str] = &["proxy"];
+const PODS: &[&str] = &["pods", "proxy"];
+const STATS: &[&str] = &["stats"];
+const LOG: &[&str] = &["log"];
+const CHECKPOINT: &[&str] = &["checkpoint"];
+const DEBUG_OFF: &str = "Debug endpoints are disabled.\n";
+const JSON: &str = "application/json";
+
+impl Surface {
+    /// Places that exist with a slash at their end alone.
+    pub(super) fn folders(self) -> &'static [&'static str] {
+        match self.debugging {
+            true => &["/stats/", "/runningpods/", "/logs/", "/debug/pprof/"],
+            false => &[
+                "/stats/",
+                "/runningpods/",
+                "/logs/",
+                "/debug/pprof/",
+                "/run/",
+                "/exec/",
+                "/attach/",
+                "/portForward/",
+                "/containerLogs/",
+            ],
+        }
+    }
+
+    /// The place of a decoded path.
+    pub(super) fn route(self, path: &str) -> Option<Route> {
+        let exact = match path {
+            "/healthz" => Some(Route::Health),
+            "/metrics" => Some(Route::Metrics),
+            "/metrics/cadvisor" => Some(Route::CadvisorMetrics),
+            "/metrics/resource" => Some(Route::ResourceMetrics),
+            "/metrics/probes" => Some(Route::ProbeMetrics),
+            "/metrics/slis" => Some(Route::SliMetrics),
+            "/configz" if self.debugging => Some(Route::Configz),
+            "/flagz" if self.debugging && self.flagz => Some(Route::Flagz),
+            "/statusz" if self.debugging && self.statusz => Some(Route::Statusz),
+            "/debug/flags/v" if self.debugging => Some(match self.debug_flags {
+                true => Route::LogLevel,
+                false => Route::Disabled(PROXY, "flags endpoint is disabled.\n"),
             }),
-            ["checkpoint", _, ..] => Route::Nothing(&["checkpoint"]),
-            ["configz"] => Route::Configz,
-            ["flagz"] => Route::Flagz,
-            ["containerLogs", namespace, pod, container] => Route::ContainerLogs {
+            _ => None,
+        };
+        if exact.is_some() {
+            return exact;
+        }
+        if let Some(name) = path.strip_prefix("/healthz/") {
+            return Some(Route::HealthCheck(health::CHECKS.into_iter().find(|c| *c == name)?));
+        }
+        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        // The folders exist below their slash only; the others with and without.
+        let (root, rest) = parts.split_first()?;
+        let is_folder = path.strip_prefix('/')?.strip_prefix(root)?.starts_with('/');
+        let off = |subresources| (!self.debugging && is_folder).then_some(Route::Disabled(subresources, DEBUG_OFF));
+        Some(match (*root, rest) {
+            ("pods", []) => Route::Pods,
+            ("pods", _) => Route::Nothing(PODS),
+            ("stats", ["summary"]) => Route::Summary,
+            ("stats", _) if is_folder => Route::Nothing(STATS),
+            ("runningpods", _) if !self.debugging => return off(PODS),
+            ("logs", _) if !self.debugging => return off(LOG),
+            ("run" | "exec" | "attach" | "portForward" | "containerLogs", _) if !self.debugging => return off(PROXY),
+            ("debug", ["pprof", ..]) if !self.debugging => {
+                return path.starts_with("/debug/pprof/").then_some(Route::Disabled(PROXY, DEBUG_OFF));
+            }
+            _ if !self.debugging => return None,
+            ("runningpods", []) => Route::RunningPods,
+            ("runningpods", _) => Route::Nothing(PODS),
+            ("checkpoint", rest) if self.checkpoint => match rest {
+                [namespace, pod, container] => Route::Checkpoint(Names {
+                    namespace: (*namespace).into(),
+                    pod: (*pod).into(),
+                    container: (*container).into(),
+                }),
+                _ => Route::Nothing(CHECKPOINT),
+            },
+            ("logs", _) if !self.system_logs => Route::Disabled(LOG, "logs endpoint is disabled.\n"),
+            ("logs", _) => Route::Logs(path.strip_prefix("/logs/")?.to_owned()),
+            ("containerLogs", [namespace, pod, container]) => Route::ContainerLogs {
                 namespace: (*namespace).into(),
                 pod: (*pod).into(),
                 container: (*container).into(),
             },
-            ["exec", rest @ ..] => Route::Exec(Target::of(rest, true)?),
-            ["attach", rest @ ..] => Route::Attach(Target::of(rest, true)?),
-            ["portForward", rest @ ..] => Route::PortForward(Target::of(rest, false)?),
-            ["run", rest @ ..] => Route::Run(Target::of(rest, true)?),
+            ("exec", rest) => Target::of(rest, true).map_or(Route::Nothing(PROXY), Route::Exec),
+            ("attach", rest) => Target::of(rest, true).map_or(Route::Nothing(PROXY), Route::Attach),
+            ("run", rest) => Target::of(rest, true).map_or(Route::Nothing(PROXY), Route::Run),
+            ("portForward", rest) => Target::of(rest, false).map_or(Route::Nothing(PROXY), Route::PortForward),
+            ("containerLogs", _) => Route::Nothing(PROXY),
+            ("debug", ["pprof", name @ ..]) if path.starts_with("/debug/pprof/") => match (self.profiling, name) {
+                (false, _) => Route::Disabled(PROXY, "profiling endpoint is disabled.\n"),
+                (true, []) => Route::Nothing(PROXY),
+                (true, name) => Route::Profile(name.join("/")),
+            },
             _ => return None,
         })
     }
+}
 
-    fn subresources(&self) -> &'static [&'static str] {
+impl Route {
+    /// The subresources of `nodes`, one of which the caller has to have.
+    pub(super) fn subresources(&self) -> &'static [&'static str] {
         match self {
             Route::Health | Route::HealthCheck(_) => &["healthz", "proxy"],
-            Route::Pods | Route::RunningPods => &["pods", "proxy"],
-            Route::Summary => &["stats"],
-            Route::ResourceMetrics => &["metrics"],
-            Route::Checkpoint(_) => &["checkpoint"],
-            Route::Nothing(subresources) => subresources,
+            Route::Pods | Route::RunningPods => PODS,
+            Route::Summary => STATS,
+            Route::Metrics
+            | Route::CadvisorMetrics
+            | Route::ResourceMetrics
+            | Route::ProbeMetrics
+            | Route::SliMetrics => &["metrics"],
+            Route::Checkpoint(_) => CHECKPOINT,
+            Route::Nothing(subresources) | Route::Disabled(subresources, _) => subresources,
             Route::Configz => &["configz", "proxy"],
             Route::Flagz => &["configz"],
-            _ => &["proxy"],
+            Route::Statusz => &["statusz"],
+            Route::Logs(_) => LOG,
+            _ => PROXY,
         }
     }
 
-    /// The methods it takes, as `Allow` names them; empty for any.
-    fn methods(&self) -> &'static str {
+    /// The methods it takes, as `Allow` names them, and the forms it makes; `None` for any.
+    fn takes(&self) -> Option<(&'static str, &'static [&'static str])> {
         match self {
-            Route::Health | Route::HealthCheck(_) | Route::Configz | Route::ResourceMetrics | Route::Nothing(_) => "",
-            Route::Exec(_) | Route::Attach(_) | Route::PortForward(_) | Route::Summary => "GET, POST",
-            Route::Run(_) | Route::Checkpoint(_) => "POST",
-            _ => "GET",
+            Route::Pods | Route::RunningPods => Some(("GET", &[JSON])),
+            Route::Summary => Some(("GET, POST", &[JSON])),
+            Route::Checkpoint(_) => Some(("POST", &[JSON])),
+            Route::ContainerLogs { .. } | Route::Logs(_) | Route::Profile(_) => Some(("GET", &[])),
+            Route::Exec(_) | Route::Attach(_) | Route::PortForward(_) => Some(("GET, POST", &[])),
+            Route::Run(_) => Some(("POST", &[])),
+            _ => None,
         }
     }
 
-    fn takes(&self, method: &Method) -> bool {
-        let methods = self.methods();
-        methods.is_empty() || methods.split(", ").any(|m| m == method.as_str())
+    /// What a request by this method with these headers is refused with, if it is.
+    pub(super) fn refuses(&self, method: &Method, headers: &HeaderMap) -> Option<Response<Answer>> {
+        let (methods, forms) = self.takes()?;
+        if !methods.split(", ").any(|m| m == method.as_str()) {
+            let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
+            refused.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+            return Some(refused);
+        }
+        let accept = headers.get(header::ACCEPT).and_then(|a| a.to_str().ok()).filter(|a| !a.is_empty())?;
+        let wanted = accept.split(',').map(|clause| clause.split(';').next().unwrap_or_default().trim_matches(' '));
+        if wanted.into_iter().any(|form| form == "*/*" || forms.contains(&form)) {
+            return None;
+        }
+        let has_body = headers.get(header::CONTENT_LENGTH).is_some_and(|l| l != "0");
+        let (code, what) = match *method == Method::POST && !has_body {
+            true => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported Media Type"),
+            false => (StatusCode::NOT_ACCEPTABLE, "Not Acceptable"),
+        };
+        let text = format!("{}: {what}\n\nAvailable representations: {}", code.as_u16(), forms.join(", "));
+        Some(plain(code, text))
     }
 
-    /// `enableDebuggingHandlers: false` takes these away.
-    fn is_debugging(&self) -> bool {
-        !matches!(self, Route::Health | Route::HealthCheck(_) | Route::Pods | Route::Summary | Route::ResourceMetrics)
+    /// The path's part in `kubelet_http_requests_total`, and whether such requests may last.
+    pub(super) fn bucket(&self) -> (&'static str, bool) {
+        match self {
+            Route::Health | Route::HealthCheck(_) => ("healthz", false),
+            Route::Pods => ("pods", false),
+            Route::RunningPods => ("runningpods", false),
+            Route::Summary => ("stats", false),
+            Route::Metrics => ("metrics", false),
+            Route::CadvisorMetrics => ("metrics/cadvisor", false),
+            Route::ResourceMetrics => ("metrics/resource", false),
+            Route::ProbeMetrics => ("metrics/probes", false),
+            // As in the kubelet, which has no name for this one.
+            Route::SliMetrics => ("other", false),
+            Route::Checkpoint(_) => ("checkpoint", false),
+            Route::Nothing(_) | Route::Disabled(..) => ("other", false),
+            Route::Configz => ("configz", false),
+            Route::Flagz => ("flagz", false),
+            Route::Statusz => ("statusz", false),
+            Route::Logs(_) => ("logs", false),
+            Route::ContainerLogs { .. } => ("containerLogs", true),
+            Route::Exec(_) => ("exec", true),
+            Route::Attach(_) => ("attach", true),
+            Route::PortForward(_) => ("portForward", true),
+            Route::Run(_) => ("run", false),
+            Route::Profile(_) | Route::LogLevel => ("debug", true),
+        }
     }
 }
 
@@ -134,83 +266,6 @@ impl Target {
             _ => return None,
         };
         Some(Target { namespace: (*namespace).into(), pod: (*pod).into(), uid, container })
-    }
-}
-
-impl Router {
-    pub async fn handle(&self, request: Request<Incoming>, certificate: Option<Arc<[u8]>>) -> Response<Answer> {
-        let Some(route) = Route::of(request.uri().path()) else {
-            return text(StatusCode::NOT_FOUND, "404 page not found\n");
-        };
-        let check =
-            self.access.check(request.headers(), certificate.as_deref(), request.method(), route.subresources()).await;
-        match check {
-            Ok(_) => {}
-            Err(Refusal::Unauthorized) => return plain(StatusCode::UNAUTHORIZED, "Unauthorized"),
-            Err(Refusal::Forbidden(why)) => return plain(StatusCode::FORBIDDEN, why),
-            Err(Refusal::Failed(error)) => {
-                return plain(StatusCode::INTERNAL_SERVER_ERROR, format!("Authorization error: {error}\n"));
-            }
-        }
-        if !self.deps.config.enable_debugging_handlers && route.is_debugging() {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n");
-        }
-        if !route.takes(request.method()) {
-            let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
-            refused.headers_mut().insert(header::ALLOW, HeaderValue::from_static(route.methods()));
-            return refused;
-        }
-        let pods = self.deps.pods.borrow().clone();
-        match (route, pods) {
-            (Route::Health, pods) => {
-                health::all(&health::CHECKS, request.uri().query().unwrap_or(""), pods.as_ref()).await
-            }
-            (Route::HealthCheck(name), pods) => health::one(name, pods.as_ref()).await,
-            (Route::Nothing(_), _) => plain(StatusCode::NOT_FOUND, "404: Page Not Found"),
-            (Route::Summary, _) => node_stats::summary(&self.stats, request.uri().query().unwrap_or("")).await,
-            (Route::ResourceMetrics, _) => node_stats::resource(&self.stats).await,
-            (Route::RunningPods, _) => node_stats::running_pods(&self.stats).await,
-            (Route::Configz, _) => self.configz(),
-            (Route::Flagz, _) => self.flagz(),
-            (_, None) => plain(StatusCode::SERVICE_UNAVAILABLE, "the container runtime has not answered yet"),
-            (Route::Pods, Some(pods)) => json(pod_list(pods.pods().await.iter())),
-            (Route::ContainerLogs { namespace, pod, container }, Some(pods)) => {
-                logs::serve(&pods, &namespace, &pod, &container, request.uri().query().unwrap_or("")).await
-            }
-            (Route::Checkpoint(names), Some(pods)) => {
-                let (cri, root) = (&self.deps.cri, &self.deps.flags.root_dir);
-                checkpoint::serve(&pods, cri, root, &names, request.uri().query().unwrap_or("")).await
-            }
-            (Route::Exec(target), Some(pods)) => streams::exec(&pods, &target, request).await,
-            (Route::Attach(target), Some(pods)) => streams::attach(&pods, &target, request).await,
-            (Route::PortForward(target), Some(pods)) => streams::port_forward(&pods, &target, request).await,
-            (Route::Run(target), Some(pods)) => streams::run(&pods, &target, request.uri().query().unwrap_or("")).await,
-        }
-    }
-
-    fn configz(&self) -> Response<Answer> {
-        let set = TypeSet::built_in();
-        let mut out = br#"{"kubeletconfig":"#.to_vec();
-        match set.kind("kubelet.config.k8s.io", "v1beta1", "KubeletConfiguration") {
-            Some(id) => proto::json::write(set, id, &self.deps.document, &mut out),
-            None => proto::json::write_sorted(&self.deps.document, &mut out),
-        }
-        out.push(b'}');
-        json(out)
-    }
-
-    fn flagz(&self) -> Response<Answer> {
-        let mut page = String::from(
-            "kubelet flagz\nWarning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n\n",
-        );
-        for name in cli::flag_names() {
-            if let Some(value) = self.deps.flags.given.get(name) {
-                page.push_str(&format!("{name}={value}\n"));
-            }
-        }
-        let mut response = plain(StatusCode::OK, page);
-        response.headers_mut().remove(header::X_CONTENT_TYPE_OPTIONS);
-        response
     }
 }
 
@@ -250,6 +305,16 @@ fn decode(text: &str) -> String {
 mod tests {
     use super::*;
 
+    const ALL: Surface = Surface {
+        debugging: true,
+        checkpoint: true,
+        flagz: true,
+        statusz: true,
+        system_logs: true,
+        profiling: true,
+        debug_flags: true,
+    };
+
     #[test]
     fn paths_with_and_without_uid_are_told_apart() {
         let target = |uid: Option<&str>| Target {
@@ -258,17 +323,48 @@ mod tests {
             uid: uid.map(Into::into),
             container: "c".into(),
         };
-        assert_eq!(Route::of("/exec/ns/p/c"), Some(Route::Exec(target(None))));
-        assert_eq!(Route::of("/exec/ns/p/u/c"), Some(Route::Exec(target(Some("u")))));
-        assert_eq!(Route::of("/exec/ns"), None);
-        assert_eq!(Route::of("/healthz/"), None);
-        assert_eq!(Route::of("/healthz/nothing"), None);
-        assert_eq!(Route::of("/pods/"), Some(Route::Pods));
-        assert_eq!(Route::of("/stats/container"), Some(Route::Nothing(&["stats"])));
-        assert_eq!(Route::of("/"), None);
+        assert_eq!(ALL.route("/exec/ns/p/c"), Some(Route::Exec(target(None))));
+        assert_eq!(ALL.route("/exec/ns/p/u/c/"), Some(Route::Exec(target(Some("u")))));
+        assert_eq!(ALL.route("/exec/ns"), Some(Route::Nothing(PROXY)));
+        assert_eq!(ALL.route("/exec"), Some(Route::Nothing(PROXY)));
         assert_eq!(
             query_pairs("command=a%20b&command=c+d"),
             [("command".into(), "a b".into()), ("command".into(), "c d".to_owned())]
         );
+    }
+
+    #[test]
+    fn exact_paths_have_nothing_around_them() {
+        for nowhere in ["/", "/healthz/", "/healthz/nothing", "/metrics/", "/configz/", "/debug/", "/podsx", "/statsx"]
+        {
+            assert_eq!(ALL.route(nowhere), None, "{nowhere}");
+        }
+        assert_eq!(ALL.route("/pods/"), Some(Route::Pods));
+        assert_eq!(ALL.route("/pods/x"), Some(Route::Nothing(PODS)));
+        assert_eq!(ALL.route("/stats/container"), Some(Route::Nothing(STATS)));
+        assert_eq!(ALL.route("/logs/a/b"), Some(Route::Logs("a/b".into())));
+        assert_eq!(ALL.route("/debug/pprof/heap"), Some(Route::Profile("heap".into())));
+    }
+
+    #[test]
+    fn without_debugging_some_places_say_so_and_the_rest_is_not_there() {
+        let read_only = Surface { debugging: false, ..ALL };
+        assert_eq!(read_only.route("/exec/a/b/c"), Some(Route::Disabled(PROXY, DEBUG_OFF)));
+        assert_eq!(read_only.route("/logs/x"), Some(Route::Disabled(LOG, DEBUG_OFF)));
+        for nowhere in ["/configz", "/flagz", "/checkpoint/a/b/c", "/debug/flags/v"] {
+            assert_eq!(read_only.route(nowhere), None, "{nowhere}");
+        }
+        assert_eq!(read_only.route("/stats/summary/"), Some(Route::Summary));
+    }
+
+    #[test]
+    fn forms_are_compared_without_their_parameters() {
+        let with = |accept: &str| HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_str(accept).unwrap())]);
+        let code = |route: &Route, method, accept| route.refuses(&method, &with(accept)).map(|r| r.status().as_u16());
+        assert_eq!(code(&Route::Pods, Method::GET, "text/html, application/json;q=0.1"), None);
+        assert_eq!(code(&Route::Pods, Method::GET, "application/yaml"), Some(406));
+        assert_eq!(code(&Route::Pods, Method::DELETE, "application/yaml"), Some(405));
+        assert_eq!(code(&Route::Summary, Method::POST, "application/yaml"), Some(415));
+        assert_eq!(code(&Route::Metrics, Method::DELETE, "application/yaml"), None);
     }
 }

@@ -17,7 +17,7 @@ use proto::cri;
 
 use self::options::Options;
 use self::upgrade::StreamError;
-use super::answers::{Answer, json, plain, text};
+use super::answers::{Answer, bare, json, plain, text};
 use super::route::{Target, query_pairs};
 use crate::pod::spec::PodExt;
 use crate::pods::{ContainerInfo, FindError, Handle};
@@ -78,6 +78,10 @@ pub(super) async fn port_forward(pods: &Handle, target: &Target, request: Reques
             false => Vec::new(),
         };
         let pod = find(pods, target).await?;
+        // Here the kubelet does look at the uid.
+        if target.uid.as_ref().is_some_and(|uid| *uid != pod.uid()) {
+            return Err((StatusCode::NOT_FOUND, "pod not found".to_owned()));
+        }
         let missing = || (StatusCode::INTERNAL_SERVER_ERROR, format!("pod not found ({:?})", full_name(&pod)));
         let sandbox = pods.sandbox(&pod).await.map_err(|error| match error {
             FindError::NoPod(_) => missing(),
@@ -115,6 +119,8 @@ pub(super) async fn run(pods: &Handle, target: &Target, query: &str) -> Response
         Err((StatusCode::INTERNAL_SERVER_ERROR, format!("command '{words}' exited with {}: {said}", answer.exit_code)))
     };
     match outcome.await {
+        // Of nothing there is no type.
+        Ok(output) if output.is_empty() => bare(StatusCode::OK, output),
         Ok(output) => json(output),
         Err((code, why)) => plain(code, why),
     }

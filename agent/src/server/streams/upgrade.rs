@@ -23,6 +23,11 @@ pub struct StreamError(pub String);
 pub async fn pass(url: &str, mut request: Request<Incoming>) -> Result<Response<Answer>, StreamError> {
     let mut answer = send(url, request.method().clone(), forwarded(request.headers())).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        // A refusal of no stated length ends with its connection.
+        let bounded = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+        if !bounded.iter().any(|name| answer.headers().contains_key(name)) {
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         return Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()));
     }
     let (there, here) = (hyper::upgrade::on(&mut answer), hyper::upgrade::on(&mut request));

@@ -1,0 +1,106 @@
+//! A request on its way to its handler: path, caller, method, handler.
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use proto::schema::TypeSet;
+
+use super::access::{Access, Refusal};
+use super::answers::{Answer, json, plain, pod_list, redirect, text};
+use super::mux::{Meant, meant};
+use super::route::{Route, Surface};
+use super::{ServerDeps, checkpoint, debug, health, logs, node_logs, node_stats, streams, zpages};
+use crate::stats::Stats;
+
+/// The handlers of one port.
+pub(super) struct Router {
+    pub deps: Arc<ServerDeps>,
+    /// `None` on the read-only port, where everybody may.
+    pub access: Option<Access>,
+    pub surface: Surface,
+    pub stats: Arc<Stats>,
+}
+
+impl Router {
+    pub async fn handle(&self, request: Request<Incoming>, certificate: Option<Arc<[u8]>>) -> Response<Answer> {
+        let path = match meant(request.uri().path(), self.surface.folders()) {
+            Meant::Path(path) => path,
+            Meant::Malformed => return text(StatusCode::BAD_REQUEST, "400 Bad Request\n"),
+            Meant::Elsewhere(path) => {
+                let place = match request.uri().query() {
+                    Some(query) => format!("{path}?{query}"),
+                    None => path,
+                };
+                return redirect(StatusCode::TEMPORARY_REDIRECT, &place, request.method());
+            }
+        };
+        let Some(route) = self.surface.route(&path) else {
+            return text(StatusCode::NOT_FOUND, "404 page not found\n");
+        };
+        if let Some(access) = &self.access {
+            let subresources = route.subresources();
+            let asked = access.check(request.headers(), certificate.as_deref(), request.method(), subresources);
+            match asked.await {
+                Ok(_) => {}
+                Err(Refusal::Unauthorized) => return plain(StatusCode::UNAUTHORIZED, "Unauthorized"),
+                Err(Refusal::Forbidden(why)) => return plain(StatusCode::FORBIDDEN, why),
+                Err(Refusal::Failed(why)) => return plain(StatusCode::INTERNAL_SERVER_ERROR, why),
+            }
+        }
+        match route.refuses(request.method(), request.headers()) {
+            Some(refused) => refused,
+            None => self.serve(route, request).await,
+        }
+    }
+
+    async fn serve(&self, route: Route, request: Request<Incoming>) -> Response<Answer> {
+        let pods = self.deps.pods.borrow().clone();
+        let query = request.uri().query().unwrap_or("").to_owned();
+        match (route, pods) {
+            (Route::Health, pods) => health::all(&health::CHECKS, &query, pods.as_ref()).await,
+            (Route::HealthCheck(name), pods) => health::one(name, pods.as_ref()).await,
+            (Route::Nothing(_), _) => plain(StatusCode::NOT_FOUND, "404: Page Not Found"),
+            (Route::Disabled(_, why), _) => text(StatusCode::METHOD_NOT_ALLOWED, why),
+            (Route::Summary, _) => node_stats::summary(&self.stats, &query).await,
+            (Route::ResourceMetrics, _) => node_stats::resource(&self.stats).await,
+            (Route::Metrics | Route::CadvisorMetrics | Route::ProbeMetrics | Route::SliMetrics, _) => {
+                text(StatusCode::NOT_FOUND, "404 page not found\n")
+            }
+            (Route::RunningPods, _) => node_stats::running_pods(&self.stats).await,
+            (Route::Configz, _) => self.configz(),
+            (Route::Flagz, _) => zpages::flagz(&self.deps, request.headers()),
+            (Route::Statusz, _) => zpages::statusz(request.headers()),
+            (Route::Logs(path), _) => node_logs::serve(&self.deps.config, &path, &query, &request).await,
+            (Route::Profile(name), _) => debug::profile(&name),
+            (Route::LogLevel, _) => debug::log_level(request).await,
+            (_, None) => plain(StatusCode::SERVICE_UNAVAILABLE, "the container runtime has not answered yet"),
+            (Route::Pods, Some(pods)) => json(pod_list(pods.pods().await.iter())),
+            (Route::ContainerLogs { namespace, pod, container }, Some(pods)) => {
+                let split = self.deps.gates.enabled("PodLogsQuerySplitStreams");
+                logs::serve(&pods, &namespace, &pod, &container, &query, split).await
+            }
+            (Route::Checkpoint(names), Some(pods)) => {
+                let (cri, root) = (&self.deps.cri, &self.deps.flags.root_dir);
+                checkpoint::serve(&pods, cri, root, &names, &query).await
+            }
+            (Route::Exec(target), Some(pods)) => streams::exec(&pods, &target, request).await,
+            (Route::Attach(target), Some(pods)) => streams::attach(&pods, &target, request).await,
+            (Route::PortForward(target), Some(pods)) => streams::port_forward(&pods, &target, request).await,
+            (Route::Run(target), Some(pods)) => streams::run(&pods, &target, &query).await,
+        }
+    }
+
+    fn configz(&self) -> Response<Answer> {
+        let set = TypeSet::built_in();
+        let mut out = br#"{"kubeletconfig":"#.to_vec();
+        match set.kind("kubelet.config.k8s.io", "v1beta1", "KubeletConfiguration") {
+            Some(id) => proto::json::write(set, id, &self.deps.document, &mut out),
+            None => proto::json::write_sorted(&self.deps.document, &mut out),
+        }
+        out.push(b'}');
+        let mut response = json(out);
+        response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        response
+    }
+}
