@@ -1,5 +1,7 @@
 //! Tokens of service accounts: issued for a TokenRequest, and checked against the store at every use.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::CREDENTIAL_ID;
@@ -9,6 +11,8 @@ use crate::store::{ObjectRef, ResourceId, Store};
 
 /// How long a token outlives the deletion mark of what it is bound to, in seconds.
 const LEEWAY: i64 = 60;
+/// The issuer of tokens that secrets hold.
+const SECRET_ISSUER: &str = "kubernetes/serviceaccount";
 
 /// Issues and checks tokens.
 pub struct ServiceAccountTokens {
@@ -27,6 +31,9 @@ impl ServiceAccountTokens {
     pub fn check(&self, token: &str, audiences: &[String], now: i64) -> Option<(User, Vec<String>)> {
         // Cheap refusal first: a token of another issuer costs no signature check.
         let issuer = Keys::peek(token)?["iss"].as_str()?.to_owned();
+        if issuer == SECRET_ISSUER {
+            return self.check_secret(token, audiences, now);
+        }
         if !self.issuers.contains(&issuer) {
             return None;
         }
@@ -72,6 +79,49 @@ impl ServiceAccountTokens {
         extra.sort();
         let groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
         Some((User { name: text(&claims["sub"]), uid, groups, extra }, audiences))
+    }
+
+    /// The user of a token that lives in a secret and as long as that.
+    fn check_secret(&self, token: &str, audiences: &[String], now: i64) -> Option<(User, Vec<String>)> {
+        let claims = self.keys.verify(token)?;
+        let claim = |name: &str| claims[format!("kubernetes.io/serviceaccount/{name}")].as_str().unwrap_or_default();
+        let (namespace, name) = (claim("namespace"), claim("service-account.name"));
+        if claims["sub"] != format!("system:serviceaccount:{namespace}:{name}") {
+            return None;
+        }
+        let secret = self.store.get(&ResourceId::from("secrets"), namespace, claim("secret.name"))?;
+        let held = secret.value()["data"]["token"].as_str().and_then(|t| STANDARD.decode(t).ok())?;
+        if secret.keys.deleting || held != token.as_bytes() {
+            return None;
+        }
+        let uid = claim("service-account.uid");
+        self.alive("serviceaccounts", namespace, name, uid, now)?;
+        // It names no audience and is meant for the API alone.
+        let audiences: Vec<String> = audiences.iter().filter(|a| self.audiences.contains(a)).cloned().collect();
+        let groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+        let user = User {
+            name: format!("system:serviceaccount:{namespace}:{name}"),
+            uid: uid.into(),
+            groups,
+            extra: Vec::new(),
+        };
+        (!audiences.is_empty()).then_some((user, audiences))
+    }
+
+    /// A signed token without an end, for the secret that will hold it.
+    ///
+    /// # Errors
+    /// When the key refuses.
+    pub fn issue_for_secret(&self, account: &ObjectRef, secret: &str) -> Result<String, String> {
+        let (namespace, name) = (&*account.key.namespace, &*account.key.name);
+        self.keys.sign(&json!({
+            "iss": SECRET_ISSUER,
+            "kubernetes.io/serviceaccount/namespace": namespace,
+            "kubernetes.io/serviceaccount/secret.name": secret,
+            "kubernetes.io/serviceaccount/service-account.name": name,
+            "kubernetes.io/serviceaccount/service-account.uid": &*account.keys.uid,
+            "sub": format!("system:serviceaccount:{namespace}:{name}"),
+        }))
     }
 
     /// The object, unless it is another one of that name or was marked for deletion a while ago.
@@ -141,8 +191,7 @@ pub fn bootstrap_user(store: &Store, token: &str, now: i64) -> Option<User> {
         return None;
     }
     let data = |key: &str| {
-        use base64::Engine as _;
-        let bytes = base64::engine::general_purpose::STANDARD.decode(value["data"][key].as_str()?).ok()?;
+        let bytes = STANDARD.decode(value["data"][key].as_str()?).ok()?;
         String::from_utf8(bytes).ok()
     };
     // Digests of equal length compare in a time that says nothing about where they differ.

@@ -168,6 +168,21 @@ pub struct ServeArgs {
     /// Address ranges of services, at most one per family. Many tools and manifests assume addresses in the default.
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16")]
     pub service_cluster_ip_range: Vec<String>,
+    /// Give every node a part of the pod addresses.
+    #[arg(long, default_value_t = false, num_args = 0..=1, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set)]
+    pub allocate_node_cidrs: bool,
+    /// Address ranges of pods, at most one per family.
+    #[arg(long, value_delimiter = ',')]
+    pub cluster_cidr: Vec<String>,
+    /// Prefix length of a node's part; 24 for IPv4 and 64 for IPv6 when missing.
+    #[arg(long)]
+    pub node_cidr_mask_size: Option<u8>,
+    /// Prefix length of a node's IPv4 part.
+    #[arg(long)]
+    pub node_cidr_mask_size_ipv4: Option<u8>,
+    /// Prefix length of a node's IPv6 part.
+    #[arg(long)]
+    pub node_cidr_mask_size_ipv6: Option<u8>,
     /// Port range of NodePort services.
     #[arg(long, default_value = "30000-32767")]
     pub service_node_port_range: String,

@@ -18,7 +18,7 @@ use std::time::Duration;
 pub use controllers::Controllers;
 pub use flags::{Cli, Command, KubeconfigArgs, ServeArgs};
 pub use gates::FeatureGates;
-pub use network::{Cidr, PortRange};
+pub use network::{Cidr, NodeCidrs, PortRange};
 pub use runtime::RuntimeConfig;
 
 /// What is wrong with the settings. The operator has to correct them.
@@ -51,6 +51,7 @@ pub enum AuthorizationMode {
 pub struct Config {
     pub args: ServeArgs,
     pub service_cidrs: Vec<Cidr>,
+    pub node_cidrs: NodeCidrs,
     pub node_ports: PortRange,
     pub authorization: Vec<AuthorizationMode>,
     pub controllers: Controllers,
@@ -81,6 +82,7 @@ impl Config {
             return Err(bad("kubelet-client-certificate", "needs --kubelet-client-key, and the other way round"));
         }
         let service_cidrs = network::cidrs(&args.service_cluster_ip_range)?;
+        let node_cidrs = NodeCidrs::of(&args)?;
         let node_ports = args.service_node_port_range.parse().map_err(|e: String| bad("service-node-port-range", e))?;
         let authorization = authorization(&args.authorization_mode)?;
         if authorization.contains(&AuthorizationMode::Webhook) != args.authorization_webhook_config_file.is_some() {
@@ -112,6 +114,7 @@ impl Config {
         Ok(Config {
             args,
             service_cidrs,
+            node_cidrs,
             node_ports,
             authorization,
             controllers,
@@ -229,6 +232,12 @@ mod tests {
             (&["--authorization-mode=Magic"][..], "authorization-mode"),
             (&["--service-cluster-ip-range=10.0.0.1"], "service-cluster-ip-range"),
             (&["--service-node-port-range=9-1"], "service-node-port-range"),
+            (&["--allocate-node-cidrs"], "cluster-cidr"),
+            (&["--allocate-node-cidrs", "--cluster-cidr=10.0.0.0/8,10.1.0.0/16"], "cluster-cidr"),
+            (
+                &["--allocate-node-cidrs", "--cluster-cidr=10.0.0.0/8", "--node-cidr-mask-size=25"],
+                "node-cidr-mask-size",
+            ),
             (&["--event-ttl=soon"], "event-ttl"),
             (&["--tls-cert-file=/x"], "tls-cert-file"),
             (&["--controllers=*,nonsense"], "controllers"),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::str::FromStr;
 
-use super::{ConfigError, bad};
+use super::{ConfigError, ServeArgs, bad};
 
 /// An address range: `10.0.0.0/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +40,15 @@ impl Cidr {
             }
             IpAddr::V6(base) => IpAddr::V6(Ipv6Addr::from(u128::from(base).saturating_add(offset))),
         }
+    }
+
+    /// The distance of an address from the first; None outside of the range.
+    pub fn offset(self, address: IpAddr) -> Option<u128> {
+        let number = |a: IpAddr| match a {
+            IpAddr::V4(a) => u128::from(u32::from(a)),
+            IpAddr::V6(a) => u128::from(a),
+        };
+        self.contains(address).then(|| number(address) - number(self.base))
     }
 
     pub fn contains(self, address: IpAddr) -> bool {
@@ -100,6 +109,45 @@ pub(super) fn cidrs(list: &[String]) -> Result<Vec<Cidr>, ConfigError> {
         return Err(bad(flag, format!("{large} is too large: at least /12 for IPv4 and /64 for IPv6")));
     }
     Ok(out)
+}
+
+/// Ranges of pod addresses with the prefix length of a node's part; empty when nodes get none from here.
+#[derive(Debug, Clone, Default)]
+pub struct NodeCidrs(pub Vec<(Cidr, u8)>);
+
+impl NodeCidrs {
+    /// From `--allocate-node-cidrs`, `--cluster-cidr` and the mask sizes, in the order of kube-controller-manager's flags.
+    pub(super) fn of(args: &ServeArgs) -> Result<Self, ConfigError> {
+        if !args.allocate_node_cidrs {
+            return Ok(NodeCidrs::default());
+        }
+        let flag = "cluster-cidr";
+        if args.cluster_cidr.is_empty() {
+            return Err(bad(flag, "must be given with --allocate-node-cidrs"));
+        }
+        let mut out: Vec<(Cidr, u8)> = Vec::new();
+        for text in &args.cluster_cidr {
+            let range: Cidr = text.trim().parse().map_err(|e: String| bad(flag, e))?;
+            if out.len() == 2 || out.iter().any(|(other, _)| other.is_ipv4() == range.is_ipv4()) {
+                return Err(bad(flag, "expects one range, or one of each IP family"));
+            }
+            let (own, usual) =
+                if range.is_ipv4() { (args.node_cidr_mask_size_ipv4, 24) } else { (args.node_cidr_mask_size_ipv6, 64) };
+            let bits = own.or(args.node_cidr_mask_size).unwrap_or(usual);
+            if bits < range.bits || bits > range.width() {
+                let why = format!("{bits} does not fit into {range}");
+                return Err(bad("node-cidr-mask-size", why));
+            }
+            if bits - range.bits > 16 {
+                return Err(bad(
+                    "node-cidr-mask-size",
+                    format!("{range} has too many parts of size /{bits}: more than 65536"),
+                ));
+            }
+            out.push((range, bits));
+        }
+        Ok(NodeCidrs(out))
+    }
 }
 
 /// A range of ports, both ends included.

@@ -2,6 +2,7 @@
 //!
 //! Each waits on the store's events and works when there is something to do; switched by `--controllers`.
 
+mod account_tokens;
 mod aggregation;
 mod certificates;
 mod cronjob;
@@ -19,6 +20,7 @@ mod index;
 mod job;
 mod namespace;
 mod namespace_defaults;
+mod node_ipam;
 mod node_lifecycle;
 mod ownership;
 mod podgc;
@@ -78,6 +80,12 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     start.with(endpoints::Endpoints::<true>::new);
     start.with(certificates::Approver::new);
     start.with(certificates::Cleaner::new);
+    let root_ca = authority.pem().to_owned();
+    start.making(move |client, _| account_tokens::AccountTokens::new(client, &root_ca));
+    if !config.node_cidrs.0.is_empty() {
+        let (ranges, services) = (config.node_cidrs.clone(), config.service_cidrs.clone());
+        start.making(move |client, recorder| node_ipam::NodeIpam::new(client, recorder, &ranges, &services));
+    }
     let authority = Arc::new(authority);
     start.making(move |client, _| certificates::Signer::new(client, authority.clone()));
     for name in enabled.named().filter(|n| !start.running.contains(n)) {
@@ -91,7 +99,8 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
 }
 
 /// Controllers that run in another way than most.
-const BUILT: &[&str] = &["serviceaccount-controller", "root-ca-certificate-publisher-controller"];
+const BUILT: &[&str] =
+    &["serviceaccount-controller", "root-ca-certificate-publisher-controller", "node-ipam-controller"];
 
 /// Starts controllers one by one, as far as they are switched on.
 struct Start<'a> {
