@@ -148,7 +148,11 @@ pub(super) fn printer(plural: &str) -> Option<(&'static [Column], Cells)> {
                 let last = &v["status"]["lastScheduleTime"];
                 let last = if last.is_string() { since(last) } else { "<none>".into() };
                 let active = v["status"]["active"].as_array().map_or(0, Vec::len);
-                let suspend = if spec["suspend"] == true { "True" } else { "False" };
+                let suspend = match spec["suspend"].as_bool() {
+                    Some(true) => "True",
+                    Some(false) => "False",
+                    None => "<unset>",
+                };
                 vec![
                     spec["schedule"].clone(),
                     super::or_none(&spec["timeZone"]),

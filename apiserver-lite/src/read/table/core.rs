@@ -125,7 +125,7 @@ fn pod(v: &Value) -> Vec<Value> {
     }
     let initialized = list("conditions").iter().any(|c| c["type"] == "Initialized" && c["status"] == "True");
     if !initializing || initialized {
-        (restarts, last_restart) = if initializing { (restarts, last_restart) } else { sidecar_restarts(v) };
+        (restarts, last_restart) = sidecar_restarts(v);
         let mut running = false;
         for container in list("containerStatuses").iter().rev() {
             restarts += container["restartCount"].as_i64().unwrap_or(0);
@@ -146,7 +146,11 @@ fn pod(v: &Value) -> Vec<Value> {
         }
     }
     if v["metadata"]["deletionTimestamp"].is_string() {
-        reason = if status["reason"] == "NodeLost" { "Unknown" } else { "Terminating" }.into();
+        if status["reason"] == "NodeLost" {
+            reason = "Unknown".into();
+        } else if status["phase"] != "Succeeded" && status["phase"] != "Failed" {
+            reason = "Terminating".into();
+        }
     }
     let restarts = if restarts > 0 && !last_restart.is_empty() {
         format!("{restarts} ({} ago)", since(&last_restart.into()).as_str().unwrap_or_default())
@@ -173,9 +177,9 @@ fn pod(v: &Value) -> Vec<Value> {
     ]
 }
 
-/// Restarts of sidecars, which count with the containers once initialization is over.
+/// Restarts of sidecars, which count with the containers once initialization is over, and the time of the last.
 fn sidecar_restarts(v: &Value) -> (i64, String) {
-    let mut total = 0;
+    let (mut total, mut last) = (0, "");
     for container in v["status"]["initContainerStatuses"].as_array().into_iter().flatten() {
         let restartable = v["spec"]["initContainers"]
             .as_array()
@@ -184,9 +188,10 @@ fn sidecar_restarts(v: &Value) -> (i64, String) {
             .any(|c| c["name"] == container["name"] && c["restartPolicy"] == "Always");
         if restartable {
             total += container["restartCount"].as_i64().unwrap_or(0);
+            last = last.max(container["lastState"]["terminated"]["finishedAt"].as_str().unwrap_or_default());
         }
     }
-    (total, String::new())
+    (total, last.to_owned())
 }
 
 /// How a container ended, or None when it has not.
@@ -224,6 +229,7 @@ fn node(v: &Value) -> Vec<Value> {
         })
         .collect();
     roles.sort_unstable();
+    roles.dedup();
     let roles: Value = if roles.is_empty() { "<none>".into() } else { roles.join(",").into() };
     let address = |kind: &str| {
         let found = status["addresses"].as_array().into_iter().flatten().find(|a| a["type"] == kind);
@@ -259,10 +265,8 @@ fn kernel(info: &Value) -> Value {
 fn service(v: &Value) -> Vec<Value> {
     let spec = &v["spec"];
     let kind = spec["type"].as_str().unwrap_or_default();
-    let ingress = v["status"]["loadBalancer"]["ingress"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut external: Vec<String> =
-        ingress.iter().filter_map(|i| i["ip"].as_str().or(i["hostname"].as_str())).map(Into::into).collect();
-    external.extend(spec["externalIPs"].as_array().into_iter().flatten().filter_map(|i| i.as_str().map(Into::into)));
+    let mut external = if kind == "LoadBalancer" { balancers(v) } else { Vec::new() };
+    external.extend(spec["externalIPs"].as_array().into_iter().flatten().filter_map(Value::as_str));
     let external = match kind {
         "ExternalName" => spec["externalName"].as_str().unwrap_or_default().to_owned(),
         "LoadBalancer" if external.is_empty() => "<pending>".into(),
@@ -284,30 +288,48 @@ fn service(v: &Value) -> Vec<Value> {
     vec![kind.into(), or_none(&spec["clusterIP"]), external.into(), ports, age(v), pairs(&spec["selector"])]
 }
 
+/// Addresses of the load balancers that lead to a service or ingress, sorted.
+pub(super) fn balancers(v: &Value) -> Vec<&str> {
+    let ingress = v["status"]["loadBalancer"]["ingress"].as_array().into_iter().flatten();
+    let mut out: Vec<&str> = ingress
+        .filter_map(|i| {
+            let part = |key: &str| i[key].as_str().filter(|t| !t.is_empty());
+            part("ip").or(part("hostname"))
+        })
+        .collect();
+    out.sort_unstable();
+    out.dedup();
+    out
+}
+
 fn event(v: &Value) -> Vec<Value> {
-    let first = match &v["firstTimestamp"] {
-        Value::Null => &v["eventTime"],
-        time => time,
-    };
+    let part = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    let either = |one: String, other: String| if one.is_empty() { other } else { one };
+    let first = if v["firstTimestamp"].is_string() { &v["firstTimestamp"] } else { &v["eventTime"] };
     let series = &v["series"];
-    let last =
-        [&series["lastObservedTime"], &v["lastTimestamp"], first].into_iter().find(|t| t.is_string()).unwrap_or(first);
-    let count = series["count"].as_i64().or(v["count"].as_i64()).unwrap_or(1).max(1);
-    let object = &v["involvedObject"];
-    let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
-    let source = match (v["source"]["component"].as_str(), v["source"]["host"].as_str()) {
-        (Some(component), Some(host)) if !host.is_empty() => format!("{component}, {host}"),
-        (Some(component), _) => component.into(),
-        _ => v["reportingComponent"].as_str().unwrap_or_default().into(),
+    let (last, count) = if series.is_object() {
+        (&series["lastObservedTime"], series["count"].as_i64().unwrap_or(0))
+    } else {
+        let last = if v["lastTimestamp"].is_string() { &v["lastTimestamp"] } else { first };
+        (last, v["count"].as_i64().filter(|c| *c != 0).unwrap_or(1))
     };
+    let object = &v["involvedObject"];
+    let mut about = part(object, "kind").to_lowercase();
+    let name = part(object, "name");
+    if !name.is_empty() {
+        about = format!("{about}/{name}");
+    }
+    let component = either(part(&v["source"], "component"), part(v, "reportingComponent"));
+    let instance = either(part(&v["source"], "host"), part(v, "reportingInstance"));
+    let source = if instance.is_empty() { component } else { format!("{component}, {instance}") };
     vec![
         since(last),
         v["type"].clone(),
         v["reason"].clone(),
-        format!("{kind}/{}", object["name"].as_str().unwrap_or_default()).into(),
-        object["fieldPath"].as_str().unwrap_or_default().into(),
+        about.into(),
+        part(object, "fieldPath").into(),
         source.into(),
-        v["message"].as_str().unwrap_or_default().trim().into(),
+        part(v, "message").trim().into(),
         since(first),
         count.into(),
         v["metadata"]["name"].clone(),
@@ -318,4 +340,55 @@ fn event(v: &Value) -> Vec<Value> {
 pub(super) fn containers(template: &Value) -> [Value; 2] {
     let containers = &template["spec"]["containers"];
     [joined(containers, "name"), joined(containers, "image")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(v: Value) -> (String, String) {
+        let cells = pod(&v);
+        let text = |at: usize| cells[at].as_str().unwrap_or_default().to_owned();
+        (text(1), text(2))
+    }
+
+    #[test]
+    fn a_pod_that_ended_is_not_terminating() {
+        let of = |phase: &str| json!({"metadata": {"deletionTimestamp": "2020-01-01T00:00:00Z"}, "status": {"phase": phase}});
+        assert_eq!(status(of("Running")).0, "Terminating");
+        assert_eq!(status(of("Succeeded")).0, "Succeeded");
+        let mut lost = of("Running");
+        lost["status"]["reason"] = "NodeLost".into();
+        assert_eq!(status(lost).0, "Unknown");
+    }
+
+    #[test]
+    fn restarts_of_sidecars_count_and_those_of_others_do_not() {
+        let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
+        let v = json!({
+            "spec": {"initContainers": [{"name": "setup"}, {"name": "proxy", "restartPolicy": "Always"}]},
+            "status": {"phase": "Running", "initContainerStatuses": [
+                {"name": "setup", "restartCount": 3, "state": ended},
+                {"name": "proxy", "restartCount": 2, "started": true, "state": {"running": {}},
+                    "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2000-01-01T00:00:00Z"}}},
+            ], "containerStatuses": [{"name": "app", "restartCount": 1, "state": {"running": {}}}]},
+        });
+        assert!(status(v).1.starts_with("3 ("), "two of the sidecar and one of the container");
+    }
+
+    #[test]
+    fn external_addresses_are_sorted_and_those_of_balancers_for_balancers_only() {
+        let mut v = json!({"spec": {"type": "LoadBalancer", "externalIPs": ["9.9.9.9"]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "3.3.3.3"}, {"hostname": "a.example"}, {"ip": "1.1.1.1"}]}}});
+        assert_eq!(service(&v)[2], "1.1.1.1,3.3.3.3,a.example,9.9.9.9");
+        v["spec"]["type"] = "NodePort".into();
+        assert_eq!(service(&v)[2], "9.9.9.9");
+    }
+
+    #[test]
+    fn an_event_names_its_reporter() {
+        let cells = event(&json!({"reportingComponent": "kubelet", "reportingInstance": "node-1",
+            "involvedObject": {"kind": "Pod"}, "series": {"count": 4, "lastObservedTime": "2000-01-01T00:00:00.000000Z"}}));
+        assert_eq!((&cells[3], &cells[5], &cells[8]), (&json!("pod"), &json!("kubelet, node-1"), &json!(4)));
+    }
 }

@@ -110,7 +110,7 @@ impl Include {
 fn row(resource: &Resource, accepted: Accepted, value: Value, include: Include, out: &mut Vec<u8>) {
     let mut cells = Vec::new();
     if resource.custom || &*resource.plural != "events" {
-        cells.push(value["metadata"]["name"].as_str().unwrap_or_default().into());
+        cells.push(name(resource, &value));
     }
     match printer(resource) {
         _ if resource.definition.is_some() => {
@@ -120,10 +120,14 @@ fn row(resource: &Resource, accepted: Accepted, value: Value, include: Include, 
         Some((_, fill)) if &*resource.group == "events.k8s.io" => {
             let mut old = value.clone();
             crate::resource::versions::event_to_old(&mut old);
-            cells.extend(fill(&old));
+            cells.extend(fill(&old).into_iter().map(written));
         }
-        Some((_, fill)) => cells.extend(fill(&value)),
-        None => cells.push(value["metadata"]["creationTimestamp"].clone()),
+        Some((_, fill)) => cells.extend(fill(&value).into_iter().map(written)),
+        // Go's zero time, for the empty object of a bookmark.
+        None => cells.push(match &value["metadata"]["creationTimestamp"] {
+            Value::Null => "0001-01-01T00:00:00Z".into(),
+            time => time.clone(),
+        }),
     }
     out.extend_from_slice(b"{\"cells\":");
     proto::json::write_sorted(&cells.into(), out);
@@ -142,6 +146,31 @@ fn row(resource: &Resource, accepted: Accepted, value: Value, include: Include, 
         }
     }
     out.push(b'}');
+}
+
+/// Text that an object lacks is empty in a cell.
+fn written(cell: Value) -> Value {
+    if cell.is_null() { "".into() } else { cell }
+}
+
+/// Annotations of the classes that claims without one get.
+const DEFAULT_CLASS: [&str; 3] = [
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+    "volumeattributesclass.alpha.kubernetes.io/is-default-class",
+];
+
+/// The first cell: the name, and for a class whether it is the default one.
+fn name(resource: &Resource, value: &Value) -> Value {
+    let name = value["metadata"]["name"].as_str().unwrap_or_default();
+    let prefix = match (&*resource.group, &*resource.plural) {
+        ("storage.k8s.io", "storageclasses") => "storageclass.",
+        ("storage.k8s.io", "volumeattributesclasses") => "volumeattributesclass.",
+        _ => return name.into(),
+    };
+    let annotations = &value["metadata"]["annotations"];
+    let is_default = DEFAULT_CLASS.iter().any(|key| key.starts_with(prefix) && annotations[*key] == "true");
+    if is_default { format!("{name} (default)").into() } else { name.into() }
 }
 
 /// Marks rows that no longer change: pods that ended.

@@ -151,6 +151,14 @@ fn or_unset(value: &Value, word: &str) -> Value {
     value.as_str().unwrap_or(word).into()
 }
 
+/// The class that a claim or volume names; the older annotation wins.
+fn storage_class_of(v: &Value) -> Value {
+    match &v["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"] {
+        Value::String(class) => class.as_str().into(),
+        _ => text(&v["spec"]["storageClassName"]),
+    }
+}
+
 fn claim(v: &Value) -> Vec<Value> {
     let (spec, status) = (&v["spec"], &v["status"]);
     let bound = spec["volumeName"].as_str().is_some_and(|n| !n.is_empty());
@@ -159,9 +167,9 @@ fn claim(v: &Value) -> Vec<Value> {
     vec![
         phase,
         text(&spec["volumeName"]),
-        if bound { text(&status["capacity"]["storage"]) } else { "".into() },
+        if bound { or_unset(&status["capacity"]["storage"], "0") } else { "".into() },
         if bound { access_modes(&status["accessModes"]) } else { "".into() },
-        text(&spec["storageClassName"]),
+        storage_class_of(v),
         or_unset(&spec["volumeAttributesClassName"], "<unset>"),
         age(v),
         or_unset(&spec["volumeMode"], "<unset>"),
@@ -180,12 +188,12 @@ fn volume(v: &Value) -> Vec<Value> {
         String::new()
     };
     vec![
-        text(&spec["capacity"]["storage"]),
+        or_unset(&spec["capacity"]["storage"], "0"),
         access_modes(&spec["accessModes"]),
         text(&spec["persistentVolumeReclaimPolicy"]),
         phase,
         claim.into(),
-        text(&spec["storageClassName"]),
+        storage_class_of(v),
         or_unset(&spec["volumeAttributesClassName"], "<unset>"),
         text(&status["reason"]),
         age(v),
@@ -246,18 +254,27 @@ fn storage_class(v: &Value) -> Vec<Value> {
     ]
 }
 
+const HOSTS_SHOWN: usize = 3;
+
 fn ingress(v: &Value) -> Vec<Value> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let rules = list(&v["spec"]["rules"]);
-    let hosts: Vec<&str> = rules.iter().filter_map(|r| r["host"].as_str()).filter(|h| !h.is_empty()).collect();
+    // Rules without a host are not shown, but counted.
+    let mut hosts = Vec::new();
+    let mut more = false;
+    for rule in &rules {
+        more |= hosts.len() == HOSTS_SHOWN;
+        match rule["host"].as_str() {
+            Some(host) if !more && !host.is_empty() => hosts.push(host),
+            _ => {}
+        }
+    }
     let hosts = match hosts.len() {
         0 => "*".to_owned(),
-        more @ 4.. => format!("{} + {} more...", hosts[..3].join(","), more - 3),
+        _ if more => format!("{} + {} more...", hosts.join(","), rules.len() - HOSTS_SHOWN),
         _ => hosts.join(","),
     };
-    let addresses = list(&v["status"]["loadBalancer"]["ingress"]);
-    let address = |a: &Value| a["ip"].as_str().or(a["hostname"].as_str()).unwrap_or_default().to_owned();
-    let addresses: Vec<String> = addresses.iter().map(address).filter(|a| !a.is_empty()).collect();
+    let addresses = super::core::balancers(v);
     let ports = if list(&v["spec"]["tls"]).is_empty() { "80" } else { "80, 443" };
     vec![or_none(&v["spec"]["ingressClassName"]), hosts.into(), addresses.join(",").into(), ports.into(), age(v)]
 }
