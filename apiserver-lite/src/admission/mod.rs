@@ -14,6 +14,7 @@ mod namespace_lifecycle;
 mod node_restriction;
 mod owner_references;
 mod plugins;
+mod pod_resize;
 mod pod_security;
 mod priority;
 mod quota;

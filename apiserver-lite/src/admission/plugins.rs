@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{
     Call, Reservation, certificates, limit_ranger, namespace_lifecycle, node_restriction, owner_references,
-    pod_security, priority, quota, runtime_class, service_account, storage, tolerations, topology_labels,
+    pod_resize, pod_security, priority, quota, runtime_class, service_account, storage, tolerations, topology_labels,
 };
 use crate::status::Result;
 
@@ -71,6 +71,7 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("CertificateSubjectRestriction").validate(certificates::subject),
     Plugin::new("DefaultIngressClass").mutate(storage::default_ingress_class),
     Plugin::new("PodTopologyLabels").mutate(topology_labels::mutate),
+    Plugin::new("PodResizeValidator").validate(pod_resize::validate),
     // It writes, so it is not a function among others; always last.
     Plugin::new(QUOTA),
 ];
@@ -86,7 +87,6 @@ const NOT_AVAILABLE: &[&str] = &[
     "NodeDeclaredFeatureValidator",
     "PodGroupProtection",
     "PodNodeSelector",
-    "PodResizeValidator",
     "PodTolerationRestriction",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionWebhook",
