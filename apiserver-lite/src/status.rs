@@ -17,6 +17,8 @@ pub struct Status {
     pub code: u16,
     /// Machine readable word such as `NotFound`; empty for none.
     pub reason: &'static str,
+    /// The word of a webhook where it is none of ours; empty else.
+    pub foreign_reason: Box<str>,
     pub message: String,
     pub details: Option<Details>,
     /// Texts for `Warning` headers.
@@ -49,6 +51,7 @@ impl ApiError {
         ApiError(Box::new(Status {
             code,
             reason,
+            foreign_reason: Box::default(),
             message: message.into(),
             details: None,
             continue_token: String::new(),
@@ -73,6 +76,20 @@ impl ApiError {
     pub fn with_cause(mut self, reason: &str, message: &str, field: &str) -> Self {
         let cause = Cause { reason: reason.into(), message: message.into(), field: field.into() };
         self.0.details.get_or_insert_default().causes.push(cause);
+        self
+    }
+
+    /// The same under a reason that somebody else chose.
+    #[must_use]
+    pub fn with_reason(mut self, reason: &str) -> Self {
+        self.0.foreign_reason = reason.into();
+        self
+    }
+
+    /// The same under another code and reason.
+    #[must_use]
+    pub fn as_kind(mut self, code: u16, reason: &'static str) -> Self {
+        (self.0.code, self.0.reason) = (code, reason);
         self
     }
 
@@ -213,8 +230,9 @@ impl ApiError {
         object.insert("metadata".into(), token.map_or_else(|| json!({}), |t| json!({"continue": t})));
         object.insert("status".into(), json!("Failure"));
         object.insert("message".into(), json!(status.message));
-        if !status.reason.is_empty() {
-            object.insert("reason".into(), json!(status.reason));
+        let reason = if status.foreign_reason.is_empty() { status.reason } else { &status.foreign_reason };
+        if !reason.is_empty() {
+            object.insert("reason".into(), json!(reason));
         }
         if let Some(details) = &status.details {
             object.insert("details".into(), details.to_value());
@@ -225,6 +243,26 @@ impl ApiError {
 }
 
 impl Details {
+    /// Reads details that somebody else wrote.
+    pub fn from_value(value: &Value) -> Self {
+        let text = |value: &Value, name: &str| value[name].as_str().unwrap_or_default().to_owned();
+        let causes = value["causes"].as_array().into_iter().flatten();
+        Details {
+            name: text(value, "name"),
+            group: text(value, "group"),
+            kind: text(value, "kind"),
+            uid: text(value, "uid"),
+            causes: causes
+                .map(|cause| Cause {
+                    reason: text(cause, "reason"),
+                    message: text(cause, "message"),
+                    field: text(cause, "field"),
+                })
+                .collect(),
+            retry_after_seconds: value["retryAfterSeconds"].as_u64().and_then(|s| u32::try_from(s).ok()).unwrap_or(0),
+        }
+    }
+
     fn to_value(&self) -> Value {
         let mut object = Map::new();
         for (name, text) in [("name", &self.name), ("group", &self.group), ("kind", &self.kind), ("uid", &self.uid)] {

@@ -5,17 +5,22 @@
 //! [`Admission::delete`]. The order of plugins is upstream's (`pkg/kubeapiserver/options/plugins.go`); which of them run
 //! is decided by `--enable-admission-plugins` and `--disable-admission-plugins`.
 //!
-//! Plugins answer from memory and never wait. The two methods are async all the same: quota is written before the
-//! object, and webhooks belong between the last mutating plugin and the reservation of quota.
+//! Plugins answer from memory and never wait. Policies and webhooks, which clients store, come after the plugins of each
+//! pass; webhooks are waited for, without a lock and before anything is written. Quota is reserved last.
 
+mod attributes;
 mod certificates;
+mod changes;
+mod hooks;
 mod limit_ranger;
+mod matching;
 mod namespace_lifecycle;
 mod node_restriction;
 mod owner_references;
 mod plugins;
 mod pod_resize;
 mod pod_security;
+pub mod policy;
 mod priority;
 mod quota;
 mod references;
@@ -25,6 +30,7 @@ mod service_account;
 mod storage;
 mod tolerations;
 mod topology_labels;
+mod webhook;
 
 use serde_json::Value;
 
@@ -72,6 +78,11 @@ pub struct Call<'a> {
     /// The stored object; None on create.
     pub old: Option<&'a Value>,
     pub dry_run: bool,
+}
+
+/// Notes something about the request in the audit log.
+fn note(key: &str, value: &str) {
+    tracing::debug!(key, value, "admission note");
 }
 
 impl Call<'_> {

@@ -2,9 +2,14 @@
 
 use serde_json::Value;
 
+use super::attributes::Attributes;
+use super::changes::Rounds;
+use super::hooks::{Hooks, InForce};
+use super::webhook::Clients;
 use super::{
-    Call, Reservation, certificates, limit_ranger, namespace_lifecycle, node_restriction, owner_references,
-    pod_resize, pod_security, priority, quota, runtime_class, service_account, storage, tolerations, topology_labels,
+    Call, Reservation, certificates, limit_ranger, namespace_lifecycle, node_restriction, owner_references, pod_resize,
+    pod_security, policy, priority, quota, runtime_class, service_account, storage, tolerations, topology_labels,
+    webhook,
 };
 use crate::status::Result;
 
@@ -48,6 +53,9 @@ impl Plugin {
 }
 
 const QUOTA: &str = "ResourceQuota";
+const MUTATING_WEBHOOK: &str = "MutatingAdmissionWebhook";
+const VALIDATING_WEBHOOK: &str = "ValidatingAdmissionWebhook";
+const VALIDATING_POLICY: &str = "ValidatingAdmissionPolicy";
 
 /// In the order they run.
 static PLUGINS: &[Plugin] = &[
@@ -72,7 +80,11 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("DefaultIngressClass").mutate(storage::default_ingress_class),
     Plugin::new("PodTopologyLabels").mutate(topology_labels::mutate),
     Plugin::new("PodResizeValidator").validate(pod_resize::validate),
-    // It writes, so it is not a function among others; always last.
+    // These ask what clients have stored, between mutating and validating plugins, and are no functions among others.
+    Plugin::new(MUTATING_WEBHOOK),
+    Plugin::new(VALIDATING_POLICY),
+    Plugin::new(VALIDATING_WEBHOOK),
+    // It writes, so it is none either; always last.
     Plugin::new(QUOTA),
 ];
 
@@ -83,13 +95,10 @@ const NOT_AVAILABLE: &[&str] = &[
     "EventRateLimit",
     "ImagePolicyWebhook",
     "MutatingAdmissionPolicy",
-    "MutatingAdmissionWebhook",
     "NodeDeclaredFeatureValidator",
     "PodGroupProtection",
     "PodNodeSelector",
     "PodTolerationRestriction",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionWebhook",
 ];
 
 /// The flag and what is wrong with it.
@@ -105,6 +114,11 @@ pub struct Admission {
     enabled: Vec<&'static Plugin>,
     /// None when quotas limit nothing.
     quota: Option<quota::Locks>,
+    hooks: Hooks,
+    clients: Clients,
+    asks_mutating_webhooks: bool,
+    asks_validating_policies: bool,
+    asks_validating_webhooks: bool,
 }
 
 impl Admission {
@@ -135,8 +149,17 @@ impl Admission {
         let holds = |names: &[String], plugin: &Plugin| names.iter().any(|n| n == plugin.name);
         let runs = |p: &&Plugin| (p.on_by_default || holds(enable, p)) && !holds(disable, p);
         let enabled: Vec<&Plugin> = PLUGINS.iter().filter(runs).collect();
-        let quota = enabled.iter().any(|p| p.name == QUOTA).then(quota::Locks::default);
-        Ok(Admission { enabled, quota })
+        let has = |name: &str| enabled.iter().any(|p| p.name == name);
+        let quota = has(QUOTA).then(quota::Locks::default);
+        Ok(Admission {
+            quota,
+            hooks: Hooks::default(),
+            clients: Clients::default(),
+            asks_mutating_webhooks: has(MUTATING_WEBHOOK),
+            asks_validating_policies: has(VALIDATING_POLICY),
+            asks_validating_webhooks: has(VALIDATING_WEBHOOK),
+            enabled,
+        })
     }
 
     /// Names of the plugins that run, in order.
@@ -150,8 +173,46 @@ impl Admission {
     /// The first plugin's that has something against it.
     pub async fn mutate(&self, call: &Call<'_>, new: &mut Value) -> Result<()> {
         service_account::wait_for_default(call, new).await;
-        for mutate in self.enabled.iter().filter_map(|p| p.mutate) {
-            mutate(call, new)?;
+        self.complete(call, new)?;
+        let in_force = self.hooks.current(call.server);
+        if in_force.changes_nothing() {
+            return Ok(());
+        }
+        let mut webhooks = Rounds::default();
+        let mut object = Some(std::mem::take(new));
+        let mut outcome = self.change(call, &in_force, &mut object, &mut webhooks).await;
+        if outcome.is_ok() && webhooks.changed {
+            // What was changed is completed once more, and seen by who asked for it.
+            webhooks.again();
+            outcome = match &mut object {
+                Some(object) => self.complete(call, object),
+                None => Ok(()),
+            };
+            if outcome.is_ok() {
+                outcome = self.change(call, &in_force, &mut object, &mut webhooks).await;
+            }
+        }
+        *new = object.unwrap_or_default();
+        outcome
+    }
+
+    /// Lets the server's own plugins complete an object.
+    fn complete(&self, call: &Call<'_>, new: &mut Value) -> Result<()> {
+        self.enabled.iter().filter_map(|p| p.mutate).try_for_each(|mutate| mutate(call, new))
+    }
+
+    /// Lets what clients have stored change an object.
+    async fn change(
+        &self,
+        call: &Call<'_>,
+        in_force: &InForce,
+        object: &mut Option<Value>,
+        webhooks: &mut Rounds,
+    ) -> Result<()> {
+        if self.asks_mutating_webhooks {
+            let place = object.as_ref().map(place);
+            let attributes = Attributes::new(call, place.as_ref());
+            webhook::mutate(&self.clients, &in_force.mutating_webhooks, &attributes, object, webhooks).await?;
         }
         Ok(())
     }
@@ -164,6 +225,7 @@ impl Admission {
         for validate in self.enabled.iter().filter_map(|p| p.validate) {
             validate(call, new)?;
         }
+        self.ask(call, Some(new)).await?;
         match &self.quota {
             Some(locks) => quota::reserve(locks, call, new).await,
             None => Ok(Reservation::default()),
@@ -186,8 +248,30 @@ impl Admission {
         for delete in self.enabled.iter().filter_map(|p| p.delete) {
             delete(call)?;
         }
+        let in_force = self.hooks.current(call.server);
+        if !in_force.changes_nothing() {
+            self.change(call, &in_force, &mut None, &mut Rounds::default()).await?;
+        }
+        self.ask(call, None).await
+    }
+
+    /// Asks what clients have stored to decide about requests.
+    async fn ask(&self, call: &Call<'_>, new: Option<&Value>) -> Result<()> {
+        let in_force = self.hooks.current(call.server);
+        let attributes = Attributes::new(call, new);
+        if self.asks_validating_policies {
+            policy::validate(&in_force.validating, &attributes, new)?;
+        }
+        if self.asks_validating_webhooks {
+            webhook::validate(&self.clients, &in_force.validating_webhooks, &attributes, new).await?;
+        }
         Ok(())
     }
+}
+
+/// As much of an object as tells where it is.
+fn place(object: &Value) -> Value {
+    serde_json::json!({"metadata": {"name": object["metadata"]["name"]}})
 }
 
 #[cfg(test)]

@@ -10,8 +10,7 @@ use crate::status::{ApiError, Result, quote};
 use crate::store::ResourceId;
 
 pub fn validate(call: &Call<'_>, new: &Value) -> Result<()> {
-    let of_interest =
-        call.operation == Operation::Update && call.subresource == "resize" && call.concerns("", "pods");
+    let of_interest = call.operation == Operation::Update && call.subresource == "resize" && call.concerns("", "pods");
     let node = new["spec"]["nodeName"].as_str().unwrap_or_default();
     let Some(old) = call.old.filter(|_| of_interest && !node.is_empty()) else { return Ok(()) };
     if old["metadata"]["generation"] == new["metadata"]["generation"] {
@@ -25,8 +24,7 @@ pub fn validate(call: &Call<'_>, new: &Value) -> Result<()> {
         Err(error.with_cause(reason, "", ""))
     };
     if let Some(system) = found.label("kubernetes.io/os").filter(|os| *os != "linux") {
-        let why =
-            format!("pod resize is only supported on linux nodes, node {} is {}", quote(node), quote(system));
+        let why = format!("pod resize is only supported on linux nodes, node {} is {}", quote(node), quote(system));
         return refused(why, "UnsupportedPlatform");
     }
     let allocatable = resources::parse(&found.value()["status"]["allocatable"]);

@@ -39,6 +39,11 @@ pub enum Kind {
     /// Items, and whether each is left out when it has no value.
     List(Vec<(Expr, bool)>),
     Map(Vec<(Expr, Expr, bool)>),
+    /// `name{field: value}`; of each field where its colon stands, and whether it is left out when it has no value.
+    Message {
+        name: String,
+        fields: Vec<(usize, String, Expr, bool)>,
+    },
     And(Box<Expr>, Box<Expr>),
     Or(Box<Expr>, Box<Expr>),
     Choice(Box<Expr>, Box<Expr>, Box<Expr>),

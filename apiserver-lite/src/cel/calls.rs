@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::eval::{Budget, Failure};
 use super::value::{Value, timestamp};
-use super::{library, strings};
+use super::{authz, library, semver, strings};
 
 type Out<'a> = Result<Value<'a>, Failure>;
 
@@ -126,7 +126,9 @@ pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Out<'a> 
             if let Some(out) = strings::call(name, args, budget) {
                 return out;
             }
-            return library::call(name, args, budget).unwrap_or_else(|| Err(Failure::no_overload()));
+            let out = library::call(name, args, budget);
+            let out = out.or_else(|| semver::call(name, args)).or_else(|| authz::call(name, args));
+            return out.unwrap_or_else(|| Err(Failure::no_overload()));
         }
     })
 }
@@ -147,6 +149,7 @@ pub fn size_of(value: &Value<'_>) -> usize {
         Value::Items(items, _) => items.len(),
         Value::Map(entries) => entries.len(),
         Value::Members(map, _) => map.len(),
+        Value::Made(_, fields) => fields.len(),
         _ => 1,
     }
 }

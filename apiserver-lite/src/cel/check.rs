@@ -88,6 +88,7 @@ impl Checker {
                 }
                 Type::Map(key.unwrap_or(Type::Dyn).into(), value.unwrap_or(Type::Dyn).into())
             }
+            Kind::Message { name, fields } => self.message(at, name, fields),
             Kind::And(a, b) | Kind::Or(a, b) => {
                 let (left, right) = (self.ty(a), self.ty(b));
                 for (side, ty) in [(a, left), (b, right)] {
@@ -143,7 +144,43 @@ impl Checker {
         }
     }
 
+    /// A literal of one of the types for changes; known where `JSONPatch` is declared.
+    fn message(&mut self, at: usize, name: &str, fields: &[(usize, String, Expr, bool)]) -> Type {
+        let patches = self.scope.iter().any(|(known, _)| known == "JSONPatch");
+        let object = name == "Object" || name.starts_with("Object.");
+        if !patches || !(object || name == "JSONPatch") {
+            return self.complain(at, format!("undeclared reference to '{name}' (in container '')"));
+        }
+        for (colon, field, value, optional) in fields {
+            let mut ty = self.ty(value);
+            if *optional && let Type::Optional(inner) = &ty {
+                ty = (**inner).clone();
+            }
+            let wanted = match field.as_str() {
+                _ if object => Type::Dyn,
+                "op" | "path" | "from" => Type::Text,
+                "value" => Type::Dyn,
+                _ => {
+                    self.complain(*colon, format!("undefined field '{field}'"));
+                    continue;
+                }
+            };
+            if !fits(&ty, &wanted) {
+                let text = format!("expected type of field '{field}' is '{wanted}' but provided type is '{ty}'");
+                self.complain(*colon, text);
+            }
+        }
+        Type::made(name)
+    }
+
     fn select(&mut self, at: usize, operand: &Expr, field: &str, test: bool, optional: bool) -> Type {
+        // Some variables have a dot in their name.
+        if let Kind::Name(space) = &operand.kind
+            && !test
+            && let Some(ty) = self.lookup(&format!("{space}.{field}"))
+        {
+            return ty;
+        }
         let mut ty = self.ty(operand);
         let mut wrapped = optional;
         if let Type::Optional(inner) = &ty {
@@ -156,7 +193,7 @@ impl Checker {
                 None => return self.complain(at, format!("undefined field '{field}'")),
             },
             Type::Map(_, value) => (**value).clone(),
-            Type::Dyn => Type::Dyn,
+            Type::Dyn | Type::Made(_) => Type::Dyn,
             other => {
                 let text = format!("type '{other}' does not support field selection");
                 return self.complain(at, text);
@@ -342,7 +379,10 @@ fn fits(given: &Type, wanted: &Type) -> bool {
     match (given, wanted) {
         (Type::Dyn, _) | (_, Type::Dyn | Type::Parameter(_)) => true,
         // Null stands for values that have a place for it.
-        (Type::Null, Type::Object(_) | Type::Timestamp | Type::Duration | Type::Optional(_) | Type::Opaque(_)) => true,
+        (
+            Type::Null,
+            Type::Object(_) | Type::Timestamp | Type::Duration | Type::Optional(_) | Type::Opaque(_) | Type::Made(_),
+        ) => true,
         (Type::List(a), Type::List(b)) | (Type::Optional(a), Type::Optional(b)) => fits(a, b),
         (Type::Map(a, b), Type::Map(c, d)) => fits(a, c) && fits(b, d),
         (a, b) => a == b,

@@ -1,8 +1,30 @@
 //! Evaluation of checked expressions, under a budget.
 
 use super::ast::{Expr, Fold, Kind, Macro};
+use super::authz::{Check, Decision};
 use super::value::Value;
 use super::{calls, overloads};
+
+/// What expressions reach for beyond their variables.
+pub trait Host<'a> {
+    /// A member of `variables`, evaluated when it is first asked for; None where there are none.
+    fn variable(&self, name: &str, budget: &mut Budget) -> Option<Result<Value<'a>, Failure>>;
+
+    fn authorize(&self, check: &Check, verb: &str) -> Decision;
+}
+
+/// Expressions that are left to their variables.
+pub struct Alone;
+
+impl<'a> Host<'a> for Alone {
+    fn variable(&self, _name: &str, _budget: &mut Budget) -> Option<Result<Value<'a>, Failure>> {
+        None
+    }
+
+    fn authorize(&self, _check: &Check, _verb: &str) -> Decision {
+        Decision::default()
+    }
+}
 
 /// Why there is no value.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,6 +78,19 @@ impl Budget {
         }
     }
 
+    /// Whether nothing at all is left, and not only of one evaluation.
+    pub fn is_exhausted(&self) -> bool {
+        self.total == 0
+    }
+
+    /// An evaluation within another one: it has a limit of its own, and both have the same total.
+    pub fn within<T>(&mut self, evaluate: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = self.call;
+        let out = evaluate(self);
+        self.call = outer;
+        out
+    }
+
     /// Pays for going through a text: a step for ten bytes.
     ///
     /// # Errors
@@ -65,18 +100,27 @@ impl Budget {
     }
 }
 
-pub fn eval<'a>(expr: &'a Expr, variables: &[(&str, Value<'a>)], budget: &mut Budget) -> Result<Value<'a>, Failure> {
+pub fn eval<'a>(
+    expr: &'a Expr,
+    variables: &[(&str, Value<'a>)],
+    host: &dyn Host<'a>,
+    budget: &mut Budget,
+) -> Result<Value<'a>, Failure> {
     budget.call = Budget::PER_CALL;
     let mut scope: Vec<(&str, Value<'a>)> = variables.to_vec();
-    Run { scope: &mut scope, budget }.value(expr)
+    Run { scope: &mut scope, host, budget }.value(expr)
 }
 
 struct Run<'a, 's, 'b> {
     scope: &'b mut Vec<(&'s str, Value<'a>)>,
+    host: &'b dyn Host<'a>,
     budget: &'b mut Budget,
 }
 
 type Out<'a> = Result<Value<'a>, Failure>;
+
+/// Steps that a question to the authorizer costs.
+const AUTHORIZE: usize = 350_000;
 
 impl<'a: 's, 's> Run<'a, 's, '_> {
     fn value(&mut self, expr: &'a Expr) -> Out<'a> {
@@ -93,6 +137,11 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
                 return self.name(name);
             }
             Kind::Select { operand, field, test, optional } => {
+                if let Kind::Name(space) = &operand.kind
+                    && let Some(found) = self.special(space, field, *test)
+                {
+                    return found;
+                }
                 let operand = self.value(operand)?;
                 self.budget.spend(1)?;
                 return select(operand, field, *test, *optional);
@@ -126,6 +175,19 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
                 }
                 Value::Map(out.into())
             }
+            Kind::Message { name, fields } => {
+                self.budget.spend(40)?;
+                let mut out = Vec::with_capacity(fields.len());
+                for (_, field, value, optional) in fields {
+                    match self.value(value)? {
+                        Value::Optional(inner) if *optional => {
+                            out.extend(inner.map(|v| (field.clone(), (*v).clone())));
+                        }
+                        value => out.push((field.clone(), value)),
+                    }
+                }
+                Value::Made(name.as_str().into(), out.into())
+            }
             // One side that decides is enough, even when the other one fails.
             Kind::And(a, b) => return self.either(a, b, false),
             Kind::Or(a, b) => return self.either(a, b, true),
@@ -146,6 +208,23 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
                 _ => return Err(Failure::no_overload()),
             },
         })
+    }
+
+    /// A variable with a dot in its name, or a member of `variables`.
+    fn special(&mut self, space: &str, field: &str, test: bool) -> Option<Out<'a>> {
+        if self.scope.iter().rev().any(|(known, _)| *known == space && space == "variables") {
+            return None;
+        }
+        if space == "variables" {
+            return match test {
+                true => Some(Ok(Value::Bool(true))),
+                false => self.host.variable(field, self.budget),
+            };
+        }
+        let dotted = |known: &str| {
+            known.strip_prefix(space).and_then(|rest| rest.strip_prefix('.')).is_some_and(|rest| rest == field)
+        };
+        self.scope.iter().find(|(known, _)| dotted(known)).map(|(_, value)| Ok(value.clone()))
     }
 
     fn name(&mut self, name: &'a str) -> Out<'a> {
@@ -196,6 +275,10 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
             values.push(self.value(arg)?);
         }
         self.budget.spend(1)?;
+        if let ("check", [Value::Check(check), Value::Text(verb)]) = (name, values.as_slice()) {
+            self.budget.spend(AUTHORIZE)?;
+            return Ok(Value::Decision(self.host.authorize(check, verb).into()));
+        }
         calls::call(name, &values, self.budget)
     }
 

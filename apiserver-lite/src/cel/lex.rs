@@ -22,11 +22,11 @@ const SIGNS: [&str; 26] = [
     "+", "-", "*", "/", "%",
 ];
 
-/// Tokens and where each begins.
+/// Tokens and where each begins. Characters that begin none are complained about and left out.
 ///
 /// # Errors
-/// At the first character that begins none, or a literal that does not end.
-pub fn lex(text: &str) -> Result<Vec<(usize, Token)>, Issue> {
+/// A literal that makes no sense or does not end.
+pub fn lex(text: &str, complaints: &mut Vec<Issue>) -> Result<Vec<(usize, Token)>, Issue> {
     let mut out = Vec::new();
     let mut at = 0;
     while at < text.len() {
@@ -55,7 +55,8 @@ pub fn lex(text: &str) -> Result<Vec<(usize, Token)>, Issue> {
             out.push((at, Token::Sign(sign)));
             at += sign.len();
         } else {
-            return Err(unexpected(at, first));
+            complaints.push(unexpected(at, first));
+            at += first.len_utf8();
         }
     }
     out.push((text.len(), Token::End));

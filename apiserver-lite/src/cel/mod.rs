@@ -5,9 +5,10 @@
 //! nothing is copied to evaluate a rule.
 //!
 //! Limits: the cost of an expression is not estimated beforehand, only its evaluation is cut off; messages and
-//! enumerations of protobuf, `cel.bind` and the libraries `authorizer`, `semver` and `jsonpatch` are not there.
+//! enumerations of protobuf are not there.
 
 mod ast;
+mod authz;
 mod calls;
 mod check;
 mod eval;
@@ -15,12 +16,14 @@ mod lex;
 mod library;
 mod overloads;
 mod parse;
+mod semver;
 mod strings;
 mod types;
 mod value;
 mod words;
 
-pub use eval::{Budget, Failure};
+pub use authz::{AUTHORIZER, Asked, Check, Decision, RESOURCE_CHECK};
+pub use eval::{Alone, Budget, Failure, Host};
 pub use types::{Field, ObjectType, Type, escape};
 pub use value::Value;
 pub use words::is_identifier;
@@ -45,11 +48,11 @@ pub type Variables<'a> = &'a [(&'a str, Type)];
 /// # Errors
 /// Every complaint with its place, in the form of cel-go.
 pub fn compile(text: &str, variables: Variables<'_>) -> Result<Program, String> {
-    let root = parse::parse(text).map_err(|issue| issue.shown(text))?;
+    let shown = |issues: &[Issue]| issues.iter().map(|i| i.shown(text)).collect::<Vec<_>>().join("\n");
+    let root = parse::parse(text).map_err(|issues| shown(&issues))?;
     let checked = check::check(&root, variables);
     if !checked.issues.is_empty() {
-        let all: Vec<String> = checked.issues.iter().map(|i| i.shown(text)).collect();
-        return Err(all.join("\n"));
+        return Err(shown(&checked.issues));
     }
     Ok(Program { root, output: checked.ty, names: checked.names })
 }
@@ -62,7 +65,20 @@ impl Program {
     /// # Errors
     /// What went wrong, or that the budget is used up.
     pub fn eval<'a>(&'a self, variables: &[(&str, Value<'a>)], budget: &mut Budget) -> Result<Value<'a>, Failure> {
-        eval::eval(&self.root, variables, budget)
+        self.eval_with(variables, &Alone, budget)
+    }
+
+    /// The same for expressions that may reach for what a host has.
+    ///
+    /// # Errors
+    /// As [`Program::eval`].
+    pub fn eval_with<'a>(
+        &'a self,
+        variables: &[(&str, Value<'a>)],
+        host: &dyn Host<'a>,
+        budget: &mut Budget,
+    ) -> Result<Value<'a>, Failure> {
+        eval::eval(&self.root, variables, host, budget)
     }
 }
 

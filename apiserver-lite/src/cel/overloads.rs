@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
+use super::authz;
 use super::types::Type;
 
 #[derive(Debug)]
@@ -37,7 +38,7 @@ static TABLE: LazyLock<HashMap<String, Vec<Overload>>> = LazyLock::new(|| {
 });
 
 /// Namespaces of functions.
-pub const SPACES: [&str; 5] = ["optional", "sets", "strings", "lists", "format"];
+pub const SPACES: [&str; 6] = ["optional", "sets", "strings", "lists", "format", "jsonpatch"];
 
 pub fn of(name: &str) -> &'static [Overload] {
     TABLE.get(name).map_or(&[], Vec::as_slice)
@@ -53,7 +54,7 @@ fn read(line: &str) -> Option<(String, Overload)> {
         return Some((before.to_owned(), Overload { member: false, args, result }));
     };
     // A function of a namespace goes by its whole name.
-    let whole = matches!(target, "sets" | "strings" | "lists")
+    let whole = matches!(target, "sets" | "strings" | "lists" | "jsonpatch")
         || target == "optional"
         || target == "ip" && name == "isCanonical"
         || target == "format" && name != "validate";
@@ -119,6 +120,12 @@ fn ty(text: &str) -> Option<Type> {
         "ip" => Type::Opaque("net.IP"),
         "cidr" => Type::Opaque("net.CIDR"),
         "format" => Type::Opaque("kubernetes.NamedFormat"),
+        "semver" => Type::Opaque("kubernetes.Semver"),
+        "authorizer" => Type::Opaque(authz::AUTHORIZER),
+        "pathcheck" => Type::Opaque(authz::PATH_CHECK),
+        "groupcheck" => Type::Opaque(authz::GROUP_CHECK),
+        "resourcecheck" => Type::Opaque(authz::RESOURCE_CHECK),
+        "decision" => Type::Opaque(authz::DECISION),
         parameter if parameter.len() == 1 => Type::Parameter(parameter.chars().next()?),
         composed => {
             let (name, inside) = composed.strip_suffix(')')?.split_once('(')?;

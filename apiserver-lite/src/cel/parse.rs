@@ -11,13 +11,34 @@ const MAX_DEPTH: usize = 120;
 /// Reads an expression.
 ///
 /// # Errors
-/// The first place where the text is no expression.
-pub fn parse(text: &str) -> Result<Expr, Issue> {
-    let mut parser = Parser { tokens: lex(text)?, next: 0, depth: 0 };
+/// Characters that belong to no token, and the first place where the text is no expression.
+pub fn parse(text: &str) -> Result<Expr, Vec<Issue>> {
+    let mut complaints = Vec::new();
+    match whole(text, &mut complaints) {
+        Ok(expr) if complaints.is_empty() => return Ok(expr),
+        Ok(_) => {}
+        Err(issue) => complaints.push(issue),
+    }
+    Err(complaints)
+}
+
+fn whole(text: &str, complaints: &mut Vec<Issue>) -> Parsed {
+    let mut parser = Parser { tokens: lex(text, complaints)?, next: 0, depth: 0 };
     let expr = parser.expr()?;
     match parser.peek() {
         Token::End => Ok(expr),
         _ => Err(parser.unexpected("<EOF>")),
+    }
+}
+
+/// The name that a chain of selections spells, such as `Object.spec`.
+fn qualified(expr: &Expr) -> Option<String> {
+    match &expr.kind {
+        Kind::Name(name) => Some(name.clone()),
+        Kind::Select { operand, field, test: false, optional: false } => {
+            Some(format!("{}.{field}", qualified(operand)?))
+        }
+        _ => None,
     }
 }
 
@@ -200,10 +221,29 @@ impl Parser {
                 let index = self.expr()?;
                 self.expect("]")?;
                 operand = Expr::new(at, Kind::Index { operand: operand.into(), index: index.into(), optional });
+            } else if let Some(name) = Some(&operand).filter(|_| self.is("{")).and_then(qualified) {
+                operand = self.message(name)?;
             } else {
                 return Ok(operand);
             }
         }
+    }
+
+    /// `Type{field: value}`.
+    fn message(&mut self, name: String) -> Parsed {
+        let at = self.expect("{")?;
+        let mut fields = Vec::new();
+        while !self.is("}") {
+            let optional = self.take("?").is_some();
+            let field = self.name()?;
+            let colon = self.expect(":")?;
+            fields.push((colon, field, self.expr()?, optional));
+            if self.take(",").is_none() {
+                break;
+            }
+        }
+        self.expect("}")?;
+        Ok(Expr::new(at, Kind::Message { name, fields }))
     }
 
     fn name(&mut self) -> Result<String, Issue> {

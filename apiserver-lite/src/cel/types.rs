@@ -26,6 +26,8 @@ pub enum Type {
     Optional(Arc<Type>),
     /// A type of Kubernetes' libraries, such as `kubernetes.Quantity`.
     Opaque(&'static str),
+    /// What expressions make themselves to change an object: `Object`, `Object.spec`, `JSONPatch`.
+    Made(Arc<str>),
     /// A type parameter of a function.
     Parameter(char),
 }
@@ -57,6 +59,29 @@ impl Type {
     pub fn optional(inner: Type) -> Self {
         Type::Optional(Arc::new(inner))
     }
+
+    pub fn made(name: &str) -> Self {
+        Type::Made(name.into())
+    }
+
+    /// An object of fields that go by their own names.
+    pub fn object(name: &str, fields: &[(&str, Type)]) -> Self {
+        let field = |(json, ty): &(&str, Type)| ((*json).to_owned(), Field { json: (*json).into(), ty: ty.clone() });
+        Type::Object(Arc::new(ObjectType { name: name.into(), fields: fields.iter().map(field).collect() }))
+    }
+
+    /// The name as messages about a result have it, which is not always the one that the checker shows.
+    pub fn runtime_name(&self) -> String {
+        match self {
+            Type::Null => "null_type".into(),
+            Type::Timestamp => "google.protobuf.Timestamp".into(),
+            Type::Duration => "google.protobuf.Duration".into(),
+            Type::List(item) => format!("list({})", item.runtime_name()),
+            Type::Map(key, value) => format!("map({}, {})", key.runtime_name(), value.runtime_name()),
+            Type::Optional(inner) => format!("optional_type({})", inner.runtime_name()),
+            other => other.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for Type {
@@ -78,6 +103,7 @@ impl fmt::Display for Type {
             Type::Object(object) => f.write_str(&object.name),
             Type::Optional(inner) => write!(f, "optional_type({inner})"),
             Type::Opaque(name) => f.write_str(name),
+            Type::Made(name) => f.write_str(name),
             Type::Parameter(name) => write!(f, "{name}"),
         }
     }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use proto::quantity::Quantity;
 use serde_json::{Map, Value as Json};
 
+use super::authz::{Check, Decision};
+use super::semver::Version;
 use super::types::Type;
 
 #[derive(Debug, Clone)]
@@ -37,6 +39,12 @@ pub enum Value<'a> {
     Cidr(IpAddr, u8),
     Url(Arc<str>),
     Format(&'static str),
+    Semver(Arc<Version>),
+    /// What to ask an authorizer.
+    Check(Arc<Check>),
+    Decision(Arc<Decision>),
+    /// A message that an expression made: the name of its type, and its fields.
+    Made(Arc<str>, Arc<[(String, Value<'a>)]>),
 }
 
 impl<'a> Value<'a> {
@@ -91,13 +99,14 @@ impl<'a> Value<'a> {
             Value::List(items) => Some(items.to_vec()),
             Value::Items(items, ty) => Some(items.iter().map(|item| Value::of(item, ty)).collect()),
             Value::Map(entries) => Some(entries.iter().map(|(key, _)| key.clone()).collect()),
+            Value::Made(_, fields) => Some(fields.iter().map(|(name, _)| Value::text(name.clone())).collect()),
             Value::Members(map, _) => Some(map.keys().map(|key| Value::text(key.as_str())).collect()),
             _ => None,
         }
     }
 
     pub fn is_map(&self) -> bool {
-        matches!(self, Value::Map(_) | Value::Members(..))
+        matches!(self, Value::Map(_) | Value::Members(..) | Value::Made(..))
     }
 
     pub fn is_list(&self) -> bool {
@@ -118,6 +127,7 @@ impl<'a> Value<'a> {
             Value::Map(entries) => {
                 entries.iter().find(|(key, _)| matches!(key, Value::Text(k) if k == name)).map(|(_, v)| v.clone())
             }
+            Value::Made(_, fields) => fields.iter().find(|(key, _)| key == name).map(|(_, v)| v.clone()),
             _ => None,
         }
     }
@@ -129,7 +139,7 @@ impl<'a> Value<'a> {
                 let field = object.fields.values().find(|f| f.json == **key)?;
                 map.get(&**key).map(|json| Value::of(json, &field.ty))
             }
-            (Value::Members(..), Value::Text(key)) => self.field(key),
+            (Value::Members(..) | Value::Made(..), Value::Text(key)) => self.field(key),
             (Value::Map(entries), key) => entries.iter().find(|(k, _)| k.equals(key)).map(|(_, v)| v.clone()),
             _ => None,
         }
@@ -156,6 +166,10 @@ impl<'a> Value<'a> {
             Value::Cidr(..) => "net.CIDR",
             Value::Url(_) => "kubernetes.URL",
             Value::Format(_) => "kubernetes.NamedFormat",
+            Value::Semver(_) => "kubernetes.Semver",
+            Value::Check(check) => check.kind(),
+            Value::Decision(_) => "kubernetes.authorization.Decision",
+            Value::Made(..) => "Object",
         }
     }
 
@@ -174,6 +188,10 @@ impl<'a> Value<'a> {
             (Value::Cidr(a, m), Value::Cidr(b, n)) => a == b && m == n,
             (Value::Url(a), Value::Url(b)) => a == b,
             (Value::Format(a), Value::Format(b)) => a == b,
+            (Value::Semver(a), Value::Semver(b)) => a.cmp(b).is_eq(),
+            (Value::Check(a), Value::Check(b)) => a == b,
+            (Value::Decision(a), Value::Decision(b)) => a == b,
+            (Value::Made(a, _), Value::Made(b, _)) if a != b => false,
             (Value::Optional(a), Value::Optional(b)) => match (a, b) {
                 (Some(a), Some(b)) => a.equals(b),
                 (a, b) => a.is_none() == b.is_none(),
@@ -220,6 +238,50 @@ impl<'a> Value<'a> {
             (Value::Timestamp(a), Value::Timestamp(b)) => a.cmp(b),
             (Value::Duration(a), Value::Duration(b)) => a.cmp(b),
             _ => return None,
+        })
+    }
+}
+
+impl Value<'_> {
+    /// The value in JSON, as what it would be in an object; None for what has no place in one.
+    pub fn to_json(&self) -> Option<Json> {
+        Some(match self {
+            Value::Null => Json::Null,
+            Value::Bool(truth) => (*truth).into(),
+            Value::Int(number) => (*number).into(),
+            Value::Uint(number) => (*number).into(),
+            Value::Double(number) => {
+                // Whole numbers are whole in JSON, too.
+                let whole = number.fract() == 0.0 && number.abs() < 9e15;
+                if whole { (*number as i64).into() } else { serde_json::Number::from_f64(*number)?.into() }
+            }
+            Value::Text(text) => text.as_ref().into(),
+            Value::Bytes(bytes) => {
+                use base64::Engine as _;
+                base64::engine::general_purpose::STANDARD.encode(bytes).into()
+            }
+            Value::Timestamp(_) | Value::Duration(_) | Value::Ip(_) | Value::Cidr(..) => {
+                super::calls::shown(self).into()
+            }
+            Value::List(items) => Json::Array(items.iter().map(Value::to_json).collect::<Option<_>>()?),
+            Value::Items(items, _) => Json::Array(items.to_vec()),
+            Value::Members(map, _) => Json::Object((*map).clone()),
+            Value::Map(entries) => {
+                let mut out = Map::new();
+                for (key, value) in entries.iter() {
+                    let Value::Text(key) = key else { return None };
+                    out.insert(key.to_string(), value.to_json()?);
+                }
+                Json::Object(out)
+            }
+            Value::Made(_, fields) => {
+                let fields = fields.iter().map(|(name, value)| Some((name.clone(), value.to_json()?)));
+                Json::Object(fields.collect::<Option<_>>()?)
+            }
+            Value::Optional(inner) => inner.as_ref().map_or(Some(Json::Null), |inner| inner.to_json())?,
+            Value::Quantity(quantity) => quantity.to_string().into(),
+            Value::Url(text) => (&**text).into(),
+            Value::Kind(_) | Value::Format(_) | Value::Semver(_) | Value::Check(_) | Value::Decision(_) => return None,
         })
     }
 }

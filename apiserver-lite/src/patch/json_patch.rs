@@ -23,6 +23,22 @@ const MAX_OPERATIONS: usize = 10_000;
 /// Bytes that the copies of one patch may add up to.
 const MAX_COPIED: usize = 3 << 20;
 
+impl Operation {
+    /// Why the operation cannot be applied, in the words of the library that upstream uses.
+    pub(super) fn complaint(&self) -> String {
+        let path = &self.path;
+        match self.op.as_str() {
+            "add" => format!("add operation does not apply: doc is missing path: {path:?}: missing value"),
+            "remove" => format!("remove operation does not apply: doc is missing path: {path:?}: missing value"),
+            "replace" => format!("replace operation does not apply: doc is missing path: {path}: missing value"),
+            "move" => format!("move operation does not apply: doc is missing from path: {}: missing value", self.from),
+            "copy" => format!("copy operation does not apply: doc is missing from path: {}: missing value", self.from),
+            "test" => format!("testing value {path} failed: test failed"),
+            other => format!("Unexpected kind: {other}"),
+        }
+    }
+}
+
 /// Reads a patch; members of operations that mean nothing are noted in `strict`.
 ///
 /// # Errors

@@ -37,6 +37,32 @@ pub struct Patched {
     pub warnings: Vec<String>,
 }
 
+/// Operations of a JSON patch that is no request's body: a webhook's or a policy's.
+pub struct Operations(Vec<json_patch::Operation>);
+
+impl Operations {
+    /// # Errors
+    /// 400 for what is no list of operations.
+    pub fn parse(patch: Value) -> Result<Self> {
+        json_patch::parse(patch, &mut Vec::new()).map(Operations)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Applies them in order.
+    ///
+    /// # Errors
+    /// The first that cannot be applied; the value is changed in part then.
+    pub fn apply(&self, value: &mut Value) -> std::result::Result<(), String> {
+        for operation in &self.0 {
+            json_patch::apply(value, std::slice::from_ref(operation)).map_err(|_| operation.complaint())?;
+        }
+        Ok(())
+    }
+}
+
 /// Media type of a content type header.
 pub fn media(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()

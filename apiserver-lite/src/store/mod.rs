@@ -121,6 +121,11 @@ impl Store {
         })
     }
 
+    /// How often each of some collections has changed since this process opened the store.
+    pub fn changes<const N: usize>(&self, resources: &[ResourceId; N]) -> [u64; N] {
+        self.read(|w| resources.each_ref().map(|r| w.collections.get(r).map_or(0, world::Collection::end)))
+    }
+
     /// The collection as it is now.
     pub fn snapshot(&self, resource: &ResourceId) -> Snapshot {
         self.read(|w| {

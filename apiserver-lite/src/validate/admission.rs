@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{has, list, selector, text, texts};
+use crate::admission::policy as policies;
 use crate::cel;
 use crate::field_error::Report;
 use crate::names;
@@ -62,7 +63,7 @@ fn webhook(report: &mut Report, hook: &Value) {
         (Some(url), false) => r.at("url", |r| webhook_url(r, url)),
         (None, true) => r.at("service", |r| webhook_service(r, &client["service"])),
     });
-    match_conditions(report, hook);
+    match_conditions(report, hook, false);
 }
 
 fn webhook_url(report: &mut Report, url: &str) {
@@ -218,15 +219,17 @@ fn resources(report: &mut Report, rule: &Value) {
     }
 }
 
-fn match_conditions(report: &mut Report, object: &Value) {
+/// Conditions; `params` for a policy that has parameters.
+fn match_conditions(report: &mut Report, object: &Value, params: bool) {
     let conditions = list(object, "matchConditions");
     if conditions.len() > 64 {
         report.at("matchConditions", |r| r.too_many(conditions.len(), 64));
     }
     let mut seen: Vec<&str> = Vec::new();
     report.each(object, "matchConditions", |r, condition| {
-        if text(condition, "expression").trim().is_empty() {
-            r.miss("expression", "");
+        match text(condition, "expression").trim() {
+            "" => r.miss("expression", ""),
+            said => complain(r, "expression", said, policies::check_conditions(said, params)),
         }
         r.need_named(condition, "name", names::qualified_name);
         let name = text(condition, "name");
@@ -290,6 +293,13 @@ fn param_kind(report: &mut Report, kind: &Value) {
     }
 }
 
+/// Reports what is wrong with an expression.
+fn complain(report: &mut Report, field: &str, said: &str, complaint: Option<String>) {
+    if let Some(why) = complaint {
+        report.bad(field, said, why);
+    }
+}
+
 fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
     report.choice(spec, "failurePolicy", &FAILURES);
     report.with(spec, "paramKind", param_kind);
@@ -302,7 +312,8 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
             }
         }),
     }
-    match_conditions(report, spec);
+    match_conditions(report, spec, spec["paramKind"].is_object());
+    let mut checked = policies::check_policy(spec);
     report.each(spec, "variables", |r, variable| {
         let name = text(variable, "name");
         if name.trim().is_empty() {
@@ -310,12 +321,13 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
         } else if !cel::is_identifier(name) {
             r.bad("name", name, "name is not a valid CEL identifier");
         }
-        if text(variable, "expression").trim().is_empty() {
-            r.miss("expression", "expression is not specified");
+        match text(variable, "expression") {
+            said if said.trim().is_empty() => r.miss("expression", "expression is not specified"),
+            said => complain(r, "expression", said, checked.variable(name, said)),
         }
     });
     if mutating {
-        return mutations(report, spec);
+        return mutations(report, spec, &checked);
     }
     if list(spec, "validations").is_empty() && list(spec, "auditAnnotations").is_empty() {
         let why = "validations or auditAnnotations must contain at least one item";
@@ -323,12 +335,14 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
         return report.miss("auditAnnotations", why);
     }
     report.each(spec, "validations", |r, validation| {
-        if text(validation, "expression").trim().is_empty() {
-            r.miss("expression", "expression is not specified");
+        match text(validation, "expression") {
+            said if said.trim().is_empty() => r.miss("expression", "expression is not specified"),
+            said => complain(r, "expression", said, checked.validation(said)),
         }
-        let said = text(validation, "messageExpression");
-        if !said.is_empty() && said.trim().is_empty() {
-            r.bad("messageExpression", said, "must be non-empty if specified");
+        match text(validation, "messageExpression") {
+            "" => {}
+            said if said.trim().is_empty() => r.bad("messageExpression", said, "must be non-empty if specified"),
+            said => complain(r, "messageExpression", said, checked.message(said)),
         }
         let message = text(validation, "message");
         if !message.is_empty() && message.trim().is_empty() {
@@ -354,6 +368,9 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
             r.miss("valueExpression", "valueExpression is not specified");
         } else if expression.len() > 5 << 10 {
             r.miss("valueExpression", "must not exceed 5kB in length");
+        } else {
+            let said = text(annotation, "valueExpression");
+            complain(r, "valueExpression", said, checked.annotation(expression));
         }
         if seen.contains(&key) {
             r.at("key", |r| r.duplicate(key));
@@ -362,7 +379,7 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
     });
 }
 
-fn mutations(report: &mut Report, spec: &Value) {
+fn mutations(report: &mut Report, spec: &Value, checked: &policies::Checked) {
     if list(spec, "mutations").is_empty() {
         report.miss("mutations", "mutations must contain at least one item");
     }
@@ -378,6 +395,9 @@ fn mutations(report: &mut Report, spec: &Value) {
                 r.miss(own, "must be specified when patchType is set");
             } else if text(&mutation[own], "expression").trim().is_empty() {
                 r.at(own, |r| r.miss("expression", "expression is not specified"));
+            } else {
+                let said = text(&mutation[own], "expression");
+                r.at(own, |r| complain(r, "expression", said, checked.mutation(said, kind == "JSONPatch")));
             }
             r.forbid(mutation, &[other], "must not be specified with this patchType");
         }

@@ -184,7 +184,7 @@ fn clash(resource: &Resource, name: &str) -> ApiError {
 }
 
 /// Brings an object into the version it is stored in.
-pub(super) fn to_stored_version(resource: &Resource, value: &mut Value) {
+pub(crate) fn to_stored_version(resource: &Resource, value: &mut Value) {
     crate::resource::versions::to_stored(resource, value);
 }
 

@@ -32,6 +32,7 @@ use crate::store::{Change, CommitError, Encoded, Expect, Key, ObjectRef, Write};
 
 pub use binding::bind;
 pub use create::create;
+pub(crate) use create::to_stored_version;
 pub(crate) use decode::{no_conversion, not_registered};
 pub use delete::{Deleted, delete};
 pub use delete_options::DeleteOptions;

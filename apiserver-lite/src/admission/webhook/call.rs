@@ -1,0 +1,74 @@
+//! One call of a webhook: from an object to a verdict.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::super::attributes::Attributes;
+use super::super::matching::Matched;
+use super::client::Clients;
+use super::compiled::Webhook;
+use super::review::{self, Verdict};
+use crate::status::{ApiError, quote};
+
+/// Why a webhook did not let a request pass.
+pub enum Failed {
+    /// The call came to nothing; the webhook's failure policy says what that means.
+    Call(String),
+    /// The answer to the client.
+    Refused(ApiError),
+}
+
+impl Failed {
+    /// What the client hears of a call that came to nothing.
+    pub fn into_error(self, hook: &Webhook) -> ApiError {
+        match self {
+            Failed::Call(why) => ApiError::internal(format!("failed calling webhook {}: {why}", quote(&hook.name))),
+            Failed::Refused(error) => error,
+        }
+    }
+}
+
+/// Asks a webhook about an object in the version that it wants; warnings and notes are passed on.
+///
+/// # Errors
+/// A call that failed, or a refusal.
+pub async fn ask(
+    clients: &Clients,
+    hook: &Webhook,
+    attributes: &Attributes<'_>,
+    matched: &Matched,
+    object: Option<&Value>,
+    mutating: bool,
+) -> Result<Verdict, Failed> {
+    let call = attributes.call;
+    if call.dry_run && !hook.dry_run {
+        let why = format!("admission webhook {} does not support dry run", quote(&hook.name));
+        return Err(Failed::Refused(ApiError::bad_request(why)));
+    }
+    let Some(version) = hook.version else {
+        let why = "could not create admission objects: webhook does not accept known AdmissionReview versions (v1, \
+                   v1beta1)";
+        return Err(Failed::Call(why.into()));
+    };
+    let uid = crate::random::uuid();
+    let resource = matched.resource(attributes);
+    let old: Option<Cow<'_, Value>> = call.old.map(|value| attributes.versioned(value, resource));
+    let body = review::request(version, &uid, attributes, resource, object, old.as_deref());
+    let answer = clients.post(call.server, &hook.endpoint, body, hook.timeout).await;
+    let answer = answer.map_err(|why| match why.starts_with("could not get REST client") {
+        true => Failed::Call(why),
+        false => Failed::Call(format!("failed to call webhook: {why}")),
+    })?;
+    let verdict = review::verdict(version, &uid, mutating, &answer).map_err(Failed::Call)?;
+    for warning in &verdict.warnings {
+        crate::warning::add(warning.clone());
+    }
+    for (key, value) in &verdict.notes {
+        super::super::note(&format!("{}/{key}", hook.name), value);
+    }
+    if verdict.allowed {
+        return Ok(verdict);
+    }
+    Err(Failed::Refused(review::refusal(&hook.name, &verdict.result)))
+}

@@ -1,0 +1,305 @@
+//! Calls of webhooks over HTTPS. Connections are kept and used again.
+//!
+//! A connection that was kept may be closed by the other side at any time; a call that fails on one is made once more on
+//! a fresh one, as long as nothing was answered. Errors are in the words of Go's HTTP client, which the documentation of
+//! webhooks and people's searches are full of.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::trust;
+use crate::server::ApiServer;
+use crate::status::{ApiError, quote};
+
+/// Idle connections that are kept to one webhook.
+const IDLE: usize = 16;
+/// Webhooks that connections are kept to; beyond, all are dropped.
+const WEBHOOKS: usize = 256;
+/// Largest answer that is read.
+const LARGEST: usize = 16 << 20;
+
+/// Where a webhook is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    place: Place,
+    path: String,
+    bundle: Arc<[u8]>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Place {
+    Host { host: String, port: u16, shown: String },
+    Service { namespace: String, name: String, port: u16 },
+}
+
+/// Connections to everybody.
+#[derive(Default)]
+pub struct Clients(Mutex<HashMap<Endpoint, Arc<Pool>>>);
+
+struct Pool {
+    tls: TlsConnector,
+    idle: Mutex<Vec<Sender>>,
+}
+
+type Sender = SendRequest<Full<Bytes>>;
+
+impl Endpoint {
+    /// Reads a `clientConfig`.
+    pub fn new(config: &Value) -> Self {
+        let bundle = config["caBundle"].as_str().unwrap_or_default();
+        let bundle = base64::engine::general_purpose::STANDARD.decode(bundle).unwrap_or_default();
+        let port = |value: &Value| value.as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(443);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let service = &config["service"];
+        if service.is_object() {
+            let place = Place::Service {
+                namespace: text(&service["namespace"]),
+                name: text(&service["name"]),
+                port: port(&service["port"]),
+            };
+            return Endpoint { place, path: text(&service["path"]), bundle: bundle.into() };
+        }
+        let url = text(&config["url"]);
+        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+        let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        let (host, port) = match authority.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
+            Some((host, after)) => (host, after.strip_prefix(':').and_then(|port| port.parse().ok())),
+            None => match authority.rsplit_once(':') {
+                Some((host, port)) => (host, port.parse().ok()),
+                None => (authority, None),
+            },
+        };
+        let place = Place::Host { host: host.into(), port: port.unwrap_or(443), shown: authority.into() };
+        Endpoint { place, path: path.into(), bundle: bundle.into() }
+    }
+
+    /// The name that its certificate has to be made for.
+    fn server_name(&self) -> String {
+        match &self.place {
+            Place::Host { host, .. } => host.clone(),
+            Place::Service { namespace, name, .. } => format!("{name}.{namespace}.svc"),
+        }
+    }
+
+    /// Host and port as requests name them.
+    fn authority(&self) -> String {
+        match &self.place {
+            Place::Host { shown, .. } => shown.clone(),
+            Place::Service { port, .. } => format!("{}:{port}", self.server_name()),
+        }
+    }
+
+    /// Path and query of a request that has some time.
+    fn target(&self, timeout: Duration) -> String {
+        let path = if self.path.starts_with('/') { self.path.clone() } else { format!("/{}", self.path) };
+        format!("{path}?timeout={}s", timeout.as_secs())
+    }
+}
+
+impl Clients {
+    /// Posts a body; the answer's body.
+    ///
+    /// # Errors
+    /// Why there is no answer, or no good one.
+    pub async fn post(
+        &self,
+        server: &ApiServer,
+        endpoint: &Endpoint,
+        body: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<Bytes, String> {
+        let shown = || format!("Post \"https://{}{}\"", endpoint.authority(), endpoint.target(timeout));
+        let pool = self.pool(endpoint).map_err(|why| format!("could not get REST client: {why}"))?;
+        let call = pool.call(server, endpoint, body.into(), timeout);
+        let (code, answer) = match tokio::time::timeout(timeout, call).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(why)) => return Err(format!("{}: {why}", shown())),
+            Err(_) => return Err(format!("{}: context deadline exceeded", shown())),
+        };
+        if (200..300).contains(&code) {
+            return Ok(answer);
+        }
+        // A webhook may answer with a Status of its own.
+        if let Ok(status) = proto::json::parse(&answer)
+            && status.value["kind"] == "Status"
+            && let Some(message) = status.value["message"].as_str()
+        {
+            return Err(message.to_owned());
+        }
+        let said = String::from_utf8_lossy(&answer);
+        let error = ApiError::from_other_server(code, "", "", "", said.trim());
+        Err(error.status().message.trim_end_matches(" (  )").to_owned())
+    }
+
+    fn pool(&self, endpoint: &Endpoint) -> Result<Arc<Pool>, String> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = all.get(endpoint) {
+            return Ok(pool.clone());
+        }
+        let pool = Arc::new(Pool { tls: trust::connector(&endpoint.bundle)?, idle: Mutex::default() });
+        if all.len() >= WEBHOOKS {
+            all.clear();
+        }
+        all.insert(endpoint.clone(), pool.clone());
+        Ok(pool)
+    }
+}
+
+impl Pool {
+    async fn call(
+        &self,
+        server: &ApiServer,
+        endpoint: &Endpoint,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<(u16, Bytes), String> {
+        while let Some(kept) = self.take() {
+            // One that was closed meanwhile tells so before anything was answered.
+            if let Ok(answer) = self.send(kept, endpoint, body.clone(), timeout).await {
+                return Ok(answer);
+            }
+        }
+        let fresh = self.connect(server, endpoint).await?;
+        self.send(fresh, endpoint, body, timeout).await
+    }
+
+    fn take(&self) -> Option<Sender> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(sender) = idle.pop() {
+            if sender.is_ready() {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    async fn connect(&self, server: &ApiServer, endpoint: &Endpoint) -> Result<Sender, String> {
+        let (host, port) = match &endpoint.place {
+            Place::Host { host, port, .. } => (host.clone(), *port),
+            Place::Service { namespace, name, port } => resolve(server, namespace, name, *port)?,
+        };
+        let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let dialed = |why: &dyn std::fmt::Display| format!("dial tcp {shown}: {why}");
+        let addresses: Vec<_> = match tokio::net::lookup_host((host.as_str(), port)).await {
+            Ok(addresses) => addresses.collect(),
+            Err(_) => return Err(format!("dial tcp: lookup {host}: no such host")),
+        };
+        let tcp = TcpStream::connect(addresses.as_slice()).await.map_err(|e| dialed(&refused(&e)))?;
+        let _ = tcp.set_nodelay(true);
+        let name = endpoint.server_name();
+        let server_name = ServerName::try_from(name.clone()).map_err(|e| e.to_string())?;
+        let tls = self.tls.connect(server_name, tcp).await.map_err(|e| trust::explain(&e, &name))?;
+        let (sender, connection) = http1::handshake(TokioIo::new(tls)).await.map_err(|e| e.to_string())?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection to a webhook ended");
+            }
+        });
+        Ok(sender)
+    }
+
+    async fn send(
+        &self,
+        mut sender: Sender,
+        endpoint: &Endpoint,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<(u16, Bytes), String> {
+        let request = http::Request::post(endpoint.target(timeout))
+            .header(HOST, endpoint.authority())
+            .header(ACCEPT, "application/json, */*")
+            .header(CONTENT_TYPE, "application/json")
+            .header(USER_AGENT, "kube-apiserver-admission")
+            .body(Full::new(body))
+            .map_err(|e| e.to_string())?;
+        let gone = |_: hyper::Error| "EOF".to_owned();
+        let response = sender.send_request(request).await.map_err(gone)?;
+        let code = response.status().as_u16();
+        let answer = Limited::new(response.into_body(), LARGEST).collect().await.map_err(|e| e.to_string())?.to_bytes();
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE && !sender.is_closed() {
+            idle.push(sender);
+        }
+        Ok((code, answer))
+    }
+}
+
+fn refused(error: &std::io::Error) -> String {
+    let why = match error.kind() {
+        std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        std::io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
+        std::io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
+        std::io::ErrorKind::TimedOut => return "i/o timeout".into(),
+        _ => error.to_string(),
+    };
+    format!("connect: {why}")
+}
+
+/// Address and port of a ready endpoint of a service.
+fn resolve(server: &ApiServer, namespace: &str, name: &str, port: u16) -> Result<(String, u16), String> {
+    let found = server.store.get(&"services".into(), namespace, name);
+    let service = found.ok_or_else(|| format!("service {} not found", quote(name)))?.value();
+    let spec = &service["spec"];
+    let mut ports = spec["ports"].as_array().into_iter().flatten();
+    let chosen = ports.find(|p| p["port"].as_u64() == Some(port.into()));
+    if spec["type"] == "ExternalName" {
+        return Ok((spec["externalName"].as_str().unwrap_or_default().to_owned(), port));
+    }
+    let chosen = chosen.ok_or_else(|| format!("no service port {port} found for service {}", quote(name)))?;
+    let port_name = chosen["name"].as_str().unwrap_or_default();
+    let mut ready: Vec<(String, u16)> = Vec::new();
+    for slice in server.store.snapshot(&"endpointslices.discovery.k8s.io".into()).range(Some(namespace), None) {
+        if slice.label("kubernetes.io/service-name") != Some(name) {
+            continue;
+        }
+        let value = slice.value();
+        let of_port = |p: &&Value| p["name"].as_str().unwrap_or_default() == port_name;
+        let target = value["ports"].as_array().into_iter().flatten().find(of_port);
+        let Some(target) = target.and_then(|p| p["port"].as_u64()).and_then(|p| u16::try_from(p).ok()) else {
+            continue;
+        };
+        let endpoints = value["endpoints"].as_array().into_iter().flatten();
+        let addresses = endpoints.filter(|e| e["conditions"]["ready"] != false);
+        ready.extend(addresses.filter_map(|e| Some((e["addresses"][0].as_str()?.to_owned(), target))));
+    }
+    if ready.is_empty() {
+        return Err(format!("no endpoints available for service {}", quote(name)));
+    }
+    let at = (crate::random::fraction() * ready.len() as f64) as usize;
+    Ok(ready.swap_remove(at.min(ready.len() - 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_from_urls_and_services() {
+        for (url, name, authority, target) in [
+            ("https://a.b/c/d", "a.b", "a.b", "/c/d?timeout=3s"),
+            ("https://a.b:8443", "a.b", "a.b:8443", "/?timeout=3s"),
+            ("https://[::1]:9/x", "::1", "[::1]:9", "/x?timeout=3s"),
+        ] {
+            let endpoint = Endpoint::new(&json!({"url": url}));
+            assert_eq!(endpoint.server_name(), name);
+            assert_eq!(endpoint.authority(), authority);
+            assert_eq!(endpoint.target(Duration::from_secs(3)), target);
+        }
+        let service = Endpoint::new(&json!({"service": {"namespace": "n", "name": "s", "port": 9, "path": "/p"}}));
+        assert_eq!(service.authority(), "s.n.svc:9");
+    }
+}

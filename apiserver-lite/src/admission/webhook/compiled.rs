@@ -1,0 +1,96 @@
+//! A webhook, ready to be asked.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::super::attributes::Attributes;
+use super::super::matching::{Constraints, Matched};
+use super::super::policy::{Conditions, Environment, Facts, Seen};
+use super::client::Endpoint;
+use crate::status::{ApiError, Result};
+
+/// Seconds that a webhook has when it does not say.
+const TIMEOUT: u64 = 10;
+
+pub struct Webhook {
+    /// Tells webhooks apart, also those of one name.
+    pub id: String,
+    pub name: String,
+    pub configuration: String,
+    /// Version of its configuration.
+    pub revision: u64,
+    constraints: Constraints,
+    conditions: Conditions,
+    /// A call that fails counts against the request.
+    pub fail: bool,
+    pub timeout: Duration,
+    /// May be asked about a dry run.
+    pub dry_run: bool,
+    /// Wants to see what others made of the object after it.
+    pub again: bool,
+    /// Version of `AdmissionReview` to send; None for none that we know.
+    pub version: Option<&'static str>,
+    pub endpoint: Endpoint,
+}
+
+impl Webhook {
+    /// The webhooks of a configuration.
+    pub fn all(configuration: &Value, revision: u64) -> Vec<Self> {
+        let of = configuration["metadata"]["name"].as_str().unwrap_or_default();
+        let hooks = configuration["webhooks"].as_array().into_iter().flatten();
+        hooks.enumerate().map(|(index, hook)| Self::new(hook, of, index, revision)).collect()
+    }
+
+    fn new(hook: &Value, configuration: &str, index: usize, revision: u64) -> Self {
+        let name = hook["name"].as_str().unwrap_or_default().to_owned();
+        let environment = Environment { authorizer: true, ..Environment::default() };
+        let mut versions = hook["admissionReviewVersions"].as_array().into_iter().flatten();
+        Webhook {
+            id: format!("{configuration}/{name}/{index}"),
+            name,
+            configuration: configuration.into(),
+            revision,
+            constraints: Constraints::of_webhook(hook),
+            conditions: Conditions::compile(&hook["matchConditions"], &environment),
+            fail: hook["failurePolicy"] != "Ignore",
+            timeout: Duration::from_secs(hook["timeoutSeconds"].as_u64().unwrap_or(TIMEOUT)),
+            dry_run: matches!(hook["sideEffects"].as_str(), Some("None" | "NoneOnDryRun")),
+            again: hook["reinvocationPolicy"] == "IfNeeded",
+            version: versions.find_map(|version| match version.as_str() {
+                Some("v1") => Some("v1"),
+                Some("v1beta1") => Some("v1beta1"),
+                _ => None,
+            }),
+            endpoint: Endpoint::new(&hook["clientConfig"]),
+        }
+    }
+
+    /// Whether it has to be asked, and in which version; None when it has not.
+    ///
+    /// # Errors
+    /// 404 for a namespace that does not exist, 403 for a condition that cannot be evaluated.
+    pub fn wants(&self, attributes: &Attributes<'_>, new: Option<&Value>) -> Result<Option<Matched>> {
+        let Some(matched) = self.constraints.matches(attributes, new)? else { return Ok(None) };
+        if self.conditions.0.is_empty() {
+            return Ok(Some(matched));
+        }
+        let resource = matched.resource(attributes);
+        let object = new.map(|value| attributes.versioned(value, resource));
+        let old = attributes.call.old.map(|value| attributes.versioned(value, resource));
+        let request = self.conditions.use_name("request").then(|| attributes.request(resource));
+        let seen =
+            Seen { object: object.as_deref(), old: old.as_deref(), request: request.as_ref(), ..Seen::default() };
+        let facts = Facts::new(attributes, resource, &[], &seen);
+        let held = self.conditions.hold(&facts, self.fail);
+        drop(facts);
+        match held {
+            Ok(true) => Ok(Some(matched.clone())),
+            Ok(false) => Ok(None),
+            Err(why) => {
+                let call = attributes.call;
+                Err(ApiError::forbidden(&call.resource.group, &call.resource.plural, call.name, why))
+            }
+        }
+    }
+}

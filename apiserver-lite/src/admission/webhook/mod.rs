@@ -1,0 +1,18 @@
+//! Admission webhooks: servers that clients register, and that decide about or change what others write.
+//!
+//! Mutating webhooks are asked one after the other, in the order of their configurations' names; validating ones all at
+//! once. What a webhook says about the object is a patch, which is applied to the version that the webhook asked for.
+//! Follows `apiserver/pkg/admission/plugin/webhook`.
+
+mod call;
+mod client;
+mod compiled;
+mod mutating;
+mod review;
+mod trust;
+mod validating;
+
+pub use client::Clients;
+pub use compiled::Webhook;
+pub use mutating::mutate;
+pub use validating::validate;

@@ -1,0 +1,102 @@
+//! Mutating webhooks: asked one after the other, each about what the ones before made of the object.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::super::attributes::Attributes;
+use super::super::changes::{self, Rounds};
+use super::call::{self, Failed};
+use super::client::Clients;
+use super::compiled::Webhook;
+use crate::status::{ApiError, Result, quote};
+
+/// Asks every webhook that is about a request; in the second round those that want to see the object again and have not
+/// seen what was changed after them.
+///
+/// # Errors
+/// A webhook's refusal, that it could not be asked, or that its patch does not apply.
+pub async fn mutate(
+    clients: &Clients,
+    hooks: &[Arc<Webhook>],
+    attributes: &Attributes<'_>,
+    new: &mut Option<Value>,
+    rounds: &mut Rounds,
+) -> Result<()> {
+    if hooks.is_empty() || super::super::matching::is_exempt(attributes) {
+        return Ok(());
+    }
+    rounds.begin(new.as_ref());
+    for (index, hook) in hooks.iter().enumerate() {
+        let Some(matched) = hook.wants(attributes, new.as_ref())? else { continue };
+        if rounds.skips(&hook.id) {
+            continue;
+        }
+        let resource = matched.resource(attributes);
+        let object = new.as_ref().map(|value| attributes.versioned(value, resource).into_owned());
+        let asked = call::ask(clients, hook, attributes, &matched, object.as_ref(), true).await;
+        let patch = match asked {
+            Ok(verdict) => verdict.patch,
+            Err(Failed::Call(why)) if !hook.fail => {
+                tracing::warn!(webhook = %hook.name, configuration = %hook.configuration, why, "a webhook failed, open");
+                let key =
+                    format!("failed-open.mutation.webhook.admission.k8s.io/round_{}_index_{index}", rounds.number());
+                super::super::note(&key, &hook.name);
+                None
+            }
+            Err(failed) => return Err(failed.into_error(hook)),
+        };
+        let mut changed = false;
+        if let Some(patch) = patch {
+            changed = match apply(hook, attributes, resource, object, &patch) {
+                Ok(None) => false,
+                Ok(Some(patched)) => {
+                    let differs = new.as_ref() != Some(&patched);
+                    *new = Some(patched);
+                    differs
+                }
+                Err(Failed::Call(_)) if !hook.fail => false,
+                Err(failed) => return Err(failed.into_error(hook)),
+            };
+        }
+        note(hook, rounds.number(), index, changed);
+        rounds.ran(&hook.id, hook.again, changed);
+    }
+    rounds.end(new.as_ref());
+    Ok(())
+}
+
+/// The object, in the version that is stored, with a patch applied to the version that the webhook saw; None for a patch
+/// without operations.
+fn apply(
+    hook: &Webhook,
+    attributes: &Attributes<'_>,
+    resource: &crate::resource::Resource,
+    object: Option<Value>,
+    patch: &[u8],
+) -> std::result::Result<Option<Value>, Failed> {
+    let undecodable =
+        |why: &dyn std::fmt::Display| Failed::Call(format!("received undecodable patch in webhook response: {why}"));
+    let operations = proto::json::parse(patch).map_err(|e| undecodable(&e))?.value;
+    let operations = crate::patch::Operations::parse(operations).map_err(|e| undecodable(&e.status().message))?;
+    if operations.is_empty() {
+        return Ok(None);
+    }
+    let Some(mut object) = object else {
+        let why = format!(
+            "admission webhook {} attempted to modify the object, which is not supported for this operation",
+            quote(&hook.name)
+        );
+        return Err(Failed::Refused(ApiError::internal(why)));
+    };
+    operations.apply(&mut object).map_err(|why| Failed::Refused(ApiError::internal(why)))?;
+    changes::settle(attributes, resource, object).map(Some).map_err(Failed::Refused)
+}
+
+fn note(hook: &Webhook, round: usize, index: usize, mutated: bool) {
+    let key = format!("mutation.webhook.admission.k8s.io/round_{round}_index_{index}");
+    let value = serde_json::json!({
+        "configuration": hook.configuration, "webhook": hook.name, "mutated": mutated,
+    });
+    super::super::note(&key, &value.to_string());
+}

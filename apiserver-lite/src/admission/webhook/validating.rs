@@ -1,0 +1,47 @@
+//! Validating webhooks: all that are about a request are asked at once, and the first that is against it names the
+//! answer.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use serde_json::Value;
+
+use super::super::attributes::Attributes;
+use super::call::{self, Failed};
+use super::client::Clients;
+use super::compiled::Webhook;
+use crate::status::Result;
+
+/// # Errors
+/// A webhook's refusal, or that it could not be asked.
+pub async fn validate(
+    clients: &Clients,
+    hooks: &[Arc<Webhook>],
+    attributes: &Attributes<'_>,
+    new: Option<&Value>,
+) -> Result<()> {
+    if hooks.is_empty() || super::super::matching::is_exempt(attributes) {
+        return Ok(());
+    }
+    let mut calls = Vec::new();
+    for (index, hook) in hooks.iter().enumerate() {
+        if let Some(matched) = hook.wants(attributes, new)? {
+            calls.push(async move {
+                let object = new.map(|value| attributes.versioned(value, matched.resource(attributes)).into_owned());
+                (index, hook, call::ask(clients, hook, attributes, &matched, object.as_ref(), false).await)
+            });
+        }
+    }
+    for (index, hook, outcome) in join_all(calls).await {
+        match outcome {
+            Ok(_) => {}
+            Err(Failed::Call(why)) if !hook.fail => {
+                tracing::warn!(webhook = %hook.name, configuration = %hook.configuration, why, "a webhook failed, open");
+                let key = format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{index}");
+                super::super::note(&key, &hook.name);
+            }
+            Err(failed) => return Err(failed.into_error(hook)),
+        }
+    }
+    Ok(())
+}
