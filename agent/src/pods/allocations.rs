@@ -1,0 +1,340 @@
+//! The agent's memory of allocations: what each pod was allocated, what its containers were given, and how a resize goes.
+//!
+//! The first two are kept in `allocated_pods_state` and `actuated_pods_state` below the root directory, in the kubelet's
+//! form (JSON text and its checksum), so that a restart of the agent neither forgets a refused resize nor repeats one.
+//! A file that cannot be used is set aside; the pods' specs then count as allocated.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use proto::api::core::v1::ResourceRequirements;
+use proto::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
+
+use crate::pod::allocation::Allocation;
+use crate::pod::hash::fnv1a_32;
+
+const REQUIREMENTS: &str = "k8s.io.api.core.v1.ResourceRequirements";
+const ALLOCATED: &str = "allocated_pods_state";
+const ACTUATED: &str = "actuated_pods_state";
+
+type Entries = BTreeMap<String, Allocation>;
+
+/// A resize that the node has not agreed to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pending {
+    /// `Deferred` or `Infeasible`.
+    pub reason: &'static str,
+    pub message: String,
+    pub generation: i64,
+    pub since: Time,
+}
+
+/// A resize under way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InProgress {
+    pub generation: i64,
+    /// What went wrong last.
+    pub error: Option<String>,
+    pub since: Time,
+}
+
+#[derive(Default)]
+struct Inner {
+    allocated: Entries,
+    actuated: Entries,
+    pending: HashMap<String, Pending>,
+    in_progress: HashMap<String, InProgress>,
+}
+
+/// Shared by manager and workers.
+pub struct Allocations {
+    root: PathBuf,
+    inner: Mutex<Inner>,
+    changed: Notify,
+}
+
+impl Allocations {
+    /// Reads what an earlier agent left.
+    pub fn open(root: &Path) -> Self {
+        let read = |name: &str| {
+            let path = root.join(name);
+            read(&path).unwrap_or_else(|why| {
+                tracing::warn!(path = %path.display(), why, "setting a state file aside that cannot be used");
+                if let Err(error) = std::fs::rename(&path, path.with_extension("unusable")) {
+                    tracing::warn!(%error, path = %path.display(), "could not set a state file aside");
+                }
+                Entries::new()
+            })
+        };
+        let inner = Inner { allocated: read(ALLOCATED), actuated: read(ACTUATED), ..Inner::default() };
+        Self { root: root.to_owned(), inner: Mutex::new(inner), changed: Notify::new() }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn allocated(&self, uid: &str) -> Option<Allocation> {
+        self.inner().allocated.get(uid).cloned()
+    }
+
+    pub fn allocate(&self, uid: &str, allocation: Allocation) {
+        self.inner().allocated.insert(uid.to_owned(), allocation);
+        self.changed.notify_one();
+    }
+
+    /// What the container was given last, by this agent or one before it.
+    pub fn given(&self, uid: &str, container: &str) -> Option<ResourceRequirements> {
+        self.inner().actuated.get(uid)?.containers.get(container).cloned()
+    }
+
+    /// All that the pod's containers were given.
+    pub fn all_given(&self, uid: &str) -> Option<Allocation> {
+        self.inner().actuated.get(uid).cloned()
+    }
+
+    pub fn give(&self, uid: &str, container: &str, resources: ResourceRequirements) {
+        let mut inner = self.inner();
+        inner.actuated.entry(uid.to_owned()).or_default().containers.insert(container.to_owned(), resources);
+        drop(inner);
+        self.changed.notify_one();
+    }
+
+    pub fn give_pod(&self, uid: &str, resources: Option<ResourceRequirements>) {
+        self.inner().actuated.entry(uid.to_owned()).or_default().pod = resources;
+        self.changed.notify_one();
+    }
+
+    pub fn pending(&self, uid: &str) -> Option<Pending> {
+        self.inner().pending.get(uid).cloned()
+    }
+
+    /// Whether this says something new.
+    pub fn set_pending(&self, uid: &str, mut pending: Pending) -> bool {
+        let mut inner = self.inner();
+        if let Some(before) = inner.pending.get(uid) {
+            if before.reason == pending.reason {
+                pending.since = before.since;
+            }
+            if *before == pending {
+                return false;
+            }
+        }
+        inner.pending.insert(uid.to_owned(), pending);
+        true
+    }
+
+    pub fn clear_pending(&self, uid: &str) -> bool {
+        self.inner().pending.remove(uid).is_some()
+    }
+
+    /// Uids of pods whose resize waits for room, longest first.
+    pub fn deferred(&self) -> Vec<String> {
+        let inner = self.inner();
+        let mut waiting: Vec<_> = inner.pending.iter().filter(|(_, p)| p.reason == "Deferred").collect();
+        waiting.sort_by_key(|(_, p)| (p.since.seconds, p.since.nanos));
+        waiting.into_iter().map(|(uid, _)| uid.clone()).collect()
+    }
+
+    pub fn in_progress(&self, uid: &str) -> Option<InProgress> {
+        self.inner().in_progress.get(uid).cloned()
+    }
+
+    /// A resize of that generation begins; errors of an earlier one are forgotten.
+    pub fn begin(&self, uid: &str, generation: i64, since: Time) {
+        let begun = InProgress { generation, error: None, since };
+        self.inner().in_progress.insert(uid.to_owned(), begun);
+    }
+
+    /// Notes what went wrong; whether that is news.
+    pub fn fail(&self, uid: &str, generation: i64, error: &str, now: Time) -> bool {
+        let mut inner = self.inner();
+        let at = InProgress { generation, error: None, since: now };
+        let entry = inner.in_progress.entry(uid.to_owned()).or_insert(at);
+        if entry.error.as_deref() == Some(error) {
+            return false;
+        }
+        entry.error = Some(error.to_owned());
+        entry.since = now;
+        true
+    }
+
+    /// The resize that ends here, if there was one.
+    pub fn finish(&self, uid: &str) -> Option<InProgress> {
+        self.inner().in_progress.remove(uid)
+    }
+
+    /// The pod is gone.
+    pub fn forget(&self, uid: &str) {
+        let mut inner = self.inner();
+        inner.pending.remove(uid);
+        inner.in_progress.remove(uid);
+        let known = inner.allocated.remove(uid).is_some() | inner.actuated.remove(uid).is_some();
+        drop(inner);
+        if known {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Forgets pods of an earlier agent that are none any more.
+    pub fn keep_only(&self, known: impl Fn(&str) -> bool) {
+        let mut inner = self.inner();
+        let before = inner.allocated.len() + inner.actuated.len();
+        inner.allocated.retain(|uid, _| known(uid));
+        inner.actuated.retain(|uid, _| known(uid));
+        let after = inner.allocated.len() + inner.actuated.len();
+        drop(inner);
+        if before != after {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Writes changes until dropped; several that come together are written once.
+    pub async fn keep_written(self: Arc<Self>) {
+        let mut written = (None, None);
+        loop {
+            self.changed.notified().await;
+            let (allocated, actuated) = {
+                let inner = self.inner();
+                (encode(&inner.allocated), encode(&inner.actuated))
+            };
+            for (name, text, before) in [(ALLOCATED, allocated, &mut written.0), (ACTUATED, actuated, &mut written.1)] {
+                if before.as_ref() == Some(&text) {
+                    continue;
+                }
+                let (path, content) = (self.root.join(name), text.clone());
+                match tokio::task::spawn_blocking(move || write(&path, content.as_bytes())).await {
+                    Ok(Ok(())) => *before = Some(text),
+                    Ok(Err(error)) => tracing::warn!(%error, name, "could not write a state file"),
+                    Err(error) => tracing::warn!(%error, name, "could not write a state file"),
+                }
+            }
+        }
+    }
+}
+
+fn encode(entries: &Entries) -> String {
+    let mut map = Map::new();
+    for (uid, allocation) in entries {
+        let containers: Map<String, Value> = allocation
+            .containers
+            .iter()
+            .map(|(name, own)| (name.clone(), crate::wire_json::to_value(REQUIREMENTS, own)))
+            .collect();
+        let mut entry = json!({ "ContainerResources": containers });
+        if let Some(whole) = &allocation.pod {
+            entry["PodLevelResources"] = crate::wire_json::to_value(REQUIREMENTS, whole);
+        }
+        map.insert(uid.clone(), entry);
+    }
+    let data = json!({ "entries": map }).to_string();
+    let checksum = checksum(&data);
+    json!({ "data": data, "checksum": checksum }).to_string()
+}
+
+/// FNV-1a of the text as Go's spew prints it.
+fn checksum(data: &str) -> u32 {
+    fnv1a_32(format!("(string){data}").as_bytes())
+}
+
+fn read(path: &Path) -> Result<Entries, String> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Entries::new()),
+        Err(e) => return Err(e.to_string()),
+    };
+    decode(&text)
+}
+
+fn decode(text: &str) -> Result<Entries, String> {
+    let file: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let data = file.get("data").and_then(Value::as_str).ok_or("no data")?;
+    if file.get("checksum").and_then(Value::as_u64) != Some(u64::from(checksum(data))) {
+        return Err("the checksum does not fit".into());
+    }
+    let data: Value = serde_json::from_str(data).map_err(|e| e.to_string())?;
+    let requirements = |value: &Value| {
+        crate::wire_json::from_value::<ResourceRequirements>(REQUIREMENTS, value).map_err(|e| e.to_string())
+    };
+    let mut entries = Entries::new();
+    for (uid, entry) in data.get("entries").and_then(Value::as_object).into_iter().flatten() {
+        let mut allocation = Allocation::default();
+        for (name, own) in entry.get("ContainerResources").and_then(Value::as_object).into_iter().flatten() {
+            allocation.containers.insert(name.clone(), requirements(own)?);
+        }
+        if let Some(whole) = entry.get("PodLevelResources").filter(|v| !v.is_null()) {
+            allocation.pod = Some(requirements(whole)?);
+        }
+        entries.insert(uid.clone(), allocation);
+    }
+    Ok(entries)
+}
+
+/// The file changes in one step and survives a loss of power.
+fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("state");
+    let next = path.with_file_name(format!(".{name}"));
+    let mut file = std::fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&next)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(&next, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::apimachinery::pkg::api::resource::Quantity;
+
+    fn entries() -> Entries {
+        let list = [("cpu", "1Ki"), ("memory", "1Ki")];
+        let requests = list.map(|(k, v)| (k.to_owned(), Quantity { string: v.to_owned() })).into();
+        let own = ResourceRequirements { requests, ..Default::default() };
+        let allocation = Allocation { containers: [("container1".to_owned(), own)].into(), pod: None };
+        [("pod1".to_owned(), allocation)].into()
+    }
+
+    /// The kubelet's own checksum of this very content.
+    #[test]
+    fn the_file_is_the_kubelets() {
+        let text = encode(&entries());
+        let file: Value = serde_json::from_str(&text).unwrap();
+        let data =
+            r#"{"entries":{"pod1":{"ContainerResources":{"container1":{"requests":{"cpu":"1Ki","memory":"1Ki"}}}}}}"#;
+        assert_eq!(file["data"], data);
+        assert_eq!(file["checksum"], 1_178_570_812);
+        assert_eq!(decode(&text).unwrap().keys().collect::<Vec<_>>(), ["pod1"]);
+    }
+
+    #[test]
+    fn a_changed_file_is_not_believed() {
+        let text = encode(&entries()).replace("1Ki", "2Ki");
+        assert_eq!(decode(&text).unwrap_err(), "the checksum does not fit");
+        assert!(decode("{").is_err());
+    }
+
+    #[test]
+    fn a_refusal_is_news_once_and_the_longest_wait_comes_first() {
+        let dir = std::env::temp_dir().join(format!("allocations-{}", std::process::id()));
+        let state = Allocations::open(&dir);
+        let refusal = |reason, seconds| Pending {
+            reason,
+            message: "no room".into(),
+            generation: 2,
+            since: Time { seconds, nanos: 0 },
+        };
+        assert!(state.set_pending("b", refusal("Deferred", 2)));
+        assert!(state.set_pending("a", refusal("Deferred", 1)));
+        assert!(!state.set_pending("a", refusal("Deferred", 3)));
+        assert!(state.set_pending("c", refusal("Infeasible", 0)));
+        assert_eq!(state.deferred(), ["a", "b"]);
+        assert!(state.fail("a", 2, "x", Time::default()) && !state.fail("a", 2, "x", Time::default()));
+        state.forget("a");
+        assert_eq!(state.deferred(), ["b"]);
+        assert!(state.finish("a").is_none());
+    }
+}

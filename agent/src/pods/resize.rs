@@ -1,0 +1,127 @@
+//! Carrying out a resize: the cgroup of the pod grows before its containers do and shrinks after them; the runtime is
+//! told of every step.
+//!
+//! Followed: kuberuntime `doPodResizeAction`.
+
+use proto::api::core::v1::{Container, Pod};
+use proto::cri::{self, LinuxContainerResources};
+
+use crate::cgroups::{Limits, pod_limits};
+use crate::pod::allocation::Allocation;
+use crate::pod::resize::{Amounts, Plan, Resource, Update};
+use crate::pod::resources::{container_resources, sandbox_overhead};
+use crate::pod::spec::{PodExt, find_container};
+
+use super::Shared;
+
+/// A resize of one pod while it is carried out.
+pub struct Resizing<'a> {
+    pub shared: &'a Shared,
+    pub pod: &'a Pod,
+    pub sandbox_id: &'a str,
+}
+
+impl Resizing<'_> {
+    /// # Errors
+    /// The text of the condition; what was done stays done, and the rest is planned again.
+    pub async fn run(&self, plan: Plan) -> Result<(), String> {
+        let given = self.shared.allocations.all_given(self.pod.uid()).unwrap_or_else(|| Allocation::of(self.pod));
+        let before = given.applied_to(self.pod);
+        let node = &self.shared.config.resources;
+        // Without a limit of its own a pod keeps what its cgroup has.
+        let mut now = pod_limits(before.as_ref().unwrap_or(self.pod), node, 0);
+        let wanted = pod_limits(self.pod, node, 0);
+        self.check_memory(&plan, wanted.memory)?;
+        if !plan.memory.is_empty() || plan.pod {
+            let (from, to) = (now.memory, wanted.memory.or(now.memory));
+            let set = Limits { memory: to, ..Limits::default() };
+            if greater(to, from) {
+                self.set(&mut now, set.clone()).await?;
+            }
+            self.update(&plan.memory, Resource::Memory).await?;
+            if greater(from, to) {
+                self.set(&mut now, set).await?;
+            }
+        }
+        if !plan.cpu.is_empty() || plan.pod {
+            let (from, to) = (now.cpu_quota, wanted.cpu_quota.or(now.cpu_quota));
+            let limit = Limits { cpu_quota: to, ..Limits::default() };
+            let (shares_from, shares_to) = (now.cpu_shares, wanted.cpu_shares);
+            let weight = Limits { cpu_shares: shares_to, ..Limits::default() };
+            if greater(to.map(|q| q.0), from.map(|q| q.0)) {
+                self.set(&mut now, limit.clone()).await?;
+            }
+            if greater(shares_to, shares_from) {
+                self.set(&mut now, weight.clone()).await?;
+            }
+            self.update(&plan.cpu, Resource::Cpu).await?;
+            if greater(shares_from, shares_to) {
+                self.set(&mut now, weight).await?;
+            }
+            if greater(from.map(|q| q.0), to.map(|q| q.0)) {
+                self.set(&mut now, limit).await?;
+            }
+        }
+        self.shared.allocations.give_pod(self.pod.uid(), self.pod.spec().resources.clone());
+        Ok(())
+    }
+
+    /// A limit below what is in use would end in an out-of-memory kill.
+    fn check_memory(&self, plan: &Plan, wanted: Option<i64>) -> Result<(), String> {
+        let shrinks = |u: &Update| u.desired.memory_limit != 0 && u.desired.memory_limit < u.current.memory_limit;
+        if !plan.memory.iter().any(shrinks) {
+            return Ok(());
+        }
+        let Some((wanted, used)) = wanted.zip(self.shared.cgroups.memory_usage(self.pod)) else { return Ok(()) };
+        if used >= wanted {
+            return Err(format!("attempting to set pod memory limit ({wanted}) below current usage ({used})"));
+        }
+        Ok(())
+    }
+
+    /// Sets part of the pod's cgroup and tells the runtime, which may not care.
+    async fn set(&self, now: &mut Limits, part: Limits) -> Result<(), String> {
+        self.shared.cgroups.set(self.pod, &part).await.map_err(|e| e.to_string())?;
+        now.memory = part.memory.or(now.memory);
+        now.cpu_quota = part.cpu_quota.or(now.cpu_quota);
+        now.cpu_shares = part.cpu_shares.or(now.cpu_shares);
+        let request = cri::UpdatePodSandboxResourcesRequest {
+            pod_sandbox_id: self.sandbox_id.to_owned(),
+            overhead: Some(sandbox_overhead(self.pod)),
+            resources: Some(LinuxContainerResources {
+                cpu_period: now.cpu_quota.map_or(0, |q| q.1),
+                cpu_quota: now.cpu_quota.map_or(0, |q| q.0),
+                cpu_shares: now.cpu_shares.unwrap_or(0),
+                memory_limit_in_bytes: now.memory.unwrap_or(0),
+                ..Default::default()
+            }),
+        };
+        if let Err(error) = self.shared.cri.update_pod_sandbox_resources(request).await {
+            tracing::debug!(%error, pod = self.pod.name(), "the runtime did not take the resources of a sandbox");
+        }
+        Ok(())
+    }
+
+    async fn update(&self, updates: &[Update], what: Resource) -> Result<(), String> {
+        for update in updates {
+            let Some((_, container)) = find_container(self.pod.spec(), &update.name) else { continue };
+            // Memory goes first: then CPU is still the old one, and memory the new one when CPU follows.
+            let cpu = if what == Resource::Memory { update.current } else { update.desired };
+            let amounts = Amounts::mixed(cpu, update.desired);
+            let given = amounts.put_into(&container.resources.clone().unwrap_or_default());
+            let changed = Container { resources: Some(given.clone()), ..container.into_owned() };
+            let request = cri::UpdateContainerResourcesRequest {
+                container_id: update.container_id.clone(),
+                linux: Some(container_resources(self.pod, &changed, &self.shared.config.resources)),
+                ..Default::default()
+            };
+            self.shared.cri.update_container_resources(request).await.map_err(|e| e.message)?;
+            self.shared.allocations.give(self.pod.uid(), &update.name, given);
+        }
+        Ok(())
+    }
+}
+
+fn greater(a: Option<i64>, b: Option<i64>) -> bool {
+    matches!((a, b), (Some(a), Some(b)) if a > b)
+}

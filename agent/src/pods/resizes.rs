@@ -1,0 +1,165 @@
+//! The manager's part in resizes: whether the node agrees to what a changed spec wants.
+//!
+//! What it agrees to is allocated and goes to the worker at once; what it cannot give now waits (`Deferred`) until pods
+//! go, and what it can never give is refused (`Infeasible`). The worker tells either as a condition.
+//!
+//! Followed: `pkg/kubelet/allocation/allocation_manager.go`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proto::api::core::v1::{Container, Node, Pod};
+use serde_json::{Value, json};
+
+use crate::events::EventType;
+use crate::pod::allocation::Allocation;
+use crate::pod::quantity::milli;
+use crate::pod::resources::{QosClass, pod_totals, qos_class};
+use crate::pod::spec::PodExt;
+
+use super::admission::check_resources;
+use super::allocations::Pending;
+use super::manager::Manager;
+
+const DEFERRED: &str = "Deferred";
+const INFEASIBLE: &str = "Infeasible";
+
+impl Manager {
+    /// The pod as it is allocated.
+    pub(super) fn allocated(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        let allocation = self.shared.allocations.allocated(pod.uid());
+        allocation.and_then(|a| a.applied_to(pod)).map_or_else(|| pod.clone(), Arc::new)
+    }
+
+    /// A pod's source has changed it: resizes are judged, and the worker gets what is allocated.
+    pub(super) fn changed_by_source(&mut self, uid: &str) {
+        let Some(entry) = self.pods.get(uid) else { return };
+        let (pod, Some(mailbox)) = (entry.pod.clone(), entry.mailbox.clone()) else { return };
+        self.judge(&pod);
+        mailbox.update(self.allocated(&pod));
+    }
+
+    /// Looks again at resizes that wait for room.
+    pub(super) fn retry_resizes(&mut self) {
+        let mut waiting = self.shared.allocations.deferred();
+        if waiting.is_empty() {
+            return;
+        }
+        // Within the same priority and class the longest wait comes first: the sort is stable.
+        waiting.sort_by_key(|uid| {
+            let pod = self.pods.get(uid).map(|e| &e.pod);
+            let priority = pod.and_then(|p| p.spec().priority).unwrap_or(0);
+            let guaranteed = pod.is_some_and(|p| qos_class(p) == QosClass::Guaranteed);
+            let grows = pod.is_some_and(|p| grows(p, &self.allocated(p)));
+            (grows, std::cmp::Reverse(priority), !guaranteed)
+        });
+        for uid in waiting {
+            self.changed_by_source(&uid);
+        }
+    }
+
+    fn judge(&self, pod: &Arc<Pod>) {
+        let (uid, allocations) = (pod.uid(), &self.shared.allocations);
+        let Some(allocation) = allocations.allocated(uid) else { return };
+        if allocation.applied_to(pod).is_none() || pod.is_deleted() {
+            allocations.clear_pending(uid);
+            return;
+        }
+        let generation = pod.meta().generation;
+        let node = self.shared.node.borrow().clone();
+        let refused = if pod.is_static() {
+            Some((INFEASIBLE, "In-place resize of static-pods is not supported".to_owned()))
+        } else if let Some(why) = beyond(pod, &node) {
+            Some((INFEASIBLE, why))
+        } else {
+            check_resources(pod, &node, &self.holders(uid)).err().map(|r| (DEFERRED, r.message))
+        };
+        let recorder = &self.shared.recorder;
+        match refused {
+            None => {
+                allocations.allocate(uid, Allocation::of(pod));
+                allocations.clear_pending(uid);
+                allocations.begin(uid, generation, crate::clock::now());
+                let message = told(pod, generation, "", "Pod resize started");
+                recorder.pod(pod, EventType::Normal, "ResizeStarted", message);
+            }
+            Some((reason, message)) => {
+                let since = crate::clock::now();
+                if allocations.set_pending(uid, Pending { reason, message: message.clone(), generation, since }) {
+                    let event = if reason == DEFERRED { "ResizeDeferred" } else { "ResizeInfeasible" };
+                    let text = told(pod, generation, &message, &format!("Pod resize {reason}"));
+                    recorder.pod(pod, EventType::Warning, event, text);
+                }
+            }
+        }
+    }
+}
+
+fn grows(pod: &Pod, allocated: &Pod) -> bool {
+    let (wanted, has) = (pod_totals(pod).requests, pod_totals(allocated).requests);
+    ["cpu", "memory"].iter().any(|name| wanted.get(*name).unwrap_or(&0) > has.get(*name).unwrap_or(&0))
+}
+
+/// More than the node has even when it is empty.
+fn beyond(pod: &Pod, node: &Node) -> Option<String> {
+    let none = BTreeMap::new();
+    let allocatable = node.status.as_ref().map_or(&none, |s| &s.allocatable);
+    let wanted = pod_totals(pod).requests;
+    // CPU is told in thousandths, memory in bytes.
+    for (name, unit) in [("memory", 1000), ("cpu", 1)] {
+        let (asked, has) = (wanted.get(name).copied().unwrap_or(0), allocatable.get(name).map_or(0, milli));
+        if asked > has {
+            let (requested, capacity) = (asked / unit, has / unit);
+            return Some(format!(
+                "Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}"
+            ));
+        }
+    }
+    None
+}
+
+/// The text of an event about a resize: what the spec wants, as JSON in the kubelet's order of fields.
+pub fn told(pod: &Pod, generation: i64, error: &str, what: &str) -> String {
+    let list = |containers: &[Container]| -> Vec<Value> {
+        let one = |c: &Container| {
+            let own = c.resources.clone().unwrap_or_default();
+            let own = crate::wire_json::to_value("k8s.io.api.core.v1.ResourceRequirements", &own);
+            json!({ "name": c.name, "resources": own })
+        };
+        containers.iter().map(one).collect()
+    };
+    let mut parts = Vec::new();
+    for (name, containers) in [("initContainers", &pod.spec().init_containers), ("containers", &pod.spec().containers)]
+    {
+        if !containers.is_empty() {
+            parts.push(format!("\"{name}\":{}", Value::Array(list(containers))));
+        }
+    }
+    parts.push(format!("\"generation\":{generation}"));
+    if !error.is_empty() {
+        parts.push(format!("\"error\":{}", Value::from(error)));
+    }
+    format!("{what}: {{{}}}", parts.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::{PodSpec, ResourceRequirements};
+    use proto::apimachinery::pkg::api::resource::Quantity;
+
+    #[test]
+    fn events_tell_what_is_wanted() {
+        let limits = [("cpu".to_owned(), Quantity { string: "200m".into() })].into();
+        let resources = Some(ResourceRequirements { limits, ..Default::default() });
+        let container = Container { name: "main".into(), resources, ..Default::default() };
+        let pod =
+            Pod { spec: Some(PodSpec { containers: vec![container], ..Default::default() }), ..Default::default() };
+        assert_eq!(
+            told(&pod, 2, "", "Pod resize started"),
+            r#"Pod resize started: {"containers":[{"name":"main","resources":{"limits":{"cpu":"200m"}}}],"generation":2}"#
+        );
+        assert!(told(&pod, 2, "no \"room\"", "x").ends_with(r#","generation":2,"error":"no \"room\""}"#));
+        assert!(beyond(&pod, &Node::default()).is_none());
+    }
+}
