@@ -1,0 +1,111 @@
+//! Volumes of the node's own storage or of a file server, as persistent volumes and pods name them: local paths by bind
+//! mount, NFS by the host's `mount`.
+//!
+//! Followed: plugins `local` and `nfs`, `mount_helper`.
+
+use std::path::{Component, Path};
+use std::process::Stdio;
+
+use nix::mount::{MsFlags, mount};
+use proto::api::core::v1::{NfsVolumeSource, Node, PersistentVolume};
+
+use crate::pod::placement::matches_term;
+
+use super::{empty_dir, mount_table};
+
+/// Whether the volume may be used from this node.
+///
+/// # Errors
+/// The kubelet's text.
+pub fn check_affinity(volume: &PersistentVolume, node: &Node) -> Result<(), String> {
+    let required = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()?.required.as_ref());
+    let Some(required) = required else { return Ok(()) };
+    let empty = std::collections::BTreeMap::new();
+    let (labels, name) = node.metadata.as_ref().map_or((&empty, ""), |m| (&m.labels, m.name.as_str()));
+    match required.node_selector_terms.iter().any(|term| matches_term(term, labels, name)) {
+        true => Ok(()),
+        false => Err("no matching NodeSelectorTerms".into()),
+    }
+}
+
+/// Binds a path of this node to the place of the volume, unless it is there already.
+///
+/// # Errors
+/// The path is none that may be used, or the kernel refuses.
+pub fn bind_local(from: &Path, to: &Path, read_only: bool) -> Result<(), String> {
+    if from.as_os_str().is_empty() {
+        return Err(format!("LocalVolume volume {:?} path is empty", to.file_name().unwrap_or_default()));
+    }
+    if from.components().any(|c| c == Component::ParentDir) {
+        return Err(format!("invalid path: {} must not contain '..'", from.display()));
+    }
+    if !from.exists() {
+        return Err(format!("path {:?} does not exist", from.display().to_string()));
+    }
+    if !from.is_dir() {
+        return Err(format!(
+            "{} is not a directory; block devices cannot be used as file systems here",
+            from.display()
+        ));
+    }
+    if mount_table::is_mount_point(to) {
+        return Ok(());
+    }
+    empty_dir::make_directory(to)?;
+    let refused = |e: nix::Error| format!("failed to bind {} to {}: {e}", from.display(), to.display());
+    mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(refused)?;
+    if read_only {
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        mount(None::<&str>, to, None::<&str>, flags, None::<&str>).map_err(refused)?;
+    }
+    Ok(())
+}
+
+/// Mounts an export by the host's tool, unless it is mounted already.
+///
+/// # Errors
+/// What the tool said, in the kubelet's frame.
+pub async fn mount_nfs(source: &NfsVolumeSource, to: &Path, read_only: bool, options: &[String]) -> Result<(), String> {
+    if mount_table::is_mount_point(to) {
+        return Ok(());
+    }
+    empty_dir::make_directory(to)?;
+    let server = if source.server.contains(':') { format!("[{}]", source.server) } else { source.server.clone() };
+    let mut all = options.to_vec();
+    if read_only {
+        all.push("ro".into());
+    }
+    let mut arguments = vec!["-t".to_owned(), "nfs".to_owned()];
+    if !all.is_empty() {
+        arguments.extend(["-o".to_owned(), all.join(",")]);
+    }
+    arguments.extend([format!("{server}:{}", source.path), to.display().to_string()]);
+    // A server that does not answer must not keep the agent from ending the command.
+    let mut command = tokio::process::Command::new("mount");
+    let output = command.args(&arguments).stdin(Stdio::null()).kill_on_drop(true).output().await;
+    let failed = |how: String, said: &[u8]| {
+        let said = String::from_utf8_lossy(said).into_owned();
+        let line = arguments.join(" ");
+        format!("mount failed: {how}\nMounting command: mount\nMounting arguments: {line}\nOutput: {said}\n")
+    };
+    match output {
+        Ok(out) if out.status.success() => Ok(()),
+        Ok(out) => {
+            let how = out.status.code().map_or_else(|| out.status.to_string(), |code| format!("exit status {code}"));
+            Err(failed(how, &[out.stdout, out.stderr].concat()))
+        }
+        Err(e) => Err(failed(e.to_string(), b"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_leave_their_place_are_refused() {
+        let to = std::env::temp_dir().join("never");
+        assert!(bind_local(Path::new("/a/../etc"), &to, false).unwrap_err().contains("must not contain '..'"));
+        assert!(bind_local(Path::new("/no/such/place"), &to, false).unwrap_err().contains("does not exist"));
+    }
+}
