@@ -206,6 +206,12 @@ async fn start_pods(
                 .map_or(Duration::from_secs(300), crate::config::GoDuration::get),
             max_parallel_pulls: parallel,
             seccomp_default: config.seccomp_default,
+            ids_per_pod: config
+                .user_namespaces
+                .as_ref()
+                .and_then(|u| u.ids_per_pod)
+                .and_then(|ids| u32::try_from(ids).ok())
+                .unwrap_or(65_536),
             allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
             resources,
             dns: NodeDns {
@@ -218,6 +224,7 @@ async fn start_pods(
             root_dir: parts.flags.root_dir.clone(),
             objects: objects.clone(),
             tokens: Arc::new(ApiTokens::new(parts.client.clone())),
+            claims: Arc::new(parts.client.clone()),
             node: node.clone(),
         })),
         cri: parts.cri,

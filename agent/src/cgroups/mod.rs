@@ -165,6 +165,23 @@ impl Cgroups {
         owned.weigh().await
     }
 
+    /// Sets part of the limits of a pod's cgroup, for a resize.
+    ///
+    /// # Errors
+    /// The kernel or systemd refuses.
+    pub async fn set(&self, pod: &Pod, limits: &Limits) -> Result<(), Failure> {
+        let Some(owned) = &self.owned else { return Ok(()) };
+        owned.pods().note(pod.uid(), Some(burstable_milli_cpu(pod)));
+        owned.limit(&owned.name(pod), limits).await
+    }
+
+    /// Bytes that the pod uses now; `None` where the agent does not own its cgroup or cannot read it.
+    pub fn memory_usage(&self, pod: &Pod) -> Option<i64> {
+        let owned = self.owned.as_ref()?;
+        let file = owned.settings.mount.join(owned.path(&owned.name(pod))).join("memory.current");
+        std::fs::read_to_string(file).ok()?.trim().parse().ok()
+    }
+
     /// Removes a pod's cgroup, in whichever tier it is, with all that still runs in it.
     ///
     /// # Errors

@@ -12,8 +12,12 @@ use crate::pod::spec::PodExt;
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_BYTES: usize = 2048;
-/// Longest name the kernel takes.
+/// Longer domains make some C libraries abort.
+const MAX_DOMAIN_BYTES: usize = 253;
+/// Longest single label.
 const MAX_HOSTNAME_BYTES: usize = 63;
+/// Longest name that the kernel takes for a host.
+const MAX_KERNEL_BYTES: usize = 64;
 
 /// What the node knows of DNS.
 #[derive(Debug, Clone, Default)]
@@ -24,8 +28,16 @@ pub struct NodeDns {
     pub resolv_conf: PathBuf,
 }
 
-/// The resolver of a pod.
-pub fn dns_config(pod: &Pod, node: &NodeDns) -> cri::DnsConfig {
+/// Something that a pod's resolver lacks; told as an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// The resolver of a pod, and what had to be left out of it.
+pub fn dns_config(pod: &Pod, node: &NodeDns) -> (cri::DnsConfig, Vec<Trouble>) {
+    let mut troubles = Vec::new();
     let spec = pod.spec();
     let cluster = match spec.dns_policy.as_str() {
         "None" => None,
@@ -37,7 +49,17 @@ pub fn dns_config(pod: &Pod, node: &NodeDns) -> cri::DnsConfig {
         None => cri::DnsConfig::default(),
         Some(true) if !node.cluster_dns.is_empty() => cluster_first(pod, node),
         // Without a cluster resolver the node's own is the best there is.
-        Some(_) => host_config(&node.resolv_conf),
+        Some(wanted) => {
+            if wanted {
+                let message = format!(
+                    "pod: {:?}. kubelet does not have ClusterDNS IP configured and cannot create Pod using \
+                     \"ClusterFirst\" policy. Falling back to \"Default\" policy.",
+                    pod.described()
+                );
+                troubles.push(Trouble { reason: "MissingClusterDNS", message });
+            }
+            host_config(&node.resolv_conf)
+        }
     };
     if let Some(own) = &spec.dns_config {
         add_new(&mut config.servers, &own.nameservers);
@@ -54,8 +76,8 @@ pub fn dns_config(pod: &Pod, node: &NodeDns) -> cri::DnsConfig {
             }
         }
     }
-    limit(&mut config);
-    config
+    limit(&mut config, &mut troubles);
+    (config, troubles)
 }
 
 fn cluster_first(pod: &Pod, node: &NodeDns) -> cri::DnsConfig {
@@ -76,14 +98,28 @@ fn add_new(list: &mut Vec<String>, more: &[String]) {
     }
 }
 
-fn limit(config: &mut cri::DnsConfig) {
-    config.servers.truncate(MAX_SERVERS);
+/// Cuts a resolver to what the C library takes.
+fn limit(config: &mut cri::DnsConfig, troubles: &mut Vec<Trouble>) {
+    let mut forming = |message: String| troubles.push(Trouble { reason: "DNSConfigForming", message });
+    if config.servers.len() > MAX_SERVERS {
+        config.servers.truncate(MAX_SERVERS);
+        forming(format!(
+            "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {}",
+            config.servers.join(" ")
+        ));
+    }
+    let before = config.searches.len();
     config.searches.truncate(MAX_SEARCHES);
-    let mut length = 0;
-    config.searches.retain(|search| {
-        length += search.len() + 1;
-        length <= MAX_SEARCH_BYTES + 1
-    });
+    config.searches.retain(|search| search.len() <= MAX_DOMAIN_BYTES);
+    while config.searches.join(" ").len() > MAX_SEARCH_BYTES {
+        config.searches.pop();
+    }
+    if config.searches.len() < before {
+        forming(format!(
+            "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {}",
+            config.searches.join(" ")
+        ));
+    }
 }
 
 fn host_config(path: &Path) -> cri::DnsConfig {
@@ -148,13 +184,21 @@ pub fn etc_hosts(pod: &Pod, ips: &[String], node: &NodeDns) -> String {
 }
 
 /// The host name that the sandbox gets.
-pub fn hostname(pod: &Pod, node: &NodeDns) -> String {
+///
+/// # Errors
+/// The full name is wanted and longer than the kernel takes.
+pub fn hostname(pod: &Pod, node: &NodeDns) -> Result<String, String> {
     if let Some(given) = pod.spec().hostname_override.as_ref().filter(|h| !h.is_empty()) {
-        return given.clone();
+        return Ok(given.clone());
     }
-    match fqdn(pod, node) {
-        Some(full) if pod.spec().set_hostname_as_fqdn == Some(true) => full,
-        _ => short_name(pod),
+    match fqdn(pod, node).filter(|_| pod.spec().set_hostname_as_fqdn == Some(true)) {
+        Some(full) if full.len() > MAX_KERNEL_BYTES => Err(format!(
+            "failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too long \
+             ({MAX_KERNEL_BYTES} characters is the max, {} characters requested)",
+            full.len()
+        )),
+        Some(full) => Ok(full),
+        None => Ok(short_name(pod)),
     }
 }
 
@@ -194,7 +238,8 @@ mod tests {
         };
         let spec = PodSpec { dns_policy: "None".into(), dns_config: Some(own), ..Default::default() };
         let pod = Pod { spec: Some(spec), ..Default::default() };
-        let config = dns_config(&pod, &NodeDns::default());
+        let (config, troubles) = dns_config(&pod, &NodeDns::default());
+        assert!(troubles.is_empty());
         assert_eq!(config.options, ["ndots:2", "edns0"]);
         assert_eq!((config.servers.len(), config.searches.len()), (1, 1));
     }
@@ -207,11 +252,33 @@ mod tests {
         spec.hostname = "web-0".into();
         spec.subdomain = "web".into();
         let node = NodeDns { cluster_domain: "cluster.local".into(), ..Default::default() };
-        assert_eq!(hostname(&pod, &node), "web-0");
+        assert_eq!(hostname(&pod, &node).unwrap(), "web-0");
         pod.spec.as_mut().unwrap().set_hostname_as_fqdn = Some(true);
-        assert_eq!(hostname(&pod, &node), "web-0.web.ns.svc.cluster.local");
+        assert_eq!(hostname(&pod, &node).unwrap(), "web-0.web.ns.svc.cluster.local");
         assert!(
             etc_hosts(&pod, &["1.2.3.4".into()], &node).contains("1.2.3.4\tweb-0.web.ns.svc.cluster.local\tweb-0\n")
         );
+    }
+
+    #[test]
+    fn what_is_beyond_the_limits_is_left_out_and_told() {
+        let many = |n: usize| (0..n).map(|i| format!("s{i}")).collect::<Vec<_>>();
+        let own = PodDnsConfig { nameservers: many(4), searches: many(40), ..Default::default() };
+        let spec = PodSpec { dns_policy: "None".into(), dns_config: Some(own), ..Default::default() };
+        let pod = Pod { spec: Some(spec), ..Default::default() };
+        let (config, troubles) = dns_config(&pod, &NodeDns::default());
+        assert_eq!((config.servers.len(), config.searches.len()), (3, 32));
+        assert!(troubles[0].message.ends_with("the applied nameserver line is: s0 s1 s2"));
+        assert_eq!((troubles.len(), troubles[1].reason), (2, "DNSConfigForming"));
+    }
+
+    #[test]
+    fn a_full_name_must_fit_the_kernel() {
+        let mut pod = Pod::default();
+        let spec = pod.spec.get_or_insert_default();
+        spec.hostname = "h".repeat(60);
+        spec.subdomain = "web".into();
+        spec.set_hostname_as_fqdn = Some(true);
+        assert!(hostname(&pod, &NodeDns::default()).unwrap_err().contains("(64 characters is the max,"));
     }
 }

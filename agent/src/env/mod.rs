@@ -6,6 +6,7 @@
 //! Followed: kubelet `makeEnvironmentVariables`.
 
 pub mod fields;
+mod file;
 mod services;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use proto::api::core::v1::{Container, EnvVarSource, Node, Pod, Service};
 use crate::objects::{ObjectError, Objects};
 use crate::pod::expand::expand;
 use crate::pod::spec::PodExt;
+use crate::volumes::PodVolumes;
 
 use fields::{container_resource, field_value};
 
@@ -27,6 +29,8 @@ pub struct EnvContext<'a> {
     /// For limits that are not set: what the node could give.
     pub node: &'a Node,
     pub services: &'a [Arc<Service>],
+    /// Where the pod's volumes lie, for variables from files.
+    pub volumes: &'a PodVolumes,
 }
 
 /// Why a variable has no value; the text is the waiting message.
@@ -118,6 +122,20 @@ async fn all_of(
     Ok(BTreeMap::new())
 }
 
+fn of_file(
+    reference: &proto::api::core::v1::FileKeySelector,
+    context: &EnvContext<'_>,
+) -> Result<Option<String>, String> {
+    let Some(volume) = context.volumes.get(&reference.volume_name) else {
+        return Err(format!("cannot find the volume {:?} referenced by FileKeyRef", reference.volume_name));
+    };
+    match file::value(&volume.host_path, &reference.path, &reference.key)? {
+        Some(value) => Ok(Some(value)),
+        None if reference.optional == Some(true) => Ok(None),
+        None => Err(format!("environment variable key {:?} not found in file {:?}", reference.key, reference.path)),
+    }
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -136,6 +154,9 @@ async fn value_from(
     }
     if let Some(resource) = &from.resource_field_ref {
         return container_resource(pod, resource, &container.name, context.node).map(Some).map_err(EnvError::Field);
+    }
+    if let Some(file) = &from.file_key_ref {
+        return of_file(file, context).map_err(EnvError::Field);
     }
     let (kind, name, key, optional, found) = if let Some(r) = &from.config_map_key_ref {
         let name = r.local_object_reference.as_ref().map_or("", |r| r.name.as_str());

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use proto::api::core::v1::{Container, Pod, Secret};
+use proto::api::core::v1::{Pod, Secret};
 use proto::cri;
 use tokio::sync::Semaphore;
 
@@ -23,6 +23,27 @@ use crate::status::StartError;
 use super::{credentials, reference};
 
 type Key = (String, String);
+
+/// An image that a container runs, or that is a volume.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a> {
+    pub pod: &'a Pod,
+    /// `None` for a volume: events are the pod's then.
+    pub container: Option<&'a str>,
+    /// As the spec writes it.
+    pub image: &'a str,
+    /// Empty for `IfNotPresent`.
+    pub policy: &'a str,
+}
+
+impl Wanted<'_> {
+    fn tell(&self, recorder: &Recorder, kind: EventType, reason: &str, message: String) {
+        match self.container {
+            Some(name) => recorder.container(self.pod, name, kind, reason, message),
+            None => recorder.pod(self.pod, kind, reason, message),
+        }
+    }
+}
 
 /// Shared by all pods.
 pub struct Puller {
@@ -59,14 +80,12 @@ impl Puller {
     /// The waiting reason and message of the container.
     pub async fn ensure(
         &self,
-        pod: &Pod,
-        container: &Container,
+        wanted: Wanted<'_>,
         sandbox: &cri::PodSandboxConfig,
         secrets: &[Arc<Secret>],
     ) -> Result<cri::Image, StartError> {
-        let event =
-            |kind, reason: &str, message: String| self.recorder.container(pod, &container.name, kind, reason, message);
-        let written = &container.image;
+        let event = |kind, reason: &str, message: String| wanted.tell(&self.recorder, kind, reason, message);
+        let written = wanted.image;
         let image = reference::with_default_tag(written).map_err(|why| {
             let message = format!("Failed to apply default image tag {written:?}: {why}");
             event(EventType::Warning, "InspectFailed", message.clone());
@@ -74,7 +93,7 @@ impl Puller {
         })?;
         let spec = cri::ImageSpec {
             image: image.clone(),
-            annotations: pod.meta().annotations.clone(),
+            annotations: wanted.pod.meta().annotations.clone(),
             runtime_handler: String::new(),
             ..Default::default()
         };
@@ -83,7 +102,7 @@ impl Puller {
             event(EventType::Warning, "InspectFailed", message.clone());
             refusal("ImageInspectError", message)
         })?;
-        match (container.image_pull_policy.as_str(), present) {
+        match (wanted.policy, present) {
             ("Never", None) => {
                 let message = format!("Container image {written:?} is not present with pull policy of Never");
                 event(EventType::Warning, "ErrImageNeverPull", message.clone());
@@ -97,21 +116,19 @@ impl Puller {
             }
             _ => {}
         }
-        self.pull(pod, container, spec, sandbox, secrets).await
+        self.pull(wanted, spec, sandbox, secrets).await
     }
 
     async fn pull(
         &self,
-        pod: &Pod,
-        container: &Container,
+        wanted: Wanted<'_>,
         spec: cri::ImageSpec,
         sandbox: &cri::PodSandboxConfig,
         secrets: &[Arc<Secret>],
     ) -> Result<cri::Image, StartError> {
-        let event =
-            |kind, reason: &str, message: String| self.recorder.container(pod, &container.name, kind, reason, message);
-        let written = &container.image;
-        let key = (pod.uid().to_owned(), spec.image.clone());
+        let event = |kind, reason: &str, message: String| wanted.tell(&self.recorder, kind, reason, message);
+        let written = wanted.image;
+        let key = (wanted.pod.uid().to_owned(), spec.image.clone());
         {
             let state = self.state();
             if state.backoff.remaining_since_update(&key, unix_nanos()).is_some() {

@@ -22,6 +22,9 @@ pub fn pod_grace(pod: &Pod, imposed: Option<i64>) -> i64 {
 
 /// The grace of one container while the pod goes on.
 pub fn container_grace(pod: &Pod, container: &Container, reason: KillReason) -> i64 {
+    if reason == KillReason::RestartAll {
+        return 0;
+    }
     if let Some(seconds) = pod.meta().deletion_grace_period_seconds {
         return seconds;
     }

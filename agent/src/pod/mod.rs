@@ -2,16 +2,20 @@
 //!
 //! Everything here but the worker is a pure function of spec, node settings and what was observed.
 
+pub mod allocation;
 pub mod backoff;
 pub mod container_config;
 pub mod expand;
 pub mod grace;
 pub mod hash;
 pub mod labels;
+pub mod placement;
 pub mod quantity;
+pub mod resize;
 pub mod resources;
 pub mod restart;
 pub mod sandbox_config;
+pub mod seccomp;
 pub mod security;
 pub mod spec;
 pub mod step;

@@ -2,7 +2,7 @@
 //!
 //! The pod's policy decides, unless the container has a policy and rules of its own; a deleted pod restarts nothing.
 
-use proto::api::core::v1::{Container, Pod};
+use proto::api::core::v1::{Container, Pod, PodStatus};
 
 use crate::pleg::observed::{ContainerRecord, Observed, RunState};
 
@@ -55,6 +55,71 @@ pub fn rule_for(container: &Container, exit_code: i32) -> Option<RuleAction> {
         "RestartAllContainers" => Some(RuleAction::RestartAllContainers),
         _ => None,
     }
+}
+
+/// A kill by a probe says nothing about exit codes: the policy decides, rules are not asked.
+pub fn restarts_after_kill(pod: &Pod, container: &Container) -> bool {
+    own_policy(pod, container) != RestartPolicy::Never
+}
+
+/// Condition type: all containers of the pod are being started over.
+pub const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
+
+fn restart_all_on(container: &Container, exit_code: i32) -> bool {
+    rule_for(container, exit_code) == Some(RuleAction::RestartAllContainers)
+}
+
+fn resettable(pod: &Pod) -> impl Iterator<Item = &Container> {
+    pod.spec().init_containers.iter().chain(&pod.spec().containers)
+}
+
+/// Whether some rule of the pod may start all its containers over.
+pub fn may_restart_all(pod: &Pod) -> bool {
+    resettable(pod).any(|c| c.restart_policy_rules.iter().any(|r| r.action == "RestartAllContainers"))
+}
+
+/// Whether the end of some container asks for all of them to start over, or that is under way. `before` is the status
+/// told last, which remembers what has been removed from the runtime since.
+pub fn all_must_restart(pod: &Pod, observed: &Observed, before: &PodStatus) -> bool {
+    if !may_restart_all(pod) || pod.is_deleted() {
+        return false;
+    }
+    let under_way =
+        |c: &proto::api::core::v1::PodCondition| c.r#type == ALL_CONTAINERS_RESTARTING && c.status == "True";
+    if before.conditions.iter().any(under_way) {
+        return true;
+    }
+    resettable(pod).any(|container| {
+        let newest = observed.container(&container.name);
+        if newest.is_some_and(|r| r.state == RunState::Exited && restart_all_on(container, r.exit_code)) {
+            return true;
+        }
+        let statuses = before.init_container_statuses.iter().chain(&before.container_statuses);
+        let told = statuses.filter(|s| s.name == container.name).filter_map(|s| s.state.as_ref()?.terminated.as_ref());
+        newest.is_none() && told.into_iter().any(|ended| restart_all_on(container, ended.exit_code))
+    })
+}
+
+/// Whether the runtime has no try of any container any more that is to start over.
+pub fn nothing_left(pod: &Pod, observed: &Observed) -> bool {
+    resettable(pod).all(|c| observed.container(&c.name).is_none())
+}
+
+/// What has to go before all containers start over: first the bystanders, last those whose end asked for it, so that a
+/// restart of the agent in between finds the reason again.
+pub fn to_reset<'a>(pod: &Pod, observed: &'a Observed) -> Vec<&'a ContainerRecord> {
+    let (mut sources, mut targets) = (Vec::new(), Vec::new());
+    for container in resettable(pod) {
+        for record in observed.containers.iter().filter(|r| r.name == container.name) {
+            if record.state == RunState::Exited && restart_all_on(container, record.exit_code) {
+                sources.push(record);
+            } else {
+                targets.push(record);
+            }
+        }
+    }
+    targets.extend(sources);
+    targets
 }
 
 /// The container's own policy, else the pod's.

@@ -13,7 +13,9 @@ use proto::cri::NamespaceMode;
 use crate::pleg::observed::{ContainerRecord, Observed, RunState};
 
 use super::hash::container_hash;
-use super::restart::{init_failed, init_restarts_after, restarts_after, should_restart};
+use super::restart::{
+    init_failed, init_restarts_after, nothing_left, own_policy, restarts_after_kill, should_restart, to_reset,
+};
 use super::spec::{PodExt, RestartPolicy, ephemeral_name, is_sidecar};
 
 /// Verdicts of probes by container id; `None` until a verdict is there.
@@ -32,6 +34,8 @@ pub enum KillReason {
     StartupProbe,
     SpecChanged,
     PostStartHook,
+    /// A rule starts all containers over: no hook, no grace.
+    RestartAll,
     PodKilled,
 }
 
@@ -44,11 +48,20 @@ pub struct Kill {
     pub reason: KillReason,
 }
 
+/// A container that makes room for its successor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reset {
+    pub kill: Kill,
+    pub may_run: bool,
+}
+
 /// What to do, in the order of the fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Actions {
     /// Kill everything including the sandbox.
     pub kill_pod: bool,
+    /// Containers to kill, where they may run, and to remove, because all start over. Nothing else is done then.
+    pub reset: Vec<Reset>,
     /// Containers to kill while the pod stays.
     pub kill: Vec<Kill>,
     pub create_sandbox: bool,
@@ -62,8 +75,21 @@ pub struct Actions {
     pub start: Vec<usize>,
 }
 
-/// See the module's documentation.
-pub fn step(pod: &Pod, observed: &Observed, probes: &dyn ProbeVerdicts) -> Actions {
+impl Actions {
+    /// Nothing to do.
+    pub fn is_empty(&self) -> bool {
+        !self.kill_pod
+            && !self.create_sandbox
+            && self.reset.is_empty()
+            && self.kill.is_empty()
+            && self.start_ephemeral.is_empty()
+            && self.start_init.is_empty()
+            && self.start.is_empty()
+    }
+}
+
+/// See the module's documentation. `restart_all`: a rule asked for all containers to start over.
+pub fn step(pod: &Pod, observed: &Observed, probes: &dyn ProbeVerdicts, restart_all: bool) -> Actions {
     let change = sandbox_change(pod, observed);
     let mut actions = Actions {
         kill_pod: change.needed,
@@ -72,6 +98,14 @@ pub fn step(pod: &Pod, observed: &Observed, probes: &dyn ProbeVerdicts) -> Actio
         attempt: change.attempt,
         ..Actions::default()
     };
+    if restart_all && !nothing_left(pod, observed) {
+        return Actions {
+            sandbox_id: actions.sandbox_id,
+            attempt: actions.attempt,
+            reset: to_reset(pod, observed).into_iter().map(reset).collect(),
+            ..Actions::default()
+        };
+    }
     if change.needed {
         plan_new_sandbox(pod, observed, &mut actions);
         return actions;
@@ -86,6 +120,16 @@ pub fn step(pod: &Pod, observed: &Observed, probes: &dyn ProbeVerdicts) -> Actio
         plan_regular(pod, observed, probes, &mut actions);
     }
     actions
+}
+
+fn reset(record: &ContainerRecord) -> Reset {
+    let kill = Kill {
+        container_id: record.id.clone(),
+        name: record.name.clone(),
+        message: format!("Stopping container {}", record.name),
+        reason: KillReason::RestartAll,
+    };
+    Reset { kill, may_run: record.state != RunState::Exited }
 }
 
 /// Whether a pod needs another sandbox.
@@ -129,7 +173,10 @@ fn plan_new_sandbox(pod: &Pod, observed: &Observed, actions: &mut Actions) {
         return;
     }
     let start: Vec<usize> = (0..spec.containers.len())
-        .filter(|&i| !(pod.restarts() == RestartPolicy::OnFailure && succeeded(&spec.containers[i], observed)))
+        .filter(|&i| {
+            let container = &spec.containers[i];
+            !(own_policy(pod, container) == RestartPolicy::OnFailure && succeeded(container, observed))
+        })
         .collect();
     if start.is_empty() && spec.containers.iter().any(|c| observed.container(&c.name).is_some()) {
         actions.create_sandbox = false;
@@ -308,14 +355,6 @@ fn plan_regular(pod: &Pod, observed: &Observed, probes: &dyn ProbeVerdicts, acti
     if keep == 0 && actions.start.is_empty() {
         actions.kill_pod = true;
         actions.start_init.clear();
-    }
-}
-
-/// A kill by a probe counts as a failure, whatever code comes of it.
-fn restarts_after_kill(pod: &Pod, container: &Container) -> bool {
-    match container.restart_policy {
-        Some(_) => restarts_after(pod, container, 137),
-        None => pod.restarts() != RestartPolicy::Never,
     }
 }
 

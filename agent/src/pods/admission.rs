@@ -8,8 +8,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use proto::api::core::v1::{ContainerPort, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
+use proto::api::core::v1::{ContainerPort, Node, Pod, Taint, Toleration};
 
+use crate::pod::placement::matches_node;
 use crate::pod::quantity::{milli, whole};
 use crate::pod::resources::pod_totals;
 use crate::pod::spec::{PodExt, is_sidecar};
@@ -51,6 +52,27 @@ pub fn admit(pod: &Pod, node: &Node, others: &[Arc<Pod>], unsafe_sysctls: &[Stri
         if !pod.spec().tolerations.iter().any(|t| tolerates(t, taint)) {
             return predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate");
         }
+    }
+    check_apparmor(pod, *APPARMOR)
+}
+
+/// Whether the kernel has AppArmor on.
+static APPARMOR: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
+    let enabled = std::fs::read("/sys/module/apparmor/parameters/enabled");
+    std::path::Path::new("/sys/kernel/security/apparmor").exists() && enabled.is_ok_and(|text| text.starts_with(b"Y"))
+});
+
+fn check_apparmor(pod: &Pod, enabled: bool) -> Result<(), Rejection> {
+    let spec = pod.spec();
+    let of_pod = spec.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
+    let own = spec.init_containers.iter().chain(&spec.containers).filter_map(|c| c.security_context.as_ref());
+    let common = spec.ephemeral_containers.iter().filter_map(|c| c.ephemeral_container_common.as_ref());
+    let own =
+        own.chain(common.filter_map(|c| c.security_context.as_ref())).filter_map(|s| s.app_armor_profile.as_ref());
+    let wanted = of_pod.into_iter().chain(own).any(|profile| profile.r#type != "Unconfined");
+    // A pod that runs already has been judged when it came.
+    if wanted && !enabled && matches!(pod.phase(), "" | "Pending") {
+        return reject("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host");
     }
     Ok(())
 }
@@ -120,7 +142,8 @@ fn check_groups_policy(pod: &Pod, node: &Node) -> Result<(), Rejection> {
     Ok(())
 }
 
-fn check_resources(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<(), Rejection> {
+/// Whether what the pod requests is left over by the others.
+pub fn check_resources(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<(), Rejection> {
     let none = BTreeMap::new();
     let allocatable = node.status.as_ref().map_or(&none, |s| &s.allocatable);
     let short = |name: &str, requested: i64, used: i64, capacity: i64| {
@@ -161,47 +184,6 @@ fn check_resources(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<(), Re
         }
     }
     Ok(())
-}
-
-fn matches_node(pod: &Pod, node: &Node) -> bool {
-    let spec = pod.spec();
-    let empty = BTreeMap::new();
-    let labels = node.metadata.as_ref().map_or(&empty, |m| &m.labels);
-    if !spec.node_selector.iter().all(|(k, v)| labels.get(k) == Some(v)) {
-        return false;
-    }
-    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
-    let Some(required) = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref()) else {
-        return true;
-    };
-    let name = node.metadata.as_ref().map_or("", |m| &m.name);
-    required.node_selector_terms.iter().any(|term| matches_term(term, labels, name))
-}
-
-fn matches_term(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>, node_name: &str) -> bool {
-    // A term that asks nothing matches nothing.
-    if term.match_expressions.is_empty() && term.match_fields.is_empty() {
-        return false;
-    }
-    term.match_expressions.iter().all(|r| matches_requirement(r, labels.get(&r.key).map(String::as_str)))
-        && term.match_fields.iter().all(|r| matches_requirement(r, (r.key == "metadata.name").then_some(node_name)))
-}
-
-fn matches_requirement(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let listed = |v: &str| requirement.values.iter().any(|w| w == v);
-    let compared = || {
-        let (have, want): (i64, i64) = (value?.parse().ok()?, requirement.values.first()?.parse().ok()?);
-        Some(have.cmp(&want))
-    };
-    match requirement.operator.as_str() {
-        "In" => value.is_some_and(listed),
-        "NotIn" => !value.is_some_and(listed),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compared() == Some(std::cmp::Ordering::Greater),
-        "Lt" => compared() == Some(std::cmp::Ordering::Less),
-        _ => false,
-    }
 }
 
 fn host_ports(pod: &Pod) -> Vec<&ContainerPort> {
@@ -281,14 +263,18 @@ mod tests {
         p.spec.as_mut().unwrap().node_selector = [("no".into(), "such".into())].into();
         let refused = admit(&p, &node(), &[], &[]).unwrap_err();
         assert_eq!(refused.message, "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector");
-        let r = |operator: &str, value: &str| NodeSelectorRequirement {
-            key: "a".into(),
-            operator: operator.into(),
-            values: vec![value.into()],
-        };
-        assert!(matches_requirement(&r("Gt", "4"), Some("5")));
-        assert!(!matches_requirement(&r("Lt", "4"), Some("5")));
-        assert!(matches_requirement(&r("NotIn", "4"), None));
+    }
+
+    #[test]
+    fn profiles_need_apparmor() {
+        let mut p = pod("0");
+        let profile = |kind: &str| proto::api::core::v1::AppArmorProfile { r#type: kind.into(), ..Default::default() };
+        let context = |kind| PodSecurityContext { app_armor_profile: Some(profile(kind)), ..Default::default() };
+        p.spec.as_mut().unwrap().security_context = Some(context("RuntimeDefault"));
+        assert_eq!(check_apparmor(&p, false).unwrap_err().reason, "AppArmor");
+        assert!(check_apparmor(&p, true).is_ok());
+        p.spec.as_mut().unwrap().security_context = Some(context("Unconfined"));
+        assert!(check_apparmor(&p, false).is_ok());
     }
 
     #[test]

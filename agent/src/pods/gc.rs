@@ -58,7 +58,13 @@ pub async fn remove_all(shared: &Shared, pod: &proto::api::core::v1::Pod, observ
     remove_dir(&shared.pod_dir(pod.uid()));
 }
 
-async fn remove_container(shared: &Shared, pod: &proto::api::core::v1::Pod, name: &str, id: &str, log_of: Option<u32>) {
+pub async fn remove_container(
+    shared: &Shared,
+    pod: &proto::api::core::v1::Pod,
+    name: &str,
+    id: &str,
+    log_of: Option<u32>,
+) {
     if let Err(error) = shared.cri.remove_container(id).await {
         tracing::warn!(%error, container = id, pod = pod.name(), "could not remove a container");
         return;

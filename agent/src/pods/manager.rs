@@ -17,6 +17,7 @@ use crate::api::ApiError;
 use crate::events::{EventType, Recorder};
 use crate::images::puller::Puller;
 use crate::pleg::{self, Nudge, RuntimePod};
+use crate::pod::allocation::Allocation;
 use crate::pod::labels;
 use crate::pod::spec::PodExt;
 use crate::probes::{Prober, Verdict};
@@ -25,8 +26,10 @@ use crate::status::generate::{is_over, rejected};
 use crate::status::manager::StatusManager;
 
 use super::admission::admit;
+use super::allocations::Allocations;
 use super::handle::Handle;
 use super::mailbox::{KillRequest, Mailbox};
+use super::userns::UserNamespaces;
 use super::worker::{Begin, Worker};
 use super::{Deps, Shared, mirror};
 
@@ -42,11 +45,12 @@ pub(super) enum Message {
 }
 
 /// A pod in the table.
-struct Entry {
-    pod: Arc<Pod>,
+pub(super) struct Entry {
+    /// As its source has it; workers get it as it is allocated.
+    pub(super) pod: Arc<Pod>,
     source: Source,
     /// `None` for a pod that admission refused, or that was over before the agent began.
-    mailbox: Option<Arc<Mailbox>>,
+    pub(super) mailbox: Option<Arc<Mailbox>>,
     /// In no source any more; the worker cleans up.
     removed: bool,
     /// The pod of the same uid came back, or changed, while the worker was cleaning up.
@@ -63,8 +67,8 @@ struct MirrorDone {
 
 /// Starts everything that concerns pods.
 pub struct Manager {
-    shared: Arc<Shared>,
-    pods: BTreeMap<String, Entry>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) pods: BTreeMap<String, Entry>,
     /// Mirror pods by namespace and name.
     mirrors: HashMap<(String, String), Arc<Pod>>,
     mirror_tasks: JoinSet<MirrorDone>,
@@ -90,6 +94,9 @@ impl Manager {
         tokio::spawn(send_events);
         tokio::spawn(run_probes);
         tokio::spawn(status.clone().run());
+        let allocations = Arc::new(Allocations::open(&deps.config.root_dir));
+        tokio::spawn(allocations.clone().keep_written());
+        let userns = UserNamespaces::open(&deps.config.root_dir, deps.config.ids_per_pod);
         let shared = Arc::new(Shared {
             config: deps.config,
             cri: deps.cri,
@@ -101,6 +108,8 @@ impl Manager {
             node: deps.node,
             recorder,
             status,
+            allocations,
+            userns,
             prober,
             puller,
         });
@@ -191,7 +200,10 @@ impl Manager {
                         self.mirror_done(done);
                     }
                 }
-                _ = housekeeping.tick() => self.end_orphans(),
+                _ = housekeeping.tick() => {
+                    self.end_orphans();
+                    self.retry_resizes();
+                }
             }
         }
     }
@@ -274,7 +286,7 @@ impl Manager {
             let changed = differs(&entry.pod, &pod);
             entry.pod = pod.clone();
             match &entry.mailbox {
-                Some(mailbox) if changed => mailbox.update(pod),
+                Some(_) if changed => self.changed_by_source(&uid),
                 _ => {}
             }
             return;
@@ -300,8 +312,10 @@ impl Manager {
             self.pods.insert(uid, Entry { pod, source, mailbox: None, removed: false, seen });
             return;
         }
+        // What an earlier agent agreed to counts, not what the spec has come to want since.
+        let allocated = self.allocated(&pod);
         if matches!(begin, Begin::Sync)
-            && let Err(refused) = self.admit(&pod)
+            && let Err(refused) = self.admit(&allocated)
         {
             self.shared.recorder.pod(&pod, EventType::Warning, &refused.reason, refused.message.clone());
             let status = rejected(&pod, &refused.reason, &refused.message, crate::clock::now());
@@ -310,10 +324,14 @@ impl Manager {
             self.pods.insert(uid, Entry { pod, source, mailbox: None, removed: false, seen });
             return;
         }
+        if matches!(begin, Begin::Sync) {
+            self.shared.allocations.allocate(&uid, Allocation::of(&allocated));
+        }
         let mailbox = Arc::new(Mailbox::default());
-        let worker = Worker::new(self.shared.clone(), mailbox.clone(), pod.clone(), begin);
+        let worker = Worker::new(self.shared.clone(), mailbox.clone(), allocated, begin);
         self.spawn(uid.clone(), worker);
-        self.pods.insert(uid, Entry { pod, source, mailbox: Some(mailbox), removed: false, seen });
+        self.pods.insert(uid.clone(), Entry { pod, source, mailbox: Some(mailbox), removed: false, seen });
+        self.changed_by_source(&uid);
     }
 
     fn spawn(&mut self, uid: String, worker: Worker) {
@@ -325,10 +343,14 @@ impl Manager {
 
     fn admit(&self, pod: &Pod) -> Result<(), super::admission::Rejection> {
         let node = self.shared.node.borrow().clone();
+        admit(pod, &node, &self.holders(pod.uid()), &self.shared.config.allowed_unsafe_sysctls)
+    }
+
+    /// Other pods that hold resources of the node, as they are allocated.
+    pub(super) fn holders(&self, uid: &str) -> Vec<Arc<Pod>> {
         let ended = |e: &Entry| self.shared.status.status(e.pod.uid()).is_some_and(|s| is_over(&s));
-        let others: Vec<Arc<Pod>> =
-            self.pods.values().filter(|e| e.mailbox.is_some() && !ended(e)).map(|e| e.pod.clone()).collect();
-        admit(pod, &node, &others, &self.shared.config.allowed_unsafe_sysctls)
+        let others = self.pods.iter().filter(|(other, e)| *other != uid && e.mailbox.is_some() && !ended(e));
+        others.map(|(_, e)| self.allocated(&e.pod)).collect()
     }
 
     /// The pod is in no source any more. `last` is its last state.
@@ -343,12 +365,14 @@ impl Manager {
                         meta.deletion_timestamp = last.deletion_timestamp;
                         meta.deletion_grace_period_seconds = last.deletion_grace_period_seconds;
                     }
-                    mailbox.update(Arc::new(pod));
+                    let allocation = self.shared.allocations.allocated(uid);
+                    mailbox.update(Arc::new(allocation.and_then(|a| a.applied_to(&pod)).unwrap_or(pod)));
                 }
                 mailbox.removed();
             }
             None => {
                 self.shared.status.forget(uid);
+                self.shared.allocations.forget(uid);
                 self.pods.remove(uid);
             }
         }
@@ -361,7 +385,9 @@ impl Manager {
             return;
         }
         self.pods.remove(uid);
+        self.shared.allocations.forget(uid);
         self.nudge.nudge();
+        self.retry_resizes();
     }
 
     fn sources_ready(&self) -> bool {
@@ -395,11 +421,12 @@ impl Manager {
         self.end_orphan_cgroups(&runtime);
     }
 
-    /// Removes cgroups that an earlier agent left. Those of this one go with their pods, so once is enough.
+    /// Removes cgroups and allocations that an earlier agent left. Those of this one go with their pods, so once is enough.
     fn end_orphan_cgroups(&mut self, runtime: &[RuntimePod]) {
         if std::mem::replace(&mut self.cgroups_swept, true) {
             return;
         }
+        self.shared.allocations.keep_only(|uid| self.pods.contains_key(uid));
         let known =
             self.pods.keys().chain(self.orphans.keys()).chain(runtime.iter().map(|p| &p.uid)).cloned().collect();
         let cgroups = self.shared.cgroups.clone();

@@ -4,6 +4,7 @@
 //! what to do with [`crate::pod::step`] and does it; the status goes to [`crate::status::manager`].
 
 mod admission;
+pub(crate) mod allocations;
 mod gc;
 mod handle;
 mod hooks;
@@ -11,7 +12,10 @@ mod kill;
 mod mailbox;
 mod manager;
 mod mirror;
+mod resize;
+mod resizes;
 mod start;
+mod userns;
 mod worker;
 
 use std::path::PathBuf;
@@ -54,6 +58,8 @@ pub struct Config {
     pub crash_loop_max: Duration,
     pub max_parallel_pulls: usize,
     pub seccomp_default: bool,
+    /// `idsPerPod` of user namespaces.
+    pub ids_per_pod: u32,
     /// Patterns, `*` at the end.
     pub allowed_unsafe_sysctls: Vec<String>,
     pub resources: NodeResources,
@@ -86,6 +92,8 @@ pub(crate) struct Shared {
     pub node: watch::Receiver<Arc<Node>>,
     pub recorder: Recorder,
     pub status: StatusManager,
+    pub allocations: Arc<allocations::Allocations>,
+    pub userns: userns::UserNamespaces,
     pub prober: Prober,
     pub puller: Puller,
 }

@@ -2,6 +2,7 @@
 //!
 //! Followed: kuberuntime `startContainer`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use proto::cri;
 
 use crate::env::{EnvContext, container_env};
 use crate::events::EventType;
+use crate::images::puller::Wanted;
 use crate::pleg::observed::{Observed, RunState};
 use crate::pod::container_config::{ContainerInputs, container_config};
 use crate::pod::sandbox_config::log_directory;
@@ -32,6 +34,9 @@ pub struct StartContext<'a> {
     pub ips: &'a [String],
     pub volumes: &'a PodVolumes,
     pub secrets: &'a [Arc<Secret>],
+    pub userns: Option<&'a cri::UserNamespace>,
+    /// Images that are volumes, or why they cannot be had, by volume.
+    pub image_volumes: &'a BTreeMap<String, Result<String, StartError>>,
 }
 
 fn failure(reason: &str, message: String) -> StartError {
@@ -49,21 +54,41 @@ impl StartContext<'_> {
             |kind, reason: &str, message: String| recorder.container(self.pod, &container.name, kind, reason, message);
         let failed = |message: &str| event(EventType::Warning, "Failed", format!("Error: {message}"));
 
-        let pulled = self.shared.puller.ensure(self.pod, container, self.sandbox, self.secrets).await;
+        for mount in &container.volume_mounts {
+            if let Some(Err(error)) = self.image_volumes.get(&mount.name) {
+                failed(&error.reason);
+                return Err(error.clone());
+            }
+        }
+        let wanted = Wanted {
+            pod: self.pod,
+            container: Some(&container.name),
+            image: &container.image,
+            policy: &container.image_pull_policy,
+        };
+        let pulled = self.shared.puller.ensure(wanted, self.sandbox, self.secrets).await;
         let image = pulled.inspect_err(|e| failed(&e.reason))?;
         let config = self.config(container, &image, target).await.map_err(|why| {
             failed(&why);
             failure("CreateContainerConfigError", why)
         })?;
         let attempt = config.metadata.as_ref().map_or(0, |m| m.attempt);
+        if target.is_none() {
+            let given = container.resources.clone().unwrap_or_default();
+            self.shared.allocations.give(self.pod.uid(), &container.name, given);
+        }
         let request = cri::CreateContainerRequest {
             pod_sandbox_id: self.sandbox_id.to_owned(),
             config: Some(config),
             sandbox_config: Some(self.sandbox.clone()),
         };
+        let profile = localhost_profile(request.config.as_ref());
         let created = self.shared.cri.create_container(request).await.map_err(|e| {
             failed(&e.message);
-            failure("CreateContainerError", e.message)
+            // The runtime says that it cannot use the profile; where the mistake is, it leaves to the reader.
+            let mistake = profile.and_then(|path| crate::pod::seccomp::mistake_in(&path));
+            let message = mistake.map_or_else(|| e.message.clone(), |mistake| format!("{}: {mistake}", e.message));
+            failure("CreateContainerError", message)
         })?;
         let id = created.container_id;
         event(EventType::Normal, "Created", "Container created".into());
@@ -93,9 +118,16 @@ impl StartContext<'_> {
             node_name: &shared.config.node_name,
             node: &node,
             services: &services,
+            volumes: self.volumes,
         };
         let envs = container_env(pod, container, &context, &*shared.objects).await.map_err(|e| e.to_string())?;
-        let mounts = self.mounts(container, &envs)?;
+        let mut mounts = self.mounts(container, &envs)?;
+        if let Some(own) = self.userns {
+            for mount in mounts.iter_mut().filter(|m| !m.host_path.is_empty()) {
+                mount.uid_mappings.clone_from(&own.uids);
+                mount.gid_mappings.clone_from(&own.gids);
+            }
+        }
         let target = match target {
             Some(name) if !name.is_empty() => Some(self.target_id(name)?),
             _ => None,
@@ -114,7 +146,7 @@ impl StartContext<'_> {
             annotations: Vec::new(),
             target,
             resources: &shared.config.resources,
-            userns: None,
+            userns: self.userns,
             security: SecurityDefaults { seccomp_dir: &seccomp_dir, seccomp_default: shared.config.seccomp_default },
         };
         Ok(container_config(pod, container, inputs))
@@ -142,6 +174,7 @@ impl StartContext<'_> {
             envs,
             hosts_file: hosts_file.as_deref(),
             termination_log: log.as_deref(),
+            image_volumes: self.image_volumes,
             recursive_read_only: shared.mounts_read_only_recursively(pod),
         };
         container_mounts(pod, container, &context).map_err(|e| e.to_string())
@@ -195,6 +228,12 @@ impl StartContext<'_> {
         }
         Err(failure("PostStartHookError", why))
     }
+}
+
+/// The file of system call rules that the container is to have.
+fn localhost_profile(config: Option<&cri::ContainerConfig>) -> Option<PathBuf> {
+    let seccomp = config?.linux.as_ref()?.security_context.as_ref()?.seccomp.as_ref()?;
+    Some(PathBuf::from(&seccomp.localhost_ref)).filter(|path| !path.as_os_str().is_empty())
 }
 
 /// `POD_NAMESPACE_CONTAINER-ID.log`, cut so that it fits a directory entry.

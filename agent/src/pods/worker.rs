@@ -4,29 +4,33 @@
 //! the running effects short; while terminating, only a shorter grace does. Everything a worker knows can be had again
 //! from spec and runtime, so a restart of the agent loses nothing.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::api::core::v1::{Pod, PodStatus, Secret};
+use proto::api::core::v1::{Pod, PodCondition, PodStatus, Secret};
 use proto::cri;
 use tokio::time::Instant;
 
 use crate::clock::unix_nanos;
 use crate::cri::CriError;
 use crate::events::EventType;
+use crate::images::puller::Wanted;
 use crate::pleg::observed::{Observed, RunState, observe};
 use crate::pod::backoff::{Backoff, INITIAL};
 use crate::pod::grace::pod_grace;
+use crate::pod::resize::Plan;
 use crate::pod::sandbox_config::{SandboxInputs, sandbox_config};
 use crate::pod::spec::{PodExt, ephemeral_as_container, is_sidecar};
-use crate::pod::step::{Actions, step};
+use crate::pod::step::{Actions, Reset, step};
 use crate::probes::{PodProbes, ProbeKind, Running, Verdicts, has_probes};
+use crate::status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING};
 use crate::status::generate::Override;
 use crate::status::{Inputs, StartError, generate, terminate};
 use crate::volumes::PodVolumes;
 
 use super::mailbox::{KillRequest, Mailbox};
+use super::resize::Resizing;
 use super::start::StartContext;
 use super::{Shared, gc, kill};
 
@@ -160,11 +164,18 @@ impl Worker {
         if self.deadline_passed() {
             return Err(Interrupt::Ends);
         }
+        self.note_resize();
         self.tell(false);
         if crate::status::generate::is_over(&self.status) {
             return Err(Interrupt::Ends);
         }
-        let actions = step(&self.pod, &self.observed, &self.verdicts);
+        let restarting = |c: &proto::api::core::v1::PodCondition| {
+            c.r#type == crate::pod::restart::ALL_CONTAINERS_RESTARTING && c.status == "True"
+        };
+        let restart_all = self.status.conditions.iter().any(restarting);
+        let mut actions = step(&self.pod, &self.observed, &self.verdicts, restart_all);
+        let given = |name: &str| self.shared.allocations.given(&self.uid, name);
+        let resize = crate::pod::resize::plan(&self.pod, &self.observed, &given, &mut actions);
         if actions.create_sandbox
             && let Some(wait) = self.wait_for_network().await
         {
@@ -195,18 +206,14 @@ impl Worker {
             }
         };
         self.volume_retry = FIRST_RETRY;
-        let acted = actions.kill_pod
-            || !actions.kill.is_empty()
-            || !actions.start.is_empty()
-            || !actions.start_init.is_empty()
-            || !actions.start_ephemeral.is_empty();
-        if !acted {
+        let start_over = !actions.reset.is_empty();
+        if actions.is_empty() && resize.is_empty() {
             self.start_errors.clear();
             self.retry = FIRST_RETRY;
             gc::prune(&self.shared, &self.pod, &self.observed).await;
             return Ok(self.quiet_wait());
         }
-        let result = self.act(actions, &volumes).await;
+        let result = self.act(actions, resize, &volumes).await;
         if self.look().await.is_ok() {
             self.tell(false);
             if crate::status::generate::is_over(&self.status) {
@@ -214,6 +221,7 @@ impl Worker {
             }
         }
         match result {
+            Ok(()) if start_over => Ok(Duration::ZERO),
             Ok(()) => {
                 self.retry = FIRST_RETRY;
                 Ok(self.quiet_wait())
@@ -315,6 +323,7 @@ impl Worker {
             terminal,
             imposed: self.imposed.as_ref(),
             recursive_read_only: false,
+            resize: self.resize_conditions(),
             now: crate::clock::now(),
         })
     }
@@ -389,9 +398,12 @@ impl Worker {
     }
 
     /// Does what [`step`] wants: kill, sandbox, ephemeral, init, regular containers.
-    async fn act(&mut self, actions: Actions, volumes: &PodVolumes) -> Result<(), Failure> {
+    async fn act(&mut self, actions: Actions, resize: Plan, volumes: &PodVolumes) -> Result<(), Failure> {
         let shared = self.shared.clone();
         let pod = self.pod.clone();
+        if !actions.reset.is_empty() {
+            return self.reset(&actions.reset).await;
+        }
         if actions.kill_pod {
             if actions.create_sandbox && !actions.sandbox_id.is_empty() {
                 let message = "Pod sandbox changed, it will be killed and re-created.";
@@ -411,10 +423,11 @@ impl Worker {
         }
         let starts = !actions.start.is_empty() || !actions.start_init.is_empty() || !actions.start_ephemeral.is_empty();
         if !starts && !actions.create_sandbox {
-            return Ok(());
+            return self.resize(resize, &actions.sandbox_id).await;
         }
         let secrets = self.pull_secrets().await;
-        let (sandbox_id, sandbox, ips) = self.sandbox(&actions).await?;
+        let Sandbox { id: sandbox_id, config: sandbox, ips, userns } = self.sandbox(&actions).await?;
+        let image_volumes = self.image_volumes(&sandbox, &secrets).await;
         let context = StartContext {
             shared: &shared,
             pod: &pod,
@@ -424,6 +437,8 @@ impl Worker {
             ips: &ips,
             volumes,
             secrets: &secrets,
+            userns: userns.as_ref(),
+            image_volumes: &image_volumes,
         };
         let mut outcome = Ok(());
         let spec = pod.spec();
@@ -442,6 +457,7 @@ impl Worker {
             }
             outcome = worse(outcome, started);
         }
+        outcome = worse(outcome, self.resize(resize, &sandbox_id).await);
         for &i in &actions.start {
             let Some(container) = spec.containers.get(i) else { continue };
             outcome = worse(outcome, self.start(&context, container, None).await);
@@ -449,25 +465,123 @@ impl Worker {
         outcome
     }
 
+    /// Gives running containers and the pod's cgroup what is allocated.
+    async fn resize(&self, plan: Plan, sandbox_id: &str) -> Result<(), Failure> {
+        if plan.is_empty() {
+            return Ok(());
+        }
+        let resizing = Resizing { shared: &self.shared, pod: &self.pod, sandbox_id };
+        let Err(why) = resizing.run(plan).await else { return Ok(()) };
+        let generation = self.pod.meta().generation;
+        if self.shared.allocations.fail(&self.uid, generation, &why, crate::clock::now()) {
+            let message = super::resizes::told(&self.pod, generation, &why, "Pod resize error");
+            self.shared.recorder.pod(&self.pod, EventType::Warning, "ResizeError", message);
+        }
+        Err(Failure::Retry)
+    }
+
+    /// Notes that a resize is under way, or that one has come to its end.
+    fn note_resize(&self) {
+        let allocations = &self.shared.allocations;
+        let given = |name: &str| allocations.given(&self.uid, name);
+        if crate::pod::resize::in_progress(&self.pod, &self.observed, &given) {
+            if allocations.in_progress(&self.uid).is_none() {
+                allocations.begin(&self.uid, self.pod.meta().generation, crate::clock::now());
+            }
+        } else if let Some(done) = allocations.finish(&self.uid) {
+            let message = super::resizes::told(&self.pod, done.generation, "", "Pod resize completed");
+            self.shared.recorder.pod(&self.pod, EventType::Normal, "ResizeCompleted", message);
+        }
+    }
+
+    fn resize_conditions(&self) -> Vec<PodCondition> {
+        let condition = |kind: &str, reason: &str, message: &str, generation, since| PodCondition {
+            r#type: kind.into(),
+            status: "True".into(),
+            reason: reason.into(),
+            message: message.into(),
+            observed_generation: generation,
+            last_transition_time: Some(since),
+            last_probe_time: Some(since),
+        };
+        let pending = self.shared.allocations.pending(&self.uid);
+        let under_way = self.shared.allocations.in_progress(&self.uid);
+        let pending = pending.map(|p| condition(RESIZE_PENDING, p.reason, &p.message, p.generation, p.since));
+        let under_way = under_way.map(|p| {
+            let reason = if p.error.is_some() { "Error" } else { "" };
+            condition(RESIZE_IN_PROGRESS, reason, p.error.as_deref().unwrap_or(""), p.generation, p.since)
+        });
+        pending.into_iter().chain(under_way).collect()
+    }
+
+    /// Removes every container, so that the pod starts over in its sandbox.
+    async fn reset(&mut self, resets: &[Reset]) -> Result<(), Failure> {
+        let (shared, pod) = (self.shared.clone(), self.pod.clone());
+        for Reset { kill, may_run } in resets {
+            if *may_run {
+                kill::kill_one(&shared, &pod, kill, "").await.map_err(|error| self.kill_failed(&error))?;
+            }
+            gc::remove_container(&shared, &pod, &kill.name, &kill.container_id, None).await;
+        }
+        self.start_errors.clear();
+        Ok(())
+    }
+
     fn kill_failed(&mut self, error: &CriError) -> Failure {
         self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedKillPod", format!("error killing pod: {error}"));
         Failure::Retry
     }
 
-    /// The sandbox to start containers in, made if need be: its id, config and addresses.
-    async fn sandbox(&mut self, actions: &Actions) -> Result<(String, cri::PodSandboxConfig, Vec<String>), Failure> {
+    /// Pulls the images that are volumes; what fails keeps back only the containers that mount it.
+    async fn image_volumes(
+        &self,
+        sandbox: &cri::PodSandboxConfig,
+        secrets: &[Arc<Secret>],
+    ) -> BTreeMap<String, Result<String, StartError>> {
+        let mut found = BTreeMap::new();
+        for volume in &self.pod.spec().volumes {
+            let Some(image) = volume.volume_source.as_ref().and_then(|s| s.image.as_ref()) else { continue };
+            let wanted =
+                Wanted { pod: &self.pod, container: None, image: &image.reference, policy: &image.pull_policy };
+            let pulled = self.shared.puller.ensure(wanted, sandbox, secrets).await;
+            found.insert(volume.name.clone(), pulled.map(|image| image.id));
+        }
+        found
+    }
+
+    fn sandbox_failed(&self, why: &str) -> Failure {
+        let message = format!("Failed to create pod sandbox: {why}");
+        self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedCreatePodSandBox", message);
+        Failure::Retry
+    }
+
+    /// The sandbox to start containers in, made if need be.
+    async fn sandbox(&mut self, actions: &Actions) -> Result<Sandbox, Failure> {
         let shared = self.shared.clone();
         let pod = self.pod.clone();
+        // A sandbox that is there has its handler and its users already.
+        let handler = match self.runtime_handler().await {
+            Ok(handler) => handler,
+            Err(why) if actions.create_sandbox => return Err(self.sandbox_failed(&why)),
+            Err(_) => String::new(),
+        };
+        let node = shared.node.borrow().clone();
+        let userns = shared.userns.of(&pod, &handler, &node).map_err(|why| self.sandbox_failed(&why))?;
+        let hostname = crate::dns_hosts::hostname(&pod, &shared.config.dns).map_err(|why| self.sandbox_failed(&why))?;
+        let (dns, troubles) = crate::dns_hosts::dns_config(&pod, &shared.config.dns);
+        for trouble in troubles {
+            shared.recorder.pod(&pod, EventType::Warning, trouble.reason, trouble.message);
+        }
         let config = sandbox_config(
             &pod,
             SandboxInputs {
                 attempt: actions.attempt,
-                dns: crate::dns_hosts::dns_config(&pod, &shared.config.dns),
-                hostname: crate::dns_hosts::hostname(&pod, &shared.config.dns),
+                dns,
+                hostname,
                 pod_logs_dir: &shared.config.pod_logs_dir,
                 cgroup_parent: shared.cgroups.runtime_parent(&pod),
                 resources: &shared.config.resources,
-                userns: None,
+                userns: userns.as_ref(),
             },
         );
         let addresses = |observed: &Observed| {
@@ -475,23 +589,13 @@ impl Worker {
         };
         if !actions.create_sandbox {
             let ips = addresses(&self.observed);
-            return Ok((actions.sandbox_id.clone(), config, ips));
+            return Ok(Sandbox { id: actions.sandbox_id.clone(), config, ips, userns });
         }
-        let made = match self.runtime_handler().await {
-            Ok(handler) => {
-                let logs = std::fs::create_dir_all(&config.log_directory);
-                match logs {
-                    Ok(()) => shared.cri.run_pod_sandbox(config.clone(), handler).await.map_err(|e| e.to_string()),
-                    Err(e) => Err(format!("failed to create the log directory {}: {e}", config.log_directory)),
-                }
-            }
-            Err(why) => Err(why),
+        let made = match std::fs::create_dir_all(&config.log_directory) {
+            Ok(()) => shared.cri.run_pod_sandbox(config.clone(), handler).await.map_err(|e| e.to_string()),
+            Err(e) => Err(format!("failed to create the log directory {}: {e}", config.log_directory)),
         };
-        let id = made.map_err(|why| {
-            let message = format!("Failed to create pod sandbox: {why}");
-            shared.recorder.pod(&pod, EventType::Warning, "FailedCreatePodSandBox", message);
-            Failure::Retry
-        })?;
+        let id = made.map_err(|why| self.sandbox_failed(&why))?;
         if let Err(error) = self.look().await {
             let message = format!("Unable to get pod sandbox status: {error}");
             shared.recorder.pod(&pod, EventType::Warning, "FailedStatusPodSandBox", message);
@@ -499,7 +603,7 @@ impl Worker {
         }
         self.tell(false);
         let ips = addresses(&self.observed);
-        Ok((id, config, ips))
+        Ok(Sandbox { id, config, ips, userns })
     }
 
     async fn runtime_handler(&self) -> Result<String, String> {
@@ -656,8 +760,17 @@ impl Worker {
             tokio::time::sleep(self.failed()).await;
         }
         gc::remove_all(&self.shared, &self.pod, &self.observed).await;
+        self.shared.userns.release(&self.uid);
         self.shared.status.forget(&self.uid);
     }
+}
+
+/// What containers are started in.
+struct Sandbox {
+    id: String,
+    config: cri::PodSandboxConfig,
+    ips: Vec<String>,
+    userns: Option<cri::UserNamespace>,
 }
 
 /// Why a start did not come about.

@@ -6,6 +6,7 @@ use proto::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
 use proto::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::pleg::observed::Observed;
+use crate::pod::restart::{all_must_restart, may_restart_all, nothing_left};
 use crate::pod::spec::{PodExt, is_sidecar};
 use crate::pod::step::sandbox_change;
 
@@ -18,7 +19,7 @@ pub const CONTAINERS_READY: &str = "ContainersReady";
 pub const READY_TO_START: &str = "PodReadyToStartContainers";
 pub const RESIZE_PENDING: &str = "PodResizePending";
 pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
-pub const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
+pub use crate::pod::restart::ALL_CONTAINERS_RESTARTING;
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// Conditions that only the agent writes.
@@ -61,19 +62,43 @@ impl Verdict {
     }
 }
 
-/// All owned conditions for `status`, whose phase and container statuses are final. `foreign` are those of others.
-pub fn owned(pod: &Pod, observed: &Observed, status: &PodStatus, foreign: &[PodCondition]) -> Vec<PodCondition> {
+/// All owned conditions for `status`, whose phase and container statuses are final. `foreign` are those of others,
+/// `old` is the status told last.
+pub fn owned(
+    pod: &Pod,
+    observed: &Observed,
+    status: &PodStatus,
+    old: &PodStatus,
+    foreign: &[PodCondition],
+) -> Vec<PodCondition> {
     let containers_ready = containers_ready(pod, status);
     let ready = pod_ready(pod, status, foreign);
     let ready_to_start =
         if sandbox_change(pod, observed).needed { Verdict::no("", String::new()) } else { Verdict::yes() };
-    vec![
+    let mut owned = vec![
         ready_to_start.into_condition(pod, READY_TO_START),
         initialized(pod, status).into_condition(pod, INITIALIZED),
         ready.into_condition(pod, READY),
         containers_ready.into_condition(pod, CONTAINERS_READY),
         Verdict::yes().into_condition(pod, POD_SCHEDULED),
-    ]
+    ];
+    if may_restart_all(pod) {
+        owned.push(all_restarting(pod, observed, status, old).into_condition(pod, ALL_CONTAINERS_RESTARTING));
+    }
+    owned
+}
+
+fn all_restarting(pod: &Pod, observed: &Observed, status: &PodStatus, old: &PodStatus) -> Verdict {
+    match status.phase.as_str() {
+        SUCCEEDED => Verdict::no("PodCompleted", String::new()),
+        FAILED => Verdict::no("PodFailed", String::new()),
+        _ if all_must_restart(pod, observed, old) && !nothing_left(pod, observed) => Verdict {
+            status: true,
+            reason: "RestartAllContainersStarted",
+            message: "container exited with restart policy rule".into(),
+        },
+        _ => Verdict::no("", String::new()),
+    }
 }
 
 fn containers_ready(pod: &Pod, status: &PodStatus) -> Verdict {

@@ -12,7 +12,7 @@ use proto::quantity::Format;
 
 use crate::pleg::observed::{ContainerRecord, RunState};
 use crate::pod::resources::ResourceList;
-use crate::pod::restart::{init_failed, should_restart};
+use crate::pod::restart::{all_must_restart, init_failed, should_restart};
 use crate::pod::spec::{PodExt, is_sidecar};
 
 use super::generate::Inputs;
@@ -29,12 +29,14 @@ pub fn statuses(
 ) -> Vec<ContainerStatus> {
     let has_init = !inputs.pod.spec().init_containers.is_empty();
     let default_reason = if has_init { "PodInitializing" } else { "ContainerCreating" };
+    let starting_over = all_must_restart(inputs.pod, inputs.observed, inputs.old);
     containers
         .iter()
         .map(|container| {
             let before = old.iter().find(|s| s.name == container.name);
             let mut status = match newest_two(inputs, &container.name) {
                 (Some(record), last) => seen(inputs, container, record, last, before),
+                (None, _) if starting_over && before.is_some() => removed_to_start_over(container, before),
                 (None, _) => unseen(inputs.pod, container, before, default_reason),
             };
             status.volume_mounts = volume_mounts(container, inputs.recursive_read_only);
@@ -65,6 +67,36 @@ pub fn unknown_terminated(message: &str) -> ContainerState {
         }),
         ..Default::default()
     }
+}
+
+pub const STARTING_OVER: &str = "RestartingAllContainers";
+
+/// A container that was removed because a rule starts all of them over.
+fn removed_to_start_over(container: &Container, before: Option<&ContainerStatus>) -> ContainerStatus {
+    const MESSAGE: &str = "The container is removed because RestartAllContainers in place";
+    let mut status = ContainerStatus {
+        name: container.name.clone(),
+        image: container.image.clone(),
+        state: Some(waiting(STARTING_OVER, MESSAGE)),
+        last_state: Some(ContainerState::default()),
+        ..Default::default()
+    };
+    let Some(before) = before else { return status };
+    let waits = before.state.as_ref().and_then(|s| s.waiting.as_ref());
+    if waits.is_some_and(|w| w.reason == STARTING_OVER) {
+        return before.clone();
+    }
+    status.restart_count = before.restart_count;
+    // One that never ran has nothing to remember.
+    if before.state.as_ref().is_some_and(|s| s.running.is_some() || s.terminated.is_some()) {
+        status.restart_count += 1;
+        let mut last = unknown_terminated(MESSAGE);
+        if let Some(ended) = &mut last.terminated {
+            ended.reason = STARTING_OVER.into();
+        }
+        status.last_state = Some(last);
+    }
+    status
 }
 
 fn unseen(pod: &Pod, container: &Container, before: Option<&ContainerStatus>, default_reason: &str) -> ContainerStatus {

@@ -55,6 +55,8 @@ pub struct Inputs<'a> {
     pub terminal: bool,
     pub imposed: Option<&'a Override>,
     pub recursive_read_only: bool,
+    /// Conditions of a resize that waits or is under way.
+    pub resize: Vec<proto::api::core::v1::PodCondition>,
     pub now: Time,
 }
 
@@ -75,7 +77,7 @@ pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
     set_phase(inputs, &api, &mut status);
 
     let foreign: Vec<_> = api.conditions.iter().filter(|c| !is_owned(&c.r#type)).cloned().collect();
-    let own = owned(pod, inputs.observed, &status, &foreign);
+    let own = owned(pod, inputs.observed, &status, old, &foreign);
     status.conditions = foreign;
     status.conditions.extend(own);
     if let Some(reason) = inputs.imposed.and_then(|i| i.disruption.as_ref().map(|r| (r, &i.message))) {
@@ -90,6 +92,8 @@ pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
         });
     }
     carry_transition_times(&mut status, old, inputs.now);
+    // These bring their own times.
+    status.conditions.extend(inputs.resize.iter().cloned());
     status.start_time = old.start_time.or(api.start_time).or(Some(inputs.now));
     set_resources(pod, &mut status);
     status.resource_claim_statuses = api.resource_claim_statuses;

@@ -7,6 +7,8 @@ use proto::api::core::v1::{Container, ContainerStatus, Pod, PodSpec};
 use crate::pod::restart::restarts_after;
 use crate::pod::spec::{PodExt, RestartPolicy, is_sidecar};
 
+use super::containers::STARTING_OVER;
+
 pub const PENDING: &str = "Pending";
 pub const RUNNING: &str = "Running";
 pub const SUCCEEDED: &str = "Succeeded";
@@ -87,9 +89,10 @@ fn count(pod: &Pod, statuses: &[ContainerStatus]) -> Counts {
             counts.succeeded += usize::from(ended.exit_code == 0);
             let by_rules = container.restart_policy.is_some() && restarts_after(pod, container, ended.exit_code);
             counts.restartable += usize::from(by_rules);
-        } else if state.is_some_and(|s| s.waiting.is_some()) {
+        } else if let Some(waits) = state.and_then(|s| s.waiting.as_ref()) {
             if last_exit.is_some() {
                 counts.stopped += 1;
+                counts.restartable += usize::from(waits.reason == STARTING_OVER);
             } else {
                 counts.waiting += 1;
             }
@@ -107,8 +110,10 @@ fn count_init(pod: &Pod, container: &Container, status: Option<&ContainerStatus>
     };
     let state = status.state.as_ref();
     let last_exit = status.last_state.as_ref().and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code);
+    let waits = state.and_then(|s| s.waiting.as_ref());
     let exit = match state.and_then(|s| s.terminated.as_ref()) {
         Some(ended) => Some(ended.exit_code),
+        None if waits.is_some_and(|w| w.reason == STARTING_OVER) => None,
         None if state.is_some_and(|s| s.waiting.is_some()) => last_exit,
         None => None,
     };

@@ -1,5 +1,6 @@
 //! The mounts of a container as the runtime takes them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use proto::api::core::v1::{Container, Pod, VolumeMount};
@@ -20,6 +21,8 @@ pub struct MountContext<'a> {
     /// The pod's hosts file, unless the container brings its own.
     pub hosts_file: Option<&'a Path>,
     pub termination_log: Option<&'a Path>,
+    /// Images that are volumes, as the runtime names them, by volume.
+    pub image_volumes: &'a BTreeMap<String, Result<String, crate::status::StartError>>,
     /// The runtime can make mounts below a mount read-only too.
     pub recursive_read_only: bool,
 }
@@ -42,6 +45,10 @@ pub fn container_mounts(
                 mount.name, container.name
             ))
         })?;
+        if let Some(reference) = &source.image {
+            mounts.push(image_mount(pod, mount, reference, context));
+            continue;
+        }
         let made = one(pod, container, index, mount, source, context).map_err(VolumeError::Mount)?;
         mounts.push(made);
     }
@@ -57,6 +64,22 @@ pub fn container_mounts(
         mounts.push(plain(&container.termination_message_path, log));
     }
     Ok(mounts)
+}
+
+/// The runtime mounts an image by itself; read-only goes without saying.
+fn image_mount(pod: &Pod, mount: &VolumeMount, reference: &str, context: &MountContext<'_>) -> cri::Mount {
+    let image = context.image_volumes.get(&mount.name).and_then(|found| found.as_ref().ok());
+    cri::Mount {
+        container_path: absolute(&mount.mount_path),
+        image: Some(cri::ImageSpec {
+            image: image.cloned().unwrap_or_else(|| reference.to_owned()),
+            user_specified_image: reference.to_owned(),
+            annotations: pod.meta().annotations.clone(),
+            ..Default::default()
+        }),
+        image_sub_path: mount.sub_path.clone(),
+        ..Default::default()
+    }
 }
 
 fn one(
@@ -75,12 +98,6 @@ fn one(
         recursive_read_only: recursive(pod, mount, context)?,
         ..Default::default()
     };
-    if let Some(image) = &source.image {
-        made.image =
-            Some(cri::ImageSpec { image: image.clone(), user_specified_image: image.clone(), ..Default::default() });
-        made.image_sub_path = sub_path;
-        return Ok(made);
-    }
     let host_path = if sub_path.is_empty() {
         source.host_path.clone()
     } else {

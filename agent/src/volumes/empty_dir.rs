@@ -32,13 +32,7 @@ pub fn make(path: &Path, ready: &Path, pod: &Pod, node: &Node, source: &EmptyDir
     } else if !on_disk {
         return Err(format!("unknown storage medium {:?}", source.medium));
     }
-    if let Some(group) = ownership::fs_group(pod) {
-        let policy = pod.spec().security_context.as_ref().and_then(|s| s.fs_group_change_policy.as_deref());
-        let access = ownership::Access::ReadWrite;
-        if policy != Some("OnRootMismatch") || !ownership::root_matches(path, group, access) {
-            ownership::give(path, group, access).map_err(|e| format!("failed to set the group of a volume: {e}"))?;
-        }
-    }
+    ownership::give_to_pod(path, pod).map_err(|e| format!("failed to set the group of a volume: {e}"))?;
     let marked = ready.parent().map_or(Ok(()), private_directory).and_then(|()| std::fs::write(ready, b""));
     marked.map_err(|e| format!("cannot write {}: {e}", ready.display()))
 }

@@ -5,17 +5,19 @@
 //! lies where the kubelet has it (`pods/UID/volumes/PLUGIN/NAME`), so that either can take over from the other.
 //!
 //! Followed: kubelet `volumemanager` and the plugins `emptydir`, `hostpath`, `configmap`, `secret`, `downwardapi`,
-//! `projected`, `image`.
+//! `projected`, `image`, `local`, `nfs`.
 //!
-//! Limits: claims, CSI and the network file systems are not there; a pod that names one waits with `FailedMount`.
+//! Limits: CSI and iSCSI are not there; a pod that names one waits with `FailedMount`.
 
 mod atomic;
+pub mod claims;
 mod container_mounts;
 mod empty_dir;
 mod host_path;
 mod mount_table;
 mod ownership;
 mod payload;
+mod persistent;
 mod sub_path;
 
 use std::collections::BTreeMap;
@@ -28,6 +30,7 @@ use tokio::sync::watch;
 use crate::objects::{Objects, Tokens};
 use crate::pod::spec::PodExt;
 
+use claims::Claims;
 use payload::{Payload, Sources};
 
 pub use container_mounts::{MountContext, container_mounts};
@@ -38,6 +41,15 @@ pub use mount_table::unmount_below;
 pub enum VolumeError {
     #[error("MountVolume.SetUp failed for volume {volume:?} : {why}")]
     SetUp { volume: String, why: String },
+    /// A volume that may not be used from this node.
+    #[error("MountVolume.NodeAffinity check failed for volume {volume:?} : {why}")]
+    Affinity { volume: String, why: String },
+    /// What the volume is cannot be told.
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], \
+         failed to process volumes=[{volume}]: {why}"
+    )]
+    Unprocessed { volume: String, why: String },
     /// A container's mount of a volume, or its removal.
     #[error("{0}")]
     Mount(String),
@@ -61,6 +73,7 @@ pub struct VolumeDeps {
     pub root_dir: PathBuf,
     pub objects: Arc<dyn Objects>,
     pub tokens: Arc<dyn Tokens>,
+    pub claims: Arc<dyn Claims>,
     /// For limits that a pod leaves to the node.
     pub node: watch::Receiver<Arc<Node>>,
 }
@@ -85,17 +98,65 @@ impl Manager {
         for volume in &pod.spec().volumes {
             match self.one(pod, volume).await {
                 Ok(source) => drop(made.insert(volume.name.clone(), source)),
-                Err(why) => {
-                    failed.get_or_insert(VolumeError::SetUp { volume: volume.name.clone(), why });
+                Err(error) => {
+                    failed.get_or_insert(error);
                 }
             }
         }
         failed.map_or(Ok(made), Err)
     }
 
-    async fn one(&self, pod: &Pod, volume: &Volume) -> Result<MountSource, String> {
+    async fn one(&self, pod: &Pod, volume: &Volume) -> Result<MountSource, VolumeError> {
+        let unprocessed = |why| VolumeError::Unprocessed { volume: volume.name.clone(), why };
+        if let Some(bound) = claims::resolve(&*self.deps.claims, pod, volume).await.map_err(unprocessed)? {
+            return self.persistent(pod, volume, bound).await;
+        }
         let empty = VolumeSource::default();
         let source = volume.volume_source.as_ref().unwrap_or(&empty);
+        if !is_known(source) {
+            let why = format!(
+                "failed to get Plugin from volumeSpec for volume {:?} err=no volume plugin matched",
+                volume.name
+            );
+            return Err(unprocessed(why));
+        }
+        let set_up = |why| VolumeError::SetUp { volume: volume.name.clone(), why };
+        self.direct(pod, volume, source).await.map_err(set_up)
+    }
+
+    /// A volume behind a claim.
+    async fn persistent(&self, pod: &Pod, volume: &Volume, bound: claims::Bound) -> Result<MountSource, VolumeError> {
+        let name = bound.volume.metadata.as_ref().map_or("", |m| &m.name).to_owned();
+        let spec = bound.volume.spec.clone().unwrap_or_default();
+        let source = spec.persistent_volume_source.unwrap_or_default();
+        let node = self.deps.node.borrow().clone();
+        persistent::check_affinity(&bound.volume, &node)
+            .map_err(|why| VolumeError::Affinity { volume: name.clone(), why })?;
+        let set_up = |why| VolumeError::SetUp { volume: name.clone(), why };
+        let mut made = MountSource { read_only: bound.read_only, ..Default::default() };
+        if let Some(host) = &source.host_path {
+            host_path::check(Path::new(&host.path), host.r#type.as_deref().unwrap_or_default()).map_err(set_up)?;
+            made.host_path = host.path.clone().into();
+        } else if let Some(local) = &source.local {
+            made.host_path = self.directory(pod.uid(), "kubernetes.io~local-volume", &name);
+            persistent::bind_local(Path::new(&local.path), &made.host_path, bound.read_only).map_err(set_up)?;
+            if !bound.read_only {
+                ownership::give_to_pod(&made.host_path, pod).map_err(|e| set_up(e.to_string()))?;
+            }
+        } else if let Some(nfs) = &source.nfs {
+            made.host_path = self.directory(pod.uid(), "kubernetes.io~nfs", &name);
+            let read_only = bound.read_only || nfs.read_only;
+            persistent::mount_nfs(nfs, &made.host_path, read_only, &spec.mount_options).await.map_err(set_up)?;
+        } else if let Some(csi) = &source.csi {
+            return Err(set_up(no_driver(&csi.driver)));
+        } else {
+            let why = format!("failed to get Plugin from volumeSpec for volume {name:?} err=no volume plugin matched");
+            return Err(VolumeError::Unprocessed { volume: volume.name.clone(), why });
+        }
+        Ok(made)
+    }
+
+    async fn direct(&self, pod: &Pod, volume: &Volume, source: &VolumeSource) -> Result<MountSource, String> {
         let directory = |plugin: &str| self.directory(pod.uid(), plugin, &volume.name);
         if let Some(host) = &source.host_path {
             host_path::check(Path::new(&host.path), host.r#type.as_deref().unwrap_or_default())?;
@@ -110,6 +171,14 @@ impl Manager {
             let node = self.deps.node.borrow().clone();
             empty_dir::make(&path, &self.ready_file(pod.uid(), &volume.name), pod, &node, empty_dir)?;
             return Ok(MountSource { host_path: path, ..Default::default() });
+        }
+        if let Some(nfs) = &source.nfs {
+            let path = directory("kubernetes.io~nfs");
+            persistent::mount_nfs(nfs, &path, nfs.read_only, &[]).await?;
+            return Ok(MountSource { host_path: path, read_only: nfs.read_only, image: None });
+        }
+        if let Some(csi) = &source.csi {
+            return Err(no_driver(&csi.driver));
         }
         let node = self.deps.node.borrow().clone();
         let sources = Sources { pod, objects: &*self.deps.objects, tokens: &*self.deps.tokens, node: &node };
@@ -149,6 +218,26 @@ impl Manager {
         let removed = tokio::task::spawn_blocking(move || take_down(&pod_dir)).await;
         removed.map_err(|e| VolumeError::Mount(e.to_string()))?.map_err(VolumeError::Mount)
     }
+}
+
+/// Whether there is a plugin for the volume.
+fn is_known(source: &VolumeSource) -> bool {
+    source.host_path.is_some()
+        || source.image.is_some()
+        || source.empty_dir.is_some()
+        || source.config_map.is_some()
+        || source.secret.is_some()
+        || source.downward_api.is_some()
+        || source.projected.is_some()
+        || source.nfs.is_some()
+        || source.csi.is_some()
+}
+
+fn no_driver(name: &str) -> String {
+    format!(
+        "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: \
+         driver name {name} not found in the list of registered CSI drivers"
+    )
 }
 
 fn write_payload(path: &Path, in_memory: bool, pod: &Pod, payload: &Payload) -> Result<(), String> {

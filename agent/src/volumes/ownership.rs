@@ -40,6 +40,19 @@ pub fn common_user(pod: &Pod) -> Option<u32> {
     users.all(|user| user == Some(first)).then(|| u32::try_from(first).ok()).flatten()
 }
 
+/// Gives a writable volume to the group of the pod, if it has one, by the pod's policy of changing it.
+///
+/// # Errors
+/// The first entry that cannot be changed.
+pub fn give_to_pod(path: &Path, pod: &Pod) -> std::io::Result<()> {
+    let Some(group) = fs_group(pod) else { return Ok(()) };
+    let policy = pod.spec().security_context.as_ref().and_then(|s| s.fs_group_change_policy.as_deref());
+    if policy == Some("OnRootMismatch") && root_matches(path, group, Access::ReadWrite) {
+        return Ok(());
+    }
+    give(path, group, Access::ReadWrite)
+}
+
 /// Whether the root of a volume is already as [`give`] leaves it (`fsGroupChangePolicy: OnRootMismatch`).
 pub fn root_matches(path: &Path, group: u32, access: Access) -> bool {
     let wanted = SET_GROUP | EXECUTE | mask(access);

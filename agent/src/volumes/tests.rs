@@ -70,6 +70,15 @@ impl Objects for Memory {
     fn unregister(&self, _: &str) {}
 }
 
+impl claims::Claims for Memory {
+    fn claim<'a>(&'a self, _: &'a str, _: &'a str) -> claims::Found<'a, proto::api::core::v1::PersistentVolumeClaim> {
+        Box::pin(std::future::ready(Err(crate::api::ApiError::Standalone)))
+    }
+    fn volume<'a>(&'a self, _: &'a str) -> claims::Found<'a, proto::api::core::v1::PersistentVolume> {
+        Box::pin(std::future::ready(Err(crate::api::ApiError::Standalone)))
+    }
+}
+
 impl Tokens for Memory {
     fn token<'a>(&'a self, query: &'a TokenQuery) -> Answer<'a, Result<String, ObjectError>> {
         Box::pin(std::future::ready(Ok(format!("token for {}", query.audience))))
@@ -79,7 +88,13 @@ impl Tokens for Memory {
 
 fn manager(root: &Path, objects: &Arc<Memory>) -> Manager {
     let node = watch::channel(Arc::new(Node::default())).1;
-    Manager::new(VolumeDeps { root_dir: root.into(), objects: objects.clone(), tokens: objects.clone(), node })
+    Manager::new(VolumeDeps {
+        root_dir: root.into(),
+        objects: objects.clone(),
+        tokens: objects.clone(),
+        claims: objects.clone(),
+        node,
+    })
 }
 
 fn pod(volumes: Vec<(&str, VolumeSource)>) -> Pod {
@@ -298,6 +313,7 @@ fn mounts(scratch: &Scratch, volume: &Path, mount: VolumeMount) -> Result<Vec<pr
         envs: &envs,
         hosts_file: None,
         termination_log: None,
+        image_volumes: &BTreeMap::new(),
         recursive_read_only: false,
     };
     container_mounts(&pod(Vec::new()), &container, &context)
