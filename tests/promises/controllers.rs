@@ -10,11 +10,15 @@ struct Cluster(ApiServer);
 
 impl Cluster {
     fn start(name: &str) -> Option<Self> {
+        Self::start_with(name, &[])
+    }
+
+    fn start_with(name: &str, args: &[&str]) -> Option<Self> {
         if std::process::Command::new("kubectl").arg("version").arg("--client").output().is_err() {
             println!("skipped: no kubectl on this machine (README.md says how to get it)");
             return None;
         }
-        Some(Cluster(ApiServer::start(name, &[]).expect("the server starts")))
+        Some(Cluster(ApiServer::start(name, args).expect("the server starts")))
     }
 
     fn run(&self, args: &[&str]) -> String {
@@ -260,4 +264,47 @@ fn jobs_daemons_and_stateful_sets_run() {
     });
     cluster.run(&["delete", "daemonset,statefulset", "--all", "--wait=false"]);
     cluster.wait("nothing is left", "default", |c| c.items(&["get", "pods,controllerrevisions"]).is_empty());
+}
+
+#[test]
+fn secrets_get_tokens_that_live_as_long_as_their_account() {
+    let Some(cluster) = Cluster::start("controllers-tokens") else { return };
+    let named = |account: &str| json!({"kubernetes.io/service-account.name": account});
+    cluster.run(&["create", "serviceaccount", "robot"]);
+    for (secret, account) in [("of-robot", "robot"), ("of-nobody", "nobody")] {
+        cluster.apply(&json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+            "metadata": {"name": secret, "annotations": named(account)}}));
+    }
+    cluster.wait("the token is there and what has no account goes", "default", |c| {
+        let names = c.run(&["get", "secrets", "-o", "name"]);
+        names.trim() == "secret/of-robot" && c.json(&["get", "secret", "of-robot"])["data"]["token"].is_string()
+    });
+    let token = cluster.run(&["get", "secret", "of-robot", "-o", "go-template={{.data.token | base64decode}}"]);
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
+    let path = cluster.0.dir.join("review.json");
+    std::fs::write(&path, review.to_string()).expect("writable");
+    let status = |c: &Cluster| {
+        let answer = c.json(&["create", "-f", path.to_str().expect("text")]);
+        (answer["status"]["authenticated"] == true, answer["status"]["user"]["username"].clone())
+    };
+    assert_eq!(status(&cluster), (true, json!("system:serviceaccount:default:robot")));
+    cluster.run(&["delete", "serviceaccount", "robot"]);
+    assert!(!status(&cluster).0, "the token ends with its account");
+    cluster.wait("the secret goes too", "default", |c| c.items(&["get", "secrets"]).is_empty());
+}
+
+#[test]
+fn nodes_get_their_part_of_the_pod_addresses() {
+    let args = ["--allocate-node-cidrs", "--cluster-cidr=10.244.0.0/23,fd00::/56"];
+    let Some(cluster) = Cluster::start_with("controllers-cidrs", &args) else { return };
+    let parts = |c: &Cluster, node: &str| c.json(&["get", "node", node])["spec"]["podCIDRs"].clone();
+    cluster.node("n1", "1");
+    cluster.wait("the first part", "default", |c| parts(c, "n1") == json!(["10.244.0.0/24", "fd00::/64"]));
+    cluster.node("n2", "1");
+    cluster.wait("the second part", "default", |c| parts(c, "n2") == json!(["10.244.1.0/24", "fd00:0:0:1::/64"]));
+    cluster.node("n3", "1");
+    cluster.wait("no more parts", "default", |c| {
+        c.items(&["get", "events", "-A"]).iter().any(|e| e["reason"] == "CIDRNotAvailable")
+    });
+    assert!(parts(&cluster, "n3").is_null());
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-const TEXT: &str = include_str!("descriptions.txt");
+pub(super) const TEXT: &str = include_str!("descriptions.txt");
 /// The entry whose fields count for every type.
 const ANY: &str = "*";
 

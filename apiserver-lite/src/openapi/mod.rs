@@ -5,6 +5,7 @@
 //! made of, so the index costs next to nothing.
 
 mod descriptions;
+mod gnostic;
 mod paths;
 mod schemas;
 
@@ -12,9 +13,11 @@ use http::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use ring::digest::{Context, SHA512};
 use serde_json::{Map, Value, json};
 
-use crate::http::{Accepted, Body, Response, respond};
+use crate::http::{Body, Response, respond};
 use crate::resource::{Resource, Set};
 use crate::server::{ApiServer, Request};
+
+const JSON: &str = "application/json";
 
 /// The two generations of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +88,7 @@ fn keys(set: &Set) -> Vec<String> {
 fn hash(resources: &[&Resource], key: &str) -> String {
     let mut context = Context::new(&SHA512);
     context.update(env!("CARGO_PKG_VERSION").as_bytes());
+    context.update(descriptions::TEXT.as_bytes());
     context.update(key.as_bytes());
     for resource in resources {
         context.update(format!("{resource:?}").as_bytes());
@@ -116,7 +120,7 @@ fn document(key: &str, resources: &[&Resource], request: &Request) -> Response {
         }
         _ => {}
     }
-    let mut response = tagged(&hash, request, || {
+    let mut response = tagged(&hash, request, JSON, || {
         let mut schemas = schemas::Schemas::new(Format::V3);
         let paths = paths::all(resources, Format::V3, &mut schemas);
         json!({
@@ -125,6 +129,8 @@ fn document(key: &str, resources: &[&Resource], request: &Request) -> Response {
             "paths": paths,
             "components": {"schemas": schemas.finish()},
         })
+        .to_string()
+        .into_bytes()
     });
     if request.query.get("hash").is_some() {
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
@@ -134,13 +140,9 @@ fn document(key: &str, resources: &[&Resource], request: &Request) -> Response {
 
 /// Everything in one document of the older format.
 fn version_2(set: &Set, request: &Request) -> Response {
-    let accept = request.accept();
-    let json = accept.is_empty() || ["application/json", "*/*", "application/*"].iter().any(|t| accept.contains(t));
-    if !json {
-        return empty(406);
-    }
+    let Some(protobuf) = wants_protobuf(&request.accept()) else { return empty(406) };
     let all: Vec<&Resource> = set.all().iter().map(|r| &**r).collect();
-    tagged(&hash(&all, "v2"), request, || {
+    let body = || {
         let mut schemas = schemas::Schemas::new(Format::V2);
         let paths = paths::all(&all, Format::V2, &mut schemas);
         json!({
@@ -149,18 +151,45 @@ fn version_2(set: &Set, request: &Request) -> Response {
             "paths": paths,
             "definitions": schemas.finish(),
         })
+    };
+    match protobuf {
+        true => tagged(&hash(&all, "v2 protobuf"), request, gnostic::MEDIA, || gnostic::document(&body())),
+        false => tagged(&hash(&all, "v2"), request, JSON, || body().to_string().into_bytes()),
+    }
+}
+
+/// Whether the older document is asked for as protobuf, by the first media type that can be had; None when none can.
+fn wants_protobuf(accept: &str) -> Option<bool> {
+    if accept.is_empty() {
+        return Some(false);
+    }
+    accept.split(',').map(|clause| clause.split(';').next().unwrap_or_default().trim()).find_map(|name| match name {
+        JSON | "application/*" | "*/*" => Some(false),
+        name => gnostic::NAMES.contains(&name).then_some(true),
     })
 }
 
 /// A document, put together only when the client has not got it yet.
-fn tagged(hash: &str, request: &Request, body: impl FnOnce() -> Value) -> Response {
+fn tagged(hash: &str, request: &Request, media: &'static str, body: impl FnOnce() -> Vec<u8>) -> Response {
     let tag = format!("\"{hash}\"");
     let known = request.header(&IF_NONE_MATCH) == tag;
-    let mut response =
-        if known { empty(304) } else { respond::json_bytes(200, Accepted::JSON, body().to_string().into()) };
+    let mut response = if known { empty(304) } else { respond::bytes(200, media, body()) };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         response.headers_mut().insert(ETAG, tag);
     }
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_form_that_can_be_had_is_taken() {
+        assert_eq!(wants_protobuf(""), Some(false));
+        assert_eq!(wants_protobuf("text/html, application/json;q=0.5"), Some(false));
+        assert_eq!(wants_protobuf(gnostic::NAMES[1]), Some(true));
+        assert_eq!(wants_protobuf("application/yaml"), None);
+    }
 }

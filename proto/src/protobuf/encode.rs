@@ -139,7 +139,8 @@ pub(crate) fn put_value(set: &TypeSet, ty: TypeId, number: u32, value: &Value, o
     }
 }
 
-pub(crate) fn put_integer(number: u32, value: i64, out: &mut Vec<u8>) {
+/// Writes an integer or boolean field.
+pub fn put_integer(number: u32, value: i64, out: &mut Vec<u8>) {
     put_tag(number, VARINT, out);
     put_varint(value.cast_unsigned(), out);
 }

@@ -32,14 +32,15 @@ pub(crate) fn put_tag(number: u32, wire: u8, out: &mut Vec<u8>) {
     put_varint(u64::from(number) << 3 | u64::from(wire), out);
 }
 
-pub(crate) fn put_bytes(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
+/// Writes a field of bytes or text.
+pub fn put_bytes(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
     put_tag(number, BYTES, out);
     put_varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);
 }
 
 /// Writes a message field whose length is known only afterwards: one byte is kept for it, and longer bodies move.
-pub(crate) fn put_message(number: u32, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+pub fn put_message(number: u32, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
     put_tag(number, BYTES, out);
     let at = out.len();
     out.push(0);

@@ -1,0 +1,166 @@
+//! The older document in the protobuf form of `openapi.v2.Document` (github.com/google/gnostic), the only form in which
+//! client-go asks for it: kubectl checks kinds by it that can't be patched, such as reviews.
+//!
+//! Written from the JSON document, and only what ours contain. Free values travel as YAML, of which JSON is a part.
+
+use proto::protobuf::{put_bytes, put_integer, put_message};
+use serde_json::Value;
+
+/// The media type that answers carry.
+pub(super) const MEDIA: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// What clients may call it: the second is no valid media type, and older ones use it.
+pub(super) const NAMES: [&str; 2] = [MEDIA, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"];
+
+/// `openapi.v2.Document`.
+pub(super) fn document(json: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    text(1, &json["swagger"], &mut out);
+    put_message(2, &mut out, |out| {
+        text(1, &json["info"]["title"], out);
+        text(2, &json["info"]["version"], out);
+    });
+    put_message(8, &mut out, |out| named(2, &json["paths"], out, path));
+    put_message(9, &mut out, |out| named(1, &json["definitions"], out, schema));
+    out
+}
+
+fn text(number: u32, value: &Value, out: &mut Vec<u8>) {
+    if let Some(text) = value.as_str().filter(|t| !t.is_empty()) {
+        put_bytes(number, text.as_bytes(), out);
+    }
+}
+
+fn texts(number: u32, list: &Value, out: &mut Vec<u8>) {
+    for entry in list.as_array().into_iter().flatten().filter_map(Value::as_str) {
+        put_bytes(number, entry.as_bytes(), out);
+    }
+}
+
+fn flag(number: u32, value: &Value, out: &mut Vec<u8>) {
+    if value == true {
+        put_integer(number, 1, out);
+    }
+}
+
+/// A map as `Named...` messages: 1 the name, 2 the value.
+fn named(number: u32, map: &Value, out: &mut Vec<u8>, write: fn(&Value, &mut Vec<u8>)) {
+    for (name, value) in map.as_object().into_iter().flatten() {
+        put_message(number, out, |out| {
+            put_bytes(1, name.as_bytes(), out);
+            put_message(2, out, |out| write(value, out));
+        });
+    }
+}
+
+/// `Any`: field 2 is YAML.
+fn any(value: &Value, out: &mut Vec<u8>) {
+    put_bytes(2, format!("{value}\n").as_bytes(), out);
+}
+
+fn extensions(number: u32, map: &Value, out: &mut Vec<u8>) {
+    for (name, value) in map.as_object().into_iter().flatten().filter(|(name, _)| name.starts_with("x-")) {
+        put_message(number, out, |out| {
+            put_bytes(1, name.as_bytes(), out);
+            put_message(2, out, |out| any(value, out));
+        });
+    }
+}
+
+fn path(item: &Value, out: &mut Vec<u8>) {
+    for (number, method) in [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (8, "patch")] {
+        if item[method].is_object() {
+            put_message(number, out, |out| operation(&item[method], out));
+        }
+    }
+}
+
+fn operation(value: &Value, out: &mut Vec<u8>) {
+    text(5, &value["operationId"], out);
+    texts(6, &value["produces"], out);
+    texts(7, &value["consumes"], out);
+    for entry in value["parameters"].as_array().into_iter().flatten() {
+        put_message(8, out, |out| put_message(1, out, |out| parameter(entry, out)));
+    }
+    put_message(9, out, |out| {
+        named(1, &value["responses"], out, |response, out| {
+            put_message(1, out, |out| {
+                text(1, &response["description"], out);
+                put_message(2, out, |out| put_message(1, out, |out| schema(&response["schema"], out)));
+            });
+        });
+    });
+    extensions(13, value, out);
+}
+
+fn parameter(value: &Value, out: &mut Vec<u8>) {
+    if value["in"] == "body" {
+        put_message(1, out, |out| {
+            text(2, &value["name"], out);
+            text(3, &value["in"], out);
+            flag(4, &value["required"], out);
+            put_message(5, out, |out| schema(&value["schema"], out));
+        });
+        return;
+    }
+    // A parameter that is not the body, of the query.
+    put_message(2, out, |out| {
+        put_message(3, out, |out| {
+            flag(1, &value["required"], out);
+            text(2, &value["in"], out);
+            text(4, &value["name"], out);
+            text(6, &value["type"], out);
+            flag(20, &value["uniqueItems"], out);
+        });
+    });
+}
+
+fn schema(value: &Value, out: &mut Vec<u8>) {
+    text(1, &value["$ref"], out);
+    text(2, &value["format"], out);
+    text(4, &value["description"], out);
+    if !value["default"].is_null() {
+        put_message(5, out, |out| any(&value["default"], out));
+    }
+    texts(19, &value["required"], out);
+    for entry in value["enum"].as_array().into_iter().flatten() {
+        put_message(20, out, |out| any(entry, out));
+    }
+    if value["additionalProperties"].is_object() {
+        put_message(21, out, |out| put_message(1, out, |out| schema(&value["additionalProperties"], out)));
+    }
+    if value["type"].is_string() {
+        put_message(22, out, |out| text(1, &value["type"], out));
+    }
+    if value["items"].is_object() {
+        put_message(23, out, |out| put_message(1, out, |out| schema(&value["items"], out)));
+    }
+    if value["properties"].is_object() {
+        put_message(25, out, |out| named(1, &value["properties"], out, schema));
+    }
+    extensions(31, value, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_schema_is_written_by_gnostics_numbers() {
+        let mut out = Vec::new();
+        schema(
+            &json!({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#/b"}}, "x-y": [1]}),
+            &mut out,
+        );
+        let expected: &[&[u8]] = &[
+            b"\x9a\x01\x01a",
+            b"\xb2\x01\x08\x0a\x06object",
+            b"\xca\x01\x0c\x0a\x0a\x0a\x01a\x12\x05\x0a\x03#/b",
+            b"\xfa\x01\x0d\x0a\x03x-y\x12\x06\x12\x04[1]\n",
+        ];
+        let expected = expected.concat();
+        let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+        assert_eq!(text(&out), text(&expected));
+    }
+}
