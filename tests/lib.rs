@@ -8,3 +8,4 @@ pub mod raw;
 
 pub use daemon::{ApiServer, free_port, release_binary, repository, scratch};
 pub use raw::Connection;
+pub mod runtime;

@@ -1,4 +1,5 @@
-//! The thin binary `node-agent`. Exit codes: 0 after a stop on request, 64 for a wrong command line, 1 for the rest.
+//! The thin binary `node-agent`. Exit codes, the kubelet's: 0 after a stop on request, 1 for what is refused or fails at
+//! start, 2 for a fault of the program.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use tracing_subscriber::{fmt, reload};
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(code) = agent::tools::run(&arguments) {
+    if let Some(code) = agent::tools::run(&arguments).or_else(|| cli::run_config_command(&arguments)) {
         return code;
     }
     let flags = match cli::parse(arguments.drain(..)) {
@@ -26,9 +27,14 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("Error: {error}\nRun 'node-agent --help' for the flags.");
-            return ExitCode::from(64);
+            return ExitCode::from(1);
         }
     };
+    if !flags.silence_deprecations {
+        for flag in &flags.deprecated {
+            eprintln!("Flag --{flag} has been deprecated, set its field in the file that --config names instead");
+        }
+    }
     let loaded = match config::load(&flags.sources) {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -37,11 +43,8 @@ fn main() -> ExitCode {
         }
     };
     start_log(&loaded.config.logging);
-    for flag in &flags.deprecated {
-        tracing::info!("Flag --{flag} has been deprecated, set it in the file that --config names");
-    }
-    for warning in &loaded.warnings {
-        tracing::warn!(warning, "configuration");
+    for oddity in &loaded.oddities {
+        tracing::warn!("configuration: {oddity}");
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,

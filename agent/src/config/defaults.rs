@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::FeatureGates;
+
 /// Path and default of every field with a fixed one. Fields whose Go type is no pointer count zero as absent, which the
 /// schema's normal form already does.
 const DEFAULTS: &[(&str, &str)] = &[
@@ -19,7 +21,6 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("authorization.webhook.cacheUnauthorizedTTL", "\"30s\""),
     ("registryPullQPS", "5"),
     ("registryBurst", "10"),
-    ("imagePullCredentialsVerificationPolicy", "\"NeverVerifyPreloadedImages\""),
     ("eventRecordQPS", "50"),
     ("eventBurst", "100"),
     ("enableDebuggingHandlers", "true"),
@@ -77,7 +78,16 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("localStorageCapacityIsolation", "true"),
     ("containerRuntimeEndpoint", "\"unix:///run/containerd/containerd.sock\""),
     ("podLogsDir", "\"/var/log/pods\""),
-    ("crashLoopBackOff.maxContainerRestartPeriod", "\"5m0s\""),
+];
+
+/// Gate, path and default of fields that a gate brings.
+const GATED: &[(&str, &str, &str)] = &[
+    ("KubeletCrashLoopBackOffMax", "crashLoopBackOff.maxContainerRestartPeriod", "\"5m0s\""),
+    (
+        "KubeletEnsureSecretPulledImages",
+        "imagePullCredentialsVerificationPolicy",
+        "\"NeverVerifyPreloadedImages\"",
+    ),
 ];
 
 /// Hard eviction thresholds of a configuration from a file that names none.
@@ -90,7 +100,7 @@ const EVICTION_HARD: &[(&str, &str)] = &[
 ];
 
 /// Fills in what is absent.
-pub(super) fn apply(document: &mut Value) {
+pub(super) fn apply(document: &mut Value, flag_gates: &FeatureGates) {
     // Both frequencies of the node status follow the one that is set.
     if absent(document, "nodeStatusReportFrequency") {
         let value = document.get("nodeStatusUpdateFrequency").filter(|v| !is_zero(v)).cloned();
@@ -111,7 +121,9 @@ pub(super) fn apply(document: &mut Value) {
     if document.get("enforceNodeAllocatable").is_none_or(Value::is_null) {
         set(document, "enforceNodeAllocatable", json!(["pods"]));
     }
-    for (path, text) in DEFAULTS {
+    let gates = flag_gates.with(&FeatureGates::from_tree(document.get("featureGates").unwrap_or(&Value::Null)));
+    let gated = GATED.iter().filter(|(gate, ..)| gates.enabled(gate)).map(|(_, path, text)| (path, text));
+    for (path, text) in DEFAULTS.iter().map(|(path, text)| (path, text)).chain(gated) {
         if absent(document, path) {
             set(document, path, serde_json::from_str(text).unwrap_or(Value::Null));
         }

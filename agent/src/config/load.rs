@@ -2,13 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use proto::schema::{StructId, TypeSet};
 use serde_json::Value;
 
-use super::{Configuration, Override, defaults, validation};
-
-const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
-const KIND: &str = "KubeletConfiguration";
+use super::file::{self, API_VERSION, FileTree, KIND, Oddity};
+use super::origins::{Origin, Origins};
+use super::{Configuration, FeatureGates, Override, defaults, start, validation};
 
 /// Where the configuration comes from.
 #[derive(Debug, Clone, Default)]
@@ -19,6 +17,8 @@ pub struct Sources {
     pub drop_ins: Option<PathBuf>,
     /// Flags, in the order given.
     pub flags: Vec<Override>,
+    /// `--strict-config`: unknown and repeated fields are errors.
+    pub strict: bool,
 }
 
 /// A configuration that passed validation.
@@ -27,8 +27,9 @@ pub struct Loaded {
     pub config: Configuration,
     /// The same as a tree of `kubelet.config.k8s.io/v1beta1`, complete with what the agent itself does not use.
     pub document: Value,
-    /// Fields that no version of the configuration has, and repeated ones: for the log.
-    pub warnings: Vec<String>,
+    pub origins: Origins,
+    /// Fields that no version of the configuration has, and repeated ones, with file and line: for the log.
+    pub oddities: Vec<String>,
 }
 
 /// Why a configuration is refused; the operator's to mend, nothing was started. The texts hold the kubelet's key words.
@@ -38,119 +39,186 @@ pub enum ConfigError {
         "failed to load kubelet config file, path: {path}, error: failed to load Kubelet config file {path}, error {reason}"
     )]
     File { path: PathBuf, reason: String },
-    #[error("failed to merge kubelet configs: failed to load kubelet dropin file, path: {path}, error: {reason}")]
-    DropIn { path: PathBuf, reason: String },
-    #[error("failed to merge kubelet configs: failed to walk through kubelet dropin directory {path}: {reason}")]
-    DropInFolder { path: PathBuf, reason: String },
-    #[error("failed to decode the merged configuration: {0}")]
+    #[error(
+        "failed to merge kubelet configs: failed to walk through kubelet dropin directory {folder:?}: failed to load \
+         kubelet dropin file, path: {path}, {reason}"
+    )]
+    DropIn { folder: PathBuf, path: PathBuf, reason: String },
+    #[error("failed to merge kubelet configs: failed to walk through kubelet dropin directory {folder:?}: {reason}")]
+    DropInFolder { folder: PathBuf, reason: String },
+    #[error("failed to merge kubelet configs: failed to unmarshal merged JSON into kubelet configuration: {0}")]
     Merged(String),
+    #[error("failed to set feature gates from initial flags-based config: {0}")]
+    Gates(String),
+    #[error("initialize logging: {0}")]
+    Logging(String),
     /// Every violation, in the order of the checks.
-    #[error("failed to validate kubelet configuration, error: {}", .0.join(", "))]
+    #[error("failed to validate kubelet configuration, error: {}, path: &TypeMeta{{Kind:,APIVersion:,}}", aggregate(.0))]
     Invalid(Vec<String>),
+    #[error("failed to construct kubelet dependencies: {0}")]
+    Dependencies(String),
+    /// What the kubelet finds out while it starts.
+    #[error("failed to run Kubelet: {}", aggregate(.0))]
+    Start(Vec<String>),
+    #[error("the configuration has unknown or repeated fields, which --strict-config refuses: {}", .0.join(", "))]
+    Strict(Vec<String>),
+}
+
+/// As upstream lists several errors in one.
+fn aggregate(errors: &[String]) -> String {
+    match errors {
+        [one] => one.clone(),
+        many => format!("[{}]", many.join(", ")),
+    }
 }
 
 /// Loads and checks the configuration.
 ///
 /// # Errors
-/// See [`ConfigError`]. Unknown and repeated fields are no error but [`Loaded::warnings`], as in the kubelet.
+/// The first of [`all_problems`].
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
-    let mut warnings = Vec::new();
+    let (loaded, mut problems) = all_problems(sources)?;
+    if problems.is_empty() { Ok(loaded) } else { Err(problems.remove(0)) }
+}
+
+/// Loads the configuration and lists everything that is wrong with its values.
+///
+/// # Errors
+/// When the files cannot be read or merged, so that there are no values to look at. Unknown and repeated fields are no
+/// error but [`Loaded::oddities`], as in the kubelet, unless the sources ask for strictness.
+pub fn all_problems(sources: &Sources) -> Result<(Loaded, Vec<ConfigError>), ConfigError> {
+    let mut origins = Origins::default();
+    let mut oddities = Vec::new();
+    let flag_gates = FeatureGates::from_tree(
+        sources.flags.iter().find(|f| f.path == "featureGates").map_or(&Value::Null, |f| &f.value),
+    );
     let mut document = Value::Object(serde_json::Map::new());
     if let Some(path) = &sources.file {
-        let refuse = |reason| ConfigError::File { path: path.clone(), reason };
-        let text = std::fs::read(path).map_err(|e| {
-            refuse(format!("failed to read kubelet config file {:?}, error: open {0}: {e}", path.display()))
-        })?;
-        if text.is_empty() {
-            return Err(refuse(format!("kubelet config file {:?} was empty", path.display())));
-        }
-        document = decode(&text, &mut warnings).map_err(|e| refuse(format!("failed to decode: {e}")))?;
-        resolve_paths(&mut document, path.parent().unwrap_or(Path::new("/")));
-        defaults::apply_eviction(&mut document);
-        defaults::apply(&mut document);
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        document = main_file(&path, &flag_gates, &mut origins, &mut oddities)
+            .map_err(|reason| ConfigError::File { path: path.clone(), reason })?;
     } else {
+        defaults::apply(&mut document, &flag_gates);
         defaults::apply_legacy(&mut document);
-        defaults::apply(&mut document);
     }
     if let Some(folder) = &sources.drop_ins {
-        for path in drop_ins(folder)? {
-            let refuse = |reason| ConfigError::DropIn { path: path.clone(), reason };
-            let text = std::fs::read(&path).map_err(|e| refuse(e.to_string()))?;
-            if text.is_empty() {
-                return Err(refuse(format!("kubelet config file {:?} was empty", path.display())));
-            }
-            let patch = crate::document::parse(&text).map_err(|e| refuse(e.to_string()))?;
-            decode(&text, &mut warnings).map_err(&refuse)?;
-            merge(&mut document, patch);
-        }
+        merge_drop_ins(&mut document, folder, &mut origins, &mut oddities)?;
+        unseen_log_options(&mut document);
         // A null or zero in a drop-in asks for the default.
-        document = conform(&document, &mut Vec::new()).map_err(ConfigError::Merged)?;
-        defaults::apply(&mut document);
+        document = file::conform(&document).map_err(ConfigError::Merged)?.0;
+        defaults::apply(&mut document, &flag_gates);
     }
     for flag in &sources.flags {
         apply_flag(&mut document, flag);
+        origins.mark_at(flag.path, &flag.value, !flag.merge, &Origin::Flag(flag.flag));
     }
-    document = conform(&document, &mut Vec::new()).map_err(ConfigError::Merged)?;
-    let config: Configuration = Configuration::read(&document).map_err(|e| ConfigError::Merged(e.to_string()))?;
-    let errors = validation::check(&config);
-    if !errors.is_empty() {
-        return Err(ConfigError::Invalid(errors));
+    document = file::conform(&document).map_err(ConfigError::Merged)?.0;
+    defaults::set(&mut document, "apiVersion", API_VERSION.into());
+    defaults::set(&mut document, "kind", KIND.into());
+    let config = Configuration::read(&document).map_err(|e| ConfigError::Merged(e.to_string()))?;
+    let mut problems = Vec::new();
+    if sources.strict && !oddities.is_empty() {
+        problems.push(ConfigError::Strict(oddities.clone()));
     }
-    Ok(Loaded { config, document, warnings })
+    let gates = FeatureGates::new(config.feature_gates.clone());
+    problems.extend(gates.errors().into_iter().next().map(ConfigError::Gates));
+    problems.extend(validation::logging(&config, &gates).into_iter().next().map(ConfigError::Logging));
+    let invalid = validation::check(&config, &gates);
+    if !invalid.is_empty() {
+        problems.push(ConfigError::Invalid(invalid));
+    }
+    problems.extend(start::dependencies(&config).into_iter().next().map(ConfigError::Dependencies));
+    let start = start::check(&config, &gates);
+    if !start.is_empty() {
+        problems.push(ConfigError::Start(start));
+    }
+    Ok((Loaded { config, document, origins, oddities }, problems))
 }
 
 impl Configuration {
-    fn read(document: &Value) -> Result<Self, serde_json::Error> {
+    pub(super) fn read(document: &Value) -> Result<Self, serde_json::Error> {
         serde::Deserialize::deserialize(document)
     }
 }
 
-fn schema() -> (&'static TypeSet, Option<StructId>) {
-    let set = TypeSet::built_in();
-    (set, set.kind("kubelet.config.k8s.io", "v1beta1", KIND))
-}
-
-/// Reads one file: its version and kind, then its fields with Go's complaints about their types.
-fn decode(text: &[u8], warnings: &mut Vec<String>) -> Result<Value, String> {
-    let tree = crate::document::parse(text).map_err(|e| e.to_string())?;
-    let word = |key: &str| tree.get(key).and_then(Value::as_str).unwrap_or("");
-    let (version, kind) = (word("apiVersion"), word("kind"));
-    if kind.is_empty() {
-        return Err(format!("Object 'Kind' is missing in '{}'", String::from_utf8_lossy(&text[..text.len().min(200)])));
-    }
-    if version.is_empty() {
+fn main_file(
+    path: &Path,
+    flag_gates: &FeatureGates,
+    origins: &mut Origins,
+    oddities: &mut Vec<String>,
+) -> Result<Value, String> {
+    let file = file::read(path)?;
+    file.check_kind()?;
+    let (mut document, odd) = file.fields().map_err(|e| format!("failed to decode: {e}"))?;
+    oddities.extend(odd.iter().map(|o| o.at(path)));
+    origins.mark(&document, &Origin::File(path.to_owned()));
+    // Upstream fills in defaults under the gates of this file, and stops when those do not fit together.
+    let gates = FeatureGates::from_tree(document.get("featureGates").unwrap_or(&Value::Null));
+    if let Some(error) = flag_gates.with(&gates).errors().into_iter().next() {
         return Err(format!(
-            "Object 'apiVersion' is missing in '{}'",
-            String::from_utf8_lossy(&text[..text.len().min(200)])
+            "failed to merge global and in-flight KubeletConfiguration while setting defaults, error: {error}"
         ));
     }
-    if version != API_VERSION || kind != KIND {
-        return Err(format!("no kind {kind:?} is registered for version {version:?} in the kubelet's scheme"));
-    }
-    conform(&tree, warnings)
+    unseen_log_options(&mut document);
+    resolve_paths(&mut document, path.parent().unwrap_or(Path::new("/")));
+    defaults::apply_eviction(&mut document);
+    defaults::apply(&mut document, flag_gates);
+    Ok(document)
 }
 
-fn conform(tree: &Value, warnings: &mut Vec<String>) -> Result<Value, String> {
-    let (set, Some(id)) = schema() else { return Err("the schema lacks the configuration".into()) };
-    let decoded = proto::json::conform(set, id, tree).map_err(|e| e.to_string())?;
-    warnings.extend(decoded.strict);
-    let mut value = decoded.value;
-    // The normal form has no empty lists and maps, but here they say "none" where absence means the default.
-    for name in ["enforceNodeAllocatable", "evictionHard"] {
-        if let Some(empty) = tree.get(name).filter(|v| is_empty(v)) {
-            defaults::set(&mut value, name, empty.clone());
+/// Upstream's decoder does not see these two in a file, only as flags; accepted, and without effect.
+fn unseen_log_options(document: &mut Value) {
+    for format in ["text", "json"] {
+        if let Some(options) = document.pointer_mut(&format!("/logging/options/{format}")).and_then(Value::as_object_mut) {
+            options.remove("splitStream");
+            options.remove("infoBufferSize");
         }
     }
-    Ok(value)
 }
 
-fn is_empty(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(serde_json::Map::is_empty)
+fn merge_drop_ins(
+    document: &mut Value,
+    folder: &Path,
+    origins: &mut Origins,
+    oddities: &mut Vec<String>,
+) -> Result<(), ConfigError> {
+    for path in drop_ins(folder, folder)? {
+        let refuse = |reason| ConfigError::DropIn { folder: folder.to_owned(), path: path.clone(), reason };
+        let file = read_drop_in(&path).map_err(refuse)?;
+        oddities.extend(unknown_fields(&file).iter().map(|o| o.at(&path)));
+        origins.mark(&file.tree, &Origin::File(path.clone()));
+        merge(document, file.tree);
+    }
+    Ok(())
+}
+
+/// A drop-in is read without a schema: repeated keys are refused, the fields' types are looked at after the merge.
+fn read_drop_in(path: &Path) -> Result<FileTree, String> {
+    let file = file::read(path).map_err(|e| format!("error: {}", e.trim_start_matches("failed to decode: ")))?;
+    if let Some(duplicates) = &file.duplicates {
+        return Err(format!("error: strict decoding error: {duplicates}"));
+    }
+    if !file.tree.is_object() {
+        return Err("error: the document is no object".into());
+    }
+    let (version, kind) = file.kind();
+    if kind.is_empty() {
+        return Err(format!("error: Object 'Kind' is missing in '{}'", file.text));
+    }
+    if (version, kind) != (API_VERSION, KIND) {
+        return Err(format!("unknown apiVersion/kind: {version}, Kind={kind}"));
+    }
+    Ok(file)
+}
+
+fn unknown_fields(file: &FileTree) -> Vec<Oddity> {
+    // Wrong types are the merge's to tell.
+    file.fields().map(|(_, odd)| odd).unwrap_or_default()
 }
 
 /// The fields that name files; in the main file they are relative to it.
 const PATHS: &[&str] =
-    &["staticPodPath", "tlsCertFile", "tlsPrivateKeyFile", "authentication.x509.clientCAFile", "resolvConf"];
+    &["staticPodPath", "tlsCertFile", "tlsPrivateKeyFile", "authentication.x509.clientCAFile", "resolvConf", "podLogsDir"];
 
 fn resolve_paths(document: &mut Value, folder: &Path) {
     for path in PATHS {
@@ -163,26 +231,45 @@ fn resolve_paths(document: &mut Value, folder: &Path) {
             && !text.is_empty()
             && !text.starts_with('/')
         {
-            *value = Value::String(folder.join(text).to_string_lossy().into_owned());
+            *value = Value::String(clean(&folder.join(text)));
         }
     }
 }
 
-/// All `*.conf` files below the folder, in lexical order of the walk.
-fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, ConfigError> {
-    let refuse =
-        |path: &Path, e: std::io::Error| ConfigError::DropInFolder { path: path.to_owned(), reason: e.to_string() };
-    let mut found = Vec::new();
-    let mut entries: Vec<_> =
-        std::fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(|e| refuse(folder, e))?;
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    for entry in entries {
-        let path = entry.path();
-        if entry.file_type().map_err(|e| refuse(&path, e))?.is_dir() {
-            found.extend(drop_ins(&path)?);
-        } else if path.extension().is_some_and(|e| e == "conf") {
-            found.push(path);
+/// Without `.`, `..` and doubled slashes, as Go joins paths.
+fn clean(path: &Path) -> String {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::CurDir => {}
+            std::path::Component::ParentDir => {
+                out.pop();
+            }
+            part => out.push(part),
         }
+    }
+    out.to_string_lossy().into_owned()
+}
+
+/// All `*.conf` files below the folder, in lexical order of the walk. A file in the folder's place is one file to look
+/// at.
+fn drop_ins(top: &Path, at: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    let refuse = |call: &str, path: &Path, e: &std::io::Error| ConfigError::DropInFolder {
+        folder: top.to_owned(),
+        reason: format!("{call} {}: {}", path.display(), file::reason(e)),
+    };
+    let kind = std::fs::symlink_metadata(at).map_err(|e| refuse("lstat", at, &e))?.file_type();
+    if !kind.is_dir() {
+        // A link to a folder is no folder to Go's walk.
+        let conf = at.file_name().is_some_and(|n| n.to_string_lossy().ends_with(".conf"));
+        return Ok(if conf { vec![at.to_owned()] } else { Vec::new() });
+    }
+    let mut entries: Vec<_> =
+        std::fs::read_dir(at).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(|e| refuse("open", at, &e))?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    let mut found = Vec::new();
+    for entry in entries {
+        found.extend(drop_ins(top, &entry.path())?);
     }
     Ok(found)
 }
@@ -246,14 +333,23 @@ mod tests {
             ("d/90.json", "not read"),
         ]);
         let mut sources =
-            Sources { file: Some(dir.join("config.json")), drop_ins: Some(dir.join("d")), flags: Vec::new() };
+            Sources { file: Some(dir.join("config.json")), drop_ins: Some(dir.join("d")), flags: Vec::new(), strict: false };
         let loaded = load(&sources).expect("valid");
         assert_eq!((loaded.config.max_pods, loaded.config.port), (3, 10250));
         assert_eq!(loaded.config.static_pod_path, dir.join("pods"));
         assert_eq!(loaded.config.system_reserved.len(), 2);
         assert_eq!(loaded.config.eviction_hard.len(), 5);
-        sources.flags.push(Override { path: "maxPods", value: json!(7), merge: false });
-        assert_eq!(load(&sources).expect("valid").config.max_pods, 7);
+        sources.flags.push(Override { path: "maxPods", flag: "max-pods", value: json!(7), merge: false });
+        let loaded = load(&sources).expect("valid");
+        assert_eq!(loaded.config.max_pods, 7);
+        let origin = |path: &[&str]| {
+            let path: Vec<_> = path.iter().map(|p| (*p).to_owned()).collect();
+            loaded.origins.of(&path).clone()
+        };
+        assert_eq!(origin(&["maxPods"]), Origin::Flag("max-pods"));
+        assert_eq!(origin(&["systemReserved", "memory"]), Origin::File(dir.join("d/10-a.conf")));
+        assert_eq!(origin(&["systemReserved", "cpu"]), Origin::File(dir.join("config.json")));
+        assert_eq!(origin(&["syncFrequency"]), Origin::Default);
         std::fs::remove_dir_all(dir).expect("removes");
     }
 
@@ -278,7 +374,19 @@ mod tests {
             ),
             "{error}"
         );
-        assert_eq!(load(&at("odd")).expect("lenient").warnings, [r#"unknown field "maxPodz""#]);
+        let loaded = load(&at("odd")).expect("lenient");
+        assert_eq!(loaded.oddities.len(), 1);
+        assert!(loaded.oddities[0].ends_with(r#"odd:1: unknown field "maxPodz""#), "{:?}", loaded.oddities);
+        let strict = load(&Sources { strict: true, ..at("odd") }).expect_err("strict").to_string();
+        assert!(strict.contains(r#"odd:1: unknown field "maxPodz""#), "{strict}");
+        std::fs::remove_dir_all(dir).expect("removes");
+    }
+
+    #[test]
+    fn a_repeated_key_in_a_drop_in_is_refused_and_every_problem_is_told() {
+        let dir = folder(&[("d/1.conf", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 1\nmaxPods: 2\n")]);
+        let error = load(&Sources { drop_ins: Some(dir.join("d")), ..Sources::default() }).expect_err("refused");
+        assert!(error.to_string().contains("line 4: key \"maxPods\" already set in map"), "{error}");
         std::fs::remove_dir_all(dir).expect("removes");
     }
 }

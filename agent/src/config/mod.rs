@@ -5,22 +5,31 @@
 //! port opens. [`Loaded::document`] is what `/configz` shows.
 
 mod defaults;
+mod eviction;
 mod features;
+mod file;
+mod gates;
 mod load;
+mod origins;
+mod start;
 mod types;
 mod validation;
 
 pub use features::{FeatureGates, GATES, Stage};
-pub use load::{ConfigError, Loaded, Sources, load};
+pub use eviction::{Signal, Threshold, ThresholdValue, thresholds};
+pub use load::{ConfigError, Loaded, Sources, all_problems, load};
+pub use origins::{Origin, Origins, leaves};
 pub use types::{
-    Authentication, Authorization, Configuration, CrashLoopBackOff, GoDuration, Logging, MemorySwap,
-    ShutdownGracePeriod, Taint, UserNamespaces,
+    Authentication, Authorization, Configuration, CrashLoopBackOff, GoDuration, Logging, LoggingOptions, MemorySwap,
+    OutputRouting, ReservedMemory, ShutdownGracePeriod, Taint, Tracing, UserNamespaces, VModule,
 };
 
 /// A setting from a flag: dotted path into the configuration, and how it changes what is there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Override {
     pub path: &'static str,
+    /// The flag's name.
+    pub flag: &'static str,
     pub value: serde_json::Value,
     /// Keys are added to the map (`featureGates`) instead of replacing it.
     pub merge: bool,

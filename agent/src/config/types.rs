@@ -30,6 +30,7 @@ pub struct Configuration {
     pub tls_private_key_file: PathBuf,
     pub tls_cipher_suites: Vec<String>,
     pub tls_min_version: String,
+    pub tls_curve_preferences: Vec<i32>,
     pub rotate_certificates: bool,
     #[serde(rename = "serverTLSBootstrap")]
     pub server_tls_bootstrap: bool,
@@ -68,10 +69,14 @@ pub struct Configuration {
     pub system_cgroups: String,
     pub kubelet_cgroups: String,
     pub cpu_manager_policy: String,
+    pub cpu_manager_policy_options: BTreeMap<String, String>,
     pub cpu_manager_reconcile_period: GoDuration,
     pub memory_manager_policy: String,
     pub topology_manager_policy: String,
     pub topology_manager_scope: String,
+    pub topology_manager_policy_options: BTreeMap<String, String>,
+    pub qos_reserved: BTreeMap<String, String>,
+    pub reserved_memory: Vec<ReservedMemory>,
     #[serde(rename = "singleProcessOOMKill")]
     pub single_process_oom_kill: Option<bool>,
     pub runtime_request_timeout: GoDuration,
@@ -137,10 +142,13 @@ pub struct Configuration {
     pub enable_profiling_handler: bool,
     pub enable_debug_flags_handler: bool,
     pub seccomp_default: bool,
-    pub memory_throttling_factor: f64,
+    pub memory_throttling_factor: Option<f64>,
     pub memory_reservation_policy: String,
     pub register_with_taints: Vec<Taint>,
     pub register_node: bool,
+    pub tracing: Option<Tracing>,
+    pub show_hidden_metrics_for_version: String,
+    pub volume_stats_agg_period: GoDuration,
     pub local_storage_capacity_isolation: bool,
     pub container_runtime_endpoint: String,
     pub image_service_endpoint: String,
@@ -225,7 +233,48 @@ pub struct UserNamespaces {
 #[serde(rename_all = "camelCase", default)]
 pub struct Logging {
     pub format: String,
-    pub verbosity: i32,
+    pub flush_frequency: GoDuration,
+    pub verbosity: i64,
+    pub vmodule: Vec<VModule>,
+    pub options: LoggingOptions,
+}
+
+/// A level for the files that a pattern matches.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VModule {
+    pub file_pattern: String,
+    pub verbosity: i64,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct LoggingOptions {
+    pub text: OutputRouting,
+    pub json: OutputRouting,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OutputRouting {
+    pub split_stream: bool,
+    pub info_buffer_size: String,
+}
+
+/// Spans to an OpenTelemetry collector.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Tracing {
+    pub endpoint: Option<String>,
+    pub sampling_rate_per_million: Option<i32>,
+}
+
+/// Memory of a NUMA node that pods do not get; kinds are `memory` and `hugepages-SIZE`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReservedMemory {
+    pub numa_node: i32,
+    pub limits: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize, PartialEq, Eq)]

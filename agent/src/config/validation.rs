@@ -1,27 +1,28 @@
-//! What a configuration must satisfy before anything starts; the texts are the kubelet's.
+//! What a configuration must satisfy before anything starts; the texts and their order are the kubelet's.
 
 use proto::quantity::Quantity;
 
-use super::{Configuration, FeatureGates};
+use super::start::cpu_set;
+use super::{Configuration, FeatureGates, GoDuration};
 
 /// All violations, in the order in which the kubelet names them.
-pub(super) fn check(c: &Configuration) -> Vec<String> {
-    let gates = FeatureGates::new(c.feature_gates.clone());
-    let mut errors = gates.errors();
+pub(super) fn check(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
+    let mut errors = Vec::new();
     numbers(c, &mut errors);
-    images(c, &gates, &mut errors);
-    taints(c, &mut errors);
-    choices(c, &gates, &mut errors);
-    shutdown(c, &gates, &mut errors);
-    allocatable(c, &mut errors);
-    eviction(c, &mut errors);
-    logs(c, &gates, &mut errors);
+    images(c, gates, &mut errors);
+    choices(c, gates, &mut errors);
+    shutdown(c, gates, &mut errors);
+    runtime(c, gates, &mut errors);
+    enforcement(c, &mut errors);
+    pull_policy(c, gates, &mut errors);
+    reservations(c, &mut errors);
+    qos(c, gates, &mut errors);
+    logs(c, gates, &mut errors);
     for error in &mut errors {
-        let whole = ["invalid taint", "invalid configuration", "unrecognized feature gate", "cannot set feature gate"];
-        if !whole.iter().any(|w| error.starts_with(w)) {
-            error.insert_str(0, "invalid configuration: ");
-        }
+        error.insert_str(0, "invalid configuration: ");
     }
+    taints(c, &mut errors);
+    errors.extend(tracing(c));
     errors
 }
 
@@ -115,6 +116,9 @@ fn images(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
         ));
     }
     let (minimum, maximum) = (c.image_minimum_gc_age, c.image_maximum_gc_age);
+    if c.server_tls_bootstrap && !gates.enabled("RotateKubeletServerCertificate") {
+        errors.push("serverTLSBootstrap true requires feature gate RotateKubeletServerCertificate".into());
+    }
     for (name, age) in [("imageMinimumGCAge", minimum), ("imageMaximumGCAge", maximum)] {
         if age.nanos < 0 {
             errors.push(format!("{name} {age} must not be negative"));
@@ -135,35 +139,54 @@ fn images(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
             );
         }
     }
-    let policy = c.image_pull_credentials_verification_policy.as_str();
-    if gates.enabled("KubeletEnsureSecretPulledImages") {
-        if !matches!(
-            policy,
-            "NeverVerify" | "NeverVerifyPreloadedImages" | "NeverVerifyAllowlistedImages" | "AlwaysVerify"
-        ) {
-            errors.push(format!(
-                "option {policy:?} specified for imagePullCredentialsVerificationPolicy. Valid options are \
-                 \"NeverVerify\", \"NeverVerifyPreloadedImages\", \"NeverVerifyAllowlistedImages\" or \"AlwaysVerify\""
-            ));
-        }
-        if !c.preloaded_images_verification_allowlist.is_empty() && policy != "NeverVerifyAllowlistedImages" {
-            errors.push(
-                "can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVertificationPolicy` is \
-                 not \"NeverVerifyAllowlistedImages\""
-                    .into(),
-            );
-        }
+}
+
+fn logs(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
+    if c.enable_system_log_query && !gates.enabled("NodeLogQuery") {
+        errors.push("NodeLogQuery feature gate is required for enableSystemLogQuery".into());
+    }
+    if c.enable_system_log_query && !c.enable_system_log_handler {
+        errors.push("enableSystemLogHandler is required for enableSystemLogQuery".into());
+    }
+    if c.container_log_max_workers < 1 {
+        errors.push("containerLogMaxWorkers must be greater than or equal to 1".into());
+    }
+    if c.container_log_monitor_interval.nanos < 3_000_000_000 {
+        errors.push("containerLogMonitorInterval must be a positive time duration greater than or equal to 3s".into());
+    }
+    if c.container_log_max_files <= 1 {
+        errors.push("containerLogMaxFiles must be greater than 1".into());
+    }
+    let folder = c.pod_logs_dir.to_string_lossy();
+    if !folder.starts_with('/') {
+        errors.push(format!("pod logs path {folder:?} must be absolute path"));
+    }
+    if folder.len() > 1 && (folder.ends_with('/') || folder.split('/').skip(1).any(|p| matches!(p, "" | "." | ".."))) {
+        errors.push(format!("pod logs path {folder:?} must be normalized"));
+    }
+    if !folder.is_ascii() {
+        errors.push(format!("pod logs path {folder:?} mut contains ASCII characters only"));
     }
 }
 
 fn taints(c: &Configuration, errors: &mut Vec<String>) {
     for taint in &c.register_with_taints {
-        let effect = matches!(taint.effect.as_str(), "NoSchedule" | "PreferNoSchedule" | "NoExecute");
-        if taint.key.is_empty() || !effect {
-            errors.push(format!("invalid taint: {{{} {} {} <nil>}}", taint.key, taint.value, taint.effect));
+        let effect = matches!(taint.effect.as_str(), "" | "NoSchedule" | "PreferNoSchedule" | "NoExecute");
+        let word = |text: &str| {
+            let edge = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+            let bytes = text.as_bytes();
+            text.len() <= 63
+                && edge(bytes.first())
+                && edge(bytes.last())
+                && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        };
+        let name = taint.key.rsplit('/').next().unwrap_or("");
+        if !word(name) || !(taint.value.is_empty() || word(&taint.value)) || !effect {
+            let added = taint.time_added.as_deref().unwrap_or("<nil>");
+            errors.push(format!("invalid taint: {{{} {} {} {added}}}", taint.key, taint.value, taint.effect));
         }
         if taint.time_added.is_some() {
-            errors.push("taint.TimeAdded is not nil".into());
+            errors.push("invalid configuration: taint.TimeAdded is not nil".into());
         }
     }
 }
@@ -183,63 +206,17 @@ fn choices(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
             c.topology_manager_scope
         ));
     }
-    if !matches!(c.hairpin_mode.as_str(), "none" | "hairpin-veth" | "promiscuous-bridge") {
-        errors.push(format!(
-            "option {:?} specified for hairpinMode (--hairpin-mode). Valid options are \"none\", \"hairpin-veth\" or \
-             \"promiscuous-bridge\"",
-            c.hairpin_mode
-        ));
-    }
-    if !matches!(c.memory_swap.swap_behavior.as_str(), "" | "NoSwap" | "LimitedSwap") {
-        errors.push(format!(
-            "memorySwap.swapBehavior {:?} must be one of: \"\", \"LimitedSwap\" or \"NoSwap\"",
-            c.memory_swap.swap_behavior
-        ));
-    }
-    let period = c.crash_loop_back_off.max_container_restart_period;
-    if gates.enabled("KubeletCrashLoopBackOffMax")
-        && let Some(period) = period
-        && !(1_000_000_000..=300_000_000_000).contains(&period.nanos)
-    {
-        errors.push(format!(
-            "CrashLoopBackOff.MaxContainerRestartPeriod (got: {} seconds) must be set between 1s and 300s",
-            period.nanos / 1_000_000_000
-        ));
-    }
-    if c.memory_throttling_factor <= 0.0 || c.memory_throttling_factor > 1.0 {
-        errors.push(format!(
-            "memoryThrottlingFactor {} must be greater than 0 and less than or equal to 1.0",
-            c.memory_throttling_factor
-        ));
-    }
-    match c.memory_reservation_policy.as_str() {
-        "None" => {}
-        "TieredReservation" if gates.enabled("MemoryQoS") => {}
-        "TieredReservation" => errors.push(
-            "invalid configuration: memoryReservationPolicy \"TieredReservation\" requires MemoryQoS feature gate to \
-             be enabled"
-                .into(),
-        ),
-        other => errors.push(format!(
-            "option {other:?} specified for memoryReservationPolicy. Valid options are \"None\" or \"TieredReservation\""
-        )),
-    }
-    if c.container_runtime_endpoint.is_empty() {
-        errors.push("the containerRuntimeEndpoint was not specified or empty".into());
-    }
-    if !matches!(c.config_map_and_secret_change_detection_strategy.as_str(), "Watch" | "Cache" | "Get") {
-        errors.push(format!(
-            "unknown configmap and secret manager mode: {}",
-            c.config_map_and_secret_change_detection_strategy
-        ));
-    }
-    if !matches!(c.authorization.mode.as_str(), "AlwaysAllow" | "Webhook") {
-        errors.push(format!("unknown authorization mode {}", c.authorization.mode));
-    }
-    if let Some(ids) = c.user_namespaces.as_ref().and_then(|u| u.ids_per_pod)
-        && (ids < 65536 || ids % 65536 != 0)
-    {
-        errors.push(format!("userNamespaces.idsPerPod {ids} must be a multiple of 65536"));
+    if !gates.enabled("KubeletEnsureSecretPulledImages") {
+        for (name, set) in [
+            ("imagePullCredentialsVerificationPolicy", !c.image_pull_credentials_verification_policy.is_empty()),
+            ("preloadedImagesVerificationAllowlist", !c.preloaded_images_verification_allowlist.is_empty()),
+        ] {
+            if set {
+                errors.push(format!(
+                    "`{name}` must not be set if KubeletEnsureSecretPulledImages feature gate is not enabled"
+                ));
+            }
+        }
     }
 }
 
@@ -253,7 +230,7 @@ fn shutdown(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
             ));
         }
         for (name, period) in [("shutdownGracePeriod", all), ("shutdownGracePeriodCriticalPods", critical)] {
-            if period.nanos != 0 && period.nanos < 1_000_000_000 {
+            if period.nanos != 0 && period.nanos < SECOND {
                 errors.push(format!("{name} {{{period}}} must be either zero or otherwise >= 1 sec"));
             }
         }
@@ -264,14 +241,56 @@ fn shutdown(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
                 .into(),
         );
     }
-    if by_priority && gates.enabled("GracefulNodeShutdownBasedOnPodPriority") && (all.nanos > 0 || critical.nanos > 0) {
+    if by_priority && !gates.enabled("GracefulNodeShutdownBasedOnPodPriority") {
+        errors.push(
+            "Specifying shutdownGracePeriodByPodPriority requires feature gate GracefulNodeShutdownBasedOnPodPriority"
+                .into(),
+        );
+    } else if by_priority && (all.nanos > 0 || critical.nanos > 0) {
         errors.push(
             "Cannot specify both shutdownGracePeriodByPodPriority and shutdownGracePeriod at the same time".into(),
         );
     }
 }
 
-fn allocatable(c: &Configuration, errors: &mut Vec<String>) {
+const SECOND: i64 = 1_000_000_000;
+
+fn runtime(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
+    if !matches!(c.memory_swap.swap_behavior.as_str(), "" | "NoSwap" | "LimitedSwap") {
+        errors.push(format!(
+            "memorySwap.swapBehavior {:?} must be one of: \"\", \"LimitedSwap\" or \"NoSwap\"",
+            c.memory_swap.swap_behavior
+        ));
+    }
+    let period = c.crash_loop_back_off.max_container_restart_period;
+    match (gates.enabled("KubeletCrashLoopBackOffMax"), period) {
+        (true, None) => errors.push(
+            "FeatureGate KubeletCrashLoopBackOffMax is enabled, CrashLoopBackOff.MaxContainerRestartPeriod must be set"
+                .into(),
+        ),
+        (true, Some(period)) if !(1000..=300_000).contains(&(period.nanos / 1_000_000)) => errors.push(format!(
+            "CrashLoopBackOff.MaxContainerRestartPeriod (got: {} seconds) must be set between 1s and 300s",
+            seconds(period)
+        )),
+        (false, Some(_)) => errors.push(
+            "FeatureGate KubeletCrashLoopBackOffMax not enabled, CrashLoopBackOff.MaxContainerRestartPeriod must not \
+             be set"
+                .into(),
+        ),
+        _ => {}
+    }
+}
+
+/// As Go prints `Duration.Seconds()`.
+fn seconds(period: GoDuration) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "what Go does")]
+    let nanos = (period.nanos % SECOND) as f64 / 1e9;
+    #[expect(clippy::cast_precision_loss, reason = "what Go does")]
+    let whole = (period.nanos / SECOND) as f64;
+    whole + nanos
+}
+
+fn enforcement(c: &Configuration, errors: &mut Vec<String>) {
     let wanted = &c.enforce_node_allocatable;
     let has = |key: &str| wanted.iter().any(|w| w == key);
     for part in ["system-reserved", "kube-reserved"] {
@@ -332,91 +351,190 @@ fn allocatable(c: &Configuration, errors: &mut Vec<String>) {
             ));
         }
     }
-    let own_cgroups = !c.system_reserved_cgroup.is_empty() || !c.kube_reserved_cgroup.is_empty();
-    if own_cgroups && !c.reserved_system_cpus.is_empty() {
-        errors.push(
-            "can't use reservedSystemCPUs (--reserved-cpus) with systemReservedCgroup (--system-reserved-cgroup) or \
-             kubeReservedCgroup (--kube-reserved-cgroup)"
-                .into(),
-        );
-    }
-    for (name, reserved) in [("systemReserved", &c.system_reserved), ("kubeReserved", &c.kube_reserved)] {
-        for (resource, amount) in reserved {
-            if !matches!(resource.as_str(), "cpu" | "memory" | "ephemeral-storage" | "pid") {
-                errors.push(format!("cannot reserve {resource:?} resource in {name}"));
-            } else if amount.parse::<Quantity>().map_or(true, |q| q.sign() < 0) {
-                errors.push(format!("{name} of {resource:?}: {amount:?} is not a quantity that is zero or more"));
-            }
-        }
+    if !matches!(c.hairpin_mode.as_str(), "none" | "hairpin-veth" | "promiscuous-bridge") {
+        errors.push(format!(
+            "option {:?} specified for hairpinMode (--hairpin-mode). Valid options are \"none\", \"hairpin-veth\" or \
+             \"promiscuous-bridge\"",
+            c.hairpin_mode
+        ));
     }
 }
 
-/// Signals that a threshold may be set for.
-const SIGNALS: &[&str] = &[
-    "memory.available",
-    "nodefs.available",
-    "nodefs.inodesFree",
-    "imagefs.available",
-    "imagefs.inodesFree",
-    "containerfs.available",
-    "containerfs.inodesFree",
-    "pid.available",
-    "allocatableMemory.available",
-];
+fn pull_policy(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
+    if !gates.enabled("KubeletEnsureSecretPulledImages") {
+        return;
+    }
+    let policy = c.image_pull_credentials_verification_policy.as_str();
+    if !matches!(policy, "NeverVerify" | "NeverVerifyPreloadedImages" | "NeverVerifyAllowlistedImages" | "AlwaysVerify")
+    {
+        errors.push(format!(
+            "option {policy:?} specified for imagePullCredentialsVerificationPolicy. Valid options are \
+             \"NeverVerify\", \"NeverVerifyPreloadedImages\", \"NeverVerifyAllowlistedImages\" or \"AlwaysVerify\""
+        ));
+    }
+    let list = &c.preloaded_images_verification_allowlist;
+    if !list.is_empty() && policy != "NeverVerifyAllowlistedImages" {
+        errors.push(
+            "can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVertificationPolicy` is not \
+             \"NeverVerifyAllowlistedImages\""
+                .into(),
+        );
+    } else if let Some(reason) = list.iter().find_map(|pattern| pattern_error(pattern)) {
+        errors.push(format!("invalid image pattern in `preloadedImagesVerificationAllowlist`: {reason}"));
+    }
+}
 
-fn eviction(c: &Configuration, errors: &mut Vec<String>) {
-    for thresholds in [&c.eviction_hard, &c.eviction_soft, &c.eviction_minimum_reclaim] {
-        for (signal, value) in thresholds {
-            if !SIGNALS.contains(&signal.as_str()) {
-                errors.push(format!("unsupported eviction signal {signal}"));
-            } else if !is_threshold(value) {
+/// An image without tag and digest, or everything below a path with `/*` at its end.
+fn pattern_error(pattern: &str) -> Option<String> {
+    let name = pattern.strip_suffix("/*").unwrap_or(pattern);
+    if pattern.is_empty() {
+        return Some("the supplied pattern is empty: \"\"".into());
+    }
+    if name.trim() != name {
+        return Some(format!("leading/trailing spaces are not allowed: {pattern:?}"));
+    }
+    if name.contains('*') {
+        return Some(format!("not a valid wildcard pattern, only patterns ending with '/*' are allowed: {pattern:?}"));
+    }
+    if name.is_empty() {
+        return Some(format!("at least registry hostname is required: {pattern:?}"));
+    }
+    if name.contains('@') {
+        return Some(format!("image patterns must not contain a digest: {pattern:?}"));
+    }
+    let last = name.rsplit('/').next().unwrap_or(name);
+    if name.contains('/') && last.contains(':') {
+        return Some(format!("image patterns must not contain a tag: {pattern:?}"));
+    }
+    None
+}
+
+fn reservations(c: &Configuration, errors: &mut Vec<String>) {
+    if !c.reserved_system_cpus.is_empty() {
+        if !c.system_reserved_cgroup.is_empty() || !c.kube_reserved_cgroup.is_empty() {
+            errors.push(
+                "can't use reservedSystemCPUs (--reserved-cpus) with systemReservedCgroup (--system-reserved-cgroup) \
+                 or kubeReservedCgroup (--kube-reserved-cgroup)"
+                    .into(),
+            );
+        }
+        if let Err(error) = cpu_set(&c.reserved_system_cpus) {
+            errors.push(format!(
+                "unable to parse reservedSystemCPUs (--reserved-cpus) {}, error: {error}",
+                c.reserved_system_cpus
+            ));
+        }
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for node in &c.reserved_memory {
+        for (kind, amount) in &node.limits {
+            if kind != "memory" && !kind.starts_with("hugepages-") {
                 errors.push(format!(
-                    "eviction threshold {signal} must be positive and a quantity or a percentage, got {value}"
+                    "the limit type {kind:?} for NUMA node {} is not supported, only [memory \
+                     hugepages-<HugePageSize>] is accepted",
+                    node.numa_node
+                ));
+            }
+            if amount.parse::<Quantity>().is_ok_and(|q| q.is_zero()) {
+                errors.push(format!(
+                    "reserved memory may not be zero for NUMA node {} and resource {kind:?}",
+                    node.numa_node
+                ));
+            }
+            if !seen.insert((node.numa_node, kind)) {
+                errors.push(format!(
+                    "the reserved memory has a duplicate value for NUMA node {} and resource {kind:?}",
+                    node.numa_node
                 ));
             }
         }
     }
-    for signal in c.eviction_soft.keys() {
-        if !c.eviction_soft_grace_period.contains_key(signal) {
-            errors.push(format!("grace period must be specified for the soft eviction threshold {signal}"));
+}
+
+fn qos(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
+    if let Some(factor) = c.memory_throttling_factor
+        && (factor <= 0.0 || factor > 1.0)
+    {
+        errors
+            .push(format!("memoryThrottlingFactor {factor} must be greater than 0 and less than or equal to 1.0"));
+    }
+    match c.memory_reservation_policy.as_str() {
+        "None" => {}
+        "TieredReservation" if gates.enabled("MemoryQoS") => {}
+        "TieredReservation" => errors.push(
+            "memoryReservationPolicy \"TieredReservation\" requires MemoryQoS feature gate to be enabled".into(),
+        ),
+        other => errors.push(format!(
+            "option {other:?} specified for memoryReservationPolicy. Valid options are \"None\" or \"TieredReservation\""
+        )),
+    }
+    if c.container_runtime_endpoint.is_empty() {
+        errors.push("the containerRuntimeEndpoint was not specified or empty".into());
+    }
+}
+
+/// What is wrong with the settings of the log.
+pub(super) fn logging(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
+    let log = &c.logging;
+    let mut errors = Vec::new();
+    if !matches!(log.format.as_str(), "text" | "json") {
+        errors.push(format!("logging.format: Invalid value: {:?}: Unsupported log format", log.format));
+    }
+    if log.flush_frequency.nanos <= 0 {
+        errors.push(format!(
+            "logging.flushFrequency: Invalid value: \"{}\": Must be greater than zero",
+            log.flush_frequency
+        ));
+    }
+    if !(0..=i64::from(i32::MAX)).contains(&log.verbosity) {
+        errors.push(format!("logging.verbosity: Invalid value: {}: Must be <= 2147483647", log.verbosity));
+    }
+    if !log.vmodule.is_empty() && log.format != "text" {
+        errors.push("logging.vmodule: Forbidden: Only supported for text log format".into());
+    }
+    for (at, item) in log.vmodule.iter().enumerate() {
+        if item.file_pattern.is_empty() {
+            errors.push(format!("logging.vmodule[{at}]: Required value: File pattern must not be empty"));
+        }
+        if item.file_pattern.contains(['=', ',']) {
+            errors.push(format!(
+                "logging.vmodule[{at}]: Invalid value: {:?}: File pattern must not contain equal sign or comma",
+                item.file_pattern
+            ));
         }
     }
+    for (format, options) in [("text", &log.options.text), ("json", &log.options.json)] {
+        let buffer = options.info_buffer_size.parse::<Quantity>().is_ok_and(|q| !q.is_zero());
+        for (name, set) in [("splitStream", options.split_stream), ("infoBufferSize", buffer)] {
+            if set && !gates.enabled("LoggingAlphaOptions") {
+                errors.push(format!(
+                    "logging.options.{format}.{name}: Forbidden: Feature LoggingAlphaOptions is disabled"
+                ));
+            }
+        }
+    }
+    errors
 }
 
-fn is_threshold(text: &str) -> bool {
-    match text.strip_suffix('%') {
-        Some(percent) => percent.parse::<f64>().is_ok_and(|p| (0.0..=100.0).contains(&p)),
-        None => text.parse::<Quantity>().is_ok_and(|q| q.sign() >= 0),
+fn tracing(c: &Configuration) -> Vec<String> {
+    let Some(tracing) = &c.tracing else { return Vec::new() };
+    let mut errors = Vec::new();
+    let rate = tracing.sampling_rate_per_million.unwrap_or(0);
+    let mut bad_rate = |why: &str| errors.push(format!("tracing.samplingRatePerMillion: Invalid value: {rate}: {why}"));
+    if rate < 0 {
+        bad_rate("sampling rate must be positive");
     }
-}
-
-fn logs(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
-    if c.enable_system_log_query && !gates.enabled("NodeLogQuery") {
-        errors.push("invalid configuration: NodeLogQuery feature gate is required for enableSystemLogQuery".into());
+    if rate > 1_000_000 {
+        bad_rate("sampling rate per million must be less than or equal to one million");
     }
-    if c.enable_system_log_query && !c.enable_system_log_handler {
-        errors.push("enableSystemLogHandler is required for enableSystemLogQuery".into());
+    if let Some(endpoint) = &tracing.endpoint
+        && let Some((scheme, _)) = endpoint.split_once("://")
+        && !matches!(scheme, "dns" | "unix" | "unix-abstract")
+    {
+        errors.push(format!(
+            "tracing.endpoint: Invalid value: {endpoint:?}: unsupported scheme: {scheme}.  Options are none, dns, unix, \
+             or unix-abstract.  See https://github.com/grpc/grpc/blob/master/doc/naming.md"
+        ));
     }
-    if c.container_log_max_workers < 1 {
-        errors.push("containerLogMaxWorkers must be greater than or equal to 1".into());
-    }
-    if c.container_log_monitor_interval.nanos < 3_000_000_000 {
-        errors.push("containerLogMonitorInterval must be a positive time duration greater than or equal to 3s".into());
-    }
-    if c.container_log_max_files <= 1 {
-        errors.push("containerLogMaxFiles must be greater than 1".into());
-    }
-    let folder = c.pod_logs_dir.to_string_lossy();
-    if !folder.starts_with('/') {
-        errors.push(format!("pod logs path {folder:?} must be absolute path"));
-    }
-    if folder.len() > 1 && (folder.ends_with('/') || folder.split('/').skip(1).any(|p| matches!(p, "" | "." | ".."))) {
-        errors.push(format!("pod logs path {folder:?} must be normalized"));
-    }
-    if !folder.is_ascii() {
-        errors.push(format!("pod logs path {folder:?} mut contains ASCII characters only"));
-    }
-    if !matches!(c.logging.format.as_str(), "text" | "json") {
-        errors.push(format!("logging.format: Invalid value: {:?}: Unsupported log format", c.logging.format));
-    }
+    errors
 }

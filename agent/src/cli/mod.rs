@@ -1,0 +1,360 @@
+//! The command line: the kubelet's flag names and meanings.
+//!
+//! Flags are read as pflag reads them: `--name=value`, `--name value`, `--switch`, underscores for dashes. Those that
+//! mirror a configuration field become [`Override`]s, which win over file and drop-ins; the rest is [`Flags`].
+
+mod flags;
+mod labels;
+mod values;
+mod view;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::config::{FeatureGates, Override, Sources};
+use flags::{ADDED, CURRENT, Form, MIRRORS, OLD, OWN};
+use values::{boolean, value};
+
+pub use view::run as run_config_command;
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub enum Command {
+    Run(Box<Flags>),
+    Help,
+    Version,
+}
+
+/// Settings that only flags have.
+#[derive(Debug, Clone)]
+pub struct Flags {
+    pub sources: Sources,
+    pub kubeconfig: Option<PathBuf>,
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    pub root_dir: PathBuf,
+    pub cert_dir: PathBuf,
+    pub hostname_override: String,
+    /// Addresses of `--node-ip`: none, one, or one of each family.
+    pub node_ip: Vec<std::net::IpAddr>,
+    pub node_labels: BTreeMap<String, String>,
+    /// `--cloud-provider=external`
+    pub external_cloud: bool,
+    pub lock_file: Option<PathBuf>,
+    pub exit_on_lock_contention: bool,
+    pub runtime_cgroups: String,
+    pub image_credential_provider_config: Option<PathBuf>,
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
+    /// `--seccomp-default`; the field of the configuration says the same.
+    pub seccomp_default: bool,
+    /// The suite's own settings file; None is the usual place, where it may be absent.
+    pub settings: Option<PathBuf>,
+    pub silence_deprecations: bool,
+    /// Flags as given, for `/flagz`, and the deprecated ones among them for the log.
+    pub given: BTreeMap<String, String>,
+    pub deprecated: Vec<&'static str>,
+}
+
+/// A command line that cannot be used; the text is for a person.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct UsageError(String);
+
+/// Reads the arguments after the program's name; a leading `run` is accepted.
+///
+/// # Errors
+/// With pflag's words for unknown flags and values of the wrong form.
+pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Command, UsageError> {
+    let mut arguments = arguments.into_iter().peekable();
+    arguments.next_if(|a| a == "run");
+    let mut line = Line::default();
+    let mut positional = None;
+    while let Some(argument) = arguments.next() {
+        let read = match argument.strip_prefix("--") {
+            Some("") => {
+                positional = positional.or(arguments.next());
+                break;
+            }
+            Some(flag) => line.long(flag, &mut arguments),
+            None if argument.starts_with('-') && argument.len() > 1 => line.short(&argument[1..], &mut arguments),
+            None => {
+                positional.get_or_insert(argument);
+                Ok(())
+            }
+        };
+        read.map_err(|e| UsageError(format!("failed to parse kubelet flag: {e}")))?;
+    }
+    if let Some(word) = positional {
+        return Err(UsageError(format!("unknown command {word}")));
+    }
+    if line.is_on("help") {
+        return Ok(Command::Help);
+    }
+    if line.is_on("version") {
+        return Ok(Command::Version);
+    }
+    line.finish().map(|flags| Command::Run(Box::new(flags)))
+}
+
+/// What has been read of the command line.
+#[derive(Default)]
+struct Line {
+    own: BTreeMap<&'static str, String>,
+    overrides: Vec<Override>,
+    given: BTreeMap<String, String>,
+    deprecated: Vec<&'static str>,
+}
+
+impl Line {
+    /// `name=value`, or `name` with the value in the next word unless it is a switch.
+    fn long(&mut self, flag: &str, rest: &mut impl Iterator<Item = String>) -> Result<(), String> {
+        let (name, inline) = match flag.split_once('=') {
+            Some((name, value)) => (name.replace('_', "-"), Some(value.to_owned())),
+            None => (flag.replace('_', "-"), None),
+        };
+        let mirror = MIRRORS.iter().find(|m| m.0 == name);
+        let own = OWN.iter().find(|o| o.0 == name);
+        let form = match (mirror, own) {
+            (Some(mirror), _) => mirror.2,
+            (None, Some(own)) => own.1,
+            (None, None) => return Err(format!("unknown flag: --{name}")),
+        };
+        let text = match (inline, form) {
+            (Some(text), _) => text,
+            (None, Form::Bool) => "true".into(),
+            (None, _) => rest.next().ok_or_else(|| format!("flag needs an argument: --{name}"))?,
+        };
+        let parsed =
+            value(form, &text).map_err(|e| format!("invalid argument {text:?} for \"--{name}\" flag: {e}"))?;
+        if let Some(&(name, path, _)) = mirror {
+            push(&mut self.overrides, path, name, form, parsed);
+            if !CURRENT.contains(&name) && !self.deprecated.contains(&name) {
+                self.deprecated.push(name);
+            }
+        } else if let Some(&(name, ..)) = own {
+            if OLD.contains(&name) && !self.deprecated.contains(&name) {
+                self.deprecated.push(name);
+            }
+            match self.own.get_mut(name) {
+                Some(before) if form == Form::Map => {
+                    before.push(',');
+                    before.push_str(&text);
+                }
+                _ => {
+                    self.own.insert(name, text.clone());
+                }
+            }
+        }
+        self.given.insert(name, text);
+        Ok(())
+    }
+
+    /// `-h`, and `-v` with its level in the same word or the next.
+    fn short(&mut self, flags: &str, rest: &mut impl Iterator<Item = String>) -> Result<(), String> {
+        match flags.as_bytes() {
+            [b'h'] => {
+                self.own.insert("help", "true".into());
+                Ok(())
+            }
+            [b'v'] => {
+                let level = rest.next().ok_or("flag needs an argument: 'v' in -v")?;
+                self.long(&format!("v={level}"), rest)
+            }
+            [b'v', ..] => self.long(&format!("v={}", flags[1..].trim_start_matches('=')), rest),
+            _ => {
+                let first: String = flags.chars().take(1).collect();
+                Err(format!("unknown shorthand flag: '{first}' in -{flags}"))
+            }
+        }
+    }
+
+    fn is_on(&self, name: &str) -> bool {
+        self.own.get(name).is_some_and(|v| boolean(v) == Ok(true))
+    }
+
+    fn finish(mut self) -> Result<Flags, UsageError> {
+        let gates = self.overrides.iter().find(|o| o.path == "featureGates").map(|o| gates_of(&o.value));
+        let gates = FeatureGates::new(gates.unwrap_or_default());
+        if let Some(error) = gates.errors().into_iter().next() {
+            return Err(UsageError(format!("failed to set feature gates from initial flags-based config: {error}")));
+        }
+        let exit_on_lock_contention = self.is_on("exit-on-lock-contention");
+        let (strict, silent) = (self.is_on("strict-config"), self.is_on("silence-deprecations"));
+        let seccomp_default = self.is_on("seccomp-default");
+        let mut take = |name: &str| self.own.remove(name).unwrap_or_default();
+        let path = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
+        let node_labels = labels::parse(&take("node-labels"))
+            .map_err(|e| UsageError(format!("failed to validate kubelet flags: {e}")))?;
+        let cloud = take("cloud-provider");
+        if !matches!(cloud.as_str(), "" | "external") {
+            return Err(UsageError(format!(
+                "unsupported value for --cloud-provider: {cloud:?}; use \"external\" or nothing"
+            )));
+        }
+        let lock_file = path(take("lock-file"));
+        if exit_on_lock_contention && lock_file.is_none() {
+            return Err(UsageError(
+                "failed to run Kubelet: cannot exit on lock file contention: no lock file specified".into(),
+            ));
+        }
+        Ok(Flags {
+            kubeconfig: path(take("kubeconfig")),
+            bootstrap_kubeconfig: path(take("bootstrap-kubeconfig")),
+            cert_dir: path(take("cert-dir")).unwrap_or_else(|| "/var/lib/kubelet/pki".into()),
+            root_dir: path(take("root-dir")).unwrap_or_else(|| "/var/lib/kubelet".into()),
+            hostname_override: take("hostname-override").trim().to_lowercase(),
+            node_ip: addresses(&take("node-ip"))?,
+            node_labels,
+            external_cloud: cloud == "external",
+            lock_file,
+            exit_on_lock_contention,
+            runtime_cgroups: take("runtime-cgroups"),
+            image_credential_provider_config: path(take("image-credential-provider-config")),
+            image_credential_provider_bin_dir: path(take("image-credential-provider-bin-dir")),
+            seccomp_default,
+            settings: path(take("settings")),
+            silence_deprecations: silent,
+            sources: Sources {
+                file: path(take("config")),
+                drop_ins: path(take("config-dir")),
+                flags: self.overrides,
+                strict,
+            },
+            given: self.given,
+            deprecated: self.deprecated,
+        })
+    }
+}
+
+fn gates_of(value: &Value) -> BTreeMap<String, bool> {
+    let map = value.as_object().into_iter().flatten();
+    map.filter_map(|(name, on)| Some((name.clone(), on.as_bool()?))).collect()
+}
+
+fn addresses(text: &str) -> Result<Vec<std::net::IpAddr>, UsageError> {
+    let mut found: Vec<std::net::IpAddr> = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        found.push(part.parse().map_err(|_| UsageError(format!("bad --node-ip {text:?}: {part:?} is no IP address")))?);
+    }
+    let pair = found.len() == 2 && found[0].is_ipv4() != found[1].is_ipv4();
+    if found.len() > 1 && !pair {
+        return Err(UsageError(format!(
+            "bad --node-ip {text:?}; must contain either a single IP or a dual-stack pair of IPs"
+        )));
+    }
+    Ok(found)
+}
+
+/// Adds a setting; what may repeat extends what the same flag said before.
+fn push(overrides: &mut Vec<Override>, path: &'static str, flag: &'static str, form: Form, value: Value) {
+    if let Some(before) = overrides.iter_mut().find(|o| o.path == path) {
+        match (&mut before.value, value) {
+            (Value::Object(map), Value::Object(more)) if form == Form::Headers => {
+                for (key, values) in more {
+                    match (map.entry(key).or_insert_with(|| json!([])), values) {
+                        (Value::Array(list), Value::Array(more)) => list.extend(more),
+                        (slot, values) => *slot = values,
+                    }
+                }
+            }
+            (Value::Object(map), Value::Object(more)) => map.extend(more),
+            (Value::Array(list), Value::Array(more)) => list.extend(more),
+            (slot, value) => *slot = value,
+        }
+        return;
+    }
+    overrides.push(Override { path, flag, value, merge: form == Form::Gates });
+}
+
+/// Names of all flags, sorted, for `/flagz`.
+pub fn flag_names() -> Vec<&'static str> {
+    let own = OWN.iter().map(|o| o.0).filter(|name| !ADDED.contains(name));
+    let mut names: Vec<_> = MIRRORS.iter().map(|m| m.0).chain(own).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The configuration field that a flag sets, as a path with dots.
+pub fn mirrored_field(name: &str) -> Option<&'static str> {
+    MIRRORS.iter().find(|m| m.0 == name).map(|m| m.1)
+}
+
+/// The text of `--help`.
+pub fn help() -> String {
+    let mut text = String::from(
+        "node-agent runs the pods of this node over the Container Runtime Interface.\n\nUsage:\n  node-agent [run] \
+         [flags]\n  node-agent config view|check [flags]\n  node-agent doctor [flags]\n  node-agent runtime version\n  \
+         node-agent pods stop\n\nExit codes: 0 stopped on request, 1 refused or failed at start, 2 fault of the \
+         program.\n\nFlags:\n",
+    );
+    for (name, form, what) in OWN {
+        let argument = if *form == Form::Bool { "" } else { " VALUE" };
+        text.push_str(&format!("  --{:<46} {what}\n", format!("{name}{argument}")));
+    }
+    text.push_str("\nFlags that set a field of the configuration (better set in the file):\n");
+    for (name, path, _) in MIRRORS {
+        text.push_str(&format!("  --{name:<46} {path}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(arguments: &[&str]) -> Flags {
+        match parse(arguments.iter().map(ToString::to_string)) {
+            Ok(Command::Run(flags)) => *flags,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn error(arguments: &[&str]) -> String {
+        parse(arguments.iter().map(ToString::to_string)).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn flags_come_with_equals_sign_or_as_two_words() {
+        let flags =
+            run(&["run", "--kubeconfig", "/k", "--max_pods=5", "--serialize-image-pulls=false", "--fail-swap-on"]);
+        assert_eq!(flags.kubeconfig, Some("/k".into()));
+        let values: Vec<_> = flags.sources.flags.iter().map(|f| (f.path, f.value.clone())).collect();
+        assert_eq!(values, [("maxPods", json!(5)), ("serializeImagePulls", json!(false)), ("failSwapOn", json!(true))]);
+        assert_eq!(flags.deprecated, ["max-pods", "serialize-image-pulls", "fail-swap-on"]);
+    }
+
+    #[test]
+    fn repeated_maps_and_headers_add_up() {
+        let flags = run(&[
+            "--system-reserved=cpu=1",
+            "--system-reserved=memory=1Mi",
+            "--manifest-url-header=a:b,a:c",
+            "--eviction-hard=memory.available<1Mi",
+            "--register-with-taints=a=b:NoSchedule,c:NoExecute",
+        ]);
+        let values: Vec<_> = flags.sources.flags.iter().map(|f| f.value.clone()).collect();
+        assert_eq!(
+            values,
+            [
+                json!({"cpu": "1", "memory": "1Mi"}),
+                json!({"a": ["b", "c"]}),
+                json!({"memory.available": "1Mi"}),
+                json!([{"key": "a", "value": "b", "effect": "NoSchedule"}, {"key": "c", "effect": "NoExecute"}]),
+            ]
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        assert_eq!(error(&["--nope"]), "failed to parse kubelet flag: unknown flag: --nope");
+        assert_eq!(error(&["extra"]), "unknown command extra");
+        assert!(error(&["--port"]).ends_with("flag needs an argument: --port"));
+        assert!(error(&["--port=x"]).contains("invalid argument \"x\" for \"--port\" flag: strconv.ParseInt"));
+        assert!(error(&["--node-labels=a=b c"]).contains("'b c' - a valid label must be"));
+        assert!(error(&["--feature-gates=SidecarContainers=false"]).contains("locked to true"));
+        assert!(error(&["--node-labels=foo.kubernetes.io/a=b"]).contains("--node-labels"));
+        assert!(error(&["--exit-on-lock-contention"]).contains("no lock file"));
+        assert_eq!(run(&["--node-labels=a=b,node.kubernetes.io/x=y"]).node_labels.len(), 2);
+    }
+}

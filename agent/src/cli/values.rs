@@ -1,0 +1,126 @@
+//! What the text of a flag means, in pflag's words where it means nothing.
+
+use proto::quantity::Quantity;
+use serde_json::{Map, Value, json};
+
+use super::flags::Form;
+
+pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
+    let parts = || text.split(',').map(str::trim).filter(|p| !p.is_empty());
+    Ok(match form {
+        Form::Text => json!(text),
+        Form::Bool => json!(boolean(text)?),
+        Form::Int => {
+            let number = text.parse::<i64>().map_err(|e| {
+                let why = match e.kind() {
+                    std::num::IntErrorKind::PosOverflow | std::num::IntErrorKind::NegOverflow => "value out of range",
+                    _ => "invalid syntax",
+                };
+                format!("strconv.ParseInt: parsing {text:?}: {why}")
+            })?;
+            json!(number)
+        }
+        Form::Duration => {
+            let nanos = proto::duration::parse(text).map_err(|e| e.to_string())?;
+            json!(proto::duration::format(nanos))
+        }
+        Form::List => Value::Array(parts().map(|p| json!(p)).collect()),
+        Form::Map => Value::Object(pairs(parts(), '=')?),
+        Form::Thresholds => Value::Object(pairs(parts(), '<')?),
+        Form::Gates => {
+            let mut gates = Map::new();
+            for (name, word) in pairs(parts(), '=')? {
+                let word = word.as_str().unwrap_or("").to_owned();
+                let on = boolean(&word).map_err(|e| format!("invalid value of {name}={word}, err: {e}"))?;
+                gates.insert(name, json!(on));
+            }
+            Value::Object(gates)
+        }
+        Form::Taints => Value::Array(parts().map(taint).collect::<Result<_, _>>()?),
+        Form::Headers => {
+            let mut headers = Map::new();
+            for pair in parts() {
+                let (name, content) = pair.split_once(':').ok_or("expected name:value")?;
+                if let Value::Array(list) = headers.entry(name.trim()).or_insert_with(|| json!([])) {
+                    list.push(json!(content.trim()));
+                }
+            }
+            Value::Object(headers)
+        }
+        Form::ReservedMemory => reserved_memory(text)?,
+        Form::VModule => Value::Array(parts().map(pattern).collect::<Result<_, _>>()?),
+        Form::Quantity => {
+            let amount: Quantity = text.parse().map_err(|e: proto::quantity::ParseError| e.to_string())?;
+            json!(amount.to_string())
+        }
+    })
+}
+
+/// `NODE:TYPE=AMOUNT,...` for each NUMA node, separated by semicolons.
+fn reserved_memory(text: &str) -> Result<Value, String> {
+    let mut nodes = Vec::new();
+    for part in text.split(';') {
+        let bad = || {
+            "the reserved memory has incorrect format, expected numaNodeID:type=quantity[,type=quantity...], got "
+                .to_owned()
+                + part
+        };
+        let (node, list) = part.split_once(':').ok_or_else(bad)?;
+        let node: i32 =
+            node.parse().map_err(|_| format!("failed to convert the NUMA node ID, strconv.Atoi: parsing {node:?}"))?;
+        let mut limits = Map::new();
+        for pair in list.split(',') {
+            let (name, amount) = pair.split_once('=').ok_or_else(bad)?;
+            if name != "memory" && !name.starts_with("hugepages-") {
+                return Err(format!("memory type {name:?} is not supported, only [\"memory\" \"hugepages-\"] are"));
+            }
+            let parsed: Quantity = amount
+                .parse()
+                .map_err(|_| format!("failed to parse the quantity, expected quantity, got {amount}"))?;
+            limits.insert(name.to_owned(), json!(parsed.to_string()));
+        }
+        nodes.push(json!({"numaNode": node, "limits": limits}));
+    }
+    Ok(Value::Array(nodes))
+}
+
+fn pattern(text: &str) -> Result<Value, String> {
+    let (file, level) = text
+        .split_once('=')
+        .filter(|(file, level)| !file.is_empty() && !level.is_empty())
+        .ok_or_else(|| format!("{text:?} does not have the pattern=N format"))?;
+    let level: u32 =
+        level.parse().map_err(|_| format!("parsing verbosity in {text:?}: strconv.ParseUint: parsing {level:?}"))?;
+    Ok(json!({"filePattern": file, "verbosity": level}))
+}
+
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(format!("strconv.ParseBool: parsing {text:?}: invalid syntax")),
+    }
+}
+
+fn pairs<'a>(parts: impl Iterator<Item = &'a str>, separator: char) -> Result<Map<String, Value>, String> {
+    let mut map = Map::new();
+    for part in parts {
+        let (key, value) =
+            part.split_once(separator).ok_or_else(|| format!("malformed pair, expect string{separator}string"))?;
+        map.insert(key.trim().to_owned(), json!(value.trim()));
+    }
+    Ok(map)
+}
+
+fn taint(text: &str) -> Result<Value, String> {
+    let (left, effect) = text.rsplit_once(':').ok_or_else(|| format!("invalid taint spec: {text}"))?;
+    if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
+        return Err(format!("invalid taint effect: {effect}, unsupported taint effect"));
+    }
+    let (key, value) = left.split_once('=').unwrap_or((left, ""));
+    let mut taint = Map::from_iter([("key".to_owned(), json!(key)), ("effect".to_owned(), json!(effect))]);
+    if !value.is_empty() {
+        taint.insert("value".into(), json!(value));
+    }
+    Ok(Value::Object(taint))
+}

@@ -1,0 +1,242 @@
+//! One file of the configuration: its text, its kind, its fields, and where in it something stands.
+
+use std::path::Path;
+
+use proto::schema::{StructId, Type, TypeSet};
+use serde_json::Value;
+
+use super::defaults;
+
+pub(super) const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+pub(super) const KIND: &str = "KubeletConfiguration";
+/// Kinds that the kubelet's scheme knows besides the configuration.
+const OTHER_KINDS: &[(&str, &str)] = &[
+    ("kubelet.config.k8s.io/v1beta1", "SerializedNodeConfigSource"),
+    ("kubelet.config.k8s.io/v1beta1", "CredentialProviderConfig"),
+    ("kubelet.config.k8s.io/v1beta1", "ImagePullIntent"),
+    ("kubelet.config.k8s.io/v1beta1", "ImagePulledRecord"),
+    ("kubelet.config.k8s.io/v1alpha1", "CredentialProviderConfig"),
+    ("kubelet.config.k8s.io/v1alpha1", "ImagePullIntent"),
+    ("kubelet.config.k8s.io/v1alpha1", "ImagePulledRecord"),
+    ("kubelet.config.k8s.io/v1", "CredentialProviderConfig"),
+];
+
+/// A field that the file repeats or that no version of the configuration has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Oddity {
+    /// As the decoder says it: `unknown field "a.b"`, `key "maxPods" already set in map`.
+    pub what: String,
+    /// Dotted path of an unknown field; a repeated one's key.
+    pub path: String,
+    /// The first line is 1.
+    pub line: Option<usize>,
+    pub repeated: bool,
+}
+
+impl Oddity {
+    /// `FILE:LINE: unknown field "a.b"`.
+    pub(super) fn at(&self, file: &Path) -> String {
+        match self.line {
+            Some(line) => format!("{}:{line}: {}", file.display(), self.what),
+            None => format!("{}: {}", file.display(), self.what),
+        }
+    }
+}
+
+/// A file as it was read.
+pub(super) struct FileTree {
+    /// As written, for merging.
+    pub(super) tree: Value,
+    pub(super) text: String,
+    /// go-yaml's own complaint about repeated keys.
+    pub(super) duplicates: Option<String>,
+}
+
+/// Reads the text; the error is the kubelet's.
+pub(super) fn read(path: &Path) -> Result<FileTree, String> {
+    let shown = path.display();
+    let text = std::fs::read(path).map_err(|e| {
+        let call = if path.is_dir() { "read" } else { "open" };
+        format!("failed to read kubelet config file {:?}, error: {call} {shown}: {}", shown.to_string(), reason(&e))
+    })?;
+    if text.is_empty() {
+        return Err(format!("kubelet config file {:?} was empty", shown.to_string()));
+    }
+    let parsed = proto::yaml::read(&text).map_err(|e| format!("failed to decode: {e}"))?;
+    Ok(FileTree {
+        tree: parsed.value,
+        text: String::from_utf8_lossy(&text).into_owned(),
+        duplicates: parsed.duplicates.into_iter().next(),
+    })
+}
+
+/// The system's word for an error, as Go writes it.
+pub(super) fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+}
+
+impl FileTree {
+    fn word(&self, key: &str) -> &str {
+        self.tree.get(key).and_then(Value::as_str).unwrap_or("")
+    }
+
+    /// `apiVersion`, `kind`.
+    pub(super) fn kind(&self) -> (&str, &str) {
+        (self.word("apiVersion"), self.word("kind"))
+    }
+
+    /// Whether the main file is a configuration at all.
+    pub(super) fn check_kind(&self) -> Result<(), String> {
+        if !self.tree.is_object() {
+            let found = match &self.tree {
+                Value::Array(_) => "array",
+                Value::String(_) => "string",
+                Value::Number(_) => "number",
+                Value::Bool(_) => "bool",
+                Value::Null | Value::Object(_) => return Err(self.missing("Kind")),
+            };
+            return Err(format!(
+                "failed to decode: couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go \
+                 value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \
+                 \"json:\\\"kind,omitempty\\\"\" }}"
+            ));
+        }
+        let (version, kind) = self.kind();
+        if kind.is_empty() {
+            return Err(self.missing("Kind"));
+        }
+        if version.is_empty() {
+            return Err(self.missing("apiVersion"));
+        }
+        if OTHER_KINDS.contains(&(version, kind)) {
+            return Err(format!(
+                "failed to cast object to KubeletConfiguration, unexpected type: {version}, Kind={kind}"
+            ));
+        }
+        if (version, kind) != (API_VERSION, KIND) {
+            return Err(format!(
+                "failed to decode: no kind {kind:?} is registered for version {version:?} in scheme \
+                 \"pkg/kubelet/apis/config/scheme/scheme.go:33\""
+            ));
+        }
+        Ok(())
+    }
+
+    fn missing(&self, what: &str) -> String {
+        format!("failed to decode: Object '{what}' is missing in '{}'", self.text)
+    }
+
+    /// The fields in normal form, and what is odd in the file.
+    pub(super) fn fields(&self) -> Result<(Value, Vec<Oddity>), String> {
+        let (value, strict) = conform(&self.tree)?;
+        let mut oddities: Vec<_> = strict
+            .into_iter()
+            .map(|what| {
+                let path = what.split('"').nth(1).unwrap_or_default().to_owned();
+                let line = line_of(&self.text, &path);
+                Oddity { what, path, line, repeated: false }
+            })
+            .collect();
+        oddities.extend(self.repeated());
+        Ok((value, oddities))
+    }
+
+    /// Keys that a map has twice.
+    pub(super) fn repeated(&self) -> Vec<Oddity> {
+        let lines = self.duplicates.iter().flat_map(|text| text.lines().skip(1));
+        lines
+            .map(|line| {
+                let (at, what) = line.trim().strip_prefix("line ").and_then(|l| l.split_once(": ")).unwrap_or(("", line));
+                Oddity {
+                    what: what.trim().to_owned(),
+                    path: what.split('"').nth(1).unwrap_or_default().to_owned(),
+                    line: at.parse().ok(),
+                    repeated: true,
+                }
+            })
+            .collect()
+    }
+}
+
+pub(super) fn schema() -> (&'static TypeSet, Option<StructId>) {
+    let set = TypeSet::built_in();
+    (set, set.kind("kubelet.config.k8s.io", "v1beta1", KIND))
+}
+
+/// A tree in normal form with the decoder's remarks. Null where a duration must stand is refused, as Go reads it there.
+pub(super) fn conform(tree: &Value) -> Result<(Value, Vec<String>), String> {
+    let (set, Some(id)) = schema() else { return Err("the schema lacks the configuration".into()) };
+    null_durations(set, id, tree)?;
+    let decoded = proto::json::conform(set, id, tree).map_err(|e| e.to_string())?;
+    let mut value = decoded.value;
+    // The normal form has no empty lists and maps, but here they say "none" where absence means the default.
+    for name in ["enforceNodeAllocatable", "evictionHard", "systemReserved"] {
+        let empty = tree.get(name).filter(|v| match v {
+            Value::Array(list) => list.is_empty(),
+            Value::Object(map) => map.is_empty(),
+            _ => false,
+        });
+        if let Some(empty) = empty {
+            defaults::set(&mut value, name, empty.clone());
+        }
+    }
+    Ok((value, decoded.strict))
+}
+
+fn null_durations(set: &TypeSet, id: StructId, tree: &Value) -> Result<(), String> {
+    let Some(fields) = set.structs.get(id as usize) else { return Ok(()) };
+    for prop in &fields.props {
+        let Some(value) = tree.get(&*prop.name) else { continue };
+        match set.types.get(prop.ty as usize) {
+            Some(Type::Duration) if value.is_null() && !prop.pointer => return Err("time: invalid duration \"\"".into()),
+            Some(Type::Struct(inner)) if value.is_object() => null_durations(set, *inner, value)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Where a dotted path stands: each name is looked for as a key after the one that holds it.
+pub(super) fn line_of(text: &str, path: &str) -> Option<usize> {
+    let mut from = 0;
+    for (depth, name) in path.split('.').enumerate() {
+        let name = name.split('[').next().unwrap_or(name);
+        from = key_after(text, from, name, depth == 0)? + 1;
+    }
+    Some(text[..from - 1].matches('\n').count() + 1)
+}
+
+/// Offset of a key; `top` asks for one that no block indents.
+fn key_after(text: &str, from: usize, name: &str, top: bool) -> Option<usize> {
+    let flow = text.trim_start().starts_with('{');
+    for (at, _) in text.get(from..)?.match_indices(name) {
+        let at = from + at;
+        let (before, after) = (&text[..at], &text[at + name.len()..]);
+        let quoted = before.ends_with(['"', '\'']);
+        let after = if quoted { after.get(1..).unwrap_or("") } else { after };
+        let before = if quoted { &before[..before.len() - 1] } else { before };
+        let starts = before.is_empty() || before.ends_with(|c: char| c.is_whitespace() || matches!(c, '{' | ','));
+        let indented = !flow && before.ends_with([' ', '\t']);
+        if starts && after.trim_start_matches([' ', '\t']).starts_with(':') && !(top && indented) {
+            return Some(at);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_found_in_its_own_block() {
+        let text = "kind: X\nmaxPods: 1\nauthentication:\n  webhook:\n    enable: 1\nenable: 2\n";
+        assert_eq!(line_of(text, "authentication.webhook.enable"), Some(5));
+        assert_eq!(line_of(text, "enable"), Some(6));
+        assert_eq!(line_of(text, "missing"), None);
+        assert_eq!(line_of("{\"a\": 1,\n \"b\": {\"c\": 2}}", "b.c"), Some(2));
+    }
+}

@@ -1,0 +1,345 @@
+//! What the kubelet refuses only while it starts: reservations, thresholds, the managers' options, TLS settings.
+//!
+//! Nothing here needs more than the configuration and the machine's processors, so it is known before a port opens.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proto::quantity::{Format, Quantity};
+
+use super::{Configuration, FeatureGates, eviction};
+
+/// Problems that the kubelet meets when it builds what it needs: TLS.
+pub(super) fn dependencies(c: &Configuration) -> Vec<String> {
+    let mut errors = Vec::new();
+    for name in &c.tls_cipher_suites {
+        if !CIPHER_SUITES.contains(&name.as_str()) {
+            errors.push(format!("Cipher suite {name} not supported or doesn't exist"));
+        }
+    }
+    if !matches!(
+        c.tls_min_version.as_str(),
+        "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" | "VersionTLS13"
+    ) {
+        errors.push(format!("unknown tls version {:?}", c.tls_min_version));
+    }
+    for curve in &c.tls_curve_preferences {
+        if !CURVES.contains(curve) {
+            errors.push(format!("curve preference {curve} is not supported by the current Go version"));
+        }
+    }
+    errors
+}
+
+/// P-256, P-384, P-521, X25519, and the hybrids with ML-KEM.
+const CURVES: &[i32] = &[23, 24, 25, 29, 4587, 4588, 4589];
+
+/// The suites that Go knows by name, secure and insecure.
+const CIPHER_SUITES: &[&str] = &[
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_RSA_WITH_RC4_128_SHA",
+];
+
+/// Problems that the kubelet meets on its way up, in its order.
+pub(super) fn check(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
+    let mut errors = Vec::new();
+    if !matches!(c.authorization.mode.as_str(), "AlwaysAllow" | "Webhook") {
+        errors.push(if c.authorization.mode.is_empty() {
+            "no authorization mode specified".into()
+        } else {
+            format!("unknown authorization mode {}", c.authorization.mode)
+        });
+    }
+    if let Err(error) = reserved_cpus(&c.reserved_system_cpus) {
+        errors.push(error);
+    }
+    for (flag, list) in [("kube-reserved", &c.kube_reserved), ("system-reserved", &c.system_reserved)] {
+        errors.extend(reservation(list).err().map(|e| format!("--{flag} value failed to parse: {e}")));
+    }
+    errors.extend(eviction::statements(&c.eviction_hard).err());
+    errors.extend(qos_reserved(&c.qos_reserved).err().map(|e| format!("--qos-reserved value failed to parse: {e}")));
+    errors.extend(topology_options(c, gates).err());
+    errors.extend(cpu_manager(c, gates).err());
+    errors.extend(memory_manager(c).err());
+    if eviction::statements(&c.eviction_hard).is_ok() {
+        errors.extend(eviction::thresholds(c).err().map(|e| format!("failed to create kubelet: {e}")));
+    }
+    errors.extend(user_namespaces(c).err());
+    errors
+}
+
+/// CPUs that are kept from pods; they must be ones that the machine has.
+pub(super) fn reserved_cpus(list: &str) -> Result<BTreeSet<u32>, String> {
+    let reserved = cpu_set(list).map_err(|e| format!("unable to parse reserved-cpus list: {e}"))?;
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    match cpu_set(online.trim()) {
+        Ok(online_set) if !online_set.is_empty() && !reserved.is_subset(&online_set) => {
+            Err(format!("reserved-cpus: {list} is not a subset of online-cpus: {}", online.trim()))
+        }
+        _ => Ok(reserved),
+    }
+}
+
+/// `0-3,8` as the kernel and the kubelet write sets of CPUs.
+pub(super) fn cpu_set(list: &str) -> Result<BTreeSet<u32>, String> {
+    let number = |text: &str| -> Result<u32, String> {
+        text.trim().parse().map_err(|_| format!("strconv.Atoi: parsing {text:?}: invalid syntax"))
+    };
+    let mut set = BTreeSet::new();
+    if list.is_empty() {
+        return Ok(set);
+    }
+    for part in list.split(',') {
+        match part.split_once('-') {
+            None => {
+                set.insert(number(part)?);
+            }
+            Some((first, last)) => {
+                let (first, last) = (number(first)?, number(last)?);
+                if first > last {
+                    return Err(format!("invalid range {part:?} ({first} > {last})"));
+                }
+                if last - first > 65536 {
+                    return Err(format!("the range {part:?} has more CPUs than any machine"));
+                }
+                set.extend(first..=last);
+            }
+        }
+    }
+    Ok(set)
+}
+
+fn reservation(list: &BTreeMap<String, String>) -> Result<(), String> {
+    for (name, text) in list {
+        if !matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage" | "pid") {
+            return Err(format!("cannot reserve {name:?} resource"));
+        }
+        let amount: Quantity = text
+            .parse()
+            .map_err(|e: proto::quantity::ParseError| format!("failed to parse quantity {text:?} for {name:?} resource: {e}"))?;
+        if amount.sign() < 0 {
+            return Err(format!("resource quantity for {name:?} cannot be negative: {text}"));
+        }
+    }
+    Ok(())
+}
+
+fn qos_reserved(list: &BTreeMap<String, String>) -> Result<(), String> {
+    for (name, text) in list {
+        if name != "memory" {
+            return Err(format!("cannot reserve {name:?} resource"));
+        }
+        let reason = match text.strip_suffix('%') {
+            None => format!("percentage expected, got '{text}'"),
+            Some(number) => match number.parse::<i64>() {
+                Err(_) => format!("invalid number in percentage '{text}'"),
+                Ok(0..=100) => continue,
+                Ok(_) => "percentage must be between 0 and 100".to_owned(),
+            },
+        };
+        return Err(format!("failed to parse percentage {text:?} for {name:?} resource: {reason}"));
+    }
+    Ok(())
+}
+
+fn boolean_option(name: &str, text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(format!("bad value for option {name:?}: strconv.ParseBool: parsing {text:?}: invalid syntax")),
+    }
+}
+
+/// Options by the gate that they need; those of stable quality need none.
+struct OptionGates {
+    kind: &'static str,
+    alpha: (&'static str, &'static [&'static str]),
+    beta: (&'static str, &'static [&'static str]),
+    stable: &'static [&'static str],
+}
+
+impl OptionGates {
+    fn check(&self, name: &str, gates: &FeatureGates) -> Result<(), String> {
+        for (word, (gate, names)) in [("Alpha", self.alpha), ("Beta", self.beta)] {
+            if names.contains(&name) {
+                return if gates.enabled(gate) {
+                    Ok(())
+                } else {
+                    Err(format!("{} Manager Policy {word}-level Options not enabled, but option {name:?} provided", self.kind))
+                };
+            }
+        }
+        if self.stable.contains(&name) {
+            return Ok(());
+        }
+        Err(format!("unknown {} Manager Policy option: {name:?}", self.kind))
+    }
+}
+
+const CPU_OPTIONS: OptionGates = OptionGates {
+    kind: "CPU",
+    alpha: ("CPUManagerPolicyAlphaOptions", &["align-by-socket", "distribute-cpus-across-cores"]),
+    beta: ("CPUManagerPolicyBetaOptions", &["distribute-cpus-across-numa"]),
+    stable: &["full-pcpus-only", "strict-cpu-reservation", "prefer-align-cpus-by-uncorecache"],
+};
+
+const TOPOLOGY_OPTIONS: OptionGates = OptionGates {
+    kind: "Topology",
+    alpha: ("TopologyManagerPolicyAlphaOptions", &[]),
+    beta: ("TopologyManagerPolicyBetaOptions", &[]),
+    stable: &["prefer-closest-numa-nodes", "max-allowable-numa-nodes"],
+};
+
+fn topology_options(c: &Configuration, gates: &FeatureGates) -> Result<(), String> {
+    for (name, text) in &c.topology_manager_policy_options {
+        TOPOLOGY_OPTIONS.check(name, gates)?;
+        if name == "max-allowable-numa-nodes" {
+            let count: i64 = text.parse().map_err(|_| {
+                format!("unable to convert policy option to integer {name:?}: strconv.Atoi: parsing {text:?}: invalid syntax")
+            })?;
+            if count < 8 {
+                return Err(format!("the minimum value of {name:?} should not be less than 8"));
+            }
+        } else {
+            boolean_option(name, text)?;
+        }
+    }
+    Ok(())
+}
+
+fn cpu_manager(c: &Configuration, gates: &FeatureGates) -> Result<(), String> {
+    match c.cpu_manager_policy.as_str() {
+        "none" => match c.cpu_manager_policy_options.is_empty() {
+            true => Ok(()),
+            false => Err(format!(
+                "new none policy error: none policy: received unsupported options=map[{}]",
+                c.cpu_manager_policy_options.iter().map(|(k, v)| format!("{k}:{v}")).collect::<Vec<_>>().join(" ")
+            )),
+        },
+        "static" => {
+            let mut reserved = Quantity::from_integer(0, Format::DecimalSi);
+            for list in [&c.kube_reserved, &c.system_reserved] {
+                if let Some(amount) = list.get("cpu").and_then(|text| text.parse().ok()) {
+                    reserved.add(amount);
+                }
+            }
+            let chosen = !c.reserved_system_cpus.is_empty();
+            if !chosen && !c.kube_reserved.contains_key("cpu") && !c.system_reserved.contains_key("cpu") {
+                return Err("[cpumanager] unable to determine reserved CPU resources for static policy".into());
+            }
+            if !chosen && reserved.is_zero() {
+                return Err(
+                    "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
+                        .into(),
+                );
+            }
+            for (name, text) in &c.cpu_manager_policy_options {
+                let checked = CPU_OPTIONS.check(name, gates).and_then(|()| boolean_option(name, text));
+                checked.map_err(|e| format!("new static policy error: {e}"))?;
+            }
+            Ok(())
+        }
+        other => Err(format!("unknown policy: {other:?}")),
+    }
+}
+
+/// What the Static policy is given for each kind must be what pods do not get: reservations and hard eviction.
+fn memory_manager(c: &Configuration) -> Result<(), String> {
+    match c.memory_manager_policy.as_str() {
+        "None" => return Ok(()),
+        "Static" => {}
+        other => return Err(format!("unknown policy: {other:?}")),
+    }
+    let mut given: BTreeMap<&str, Quantity> = BTreeMap::new();
+    for node in &c.reserved_memory {
+        for (kind, text) in &node.limits {
+            if let Ok(amount) = text.parse::<Quantity>() {
+                given.entry(kind).or_insert_with(|| Quantity::from_integer(0, amount.format())).add(amount);
+            }
+        }
+    }
+    let mut wanted = Quantity::from_integer(0, Format::BinarySi);
+    for list in [&c.kube_reserved, &c.system_reserved] {
+        if let Some(amount) = list.get("memory").and_then(|text| text.parse().ok()) {
+            wanted.add(amount);
+        }
+    }
+    let hard = eviction::statements(&c.eviction_hard).unwrap_or_default();
+    for threshold in hard.iter().filter(|t| t.signal == eviction::Signal::MemoryAvailable) {
+        let capacity = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let capacity = i64::try_from(crate::node::meminfo(&capacity, "MemTotal") * 1024).unwrap_or(i64::MAX);
+        wanted.add(Quantity::from_integer(threshold.value.of(capacity), Format::BinarySi));
+    }
+    let zero = Quantity::from_integer(0, Format::DecimalSi);
+    let have = given.get("memory").copied().unwrap_or(zero);
+    if have.value() != wanted.value() {
+        return Err(format!(
+            "the total amount \"{have}\" of type \"memory\" is not equal to the value \"{wanted}\" determined by Node \
+             Allocatable feature"
+        ));
+    }
+    Ok(())
+}
+
+fn user_namespaces(c: &Configuration) -> Result<(), String> {
+    let Some(ids) = c.user_namespaces.as_ref().and_then(|u| u.ids_per_pod) else { return Ok(()) };
+    if ids < 65536 || ids % 65536 != 0 {
+        return Err(format!("failed to create kubelet: create user namespace manager: userNamespaces.idsPerPod {ids} must be a multiple of 65536"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_cpus_are_lists_of_ranges() {
+        assert_eq!(cpu_set("0-2,5").expect("valid").into_iter().collect::<Vec<_>>(), [0, 1, 2, 5]);
+        assert_eq!(cpu_set("zero").expect_err("refused"), "strconv.Atoi: parsing \"zero\": invalid syntax");
+        assert!(cpu_set("3-1").is_err() && cpu_set("0-4000000000").is_err() && cpu_set("").expect("empty").is_empty());
+    }
+
+    #[test]
+    fn the_static_cpu_policy_needs_a_reservation_and_known_options() {
+        let gates = FeatureGates::default();
+        let mut config = Configuration { cpu_manager_policy: "static".into(), ..Configuration::default() };
+        assert!(cpu_manager(&config, &gates).expect_err("refused").contains("unable to determine reserved"));
+        config.kube_reserved.insert("cpu".into(), "1".into());
+        assert_eq!(cpu_manager(&config, &gates), Ok(()));
+        config.cpu_manager_policy_options.insert("align-by-socket".into(), "true".into());
+        assert!(cpu_manager(&config, &gates).expect_err("refused").contains("Alpha-level Options not enabled"));
+    }
+
+    #[test]
+    fn the_static_memory_policy_wants_what_is_reserved() {
+        let mut config = Configuration { memory_manager_policy: "Static".into(), ..Configuration::default() };
+        config.eviction_hard.insert("memory.available".into(), "100Mi".into());
+        let error = memory_manager(&config).expect_err("refused");
+        assert!(error.starts_with("the total amount \"0\" of type \"memory\" is not equal to the value \"100Mi\""), "{error}");
+    }
+}
