@@ -58,8 +58,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(%error, "failed to run the node agent");
-            eprintln!("Error: {error}");
+            tracing::error!("failed to run Kubelet: {error}");
             ExitCode::from(1)
         }
     }

@@ -165,7 +165,11 @@ pub(super) const ADDED: &[&str] = &["settings", "silence-deprecations", "strict-
 pub(super) const OWN: &[(&str, Form, &str)] = &[
     ("application-metrics-count-limit", Form::Int, "accepted for compatibility"),
     ("boot-id-file", Form::Text, "accepted for compatibility"),
-    ("bootstrap-kubeconfig", Form::Text, "kubeconfig to ask for a client certificate with, when --kubeconfig is absent"),
+    (
+        "bootstrap-kubeconfig",
+        Form::Text,
+        "kubeconfig to ask for a client certificate with, when --kubeconfig is absent",
+    ),
     ("cert-dir", Form::Text, "folder of the certificates (/var/lib/kubelet/pki)"),
     ("cloud-provider", Form::Text, "external, or empty"),
     ("config", Form::Text, "configuration file"),

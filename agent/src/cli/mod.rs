@@ -125,8 +125,7 @@ impl Line {
             (None, Form::Bool) => "true".into(),
             (None, _) => rest.next().ok_or_else(|| format!("flag needs an argument: --{name}"))?,
         };
-        let parsed =
-            value(form, &text).map_err(|e| format!("invalid argument {text:?} for \"--{name}\" flag: {e}"))?;
+        let parsed = value(form, &text).map_err(|e| format!("invalid argument {text:?} for \"--{name}\" flag: {e}"))?;
         if let Some(&(name, path, _)) = mirror {
             push(&mut self.overrides, path, name, form, parsed);
             if !CURRENT.contains(&name) && !self.deprecated.contains(&name) {

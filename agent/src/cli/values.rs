@@ -74,9 +74,8 @@ fn reserved_memory(text: &str) -> Result<Value, String> {
             if name != "memory" && !name.starts_with("hugepages-") {
                 return Err(format!("memory type {name:?} is not supported, only [\"memory\" \"hugepages-\"] are"));
             }
-            let parsed: Quantity = amount
-                .parse()
-                .map_err(|_| format!("failed to parse the quantity, expected quantity, got {amount}"))?;
+            let parsed: Quantity =
+                amount.parse().map_err(|_| format!("failed to parse the quantity, expected quantity, got {amount}"))?;
             limits.insert(name.to_owned(), json!(parsed.to_string()));
         }
         nodes.push(json!({"numaNode": node, "limits": limits}));

@@ -83,11 +83,7 @@ const DEFAULTS: &[(&str, &str)] = &[
 /// Gate, path and default of fields that a gate brings.
 const GATED: &[(&str, &str, &str)] = &[
     ("KubeletCrashLoopBackOffMax", "crashLoopBackOff.maxContainerRestartPeriod", "\"5m0s\""),
-    (
-        "KubeletEnsureSecretPulledImages",
-        "imagePullCredentialsVerificationPolicy",
-        "\"NeverVerifyPreloadedImages\"",
-    ),
+    ("KubeletEnsureSecretPulledImages", "imagePullCredentialsVerificationPolicy", "\"NeverVerifyPreloadedImages\""),
 ];
 
 /// Hard eviction thresholds of a configuration from a file that names none.

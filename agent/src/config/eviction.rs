@@ -165,8 +165,7 @@ fn minimum_reclaims(list: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, 
 
 fn percentage(text: &str) -> Result<f32, String> {
     let number = text.trim_end_matches('%');
-    let parsed: f32 =
-        number.parse().map_err(|_| format!("strconv.ParseFloat: parsing {number:?}: invalid syntax"))?;
+    let parsed: f32 = number.parse().map_err(|_| format!("strconv.ParseFloat: parsing {number:?}: invalid syntax"))?;
     Ok(parsed / 100.0)
 }
 

@@ -55,7 +55,9 @@ impl FeatureGates {
         let mut errors = Vec::new();
         for (name, value) in &self.0 {
             match gate(name) {
-                Some((_, stage, default)) if value != default && (*stage == Stage::Ga || LOCKED.contains(&name.as_str())) => {
+                Some((_, stage, default))
+                    if value != default && (*stage == Stage::Ga || LOCKED.contains(&name.as_str())) =>
+                {
                     errors.push(format!("cannot set feature gate {name} to {value}, feature is locked to {default}"));
                 }
                 None if !GROUPS.contains(&name.as_str()) => {
@@ -67,7 +69,8 @@ impl FeatureGates {
         for (name, needs) in DEPENDENCIES {
             let off: Vec<_> = needs.iter().copied().filter(|need| !self.enabled(need)).collect();
             if !off.is_empty() && self.enabled(name) {
-                errors.push(format!("{name} is enabled, but depends on features that are disabled: [{}]", off.join(" ")));
+                errors
+                    .push(format!("{name} is enabled, but depends on features that are disabled: [{}]", off.join(" ")));
             }
         }
         errors
@@ -76,8 +79,12 @@ impl FeatureGates {
 
 const GROUPS: &[&str] = &["AllAlpha", "AllBeta"];
 /// Deprecated, and no longer to be switched either.
-const LOCKED: &[&str] =
-    &["AggregatedDiscoveryRemoveBetaType", "DisableNodeKubeProxyVersion", "GitRepoVolumeDriver", "SeparateCacheWatchRPC"];
+const LOCKED: &[&str] = &[
+    "AggregatedDiscoveryRemoveBetaType",
+    "DisableNodeKubeProxyVersion",
+    "GitRepoVolumeDriver",
+    "SeparateCacheWatchRPC",
+];
 
 fn gate(name: &str) -> Option<&'static (&'static str, Stage, bool)> {
     let find = |table: &'static [(&'static str, Stage, bool)]| {

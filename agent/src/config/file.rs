@@ -149,7 +149,8 @@ impl FileTree {
         let lines = self.duplicates.iter().flat_map(|text| text.lines().skip(1));
         lines
             .map(|line| {
-                let (at, what) = line.trim().strip_prefix("line ").and_then(|l| l.split_once(": ")).unwrap_or(("", line));
+                let (at, what) =
+                    line.trim().strip_prefix("line ").and_then(|l| l.split_once(": ")).unwrap_or(("", line));
                 Oddity {
                     what: what.trim().to_owned(),
                     path: what.split('"').nth(1).unwrap_or_default().to_owned(),
@@ -169,7 +170,7 @@ pub(super) fn schema() -> (&'static TypeSet, Option<StructId>) {
 /// A tree in normal form with the decoder's remarks. Null where a duration must stand is refused, as Go reads it there.
 pub(super) fn conform(tree: &Value) -> Result<(Value, Vec<String>), String> {
     let (set, Some(id)) = schema() else { return Err("the schema lacks the configuration".into()) };
-    null_durations(set, id, tree)?;
+    durations(set, id, tree, "")?;
     let decoded = proto::json::conform(set, id, tree).map_err(|e| e.to_string())?;
     let mut value = decoded.value;
     // The normal form has no empty lists and maps, but here they say "none" where absence means the default.
@@ -183,16 +184,39 @@ pub(super) fn conform(tree: &Value) -> Result<(Value, Vec<String>), String> {
             defaults::set(&mut value, name, empty.clone());
         }
     }
+    let reserved = tree.get("reservedMemory").and_then(Value::as_array).into_iter().flatten();
+    for (at, node) in reserved.enumerate() {
+        if let Some(slot) = value.pointer_mut(&format!("/reservedMemory/{at}")).and_then(Value::as_object_mut)
+            && let Some(limits) = node.get("limits").filter(|l| l.is_object())
+        {
+            slot.entry("limits").or_insert_with(|| limits.clone());
+        }
+    }
     Ok((value, decoded.strict))
 }
 
-fn null_durations(set: &TypeSet, id: StructId, tree: &Value) -> Result<(), String> {
+/// Go reads durations as text, and says where it does not find any; null stands for no text where nothing may be absent.
+fn durations(set: &TypeSet, id: StructId, tree: &Value, above: &str) -> Result<(), String> {
     let Some(fields) = set.structs.get(id as usize) else { return Ok(()) };
     for prop in &fields.props {
         let Some(value) = tree.get(&*prop.name) else { continue };
+        let path = format!("{above}{}", prop.name);
         match set.types.get(prop.ty as usize) {
-            Some(Type::Duration) if value.is_null() && !prop.pointer => return Err("time: invalid duration \"\"".into()),
-            Some(Type::Struct(inner)) if value.is_object() => null_durations(set, *inner, value)?,
+            Some(Type::Duration) => {
+                let found = match value {
+                    Value::Null if !prop.pointer => return Err("time: invalid duration \"\"".into()),
+                    Value::Null | Value::String(_) => continue,
+                    Value::Number(_) => "number",
+                    Value::Bool(_) => "bool",
+                    Value::Array(_) => "array",
+                    Value::Object(_) => "object",
+                };
+                let holder = fields.name.rsplit('.').next().unwrap_or_default();
+                return Err(format!(
+                    "json: cannot unmarshal {found} into Go struct field {holder}.{path} of type string"
+                ));
+            }
+            Some(Type::Struct(inner)) if value.is_object() => durations(set, *inner, value, &format!("{path}."))?,
             _ => {}
         }
     }

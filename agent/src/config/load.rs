@@ -169,7 +169,9 @@ fn main_file(
 /// Upstream's decoder does not see these two in a file, only as flags; accepted, and without effect.
 fn unseen_log_options(document: &mut Value) {
     for format in ["text", "json"] {
-        if let Some(options) = document.pointer_mut(&format!("/logging/options/{format}")).and_then(Value::as_object_mut) {
+        if let Some(options) =
+            document.pointer_mut(&format!("/logging/options/{format}")).and_then(Value::as_object_mut)
+        {
             options.remove("splitStream");
             options.remove("infoBufferSize");
         }
@@ -217,8 +219,14 @@ fn unknown_fields(file: &FileTree) -> Vec<Oddity> {
 }
 
 /// The fields that name files; in the main file they are relative to it.
-const PATHS: &[&str] =
-    &["staticPodPath", "tlsCertFile", "tlsPrivateKeyFile", "authentication.x509.clientCAFile", "resolvConf", "podLogsDir"];
+const PATHS: &[&str] = &[
+    "staticPodPath",
+    "tlsCertFile",
+    "tlsPrivateKeyFile",
+    "authentication.x509.clientCAFile",
+    "resolvConf",
+    "podLogsDir",
+];
 
 fn resolve_paths(document: &mut Value, folder: &Path) {
     for path in PATHS {
@@ -332,8 +340,12 @@ mod tests {
             ("d/20/x.conf", &format!(r#"{{{HEAD},"maxPods":3,"port":0}}"#)),
             ("d/90.json", "not read"),
         ]);
-        let mut sources =
-            Sources { file: Some(dir.join("config.json")), drop_ins: Some(dir.join("d")), flags: Vec::new(), strict: false };
+        let mut sources = Sources {
+            file: Some(dir.join("config.json")),
+            drop_ins: Some(dir.join("d")),
+            flags: Vec::new(),
+            strict: false,
+        };
         let loaded = load(&sources).expect("valid");
         assert_eq!((loaded.config.max_pods, loaded.config.port), (3, 10250));
         assert_eq!(loaded.config.static_pod_path, dir.join("pods"));
@@ -384,7 +396,10 @@ mod tests {
 
     #[test]
     fn a_repeated_key_in_a_drop_in_is_refused_and_every_problem_is_told() {
-        let dir = folder(&[("d/1.conf", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 1\nmaxPods: 2\n")]);
+        let dir = folder(&[(
+            "d/1.conf",
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 1\nmaxPods: 2\n",
+        )]);
         let error = load(&Sources { drop_ins: Some(dir.join("d")), ..Sources::default() }).expect_err("refused");
         assert!(error.to_string().contains("line 4: key \"maxPods\" already set in map"), "{error}");
         std::fs::remove_dir_all(dir).expect("removes");

@@ -15,8 +15,8 @@ mod start;
 mod types;
 mod validation;
 
-pub use features::{FeatureGates, GATES, Stage};
 pub use eviction::{Signal, Threshold, ThresholdValue, thresholds};
+pub use features::{FeatureGates, GATES, Stage};
 pub use load::{ConfigError, Loaded, Sources, all_problems, load};
 pub use origins::{Origin, Origins, leaves};
 pub use types::{

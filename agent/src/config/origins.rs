@@ -47,6 +47,11 @@ impl Origins {
         self.mark_below(&mut at, value, origin);
     }
 
+    /// The agent found the value of a top field itself.
+    pub fn found(&mut self, field: &str) {
+        self.0.insert(vec![field.to_owned()], Origin::Agent);
+    }
+
     fn mark_below(&mut self, at: &mut Vec<String>, tree: &Value, origin: &Origin) {
         match tree {
             Value::Object(map) if !map.is_empty() || at.is_empty() => {

@@ -16,10 +16,7 @@ pub(super) fn dependencies(c: &Configuration) -> Vec<String> {
             errors.push(format!("Cipher suite {name} not supported or doesn't exist"));
         }
     }
-    if !matches!(
-        c.tls_min_version.as_str(),
-        "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" | "VersionTLS13"
-    ) {
+    if !matches!(c.tls_min_version.as_str(), "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" | "VersionTLS13") {
         errors.push(format!("unknown tls version {:?}", c.tls_min_version));
     }
     for curve in &c.tls_curve_preferences {
@@ -133,14 +130,21 @@ pub(super) fn cpu_set(list: &str) -> Result<BTreeSet<u32>, String> {
     Ok(set)
 }
 
+impl Configuration {
+    /// The CPUs of `reservedSystemCPUs`; none when it names none that this machine has.
+    pub fn reserved_cpus(&self) -> BTreeSet<u32> {
+        reserved_cpus(&self.reserved_system_cpus).unwrap_or_default()
+    }
+}
+
 fn reservation(list: &BTreeMap<String, String>) -> Result<(), String> {
     for (name, text) in list {
         if !matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage" | "pid") {
             return Err(format!("cannot reserve {name:?} resource"));
         }
-        let amount: Quantity = text
-            .parse()
-            .map_err(|e: proto::quantity::ParseError| format!("failed to parse quantity {text:?} for {name:?} resource: {e}"))?;
+        let amount: Quantity = text.parse().map_err(|e: proto::quantity::ParseError| {
+            format!("failed to parse quantity {text:?} for {name:?} resource: {e}")
+        })?;
         if amount.sign() < 0 {
             return Err(format!("resource quantity for {name:?} cannot be negative: {text}"));
         }
@@ -189,7 +193,10 @@ impl OptionGates {
                 return if gates.enabled(gate) {
                     Ok(())
                 } else {
-                    Err(format!("{} Manager Policy {word}-level Options not enabled, but option {name:?} provided", self.kind))
+                    Err(format!(
+                        "{} Manager Policy {word}-level Options not enabled, but option {name:?} provided",
+                        self.kind
+                    ))
                 };
             }
         }
@@ -308,7 +315,9 @@ fn memory_manager(c: &Configuration) -> Result<(), String> {
 fn user_namespaces(c: &Configuration) -> Result<(), String> {
     let Some(ids) = c.user_namespaces.as_ref().and_then(|u| u.ids_per_pod) else { return Ok(()) };
     if ids < 65536 || ids % 65536 != 0 {
-        return Err(format!("failed to create kubelet: create user namespace manager: userNamespaces.idsPerPod {ids} must be a multiple of 65536"));
+        return Err(format!(
+            "failed to create kubelet: create user namespace manager: userNamespaces.idsPerPod {ids} must be a multiple of 65536"
+        ));
     }
     Ok(())
 }
@@ -340,6 +349,9 @@ mod tests {
         let mut config = Configuration { memory_manager_policy: "Static".into(), ..Configuration::default() };
         config.eviction_hard.insert("memory.available".into(), "100Mi".into());
         let error = memory_manager(&config).expect_err("refused");
-        assert!(error.starts_with("the total amount \"0\" of type \"memory\" is not equal to the value \"100Mi\""), "{error}");
+        assert!(
+            error.starts_with("the total amount \"0\" of type \"memory\" is not equal to the value \"100Mi\""),
+            "{error}"
+        );
     }
 }

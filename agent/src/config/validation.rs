@@ -455,8 +455,7 @@ fn qos(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
     if let Some(factor) = c.memory_throttling_factor
         && (factor <= 0.0 || factor > 1.0)
     {
-        errors
-            .push(format!("memoryThrottlingFactor {factor} must be greater than 0 and less than or equal to 1.0"));
+        errors.push(format!("memoryThrottlingFactor {factor} must be greater than 0 and less than or equal to 1.0"));
     }
     match c.memory_reservation_policy.as_str() {
         "None" => {}

@@ -10,17 +10,21 @@ use proto::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
 
 use crate::api::{ApiError, Client, Kind};
 use crate::backoff::{Backoff, jitter};
+use crate::daemon::Beat;
 
 pub const NAMESPACE: &str = "kube-node-lease";
 const TRIES: u32 = 5;
 
 /// Renews until the task is dropped.
-pub async fn renew(client: Client, node: String, duration_seconds: i32) {
+pub async fn renew(client: Client, node: String, duration_seconds: i32, progress: Beat) {
     let interval = Duration::from_secs(u64::try_from(duration_seconds).unwrap_or(40)) / 4;
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(7));
     let mut known: Option<Lease> = None;
     loop {
-        match beat(&client, &node, duration_seconds, known.take()).await {
+        progress.begin().await;
+        let renewed = beat(&client, &node, duration_seconds, known.take()).await;
+        progress.end();
+        match renewed {
             Ok(lease) => {
                 known = Some(lease);
                 backoff.reset();

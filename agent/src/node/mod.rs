@@ -31,6 +31,7 @@ use crate::api::{ApiError, Client, PatchType};
 use crate::backoff::jitter;
 use crate::config::{Configuration, FeatureGates};
 use crate::cri::CriClient;
+use crate::daemon::Beat;
 
 pub use addresses::{Network, choose as choose_addresses};
 pub use machine::{HugePages, Machine, meminfo};
@@ -132,6 +133,8 @@ pub struct NodeDeps {
     /// Gets the node as the API server has it, after each write.
     pub node: watch::Sender<Arc<Node>>,
     pub events: NodeEvents,
+    pub status_beat: Beat,
+    pub lease_beat: Beat,
 }
 
 /// Registers the node and keeps its status and lease until the task is dropped.
@@ -142,8 +145,12 @@ pub async fn run(deps: NodeDeps) {
                 u64::try_from(deps.settings.config.node_lease_duration_seconds).unwrap_or(40),
             )),
         );
-    let lease =
-        lease::renew(heartbeat.clone(), deps.settings.name.clone(), deps.settings.config.node_lease_duration_seconds);
+    let lease = lease::renew(
+        heartbeat.clone(),
+        deps.settings.name.clone(),
+        deps.settings.config.node_lease_duration_seconds,
+        deps.lease_beat.clone(),
+    );
     let mut keeper = Keeper { heartbeat, images: Vec::new(), images_at: None, sent: None, first_report: true, deps };
     tokio::join!(lease, keeper.keep());
 }
@@ -167,10 +174,12 @@ impl Keeper {
         }
         let update = self.deps.settings.config.node_status_update_frequency.get();
         loop {
+            self.deps.status_beat.begin().await;
             self.refresh_images().await;
             if let Err(error) = self.report().await {
                 tracing::warn!(%error, "cannot update the node's status");
             }
+            self.deps.status_beat.end();
             tokio::select! {
                 () = tokio::time::sleep(jitter(update, 0.04)) => {}
                 Ok(()) = runtime.changed() => {}

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cri::CriClient;
+use crate::daemon::Beat;
 
 /// The kubelet asks this often; while the runtime is not up we ask more often, so that a start is not held up.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -36,12 +37,14 @@ impl RuntimeState {
 }
 
 /// Watches the runtime until the last receiver is dropped.
-pub async fn monitor(cri: CriClient, state: watch::Sender<Arc<RuntimeState>>) {
+pub async fn monitor(cri: CriClient, state: watch::Sender<Arc<RuntimeState>>, progress: Beat) {
     let mut last_answer: Option<Instant> = None;
     let mut name = String::from("unknown");
     while !state.is_closed() {
         let before = state.borrow().clone();
+        progress.begin().await;
         let next = observe(&cri, &before, &mut last_answer, &mut name).await;
+        progress.end();
         let ready = next.is_ready();
         state.send_if_modified(|current| {
             let changed = **current != next;

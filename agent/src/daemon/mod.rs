@@ -1,7 +1,13 @@
 //! The running agent: builds every part from flags and configuration, starts them, and stops them on a signal.
 //!
-//! Order: lock file, folders, serving certificate, API client, runtime monitor, node, servers, pods. Containers are left
-//! alone when the agent stops.
+//! Order: watchdog, lock file, folders, API client, runtime monitor, node, servers, pods, READY. Containers are left alone
+//! when the agent stops.
+
+mod lock;
+mod machine_config;
+mod progress;
+mod signals;
+mod systemd;
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -9,13 +15,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sd_notify::NotifyState;
+
+pub use progress::{Beat, Progress};
+use signals::{Asked, Signals};
+
 use proto::api::core::v1::{Node, ObjectReference};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::api::{
-    Client, ClientOptions, ContentType, HttpTransport, Kubeconfig, KubeconfigError, NoServer, TlsError, Transport,
+    Client, ClientOptions, ContentType, HttpTransport, Kind, Kubeconfig, KubeconfigError, NoServer, TlsError, Transport,
 };
 use crate::cgroups::{self, Cgroups};
 use crate::cli::Flags;
@@ -23,7 +33,6 @@ use crate::config::{FeatureGates, Loaded};
 use crate::cri::{CriClient, CriError};
 use crate::dns_hosts::NodeDns;
 use crate::events::{EventType, Recorder};
-use crate::file_watch::FileWatch;
 use crate::node::{
     self, KUBELET_VERSION, Machine, Network, NodeDeps, NodeEvents, NodeSettings, NodeSignals, RuntimeState,
 };
@@ -51,28 +60,64 @@ pub enum StartError {
     Signals(io::Error),
     #[error("the node has no name: {0}")]
     Name(String),
+    /// `WATCHDOG_USEC` cannot be kept.
+    #[error("{0}")]
+    Watchdog(String),
+    #[error("failed to register CRI auth plugins: {0}")]
+    CredentialProviders(String),
+    /// Standalone mode has nobody to ask.
+    #[error("no client provided, cannot use webhook {0}")]
+    NoClient(&'static str),
 }
+
+/// How long one round of each loop may take: its deadlines and tries in a row.
+const STATUS_LIMIT: Duration = Duration::from_secs(120);
+const LEASE_LIMIT: Duration = Duration::from_secs(120);
+const RUNTIME_LIMIT: Duration = Duration::from_secs(60);
+/// Cgroups that cannot be made now are tried again; what lacks may come.
+const CGROUPS_AGAIN: Duration = Duration::from_secs(10);
+/// The status line of systemd follows the pods this often.
+const STATUS_LINE: Duration = Duration::from_secs(10);
 
 /// Runs until a signal or a lost lock asks to stop.
 ///
 /// # Errors
 /// See [`StartError`]; nothing keeps running.
-pub async fn run(flags: Flags, loaded: Loaded) -> Result<(), StartError> {
-    let mut stop = Stop::new()?;
+pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
+    let mut signals = Signals::new().map_err(StartError::Signals)?;
+    let watchdog = systemd::own_watchdog().map_err(StartError::Watchdog)?;
+    let progress = Progress::default();
+    let (pods_sender, pods_receiver) = watch::channel(None);
+    let mut tasks = JoinSet::new();
+    if let Some(timeout) = watchdog {
+        tasks.spawn(systemd::watchdog(timeout, progress.clone(), pods_receiver.clone()));
+    }
+    systemd::status("starting");
     let _lock = match &flags.lock_file {
-        Some(path) => Some(lock(path).await?),
+        Some(path) => Some(lock::take(path).await?),
         None => None,
     };
-    let config = Arc::new(loaded.config.clone());
-    let gates = FeatureGates::new(config.feature_gates.clone());
+    let standalone = flags.kubeconfig.is_none();
+    if standalone && loaded.config.authentication.webhook.enabled {
+        return Err(StartError::NoClient("authentication"));
+    }
+    if standalone && loaded.config.authorization.mode == "Webhook" {
+        return Err(StartError::NoClient("authorization"));
+    }
+    machine_config::check_credential_providers(&flags).map_err(StartError::CredentialProviders)?;
+    machine_config::apply(&mut loaded, &flags);
+    machine_config::limit_this_process(&loaded.config);
     let name = node_name(&flags)?;
-    folders(&flags.root_dir, &config.pod_logs_dir)?;
+    folders(&flags.root_dir, &loaded.config.pod_logs_dir)?;
     let client = client(&flags, &loaded)?;
     let cri = CriClient::new(
-        &config.container_runtime_endpoint,
-        Some(config.image_service_endpoint.as_str()).filter(|e| !e.is_empty()),
-        config.runtime_request_timeout.get(),
+        &loaded.config.container_runtime_endpoint,
+        Some(loaded.config.image_service_endpoint.as_str()).filter(|e| !e.is_empty()),
+        loaded.config.runtime_request_timeout.get(),
     )?;
+    machine_config::ask_runtime(&mut loaded, &cri).await;
+    let config = Arc::new(loaded.config.clone());
+    let gates = FeatureGates::new(config.feature_gates.clone());
     let machine = Arc::new(Machine::read(Path::new("/")));
     let settings = NodeSettings {
         name: name.clone(),
@@ -87,12 +132,10 @@ pub async fn run(flags: Flags, loaded: Loaded) -> Result<(), StartError> {
     let addresses = node::choose_addresses(&flags.node_ip, &name, &Network::look(&name).await);
     let (node_sender, node_receiver) = watch::channel(Arc::new(node::local_node(&settings, &addresses)));
     let (runtime_sender, runtime) = watch::channel(Arc::new(node::unknown_runtime()));
-    let (_signal_sender, signals) = watch::channel(NodeSignals::default());
-    let mut tasks = JoinSet::new();
-    tasks.spawn(node::monitor_runtime(cri.clone(), runtime_sender));
+    let (signal_sender, node_signals) = watch::channel(NodeSignals::default());
+    tasks.spawn(node::monitor_runtime(cri.clone(), runtime_sender, progress.register("runtime", RUNTIME_LIMIT)));
     let (recorder, sender) = Recorder::new(client.clone(), &name);
     tasks.spawn(sender);
-    let standalone = flags.kubeconfig.is_none();
     if !standalone {
         tasks.spawn(node::run(NodeDeps {
             settings: settings.clone(),
@@ -100,12 +143,13 @@ pub async fn run(flags: Flags, loaded: Loaded) -> Result<(), StartError> {
             cri: cri.clone(),
             addresses: addresses.clone(),
             runtime: runtime.clone(),
-            signals,
+            signals: node_signals,
             node: node_sender,
             events: node_events(&recorder, &name),
+            status_beat: progress.register("node status", STATUS_LIMIT),
+            lease_beat: progress.register("lease", LEASE_LIMIT),
         }));
     }
-    let (pods_sender, pods_receiver) = watch::channel(None);
     let mut serving = server::start(server::ServerDeps {
         config: config.clone(),
         gates: settings.gates.clone(),
@@ -115,40 +159,62 @@ pub async fn run(flags: Flags, loaded: Loaded) -> Result<(), StartError> {
         addresses: addresses.clone(),
         client: client.clone(),
         cri: cri.clone(),
-        pods: pods_receiver,
+        pods: pods_receiver.clone(),
     })
     .await?;
-    tell_systemd(&[sd_notify::NotifyState::Ready]);
-    tracing::info!(node = %name, version = KUBELET_VERSION, "node agent is up");
-    if let Some(interval) = sd_notify::watchdog_enabled().filter(|i| !i.is_zero()) {
-        tasks.spawn(watchdog(interval / 2));
-    }
-    let deps = PodParts { flags: &flags, settings: &settings, client, cri, standalone };
-    let starting = start_pods(deps, runtime, node_receiver);
-    tokio::select! {
-        handle = starting => match handle {
-            Ok(handle) => { pods_sender.send_replace(Some(handle)); }
-            Err(error) => {
-                serving.abort_all();
-                return Err(error.into());
+    tracing::info!(node = %name, version = KUBELET_VERSION, "serving; waiting for the runtime");
+    let starting = {
+        let parts = PodParts { flags: flags.clone(), settings: settings.clone(), client, cri, standalone };
+        let node = node_receiver.clone();
+        async move {
+            systemd::status("waiting for the container runtime");
+            let handle = start_pods(parts, runtime, node.clone(), signal_sender).await;
+            pods_sender.send_replace(Some(handle));
+            if !standalone {
+                systemd::status("registering the node");
+                let mut node = node;
+                // The sender is gone only when the agent stops.
+                let _ = node.wait_for(|n| !n.uid().is_empty()).await;
             }
-        },
-        () = stop.asked(flags.lock_file.as_deref().filter(|_| flags.exit_on_lock_contention)) => {
-            serving.abort_all();
-            return Ok(());
+            systemd::tell(&[NotifyState::Ready]);
+            tracing::info!(node = %name, "the node takes pods");
+            follow_pods(name, pods_receiver).await;
+        }
+    };
+    tasks.spawn(starting);
+    let contended = flags.lock_file.as_deref().filter(|_| flags.exit_on_lock_contention);
+    loop {
+        match signals.asked(contended).await {
+            Asked::Stop => break,
+            Asked::Reload => machine_config::reload(&flags, &loaded),
         }
     }
-    stop.asked(flags.lock_file.as_deref().filter(|_| flags.exit_on_lock_contention)).await;
-    tell_systemd(&[sd_notify::NotifyState::Stopping]);
+    systemd::tell(&[NotifyState::Stopping, NotifyState::Status("stopping; containers go on")]);
     tracing::info!("stopping; containers go on");
     serving.abort_all();
     tasks.shutdown().await;
     Ok(())
 }
 
-struct PodParts<'a> {
-    flags: &'a Flags,
-    settings: &'a NodeSettings,
+/// Keeps systemd's status line true to the number of pods.
+async fn follow_pods(name: String, pods: watch::Receiver<Option<pods::Handle>>) {
+    let mut said = None;
+    loop {
+        let handle = pods.borrow().clone();
+        if let Some(handle) = handle {
+            let count = handle.pods().await.len();
+            if said != Some(count) {
+                systemd::status(&format!("node {name} is up with {count} pods"));
+                said = Some(count);
+            }
+        }
+        tokio::time::sleep(STATUS_LINE).await;
+    }
+}
+
+struct PodParts {
+    flags: Flags,
+    settings: NodeSettings,
     client: Client,
     cri: CriClient,
     standalone: bool,
@@ -156,15 +222,14 @@ struct PodParts<'a> {
 
 /// Starts the pods once the runtime has said its name, which container ids carry.
 async fn start_pods(
-    parts: PodParts<'_>,
+    parts: PodParts,
     mut runtime: watch::Receiver<Arc<RuntimeState>>,
     node: watch::Receiver<Arc<Node>>,
-) -> Result<pods::Handle, cgroups::StartError> {
+    node_signals: watch::Sender<NodeSignals>,
+) -> pods::Handle {
     let up = runtime.wait_for(|r| r.version.contains("://") && !r.version.ends_with("://Unknown")).await;
-    let runtime_name = match up {
-        Ok(state) => state.version.split("://").next().unwrap_or_default().to_owned(),
-        Err(_) => String::new(),
-    };
+    let up = up.map(|state| state.version.split("://").next().unwrap_or_default().to_owned());
+    let runtime_name = up.unwrap_or_default();
     let config = &parts.settings.config;
     let strategy =
         if config.config_map_and_secret_change_detection_strategy == "Watch" { Strategy::Watch } else { Strategy::Get };
@@ -189,8 +254,19 @@ async fn start_pods(
         cgroup_v2: Path::new(cgroups::MOUNT).join("cgroup.controllers").exists(),
         swap_bytes: i64::try_from(machine.swap_bytes).unwrap_or(i64::MAX),
     };
-    let cgroups = start_cgroups(parts.settings, &parts.cri, &resources).await?;
-    Ok(pods::Manager::start(pods::Deps {
+    let cgroups = loop {
+        match start_cgroups(&parts.settings, &parts.cri, &resources).await {
+            Ok(cgroups) => break cgroups,
+            Err(error) => {
+                tracing::error!(%error, "pods cannot have cgroups; the node takes none");
+                systemd::status(&format!("takes no pods: {error}"));
+                node_signals.send_modify(|s| s.not_ready = vec![error.to_string()]);
+                tokio::time::sleep(CGROUPS_AGAIN).await;
+            }
+        }
+    };
+    node_signals.send_modify(|s| s.not_ready.clear());
+    pods::Manager::start(pods::Deps {
         config: pods::Config {
             node_name: parts.settings.name.clone(),
             root_dir: parts.flags.root_dir.clone(),
@@ -233,7 +309,7 @@ async fn start_pods(
         client: parts.client,
         objects,
         node,
-    }))
+    })
 }
 
 async fn start_cgroups(
@@ -309,52 +385,6 @@ fn folders(root: &Path, logs: &Path) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Waits for the lock; two agents on one root folder would fight over the same pods.
-async fn lock(path: &Path) -> Result<nix::fcntl::Flock<std::fs::File>, StartError> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let refused = |source: io::Error| StartError::File { what: "cannot lock", path: path.to_owned(), source };
-    let file =
-        std::fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(refused)?;
-    let locked = tokio::task::spawn_blocking(move || {
-        nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).map_err(|(_, e)| io::Error::from(e))
-    });
-    locked.await.map_err(|e| refused(io::Error::other(e)))?.map_err(refused)
-}
-
-/// Signals that end the agent.
-struct Stop {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Stop {
-    fn new() -> Result<Self, StartError> {
-        Ok(Stop {
-            terminate: signal(SignalKind::terminate()).map_err(StartError::Signals)?,
-            interrupt: signal(SignalKind::interrupt()).map_err(StartError::Signals)?,
-        })
-    }
-
-    /// Returns when the agent is to stop: a signal, or someone else opening `contended`.
-    async fn asked(&mut self, contended: Option<&Path>) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-            () = opened_by_another(contended) => {}
-        }
-    }
-}
-
-/// Returns when another process opens or deletes the file; never without a file, or where it cannot be watched.
-async fn opened_by_another(path: Option<&Path>) {
-    use nix::sys::inotify::AddWatchFlags;
-    let events = AddWatchFlags::IN_OPEN | AddWatchFlags::IN_DELETE_SELF;
-    match path.and_then(|path| FileWatch::new(&[(path, events)]).ok()) {
-        Some(watch) => watch.changed().await,
-        None => std::future::pending().await,
-    }
-}
-
 fn node_events(recorder: &Recorder, name: &str) -> NodeEvents {
     let recorder = recorder.clone();
     // The kubelet uses the node's name as its uid here, and tools look for that.
@@ -368,17 +398,4 @@ fn node_events(recorder: &Recorder, name: &str) -> NodeEvents {
         let kind = if kind == "Warning" { EventType::Warning } else { EventType::Normal };
         recorder.event(object.clone(), kind, reason, message);
     })
-}
-
-async fn watchdog(interval: Duration) {
-    loop {
-        tell_systemd(&[sd_notify::NotifyState::Watchdog]);
-        tokio::time::sleep(interval).await;
-    }
-}
-
-fn tell_systemd(state: &[sd_notify::NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "cannot tell systemd");
-    }
 }
