@@ -31,6 +31,7 @@ use crate::cgroups::{self, Cgroups};
 use crate::cli::Flags;
 use crate::config::{FeatureGates, Loaded};
 use crate::cri::{CriClient, CriError};
+use crate::device_plugins::Devices;
 use crate::dns_hosts::NodeDns;
 use crate::events::{EventType, Recorder};
 use crate::node::{
@@ -38,8 +39,9 @@ use crate::node::{
 };
 use crate::objects::{ApiObjects, ApiTokens, Strategy};
 use crate::pod::resources::NodeResources;
+use crate::pods_api::PodFeed;
 use crate::server::{self, ServerError};
-use crate::{pods, volumes};
+use crate::{local_sockets, pods, volumes};
 
 /// Why the agent could not start; the operator's to mend.
 #[derive(Debug, thiserror::Error)]
@@ -136,6 +138,9 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     tasks.spawn(node::monitor_runtime(cri.clone(), runtime_sender, progress.register("runtime", RUNTIME_LIMIT)));
     let (recorder, sender) = Recorder::new(client.clone(), &name);
     tasks.spawn(sender);
+    let feed = Arc::new(PodFeed::default());
+    let devices = Devices::new(flags.root_dir.join("device-plugins"), feed.clone());
+    local_sockets::start(&mut tasks, &flags.root_dir, &settings.gates, &feed, &devices);
     if !standalone {
         tasks.spawn(node::run(NodeDeps {
             settings: settings.clone(),
@@ -148,6 +153,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
             events: node_events(&recorder, &name),
             status_beat: progress.register("node status", STATUS_LIMIT),
             lease_beat: progress.register("lease", LEASE_LIMIT),
+            devices: devices.clone(),
         }));
     }
     let mut serving = server::start(server::ServerDeps {
@@ -164,7 +170,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     .await?;
     tracing::info!(node = %name, version = KUBELET_VERSION, "serving; waiting for the runtime");
     let starting = {
-        let parts = PodParts { flags: flags.clone(), settings: settings.clone(), client, cri, standalone };
+        let parts = PodParts { flags: flags.clone(), settings: settings.clone(), client, cri, standalone, feed, devices };
         let node = node_receiver.clone();
         async move {
             systemd::status("waiting for the container runtime");
@@ -218,6 +224,8 @@ struct PodParts {
     client: Client,
     cri: CriClient,
     standalone: bool,
+    feed: Arc<PodFeed>,
+    devices: Arc<Devices>,
 }
 
 /// Starts the pods once the runtime has said its name, which container ids carry.
@@ -309,6 +317,8 @@ async fn start_pods(
         client: parts.client,
         objects,
         node,
+        feed: parts.feed,
+        devices: parts.devices,
     })
 }
 

@@ -32,6 +32,7 @@ use crate::backoff::jitter;
 use crate::config::{Configuration, FeatureGates};
 use crate::cri::CriClient;
 use crate::daemon::Beat;
+use crate::device_plugins::Devices;
 
 pub use addresses::{Network, choose as choose_addresses};
 pub use machine::{HugePages, Machine, meminfo};
@@ -135,6 +136,8 @@ pub struct NodeDeps {
     pub events: NodeEvents,
     pub status_beat: Beat,
     pub lease_beat: Beat,
+    /// What plugins offer beside the machine's own.
+    pub devices: Arc<Devices>,
 }
 
 /// Registers the node and keeps its status and lease until the task is dropped.
@@ -169,6 +172,7 @@ impl Keeper {
     async fn keep(&mut self) {
         let mut runtime = self.deps.runtime.clone();
         let mut signals = self.deps.signals.clone();
+        let mut devices = self.deps.devices.changes();
         if self.deps.settings.config.register_node {
             self.register().await;
         }
@@ -184,6 +188,7 @@ impl Keeper {
                 () = tokio::time::sleep(jitter(update, 0.04)) => {}
                 Ok(()) = runtime.changed() => {}
                 Ok(()) = signals.changed() => {}
+                Ok(()) = devices.changed() => {}
             }
         }
     }
@@ -252,7 +257,11 @@ impl Keeper {
     }
 
     fn compute(&self, old: &Value) -> Value {
-        let (capacity, allocatable) = self.deps.settings.resources();
+        let (mut capacity, mut allocatable) = self.deps.settings.resources();
+        for (name, (all, healthy)) in self.deps.devices.amounts() {
+            capacity.insert(name.clone(), resources::count(all));
+            allocatable.insert(name, resources::count(healthy));
+        }
         let runtime = self.deps.runtime.borrow().clone();
         let signals = self.deps.signals.borrow().clone();
         let settings = &self.deps.settings;

@@ -85,6 +85,11 @@ fn threshold_of(threshold: &str, all: &Quantity) -> Option<Quantity> {
     }
 }
 
+/// A number of things.
+pub fn count(number: usize) -> Quantity {
+    Quantity::from_integer(i64::try_from(number).unwrap_or(i64::MAX), Format::DecimalSi)
+}
+
 fn bytes(count: u64) -> Quantity {
     Quantity::from_integer(i64::try_from(count).unwrap_or(i64::MAX), Format::BinarySi)
 }

@@ -42,6 +42,8 @@ const MIRROR_RETRY: Duration = Duration::from_secs(5);
 pub(super) enum Message {
     Pods(oneshot::Sender<Vec<Arc<Pod>>>),
     Kill(String, KillRequest),
+    /// Something that the status of the pod shows changed.
+    Changed(String),
 }
 
 /// A pod in the table.
@@ -89,7 +91,7 @@ impl Manager {
         let (recorder, send_events) = Recorder::new(deps.client.clone(), &deps.config.node_name);
         let (verdicts, verdict_queue) = mpsc::channel(QUEUE);
         let (prober, run_probes) = Prober::new(deps.cri.clone(), recorder.clone(), verdicts);
-        let status = StatusManager::new(deps.client.clone());
+        let status = StatusManager::new(deps.client.clone(), deps.feed.clone());
         let puller = Puller::new(deps.cri.clone(), recorder.clone(), deps.config.max_parallel_pulls);
         tokio::spawn(send_events);
         tokio::spawn(run_probes);
@@ -112,6 +114,8 @@ impl Manager {
             userns,
             prober,
             puller,
+            feed: deps.feed,
+            devices: deps.devices,
         });
         let nudge = Nudge::default();
         let (runtime, runtime_queue) = mpsc::channel(QUEUE);
@@ -130,7 +134,14 @@ impl Manager {
             tokio::spawn(sources::api::follow(shared.client.clone(), node, updates.clone()));
         }
         let (messages, message_queue) = mpsc::channel(64);
-        let handle = Handle { messages, shared: shared.clone() };
+        let handle = Handle { messages: messages.clone(), shared: shared.clone() };
+        let messages = messages.downgrade();
+        shared.devices.set_listener(move |uid| {
+            let Some(messages) = messages.upgrade() else { return };
+            let uid = uid.to_owned();
+            // A full queue is waited for elsewhere: whoever tells of devices goes on.
+            tokio::spawn(async move { messages.send(Message::Changed(uid)).await });
+        });
         let manager = Self {
             shared,
             pods: BTreeMap::new(),
@@ -145,6 +156,9 @@ impl Manager {
             waiting_for,
             nudge,
         };
+        if manager.sources_ready() {
+            manager.shared.feed.sources_ready();
+        }
         // The sender is kept: without any source the loop still serves.
         tokio::spawn(manager.run(update_queue, updates, runtime_queue, verdict_queue, message_queue));
         handle
@@ -189,6 +203,7 @@ impl Manager {
                             mailbox.kill(request);
                         }
                     }
+                    Some(Message::Changed(uid)) => self.changed(&uid),
                     None => return,
                 },
                 Some(done) = self.workers.join_next(), if !self.workers.is_empty() => match done {
@@ -246,6 +261,9 @@ impl Manager {
                     self.mirrors.retain(|name, _| mirrors.contains(name));
                 }
                 self.ready.insert(source);
+                if self.sources_ready() {
+                    self.shared.feed.sources_ready();
+                }
                 self.reconcile_mirrors();
                 self.end_orphans();
             }
@@ -285,6 +303,7 @@ impl Manager {
             }
             let changed = differs(&entry.pod, &pod);
             entry.pod = pod.clone();
+            self.shared.feed.pod(&pod);
             match &entry.mailbox {
                 Some(_) if changed => self.changed_by_source(&uid),
                 _ => {}
@@ -299,6 +318,7 @@ impl Manager {
 
     fn add(&mut self, pod: Arc<Pod>, source: Source, seen: String) {
         let uid = pod.uid().to_owned();
+        self.shared.feed.pod(&pod);
         self.nudge.nudge();
         let in_runtime = self.runtime.iter().flatten().any(|p| p.uid == uid);
         let over = pod.status.as_ref().is_some_and(is_over);
@@ -342,7 +362,7 @@ impl Manager {
     }
 
     fn admit(&self, pod: &Pod) -> Result<(), super::admission::Rejection> {
-        let node = self.shared.node.borrow().clone();
+        let node = super::device_admission::without_devices(&self.shared.node.borrow(), &self.shared.devices);
         admit(pod, &node, &self.holders(pod.uid()), &self.shared.config.allowed_unsafe_sysctls)
     }
 
@@ -357,6 +377,7 @@ impl Manager {
     fn remove(&mut self, uid: &str, last: Option<Pod>) {
         let Some(entry) = self.pods.get_mut(uid) else { return };
         entry.removed = true;
+        self.shared.feed.removed(uid);
         match &entry.mailbox {
             Some(mailbox) => {
                 if let Some(last) = last.filter(PodExt::is_deleted) {
@@ -436,6 +457,10 @@ impl Manager {
     fn end_orphan_dirs(&mut self, runtime: &[RuntimePod]) {
         let Ok(entries) = std::fs::read_dir(self.shared.config.root_dir.join("pods")) else { return };
         for entry in entries.flatten() {
+            // Beside the pods' folders lies the socket of the Pods API.
+            if !entry.file_type().is_ok_and(|t| t.is_dir()) {
+                continue;
+            }
             let Some(uid) = entry.file_name().to_str().map(str::to_owned) else { continue };
             let known =
                 self.pods.contains_key(&uid) || self.orphans.contains_key(&uid) || runtime.iter().any(|p| p.uid == uid);

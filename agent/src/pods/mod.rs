@@ -5,6 +5,7 @@
 
 mod admission;
 pub(crate) mod allocations;
+mod device_admission;
 mod gc;
 mod handle;
 mod hooks;
@@ -28,12 +29,14 @@ use tokio::sync::watch;
 use crate::api::Client;
 use crate::cgroups::Cgroups;
 use crate::cri::CriClient;
+use crate::device_plugins::Devices;
 use crate::dns_hosts::NodeDns;
 use crate::events::Recorder;
 use crate::images::puller::Puller;
 use crate::objects::Objects;
 use crate::pod::resources::NodeResources;
 use crate::pod::spec::PodExt;
+use crate::pods_api::PodFeed;
 use crate::probes::Prober;
 use crate::status::manager::StatusManager;
 use crate::volumes;
@@ -78,6 +81,9 @@ pub struct Deps {
     pub cgroups: Arc<Cgroups>,
     /// This node as the agent last knew it: labels, allocatable, addresses.
     pub node: watch::Receiver<Arc<Node>>,
+    /// Gets what is known of the pods, for local clients.
+    pub feed: Arc<PodFeed>,
+    pub devices: Arc<Devices>,
 }
 
 /// What every worker shares.
@@ -96,6 +102,8 @@ pub(crate) struct Shared {
     pub userns: userns::UserNamespaces,
     pub prober: Prober,
     pub puller: Puller,
+    pub feed: Arc<PodFeed>,
+    pub devices: Arc<Devices>,
 }
 
 impl Shared {

@@ -120,7 +120,12 @@ impl StartContext<'_> {
             services: &services,
             volumes: self.volumes,
         };
-        let envs = container_env(pod, container, &context, &*shared.objects).await.map_err(|e| e.to_string())?;
+        let from_plugins = shared.devices.container(pod, container).await?;
+        let own = container_env(pod, container, &context, &*shared.objects).await.map_err(|e| e.to_string())?;
+        // What the pod sets wins over what a plugin sets.
+        let mut envs: Vec<(String, String)> =
+            from_plugins.envs.into_iter().filter(|(name, _)| !own.iter().any(|(n, _)| n == name)).collect();
+        envs.extend(own);
         let mut mounts = self.mounts(container, &envs)?;
         if let Some(own) = self.userns {
             for mount in mounts.iter_mut().filter(|m| !m.host_path.is_empty()) {
@@ -128,6 +133,7 @@ impl StartContext<'_> {
                 mount.gid_mappings.clone_from(&own.gids);
             }
         }
+        mounts.extend(from_plugins.mounts);
         let target = match target {
             Some(name) if !name.is_empty() => Some(self.target_id(name)?),
             _ => None,
@@ -141,9 +147,9 @@ impl StartContext<'_> {
             image_user,
             envs,
             mounts,
-            devices: Vec::new(),
-            cdi_devices: Vec::new(),
-            annotations: Vec::new(),
+            devices: from_plugins.devices,
+            cdi_devices: from_plugins.cdi_devices,
+            annotations: from_plugins.annotations,
             target,
             resources: &shared.config.resources,
             userns: self.userns,

@@ -25,14 +25,15 @@ use crate::pod::spec::{PodExt, ephemeral_as_container, is_sidecar};
 use crate::pod::step::{Actions, Reset, step};
 use crate::probes::{PodProbes, ProbeKind, Running, Verdicts, has_probes};
 use crate::status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING};
-use crate::status::generate::Override;
+use crate::status::generate::{Override, rejected};
 use crate::status::{Inputs, StartError, generate, terminate};
 use crate::volumes::PodVolumes;
 
+use super::admission::Rejection;
 use super::mailbox::{KillRequest, Mailbox};
 use super::resize::Resizing;
 use super::start::StartContext;
-use super::{Shared, gc, kill};
+use super::{Shared, device_admission, gc, kill};
 
 /// Retry of a failed step; doubles up to [`LAST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(500);
@@ -108,6 +109,9 @@ impl Worker {
     pub async fn run(mut self) {
         self.take_facts();
         if !self.ending {
+            if let Err(refused) = self.admit_devices().await {
+                return self.stay_refused(&refused).await;
+            }
             self.sync_until_end().await;
         }
         self.terminate_until_stopped().await;
@@ -134,6 +138,49 @@ impl Worker {
         self.removed |= facts.removed;
         self.ending |= self.removed || self.pod.is_deleted();
         self.ending
+    }
+
+    /// Gets the pod its devices. A pod that ends meanwhile gets none and is not refused.
+    async fn admit_devices(&mut self) -> Result<(), Rejection> {
+        if !self.shared.devices.concern(&self.pod) {
+            return Ok(());
+        }
+        let mailbox = self.mailbox.clone();
+        while let Err(error) = self.look().await {
+            tracing::debug!(%error, pod = self.pod.name(), "could not look at a pod; trying again");
+            tokio::time::sleep(self.failed()).await;
+            if self.take_facts() {
+                return Ok(());
+            }
+        }
+        let running = self.observed.running().map(|c| c.name.clone()).collect();
+        let (shared, pod) = (self.shared.clone(), self.pod.clone());
+        let admitting = device_admission::admit(&shared.devices, &pod, &running);
+        tokio::pin!(admitting);
+        loop {
+            tokio::select! {
+                admitted = &mut admitting => return admitted,
+                () = mailbox.urgency() => {
+                    if self.take_facts() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells that the pod is refused, and stays until it is in no source any more.
+    async fn stay_refused(&mut self, refused: &Rejection) {
+        self.shared.recorder.pod(&self.pod, EventType::Warning, &refused.reason, refused.message.clone());
+        let status = rejected(&self.pod, &refused.reason, &refused.message, crate::clock::now());
+        self.shared.status.set(&self.uid, Arc::new(status), false);
+        self.shared.status.finish(&self.uid);
+        let mailbox = self.mailbox.clone();
+        while !self.removed {
+            mailbox.arrival().await;
+            self.take_facts();
+        }
+        self.shared.status.forget(&self.uid);
     }
 
     async fn sync_until_end(&mut self) {
@@ -312,7 +359,7 @@ impl Worker {
     fn status_now(&self, terminal: bool) -> PodStatus {
         let host_ips = self.shared.host_ips();
         let verdicts = self.verdicts.of(&self.pod);
-        generate(&Inputs {
+        let mut status = generate(&Inputs {
             pod: &self.pod,
             observed: &self.observed,
             old: &self.status,
@@ -325,7 +372,9 @@ impl Worker {
             recursive_read_only: false,
             resize: self.resize_conditions(),
             now: crate::clock::now(),
-        })
+        });
+        self.shared.devices.annotate(&self.uid, &mut status);
+        status
     }
 
     fn until_deadline(&self) -> Option<Duration> {
@@ -740,6 +789,7 @@ impl Worker {
         }
         self.shared.objects.unregister(&self.uid);
         self.shared.puller.forget(&self.uid);
+        self.shared.devices.release(&self.uid);
         if !self.orphan {
             self.take_facts();
             self.tell_last();

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::api::{ApiError, Client, PatchType};
 use crate::pod::spec::PodExt;
+use crate::pods_api::PodFeed;
 
 use super::conditions::{self, is_owned};
 use super::patch::status_patch;
@@ -37,6 +38,8 @@ pub struct StatusManager {
 
 struct Shared {
     client: Client,
+    /// Told of every status before the API server is.
+    feed: Arc<PodFeed>,
     pods: Mutex<HashMap<String, Entry>>,
     changed: Notify,
 }
@@ -73,8 +76,8 @@ impl Entry {
 }
 
 impl StatusManager {
-    pub fn new(client: Client) -> Self {
-        let shared = Shared { client, pods: Mutex::default(), changed: Notify::new() };
+    pub fn new(client: Client, feed: Arc<PodFeed>) -> Self {
+        let shared = Shared { client, feed, pods: Mutex::default(), changed: Notify::new() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -101,6 +104,7 @@ impl StatusManager {
 
     /// Wants `status` shown. `may_run`: containers may still run, so a terminal phase must wait.
     pub fn set(&self, uid: &str, status: Arc<PodStatus>, may_run: bool) {
+        self.shared.feed.status(uid, &status);
         let mut pods = self.pods();
         let entry = pods.entry(uid.to_owned()).or_insert_with(|| Entry::new(None));
         let same = entry.desired.as_deref() == Some(&*status) && entry.may_run == may_run;
@@ -115,6 +119,7 @@ impl StatusManager {
 
     /// Nothing of the pod is left on the node: it may be deleted for good.
     pub fn finish(&self, uid: &str) {
+        self.shared.feed.finished(uid);
         if let Some(entry) = self.pods().get_mut(uid) {
             entry.finished = true;
             entry.dirty = true;

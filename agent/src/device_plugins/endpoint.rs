@@ -1,0 +1,162 @@
+//! One registered plugin: its calls, each with a limit, and the stream of its devices.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::device_plugin::device_plugin_client::DevicePluginClient;
+use proto::device_plugin::{
+    AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse, ContainerPreferredAllocationRequest,
+    DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest, PreferredAllocationRequest,
+};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use crate::sockets;
+
+use super::Device;
+
+/// The kubelet dials a plugin for so long.
+const DIAL_LIMIT: Duration = Duration::from_secs(10);
+const DIAL_RETRY: Duration = Duration::from_millis(500);
+/// For questions that a plugin answers from memory.
+const CALL_LIMIT: Duration = Duration::from_secs(30);
+/// The kubelet waits for ever; a plugin may well reset hardware here.
+const ALLOCATE_LIMIT: Duration = Duration::from_secs(120);
+
+/// A connected plugin.
+pub struct Endpoint {
+    client: DevicePluginClient<Channel>,
+}
+
+impl Endpoint {
+    /// Connects; a plugin that registers before it listens gets its time.
+    ///
+    /// # Errors
+    /// In the words of the kubelet.
+    pub async fn dial(socket: &Path) -> Result<Self, String> {
+        let dialling = async {
+            loop {
+                match sockets::channel(socket, DIAL_LIMIT).await {
+                    Ok(channel) => return channel,
+                    Err(error) => tracing::debug!(%error, socket = %socket.display(), "cannot dial a device plugin"),
+                }
+                tokio::time::sleep(DIAL_RETRY).await;
+            }
+        };
+        let channel = tokio::time::timeout(DIAL_LIMIT, dialling).await;
+        let channel = channel.map_err(|_| "failed to dial device plugin: context deadline exceeded".to_owned())?;
+        Ok(Self { client: DevicePluginClient::new(channel) })
+    }
+
+    pub async fn options(&self) -> Result<DevicePluginOptions, Status> {
+        let mut client = self.client.clone();
+        within(CALL_LIMIT, client.get_device_plugin_options(Empty {})).await
+    }
+
+    pub async fn watch(&self) -> Result<tonic::Streaming<ListAndWatchResponse>, Status> {
+        self.client.clone().list_and_watch(Empty {}).await.map(tonic::Response::into_inner)
+    }
+
+    pub async fn preferred(
+        &self,
+        available: Vec<String>,
+        must_include: Vec<String>,
+        size: usize,
+    ) -> Result<Vec<String>, Status> {
+        let request = ContainerPreferredAllocationRequest {
+            available_device_i_ds: available,
+            must_include_device_i_ds: must_include,
+            allocation_size: i32::try_from(size).unwrap_or(i32::MAX),
+        };
+        let request = PreferredAllocationRequest { container_requests: vec![request] };
+        let mut client = self.client.clone();
+        let answer = within(CALL_LIMIT, client.get_preferred_allocation(request)).await?;
+        Ok(answer.container_responses.into_iter().next().map(|r| r.device_i_ds).unwrap_or_default())
+    }
+
+    pub async fn allocate(&self, ids: Vec<String>) -> Result<ContainerAllocateResponse, Status> {
+        let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { devices_ids: ids }] };
+        let mut client = self.client.clone();
+        let answer = within(ALLOCATE_LIMIT, client.allocate(request)).await?;
+        let mut responses = answer.container_responses.into_iter();
+        match (responses.next(), responses.next()) {
+            (Some(one), None) => Ok(one),
+            (None, _) => Err(Status::unknown("no containers return in allocation response")),
+            _ => Err(Status::unknown("more containers return in allocation response than were asked for")),
+        }
+    }
+
+    pub async fn pre_start(&self, ids: Vec<String>) -> Result<(), Status> {
+        let mut client = self.client.clone();
+        let request = PreStartContainerRequest { devices_ids: ids };
+        within(CALL_LIMIT, client.pre_start_container(request)).await.map(|_| ())
+    }
+}
+
+async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, Status> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(answer) => answer.map(tonic::Response::into_inner),
+        Err(_) => Err(Status::deadline_exceeded("context deadline exceeded")),
+    }
+}
+
+/// An error as Go's gRPC prints it; users see it in events.
+pub fn described(status: &Status) -> String {
+    format!("rpc error: code = {} desc = {}", go_code(status.code()), status.message())
+}
+
+fn go_code(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
+}
+
+/// The devices of a message; of two with one id the last counts, and those without an id are nothing.
+pub fn devices(message: ListAndWatchResponse) -> BTreeMap<String, Device> {
+    let named = message.devices.into_iter().filter(|d| !d.id.is_empty());
+    named
+        .map(|d| {
+            let nodes = d.topology.map(|t| t.nodes.into_iter().map(|n| n.id).collect());
+            (d.id, Device { healthy: d.health == "Healthy", nodes })
+        })
+        .collect()
+}
+
+/// Follows a plugin's devices until it ends or answers garbage.
+pub async fn follow(devices_of: Arc<super::Devices>, resource: String, endpoint: Arc<Endpoint>) {
+    match endpoint.watch().await {
+        Ok(mut stream) => loop {
+            match stream.message().await {
+                Ok(Some(message)) => devices_of.update(&resource, &endpoint, devices(message)),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::debug!(%error, resource, "the stream of a device plugin broke");
+                    break;
+                }
+            }
+        },
+        Err(error) => tracing::warn!(%error, resource, "a device plugin does not tell its devices"),
+    }
+    devices_of.stopped(&resource, &endpoint);
+}

@@ -1,0 +1,238 @@
+//! Devices of this node that plugins offer (device plugin API v1beta1): who has which, what they need, how they are.
+//!
+//! A plugin registers ([`registration`]), its stream of devices is followed until it ends ([`endpoint`]); then its devices
+//! count as unhealthy, and are forgotten five minutes later unless it comes back. Pods get devices before their first
+//! container is made ([`Devices::allocate`]) and keep them until nothing of them is left; assignments outlive the agent
+//! in the kubelet's checkpoint file. Nothing here waits for a plugin while it holds the state: one that hangs holds up
+//! the pods that want its resource, and those for two minutes at most.
+//!
+//! Followed: `pkg/kubelet/cm/devicemanager`.
+
+mod allocate;
+mod checkpoint;
+mod endpoint;
+mod registration;
+mod report;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use proto::device_plugin::{ContainerAllocateResponse, DevicePluginOptions};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::pods_api::PodFeed;
+
+pub use allocate::AllocateError;
+pub use registration::{RegisterError, start};
+pub use report::{AssignedDevice, ContainerDevices};
+
+use endpoint::Endpoint;
+
+/// How long a resource stays known after its plugin went away.
+const GRACE: Duration = Duration::from_secs(300);
+/// A device without a NUMA node, as the checkpoint writes it.
+const NO_NODE: i64 = -1;
+
+/// Gets the uid of a pod whose devices changed their health.
+type Listener = Box<dyn Fn(&str) + Send + Sync>;
+
+/// See the module's documentation.
+pub struct Devices {
+    dir: PathBuf,
+    feed: Arc<PodFeed>,
+    state: Mutex<State>,
+    /// Counts changes of what the node has.
+    changes: watch::Sender<u64>,
+    listener: Mutex<Option<Listener>>,
+}
+
+#[derive(Default)]
+struct State {
+    resources: BTreeMap<String, Resource>,
+    /// Were known, and are no more: the node shows zero of them.
+    gone: BTreeSet<String>,
+    /// Pod uid, container, resource.
+    pods: BTreeMap<String, BTreeMap<String, BTreeMap<String, Assigned>>>,
+}
+
+#[derive(Default)]
+struct Resource {
+    devices: BTreeMap<String, Device>,
+    /// `None` after the plugin's stream has ended.
+    endpoint: Option<Arc<Endpoint>>,
+    options: DevicePluginOptions,
+    stopped: Option<Instant>,
+    /// One pod at a time picks from a resource.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Device {
+    healthy: bool,
+    /// NUMA nodes; `None` when the plugin did not say.
+    nodes: Option<Vec<i64>>,
+}
+
+/// What a container got of one resource.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Assigned {
+    by_node: BTreeMap<i64, BTreeSet<String>>,
+    response: ContainerAllocateResponse,
+}
+
+impl Assigned {
+    fn ids(&self) -> BTreeSet<String> {
+        self.by_node.values().flatten().cloned().collect()
+    }
+}
+
+impl Resource {
+    fn healthy(&self) -> BTreeSet<String> {
+        // Devices of a plugin that is gone are nobody's to give.
+        let served = self.endpoint.is_some();
+        self.devices.iter().filter(|(_, d)| served && d.healthy).map(|(id, _)| id.clone()).collect()
+    }
+}
+
+impl State {
+    fn in_use(&self, resource: &str) -> BTreeSet<String> {
+        let containers = self.pods.values().flat_map(BTreeMap::values);
+        containers.filter_map(|c| c.get(resource)).flat_map(Assigned::ids).collect()
+    }
+
+    /// Whether plugins give this resource, or have given it to a pod.
+    fn knows(&self, resource: &str) -> bool {
+        self.resources.contains_key(resource)
+            || self.pods.values().flat_map(BTreeMap::values).any(|c| c.contains_key(resource))
+    }
+}
+
+impl Devices {
+    /// Takes up what an earlier agent wrote in `dir`.
+    pub fn new(dir: PathBuf, feed: Arc<PodFeed>) -> Arc<Self> {
+        let mut state = State::default();
+        match checkpoint::read(&dir) {
+            Ok(Some(saved)) => {
+                state.pods = saved.pods;
+                let stopped = || Resource { stopped: Some(Instant::now()), ..Resource::default() };
+                state.resources = saved.resources.into_iter().map(|name| (name, stopped())).collect();
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "device assignments of before are lost"),
+        }
+        let names: Vec<String> = state.resources.keys().cloned().collect();
+        let devices = Arc::new(Self {
+            dir,
+            feed,
+            state: Mutex::new(state),
+            changes: watch::Sender::new(0),
+            listener: Mutex::default(),
+        });
+        for name in names {
+            devices.clone().expire_later(name);
+        }
+        devices
+    }
+
+    /// Calls `listener` with the uid of each pod whose devices change their health.
+    pub fn set_listener(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
+        *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(listener));
+    }
+
+    /// Changes whenever the node's amounts may have.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a plugin said that it has now.
+    fn update(&self, resource: &str, endpoint: &Arc<Endpoint>, devices: BTreeMap<String, Device>) {
+        {
+            let mut state = self.state();
+            let Some(known) = state.resources.get_mut(resource) else { return };
+            if !known.endpoint.as_ref().is_some_and(|e| Arc::ptr_eq(e, endpoint)) || known.devices == devices {
+                return;
+            }
+            known.devices = devices;
+            self.save(&state);
+        }
+        self.told(resource);
+    }
+
+    /// A plugin's stream has ended.
+    fn stopped(self: &Arc<Self>, resource: &str, endpoint: &Arc<Endpoint>) {
+        {
+            let mut state = self.state();
+            let Some(known) = state.resources.get_mut(resource) else { return };
+            if !known.endpoint.as_ref().is_some_and(|e| Arc::ptr_eq(e, endpoint)) {
+                // Another plugin took over.
+                return;
+            }
+            known.endpoint = None;
+            known.stopped = Some(Instant::now());
+            self.save(&state);
+        }
+        tracing::info!(resource, "a device plugin went away");
+        self.told(resource);
+        self.clone().expire_later(resource.to_owned());
+    }
+
+    /// Forgets the resource when its plugin stays away.
+    fn expire_later(self: Arc<Self>, resource: String) {
+        let devices = Arc::downgrade(&self);
+        tokio::spawn(async move {
+            tokio::time::sleep(GRACE).await;
+            let Some(devices) = devices.upgrade() else { return };
+            {
+                let mut state = devices.state();
+                let expired = |r: &Resource| r.stopped.is_some_and(|at| at.elapsed() >= GRACE);
+                if !state.resources.get(&resource).is_some_and(expired) {
+                    return;
+                }
+                state.resources.remove(&resource);
+                state.gone.insert(resource.clone());
+                devices.save(&state);
+            }
+            devices.told(&resource);
+        });
+    }
+
+    fn told(&self, resource: &str) {
+        self.changes.send_modify(|n| *n = n.wrapping_add(1));
+        let holders: Vec<String> = {
+            let state = self.state();
+            let holds = |containers: &BTreeMap<String, BTreeMap<String, Assigned>>| {
+                containers.values().any(|c| c.contains_key(resource))
+            };
+            state.pods.iter().filter(|(_, c)| holds(c)).map(|(uid, _)| uid.clone()).collect()
+        };
+        if let Some(listener) = &*self.listener.lock().unwrap_or_else(PoisonError::into_inner) {
+            for uid in holders {
+                listener(&uid);
+            }
+        }
+    }
+
+    /// Nothing of the pod is left: its devices are free.
+    pub fn release(&self, uid: &str) {
+        let mut state = self.state();
+        if state.pods.remove(uid).is_some() {
+            self.save(&state);
+        }
+    }
+
+    fn save(&self, state: &State) {
+        if let Err(error) = checkpoint::write(&self.dir, state) {
+            tracing::warn!(%error, "device assignments are not saved");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+//! The gRPC sockets of this node, opened together at the start.
+//!
+//! A socket that cannot be opened is told in the log and left out: pods run without it.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use crate::config::FeatureGates;
+use crate::device_plugins::{self, Devices};
+use crate::pod_resources;
+use crate::pods_api::{self, Form, PodFeed};
+
+/// Opens the sockets below `root`; they are served until the tasks are dropped.
+pub fn start(tasks: &mut JoinSet<()>, root: &Path, gates: &FeatureGates, feed: &Arc<PodFeed>, devices: &Arc<Devices>) {
+    let mut open = |path: &str, start: &dyn Fn(&Path, &mut JoinSet<()>) -> io::Result<()>| {
+        let path = root.join(path);
+        let made = match path.parent() {
+            Some(folder) => std::fs::DirBuilder::new().recursive(true).mode(0o750).create(folder),
+            None => Ok(()),
+        };
+        if let Err(error) = made.and_then(|()| start(&path, tasks)) {
+            tracing::error!(%error, path = %path.display(), "cannot serve a local socket");
+        }
+    };
+    open("pods/kubelet.sock", &|path, tasks| {
+        tasks.spawn(pods_api::start(path, Form::Plain, feed.clone())?);
+        Ok(())
+    });
+    if gates.enabled("PodsAPI") {
+        open("pods-api/pods-api.sock", &|path, tasks| {
+            tasks.spawn(pods_api::start(path, Form::Typed, feed.clone())?);
+            Ok(())
+        });
+    }
+    open("pod-resources/kubelet.sock", &|path, tasks| {
+        tasks.spawn(pod_resources::start(path, feed.clone(), devices.clone())?);
+        Ok(())
+    });
+    open("device-plugins/kubelet.sock", &|_, tasks| {
+        tasks.spawn(device_plugins::start(devices.clone())?);
+        Ok(())
+    });
+}

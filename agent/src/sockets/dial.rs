@@ -1,0 +1,55 @@
+//! Dialling a local socket: of a plugin, or of the agent by its own tools.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::codegen::Service;
+use tonic::transport::{Channel, Endpoint};
+
+#[derive(Clone)]
+struct UnixConnector(PathBuf);
+
+impl Service<Uri> for UnixConnector {
+    type Response = TokioIo<UnixStream>;
+    type Error = std::io::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let path = self.0.clone();
+        Box::pin(async move { Ok(TokioIo::new(UnixStream::connect(path).await?)) })
+    }
+}
+
+/// Connects to the socket within `limit`. The channel does not come back once it is lost: whoever listens there next may
+/// be somebody else.
+///
+/// # Errors
+/// When nobody listens, or not in time.
+pub async fn channel(path: &Path, limit: Duration) -> Result<Channel, DialError> {
+    let endpoint = Endpoint::from_static("http://localhost");
+    let connecting = endpoint.connect_with_connector(UnixConnector(path.to_owned()));
+    match tokio::time::timeout(limit, connecting).await {
+        Ok(Ok(channel)) => Ok(channel),
+        Ok(Err(error)) => Err(DialError::Refused(error)),
+        Err(_) => Err(DialError::TooSlow),
+    }
+}
+
+/// Why a socket cannot be talked to; its owner's to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    #[error("{0}")]
+    Refused(#[source] tonic::transport::Error),
+    #[error("nobody answered in time")]
+    TooSlow,
+}
