@@ -22,6 +22,7 @@ const VALUE_PACKAGES: &[&str] = &[
 /// gRPC files, each compiled on its own because several share a package name (`v1`).
 const SERVICES: &[&str] = &[
     "cri/runtime_v1.proto",
+    "node/csi_v1.proto",
     "node/deviceplugin_v1beta1.proto",
     "node/dra_v1.proto",
     "node/externaljwt_v1.proto",

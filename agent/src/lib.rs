@@ -21,6 +21,7 @@ pub mod log_level;
 pub mod node;
 pub mod objects;
 pub mod pleg;
+pub mod plugin_registry;
 pub mod pod;
 pub mod pod_resources;
 pub mod pods;

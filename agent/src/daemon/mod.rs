@@ -38,10 +38,11 @@ use crate::node::{
     self, KUBELET_VERSION, Machine, Network, NodeDeps, NodeEvents, NodeSettings, NodeSignals, RuntimeState,
 };
 use crate::objects::{ApiObjects, ApiTokens, Strategy};
+use crate::plugin_registry::Handlers;
 use crate::pod::resources::NodeResources;
 use crate::pods_api::PodFeed;
 use crate::server::{self, ServerError};
-use crate::{local_sockets, pods, volumes};
+use crate::{local_sockets, plugin_registry, pods, volumes};
 
 /// Why the agent could not start; the operator's to mend.
 #[derive(Debug, thiserror::Error)]
@@ -156,6 +157,8 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
             devices: devices.clone(),
         }));
     }
+    let registrars = Handlers::new(devices.clone(), (!standalone).then(|| client.clone()), name.clone());
+    tasks.spawn(plugin_registry::start(flags.root_dir.join("plugins_registry"), registrars));
     let mut serving = server::start(server::ServerDeps {
         config: config.clone(),
         gates: settings.gates.clone(),
@@ -170,7 +173,8 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     .await?;
     tracing::info!(node = %name, version = KUBELET_VERSION, "serving; waiting for the runtime");
     let starting = {
-        let parts = PodParts { flags: flags.clone(), settings: settings.clone(), client, cri, standalone, feed, devices };
+        let parts =
+            PodParts { flags: flags.clone(), settings: settings.clone(), client, cri, standalone, feed, devices };
         let node = node_receiver.clone();
         async move {
             systemd::status("waiting for the container runtime");

@@ -26,7 +26,8 @@ use tokio::time::Instant;
 use crate::pods_api::PodFeed;
 
 pub use allocate::AllocateError;
-pub use registration::{RegisterError, start};
+pub use endpoint::described;
+pub use registration::{RegisterError, check, start};
 pub use report::{AssignedDevice, ContainerDevices};
 
 use endpoint::Endpoint;

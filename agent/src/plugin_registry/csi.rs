@@ -1,0 +1,166 @@
+//! Storage drivers (CSI): their place in the CSINode object and on the Node.
+//!
+//! A driver says which id it has for this node, how many volumes it takes, and where the node lies; the scheduler and
+//! the attacher read that from the CSINode, the Node's annotation and its labels.
+//!
+//! Followed: `pkg/volume/csi/csi_plugin.go`, `nodeinfomanager`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use proto::api::core::v1::Node;
+use proto::api::storage::v1::CsiNode;
+use proto::csi::node_client::NodeClient;
+use proto::csi::{NodeGetInfoRequest, NodeGetInfoResponse};
+use serde_json::{Map, Value, json};
+
+use crate::api::{ApiError, Client, Kind as _, PatchType};
+use crate::device_plugins::described;
+use crate::sockets;
+
+const DIAL_LIMIT: Duration = Duration::from_secs(10);
+const CALL_LIMIT: Duration = Duration::from_secs(120);
+const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
+
+/// Whether a driver with these versions can be used.
+///
+/// # Errors
+/// In the kubelet's words.
+pub fn check(name: &str, endpoint: &Path, versions: &[String]) -> Result<(), String> {
+    let refuse = |why: String| {
+        format!(
+            "validation failed for CSI Driver {name} at endpoint {}: kubernetes.io/csi: ValidatePlugin for CSI driver {name:?} failed. {why}",
+            endpoint.display()
+        )
+    };
+    if versions.is_empty() {
+        return Err(refuse("Plugin returned an empty list for supported versions".into()));
+    }
+    let quoted: Vec<String> = versions.iter().map(|v| format!("{v:?}")).collect();
+    let none =
+        |why: String| refuse(format!("None of the versions specified [{}] are supported. err={why}", quoted.join(" ")));
+    // Drivers that say 2 or more are from a future that nobody knows.
+    let highest = versions.iter().filter_map(|v| parse(v)).filter(|(v, _)| v.first().is_some_and(|m| *m <= 1)).max();
+    match highest {
+        None => Err(none(format!(
+            "could not find a highest supported version from versions ([{}]) reported by this driver: <nil>",
+            versions.join(" ")
+        ))),
+        Some((parts, text)) if parts[0] != 1 => {
+            Err(none(format!("highest supported version reported is {text}, must be v1.x")))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Numbers of a dotted version, and its text without a `v`.
+fn parse(version: &str) -> Option<(Vec<u64>, String)> {
+    let text = version.strip_prefix('v').unwrap_or(version);
+    let core = text.split(['-', '+']).next()?;
+    let parts: Option<Vec<u64>> = core.split('.').map(|p| p.parse().ok()).collect();
+    parts.filter(|p| p.len() >= 2).map(|p| (p, core.to_owned()))
+}
+
+/// Drivers on this node.
+pub struct CsiDrivers {
+    client: Option<Client>,
+    node: String,
+    /// One driver at a time changes the objects that they share.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl CsiDrivers {
+    pub fn new(client: Option<Client>, node: String) -> Self {
+        Self { client, node, turn: tokio::sync::Mutex::default() }
+    }
+
+    /// Asks the driver about this node and writes it down.
+    ///
+    /// # Errors
+    /// When the driver does not answer or the objects cannot be written.
+    pub async fn register(&self, name: &str, endpoint: &Path) -> Result<(), String> {
+        let channel = sockets::channel(endpoint, DIAL_LIMIT).await.map_err(|e| e.to_string())?;
+        let mut client = NodeClient::new(channel).max_decoding_message_size(1 << 20);
+        let info = tokio::time::timeout(CALL_LIMIT, client.node_get_info(NodeGetInfoRequest {})).await;
+        let info =
+            info.map_err(|_| "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned())?;
+        let info = info.map_err(|status| described(&status))?.into_inner();
+        if info.node_id.is_empty() {
+            return Err(format!("error adding CSI driver node info: driver {name} has no id for this node"));
+        }
+        let _turn = self.turn.lock().await;
+        self.write(name, &info)
+            .await
+            .map_err(|e| format!("error updating CSINode object with CSI driver node info: {e}"))
+    }
+
+    async fn write(&self, name: &str, info: &NodeGetInfoResponse) -> Result<(), ApiError> {
+        let Some(client) = &self.client else { return Ok(()) };
+        let segments = info.accessible_topology.as_ref().map(|t| t.segments.clone()).unwrap_or_default();
+        let mut ids = self.ids(client).await?;
+        ids.insert(name.into(), json!(info.node_id));
+        let metadata = json!({"annotations": {NODE_IDS: Value::Object(ids).to_string()}, "labels": segments});
+        let body = json!({"metadata": metadata}).to_string();
+        client.patch::<Node>("", &self.node, "", PatchType::StrategicMerge, body).await?;
+        let mut driver = json!({
+            "name": name,
+            "nodeID": info.node_id,
+            "topologyKeys": segments.keys().collect::<Vec<_>>(),
+        });
+        if info.max_volumes_per_node > 0 {
+            let count = i32::try_from(info.max_volumes_per_node).unwrap_or(i32::MAX);
+            driver["allocatable"] = json!({"count": count});
+        }
+        self.patch_drivers(client, driver).await
+    }
+
+    /// The driver is gone.
+    pub async fn unregister(&self, name: &str) {
+        let Some(client) = &self.client else { return };
+        let _turn = self.turn.lock().await;
+        let removed = async {
+            self.patch_drivers(client, json!({"$patch": "delete", "name": name})).await?;
+            let mut ids = self.ids(client).await?;
+            if ids.remove(name).is_some() {
+                let value = if ids.is_empty() { Value::Null } else { json!(Value::Object(ids).to_string()) };
+                let body = json!({"metadata": {"annotations": {NODE_IDS: value}}}).to_string();
+                client.patch::<Node>("", &self.node, "", PatchType::StrategicMerge, body).await?;
+            }
+            Ok::<_, ApiError>(())
+        };
+        if let Err(error) = removed.await {
+            tracing::warn!(%error, driver = name, "a storage driver that is gone stays in the CSINode");
+        }
+    }
+
+    async fn patch_drivers(&self, client: &Client, driver: Value) -> Result<(), ApiError> {
+        let body = json!({"spec": {"drivers": [driver]}}).to_string();
+        client.patch::<CsiNode>("", &self.node, "", PatchType::StrategicMerge, body).await.map(|_| ())
+    }
+
+    /// Ids that drivers have for this node; what is no such map counts as empty.
+    async fn ids(&self, client: &Client) -> Result<Map<String, Value>, ApiError> {
+        let node = client.get::<Node>("", &self.node).await?;
+        let text = node.metadata().and_then(|m| m.annotations.get(NODE_IDS)).cloned().unwrap_or_default();
+        Ok(serde_json::from_str(&text).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_versions_one_are_taken_and_the_text_is_the_kubelets() {
+        let checked = |versions: &[&str]| {
+            let versions: Vec<String> = versions.iter().map(|v| (*v).to_owned()).collect();
+            check("csi.example.com", Path::new("/r/x.sock"), &versions)
+        };
+        assert_eq!(checked(&["1.0.0"]), Ok(()));
+        assert_eq!(checked(&["v0.3.0", "1.9.0", "2.0.0"]), Ok(()));
+        let want = "validation failed for CSI Driver csi.example.com at endpoint /r/x.sock: kubernetes.io/csi: ValidatePlugin for CSI driver \"csi.example.com\" failed. None of the versions specified [\"0.3.0\"] are supported. err=highest supported version reported is 0.3.0, must be v1.x";
+        assert_eq!(checked(&["0.3.0"]).unwrap_err(), want);
+        assert!(checked(&[]).unwrap_err().ends_with("Plugin returned an empty list for supported versions"));
+        assert!(checked(&["9.1.0"]).unwrap_err().contains("could not find a highest supported version"));
+    }
+}
