@@ -1,30 +1,75 @@
 //! Discovery: which groups, versions and resources are served, one document each or all in one.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use ring::digest::{SHA256, SHA512, digest};
 use serde_json::{Value, json};
 
+use crate::aggregate::Remote;
 use crate::http::{Accepted, Media, Response, respond};
 use crate::openid;
 use crate::resource::{Resource, Set, Subresource};
 use crate::server::{ApiServer, Request, wrong_method};
 use crate::status::ApiError;
 
+/// All that is served: here, and by the servers of aggregated APIs.
+struct View<'a> {
+    set: &'a Set,
+    remotes: &'a [Arc<Remote>],
+}
+
+impl View<'_> {
+    /// Groups in order, the core group first.
+    fn groups(&self) -> Vec<&str> {
+        let mut out = self.set.groups();
+        let mut others: Vec<&Arc<Remote>> = self.remotes.iter().collect();
+        others.sort_by_key(|r| -r.group_priority);
+        for remote in others {
+            if out.contains(&remote.group.as_str()) {
+                continue;
+            }
+            let before = out.iter().position(|g| crate::bootstrap::priority(g) < remote.group_priority);
+            out.insert(before.unwrap_or(out.len()), &remote.group);
+        }
+        out
+    }
+
+    /// Versions of a group in order of preference; empty for a group that is not served.
+    fn versions(&self, group: &str) -> Vec<&str> {
+        let mut out = self.set.versions(group);
+        let mut others: Vec<&Arc<Remote>> = self.remotes.iter().filter(|r| r.group == group).collect();
+        others.sort_by_key(|r| -r.version_priority);
+        for remote in others {
+            if !out.contains(&remote.version.as_str()) {
+                out.push(&remote.version);
+            }
+        }
+        out
+    }
+
+    fn remote(&self, group: &str, version: &str) -> Option<&Remote> {
+        self.remotes.iter().find(|r| r.group == group && r.version == version).map(|r| &**r)
+    }
+}
+
 /// Answers the paths of this module; None for others.
 pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
-    let set = server.resources.current();
+    let current = server.resources.current();
+    let remotes = server.aggregated.all();
+    let set = View { set: &current, remotes: &remotes };
     let path = request.info.path.trim_end_matches('/');
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     let document = match parts.as_slice() {
         [] | [""] => root_paths(&set),
         ["api"] => legacy_versions(server),
         ["apis"] => groups(&set),
-        ["api", "v1"] => resources(&set, "", "v1"),
+        ["api", "v1"] => resources(set.set, "", "v1"),
         ["apis", group] if !set.versions(group).is_empty() && !group.is_empty() => group_document(&set, group),
         ["apis", group, version] if set.versions(group).contains(version) && !group.is_empty() => {
-            resources(&set, group, version)
+            resources(set.set, group, version)
         }
         ["api", _] => return Some(failure(request, &unknown())),
         ["apis", group, _] if !set.versions(group).is_empty() && !group.is_empty() => {
@@ -65,7 +110,7 @@ fn text(value: &Value) -> bytes::Bytes {
     out.into()
 }
 
-fn root_paths(set: &Set) -> Value {
+fn root_paths(set: &View<'_>) -> Value {
     let mut paths = vec!["/api".to_owned(), "/api/v1".into(), "/apis".into(), "/apis/".into()];
     for group in set.groups().into_iter().filter(|g| !g.is_empty()) {
         paths.push(format!("/apis/{group}"));
@@ -96,7 +141,7 @@ fn legacy_versions(server: &ApiServer) -> Value {
         "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": server.config.advertised}]})
 }
 
-fn group_value(set: &Set, group: &str) -> Value {
+fn group_value(set: &View<'_>, group: &str) -> Value {
     let versions: Vec<Value> = set
         .versions(group)
         .into_iter()
@@ -105,14 +150,14 @@ fn group_value(set: &Set, group: &str) -> Value {
     json!({"name": group, "versions": versions, "preferredVersion": versions.first()})
 }
 
-fn group_document(set: &Set, group: &str) -> Value {
+fn group_document(set: &View<'_>, group: &str) -> Value {
     let mut document = group_value(set, group);
     document["kind"] = "APIGroup".into();
     document["apiVersion"] = "v1".into();
     document
 }
 
-fn groups(set: &Set) -> Value {
+fn groups(set: &View<'_>) -> Value {
     let groups: Vec<Value> = set.groups().into_iter().filter(|g| !g.is_empty()).map(|g| group_value(set, g)).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
@@ -198,7 +243,7 @@ fn aggregated(accept: &str) -> Option<Media> {
     None
 }
 
-fn aggregated_document(set: &Set, core: bool, media: Media, request: &Request) -> Response {
+fn aggregated_document(set: &View<'_>, core: bool, media: Media, request: &Request) -> Response {
     let groups = set.groups().into_iter().filter(|g| g.is_empty() == core);
     let items: Vec<Value> = groups.map(|g| aggregated_group(set, g)).collect();
     let document = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items});
@@ -229,13 +274,16 @@ fn aggregated_document(set: &Set, core: bool, media: Media, request: &Request) -
     response
 }
 
-fn aggregated_group(set: &Set, group: &str) -> Value {
+fn aggregated_group(set: &View<'_>, group: &str) -> Value {
     let versions: Vec<Value> = set
         .versions(group)
         .into_iter()
         .map(|version| {
+            if let Some(remote) = set.remote(group, version) {
+                return remote_version(remote);
+            }
             let mut resources: Vec<&std::sync::Arc<Resource>> =
-                set.all().iter().filter(|r| *r.group == *group && *r.version == *version).collect();
+                set.set.all().iter().filter(|r| *r.group == *group && *r.version == *version).collect();
             resources.sort_by(|a, b| a.plural.cmp(&b.plural));
             let resources: Vec<Value> = resources.into_iter().map(|r| aggregated_resource(r)).collect();
             json!({"version": version, "resources": resources, "freshness": "Current"})
@@ -243,6 +291,43 @@ fn aggregated_group(set: &Set, group: &str) -> Value {
         .collect();
     let metadata = if group.is_empty() { json!({}) } else { json!({"name": group}) };
     json!({"metadata": metadata, "versions": versions})
+}
+
+/// What a server of an aggregated API said last, in the form of the aggregated document.
+fn remote_version(remote: &Remote) -> Value {
+    let listed: &[Value] =
+        remote.resources.as_ref().and_then(|r| r["resources"].as_array()).map(Vec::as_slice).unwrap_or_default();
+    let name = |entry: &Value| entry["name"].as_str().unwrap_or_default().to_owned();
+    let kind = |entry: &Value| {
+        let or = |key: &str, own: &str| entry[key].as_str().filter(|t| !t.is_empty()).unwrap_or(own).to_owned();
+        json!({"group": or("group", &remote.group), "version": or("version", &remote.version), "kind": entry["kind"]})
+    };
+    let resources = listed.iter().filter(|e| !name(e).contains('/')).map(|entry| {
+        let plural = name(entry);
+        let mut out = json!({
+            "resource": plural, "responseKind": kind(entry), "singularResource": entry["singularName"],
+            "scope": if entry["namespaced"] == true { "Namespaced" } else { "Cluster" }, "verbs": entry["verbs"],
+        });
+        for key in ["shortNames", "categories"] {
+            if entry[key].is_array() {
+                out[key] = entry[key].clone();
+            }
+        }
+        let subresources: Vec<Value> = listed
+            .iter()
+            .filter_map(|e| {
+                let sub = name(e);
+                let sub = sub.strip_prefix(&plural)?.strip_prefix('/')?;
+                Some(json!({"subresource": sub, "responseKind": kind(e), "verbs": e["verbs"]}))
+            })
+            .collect();
+        if !subresources.is_empty() {
+            out["subresources"] = subresources.into();
+        }
+        out
+    });
+    let freshness = if remote.available { "Current" } else { "Stale" };
+    json!({"version": remote.version, "resources": resources.collect::<Vec<_>>(), "freshness": freshness})
 }
 
 fn aggregated_resource(resource: &Resource) -> Value {

@@ -2,7 +2,9 @@
 //! controllers and the scheduler that a small cluster needs.
 
 mod admission;
+mod aggregate;
 mod apply;
+mod audit;
 pub mod auth;
 pub mod bootstrap;
 mod cel;

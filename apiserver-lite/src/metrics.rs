@@ -45,6 +45,8 @@ struct Counters {
     /// Requests being served: those that read, those that change something.
     reading: AtomicI64,
     mutating: AtomicI64,
+    /// Group, version, resource and subresource of deprecated things that somebody asked for.
+    deprecated: Mutex<BTreeSet<[String; 4]>>,
 }
 
 /// The server's counters; clones share them.
@@ -79,6 +81,16 @@ impl Metrics {
             scope,
         });
         Served { counters: self.0.clone(), labels, mutating, since: Instant::now() }
+    }
+}
+
+impl Metrics {
+    /// Somebody asked for something that will go away.
+    pub fn deprecated(&self, resource: &crate::resource::Resource, subresource: &str) {
+        let labels = [&resource.group, &resource.version, &resource.plural].map(|t| t.to_string());
+        let [group, version, plural] = labels;
+        let mut all = self.0.deprecated.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert([group, version, plural, subresource.to_owned()]);
     }
 }
 
@@ -117,6 +129,7 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     match request.info.path.as_str() {
         "/metrics" => {
             requests(&server.metrics.0, &mut out);
+            deprecated(&server.metrics.0, &mut out);
             objects(server, &mut out);
             process(&mut out);
         }
@@ -170,6 +183,25 @@ fn requests(counters: &Counters, out: &mut String) {
         for (code, count) in &durations.codes {
             let _ = writeln!(out, "{name}{{code=\"{code}\",{labels}}} {count}");
         }
+    }
+}
+
+fn deprecated(counters: &Counters, out: &mut String) {
+    let name = "apiserver_requested_deprecated_apis";
+    head(
+        out,
+        name,
+        "gauge",
+        "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, \
+         subresource, and removed_release.",
+    );
+    let all = counters.deprecated.lock().unwrap_or_else(PoisonError::into_inner);
+    for [group, version, resource, subresource] in all.iter() {
+        let _ = writeln!(
+            out,
+            "{name}{{group=\"{group}\",removed_release=\"\",resource=\"{resource}\",subresource=\"{subresource}\",\
+             version=\"{version}\"}} 1"
+        );
     }
 }
 

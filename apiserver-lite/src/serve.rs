@@ -16,10 +16,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
+use crate::aggregate::Aggregated;
+use crate::audit::{Auditor, Log, LogOptions, Policy};
 use crate::auth::{
     self, AccessWebhook, Authenticator, AuthenticatorOptions, Authorizer, FrontProxy, ProxyHeaders, TokenFile,
     TokenWebhook,
 };
+use crate::bootstrap::Authorities;
 use crate::config::Config;
 use crate::kubeconfig;
 use crate::outgoing::Client;
@@ -110,14 +113,18 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             ],
         },
         metrics: crate::metrics::Metrics::default(),
+        audit: auditor(&config)?,
+        aggregated: aggregated(&config, &pki),
         store,
     });
     crate::status_pages::start();
-    crate::bootstrap::ensure(&server, &config).await.map_err(ServeError::Bootstrap)?;
+    let authorities = authorities(&config, &pki)?;
+    crate::bootstrap::ensure(&server, &config, &authorities).await.map_err(ServeError::Bootstrap)?;
     // Kinds that clients defined are served from the first request on.
     let (ready, defined) = tokio::sync::oneshot::channel();
     tokio::spawn(crate::crd::run(server.clone(), ready));
     let _ = defined.await;
+    tokio::spawn(crate::aggregate::run(server.clone()));
     crate::controllers::start(&server, &config, pki.authority()?);
     let address = config.address();
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
@@ -174,6 +181,23 @@ fn proxy_authority(config: &Config, pki: &Pki) -> PathBuf {
     config.args.requestheader_client_ca_file.clone().unwrap_or(pki.pair("front-proxy-ca").certificate)
 }
 
+fn authorities(config: &Config, pki: &Pki) -> Result<Authorities, ServeError> {
+    let read = |flag, path: PathBuf| {
+        std::fs::read_to_string(&path).map_err(|e| setting(flag, format!("{}: {e}", path.display())))
+    };
+    Ok(Authorities {
+        clients: read("client-ca-file", client_authority(config, pki))?,
+        front_proxy: read("requestheader-client-ca-file", proxy_authority(config, pki))?,
+    })
+}
+
+/// What the servers of aggregated APIs are shown.
+fn aggregated(config: &Config, pki: &Pki) -> Aggregated {
+    let own = pki.pair("front-proxy-client");
+    let (certificate, key) = (&config.args.proxy_client_cert_file, &config.args.proxy_client_key_file);
+    Aggregated::new(certificate.clone().unwrap_or(own.certificate), key.clone().unwrap_or(own.key))
+}
+
 /// Which proxies may name users.
 fn front_proxy(config: &Config, pki: &Pki) -> Result<FrontProxy, ServeError> {
     let (args, flag) = (&config.args, "requestheader-client-ca-file");
@@ -190,6 +214,21 @@ fn front_proxy(config: &Config, pki: &Pki) -> Result<FrontProxy, ServeError> {
         allowed_names: args.requestheader_allowed_names.iter().filter(|n| !n.is_empty()).cloned().collect(),
         headers: headers.map_err(|e| setting("requestheader-username-headers", e))?,
     })
+}
+
+/// The audit log, when there are both a policy and a place for it.
+fn auditor(config: &Config) -> Result<Option<Auditor>, ServeError> {
+    let args = &config.args;
+    let (Some(policy), Some(path)) = (&args.audit_policy_file, &args.audit_log_path) else { return Ok(None) };
+    let policy = Policy::load(policy).map_err(|e| setting("audit-policy-file", e))?;
+    let options = LogOptions {
+        path: path.clone(),
+        max_age_days: args.audit_log_maxage,
+        max_backups: args.audit_log_maxbackup,
+        max_size_megabytes: args.audit_log_maxsize,
+    };
+    let log = Log::open(options).map_err(|e| setting("audit-log-path", format!("{}: {e}", path.display())))?;
+    Ok(Some(Auditor::new(policy, log)))
 }
 
 fn token_webhook(config: &Config) -> Result<Option<TokenWebhook>, ServeError> {

@@ -1,6 +1,6 @@
 //! The server's parts in one value, and the way of a request through them: who asks, may they, what do they get.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub use crate::admission::Admission;
+use crate::audit::Trail;
 use crate::auth::{Attributes, Authenticator, Authorizer};
 use crate::http::{Accepted, Body, Peer, Response, for_error, negotiate, pretty, respond};
 use crate::limits;
@@ -44,6 +45,9 @@ pub struct ApiServer {
     pub kubelets: crate::proxy::KubeletClient,
     pub config: ServerConfig,
     pub metrics: Metrics,
+    /// None when nobody wants to know.
+    pub audit: Option<crate::audit::Auditor>,
+    pub aggregated: crate::aggregate::Aggregated,
 }
 
 /// A body that is passed on.
@@ -76,6 +80,8 @@ pub struct Request {
     /// When the answer has to be there; None without end.
     deadline: Option<Instant>,
     body: Option<Incoming>,
+    /// What the audit log is told of it.
+    trail: Option<Trail>,
 }
 
 impl Request {
@@ -95,6 +101,7 @@ impl Request {
             upgrade,
             deadline: None,
             body: Some(body),
+            trail: None,
         }
     }
 
@@ -185,7 +192,11 @@ impl Request {
         if refused || thrown_away > 0 {
             return Err(too_large());
         }
-        Ok(out.freeze())
+        let body = out.freeze();
+        if let Some(trail) = &self.trail {
+            trail.request_body(self.content_type(), &body);
+        }
+        Ok(body)
     }
 }
 
@@ -193,54 +204,73 @@ impl ApiServer {
     /// Answers a request in the time it has; a panic becomes a 500.
     pub async fn answer(self: &Arc<Self>, request: http::Request<Incoming>, peer: &Peer) -> Response {
         let request = Request::new(request);
-        let audit_id = request.headers.get("audit-id").cloned();
+        let audit_id = match request.headers.get("audit-id").filter(|id| !id.is_empty()) {
+            Some(id) => id.clone(),
+            None => HeaderValue::from_str(&crate::random::uuid()).unwrap_or(HeaderValue::from_static("")),
+        };
         let mut response = match self.limits.time(&request.info, &request.query) {
-            Ok(time) => self.answer_within(time, request, peer).await,
+            Ok(time) => self.answer_within(time, request, peer, &audit_id).await,
             Err(error) => failure(&error, &request),
         };
         let headers = response.headers_mut();
         if !headers.contains_key(CACHE_CONTROL) {
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         }
-        let audit_id = audit_id.or_else(|| HeaderValue::from_str(&crate::random::uuid()).ok());
-        if let Some(id) = audit_id {
-            headers.insert("audit-id", id);
-        }
+        headers.insert("audit-id", audit_id);
         response
     }
 
-    async fn answer_within(self: &Arc<Self>, time: Option<Duration>, mut request: Request, peer: &Peer) -> Response {
+    async fn answer_within(
+        self: &Arc<Self>,
+        time: Option<Duration>,
+        mut request: Request,
+        peer: &Peer,
+        audit_id: &HeaderValue,
+    ) -> Response {
         request.deadline = time.map(|t| Instant::now() + t);
         let (deadline, errors) = (request.deadline, request.for_error());
         let endless = limits::is_long_running(&request.info);
-        let (server, peer) = (self.clone(), peer.clone());
+        let (server, peer, id) = (self.clone(), peer.clone(), audit_id.clone());
+        let trail: Arc<OnceLock<Trail>> = Arc::default();
+        let begun = trail.clone();
         // A task of its own: a panic ends it and not the connection, and neither a client that goes away nor a deadline
         // can cancel a write half way through its bookkeeping.
-        let task = tokio::spawn(async move { server.route(request, &peer).await });
+        let task = tokio::spawn(async move { server.route(request, &peer, &id, &begun).await });
         let answered = match deadline {
             Some(at) => match timeout_at(at, task).await {
                 Ok(answered) => answered,
-                Err(_) => return respond::error(&limits::timed_out(), errors),
+                Err(_) => Ok(respond::error(&limits::timed_out(), errors)),
             },
             None => task.await,
         };
-        let mut response = answered.unwrap_or_else(|error| {
-            tracing::error!(%error, "a handler failed; this is a bug");
-            respond::error(
-                &ApiError::new(500, "", "This request caused apiserver to panic. Look in the logs for details."),
-                Accepted::JSON,
-            )
-        });
+        let mut response = match answered {
+            Ok(response) => match trail.get() {
+                Some(trail) => trail.answered(response, endless),
+                None => response,
+            },
+            Err(error) => {
+                tracing::error!(%error, "a handler failed; this is a bug");
+                trail.get().inspect(|t| t.panicked());
+                let text = "This request caused apiserver to panic. Look in the logs for details.";
+                respond::error(&ApiError::new(500, "", text), Accepted::JSON)
+            }
+        };
         if endless && let Body::Stream(_) = response.body() {
             response = response.map(|body| body.until(self.shutdown.begun()));
         }
         response
     }
 
-    async fn route(self: Arc<Self>, mut request: Request, peer: &Peer) -> Response {
+    async fn route(
+        self: Arc<Self>,
+        mut request: Request,
+        peer: &Peer,
+        id: &HeaderValue,
+        begun: &OnceLock<Trail>,
+    ) -> Response {
         let served = self.metrics.begin(&request.info);
-        let response = match self.identify(&mut request, peer).await {
-            Ok(()) => self.serve(request).await,
+        let response = match self.identify(&mut request, peer, id, begun).await {
+            Ok(()) => crate::audit::within(begun.get().cloned(), self.serve(request)).await,
             Err(error) => failure(&error, &request),
         };
         served.end(response.status().as_u16());
@@ -254,8 +284,13 @@ impl ApiServer {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
             return response;
         };
-        if let Err(error) = self.authorizer.authorize(&Attributes { user: &request.user, info: &request.info }) {
-            return failure(&error, &request);
+        let decision = self.authorizer.decide(&Attributes { user: &request.user, info: &request.info });
+        let word = if decision.allowed { "allow" } else { "forbid" };
+        crate::audit::annotate("authorization.k8s.io/decision", word);
+        crate::audit::annotate("authorization.k8s.io/reason", &decision.reason);
+        if !decision.allowed {
+            let attributes = Attributes { user: &request.user, info: &request.info };
+            return failure(&crate::auth::forbidden(&attributes, &decision.reason), &request);
         }
         let (mut response, warnings) = crate::warning::collect(self.dispatch(request)).await;
         warnings.iter().for_each(|text| warn(&mut response, text));
@@ -263,16 +298,36 @@ impl ApiServer {
     }
 
     /// Finds out who asks, and as whom.
-    async fn identify(&self, request: &mut Request, peer: &Peer) -> Result<()> {
+    async fn identify(
+        &self,
+        request: &mut Request,
+        peer: &Peer,
+        id: &HeaderValue,
+        begun: &OnceLock<Trail>,
+    ) -> Result<()> {
         request.user = self.authenticator.authenticate(&peer.shown, &mut request.headers).await?;
+        if let Some(auditor) = &self.audit {
+            let id = id.to_str().unwrap_or_default();
+            request.trail = auditor.begin(id, &request.user, &request.info, &request.uri, &request.headers, peer);
+            if let Some(trail) = &request.trail {
+                // Only this request sets it.
+                let _ = begun.set(trail.clone());
+            }
+        }
         let (headers, info) = (&request.headers, &request.info);
         if let Some(user) = crate::auth::impersonated(headers, &request.user, info, &self.authorizer)? {
+            if let Some(trail) = &request.trail {
+                trail.impersonated(&user);
+            }
             request.user = user;
         }
         Ok(())
     }
 
     async fn dispatch(self: &Arc<Self>, request: Request) -> Response {
+        if let Some(remote) = self.aggregated.of_path(&request.info.path) {
+            return crate::aggregate::forward(request, &remote).await;
+        }
         if !request.info.is_resource {
             let answer = health::answer(self, &request)
                 .or_else(|| metrics::answer(self, &request))
@@ -313,6 +368,7 @@ impl ApiServer {
             routing::check(&request, &resource)?;
         }
         let info = &request.info;
+        let subresource = info.subresource.clone();
         let mut response = if info.subresource.is_empty() && matches!(info.verb.as_str(), "get" | "list" | "watch") {
             match info.verb.as_str() {
                 "get" => read::get(self, &request, &resource).await,
@@ -323,6 +379,8 @@ impl ApiServer {
             write::handle(self, request, resource.clone()).await
         };
         if let Some(text) = routing::deprecation(&resource) {
+            crate::audit::annotate("k8s.io/deprecated", "true");
+            self.metrics.deprecated(&resource, &subresource);
             match &mut response {
                 Ok(response) => warn(response, &text),
                 Err(error) => error.warn(text),

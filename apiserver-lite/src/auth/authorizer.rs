@@ -5,7 +5,7 @@ use super::rbac::Rbac;
 use super::webhook::AccessWebhook;
 use crate::config::AuthorizationMode;
 use crate::request::{RequestInfo, User};
-use crate::status::{ApiError, Result, quote};
+use crate::status::{ApiError, quote};
 use crate::store::Store;
 
 /// What a user wants to do.
@@ -101,15 +101,6 @@ impl Authorizer {
             }
         }
         Decision::no_opinion(reasons.join("\n"))
-    }
-
-    /// Lets a request through or says why not.
-    ///
-    /// # Errors
-    /// 403 in upstream's words.
-    pub fn authorize(&self, request: &Attributes<'_>) -> Result<()> {
-        let decision = self.decide(request);
-        if decision.allowed { Ok(()) } else { Err(forbidden(request, &decision.reason)) }
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::resource::Set;
 
 /// Where a group stands in discovery (kube-apiserver's table): larger comes first.
-fn priority(group: &str) -> i64 {
+pub fn priority(group: &str) -> i64 {
     match group {
         "" => 18_000,
         "apps" => 17_800,
@@ -26,6 +26,9 @@ fn priority(group: &str) -> i64 {
         "node.k8s.io" => 16_300,
         "discovery.k8s.io" | "resource.k8s.io" => 16_200,
         "flowcontrol.apiserver.k8s.io" => 16_100,
+        "internal.apiserver.k8s.io" => 16_000,
+        "storagemigration.k8s.io" => 15_800,
+        "apiregistration.k8s.io" => 17_900,
         _ => 1_000,
     }
 }

@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub(crate) use api_services::available;
+pub use system::Authorities;
+
+pub(crate) use api_services::{available, priority};
 
 use crate::config::Config;
 use crate::request::User;
@@ -25,7 +27,7 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 ///
 /// # Errors
 /// When the store refuses a write.
-pub async fn ensure(server: &Arc<ApiServer>, config: &Config) -> Result<()> {
+pub async fn ensure(server: &Arc<ApiServer>, config: &Config, authorities: &Authorities) -> Result<()> {
     let mut wanted: Vec<(Place, String, Value)> = Vec::new();
     let cluster = String::new;
     for namespace in namespaces::system() {
@@ -38,6 +40,8 @@ pub async fn ensure(server: &Arc<ApiServer>, config: &Config) -> Result<()> {
     wanted.extend(roles::roles().into_iter().map(|(n, r)| ((RBAC, "v1", "roles"), n.to_owned(), r)));
     wanted.extend(roles::role_bindings().into_iter().map(|(n, b)| ((RBAC, "v1", "rolebindings"), n.to_owned(), b)));
     wanted.extend(system::priority_classes().map(|c| (("scheduling.k8s.io", "v1", "priorityclasses"), cluster(), c)));
+    let authentication = system::extension_authentication(config, authorities);
+    wanted.push((("", "v1", "configmaps"), "kube-system".into(), authentication));
     wanted.push((("networking.k8s.io", "v1", "servicecidrs"), cluster(), system::service_cidr(config)));
     wanted.push((("", "v1", "services"), "default".into(), system::service(config)));
     if let Some(address) = config.reachable() {

@@ -25,6 +25,33 @@ pub(super) fn priority_classes() -> impl Iterator<Item = Value> {
     .into_iter()
 }
 
+/// Certificates (PEM) of those whose word is believed here.
+#[derive(Debug, Clone)]
+pub struct Authorities {
+    pub clients: String,
+    pub front_proxy: String,
+}
+
+/// What the servers of aggregated APIs need to know to believe us.
+pub(super) fn extension_authentication(config: &Config, authorities: &Authorities) -> Value {
+    let args = &config.args;
+    // Lists are JSON in text here.
+    let list = |names: &[String]| Value::from(json!(names).to_string());
+    json!({
+        "kind": "ConfigMap", "apiVersion": "v1",
+        "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
+        "data": {
+            "client-ca-file": authorities.clients,
+            "requestheader-allowed-names": list(&args.requestheader_allowed_names),
+            "requestheader-client-ca-file": authorities.front_proxy,
+            "requestheader-extra-headers-prefix": list(&args.requestheader_extra_headers_prefix),
+            "requestheader-group-headers": list(&args.requestheader_group_headers),
+            "requestheader-uid-headers": list(&args.requestheader_uid_headers),
+            "requestheader-username-headers": list(&args.requestheader_username_headers),
+        },
+    })
+}
+
 pub(super) fn service_cidr(config: &Config) -> Value {
     let cidrs: Vec<String> = config.service_cidrs.iter().map(ToString::to_string).collect();
     json!({

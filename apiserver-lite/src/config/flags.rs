@@ -218,6 +218,22 @@ pub struct ServeArgs {
     #[arg(long, value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
 
+    /// What is written to the audit log of which request (audit.k8s.io/v1 Policy); nothing when missing.
+    #[arg(long)]
+    pub audit_policy_file: Option<PathBuf>,
+    /// File of the audit log; - for standard output.
+    #[arg(long)]
+    pub audit_log_path: Option<PathBuf>,
+    /// Days that old audit logs are kept; 0 for ever.
+    #[arg(long, default_value_t = 0)]
+    pub audit_log_maxage: u64,
+    /// Old audit logs that are kept; 0 for all.
+    #[arg(long, default_value_t = 0)]
+    pub audit_log_maxbackup: usize,
+    /// Megabytes at which an audit log is set aside; 0 for 100.
+    #[arg(long, default_value_t = 0)]
+    pub audit_log_maxsize: u64,
+
     /// Requests that change nothing, at the same time; 0 for no limit.
     #[arg(long, default_value_t = 400)]
     pub max_requests_inflight: usize,

@@ -78,6 +78,9 @@ impl Config {
         if args.tls_cert_file.is_some() != args.tls_private_key_file.is_some() {
             return Err(bad("tls-cert-file", "needs --tls-private-key-file, and the other way round"));
         }
+        if args.proxy_client_cert_file.is_some() != args.proxy_client_key_file.is_some() {
+            return Err(bad("proxy-client-cert-file", "needs --proxy-client-key-file, and the other way round"));
+        }
         if args.kubelet_client_certificate.is_some() != args.kubelet_client_key.is_some() {
             return Err(bad("kubelet-client-certificate", "needs --kubelet-client-key, and the other way round"));
         }

@@ -165,7 +165,7 @@ impl Approver {
             subresource: subresource.into(),
             ..RequestInfo::default()
         };
-        self.0.server().authorizer.authorize(&Attributes { user: &user, info: &info }).is_ok()
+        self.0.server().authorizer.decide(&Attributes { user: &user, info: &info }).allowed
     }
 }
 

@@ -35,6 +35,18 @@ impl Body {
         }
     }
 
+    /// The same, with something that is dropped with the stream, at its end or before.
+    #[must_use]
+    pub fn holding(self, held: impl Send + 'static) -> Self {
+        match self {
+            Body::Stream(stream) => Body::stream(stream.map(move |bytes| {
+                let _ = &held;
+                bytes
+            })),
+            chunks => chunks,
+        }
+    }
+
     /// Bytes that are known now; zero for a stream.
     pub fn len(&self) -> usize {
         match self {

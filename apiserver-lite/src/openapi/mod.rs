@@ -9,10 +9,13 @@ mod gnostic;
 mod paths;
 mod schemas;
 
+use std::sync::Arc;
+
 use http::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use ring::digest::{Context, SHA512};
 use serde_json::{Map, Value, json};
 
+use crate::aggregate::Remote;
 use crate::http::{Body, Response, respond};
 use crate::resource::{Resource, Set};
 use crate::server::{ApiServer, Request};
@@ -44,7 +47,7 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     }
     let key = path.strip_prefix("/openapi/v3")?;
     if key.is_empty() {
-        return Some(index(&set));
+        return Some(index(&set, &server.aggregated.all()));
     }
     let key = key.strip_prefix('/')?;
     Some(match resources(&set, key) {
@@ -96,11 +99,17 @@ fn hash(resources: &[&Resource], key: &str) -> String {
     context.finish().as_ref().iter().map(|b| format!("{b:02X}")).collect()
 }
 
-fn index(set: &Set) -> Response {
+fn index(set: &Set, remotes: &[Arc<Remote>]) -> Response {
     let mut paths = Map::new();
     for key in keys(set) {
         let hash = hash(&resources(set, &key).unwrap_or_default(), &key);
         paths.insert(key.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{key}?hash={hash}")}));
+    }
+    // What other servers serve is found where they say, through us.
+    for remote in remotes {
+        if let Some(place) = &remote.openapi {
+            paths.insert(key(&remote.group, &remote.version), place.clone());
+        }
     }
     let mut response = respond::text(200, json!({"paths": paths}).to_string());
     response.headers_mut().remove("x-content-type-options");

@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 
 use crate::http::{Body, Response};
 use crate::resource::Resource;
-use crate::server::{ApiServer, Request};
+use crate::server::{ApiServer, Request, RequestBody};
 use crate::status::{ApiError, Result};
 
 pub(crate) use connect::Unchecked;
@@ -83,7 +83,7 @@ const DROPPED: [&str; 8] = [
     "audit-id",
 ];
 
-fn forwarded_headers(from: &HeaderMap, upgrading: bool) -> HeaderMap {
+pub(crate) fn forwarded_headers(from: &HeaderMap, upgrading: bool) -> HeaderMap {
     let mut out = HeaderMap::with_capacity(from.len());
     for (name, value) in from {
         let hop = DROPPED.contains(&name.as_str())
@@ -97,37 +97,77 @@ fn forwarded_headers(from: &HeaderMap, upgrading: bool) -> HeaderMap {
     out
 }
 
-async fn forward(server: &Arc<ApiServer>, mut request: Request, target: Target) -> Result<Response> {
-    let upgrading = request.headers.contains_key(UPGRADE);
-    let mut sender = server.kubelets.connect(&target).await?;
-    let mut outgoing = http::Request::new(request.take_body());
-    *outgoing.method_mut() = request.method.clone();
-    *outgoing.uri_mut() = target.path.parse().map_err(|e| ApiError::bad_request(format!("invalid path: {e}")))?;
-    *outgoing.headers_mut() = forwarded_headers(&request.headers, upgrading);
+async fn forward(server: &Arc<ApiServer>, request: Request, target: Target) -> Result<Response> {
+    let sender = server.kubelets.connect(&target).await?;
     let host = if target.host.contains(':') {
         format!("[{}]:{}", target.host, target.port)
     } else {
         format!("{}:{}", target.host, target.port)
     };
-    let host = HeaderValue::from_str(&host).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let (log, name) = (request.info.subresource == "log", request.info.name.clone());
+    let headers = forwarded_headers(&request.headers, request.headers.contains_key(UPGRADE));
+    match pass_on(request, sender, &host, &target.path, headers).await {
+        Ok(Passed::Upgraded(response)) => Ok(response),
+        Ok(Passed::Answered(head, body, _)) if log && !(200..=206).contains(&head.status.as_u16()) => {
+            Err(refused_log(head.status.as_u16(), &name, body).await)
+        }
+        Ok(Passed::Answered(head, body, sender)) => Ok(streamed(head, body, sender)),
+        Err(PassError::Request(error)) => Err(error),
+        Err(PassError::Connection(error)) => Err(connect::unreachable(&target, &error)),
+    }
+}
+
+/// A connection's sending half.
+type Sender = hyper::client::conn::http1::SendRequest<RequestBody>;
+
+/// What became of a request that was passed on.
+pub(crate) enum Passed {
+    /// Both connections are joined.
+    Upgraded(Response),
+    /// The answer's body is still coming, as long as the sender lives.
+    Answered(http::response::Parts, hyper::body::Incoming, Sender),
+}
+
+pub(crate) enum PassError {
+    /// It cannot be passed on.
+    Request(ApiError),
+    Connection(hyper::Error),
+}
+
+/// Sends a request over a connection, as it came but for what is given.
+pub(crate) async fn pass_on(
+    mut request: Request,
+    mut sender: Sender,
+    host: &str,
+    path: &str,
+    headers: HeaderMap,
+) -> Result<Passed, PassError> {
+    let refuse = |text: String| PassError::Request(ApiError::bad_request(text));
+    let mut outgoing = http::Request::new(request.take_body());
+    *outgoing.method_mut() = request.method.clone();
+    *outgoing.uri_mut() = path.parse().map_err(|e| refuse(format!("invalid path: {e}")))?;
+    *outgoing.headers_mut() = headers;
+    let host = HeaderValue::from_str(host).map_err(|e| refuse(e.to_string()))?;
     outgoing.headers_mut().insert(HOST, host);
-    let mut incoming = sender.send_request(outgoing).await.map_err(|e| connect::unreachable(&target, &e))?;
-    if incoming.status() == http::StatusCode::SWITCHING_PROTOCOLS {
-        let theirs = hyper::upgrade::on(&mut incoming);
-        let (head, _) = incoming.into_parts();
-        let Some(ours) = request.upgrade.take() else {
-            return Err(ApiError::bad_request("the connection cannot be upgraded"));
-        };
-        tokio::spawn(pipe(ours, theirs));
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = head.status;
-        *response.headers_mut() = head.headers;
-        return Ok(response);
+    let mut incoming = sender.send_request(outgoing).await.map_err(PassError::Connection)?;
+    if incoming.status() != http::StatusCode::SWITCHING_PROTOCOLS {
+        let (head, body) = incoming.into_parts();
+        return Ok(Passed::Answered(head, body, sender));
     }
-    let (head, body) = incoming.into_parts();
-    if request.info.subresource == "log" && !(200..=206).contains(&head.status.as_u16()) {
-        return Err(refused_log(head.status.as_u16(), &request.info.name, body).await);
-    }
+    let theirs = hyper::upgrade::on(&mut incoming);
+    let (head, _) = incoming.into_parts();
+    let Some(ours) = request.upgrade.take() else {
+        return Err(refuse("the connection cannot be upgraded".into()));
+    };
+    tokio::spawn(pipe(ours, theirs));
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers;
+    Ok(Passed::Upgraded(response))
+}
+
+/// An answer that is passed on as it comes in.
+pub(crate) fn streamed(head: http::response::Parts, body: hyper::body::Incoming, sender: Sender) -> Response {
     // The sender keeps the connection alive as long as the body is read.
     let stream = futures_util::stream::unfold((body, sender), |(mut body, sender)| async move {
         loop {
@@ -144,7 +184,7 @@ async fn forward(server: &Arc<ApiServer>, mut request: Request, target: Target) 
             response.headers_mut().append(name.clone(), value.clone());
         }
     }
-    Ok(response)
+    response
 }
 
 /// The longest complaint of a kubelet that is passed on, in bytes.

@@ -251,12 +251,15 @@ fn check_value(key: &str, value: &str) -> std::result::Result<(), String> {
 }
 
 fn parse_fields(resource: &Resource, text: &str) -> Result<Vec<Term>> {
-    let terms = parse_terms(text).map_err(ApiError::bad_request)?;
-    for term in &terms {
-        let known = matches!(&*term.path, "metadata.name" | "metadata.namespace");
+    let mut terms = parse_terms(text).map_err(ApiError::bad_request)?;
+    for term in &mut terms {
+        let path = fields::stored_path(resource, &term.path);
         let own = || resource.definition.as_ref().is_some_and(|d| d.selectable().any(|path| *path == *term.path));
-        if !known && !fields::selectable(resource).contains(&&*term.path) && !own() {
-            return Err(unsupported(resource, &term.path));
+        match path {
+            Some(path) if path != term.path => term.path = path.to_owned(),
+            Some(_) => {}
+            None if own() => {}
+            None => return Err(unsupported(resource, &term.path)),
         }
     }
     Ok(terms)
@@ -321,10 +324,12 @@ fn unsupported(resource: &Resource, path: &str) -> ApiError {
         (&*resource.group, &*resource.plural),
         ("", "pods" | "nodes" | "services" | "events" | "secrets" | "namespaces" | "replicationcontrollers")
             | ("events.k8s.io", "events")
-            | ("resource.k8s.io", "resourceslices")
     );
     ApiError::bad_request(match (&*resource.group, &*resource.plural) {
         _ if own => format!("field label not supported: {path}"),
+        ("resource.k8s.io", "resourceslices") => {
+            format!("field label not supported for {}, Kind={}: {path}", resource.api_version(), resource.kind)
+        }
         ("batch", "jobs") => format!("field label {} not supported for Job", quote(path)),
         ("apps", "replicasets") | ("certificates.k8s.io", _) => format!("field label not supported: {path}"),
         _ if resource.custom => format!("field label not supported: {path}"),

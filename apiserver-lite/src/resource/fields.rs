@@ -47,6 +47,43 @@ pub fn selectable(resource: &Resource) -> &'static [&'static str] {
     }
 }
 
+/// Names of event fields in events.k8s.io/v1 that the stored form has under another name, or under the same.
+const NEW_EVENT_FIELDS: &[(&str, &str)] = &[
+    ("reason", "reason"),
+    ("regarding.apiVersion", "involvedObject.apiVersion"),
+    ("regarding.fieldPath", "involvedObject.fieldPath"),
+    ("regarding.kind", "involvedObject.kind"),
+    ("regarding.name", "involvedObject.name"),
+    ("regarding.namespace", "involvedObject.namespace"),
+    ("regarding.resourceVersion", "involvedObject.resourceVersion"),
+    ("regarding.uid", "involvedObject.uid"),
+    ("reportingController", "reportingComponent"),
+    ("type", "type"),
+];
+
+/// The path under which a field that a selector names is stored; None for one that the resource does not select by.
+pub fn stored_path<'a>(resource: &Resource, path: &'a str) -> Option<&'a str> {
+    let place = (&*resource.group, &*resource.plural);
+    match path {
+        "metadata.name" => return Some(path),
+        // Kinds with rules of their own name what they know, and these have no namespace.
+        "metadata.namespace" => {
+            let unknown = matches!(
+                place,
+                ("", "nodes" | "namespaces") | ("certificates.k8s.io", _) | ("resource.k8s.io", "resourceslices")
+            );
+            return (!unknown).then_some(path);
+        }
+        // What the first clients called it.
+        "spec.host" if place == ("", "pods") => return Some("spec.nodeName"),
+        _ => {}
+    }
+    if place == ("events.k8s.io", "events") {
+        return NEW_EVENT_FIELDS.iter().find(|(new, _)| *new == path).map(|(_, stored)| *stored);
+    }
+    selectable(resource).contains(&path).then_some(path)
+}
+
 /// The values of an object's selectable fields, as selectors compare them.
 pub fn of<'a>(resource: &'a Resource, object: &Value) -> Vec<(&'a str, String)> {
     if let Some(definition) = &resource.definition {
@@ -78,5 +115,22 @@ fn value(object: &Value, path: &str) -> String {
             ips.iter().filter_map(|ip| ip["ip"].as_str()).collect::<Vec<_>>().join(",")
         }
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::Resources;
+
+    #[test]
+    fn fields_are_found_under_the_names_of_each_version() {
+        let of = |group: &str, plural: &str| Resources::built_in().lookup(group, "v1", plural).expect("it is served");
+        assert_eq!(stored_path(&of("events.k8s.io", "events"), "regarding.name"), Some("involvedObject.name"));
+        assert_eq!(stored_path(&of("events.k8s.io", "events"), "involvedObject.name"), None);
+        assert_eq!(stored_path(&of("", "events"), "involvedObject.name"), Some("involvedObject.name"));
+        assert_eq!(stored_path(&of("", "pods"), "spec.host"), Some("spec.nodeName"));
+        assert_eq!(stored_path(&of("", "nodes"), "metadata.namespace"), None);
+        assert_eq!(stored_path(&of("", "configmaps"), "metadata.namespace"), Some("metadata.namespace"));
     }
 }

@@ -1,0 +1,137 @@
+//! Aggregated APIs: group versions that an APIService gives to a server of their own.
+//!
+//! Requests below `/apis/GROUP/VERSION` are passed on with the user's name in headers, over a connection on which we show
+//! the front proxy's certificate; the other server believes us for it. [`run`] follows the APIServices, looks whether
+//! their servers answer and says so in their status. Discovery shows what the other servers told last.
+
+mod check;
+mod remote;
+mod watch;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+pub use remote::Remote;
+pub use watch::run;
+
+use crate::http::{Response, respond};
+use crate::outgoing::Identity;
+use crate::proxy::{PassError, Passed, forwarded_headers, pass_on, streamed};
+use crate::request::User;
+use crate::server::Request;
+
+/// The servers of aggregated APIs as they are known now.
+pub struct Aggregated {
+    remotes: ArcSwap<Vec<Arc<Remote>>>,
+    /// What we show them.
+    certificate: std::path::PathBuf,
+    key: std::path::PathBuf,
+}
+
+impl Aggregated {
+    pub fn new(certificate: std::path::PathBuf, key: std::path::PathBuf) -> Self {
+        Aggregated { remotes: ArcSwap::default(), certificate, key }
+    }
+
+    pub fn all(&self) -> Arc<Vec<Arc<Remote>>> {
+        self.remotes.load_full()
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        crate::outgoing::identity(&self.certificate, &self.key)
+            .inspect_err(|error| tracing::error!(%error, "aggregated APIs are reached without a certificate"))
+            .ok()
+    }
+
+    /// The server that a path belongs to: one below `/apis/GROUP/VERSION`, or its OpenAPI document.
+    pub fn of_path(&self, path: &str) -> Option<Arc<Remote>> {
+        let remotes = self.remotes.load();
+        if remotes.is_empty() {
+            return None;
+        }
+        // Its schemas are below another path.
+        let path = path.strip_prefix("/openapi/v3").unwrap_or(path);
+        let mut parts = path.strip_prefix("/apis/")?.split('/');
+        let (group, version) = (parts.next()?, parts.next()?);
+        remotes.iter().find(|r| r.group == group && r.version == version).cloned()
+    }
+}
+
+/// Escapes a key of a user's extra facts for a header's name, as Go's `url.PathEscape` and the header rules ask.
+fn header_key(key: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
+    key.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+/// Names the user to the other server.
+fn name_user(headers: &mut HeaderMap, user: &User) {
+    let ours: Vec<HeaderName> = headers.keys().filter(|k| k.as_str().starts_with("x-remote-")).cloned().collect();
+    for key in ours {
+        headers.remove(key);
+    }
+    let mut add = |name: &str, value: &str| {
+        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
+            headers.append(name, value);
+        }
+    };
+    add("x-remote-user", &user.name);
+    if !user.uid.is_empty() {
+        add("x-remote-uid", &user.uid);
+    }
+    user.groups.iter().for_each(|group| add("x-remote-group", group));
+    for (key, values) in &user.extra {
+        let name = format!("x-remote-extra-{}", header_key(key));
+        values.iter().for_each(|value| add(&name, value));
+    }
+}
+
+/// Passes a request on to the server of its group version.
+pub async fn forward(request: Request, remote: &Remote) -> Response {
+    if !remote.available {
+        return respond::text(503, "service unavailable\n");
+    }
+    let Ok(dialer) = &remote.dialer else { return respond::text(503, "service unavailable\n") };
+    let unreachable = |error: &dyn std::fmt::Display| {
+        tracing::debug!(service = %remote.name, %error, "an aggregated API does not answer");
+        respond::text(503, format!("error trying to reach service: {error}"))
+    };
+    let sender = match dialer.connect().await {
+        Ok(sender) => sender,
+        Err(error) => return unreachable(&error),
+    };
+    let mut headers = forwarded_headers(&request.headers, request.headers.contains_key(http::header::UPGRADE));
+    name_user(&mut headers, &request.user);
+    let path = request.uri.path_and_query().map_or(request.uri.path(), |p| p.as_str()).to_owned();
+    let errors = request.for_error();
+    match pass_on(request, sender, &dialer.authority(), &path, headers).await {
+        Ok(Passed::Upgraded(response)) => response,
+        Ok(Passed::Answered(head, body, sender)) => streamed(head, body, sender),
+        Err(PassError::Request(error)) => respond::error(&error, errors),
+        Err(PassError::Connection(error)) => unreachable(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_is_named_and_nobody_else() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-remote-user", HeaderValue::from_static("root"));
+        headers.insert("x-remote-extra-a", HeaderValue::from_static("b"));
+        let user = User {
+            name: "jane".into(),
+            groups: vec!["a".into(), "b".into()],
+            extra: vec![("example.org/Key".into(), vec!["v".into()])],
+            ..User::default()
+        };
+        name_user(&mut headers, &user);
+        assert_eq!(headers["x-remote-user"], "jane");
+        assert_eq!(headers.get_all("x-remote-group").iter().count(), 2);
+        assert_eq!(headers["x-remote-extra-example.org%2fkey"], "v");
+        assert_eq!(headers.len(), 4);
+    }
+}

@@ -1,0 +1,130 @@
+//! One aggregated group version: what its APIService says, and what its server said last.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use crate::outgoing::{Dialer, Identity, Trust, certificates_of, tls};
+use crate::store::Store;
+
+/// The port of a service that an APIService does not name another of.
+const PORT: u16 = 443;
+
+/// Why a server cannot be asked: reason and message of the `Available` condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unavailable {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+pub struct Remote {
+    /// Of the APIService.
+    pub name: String,
+    pub group: String,
+    pub version: String,
+    /// Larger comes first in discovery.
+    pub group_priority: i64,
+    pub version_priority: i64,
+    pub dialer: Result<Dialer, Unavailable>,
+    pub available: bool,
+    /// Its `APIResourceList`.
+    pub resources: Option<Value>,
+    /// Keys of its OpenAPI index for this version, with where each is.
+    pub openapi: Option<Value>,
+}
+
+impl Remote {
+    /// Reads an APIService; None for one that is served here.
+    pub fn read(store: &Store, value: &Value, identity: Option<Identity>) -> Option<Self> {
+        let spec = &value["spec"];
+        let service = spec["service"].as_object()?;
+        let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (namespace, name) = (text(service.get("namespace")), text(service.get("name")));
+        let port = service.get("port").and_then(Value::as_u64).and_then(|p| u16::try_from(p).ok()).unwrap_or(PORT);
+        let dialer = address(store, &namespace, &name, port).and_then(|(host, port)| {
+            let unusable = |message: String| Unavailable { reason: "FailedDiscoveryCheck", message };
+            let trust = match &spec["caBundle"] {
+                _ if spec["insecureSkipTLSVerify"] == true => Trust::Anything,
+                Value::String(bundle) => {
+                    let pem = STANDARD.decode(bundle).map_err(|e| unusable(format!("caBundle: {e}")))?;
+                    Trust::Certificates(certificates_of(&pem).map_err(|e| unusable(format!("caBundle: {e}")))?)
+                }
+                _ => Trust::System,
+            };
+            let tls = tls(trust, identity).map_err(|e| unusable(e.to_string()))?;
+            Ok(Dialer { host, port, tls: Some(tls), name: format!("{name}.{namespace}.svc") })
+        });
+        Some(Remote {
+            name: text(value["metadata"].get("name")),
+            group: text(spec.get("group")),
+            version: text(spec.get("version")),
+            group_priority: spec["groupPriorityMinimum"].as_i64().unwrap_or(0),
+            version_priority: spec["versionPriority"].as_i64().unwrap_or(0),
+            dialer,
+            available: false,
+            resources: None,
+            openapi: None,
+        })
+    }
+}
+
+/// Where a service's port is served: a ready endpoint, since this process may run where no proxy serves cluster addresses.
+fn address(store: &Store, namespace: &str, name: &str, port: u16) -> Result<(String, u16), Unavailable> {
+    let because = |reason, message| Unavailable { reason, message };
+    let found = store
+        .get(&"services".into(), namespace, name)
+        .ok_or_else(|| because("ServiceNotFound", format!("service/{name} in {namespace:?} is not present")))?;
+    let service = found.value();
+    if service["spec"]["type"] == "ExternalName" {
+        return Ok((service["spec"]["externalName"].as_str().unwrap_or_default().to_owned(), port));
+    }
+    let ports = service["spec"]["ports"].as_array().into_iter().flatten();
+    let own = ports.into_iter().find(|p| p["port"].as_u64() == Some(port.into())).ok_or_else(|| {
+        because("ServicePortError", format!("service/{name} in {namespace:?} is not listening on port {port}"))
+    })?;
+    let port_name = own["name"].as_str().unwrap_or_default();
+    let mut slices = false;
+    for slice in store.snapshot(&"endpointslices.discovery.k8s.io".into()).range(Some(namespace), None) {
+        if slice.label("kubernetes.io/service-name") != Some(name) {
+            continue;
+        }
+        slices = true;
+        let value = slice.value();
+        let ports = value["ports"].as_array().into_iter().flatten();
+        let mut ports = ports.filter(|p| p["name"].as_str().unwrap_or_default() == port_name);
+        let endpoints = value["endpoints"].as_array().into_iter().flatten();
+        let mut ready = endpoints.filter(|e| e["conditions"]["ready"] != false);
+        if let (Some(port), Some(address)) = (
+            ports.find_map(|p| p["port"].as_u64().and_then(|p| u16::try_from(p).ok())),
+            ready.find_map(|e| e["addresses"][0].as_str()),
+        ) {
+            return Ok((address.to_owned(), port));
+        }
+    }
+    Err(if slices {
+        let text =
+            format!("endpoints for service/{name} in {namespace:?} have no addresses with port name {port_name:?}");
+        because("MissingEndpoints", text)
+    } else {
+        because("EndpointsNotFound", format!("cannot find endpointslices for service/{name} in {namespace:?}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let store = Store::open(None).expect("in memory");
+        let local = json!({"spec": {"group": "g", "version": "v1"}});
+        assert!(Remote::read(&store, &local, None).is_none());
+        let remote = json!({"metadata": {"name": "v1.g"}, "spec": {"group": "g", "version": "v1",
+            "service": {"namespace": "n", "name": "s"}}});
+        let remote = Remote::read(&store, &remote, None).expect("somebody else's");
+        let why = remote.dialer.err().expect("there is no service");
+        assert_eq!((why.reason, why.message.as_str()), ("ServiceNotFound", "service/s in \"n\" is not present"));
+    }
+}

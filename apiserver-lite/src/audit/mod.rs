@@ -1,0 +1,413 @@
+//! The audit log: who asked for what, when, and what came of it, as `audit.k8s.io/v1` events.
+//!
+//! A request that the policy is interested in has a [`Trail`]. Whatever works on the request may add annotations to it,
+//! however deep it is; the bodies are kept only at the levels that ask for them. Nothing is spent on other requests.
+
+mod log;
+mod policy;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, USER_AGENT};
+use proto::time::Timestamp;
+use serde_json::{Map, Value, json};
+
+pub use log::{Log, LogOptions};
+pub use policy::{Level, Policy, Stage};
+
+use crate::http::{Body, Peer, Response};
+use crate::request::{RequestInfo, User};
+use policy::Verdict;
+
+/// Longest user agent that is written, in bytes.
+const MAX_AGENT: usize = 1024;
+
+tokio::task_local! {
+    static CURRENT: Option<Trail>;
+}
+
+/// Adds an annotation to the event of the request that is being worked on.
+pub fn annotate(key: &str, value: &str) {
+    // No request, or nobody who wants to know.
+    let _ = CURRENT.try_with(|trail| trail.as_ref().inspect(|t| t.annotate(key, value)).is_some());
+}
+
+/// Runs the work on a request.
+pub async fn within<T>(trail: Option<Trail>, work: impl Future<Output = T>) -> T {
+    CURRENT.scope(trail, work).await
+}
+
+/// What is audited, and where it goes.
+pub struct Auditor {
+    policy: Policy,
+    log: Arc<Log>,
+}
+
+impl Auditor {
+    pub fn new(policy: Policy, log: Log) -> Self {
+        Auditor { policy, log: Arc::new(log) }
+    }
+
+    /// The trail of a request, which has just come in; None when nothing is written of it.
+    pub fn begin(
+        &self,
+        id: &str,
+        user: &User,
+        info: &RequestInfo,
+        uri: &http::Uri,
+        headers: &HeaderMap,
+        peer: &Peer,
+    ) -> Option<Trail> {
+        let verdict = self.policy.verdict(user, info).clone();
+        if verdict.level == Level::None {
+            return None;
+        }
+        let event = Event {
+            head: head(verdict.level, id, user, info, uri, headers, peer),
+            received: Timestamp::now(),
+            ..Event::default()
+        };
+        let trail = Trail { inner: Arc::new(Inner { verdict, log: self.log.clone(), event: Mutex::new(event) }) };
+        trail.write(Stage::RequestReceived);
+        Some(trail)
+    }
+}
+
+/// What is known when a request comes in.
+fn head(
+    level: Level,
+    id: &str,
+    user: &User,
+    info: &RequestInfo,
+    uri: &http::Uri,
+    headers: &HeaderMap,
+    peer: &Peer,
+) -> Map<String, Value> {
+    let mut head = Map::new();
+    head.insert("kind".into(), "Event".into());
+    head.insert("apiVersion".into(), "audit.k8s.io/v1".into());
+    head.insert("level".into(), level.name().into());
+    head.insert("auditID".into(), id.into());
+    head.insert("requestURI".into(), uri.path_and_query().map_or(uri.path(), |p| p.as_str()).into());
+    head.insert("verb".into(), info.verb.as_str().into());
+    head.insert("user".into(), user_value(user));
+    head.insert("sourceIPs".into(), sources(headers, peer).into());
+    let agent = headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    if agent.len() > MAX_AGENT {
+        head.insert("userAgent".into(), format!("{}...TRUNCATED", &agent[..MAX_AGENT]).into());
+    } else if !agent.is_empty() {
+        head.insert("userAgent".into(), agent.into());
+    }
+    if info.is_resource {
+        let mut object = Map::new();
+        for (key, text) in [
+            ("resource", &info.resource),
+            ("namespace", &info.namespace),
+            ("name", &info.name),
+            ("apiGroup", &info.group),
+            ("apiVersion", &info.version),
+            ("subresource", &info.subresource),
+        ] {
+            if !text.is_empty() {
+                object.insert(key.into(), text.as_str().into());
+            }
+        }
+        head.insert("objectRef".into(), object.into());
+    }
+    head
+}
+
+fn user_value(user: &User) -> Value {
+    let mut out = json!({});
+    for (key, text) in [("username", &user.name), ("uid", &user.uid)] {
+        if !text.is_empty() {
+            out[key] = text.as_str().into();
+        }
+    }
+    if !user.groups.is_empty() {
+        out["groups"] = json!(user.groups);
+    }
+    for (key, values) in &user.extra {
+        out["extra"][key] = json!(values);
+    }
+    out
+}
+
+/// Addresses that a request came through, the first is where it began: what proxies say, then the connection's own.
+fn sources(headers: &HeaderMap, peer: &Peer) -> Vec<String> {
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let is_address = |t: &str| t.parse::<std::net::IpAddr>().is_ok();
+    let mut out: Vec<String> =
+        text("x-forwarded-for").split(',').map(str::trim).filter(|t| is_address(t)).map(Into::into).collect();
+    let real = text("x-real-ip").trim();
+    if is_address(real) && !out.iter().any(|a| a == real) {
+        out.push(real.to_owned());
+    }
+    let own = peer.address.ip().to_string();
+    if out.last() != Some(&own) {
+        out.push(own);
+    }
+    out
+}
+
+#[derive(Debug, Default)]
+struct Event {
+    head: Map<String, Value>,
+    received: Timestamp,
+    impersonated: Option<Value>,
+    request: Option<Value>,
+    response: Option<Value>,
+    /// `metav1.Status`, with the code at least.
+    status: Option<Value>,
+    annotations: Map<String, Value>,
+}
+
+struct Inner {
+    verdict: Verdict,
+    log: Arc<Log>,
+    event: Mutex<Event>,
+}
+
+/// What is written of one request; clones are the same trail.
+#[derive(Clone)]
+pub struct Trail {
+    inner: Arc<Inner>,
+}
+
+impl Trail {
+    fn with<T>(&self, change: impl FnOnce(&mut Event) -> T) -> T {
+        change(&mut self.inner.event.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The first word on a key stays.
+    pub fn annotate(&self, key: &str, value: &str) {
+        self.with(|event| {
+            event.annotations.entry(key).or_insert_with(|| value.into());
+        });
+    }
+
+    pub fn impersonated(&self, user: &User) {
+        self.with(|event| event.impersonated = Some(user_value(user)));
+    }
+
+    /// Keeps a request's body where the level asks for it.
+    pub fn request_body(&self, content_type: &str, body: &Bytes) {
+        if self.inner.verdict.level < Level::Request {
+            return;
+        }
+        let object = self.object(content_type, body);
+        self.with(|event| event.request = object);
+    }
+
+    /// A body as a tree; patches and objects alike.
+    fn object(&self, content_type: &str, body: &[u8]) -> Option<Value> {
+        let mut value = match content_type.split(';').next().unwrap_or_default().trim() {
+            "application/vnd.kubernetes.protobuf" => {
+                let unknown = proto::protobuf::read_envelope(body).ok()?;
+                let set = proto::schema::TypeSet::built_in();
+                let (group, version) = unknown.api_version.rsplit_once('/').unwrap_or(("", unknown.api_version));
+                let id = set.kind(group, version, unknown.kind)?;
+                let mut value = proto::protobuf::decode(set, id, unknown.raw).ok()?;
+                value["kind"] = unknown.kind.into();
+                value["apiVersion"] = unknown.api_version.into();
+                value
+            }
+            "application/yaml" | "application/apply-patch+yaml" => proto::yaml::read(body).ok()?.value,
+            _ => proto::json::parse(body).ok()?.value,
+        };
+        if self.inner.verdict.omit_managed_fields {
+            without_managed_fields(&mut value);
+        }
+        Some(value)
+    }
+
+    /// The answer is ready. A stream goes on, and its end is written when it is there.
+    pub fn answered(&self, response: Response, long_running: bool) -> Response {
+        let code = response.status().as_u16();
+        let content_type =
+            response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
+        let failed = code >= 400;
+        let wants_object = self.inner.verdict.level == Level::RequestResponse;
+        let mut object = None;
+        if let Body::Chunks(chunks) = response.body()
+            && (failed || wants_object)
+            && !response.headers().contains_key(http::header::CONTENT_ENCODING)
+        {
+            let all: Vec<u8> = chunks.iter().flatten().copied().collect();
+            object = self.object(&content_type, &all).filter(Value::is_object);
+        }
+        let status = match object.as_ref().filter(|o| o["kind"] == "Status") {
+            Some(status) => {
+                let mut status = status.clone();
+                if let Some(members) = status.as_object_mut() {
+                    members.remove("kind");
+                    members.remove("apiVersion");
+                }
+                status["code"] = code.into();
+                status
+            }
+            None => json!({"metadata": {}, "code": code}),
+        };
+        self.with(|event| {
+            event.status = Some(status);
+            event.response = object.filter(|_| wants_object);
+        });
+        if long_running {
+            self.write(Stage::ResponseStarted);
+        }
+        match response.body() {
+            Body::Stream(_) => {
+                let end = End(self.clone());
+                response.map(|body| body.holding(end))
+            }
+            Body::Chunks(_) => {
+                self.write(Stage::ResponseComplete);
+                response
+            }
+        }
+    }
+
+    /// A handler failed.
+    pub fn panicked(&self) {
+        let status = json!({"metadata": {}, "status": "Failure", "reason": "InternalError", "code": 500,
+            "message": "APIServer panic'd"});
+        self.with(|event| event.status = Some(status));
+        self.write(Stage::Panic);
+    }
+
+    fn write(&self, stage: Stage) {
+        if self.inner.verdict.omitted.contains(&stage) {
+            return;
+        }
+        let mut line = self.with(|event| event.line(stage));
+        line.push(b'\n');
+        self.inner.log.write(&line);
+    }
+}
+
+/// Writes the end of a stream when the stream is dropped.
+struct End(Trail);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.write(Stage::ResponseComplete);
+    }
+}
+
+impl Event {
+    /// The event as JSON, properties in the order of Go's struct.
+    fn line(&self, stage: Stage) -> Vec<u8> {
+        let mut out = Vec::with_capacity(1024);
+        let mut member = |key: &str, value: Option<&Value>| {
+            let Some(value) = value else { return };
+            out.push(if out.is_empty() { b'{' } else { b',' });
+            proto::json::write_string(key, &mut out);
+            out.push(b':');
+            proto::json::write_sorted(value, &mut out);
+        };
+        let time = |at: Timestamp| Value::from(at.to_micros_text());
+        for key in ["kind", "apiVersion", "level", "auditID"] {
+            member(key, self.head.get(key));
+        }
+        member("stage", Some(&stage.name().into()));
+        for key in ["requestURI", "verb", "user"] {
+            member(key, self.head.get(key));
+        }
+        member("impersonatedUser", self.impersonated.as_ref());
+        for key in ["sourceIPs", "userAgent", "objectRef"] {
+            member(key, self.head.get(key));
+        }
+        member("responseStatus", self.status.as_ref());
+        member("requestObject", self.request.as_ref());
+        member("responseObject", self.response.as_ref());
+        member("requestReceivedTimestamp", Some(&time(self.received)));
+        member("stageTimestamp", Some(&time(Timestamp::now())));
+        if !self.annotations.is_empty() {
+            member("annotations", Some(&self.annotations.clone().into()));
+        }
+        out.push(b'}');
+        out
+    }
+}
+
+fn without_managed_fields(value: &mut Value) {
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+    if let Some(Value::Array(items)) = value.get_mut("items") {
+        items.iter_mut().for_each(without_managed_fields);
+    }
+    if let Some(Value::Array(rows)) = value.get_mut("rows") {
+        rows.iter_mut().filter_map(|r| r.get_mut("object")).for_each(without_managed_fields);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn auditor(path: &std::path::Path, level: &str) -> Auditor {
+        let policy = format!("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: {level}\n");
+        let file = path.with_extension("yaml");
+        std::fs::write(&file, policy).expect("a folder that can be written");
+        let policy = Policy::load(&file).expect("a policy");
+        std::fs::remove_file(&file).expect("ours");
+        let options = LogOptions { path: path.into(), max_age_days: 0, max_backups: 0, max_size_megabytes: 0 };
+        Auditor::new(policy, Log::open(options).expect("a file"))
+    }
+
+    fn lines(path: &std::path::Path) -> Vec<Value> {
+        let text = std::fs::read_to_string(path).expect("the file");
+        text.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect()
+    }
+
+    #[tokio::test]
+    async fn a_request_leaves_what_its_level_asks_for() {
+        let path = std::env::temp_dir().join(format!("audit-{}.log", crate::random::uuid()));
+        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), shown: Default::default() };
+        let info = RequestInfo {
+            is_resource: true,
+            verb: "create".into(),
+            resource: "pods".into(),
+            version: "v1".into(),
+            ..RequestInfo::default()
+        };
+        let user = User { name: "jane".into(), ..User::default() };
+        let uri: http::Uri = "/api/v1/pods?x=1".parse().expect("a URI");
+        let auditor = auditor(&path, "RequestResponse");
+        let trail = auditor.begin("id-1", &user, &info, &uri, &HeaderMap::new(), &peer).expect("audited");
+        within(Some(trail.clone()), async { annotate("a/b", "c") }).await;
+        trail.request_body("application/json", &Bytes::from_static(b"{\"metadata\":{\"managedFields\":[]}}"));
+        let mut response = Response::new(Body::from("{\"kind\":\"Status\",\"code\":409}"));
+        *response.status_mut() = http::StatusCode::CONFLICT;
+        response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+        let _ = trail.answered(response, false);
+        let all = lines(&path);
+        std::fs::remove_file(&path).expect("ours");
+        assert_eq!(all.len(), 2);
+        assert_eq!((&all[0]["stage"], &all[1]["stage"]), (&json!("RequestReceived"), &json!("ResponseComplete")));
+        assert_eq!(all[1]["requestURI"], "/api/v1/pods?x=1");
+        assert_eq!(all[1]["responseStatus"]["code"], 409);
+        assert_eq!(all[1]["requestObject"], json!({"metadata": {"managedFields": []}}));
+        assert_eq!(all[1]["responseObject"]["kind"], "Status");
+        assert_eq!(all[1]["annotations"], json!({"a/b": "c"}));
+        assert_eq!(all[1]["sourceIPs"], json!(["127.0.0.1"]));
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_complete_when_it_ends() {
+        let path = std::env::temp_dir().join(format!("audit-{}.log", crate::random::uuid()));
+        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), shown: Default::default() };
+        let auditor = auditor(&path, "Metadata");
+        let uri: http::Uri = "/x".parse().expect("a URI");
+        let trail = auditor.begin("id", &User::default(), &RequestInfo::default(), &uri, &HeaderMap::new(), &peer);
+        let stream = Body::stream(futures_util::stream::empty());
+        let response = trail.expect("audited").answered(Response::new(stream), true);
+        assert_eq!(lines(&path).len(), 2, "received and started");
+        drop(response);
+        let all = lines(&path);
+        std::fs::remove_file(&path).expect("ours");
+        assert_eq!(all[2]["stage"], "ResponseComplete");
+    }
+}
