@@ -5,7 +5,7 @@ use super::ast::{Expr, Fold, Kind, Macro};
 use super::lex::{Token, lex};
 use super::words::is_reserved;
 
-/// Deepest nesting; cel-go stops at 250 as well.
+/// Deepest tree. Whoever walks it recurses, so chains of operators and of selections count as they nest.
 const MAX_DEPTH: usize = 120;
 
 /// Reads an expression.
@@ -39,6 +39,19 @@ fn qualified(expr: &Expr) -> Option<String> {
             Some(format!("{}.{field}", qualified(operand)?))
         }
         _ => None,
+    }
+}
+
+/// Joins terms in their order; `signs` are the places of the signs between them.
+fn balanced(terms: &mut impl Iterator<Item = Expr>, signs: &[usize], join: fn(Box<Expr>, Box<Expr>) -> Kind) -> Expr {
+    let middle = signs.len() / 2;
+    match signs.get(middle) {
+        None => terms.next().unwrap_or_else(|| Expr::new(0, Kind::Null)),
+        Some(at) => {
+            let left = balanced(terms, &signs[..middle], join);
+            let right = balanced(terms, &signs[middle + 1..], join);
+            Expr::new(*at, join(left.into(), right.into()))
+        }
     }
 }
 
@@ -93,11 +106,25 @@ impl Parser {
         Issue { at: self.at(), text: format!("Syntax error: mismatched input '{found}' expecting {wanted}") }
     }
 
-    fn expr(&mut self) -> Parsed {
+    /// Notes that the tree gets one deeper here.
+    fn deeper(&mut self) -> Result<(), Issue> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err(Issue { at: self.at(), text: format!("expression recursion limit exceeded: {MAX_DEPTH}") });
         }
+        Ok(())
+    }
+
+    /// Reads a chain whose every link makes the tree one deeper; afterwards the depth is what it was.
+    fn chain(&mut self, read: impl FnOnce(&mut Self) -> Parsed) -> Parsed {
+        let depth = self.depth;
+        let out = read(self);
+        self.depth = depth;
+        out
+    }
+
+    fn expr(&mut self) -> Parsed {
+        self.deeper()?;
         let condition = self.or()?;
         let out = match self.take("?") {
             None => condition,
@@ -113,24 +140,32 @@ impl Parser {
     }
 
     fn or(&mut self) -> Parsed {
-        let mut left = self.and()?;
-        while let Some(at) = self.take("||") {
-            let right = self.and()?;
-            left = Expr::new(at, Kind::Or(left.into(), right.into()));
-        }
-        Ok(left)
+        self.logical("||", Self::and, Kind::Or)
     }
 
     fn and(&mut self) -> Parsed {
-        let mut left = self.relation()?;
-        while let Some(at) = self.take("&&") {
-            let right = self.relation()?;
-            left = Expr::new(at, Kind::And(left.into(), right.into()));
+        self.logical("&&", Self::relation, Kind::And)
+    }
+
+    /// Terms joined by one sign, as a balanced tree: rules with hundreds of alternatives are written.
+    fn logical(&mut self, sign: &str, term: fn(&mut Self) -> Parsed, join: fn(Box<Expr>, Box<Expr>) -> Kind) -> Parsed {
+        let (mut terms, mut signs) = (vec![term(self)?], Vec::new());
+        while let Some(at) = self.take(sign) {
+            signs.push(at);
+            terms.push(term(self)?);
         }
-        Ok(left)
+        let levels = terms.len().next_power_of_two().trailing_zeros() as usize;
+        if self.depth + levels > MAX_DEPTH {
+            return Err(Issue { at: self.at(), text: format!("expression recursion limit exceeded: {MAX_DEPTH}") });
+        }
+        Ok(balanced(&mut terms.into_iter(), &signs, join))
     }
 
     fn relation(&mut self) -> Parsed {
+        self.chain(Self::relations)
+    }
+
+    fn relations(&mut self) -> Parsed {
         let mut left = self.sum()?;
         loop {
             let name = match self.peek() {
@@ -139,15 +174,21 @@ impl Parser {
                 _ => return Ok(left),
             };
             let (at, _) = self.advance();
+            self.deeper()?;
             let right = self.sum()?;
             left = Expr::call(at, &name, vec![left, right]);
         }
     }
 
     fn sum(&mut self) -> Parsed {
+        self.chain(Self::sums)
+    }
+
+    fn sums(&mut self) -> Parsed {
         let mut left = self.product()?;
         while let Token::Sign(sign @ ("+" | "-")) = *self.peek() {
             let (at, _) = self.advance();
+            self.deeper()?;
             let right = self.product()?;
             left = Expr::call(at, &format!("_{sign}_"), vec![left, right]);
         }
@@ -155,9 +196,14 @@ impl Parser {
     }
 
     fn product(&mut self) -> Parsed {
+        self.chain(Self::products)
+    }
+
+    fn products(&mut self) -> Parsed {
         let mut left = self.unary()?;
         while let Token::Sign(sign @ ("*" | "/" | "%")) = *self.peek() {
             let (at, _) = self.advance();
+            self.deeper()?;
             let right = self.unary()?;
             left = Expr::call(at, &format!("_{sign}_"), vec![left, right]);
         }
@@ -199,8 +245,13 @@ impl Parser {
         self.suffixes(primary)
     }
 
-    fn suffixes(&mut self, mut operand: Expr) -> Parsed {
+    fn suffixes(&mut self, operand: Expr) -> Parsed {
+        self.chain(|parser| parser.suffix_chain(operand))
+    }
+
+    fn suffix_chain(&mut self, mut operand: Expr) -> Parsed {
         loop {
+            self.deeper()?;
             if let Some(at) = self.take(".?") {
                 let field = self.name()?;
                 let operand_box = Box::new(operand);
@@ -270,7 +321,10 @@ impl Parser {
             Token::Sign("{") => return self.map(),
             Token::Sign(".") => {
                 self.next += 1;
-                return self.primary();
+                return match self.peek() {
+                    Token::Name(_) => self.primary(),
+                    _ => Err(self.unexpected("IDENTIFIER")),
+                };
             }
             Token::Name(name) => {
                 self.next += 1;

@@ -112,3 +112,31 @@ fn no_text_makes_the_parser_fail_otherwise_than_with_an_error() {
         assert!(compile(text, &[("a", Type::Dyn)]).is_err(), "{text}");
     }
 }
+
+#[test]
+fn long_chains_neither_overflow_the_stack_nor_hide_their_terms() {
+    let many = |first: &str, link: &str, count: usize| format!("{first}{}", link.repeat(count));
+    assert_eq!(run(&format!("{} == 101", many("1", "+1", 100))), "true");
+    assert_eq!(run(&many("false", "||false", 3000)), "false");
+    assert_eq!(run(&format!("{}||true", many("false", "||false", 3000))), "true");
+    for text in [
+        many("1", "+1", 100_000),
+        many("1", "*1", 100_000),
+        many("1", "<1", 100_000),
+        many("self", ".any", 100_000),
+        many("self", "[0]", 100_000),
+        many("self.tags", ".map(t, t)", 100_000),
+        many("1", " in [1]", 100_000),
+        many("", ".", 100_000),
+        many("", "(", 100_000),
+        many("", "[", 100_000),
+        many("", "{1:", 100_000),
+        many("", "true?1:", 100_000),
+        many("", "f(", 100_000),
+        many("", "!-", 100_000),
+    ] {
+        let said = run(&text);
+        let refused = said.contains("recursion limit exceeded") || said.contains("Syntax error");
+        assert!(refused, "{}: {}", &text[..12], &said[..said.len().min(200)]);
+    }
+}
