@@ -5,6 +5,11 @@
 
 use serde_json::Value;
 
+/// Deepest nesting of filters in filters.
+const MAX_NESTED: usize = 8;
+/// Most values that a path finds. A path of several `..` meets a value in many ways.
+const MAX_FOUND: usize = 10_000;
+
 /// A path that was read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Path(Vec<Step>);
@@ -47,6 +52,13 @@ enum Operand {
 impl Path {
     /// Reads a path such as `.spec.replicas`; None for one that is malformed.
     pub fn parse(text: &str) -> Option<Self> {
+        Path::nested(text, 0)
+    }
+
+    fn nested(text: &str, depth: usize) -> Option<Self> {
+        if depth > MAX_NESTED {
+            return None;
+        }
         let mut steps = Vec::new();
         let mut rest = text.trim();
         rest = rest.strip_prefix('$').unwrap_or(rest);
@@ -68,7 +80,7 @@ impl Path {
                 rest = after;
             } else if let Some(after) = rest.strip_prefix('[') {
                 let end = closing(after)?;
-                steps.push(bracket(&after[..end])?);
+                steps.push(bracket(&after[..end], depth)?);
                 rest = &after[end + 1..];
             } else {
                 return None;
@@ -82,7 +94,13 @@ impl Path {
         let mut found = vec![value];
         for step in &self.0 {
             let mut next = Vec::new();
-            found.into_iter().for_each(|value| step.follow(value, &mut next));
+            for value in found {
+                step.follow(value, &mut next);
+                if next.len() >= MAX_FOUND {
+                    next.truncate(MAX_FOUND);
+                    break;
+                }
+            }
             found = next;
         }
         found
@@ -124,13 +142,13 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-fn bracket(inside: &str) -> Option<Step> {
+fn bracket(inside: &str, depth: usize) -> Option<Step> {
     let inside = inside.trim();
     if inside == "*" {
         return Some(Step::All);
     }
     if let Some(filter) = inside.strip_prefix("?(").and_then(|f| f.strip_suffix(')')) {
-        return Filter::parse(filter).map(|f| Step::Filter(Box::new(f)));
+        return Filter::parse(filter, depth + 1).map(|f| Step::Filter(Box::new(f)));
     }
     if let Some(name) = unquoted(inside) {
         return Some(Step::Member(name.into()));
@@ -147,7 +165,7 @@ fn unquoted(text: &str) -> Option<&str> {
 }
 
 impl Filter {
-    fn parse(text: &str) -> Option<Self> {
+    fn parse(text: &str, depth: usize) -> Option<Self> {
         const OPERATORS: [(&str, Operator); 6] = [
             ("==", Operator::Equal),
             ("!=", Operator::Unequal),
@@ -165,15 +183,15 @@ impl Filter {
                 _ => {
                     if let Some((sign, operator)) = OPERATORS.iter().find(|(sign, _)| text[at..].starts_with(sign)) {
                         return Some(Filter {
-                            left: Operand::parse(&text[..at])?,
+                            left: Operand::parse(&text[..at], depth)?,
                             operator: Some(*operator),
-                            right: Operand::parse(&text[at + sign.len()..])?,
+                            right: Operand::parse(&text[at + sign.len()..], depth)?,
                         });
                     }
                 }
             }
         }
-        Some(Filter { left: Operand::parse(text)?, operator: None, right: Operand::Constant(Value::Null) })
+        Some(Filter { left: Operand::parse(text, depth)?, operator: None, right: Operand::Constant(Value::Null) })
     }
 
     fn matches(&self, value: &Value) -> bool {
@@ -198,10 +216,10 @@ impl Filter {
 }
 
 impl Operand {
-    fn parse(text: &str) -> Option<Self> {
+    fn parse(text: &str, depth: usize) -> Option<Self> {
         let text = text.trim();
         if let Some(path) = text.strip_prefix('@') {
-            return Path::parse(path).map(Operand::At);
+            return Path::nested(path, depth).map(Operand::At);
         }
         if let Some(text) = unquoted(text) {
             return Some(Operand::Constant(text.into()));
@@ -223,7 +241,7 @@ impl Step {
             (Step::Member(name), Value::Object(map)) => out.extend(map.get(&**name)),
             (Step::Index(index), Value::Array(items)) => {
                 let at = if *index < 0 {
-                    usize::try_from(-index).ok().and_then(|back| items.len().checked_sub(back))
+                    usize::try_from(index.unsigned_abs()).ok().and_then(|back| items.len().checked_sub(back))
                 } else {
                     usize::try_from(*index).ok()
                 };
@@ -279,6 +297,11 @@ mod tests {
         assert_eq!(find(".spec.list[-1:].n"), [json!(2)]);
         assert_eq!(find(".spec.list[0].type"), [json!("X")]);
         assert_eq!(find("..k"), [json!("v")]);
+        assert_eq!(find(&format!(".spec.list[{}]", i64::MIN)), [] as [Value; 0]);
+        let filters = |count: usize| format!("{}.x{}", ".a[?(@".repeat(count), ")]".repeat(count));
+        assert!(Path::parse(&filters(3)).is_some() && Path::parse(&filters(50_000)).is_none());
+        let deep = (0..100).fold(json!(1), |inner, _| json!({"a": inner}));
+        assert_eq!(Path::parse(&"..a".repeat(9)).map(|p| p.find(&deep).len()), Some(MAX_FOUND));
         assert!(find(".spec.none.k").is_empty() && Path::parse(".a[").is_none() && Path::parse("a").is_none());
     }
 }
