@@ -19,3 +19,6 @@ pub mod seccomp;
 pub mod security;
 pub mod spec;
 pub mod step;
+
+#[cfg(test)]
+mod step_tests;

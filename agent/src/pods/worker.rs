@@ -253,7 +253,8 @@ impl Worker {
             }
         };
         self.volume_retry = FIRST_RETRY;
-        let start_over = !actions.reset.is_empty();
+        // What follows from these shows at once, and nothing in the runtime will tell of it.
+        let look_again = !actions.reset.is_empty() || !resize.is_empty();
         if actions.is_empty() && resize.is_empty() {
             self.start_errors.clear();
             self.retry = FIRST_RETRY;
@@ -268,7 +269,7 @@ impl Worker {
             }
         }
         match result {
-            Ok(()) if start_over => Ok(Duration::ZERO),
+            Ok(()) if look_again => Ok(Duration::ZERO),
             Ok(()) => {
                 self.retry = FIRST_RETRY;
                 Ok(self.quiet_wait())

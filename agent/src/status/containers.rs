@@ -36,7 +36,9 @@ pub fn statuses(
             let before = old.iter().find(|s| s.name == container.name);
             let mut status = match newest_two(inputs, &container.name) {
                 (Some(record), last) => seen(inputs, container, record, last, before),
-                (None, _) if starting_over && before.is_some() => removed_to_start_over(container, before),
+                (None, _) if starting_over || before.is_some_and(starts_over) => {
+                    removed_to_start_over(container, before)
+                }
                 (None, _) => unseen(inputs.pod, container, before, default_reason),
             };
             status.volume_mounts = volume_mounts(container, inputs.recursive_read_only);
@@ -69,7 +71,14 @@ pub fn unknown_terminated(message: &str) -> ContainerState {
     }
 }
 
-pub const STARTING_OVER: &str = "RestartingAllContainers";
+const STARTING_OVER: &str = "RestartingAllContainers";
+
+/// Whether the container has been removed to start over, and has not started since.
+pub fn starts_over(status: &ContainerStatus) -> bool {
+    let waits = status.state.as_ref().and_then(|s| s.waiting.as_ref());
+    let ended = status.last_state.as_ref().and_then(|s| s.terminated.as_ref());
+    waits.is_some_and(|w| w.reason == STARTING_OVER || ended.is_some_and(|e| e.reason == STARTING_OVER))
+}
 
 /// A container that was removed because a rule starts all of them over.
 fn removed_to_start_over(container: &Container, before: Option<&ContainerStatus>) -> ContainerStatus {
@@ -82,8 +91,7 @@ fn removed_to_start_over(container: &Container, before: Option<&ContainerStatus>
         ..Default::default()
     };
     let Some(before) = before else { return status };
-    let waits = before.state.as_ref().and_then(|s| s.waiting.as_ref());
-    if waits.is_some_and(|w| w.reason == STARTING_OVER) {
+    if starts_over(before) {
         return before.clone();
     }
     status.restart_count = before.restart_count;

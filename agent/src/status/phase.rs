@@ -4,10 +4,10 @@
 
 use proto::api::core::v1::{Container, ContainerStatus, Pod, PodSpec};
 
-use crate::pod::restart::restarts_after;
+use crate::pod::restart::{own_policy, restarts_after};
 use crate::pod::spec::{PodExt, RestartPolicy, is_sidecar};
 
-use super::containers::STARTING_OVER;
+use super::containers::starts_over;
 
 pub const PENDING: &str = "Pending";
 pub const RUNNING: &str = "Running";
@@ -25,7 +25,7 @@ struct Counts {
     waiting: usize,
     stopped: usize,
     succeeded: usize,
-    /// Stopped containers that their own rules start again.
+    /// Stopped containers that are started again.
     restartable: usize,
     pending_sidecars: usize,
     pending_init: usize,
@@ -53,14 +53,12 @@ pub fn phase(pod: &Pod, statuses: &[ContainerStatus], terminal: bool, initialize
         return PENDING;
     }
     let all_succeeded = counts.stopped == counts.succeeded;
-    match (terminal, pod.restarts()) {
+    match (terminal, counts.restartable > 0) {
         (true, _) if all_succeeded => SUCCEEDED,
         (true, _) => FAILED,
-        (false, _) if counts.restartable > 0 => RUNNING,
-        (false, RestartPolicy::Always) => RUNNING,
-        (false, _) if all_succeeded => SUCCEEDED,
-        (false, RestartPolicy::Never) => FAILED,
-        (false, RestartPolicy::OnFailure) => RUNNING,
+        (false, true) => RUNNING,
+        (false, false) if all_succeeded => SUCCEEDED,
+        (false, false) => FAILED,
     }
 }
 
@@ -87,12 +85,14 @@ fn count(pod: &Pod, statuses: &[ContainerStatus]) -> Counts {
         } else if let Some(ended) = state.and_then(|s| s.terminated.as_ref()) {
             counts.stopped += 1;
             counts.succeeded += usize::from(ended.exit_code == 0);
-            let by_rules = container.restart_policy.is_some() && restarts_after(pod, container, ended.exit_code);
-            counts.restartable += usize::from(by_rules);
-        } else if let Some(waits) = state.and_then(|s| s.waiting.as_ref()) {
+            counts.restartable += usize::from(restarts_after(pod, container, ended.exit_code));
+        } else if state.is_some_and(|s| s.waiting.is_some()) {
             if last_exit.is_some() {
                 counts.stopped += 1;
-                counts.restartable += usize::from(waits.reason == STARTING_OVER);
+                // It waits to be started again, or would have ended.
+                let waits = own_policy(pod, container) != RestartPolicy::Never
+                    || last_exit.is_some_and(|ended| restarts_after(pod, container, ended.exit_code));
+                counts.restartable += usize::from(waits || starts_over(status));
             } else {
                 counts.waiting += 1;
             }
@@ -110,10 +110,9 @@ fn count_init(pod: &Pod, container: &Container, status: Option<&ContainerStatus>
     };
     let state = status.state.as_ref();
     let last_exit = status.last_state.as_ref().and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code);
-    let waits = state.and_then(|s| s.waiting.as_ref());
     let exit = match state.and_then(|s| s.terminated.as_ref()) {
         Some(ended) => Some(ended.exit_code),
-        None if waits.is_some_and(|w| w.reason == STARTING_OVER) => None,
+        None if starts_over(status) => None,
         None if state.is_some_and(|s| s.waiting.is_some()) => last_exit,
         None => None,
     };
