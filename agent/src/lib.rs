@@ -18,6 +18,7 @@ mod file_watch;
 pub mod images;
 mod local_sockets;
 pub mod log_level;
+pub mod metrics;
 pub mod node;
 pub mod objects;
 pub mod pleg;

@@ -11,6 +11,7 @@ use proto::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 use super::kind::{collection_path, escape};
 use super::transport::chain;
 use super::{ApiError, Body, ContentType, Kind, RateLimit, Transport, Watch, media};
+use crate::metrics;
 
 /// Answers beyond this are refused: a node's share of a cluster stays far below.
 const MAX_ANSWER: usize = 256 * 1024 * 1024;
@@ -235,9 +236,23 @@ impl Client {
         loop {
             self.pace().await;
             let request = self.request(method.clone(), path, media_type, body.clone())?;
+            let (host, verb) = (self.transport.host(), method.as_str());
+            let labels = [host.as_str(), verb];
+            metrics::REST_REQUEST_BYTES.observe(&labels, size(body.len()));
+            let timer = metrics::REST_SECONDS.time(&labels);
             let outcome = tokio::time::timeout(self.timeout, self.whole(request))
                 .await
                 .unwrap_or(Err((ApiError::Timeout(self.timeout), None)));
+            drop(timer);
+            let code = match &outcome {
+                Ok((answer, _)) => {
+                    metrics::REST_RESPONSE_BYTES.observe(&labels, size(answer.len()));
+                    "200".to_owned()
+                }
+                Err((error, _)) if error.code() > 0 => error.code().to_string(),
+                Err(_) => "<error>".to_owned(),
+            };
+            metrics::REST_REQUESTS.inc(&[&code, &host, verb]);
             match outcome {
                 Ok(answer) => return Ok(answer),
                 Err((error, Some(wait))) if tries < MAX_TRIES && error.is_retriable() => {
@@ -250,6 +265,7 @@ impl Client {
         }
     }
 
+    /// Waits for its turn.
     async fn pace(&self) {
         if let Some(rate) = &self.rate {
             rate.wait().await;
@@ -281,6 +297,10 @@ impl Client {
         let form = ContentType::of_answer(answer.headers().get(header::CONTENT_TYPE));
         read(answer.into_body()).await.map(|body| (body, form)).map_err(|e| (e, None))
     }
+}
+
+fn size(bytes: usize) -> f64 {
+    metrics::page::to_float(u64::try_from(bytes).unwrap_or(u64::MAX))
 }
 
 /// Read by hand: `Limited` needs a conversion of the error type that keeps callers' futures from being `Send`.

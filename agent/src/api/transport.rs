@@ -34,6 +34,11 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Forgets open connections, so that new credentials take effect; requests under way are not disturbed.
     fn reconnect(&self) {}
+
+    /// Host and port of the server, for metrics.
+    fn host(&self) -> String {
+        String::new()
+    }
 }
 
 /// client-go dials with the same limit.
@@ -257,6 +262,10 @@ where
 }
 
 impl Transport for HttpTransport {
+    fn host(&self) -> String {
+        self.authority.clone()
+    }
+
     fn send<'a>(
         &'a self,
         request: Request<Bytes>,

@@ -24,6 +24,7 @@ pub use tree::{CgroupError, Tree};
 
 use crate::config::Configuration;
 use crate::cri::CriClient;
+use crate::metrics;
 use crate::node::Resources;
 use crate::pod::resources::{MIN_SHARES, NodeResources, QosClass, milli_cpu_to_shares, qos_class};
 use crate::pod::spec::PodExt;
@@ -160,8 +161,11 @@ impl Cgroups {
         owned.pods().note(pod.uid(), Some(burstable_milli_cpu(pod)));
         if !owned.tree.exists(&owned.path(&name)) {
             let limits = pod_limits(pod, &owned.settings.node, owned.settings.pod_pids_limit);
+            let timer = metrics::CGROUP_MANAGER.time(&["create"]);
             owned.make(&name, &limits).await?;
+            drop(timer);
         }
+        let _timer = metrics::CGROUP_MANAGER.time(&["update"]);
         owned.weigh().await
     }
 
@@ -191,7 +195,9 @@ impl Cgroups {
         for class in TIERS {
             let name = owned.parent.pod(class, uid);
             if owned.tree.exists(&owned.path(&name)) {
+                let timer = metrics::CGROUP_MANAGER.time(&["destroy"]);
                 owned.remove(name).await?;
+                drop(timer);
             }
         }
         owned.pods().note(uid, None);

@@ -57,6 +57,7 @@ pub const GATES: &[(&str, Stage, bool)] = &[
     ("LocalStorageCapacityIsolationFSQuotaMonitoring", Stage::Beta, false),
     ("MemoryQoS", Stage::Alpha, false),
     ("MutableCSINodeAllocatableCount", Stage::Ga, true),
+    ("NativeHistograms", Stage::Alpha, false),
     ("NodeDeclaredFeatures", Stage::Beta, true),
     ("NodeLogQuery", Stage::Ga, true),
     ("NodeSwap", Stage::Ga, true),

@@ -6,6 +6,7 @@ use proto::cri;
 use tonic::{Request, Streaming};
 
 use super::{CriClient, CriError};
+use crate::metrics;
 
 type Result<T> = std::result::Result<T, CriError>;
 
@@ -15,12 +16,37 @@ fn within<T>(message: T, timeout: Duration) -> Request<T> {
     request
 }
 
+/// The kubelet's word for a call, where it is not the CRI's.
+fn operation(call: &'static str) -> &'static str {
+    match call {
+        "update_container_resources" => "update_container",
+        "update_pod_sandbox_resources" => "update_podsandbox",
+        call => call,
+    }
+}
+
+/// Counts a call, its time and its failure.
+async fn counted<T>(operation: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
+    let labels = [operation];
+    metrics::RUNTIME_OPERATIONS.inc(&labels);
+    let timer = metrics::RUNTIME_OPERATIONS_SECONDS.time(&labels);
+    let outcome = call.await;
+    drop(timer);
+    if outcome.is_err() {
+        metrics::RUNTIME_OPERATIONS_ERRORS.inc(&labels);
+    }
+    outcome
+}
+
 macro_rules! plain {
     ($(#[$doc:meta])* $name:ident($request:ident) -> $response:ident on $service:ident) => {
         $(#[$doc])*
         pub async fn $name(&self, request: cri::$request) -> Result<cri::$response> {
-            let mut service = self.$service.clone();
-            Ok(service.$name(within(request, self.timeout)).await?.into_inner())
+            counted(operation(stringify!($name)), async {
+                let mut service = self.$service.clone();
+                Ok(service.$name(within(request, self.timeout)).await?.into_inner())
+            })
+            .await
         }
     };
 }
@@ -28,9 +54,12 @@ macro_rules! plain {
 impl CriClient {
     /// Name and versions of the runtime; the request names the kubelet's CRI API version.
     pub async fn version(&self) -> Result<cri::VersionResponse> {
-        let mut service = self.runtime.clone();
-        let request = cri::VersionRequest { version: "0.1.0".into() };
-        Ok(service.version(within(request, self.timeout)).await?.into_inner())
+        counted("version", async {
+            let mut service = self.runtime.clone();
+            let request = cri::VersionRequest { version: "0.1.0".into() };
+            Ok(service.version(within(request, self.timeout)).await?.into_inner())
+        })
+        .await
     }
 
     plain!(
@@ -55,55 +84,78 @@ impl CriClient {
     plain!(image_fs_info(ImageFsInfoRequest) -> ImageFsInfoResponse on images);
 
     pub async fn run_pod_sandbox(&self, config: cri::PodSandboxConfig, runtime_handler: String) -> Result<String> {
-        let mut service = self.runtime.clone();
-        // Network plugins may take their time: the kubelet doubles the deadline here.
-        let request = within(cri::RunPodSandboxRequest { config: Some(config), runtime_handler }, self.timeout * 2);
-        let id = service.run_pod_sandbox(request).await?.into_inner().pod_sandbox_id;
-        if id.is_empty() { Err(CriError::incomplete("the sandbox id")) } else { Ok(id) }
+        counted("run_podsandbox", async {
+            let mut service = self.runtime.clone();
+            // Network plugins may take their time: the kubelet doubles the deadline here.
+            let request = within(cri::RunPodSandboxRequest { config: Some(config), runtime_handler }, self.timeout * 2);
+            let id = service.run_pod_sandbox(request).await?.into_inner().pod_sandbox_id;
+            if id.is_empty() { Err(CriError::incomplete("the sandbox id")) } else { Ok(id) }
+        })
+        .await
     }
 
     pub async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
-        let mut service = self.runtime.clone();
-        let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.into() };
-        service.stop_pod_sandbox(within(request, self.timeout)).await?;
-        Ok(())
+        counted("stop_podsandbox", async {
+            let mut service = self.runtime.clone();
+            let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.into() };
+            service.stop_pod_sandbox(within(request, self.timeout)).await?;
+            Ok(())
+        })
+        .await
     }
 
     /// Removes a sandbox; one that is already gone counts as removed.
     pub async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
-        let mut service = self.runtime.clone();
-        let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.into() };
-        gone_is_fine(service.remove_pod_sandbox(within(request, self.timeout)).await)
+        counted("remove_podsandbox", async {
+            let mut service = self.runtime.clone();
+            let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.into() };
+            gone_is_fine(service.remove_pod_sandbox(within(request, self.timeout)).await)
+        })
+        .await
     }
 
     pub async fn pod_sandbox_status(&self, id: &str) -> Result<cri::PodSandboxStatus> {
-        let mut service = self.runtime.clone();
-        let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose: false };
-        let response = service.pod_sandbox_status(within(request, self.timeout)).await?.into_inner();
-        response.status.ok_or_else(|| CriError::incomplete("the sandbox status"))
+        counted("podsandbox_status", async {
+            let mut service = self.runtime.clone();
+            let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose: false };
+            let response = service.pod_sandbox_status(within(request, self.timeout)).await?.into_inner();
+            response.status.ok_or_else(|| CriError::incomplete("the sandbox status"))
+        })
+        .await
     }
 
     /// The runtime's own extra information about a sandbox.
     pub async fn pod_sandbox_info(&self, id: &str) -> Result<std::collections::BTreeMap<String, String>> {
-        let mut service = self.runtime.clone();
-        let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose: true };
-        Ok(service.pod_sandbox_status(within(request, self.timeout)).await?.into_inner().info)
+        counted("podsandbox_status", async {
+            let mut service = self.runtime.clone();
+            let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose: true };
+            Ok(service.pod_sandbox_status(within(request, self.timeout)).await?.into_inner().info)
+        })
+        .await
     }
 
     /// Sandboxes of one pod, or of all with `None`.
     pub async fn list_pod_sandboxes(&self, pod_uid: Option<&str>) -> Result<Vec<cri::PodSandbox>> {
-        let mut service = self.runtime.clone();
-        let filter = pod_uid.map(|uid| cri::PodSandboxFilter { label_selector: uid_label(uid), ..Default::default() });
-        let request = within(cri::ListPodSandboxRequest { filter }, self.timeout);
-        Ok(service.list_pod_sandbox(request).await?.into_inner().items)
+        counted("list_podsandbox", async {
+            let mut service = self.runtime.clone();
+            let filter =
+                pod_uid.map(|uid| cri::PodSandboxFilter { label_selector: uid_label(uid), ..Default::default() });
+            let request = within(cri::ListPodSandboxRequest { filter }, self.timeout);
+            Ok(service.list_pod_sandbox(request).await?.into_inner().items)
+        })
+        .await
     }
 
     /// Containers of one pod, or of all with `None`.
     pub async fn list_containers(&self, pod_uid: Option<&str>) -> Result<Vec<cri::Container>> {
-        let mut service = self.runtime.clone();
-        let filter = pod_uid.map(|uid| cri::ContainerFilter { label_selector: uid_label(uid), ..Default::default() });
-        let request = within(cri::ListContainersRequest { filter }, self.timeout);
-        Ok(service.list_containers(request).await?.into_inner().containers)
+        counted("list_containers", async {
+            let mut service = self.runtime.clone();
+            let filter =
+                pod_uid.map(|uid| cri::ContainerFilter { label_selector: uid_label(uid), ..Default::default() });
+            let request = within(cri::ListContainersRequest { filter }, self.timeout);
+            Ok(service.list_containers(request).await?.into_inner().containers)
+        })
+        .await
     }
 
     pub async fn container_status(&self, id: &str) -> Result<cri::ContainerStatus> {
@@ -115,79 +167,111 @@ impl CriClient {
 
     /// The status with the runtime's own extra information when `verbose`.
     pub async fn container_status_verbose(&self, id: &str, verbose: bool) -> Result<cri::ContainerStatusResponse> {
-        let mut service = self.runtime.clone();
-        let request = cri::ContainerStatusRequest { container_id: id.into(), verbose };
-        Ok(service.container_status(within(request, self.timeout)).await?.into_inner())
+        counted("container_status", async {
+            let mut service = self.runtime.clone();
+            let request = cri::ContainerStatusRequest { container_id: id.into(), verbose };
+            Ok(service.container_status(within(request, self.timeout)).await?.into_inner())
+        })
+        .await
     }
 
     pub async fn start_container(&self, id: &str) -> Result<()> {
-        let mut service = self.runtime.clone();
-        let request = cri::StartContainerRequest { container_id: id.into() };
-        service.start_container(within(request, self.timeout)).await?;
-        Ok(())
+        counted("start_container", async {
+            let mut service = self.runtime.clone();
+            let request = cri::StartContainerRequest { container_id: id.into() };
+            service.start_container(within(request, self.timeout)).await?;
+            Ok(())
+        })
+        .await
     }
 
     /// Stops a container within `grace_seconds`; one that is already gone counts as stopped.
     pub async fn stop_container(&self, id: &str, grace_seconds: i64) -> Result<()> {
-        let mut service = self.runtime.clone();
-        let deadline = self.timeout + Duration::from_secs(grace_seconds.max(0).unsigned_abs());
-        let request = cri::StopContainerRequest { container_id: id.into(), timeout: grace_seconds };
-        gone_is_fine(service.stop_container(within(request, deadline)).await)
+        counted("stop_container", async {
+            let mut service = self.runtime.clone();
+            let deadline = self.timeout + Duration::from_secs(grace_seconds.max(0).unsigned_abs());
+            let request = cri::StopContainerRequest { container_id: id.into(), timeout: grace_seconds };
+            gone_is_fine(service.stop_container(within(request, deadline)).await)
+        })
+        .await
     }
 
     /// Removes a container; one that is already gone counts as removed.
     pub async fn remove_container(&self, id: &str) -> Result<()> {
-        let mut service = self.runtime.clone();
-        let request = cri::RemoveContainerRequest { container_id: id.into() };
-        gone_is_fine(service.remove_container(within(request, self.timeout)).await)
+        counted("remove_container", async {
+            let mut service = self.runtime.clone();
+            let request = cri::RemoveContainerRequest { container_id: id.into() };
+            gone_is_fine(service.remove_container(within(request, self.timeout)).await)
+        })
+        .await
     }
 
     pub async fn reopen_container_log(&self, id: &str) -> Result<()> {
-        let mut service = self.runtime.clone();
-        let request = cri::ReopenContainerLogRequest { container_id: id.into() };
-        service.reopen_container_log(within(request, self.timeout)).await?;
-        Ok(())
+        counted("reopen_container_log", async {
+            let mut service = self.runtime.clone();
+            let request = cri::ReopenContainerLogRequest { container_id: id.into() };
+            service.reopen_container_log(within(request, self.timeout)).await?;
+            Ok(())
+        })
+        .await
     }
 
     /// Runs a command to its end. `timeout` is the runtime's limit (zero: none), in whole seconds on the wire.
     pub async fn exec_sync(&self, id: &str, cmd: Vec<String>, timeout: Duration) -> Result<cri::ExecSyncResponse> {
-        let mut service = self.runtime.clone();
-        let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
-        let mut request = Request::new(cri::ExecSyncRequest { container_id: id.into(), cmd, timeout: seconds });
-        // Without a limit the caller's cancellation is the only bound, as in the kubelet.
-        if !timeout.is_zero() {
-            request.set_timeout(timeout + self.timeout);
-        }
-        Ok(service.exec_sync(request).await?.into_inner())
+        counted("exec_sync", async {
+            let mut service = self.runtime.clone();
+            let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+            let mut request = Request::new(cri::ExecSyncRequest { container_id: id.into(), cmd, timeout: seconds });
+            // Without a limit the caller's cancellation is the only bound, as in the kubelet.
+            if !timeout.is_zero() {
+                request.set_timeout(timeout + self.timeout);
+            }
+            Ok(service.exec_sync(request).await?.into_inner())
+        })
+        .await
     }
 
     /// The image if it is present.
     pub async fn image_status(&self, image: cri::ImageSpec) -> Result<Option<cri::Image>> {
-        let mut service = self.images.clone();
-        let request = cri::ImageStatusRequest { image: Some(image), verbose: false };
-        let found = service.image_status(within(request, self.timeout)).await?.into_inner().image;
-        match found {
-            Some(image) if image.id.is_empty() => Err(CriError::incomplete("the image id")),
-            found => Ok(found),
-        }
+        counted("image_status", async {
+            let mut service = self.images.clone();
+            let request = cri::ImageStatusRequest { image: Some(image), verbose: false };
+            let found = service.image_status(within(request, self.timeout)).await?.into_inner().image;
+            match found {
+                Some(image) if image.id.is_empty() => Err(CriError::incomplete("the image id")),
+                found => Ok(found),
+            }
+        })
+        .await
     }
 
     /// Pulls an image and returns its reference. Dropping the future cancels the pull.
     pub async fn pull_image(&self, request: cri::PullImageRequest) -> Result<String> {
-        let mut service = self.images.clone();
-        let reference = service.pull_image(Request::new(request)).await?.into_inner().image_ref;
-        if reference.is_empty() { Err(CriError::incomplete("the image reference")) } else { Ok(reference) }
+        counted("pull_image", async {
+            let mut service = self.images.clone();
+            let reference = service.pull_image(Request::new(request)).await?.into_inner().image_ref;
+            if reference.is_empty() { Err(CriError::incomplete("the image reference")) } else { Ok(reference) }
+        })
+        .await
     }
 
     pub async fn remove_image(&self, image: cri::ImageSpec) -> Result<()> {
-        let mut service = self.images.clone();
-        gone_is_fine(service.remove_image(within(cri::RemoveImageRequest { image: Some(image) }, self.timeout)).await)
+        counted("remove_image", async {
+            let mut service = self.images.clone();
+            gone_is_fine(
+                service.remove_image(within(cri::RemoveImageRequest { image: Some(image) }, self.timeout)).await,
+            )
+        })
+        .await
     }
 
     /// The stream of container events; older runtimes answer `Unimplemented`.
     pub async fn container_events(&self) -> Result<Streaming<cri::ContainerEventResponse>> {
-        let mut service = self.runtime.clone();
-        Ok(service.get_container_events(Request::new(cri::GetEventsRequest {})).await?.into_inner())
+        counted("container_events", async {
+            let mut service = self.runtime.clone();
+            Ok(service.get_container_events(Request::new(cri::GetEventsRequest {})).await?.into_inner())
+        })
+        .await
     }
 }
 

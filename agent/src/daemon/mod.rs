@@ -34,6 +34,7 @@ use crate::cri::{CriClient, CriError};
 use crate::device_plugins::Devices;
 use crate::dns_hosts::NodeDns;
 use crate::events::{EventType, Recorder};
+use crate::metrics;
 use crate::node::{
     self, KUBELET_VERSION, Machine, Network, NodeDeps, NodeEvents, NodeSettings, NodeSignals, RuntimeState,
 };
@@ -61,6 +62,8 @@ pub enum StartError {
     File { what: &'static str, path: PathBuf, source: io::Error },
     #[error("signals: {0}")]
     Signals(io::Error),
+    #[error("{0}")]
+    Metrics(String),
     #[error("the node has no name: {0}")]
     Name(String),
     /// `WATCHDOG_USEC` cannot be kept.
@@ -121,6 +124,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     machine_config::ask_runtime(&mut loaded, &cri).await;
     let config = Arc::new(loaded.config.clone());
     let gates = FeatureGates::new(config.feature_gates.clone());
+    metrics::start(&gates, &config.show_hidden_metrics_for_version).map_err(StartError::Metrics)?;
     let machine = Arc::new(Machine::read(Path::new("/")));
     let settings = NodeSettings {
         name: name.clone(),

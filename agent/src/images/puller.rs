@@ -16,9 +16,11 @@ use tokio::sync::Semaphore;
 use crate::clock::unix_nanos;
 use crate::cri::CriClient;
 use crate::events::{EventType, Recorder};
+use crate::metrics;
 use crate::pod::backoff::{Backoff, INITIAL, MAX};
 use crate::pod::spec::PodExt;
 use crate::status::StartError;
+use crate::status::start_time::pulling;
 
 use super::{credentials, reference};
 
@@ -60,6 +62,25 @@ struct State {
 
 fn refusal(reason: &str, message: String) -> StartError {
     StartError { reason: reason.to_owned(), message }
+}
+
+/// The label of `kubelet_image_pull_duration_seconds`.
+fn size_class(bytes: u64) -> &'static str {
+    const MIB: u64 = 1 << 20;
+    match bytes / MIB {
+        0..10 => "0-10MB",
+        10..100 => "10MB-100MB",
+        100..500 => "100MB-500MB",
+        500..1024 => "500MB-1GB",
+        1024..5120 => "1GB-5GB",
+        5120..10240 => "5GB-10GB",
+        10240..20480 => "10GB-20GB",
+        20480..30720 => "20GB-30GB",
+        30720..40960 => "30GB-40GB",
+        40960..61440 => "40GB-60GB",
+        61440..102_400 => "60GB-100GB",
+        _ => "GT100GB",
+    }
 }
 
 impl Puller {
@@ -143,6 +164,7 @@ impl Puller {
         }
         event(EventType::Normal, "Pulling", format!("Pulling image {written:?}"));
         let asked = Instant::now();
+        let _waits = pulling(wanted.pod.uid());
         let slot = self.slots.acquire().await.map_err(|e| refusal("ErrImagePull", e.to_string()))?;
         let begun = Instant::now();
         let pulled = self.try_credentials(&spec, sandbox, secrets).await;
@@ -155,6 +177,7 @@ impl Puller {
                 state.errors.remove(&key);
                 let (pull, total) = (go_millis(begun.elapsed()), go_millis(asked.elapsed()));
                 let size = found.size;
+                metrics::IMAGE_PULL_SECONDS.observe(&[size_class(size)], asked.elapsed().as_secs_f64());
                 event(
                     EventType::Normal,
                     "Pulled",

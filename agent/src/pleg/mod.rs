@@ -11,10 +11,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::cri;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::cri::{CriClient, CriError};
+use crate::metrics;
 use crate::pod::labels::{self, owner};
 
 /// The kubelet's pace.
@@ -62,6 +64,7 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
     let (mut first, mut moved) = (true, Instant::now());
     let (mut live, mut retry) = (false, Duration::from_millis(100));
     let mut wait = Duration::ZERO;
+    let mut last_look: Option<Instant> = None;
     loop {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
@@ -89,8 +92,15 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
                 }
             },
         }
-        match snapshot(&cri).await {
+        let begun = Instant::now();
+        if let Some(before) = last_look.replace(begun) {
+            metrics::PLEG_INTERVAL.observe(&[], begun.duration_since(before).as_secs_f64());
+        }
+        let looked = snapshot(&cri).await;
+        metrics::PLEG_RELIST.observe(&[], begun.elapsed().as_secs_f64());
+        match looked {
             Ok(now) => {
+                metrics::PLEG_LAST_SEEN.set(&[], unix_seconds());
                 retry = Duration::from_millis(100);
                 if report(&known, &now, first, &events).await.is_err() {
                     break;
@@ -124,6 +134,7 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
 async fn snapshot(cri: &CriClient) -> Result<BTreeMap<RuntimePod, u64>, CriError> {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let (sandboxes, containers) = tokio::try_join!(cri.list_pod_sandboxes(None), cri.list_containers(None))?;
+    count(&sandboxes, &containers);
     let mut parts: HashMap<RuntimePod, Vec<(String, i32)>> = HashMap::new();
     let sandboxes = sandboxes.into_iter().map(|s| (s.labels, s.id, s.state));
     for (labels, id, state) in sandboxes.chain(containers.into_iter().map(|c| (c.labels, c.id, c.state))) {
@@ -139,6 +150,29 @@ async fn snapshot(cri: &CriClient) -> Result<BTreeMap<RuntimePod, u64>, CriError
         (pod, hasher.finish())
     });
     Ok(fingerprints.collect())
+}
+
+/// What the runtime has, in numbers.
+fn count(sandboxes: &[cri::PodSandbox], containers: &[cri::Container]) {
+    let ready = sandboxes.iter().filter(|s| s.state == cri::PodSandboxState::SandboxReady as i32).count();
+    let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+    metrics::RUNNING_PODS.set(&[], number(ready));
+    let states = [
+        (cri::ContainerState::ContainerCreated, "created"),
+        (cri::ContainerState::ContainerRunning, "running"),
+        (cri::ContainerState::ContainerExited, "exited"),
+        (cri::ContainerState::ContainerUnknown, "unknown"),
+    ];
+    let counted = states.into_iter().filter_map(|(state, word)| {
+        let count = containers.iter().filter(|c| c.state == state as i32).count();
+        (count > 0).then(|| (vec![word.to_owned()], number(count)))
+    });
+    metrics::RUNNING_CONTAINERS.set_all(counted);
+}
+
+fn unix_seconds() -> f64 {
+    let nanos = crate::clock::unix_nanos();
+    metrics::page::to_float(nanos.unsigned_abs()) / 1e9
 }
 
 async fn report(
@@ -172,6 +206,7 @@ async fn follow_stream(cri: CriClient, events: mpsc::Sender<StreamEvent>) {
     loop {
         match cri.container_events().await {
             Ok(mut stream) => {
+                metrics::EVENTED_PLEG_CONNECTIONS.inc(&[]);
                 if events.send(StreamEvent::Alive(true)).await.is_err() {
                     return;
                 }
@@ -190,7 +225,10 @@ async fn follow_stream(cri: CriClient, events: mpsc::Sender<StreamEvent>) {
                 }
             }
             Err(e) if e.is_unimplemented() => return,
-            Err(error) => tracing::debug!(%error, "no stream of events from the runtime"),
+            Err(error) => {
+                metrics::EVENTED_PLEG_ERRORS.inc(&[]);
+                tracing::debug!(%error, "no stream of events from the runtime");
+            }
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(60));

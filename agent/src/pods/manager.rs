@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use crate::api::ApiError;
 use crate::events::{EventType, Recorder};
 use crate::images::puller::Puller;
+use crate::metrics;
 use crate::pleg::{self, Nudge, RuntimePod};
 use crate::pod::allocation::Allocation;
 use crate::pod::labels;
@@ -178,12 +179,16 @@ impl Manager {
             // Pods wait for the first word of the runtime: what runs must be known before anything is started.
             let may_start = self.runtime.is_some();
             tokio::select! {
-                Some(update) = updates.recv(), if may_start => self.update(update),
+                Some(update) = updates.recv(), if may_start => {
+                    self.update(update);
+                    self.count();
+                }
                 event = runtime.recv() => match event {
                     Some(pleg::Event::Changed(uid)) => self.changed(&uid),
                     Some(pleg::Event::Listed(pods)) => {
                         self.runtime = Some(pods);
                         self.end_orphans();
+                        self.count();
                     }
                     None => return,
                 },
@@ -207,7 +212,10 @@ impl Manager {
                     None => return,
                 },
                 Some(done) = self.workers.join_next(), if !self.workers.is_empty() => match done {
-                    Ok(uid) => self.worker_done(&uid),
+                    Ok(uid) => {
+                        self.worker_done(&uid);
+                        self.count();
+                    }
                     Err(error) => tracing::error!(%error, "the worker of a pod broke off"),
                 },
                 Some(done) = self.mirror_tasks.join_next(), if !self.mirror_tasks.is_empty() => {
@@ -413,6 +421,35 @@ impl Manager {
 
     fn sources_ready(&self) -> bool {
         self.waiting_for.iter().all(|s| self.ready.contains(s))
+    }
+
+    /// How many pods there are, in numbers.
+    fn count(&self) {
+        let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+        let is_static = |entry: &&Entry| entry.source != Source::Api;
+        let wanted = || self.pods.values().filter(|e| !e.removed);
+        let working = || wanted().filter(|e| e.mailbox.is_some());
+        for (word, statics) in [("", false), ("true", true)] {
+            metrics::DESIRED_PODS.set(&[word], number(wanted().filter(|e| is_static(e) == statics).count()));
+            metrics::ACTIVE_PODS.set(&[word], number(working().filter(|e| is_static(e) == statics).count()));
+        }
+        metrics::MIRROR_PODS.set(&[], number(self.mirrors.len()));
+        let mut kinds: BTreeMap<Vec<String>, usize> = BTreeMap::new();
+        for entry in self.pods.values() {
+            let config = if entry.removed { "orphan" } else { "desired" };
+            let lifecycle = match (entry.mailbox.is_some(), entry.removed || entry.pod.is_deleted()) {
+                (false, _) => "terminated",
+                (true, true) => "terminating",
+                (true, false) => "sync",
+            };
+            let word = if is_static(&entry) { "true" } else { "" };
+            *kinds.entry([config, lifecycle, word].map(str::to_owned).to_vec()).or_default() += 1;
+        }
+        if !self.orphans.is_empty() {
+            let labels = ["runtime_only", "terminating", "unknown"].map(str::to_owned).to_vec();
+            kinds.insert(labels, self.orphans.len());
+        }
+        metrics::WORKING_PODS.set_all(kinds.into_iter().map(|(labels, count)| (labels, number(count))));
     }
 
     /// Ends what the runtime has of pods that no source knows, and removes directories of such pods.

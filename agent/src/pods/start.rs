@@ -12,11 +12,12 @@ use proto::cri;
 use crate::env::{EnvContext, container_env};
 use crate::events::EventType;
 use crate::images::puller::Wanted;
+use crate::metrics;
 use crate::pleg::observed::{Observed, RunState};
 use crate::pod::container_config::{ContainerInputs, container_config};
 use crate::pod::sandbox_config::log_directory;
 use crate::pod::security::{ImageUser, SecurityDefaults, verify_non_root};
-use crate::pod::spec::PodExt;
+use crate::pod::spec::{ContainerKind, PodExt, find_container};
 use crate::pod::step::{Kill, KillReason};
 use crate::status::StartError;
 use crate::volumes::{MountContext, PodVolumes, container_mounts};
@@ -49,6 +50,20 @@ impl StartContext<'_> {
     /// # Errors
     /// The waiting reason and message; the event has been sent.
     pub async fn start(&self, container: &Container, target: Option<&str>) -> Result<(), StartError> {
+        let kind = match find_container(self.pod.spec(), &container.name) {
+            Some((ContainerKind::Init, _)) => "init_container",
+            Some((ContainerKind::Ephemeral, _)) => "ephemeral_container",
+            Some((ContainerKind::Regular, _)) | None => "container",
+        };
+        metrics::STARTED_CONTAINERS.inc(&[kind]);
+        let started = self.pull_and_start(container, target).await;
+        if let Err(error) = &started {
+            metrics::STARTED_CONTAINERS_ERRORS.inc(&[&error.reason, kind]);
+        }
+        started
+    }
+
+    async fn pull_and_start(&self, container: &Container, target: Option<&str>) -> Result<(), StartError> {
         let recorder = &self.shared.recorder;
         let event =
             |kind, reason: &str, message: String| recorder.container(self.pod, &container.name, kind, reason, message);

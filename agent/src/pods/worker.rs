@@ -16,6 +16,7 @@ use crate::clock::unix_nanos;
 use crate::cri::CriError;
 use crate::events::EventType;
 use crate::images::puller::Wanted;
+use crate::metrics;
 use crate::pleg::observed::{Observed, RunState, observe};
 use crate::pod::backoff::{Backoff, INITIAL};
 use crate::pod::grace::pod_grace;
@@ -185,17 +186,20 @@ impl Worker {
 
     async fn sync_until_end(&mut self) {
         let mailbox = self.mailbox.clone();
+        let mut operation = ["create"];
         while !self.take_facts() {
+            let timer = metrics::POD_WORKER.time(&operation);
             let next = tokio::select! {
                 next = self.sync() => next,
                 () = mailbox.urgency() => continue,
             };
+            drop(timer);
             match next {
                 Err(Interrupt::Ends) => return,
                 Ok(wait) => {
                     tokio::select! {
-                        () = mailbox.arrival() => {}
-                        () = tokio::time::sleep(wait) => {}
+                        () = mailbox.arrival() => operation = ["update"],
+                        () = tokio::time::sleep(wait) => operation = ["sync"],
                     }
                 }
             }
@@ -641,11 +645,24 @@ impl Worker {
             let ips = addresses(&self.observed);
             return Ok(Sandbox { id: actions.sandbox_id.clone(), config, ips, userns });
         }
+        metrics::STARTED_PODS.inc(&[]);
         let made = match std::fs::create_dir_all(&config.log_directory) {
-            Ok(()) => shared.cri.run_pod_sandbox(config.clone(), handler).await.map_err(|e| e.to_string()),
+            Ok(()) => {
+                let labels = [handler.as_str()];
+                let timer = metrics::RUN_PODSANDBOX.time(&labels);
+                let made = shared.cri.run_pod_sandbox(config.clone(), handler.clone()).await;
+                drop(timer);
+                made.map_err(|e| {
+                    metrics::RUN_PODSANDBOX_ERRORS.inc(&labels);
+                    e.to_string()
+                })
+            }
             Err(e) => Err(format!("failed to create the log directory {}: {e}", config.log_directory)),
         };
-        let id = made.map_err(|why| self.sandbox_failed(&why))?;
+        let id = made.map_err(|why| {
+            metrics::STARTED_PODS_ERRORS.inc(&[]);
+            self.sandbox_failed(&why)
+        })?;
         if let Err(error) = self.look().await {
             let message = format!("Unable to get pod sandbox status: {error}");
             shared.recorder.pod(&pod, EventType::Warning, "FailedStatusPodSandBox", message);

@@ -7,6 +7,7 @@ use proto::api::core::v1::{Container, Pod, Probe};
 use tonic::Code;
 
 use crate::cri::CriClient;
+use crate::metrics;
 use crate::pod::spec::{PodExt, find_container};
 
 use super::ProbeKind;
@@ -42,6 +43,22 @@ pub struct Job {
 
 impl Job {
     pub async fn run(self) -> Outcome {
+        let (kind, pod) = (self.kind.word(), self.pod.clone());
+        let labels = [self.container.as_str(), pod.namespace(), pod.name(), kind];
+        let timer = metrics::PROBE_SECONDS.time(&labels);
+        let outcome = self.tries().await;
+        drop(timer);
+        let result = match outcome {
+            Outcome::Success | Outcome::Warning(_) => "successful",
+            Outcome::Failure(_) => "failed",
+            Outcome::Unknown(_) => "unknown",
+        };
+        let [container, namespace, name, kind] = labels;
+        metrics::PROBE_RESULTS.inc(&[container, namespace, name, pod.uid(), kind, result]);
+        outcome
+    }
+
+    async fn tries(&self) -> Outcome {
         let mut last = Outcome::Unknown("no such container".into());
         let Some((_, container)) = find_container(self.pod.spec(), &self.container) else { return last };
         let Some(probe) = self.kind.of(&container) else { return last };

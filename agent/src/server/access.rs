@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::{ServerDeps, ServerError};
 use crate::api::{ApiError, Client};
+use crate::metrics;
 
 /// Remembered answers at most; beyond, the oldest knowledge is dropped as a whole.
 const MAX_KEPT: usize = 4096;
@@ -130,7 +131,10 @@ impl Access {
             spec: Some(TokenReviewSpec { token: token.to_owned(), audiences: Vec::new() }),
             ..TokenReview::default()
         };
-        let status = match self.client.create("", &review).await {
+        let began = Instant::now();
+        let asked = self.client.create("", &review).await;
+        count(&metrics::AUTHN_REQUESTS, &metrics::AUTHN_SECONDS, began, asked.as_ref().err());
+        let status = match asked {
             Ok(review) => review.status.unwrap_or_default(),
             Err(error) => {
                 tracing::warn!(%error, "cannot have a token reviewed");
@@ -172,10 +176,24 @@ impl Access {
             }),
             ..SubjectAccessReview::default()
         };
-        let allowed = self.client.create("", &review).await?.status.unwrap_or_default().allowed;
+        let began = Instant::now();
+        let asked = self.client.create("", &review).await;
+        count(&metrics::AUTHZ_REQUESTS, &metrics::AUTHZ_SECONDS, began, asked.as_ref().err());
+        let allowed = asked?.status.unwrap_or_default().allowed;
         keep(&self.decisions, key, allowed, if allowed { self.allowed_ttl } else { self.refused_ttl });
         Ok(allowed)
     }
+}
+
+/// Counts a review that the API server was asked for.
+fn count(requests: &metrics::Family, seconds: &metrics::Family, began: Instant, error: Option<&ApiError>) {
+    let code = match error {
+        None => "201".to_owned(),
+        Some(error) if error.code() > 0 => error.code().to_string(),
+        Some(_) => "<error>".to_owned(),
+    };
+    requests.inc(&[&code]);
+    seconds.observe(&[&code], began.elapsed().as_secs_f64());
 }
 
 fn table<K, V>(kept: &Kept<K, V>) -> MutexGuard<'_, BTreeMap<K, (V, Instant)>> {
@@ -202,6 +220,8 @@ fn keep<K: Ord, V>(kept: &Kept<K, V>, key: K, value: V, ttl: Duration) {
 /// A verified certificate's subject: common name, organizations.
 fn of_certificate(der: &[u8]) -> Option<User> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
+    let left = certificate.validity().not_after.timestamp().saturating_sub(proto::time::Timestamp::now().seconds);
+    metrics::CLIENT_CERTIFICATES.observe(&[], metrics::page::to_float(u64::try_from(left).unwrap_or(0)));
     let subject = certificate.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
     let mut groups: Vec<String> =

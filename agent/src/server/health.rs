@@ -8,19 +8,35 @@ use http::{Response, StatusCode};
 
 use super::answers::{Answer, plain, text};
 use super::route::query_pairs;
+use crate::metrics;
 use crate::pods::Handle;
 
 pub(super) const CHECKS: [&str; 4] = ["ping", "log", "syncloop", "device-plugin"];
 /// The loop that owns the pods answers at once unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One check; what cannot fail while this answers is well.
+/// Runs every check for those who read of them as metrics.
+pub(super) async fn record(pods: Option<&Handle>) {
+    for check in CHECKS {
+        is_well(check, pods).await;
+    }
+}
+
+/// One check, counted; what cannot fail while this answers is well.
 async fn is_well(check: &str, pods: Option<&Handle>) -> bool {
-    match (check, pods) {
+    let well = match (check, pods) {
         ("syncloop", Some(pods)) => tokio::time::timeout(PATIENCE, pods.pods()).await.is_ok(),
         // Waiting for the runtime's first word is no hang.
         _ => true,
+    };
+    let (word, value) = if well { ("success", 1.0) } else { ("error", 0.0) };
+    for (state, results) in
+        [(&metrics::HEALTH, &metrics::HEALTH_CHECKS), (&metrics::OWN_HEALTH, &metrics::OWN_HEALTH_CHECKS)]
+    {
+        state.set(&[check, "healthz"], value);
+        results.inc(&[check, word, "healthz"]);
     }
+    well
 }
 
 pub(super) async fn one(check: &str, pods: Option<&Handle>) -> Response<Answer> {

@@ -49,7 +49,7 @@ pub(super) async fn serve_tls(listener: TcpListener, tls: Arc<rustls::ServerConf
             let certificate: Option<Arc<[u8]>> = certificate.map(Into::into);
             let service = service_fn(move |request: Request<Incoming>| {
                 let (router, certificate) = (router.clone(), certificate.clone());
-                async move { Ok::<_, std::convert::Infallible>(router.handle(request, certificate).await) }
+                async move { Ok::<_, std::convert::Infallible>(router.counted(request, certificate).await) }
             });
             serve_connection(TokioIo::new(stream), service).await;
         });
@@ -60,7 +60,7 @@ pub(super) async fn serve_tls(listener: TcpListener, tls: Arc<rustls::ServerConf
 pub(super) async fn serve_plain(listener: TcpListener, router: Arc<Router>) {
     accept(listener, move |request| {
         let router = router.clone();
-        async move { router.handle(request, None).await }
+        async move { router.counted(request, None).await }
     })
     .await;
 }

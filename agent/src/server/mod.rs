@@ -13,6 +13,7 @@ mod identity;
 mod listen;
 mod log_query;
 mod logs;
+mod metrics_page;
 mod mux;
 mod node_logs;
 mod node_stats;
@@ -34,6 +35,7 @@ use crate::api::Client;
 use crate::cli::Flags;
 use crate::config::{Configuration, FeatureGates};
 use crate::cri::CriClient;
+use crate::metrics;
 use crate::pods;
 use crate::stats::Stats;
 
@@ -71,6 +73,10 @@ pub struct ServerDeps {
 /// See [`ServerError`]; no port is left open then.
 pub async fn start(deps: ServerDeps) -> Result<JoinSet<()>, ServerError> {
     zpages::start();
+    metrics::NODE_NAME.set(&[&deps.node], 1.0);
+    metrics::METRICS_PROVIDER.set(&["cadvisor"], 1.0);
+    let unified = std::path::Path::new(crate::cgroups::MOUNT).join("cgroup.controllers").exists();
+    metrics::CGROUP_VERSION.set(&[], if unified { 2.0 } else { 1.0 });
     let deps = Arc::new(deps);
     let config = &deps.config;
     let mut tasks = JoinSet::new();

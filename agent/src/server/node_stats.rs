@@ -1,15 +1,15 @@
 //! `/stats/summary`, `/metrics/resource` and `/runningpods/`: what runs here and what it uses.
 
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, Response, StatusCode};
 use serde::Serialize;
 
 use super::answers::{Answer, json, plain};
+use super::metrics_page;
 use super::route::query_pairs;
 use crate::clock::unix_nanos;
 use crate::cri::CriError;
+use crate::metrics::Snapshot;
 use crate::stats::{RunningPod, Stats, resource_metrics};
-
-const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
 pub(super) async fn summary(stats: &Stats, query: &str) -> Response<Answer> {
     let only = query_pairs(query).into_iter().find(|(key, _)| key == "only_cpu_and_memory");
@@ -20,14 +20,25 @@ pub(super) async fn summary(stats: &Stats, query: &str) -> Response<Answer> {
 }
 
 /// Says in the page itself that the runtime could not be asked.
-pub(super) async fn resource(stats: &Stats) -> Response<Answer> {
+pub(super) async fn resource(stats: &Stats, headers: &HeaderMap) -> Response<Answer> {
     let summary = stats.summary(true).await;
     if let Err(error) = &summary {
         tracing::warn!(%error, "no statistics");
     }
-    let mut response = plain(StatusCode::OK, resource_metrics(summary.as_ref().ok(), unix_nanos() / 1_000_000));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(EXPOSITION));
-    response
+    metrics_page::answer(&resource_metrics(summary.as_ref().ok(), unix_nanos() / 1_000_000), headers)
+}
+
+/// What cAdvisor tells of containers. With the runtime away only its error is there.
+pub(super) async fn containers(stats: &Stats, headers: &HeaderMap) -> Response<Answer> {
+    let families = match stats.containers(unix_nanos() / 1_000_000).await {
+        Ok(families) => families,
+        Err(error) => {
+            tracing::warn!(%error, "no statistics of containers");
+            let help = "1 if there was an error while getting container metrics, 0 otherwise";
+            vec![Snapshot::gauge("container_scrape_error", help).with(&[], 1.0)]
+        }
+    };
+    metrics_page::answer(&families, headers)
 }
 
 pub(super) async fn running_pods(stats: &Stats) -> Response<Answer> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use proto::schema::TypeSet;
 
@@ -10,7 +10,8 @@ use super::access::{Access, Refusal};
 use super::answers::{Answer, json, plain, pod_list, redirect, text};
 use super::mux::{Meant, meant};
 use super::route::{Route, Surface};
-use super::{ServerDeps, checkpoint, debug, health, logs, node_logs, node_stats, streams, zpages};
+use super::{ServerDeps, checkpoint, debug, health, logs, metrics_page, node_logs, node_stats, streams, zpages};
+use crate::metrics;
 use crate::stats::Stats;
 
 /// The handlers of one port.
@@ -23,7 +24,7 @@ pub(super) struct Router {
 }
 
 impl Router {
-    pub async fn handle(&self, request: Request<Incoming>, certificate: Option<Arc<[u8]>>) -> Response<Answer> {
+    async fn handle(&self, request: Request<Incoming>, certificate: Option<Arc<[u8]>>) -> Response<Answer> {
         let path = match meant(request.uri().path(), self.surface.folders()) {
             Meant::Path(path) => path,
             Meant::Malformed => return text(StatusCode::BAD_REQUEST, "400 Bad Request\n"),
@@ -54,6 +55,25 @@ impl Router {
         }
     }
 
+    /// [`Router::handle`], counted.
+    pub async fn counted(&self, request: Request<Incoming>, certificate: Option<Arc<[u8]>>) -> Response<Answer> {
+        let place = match meant(request.uri().path(), self.surface.folders()) {
+            Meant::Path(path) => self.surface.route(&path),
+            Meant::Elsewhere(_) | Meant::Malformed => None,
+        };
+        let (path, lasts) = place.map_or(("other", false), |route| route.bucket());
+        let method = match request.method().as_str() {
+            known @ ("GET" | "HEAD" | "POST" | "PUT" | "DELETE" | "TRACE" | "OPTIONS" | "CONNECT") => known.to_owned(),
+            _ => "other".to_owned(),
+        };
+        let port = if self.access.is_some() { "readwrite" } else { "readonly" };
+        let labels = [if lasts { "true" } else { "false" }, &method, path, port];
+        metrics::HTTP_REQUESTS.inc(&labels);
+        let _underway = Underway::new(&labels);
+        let _timer = metrics::HTTP_REQUESTS_SECONDS.time(&labels);
+        self.handle(request, certificate).await
+    }
+
     async fn serve(&self, route: Route, request: Request<Incoming>) -> Response<Answer> {
         let pods = self.deps.pods.borrow().clone();
         let query = request.uri().query().unwrap_or("").to_owned();
@@ -63,9 +83,18 @@ impl Router {
             (Route::Nothing(_), _) => plain(StatusCode::NOT_FOUND, "404: Page Not Found"),
             (Route::Disabled(_, why), _) => text(StatusCode::METHOD_NOT_ALLOWED, why),
             (Route::Summary, _) => node_stats::summary(&self.stats, &query).await,
-            (Route::ResourceMetrics, _) => node_stats::resource(&self.stats).await,
-            (Route::Metrics | Route::CadvisorMetrics | Route::ProbeMetrics | Route::SliMetrics, _) => {
-                text(StatusCode::NOT_FOUND, "404 page not found\n")
+            (Route::ResourceMetrics, _) => node_stats::resource(&self.stats, request.headers()).await,
+            (Route::Metrics, _) => metrics_page::answer(&metrics::gather(), request.headers()),
+            (Route::CadvisorMetrics, _) => node_stats::containers(&self.stats, request.headers()).await,
+            (Route::ProbeMetrics, _) => metrics_page::answer(&metrics::gather_probes(), request.headers()),
+            (Route::SliMetrics, pods) if *request.method() == Method::DELETE => {
+                drop(pods);
+                metrics::reset_slis();
+                plain(StatusCode::OK, "metrics reset\n")
+            }
+            (Route::SliMetrics, pods) => {
+                health::record(pods.as_ref()).await;
+                metrics_page::answer(&metrics::gather_slis(), request.headers())
             }
             (Route::RunningPods, _) => node_stats::running_pods(&self.stats).await,
             (Route::Configz, _) => self.configz(),
@@ -102,5 +131,21 @@ impl Router {
         let mut response = json(out);
         response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response
+    }
+}
+
+/// One request more while it lives.
+struct Underway<'a>([&'a str; 4]);
+
+impl<'a> Underway<'a> {
+    fn new(labels: &[&'a str; 4]) -> Self {
+        metrics::HTTP_INFLIGHT.add(labels, 1.0);
+        Underway(*labels)
+    }
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        metrics::HTTP_INFLIGHT.add(&self.0, -1.0);
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 const MOUNT: &str = "/sys/fs/cgroup";
 /// Beyond any memory: how v1 writes "no limit".
-const NO_LIMIT: u64 = 1 << 60;
+pub(super) const NO_LIMIT: u64 = 1 << 60;
 
 /// The directories of one cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct Reading {
 impl Cgroup {
     /// The cgroup of all processes.
     pub fn root() -> Self {
-        Self::of_lines(Path::new(MOUNT), "0::/\n1:cpuacct:/\n2:memory:/\n3:pids:/\n")
+        Self::of_lines(Path::new(MOUNT), "0::/\n1:cpuacct,cpu:/\n2:memory:/\n3:pids:/\n4:blkio:/\n")
     }
 
     /// The cgroup that a process is in, by its number.
@@ -93,6 +93,28 @@ impl Cgroup {
         let up = |path: &PathBuf| path.parent().map(Path::to_owned);
         let v1 = self.v1.iter().filter_map(|(k, path)| Some((k.clone(), up(path)?))).collect();
         Some(Cgroup { unified: self.unified.as_ref().map(up).unwrap_or_default(), v1 })
+    }
+
+    /// Where cgroup v2 holds it.
+    pub(super) fn unified_path(&self) -> Option<&Path> {
+        self.unified.as_deref()
+    }
+
+    pub(super) fn v1_path(&self, controller: &str) -> Option<&Path> {
+        self.v1.get(controller).map(PathBuf::as_path)
+    }
+
+    /// Its path below the mount, as `/proc/PID/cgroup` has it.
+    pub(super) fn id(&self) -> String {
+        let below = |path: &Path, mount: &Path| path.strip_prefix(mount).ok().map(|p| format!("/{}", p.display()));
+        let mount = Path::new(MOUNT);
+        let found = match (&self.unified, self.v1.get("memory"), self.v1.get("cpuacct")) {
+            (Some(path), ..) => below(path, mount),
+            (None, Some(path), _) => below(path, &mount.join("memory")),
+            (None, None, Some(path)) => below(path, &mount.join("cpuacct")),
+            (None, None, None) => None,
+        };
+        found.unwrap_or_else(|| "/".into())
     }
 
     pub fn read(&self) -> Reading {
@@ -153,12 +175,12 @@ fn read_unified(path: &Path) -> Reading {
 }
 
 /// A file with one number; `max` is none.
-fn number(path: &Path) -> Option<u64> {
+pub(super) fn number(path: &Path) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// A file of names and numbers, with or without colons and units.
-fn table(path: &Path) -> HashMap<String, u64> {
+pub(super) fn table(path: &Path) -> HashMap<String, u64> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let entry = |line: &str| {
         let mut words = line.split_whitespace();
@@ -167,7 +189,7 @@ fn table(path: &Path) -> HashMap<String, u64> {
     text.lines().filter_map(entry).collect()
 }
 
-fn psi(path: &Path) -> Option<Psi> {
+pub(super) fn psi(path: &Path) -> Option<Psi> {
     parse_psi(&std::fs::read_to_string(path).ok()?)
 }
 

@@ -5,7 +5,9 @@
 //!
 //! Followed: kubelet `stats/cri_stats_provider.go`, stats API v1alpha1.
 
+mod cadvisor;
 mod cgroup;
+mod detail;
 mod exposition;
 mod network;
 mod running;
@@ -24,6 +26,7 @@ pub use self::exposition::resource_metrics;
 pub use self::running::RunningPod;
 pub use self::summary::Summary;
 use crate::cri::{CriClient, CriError};
+use crate::metrics::Snapshot;
 use crate::pod::labels;
 
 /// Time between the two readings of a rate when nobody has asked lately.
@@ -34,6 +37,9 @@ const STALE: Duration = Duration::from_secs(120);
 /// A container or sandbox as its process leads to it.
 #[derive(Debug, Clone)]
 struct Found {
+    id: String,
+    /// As the runtime was asked for it.
+    image: String,
     pid: u32,
     cgroup: Cgroup,
     /// Nanoseconds since 1970.
@@ -104,6 +110,17 @@ impl Stats {
         Ok(summary::build(self, &pods, &measured, image_fs.as_ref(), only_cpu_and_memory))
     }
 
+    /// Everything of `/metrics/cadvisor`. `now` is in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// The runtime does not say what runs.
+    pub async fn containers(&self, now: i64) -> Result<Vec<Snapshot>, CriError> {
+        let pods = self.pods().await?;
+        let with_pod_cgroups = self.pods_have_cgroups;
+        let read = tokio::task::spawn_blocking(move || cadvisor::collect(&pods, with_pod_cgroups, now));
+        Ok(read.await.unwrap_or_default())
+    }
+
     /// Pods with a ready sandbox and their running containers, as the runtime has them.
     ///
     /// # Errors
@@ -122,7 +139,7 @@ impl Stats {
         for sandbox in sandboxes.iter().filter(|s| s.state == cri::PodSandboxState::SandboxReady as i32) {
             let Some(metadata) = &sandbox.metadata else { continue };
             alive.insert(sandbox.id.clone());
-            let found = self.find(&sandbox.id, sandbox.created_at, true).await;
+            let found = self.find(&sandbox.id, sandbox.created_at, None).await;
             let pod = pods.entry(metadata.uid.clone()).or_default();
             (pod.name, pod.namespace) = (metadata.name.clone(), metadata.namespace.clone());
             (pod.created_at, pod.sandbox) = (sandbox.created_at, found);
@@ -131,7 +148,11 @@ impl Stats {
             let label = |key: &str| container.labels.get(key).cloned().unwrap_or_default();
             let Some(pod) = pods.get_mut(&label(labels::POD_UID)) else { continue };
             alive.insert(container.id.clone());
-            if let Some(found) = self.find(&container.id, container.created_at, false).await {
+            let image = container.image.as_ref().map_or("", |i| match i.user_specified_image.as_str() {
+                "" => i.image.as_str(),
+                written => written,
+            });
+            if let Some(found) = self.find(&container.id, container.created_at, Some(image)).await {
                 pod.containers.push((label(labels::CONTAINER_NAME), found));
             }
         }
@@ -140,11 +161,12 @@ impl Stats {
     }
 
     /// Where a container's process is. Asked once: neither changes while it runs.
-    async fn find(&self, id: &str, created_at: i64, is_sandbox: bool) -> Option<Found> {
+    /// `image` is `None` for a sandbox.
+    async fn find(&self, id: &str, created_at: i64, image: Option<&str>) -> Option<Found> {
         if let Some(found) = locked(&self.found).get(id) {
             return Some(found.clone());
         }
-        let (started_at, info) = match is_sandbox {
+        let (started_at, info) = match image.is_none() {
             true => (created_at, self.cri.pod_sandbox_info(id).await.ok()?),
             false => {
                 let answer = self.cri.container_status_verbose(id, true).await.ok()?;
@@ -153,7 +175,8 @@ impl Stats {
         };
         let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
         let pid = u32::try_from(info.get("pid")?.as_u64()?).ok().filter(|pid| *pid > 0)?;
-        let found = Found { pid, cgroup: Cgroup::of_process(pid).ok()?, started_at };
+        let image = image.or_else(|| info.get("image")?.as_str()).unwrap_or_default().to_owned();
+        let found = Found { id: id.to_owned(), image, pid, cgroup: Cgroup::of_process(pid).ok()?, started_at };
         locked(&self.found).insert(id.to_owned(), found.clone());
         Some(found)
     }

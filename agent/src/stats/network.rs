@@ -32,6 +32,28 @@ pub fn read(process: &str, time: &str) -> Option<Network> {
     (!interfaces.is_empty()).then(|| Network { time: time.to_owned(), default, interfaces })
 }
 
+/// Bytes, packets, errors and drops each way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counters {
+    pub name: String,
+    pub received: [u64; 4],
+    pub sent: [u64; 4],
+}
+
+/// All counters of the interfaces that a process sees.
+pub fn counters(process: &str) -> Vec<Counters> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/net/dev")).unwrap_or_default();
+    let interface = |line: &str| {
+        let (name, numbers) = line.split_once(':')?;
+        let numbers: Vec<u64> = numbers.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+        let name = name.trim();
+        (!IGNORED.iter().any(|prefix| name.starts_with(prefix))).then_some(())?;
+        let four = |from: usize| <[u64; 4]>::try_from(numbers.get(from..from + 4)?).ok();
+        Some(Counters { name: name.to_owned(), received: four(0)?, sent: four(8)? })
+    };
+    text.lines().skip(2).filter_map(interface).collect()
+}
+
 /// `NAME: RX_BYTES PACKETS ERRORS ... TX_BYTES PACKETS ERRORS ...`, eight numbers each way, after two lines of heads.
 fn parse(text: &str) -> Vec<Interface> {
     let interface = |line: &str| {

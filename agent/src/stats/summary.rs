@@ -264,7 +264,7 @@ fn host_memory() -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-fn boot_nanos() -> i64 {
+pub(super) fn boot_nanos() -> i64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let seconds = text.lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse::<i64>().ok());
     seconds.unwrap_or(0).saturating_mul(1_000_000_000)

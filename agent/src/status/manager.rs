@@ -17,12 +17,14 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::api::{ApiError, Client, PatchType};
+use crate::metrics;
 use crate::pod::spec::PodExt;
 use crate::pods_api::PodFeed;
 
 use super::conditions::{self, is_owned};
 use super::patch::status_patch;
 use super::phase::is_terminal;
+use super::start_time;
 
 /// Requests under way at once.
 const PARALLEL: usize = 16;
@@ -57,6 +59,10 @@ struct Entry {
     retry_at: Option<Instant>,
     retry_delay: Duration,
     deleted: bool,
+    /// When this agent first knew of the pod.
+    seen: Instant,
+    /// Since when the API server lacks a change.
+    changed_at: Option<Instant>,
 }
 
 impl Entry {
@@ -71,6 +77,8 @@ impl Entry {
             retry_at: None,
             retry_delay: FIRST_RETRY,
             deleted: false,
+            seen: Instant::now(),
+            changed_at: None,
         }
     }
 }
@@ -109,6 +117,15 @@ impl StatusManager {
         let entry = pods.entry(uid.to_owned()).or_insert_with(|| Entry::new(None));
         let same = entry.desired.as_deref() == Some(&*status) && entry.may_run == may_run;
         if !same {
+            let running = |status: &PodStatus| status.phase == "Running";
+            let known = entry.desired.as_deref().or_else(|| entry.api.as_ref()?.status.as_ref()).is_some_and(running);
+            if running(&status)
+                && !known
+                && let Some(api) = &entry.api
+            {
+                start_time::observe(api, &status, entry.seen.elapsed());
+            }
+            entry.changed_at.get_or_insert_with(Instant::now);
             entry.desired = Some(status);
             entry.may_run = may_run;
             entry.dirty = true;
@@ -193,6 +210,9 @@ impl StatusManager {
         }
         match outcome.end {
             End::Done => {
+                if let Some(changed) = entry.changed_at.take() {
+                    metrics::POD_STATUS_SYNC.observe(&[], changed.elapsed().as_secs_f64());
+                }
                 entry.retry_at = None;
                 entry.retry_delay = FIRST_RETRY;
                 // `finish` may have come meanwhile.

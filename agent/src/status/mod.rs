@@ -9,6 +9,7 @@ pub mod generate;
 pub mod manager;
 mod patch;
 mod phase;
+pub mod start_time;
 
 pub use containers::container_id;
 pub use finish::terminate;

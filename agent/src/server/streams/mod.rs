@@ -19,6 +19,7 @@ use self::options::Options;
 use self::upgrade::StreamError;
 use super::answers::{Answer, bare, json, plain, text};
 use super::route::{Target, query_pairs};
+use crate::metrics;
 use crate::pod::spec::PodExt;
 use crate::pods::{ContainerInfo, FindError, Handle};
 
@@ -39,7 +40,7 @@ pub(super) async fn exec(pods: &Handle, target: &Target, request: Request<Incomi
         Ok((url.await.map_err(failed)?, options))
     };
     match prepared.await {
-        Ok((url, options)) => carry(&url, options, request).await,
+        Ok((url, options)) => carry("exec", &url, options, request).await,
         Err((code, why)) => plain(code, why),
     }
 }
@@ -61,7 +62,7 @@ pub(super) async fn attach(pods: &Handle, target: &Target, request: Request<Inco
         Ok((url.await.map_err(failed)?, options))
     };
     match prepared.await {
-        Ok((url, options)) => carry(&url, options, request).await,
+        Ok((url, options)) => carry("attach", &url, options, request).await,
         Err((code, why)) => plain(code, why),
     }
 }
@@ -69,6 +70,9 @@ pub(super) async fn attach(pods: &Handle, target: &Target, request: Request<Inco
 pub(super) async fn port_forward(pods: &Handle, target: &Target, request: Request<Incoming>) -> Response<Answer> {
     let web = websocket::is_upgrade(request.headers());
     let tunnel = web && websocket::offers(request.headers(), translate::TUNNEL);
+    if tunnel {
+        metrics::WEBSOCKET_STREAMING.inc(&["portforward"]);
+    }
     let prepared = async {
         // SPDY clients name their ports in the streams.
         let port = match web && !tunnel {
@@ -170,12 +174,13 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
     values.iter().filter_map(|v| v.to_str().ok()).any(|v| v.to_ascii_lowercase().contains("upgrade"))
 }
 
-async fn carry(url: &str, options: Options, request: Request<Incoming>) -> Response<Answer> {
+async fn carry(subresource: &str, url: &str, options: Options, request: Request<Incoming>) -> Response<Answer> {
     if !is_upgrade(request.headers()) {
         return text(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required\n");
     }
     let web = websocket::is_upgrade(request.headers());
     let carried = if web && websocket::offers(request.headers(), translate::CHANNELS) {
+        metrics::WEBSOCKET_STREAMING.inc(&[subresource]);
         translate::channels(url, options, request).await
     } else {
         upgrade::pass(url, request).await

@@ -1,0 +1,156 @@
+//! Every family by its static: name, stability, help, labels, bounds. In the kubelet's words, because dashboards and
+//! alerts are written against them.
+
+use super::{Family, Kind, Stability};
+
+const NONE: &[f64] = &[];
+/// client_golang's own.
+const DEFAULT: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const POD_START: &[f64] = &[
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0,
+    600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+];
+const STATUS_SYNC: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+/// Exponential from 5 ms by 2.5, 14 of them.
+const RUNTIME: &[f64] = &[
+    0.005,
+    0.0125,
+    0.03125,
+    0.078_125,
+    0.195_312_5,
+    0.488_281_25,
+    1.220_703_125,
+    3.051_757_812_5,
+    7.629_394_531_25,
+    19.073_486_328_125,
+    47.683_715_820_312_5,
+    119.209_289_550_781_25,
+    298.023_223_876_953_1,
+    745.058_059_692_382_8,
+];
+const REST: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+const REST_BYTES: &[f64] =
+    &[64.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0];
+const STORAGE: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+const CERTIFICATE: &[f64] = &[
+    0.0,
+    1800.0,
+    3600.0,
+    7200.0,
+    21600.0,
+    43200.0,
+    86400.0,
+    172_800.0,
+    345_600.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+];
+const IMAGE_PULL: &[f64] =
+    &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0];
+const AUTH: &[f64] = &[0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
+
+macro_rules! families {
+    ($list:ident: $($id:ident = $kind:ident $stability:ident $name:literal $labels:expr, $buckets:expr, $help:literal;)*) => {
+        $(
+            #[doc = $help]
+            pub static $id: Family =
+                Family::new($name, Kind::$kind, Stability::$stability, $help, &$labels, $buckets, None);
+        )*
+        pub(super) static $list: &[&Family] = &[$(&$id),*];
+    };
+}
+
+families! { ALL:
+    NODE_NAME = Gauge Alpha "kubelet_node_name" ["node"], NONE, "The node's name. The count is always 1.";
+    POD_WORKER = Histogram Alpha "kubelet_pod_worker_duration_seconds" ["operation_type"], DEFAULT, "Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync";
+    POD_START_SECONDS = Histogram Alpha "kubelet_pod_start_duration_seconds" [], POD_START, "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run";
+    POD_START_SLI = Histogram Alpha "kubelet_pod_start_sli_duration_seconds" [], POD_START, "Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch";
+    POD_START_TOTAL = Histogram Alpha "kubelet_pod_start_total_duration_seconds" [], POD_START, "Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch";
+    POD_WORKER_START = Histogram Alpha "kubelet_pod_worker_start_duration_seconds" [], DEFAULT, "Duration in seconds from kubelet seeing a pod to starting a worker.";
+    POD_STATUS_SYNC = Histogram Alpha "kubelet_pod_status_sync_duration_seconds" [], STATUS_SYNC, "Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.";
+    CGROUP_MANAGER = Histogram Alpha "kubelet_cgroup_manager_duration_seconds" ["operation_type"], DEFAULT, "Duration in seconds for cgroup manager operations. Broken down by method.";
+    CGROUP_VERSION = Gauge Alpha "kubelet_cgroup_version" [], NONE, "cgroup version on the hosts.";
+    PLEG_RELIST = Histogram Alpha "kubelet_pleg_relist_duration_seconds" [], DEFAULT, "Duration in seconds for relisting pods in PLEG.";
+    PLEG_POD_RELIST = Histogram Alpha "kubelet_pleg_pod_relist_duration_seconds" [], DEFAULT, "Duration in seconds for relisting a single pod in PLEG.";
+    PLEG_INTERVAL = Histogram Alpha "kubelet_pleg_relist_interval_seconds" [], DEFAULT, "Interval in seconds between relisting in PLEG.";
+    PLEG_LAST_SEEN = Gauge Alpha "kubelet_pleg_last_seen_seconds" [], NONE, "Timestamp in seconds when PLEG was last seen active.";
+    PLEG_DISCARD_EVENTS = Counter Alpha "kubelet_pleg_discard_events" [], NONE, "The number of discard events in PLEG.";
+    EVENTED_PLEG_ERRORS = Counter Alpha "kubelet_evented_pleg_connection_error_count" [], NONE, "The number of errors encountered during the establishment of streaming connection with the CRI runtime.";
+    EVENTED_PLEG_CONNECTIONS = Counter Alpha "kubelet_evented_pleg_connection_success_count" [], NONE, "The number of times a streaming client was obtained to receive CRI Events.";
+    EVENTED_PLEG_LATENCY = Histogram Alpha "kubelet_evented_pleg_connection_latency_seconds" [], DEFAULT, "The latency of streaming connection with the CRI runtime, measured in seconds.";
+    RUNTIME_OPERATIONS = Counter Alpha "kubelet_runtime_operations_total" ["operation_type"], NONE, "Cumulative number of runtime operations by operation type.";
+    RUNTIME_OPERATIONS_SECONDS = Histogram Alpha "kubelet_runtime_operations_duration_seconds" ["operation_type"], RUNTIME, "Duration in seconds of runtime operations. Broken down by operation type.";
+    RUNTIME_OPERATIONS_ERRORS = Counter Alpha "kubelet_runtime_operations_errors_total" ["operation_type"], NONE, "Cumulative number of runtime operation errors by operation type.";
+    RUN_PODSANDBOX = Histogram Alpha "kubelet_run_podsandbox_duration_seconds" ["runtime_handler"], DEFAULT, "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.";
+    RUN_PODSANDBOX_ERRORS = Counter Alpha "kubelet_run_podsandbox_errors_total" ["runtime_handler"], NONE, "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.";
+    EVICTIONS = Counter Alpha "kubelet_evictions" ["eviction_signal"], NONE, "Cumulative number of pod evictions by eviction signal";
+    EVICTION_STATS_AGE = Histogram Alpha "kubelet_eviction_stats_age_seconds" ["eviction_signal"], DEFAULT, "Time between when stats are collected, and when pod is evicted based on those stats by eviction signal";
+    PREEMPTIONS = Counter Alpha "kubelet_preemptions" ["preemption_signal"], NONE, "Cumulative number of pod preemptions by preemption resource";
+    ADMISSION_REJECTIONS = Counter Alpha "kubelet_admission_rejections_total" ["reason"], NONE, "Cumulative number pod admission rejections by the Kubelet.";
+    DEVICE_PLUGIN_REGISTRATIONS = Counter Alpha "kubelet_device_plugin_registration_total" ["resource_name"], NONE, "Cumulative number of device plugin registrations. Broken down by resource name.";
+    DEVICE_PLUGIN_ALLOCATION = Histogram Alpha "kubelet_device_plugin_alloc_duration_seconds" ["resource_name"], DEFAULT, "Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.";
+    POD_RESOURCES_REQUESTS = Counter Alpha "kubelet_pod_resources_endpoint_requests_total" ["server_api_version"], NONE, "Cumulative number of requests to the PodResource endpoint. Broken down by server api version.";
+    POD_RESOURCES_LIST = Counter Alpha "kubelet_pod_resources_endpoint_requests_list" ["server_api_version"], NONE, "Number of requests to the PodResource List endpoint. Broken down by server api version.";
+    POD_RESOURCES_ALLOCATABLE = Counter Alpha "kubelet_pod_resources_endpoint_requests_get_allocatable" ["server_api_version"], NONE, "Number of requests to the PodResource GetAllocatableResources endpoint. Broken down by server api version.";
+    POD_RESOURCES_GET = Counter Alpha "kubelet_pod_resources_endpoint_requests_get" ["server_api_version"], NONE, "Number of requests to the PodResource Get endpoint. Broken down by server api version.";
+    POD_RESOURCES_LIST_ERRORS = Counter Alpha "kubelet_pod_resources_endpoint_errors_list" ["server_api_version"], NONE, "Number of requests to the PodResource List endpoint which returned error. Broken down by server api version.";
+    POD_RESOURCES_ALLOCATABLE_ERRORS = Counter Alpha "kubelet_pod_resources_endpoint_errors_get_allocatable" ["server_api_version"], NONE, "Number of requests to the PodResource GetAllocatableResources endpoint which returned error. Broken down by server api version.";
+    POD_RESOURCES_GET_ERRORS = Counter Alpha "kubelet_pod_resources_endpoint_errors_get" ["server_api_version"], NONE, "Number of requests to the PodResource Get endpoint which returned error. Broken down by server api version.";
+    RUNNING_PODS = Gauge Alpha "kubelet_running_pods" [], NONE, "Number of pods that have a running pod sandbox";
+    RUNNING_CONTAINERS = Gauge Alpha "kubelet_running_containers" ["container_state"], NONE, "Number of containers currently running";
+    DESIRED_PODS = Gauge Alpha "kubelet_desired_pods" ["static"], NONE, "The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.";
+    ACTIVE_PODS = Gauge Alpha "kubelet_active_pods" ["static"], NONE, "The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.";
+    MIRROR_PODS = Gauge Alpha "kubelet_mirror_pods" [], NONE, "The number of mirror pods the kubelet will try to create (one per admitted static pod)";
+    WORKING_PODS = Gauge Alpha "kubelet_working_pods" ["config", "lifecycle", "static"], NONE, "Number of pods the kubelet is actually running, broken down by lifecycle phase, whether the pod is desired, orphaned, or runtime only (also orphaned), and whether the pod is static. An orphaned pod has been removed from local configuration or force deleted in the API and consumes resources that are not otherwise visible.";
+    ORPHANED_RUNTIME_PODS = Counter Alpha "kubelet_orphaned_runtime_pods_total" [], NONE, "Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.";
+    RESTARTED_PODS = Counter Alpha "kubelet_restarted_pods_total" ["static"], NONE, "Number of pods that have been restarted because they were deleted and recreated with the same UID while the kubelet was watching them (common for static pods, extremely uncommon for API pods)";
+    STARTED_PODS = Counter Alpha "kubelet_started_pods_total" [], NONE, "Cumulative number of pods started";
+    STARTED_PODS_ERRORS = Counter Alpha "kubelet_started_pods_errors_total" [], NONE, "Cumulative number of errors when starting pods";
+    STARTED_CONTAINERS = Counter Alpha "kubelet_started_containers_total" ["container_type"], NONE, "Cumulative number of containers started";
+    STARTED_CONTAINERS_ERRORS = Counter Alpha "kubelet_started_containers_errors_total" ["code", "container_type"], NONE, "Cumulative number of errors when starting containers";
+    MANAGED_EPHEMERAL_CONTAINERS = Gauge Alpha "kubelet_managed_ephemeral_containers" [], NONE, "Current number of ephemeral containers in pods managed by this kubelet.";
+    GRACEFUL_SHUTDOWN_START = Gauge Alpha "kubelet_graceful_shutdown_start_time_seconds" [], NONE, "Last graceful shutdown start time since unix epoch in seconds";
+    GRACEFUL_SHUTDOWN_END = Gauge Alpha "kubelet_graceful_shutdown_end_time_seconds" [], NONE, "Last graceful shutdown start time since unix epoch in seconds";
+    LIFECYCLE_HTTP_FALLBACKS = Counter Alpha "kubelet_lifecycle_handler_http_fallbacks_total" [], NONE, "The number of times lifecycle handlers successfully fell back to http from https.";
+    NODE_STARTUP_REGISTRATION = Gauge Alpha "kubelet_node_startup_registration_duration_seconds" [], NONE, "Duration in seconds of node startup during registration.";
+    NODE_STARTUP_PRE_KUBELET = Gauge Alpha "kubelet_node_startup_pre_kubelet_duration_seconds" [], NONE, "Duration in seconds of node startup before kubelet starts.";
+    NODE_STARTUP_PRE_REGISTRATION = Gauge Alpha "kubelet_node_startup_pre_registration_duration_seconds" [], NONE, "Duration in seconds of node startup before registration.";
+    NODE_STARTUP_POST_REGISTRATION = Gauge Alpha "kubelet_node_startup_post_registration_duration_seconds" [], NONE, "Duration in seconds of node startup after registration.";
+    NODE_STARTUP = Gauge Alpha "kubelet_node_startup_duration_seconds" [], NONE, "Duration in seconds of node startup in total.";
+    IMAGES_COLLECTED = Counter Alpha "kubelet_image_garbage_collected_total" ["reason"], NONE, "Total number of images garbage collected by the kubelet, whether through disk usage or image age.";
+    IMAGE_PULL_SECONDS = Histogram Alpha "kubelet_image_pull_duration_seconds" ["image_size_in_bytes"], IMAGE_PULL, "Duration in seconds to pull an image.";
+    HTTP_REQUESTS = Counter Alpha "kubelet_http_requests_total" ["long_running", "method", "path", "server_type"], NONE, "Number of the http requests received since the server started";
+    HTTP_REQUESTS_SECONDS = Histogram Alpha "kubelet_http_requests_duration_seconds" ["long_running", "method", "path", "server_type"], DEFAULT, "Duration in seconds to serve http requests";
+    HTTP_INFLIGHT = Gauge Alpha "kubelet_http_inflight_requests" ["long_running", "method", "path", "server_type"], NONE, "Number of the inflight http requests";
+    WEBSOCKET_STREAMING = Counter Alpha "kubelet_websocket_streaming_requests_total" ["subresource"], NONE, "Total number of WebSocket streaming requests received by the kubelet for exec, attach, and portforward.";
+    METRICS_PROVIDER = Gauge Alpha "kubelet_metrics_provider" ["provider"], NONE, "Indicates which provider serves the metrics of containers. The count is always 1.";
+    SERVER_CERTIFICATE_TTL = Gauge Alpha "kubelet_certificate_manager_server_ttl_seconds" [], NONE, "Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired). If serving certificate is invalid or unused, the value will be +INF.";
+    CLIENT_CERTIFICATE_TTL = Gauge Alpha "kubelet_certificate_manager_client_ttl_seconds" [], NONE, "Gauge of the TTL (time-to-live) of the Kubelet's client certificate. The value is in seconds until certificate expiry (negative if already expired). If client certificate is invalid or unused, the value will be +INF.";
+    STORAGE_OPERATION = Histogram Alpha "storage_operation_duration_seconds" ["migrated", "operation_name", "status", "volume_plugin"], STORAGE, "Storage operation duration";
+    VOLUMES = Gauge Alpha "volume_manager_total_volumes" ["plugin_name", "state"], NONE, "Number of volumes in Volume Manager";
+    REST_REQUESTS = Counter Alpha "rest_client_requests_total" ["code", "host", "method"], NONE, "Number of HTTP requests, partitioned by status code, method, and host.";
+    REST_SECONDS = Histogram Alpha "rest_client_request_duration_seconds" ["host", "verb"], REST, "Request latency in seconds. Broken down by verb, and host.";
+    REST_LIMITER_SECONDS = Histogram Alpha "rest_client_rate_limiter_duration_seconds" ["host", "verb"], REST, "Client side rate limiter latency in seconds. Broken down by verb, and host.";
+    REST_REQUEST_BYTES = Histogram Alpha "rest_client_request_size_bytes" ["host", "verb"], REST_BYTES, "Request size in bytes. Broken down by verb and host.";
+    REST_RESPONSE_BYTES = Histogram Alpha "rest_client_response_size_bytes" ["host", "verb"], REST_BYTES, "Response size in bytes. Broken down by verb and host.";
+    CLIENT_CERTIFICATES = Histogram Alpha "apiserver_client_certificate_expiration_seconds" [], CERTIFICATE, "Distribution of the remaining lifetime on the certificate used to authenticate a request.";
+    AUTHN_REQUESTS = Counter Alpha "apiserver_delegated_authn_request_total" ["code"], NONE, "Number of HTTP requests partitioned by status code.";
+    AUTHN_SECONDS = Histogram Alpha "apiserver_delegated_authn_request_duration_seconds" ["code"], AUTH, "Request latency in seconds. Broken down by status code.";
+    AUTHZ_REQUESTS = Counter Alpha "apiserver_delegated_authz_request_total" ["code"], NONE, "Number of HTTP requests partitioned by status code.";
+    AUTHZ_SECONDS = Histogram Alpha "apiserver_delegated_authz_request_duration_seconds" ["code"], AUTH, "Request latency in seconds. Broken down by status code.";
+}
+
+families! { PROBES:
+    PROBE_RESULTS = Counter Beta "prober_probe_total" ["container", "namespace", "pod", "pod_uid", "probe_type", "result"], NONE, "Cumulative number of a liveness, readiness or startup probe for a container by result.";
+    PROBE_SECONDS = Histogram Alpha "prober_probe_duration_seconds" ["container", "namespace", "pod", "probe_type"], DEFAULT, "Duration in seconds for a probe response.";
+}
+
+families! { SLIS:
+    HEALTH = Gauge Stable "kubernetes_healthcheck" ["name", "type"], NONE, "This metric records the result of a single healthcheck.";
+    HEALTH_CHECKS = Counter Stable "kubernetes_healthchecks_total" ["name", "status", "type"], NONE, "This metric records the results of all healthcheck.";
+    OWN_HEALTH = Gauge Alpha "orchestrator_healthcheck" ["name", "type"], NONE, "Result of a health check of this agent.";
+    OWN_HEALTH_CHECKS = Counter Alpha "orchestrator_healthchecks_total" ["name", "status", "type"], NONE, "Results of all health checks of this agent.";
+}

@@ -1,0 +1,200 @@
+//! What the agent counts about itself, under the kubelet's names.
+//!
+//! A [`Family`] is a static with its series: recording one without labels is one atomic operation, one with labels a
+//! short look-up before it. Nothing here ever waits for a scrape: a scrape copies numbers out ([`gather`]) and writes
+//! them afterwards ([`page`]). These are figures of the process, so they are the process's own, like its log.
+//!
+//! Deprecated families are hidden one version after their deprecation, unless `--show-hidden-metrics-for-version` names
+//! the version before this one. Followed: component-base `metrics`.
+
+mod catalogue;
+mod family;
+pub mod page;
+mod process;
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub use self::catalogue::*;
+pub use self::family::{Family, Kind, Sample, Snapshot, Stability, Timer, Value};
+use crate::config::{FeatureGates, GATES, Stage};
+use crate::node::KUBELET_VERSION;
+
+/// The minor version whose metrics these are.
+const MINOR: u32 = 36;
+
+static SHOW_HIDDEN: AtomicBool = AtomicBool::new(false);
+static NATIVE: AtomicBool = AtomicBool::new(false);
+static GATES_SET: OnceLock<FeatureGates> = OnceLock::new();
+/// How often the registry left a family out.
+static HIDDEN: AtomicU64 = AtomicU64::new(0);
+
+/// Settles what is shown; the first call counts. `shown` is `MAJOR.MINOR`, or empty.
+///
+/// # Errors
+/// A version that is not the one before this.
+pub fn start(gates: &FeatureGates, shown: &str) -> Result<(), String> {
+    if !shown.is_empty() {
+        let allowed = format!("1.{}", MINOR - 1);
+        if shown != allowed {
+            return Err(format!(
+                "--show-hidden-metrics-for-version must be omitted or have the value '{allowed}'. Only the previous \
+                 minor version is allowed"
+            ));
+        }
+        SHOW_HIDDEN.store(true, Ordering::Relaxed);
+    }
+    NATIVE.store(gates.enabled("NativeHistograms"), Ordering::Relaxed);
+    let _ = GATES_SET.set(gates.clone());
+    let hidden = ALL.iter().filter(|f| is_hidden(f.deprecated)).count();
+    HIDDEN.store(u64::try_from(hidden).unwrap_or(0), Ordering::Relaxed);
+    process::start();
+    Ok(())
+}
+
+/// Whether exponential buckets are kept beside the fixed ones.
+fn native() -> bool {
+    NATIVE.load(Ordering::Relaxed)
+}
+
+fn is_hidden(deprecated: Option<u32>) -> bool {
+    deprecated.is_some_and(|minor| minor < MINOR) && !SHOW_HIDDEN.load(Ordering::Relaxed)
+}
+
+/// Everything of `/metrics`, sorted by name.
+pub fn gather() -> Vec<Snapshot> {
+    let mut found: Vec<Snapshot> =
+        ALL.iter().filter(|f| !is_hidden(f.deprecated)).filter_map(|f| f.snapshot()).collect();
+    found.extend(process::gather());
+    found.push(build_info());
+    found.extend(registry());
+    if let Some(gates) = GATES_SET.get() {
+        found.push(features(gates));
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
+/// The families of `/metrics/probes`.
+pub fn gather_probes() -> Vec<Snapshot> {
+    let mut found: Vec<Snapshot> = PROBES.iter().filter_map(|f| f.snapshot()).collect();
+    found.extend(process::start_time());
+    found
+}
+
+/// The families of `/metrics/slis`.
+pub fn gather_slis() -> Vec<Snapshot> {
+    let mut found: Vec<Snapshot> = SLIS.iter().filter_map(|f| f.snapshot()).collect();
+    found.extend(process::start_time());
+    found
+}
+
+/// Forgets what the health checks were, as a `DELETE` of `/metrics/slis` asks.
+pub fn reset_slis() {
+    for family in SLIS {
+        family.reset();
+    }
+}
+
+fn build_info() -> Snapshot {
+    let version = KUBELET_VERSION.trim_start_matches('v');
+    let mut parts = version.split('.');
+    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let platform = format!("linux/{}", architecture());
+    let labels = [
+        ("build_date", ""),
+        ("compiler", "rustc"),
+        ("git_commit", ""),
+        ("git_tree_state", ""),
+        ("git_version", KUBELET_VERSION),
+        ("go_version", "none"),
+        ("major", major),
+        ("minor", minor),
+        ("platform", platform.as_str()),
+    ];
+    Snapshot::gauge(
+        "kubernetes_build_info",
+        "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, \
+         build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+    )
+    .with(&labels, 1.0)
+}
+
+/// As Go names it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn features(gates: &FeatureGates) -> Snapshot {
+    let mut family = Snapshot::gauge(
+        "kubernetes_feature_enabled",
+        "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
+    );
+    for (name, stage, _) in GATES {
+        let stage = match stage {
+            Stage::Alpha => "ALPHA",
+            Stage::Beta => "BETA",
+            Stage::Ga => "",
+            Stage::Deprecated => "DEPRECATED",
+        };
+        family = family.with(&[("name", name), ("stage", stage)], if gates.enabled(name) { 1.0 } else { 0.0 });
+    }
+    family
+}
+
+/// What the registry says about itself.
+fn registry() -> [Snapshot; 3] {
+    let mut registered = Snapshot::counter(
+        "registered_metrics_total",
+        "[BETA] The count of registered metrics broken by stability level and deprecation version.",
+    );
+    let levels = [Stability::Alpha, Stability::Beta, Stability::Internal, Stability::Stable];
+    for level in levels {
+        let mut versions: Vec<Option<u32>> =
+            ALL.iter().filter(|f| f.stability == level).map(|f| f.deprecated).collect();
+        versions.sort_unstable();
+        let mut distinct = versions.clone();
+        distinct.dedup();
+        for version in distinct {
+            let count = versions.iter().filter(|v| **v == version).count();
+            let text = version.map(|minor| format!("1.{minor}.0")).unwrap_or_default();
+            let count = f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+            registered = registered.with(&[("deprecated_version", &text), ("stability_level", level.name())], count);
+        }
+    }
+    let hidden = page::to_float(HIDDEN.load(Ordering::Relaxed));
+    [
+        registered,
+        Snapshot::counter("hidden_metrics_total", "[BETA] The count of hidden metrics.").with(&[], hidden),
+        Snapshot::counter("disabled_metrics_total", "[BETA] The count of disabled metrics.").with(&[], 0.0),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_families_are_unique_and_sorted_pages_follow() {
+        let mut names: Vec<&str> = ALL.iter().chain(PROBES).chain(SLIS).map(|f| f.name).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+        let gathered = gather();
+        assert!(gathered.windows(2).all(|w| w[0].name < w[1].name));
+    }
+
+    #[test]
+    fn deprecated_families_are_hidden_from_the_next_version_on() {
+        assert!(!is_hidden(None));
+        assert!(!is_hidden(Some(MINOR)));
+        assert!(is_hidden(Some(MINOR - 1)));
+        assert!(start(&FeatureGates::default(), "1.30").is_err());
+        assert!(start(&FeatureGates::default(), "soon").is_err());
+    }
+}

@@ -1,0 +1,332 @@
+//! Pages of metrics: the Prometheus text format 0.0.4, or its protobuf form, length-delimited.
+
+use prost::Message as _;
+
+use super::family::{NATIVE_SCHEMA, NATIVE_ZERO, Native};
+use super::{Kind, Sample, Snapshot, Value};
+
+pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+pub const PROTOBUF: &str = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; \
+                            encoding=delimited; escaping=underscores";
+
+/// Whether the client's `Accept` puts the protobuf form first.
+pub fn wants_protobuf(accept: &str) -> bool {
+    let mut best = (0.0_f64, false);
+    for clause in accept.split(',') {
+        let mut parts = clause.split(';').map(str::trim);
+        let media = parts.next().unwrap_or_default();
+        let parameters: Vec<(&str, &str)> = parts.filter_map(|p| p.split_once('=')).collect();
+        let get = |name: &str| parameters.iter().find(|(n, _)| *n == name).map(|(_, v)| v.trim_matches('"'));
+        let weight = get("q").and_then(|q| q.parse().ok()).unwrap_or(1.0);
+        let protobuf = media == "application/vnd.google.protobuf"
+            && get("proto") == Some("io.prometheus.client.MetricFamily")
+            && get("encoding") == Some("delimited");
+        let text = media == "text/plain" && get("version").is_none_or(|v| v == "0.0.4");
+        if (protobuf || text) && weight > best.0 {
+            best = (weight, protobuf);
+        }
+    }
+    best.1
+}
+
+/// The page in the form that `accept` asks for, and its content type.
+pub fn page(families: &[Snapshot], accept: &str) -> (Vec<u8>, &'static str) {
+    match wants_protobuf(accept) {
+        true => (protobuf(families), PROTOBUF),
+        false => (text(families).into_bytes(), TEXT),
+    }
+}
+
+fn text(families: &[Snapshot]) -> String {
+    let mut page = String::with_capacity(families.len() * 256);
+    for family in families.iter().filter(|f| !f.samples.is_empty()) {
+        let name = &family.name;
+        let kind = match family.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let help = family.help.replace('\\', "\\\\").replace('\n', "\\n");
+        page.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+        for sample in &family.samples {
+            match &sample.value {
+                Value::Number(value) => line(&mut page, name, "", sample, None, &number(*value)),
+                Value::Histogram { buckets, sum, .. } => {
+                    for (bound, count) in buckets {
+                        line(&mut page, name, "_bucket", sample, Some(&number(*bound)), &count.to_string());
+                    }
+                    line(&mut page, name, "_sum", sample, None, &number(*sum));
+                    let count = buckets.last().map_or(0, |(_, count)| *count);
+                    line(&mut page, name, "_count", sample, None, &count.to_string());
+                }
+            }
+        }
+    }
+    page
+}
+
+fn line(page: &mut String, name: &str, suffix: &str, sample: &Sample, bound: Option<&str>, value: &str) {
+    page.push_str(name);
+    page.push_str(suffix);
+    let labels = sample.labels.iter().map(|(name, value)| (*name, value.as_str()));
+    let mut separator = '{';
+    for (name, value) in labels.chain(bound.map(|b| ("le", b))) {
+        page.push(separator);
+        separator = ',';
+        page.push_str(name);
+        page.push_str("=\"");
+        for c in value.chars() {
+            match c {
+                '\\' => page.push_str("\\\\"),
+                '"' => page.push_str("\\\""),
+                '\n' => page.push_str("\\n"),
+                c => page.push(c),
+            }
+        }
+        page.push('"');
+    }
+    if separator == ',' {
+        page.push('}');
+    }
+    page.push(' ');
+    page.push_str(value);
+    if let Some(time) = sample.time {
+        page.push_str(&format!(" {time}"));
+    }
+    page.push('\n');
+}
+
+/// The nearest float; the formats have no other numbers.
+pub fn to_float(value: u64) -> f64 {
+    const HIGH: f64 = 4_294_967_296.0;
+    let (high, low) = (value >> 32, value & 0xffff_ffff);
+    f64::from(u32::try_from(high).unwrap_or(u32::MAX)) * HIGH + f64::from(u32::try_from(low).unwrap_or(u32::MAX))
+}
+
+/// As Go's shortest form prints floats: with an exponent from a million on, and below a ten-thousandth.
+pub fn number(value: f64) -> String {
+    if value.is_nan() {
+        return "NaN".into();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "+Inf" } else { "-Inf" }.into();
+    }
+    let text = format!("{value:e}");
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    match exponent.parse::<i32>() {
+        Ok(exponent @ (..=-5 | 6..)) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{mantissa}e{sign}{:02}", exponent.abs())
+        }
+        _ => value.to_string(),
+    }
+}
+
+fn protobuf(families: &[Snapshot]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for family in families.iter().filter(|f| !f.samples.is_empty()) {
+        let message = wire::MetricFamily {
+            name: Some(family.name.to_string()),
+            help: Some(family.help.clone()),
+            kind: Some(match family.kind {
+                Kind::Counter => 0,
+                Kind::Gauge => 1,
+                Kind::Histogram => 4,
+            }),
+            metric: family.samples.iter().map(|s| metric(family.kind, s)).collect(),
+        };
+        // Growing memory does not fail.
+        let _ = message.encode_length_delimited(&mut out);
+    }
+    out
+}
+
+fn metric(kind: Kind, sample: &Sample) -> wire::Metric {
+    let pair =
+        |(name, value): &(&str, String)| wire::LabelPair { name: Some((*name).to_owned()), value: Some(value.clone()) };
+    let mut metric = wire::Metric {
+        label: sample.labels.iter().map(pair).collect(),
+        timestamp_ms: sample.time,
+        ..wire::Metric::default()
+    };
+    match &sample.value {
+        Value::Number(value) if kind == Kind::Counter => metric.counter = Some(wire::Number { value: Some(*value) }),
+        Value::Number(value) => metric.gauge = Some(wire::Number { value: Some(*value) }),
+        Value::Histogram { buckets, sum, native } => {
+            let bucket = |(bound, count): &(f64, u64)| wire::Bucket {
+                cumulative_count: Some(*count),
+                upper_bound: Some(*bound),
+            };
+            // The infinite bucket is the count itself.
+            let finite = buckets.iter().filter(|(bound, _)| bound.is_finite());
+            let mut histogram = wire::Histogram {
+                sample_count: Some(buckets.last().map_or(0, |(_, count)| *count)),
+                sample_sum: Some(*sum),
+                bucket: finite.map(bucket).collect(),
+                ..wire::Histogram::default()
+            };
+            if let Some(native) = native {
+                add_native(&mut histogram, native);
+            }
+            metric.histogram = Some(histogram);
+        }
+    }
+    metric
+}
+
+/// Runs of neighbouring buckets, each with its distance from the run before, and counts as differences.
+fn add_native(histogram: &mut wire::Histogram, native: &Native) {
+    histogram.schema = Some(NATIVE_SCHEMA);
+    histogram.zero_threshold = Some(NATIVE_ZERO);
+    histogram.zero_count = Some(native.zero);
+    let (mut next, mut before) = (0_i32, 0_i64);
+    for (index, count) in &native.positive {
+        match histogram.positive_span.last_mut() {
+            Some(run) if *index == next => run.length = Some(run.length.unwrap_or(0) + 1),
+            _ => histogram.positive_span.push(wire::Span { offset: Some(index - next), length: Some(1) }),
+        }
+        next = index + 1;
+        let count = i64::try_from(*count).unwrap_or(i64::MAX);
+        histogram.positive_delta.push(count - before);
+        before = count;
+    }
+    if native.positive.is_empty() && native.zero == 0 {
+        // An empty run is what tells a native histogram from one that only has fixed buckets.
+        histogram.positive_span.push(wire::Span { offset: Some(0), length: Some(0) });
+    }
+}
+
+/// Prometheus's `metrics.proto`, as far as it is used here.
+mod wire {
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct LabelPair {
+        #[prost(string, optional, tag = "1")]
+        pub name: Option<String>,
+        #[prost(string, optional, tag = "2")]
+        pub value: Option<String>,
+    }
+
+    /// A gauge or a counter.
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Number {
+        #[prost(double, optional, tag = "1")]
+        pub value: Option<f64>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Bucket {
+        #[prost(uint64, optional, tag = "1")]
+        pub cumulative_count: Option<u64>,
+        #[prost(double, optional, tag = "2")]
+        pub upper_bound: Option<f64>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Span {
+        #[prost(sint32, optional, tag = "1")]
+        pub offset: Option<i32>,
+        #[prost(uint32, optional, tag = "2")]
+        pub length: Option<u32>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Histogram {
+        #[prost(uint64, optional, tag = "1")]
+        pub sample_count: Option<u64>,
+        #[prost(double, optional, tag = "2")]
+        pub sample_sum: Option<f64>,
+        #[prost(message, repeated, tag = "3")]
+        pub bucket: Vec<Bucket>,
+        #[prost(sint32, optional, tag = "5")]
+        pub schema: Option<i32>,
+        #[prost(double, optional, tag = "6")]
+        pub zero_threshold: Option<f64>,
+        #[prost(uint64, optional, tag = "7")]
+        pub zero_count: Option<u64>,
+        #[prost(message, repeated, tag = "12")]
+        pub positive_span: Vec<Span>,
+        #[prost(sint64, repeated, packed = "false", tag = "13")]
+        pub positive_delta: Vec<i64>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Metric {
+        #[prost(message, repeated, tag = "1")]
+        pub label: Vec<LabelPair>,
+        #[prost(message, optional, tag = "2")]
+        pub gauge: Option<Number>,
+        #[prost(message, optional, tag = "3")]
+        pub counter: Option<Number>,
+        #[prost(message, optional, tag = "7")]
+        pub histogram: Option<Histogram>,
+        #[prost(int64, optional, tag = "6")]
+        pub timestamp_ms: Option<i64>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct MetricFamily {
+        #[prost(string, optional, tag = "1")]
+        pub name: Option<String>,
+        #[prost(string, optional, tag = "2")]
+        pub help: Option<String>,
+        #[prost(int32, optional, tag = "3")]
+        pub kind: Option<i32>,
+        #[prost(message, repeated, tag = "4")]
+        pub metric: Vec<Metric>,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn numbers_read_as_go_writes_them() {
+        let texts = [
+            (0.0, "0"),
+            (1.5, "1.5"),
+            (123_456_789.0, "1.23456789e+08"),
+            (0.000_05, "5e-05"),
+            (0.000_1, "0.0001"),
+            (2_592_000.0, "2.592e+06"),
+            (604_800.0, "604800"),
+            (f64::INFINITY, "+Inf"),
+        ];
+        for (value, text) in texts {
+            assert_eq!(number(value), text);
+        }
+        assert!((to_float(u64::MAX) - 1.844_674_407_370_955_2e19).abs() < 1.0);
+    }
+
+    #[test]
+    fn histograms_are_lines_with_bounds_and_labels_are_escaped() {
+        let value = Value::Histogram { buckets: vec![(1.0, 1), (f64::INFINITY, 2)], sum: 3.5, native: None };
+        let labels = vec![("a", "x\"y".to_owned())];
+        let samples = vec![Sample { labels, value, time: Some(7) }];
+        let family = Snapshot { name: "h".into(), help: "what".into(), kind: Kind::Histogram, samples };
+        let want = "# HELP h what\n# TYPE h histogram\nh_bucket{a=\"x\\\"y\",le=\"1\"} 1 7\nh_bucket{a=\"x\\\"y\",\
+                    le=\"+Inf\"} 2 7\nh_sum{a=\"x\\\"y\"} 3.5 7\nh_count{a=\"x\\\"y\"} 2 7\n";
+        assert_eq!(text(&[family]), want);
+    }
+
+    #[test]
+    fn neighbouring_exponential_buckets_form_runs() {
+        let mut histogram = wire::Histogram::default();
+        let native = Native { zero: 1, positive: BTreeMap::from([(-2, 4), (-1, 1), (3, 2)]) };
+        add_native(&mut histogram, &native);
+        let runs: Vec<(i32, u32)> = histogram.positive_span.iter().map(|s| (s.offset(), s.length())).collect();
+        assert_eq!(runs, [(-2, 2), (3, 1)]);
+        assert_eq!(histogram.positive_delta, [4, -3, 1]);
+    }
+
+    #[test]
+    fn protobuf_is_for_those_who_prefer_it() {
+        let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
+        assert!(wants_protobuf(protobuf));
+        assert!(wants_protobuf(&format!("{protobuf};q=0.7,text/plain;version=0.0.4;q=0.3")));
+        assert!(!wants_protobuf(&format!("{protobuf};q=0.3,text/plain;q=0.5")));
+        assert!(!wants_protobuf("application/openmetrics-text;version=1.0.0"));
+        assert!(!wants_protobuf(""));
+    }
+}

@@ -1,0 +1,268 @@
+//! All that a cgroup's files say, for `/metrics/cadvisor` alone: read when that page is asked for.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::cgroup::{Cgroup, NO_LIMIT, Psi, number, psi, table};
+
+/// One reading. What a kernel does not tell is `None`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Detail {
+    pub cpu_nanos: Option<u64>,
+    pub user_nanos: Option<u64>,
+    pub system_nanos: Option<u64>,
+    pub periods: Option<u64>,
+    pub throttled_periods: Option<u64>,
+    pub throttled_nanos: Option<u64>,
+    pub burst_periods: Option<u64>,
+    pub burst_nanos: Option<u64>,
+    pub usage: Option<u64>,
+    pub peak: Option<u64>,
+    pub working_set: Option<u64>,
+    pub rss: Option<u64>,
+    pub cache: Option<u64>,
+    pub mapped: Option<u64>,
+    pub kernel: Option<u64>,
+    pub swap: Option<u64>,
+    pub active_file: Option<u64>,
+    pub inactive_file: Option<u64>,
+    pub failures: Option<u64>,
+    /// Minor and major page faults: of the cgroup alone, and with all below.
+    pub faults: [Option<u64>; 2],
+    pub faults_below: [Option<u64>; 2],
+    pub oom_kills: Option<u64>,
+    pub processes: Option<u64>,
+    pub threads: Option<u64>,
+    pub threads_max: Option<u64>,
+    pub cpu_psi: Option<Psi>,
+    pub memory_psi: Option<Psi>,
+    pub io_psi: Option<Psi>,
+    /// Major and minor number; bytes read and written; operations.
+    pub devices: Vec<Device>,
+    pub cpu_period: Option<u64>,
+    pub cpu_quota: Option<u64>,
+    pub cpu_shares: Option<u64>,
+    pub memory_limit: Option<u64>,
+    pub memory_reservation: Option<u64>,
+    pub swap_limit: Option<u64>,
+    /// Numbers of the processes in it.
+    pub pids: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Device {
+    pub major: u32,
+    pub minor: u32,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub reads: u64,
+    pub writes: u64,
+}
+
+impl Cgroup {
+    pub fn detail(&self) -> Detail {
+        match self.unified_path() {
+            Some(path) => unified(path),
+            None => self.detail_v1(),
+        }
+    }
+
+    fn detail_v1(&self) -> Detail {
+        let dir = |controller: &str| self.v1_path(controller);
+        let file = |controller: &str, name: &str| number(&dir(controller)?.join(name));
+        let read = |controller: &str, name: &str| dir(controller).map(|p| table(&p.join(name))).unwrap_or_default();
+        let (memory, cpu, usage) =
+            (read("memory", "memory.stat"), read("cpu", "cpu.stat"), read("cpuacct", "cpuacct.stat"));
+        let of = |key: &str| memory.get(key).copied();
+        let ticks = |key: &str| usage.get(key).map(|t| t.saturating_mul(10_000_000));
+        let used = file("memory", "memory.usage_in_bytes");
+        let limit = |name: &str| file("memory", name).filter(|l| *l < NO_LIMIT);
+        let pids = dir("pids").or_else(|| dir("memory")).map(|p| processes(p)).unwrap_or_default();
+        Detail {
+            cpu_nanos: file("cpuacct", "cpuacct.usage"),
+            user_nanos: ticks("user"),
+            system_nanos: ticks("system"),
+            periods: cpu.get("nr_periods").copied(),
+            throttled_periods: cpu.get("nr_throttled").copied(),
+            throttled_nanos: cpu.get("throttled_time").copied(),
+            usage: used,
+            peak: file("memory", "memory.max_usage_in_bytes"),
+            working_set: used.map(|u| u.saturating_sub(of("total_inactive_file").unwrap_or(0))),
+            rss: of("total_rss"),
+            cache: of("total_cache"),
+            mapped: of("total_mapped_file"),
+            kernel: file("memory", "memory.kmem.usage_in_bytes"),
+            swap: of("total_swap"),
+            active_file: of("total_active_file"),
+            inactive_file: of("total_inactive_file"),
+            failures: file("memory", "memory.failcnt"),
+            faults: [of("pgfault"), of("pgmajfault")],
+            faults_below: [of("total_pgfault"), of("total_pgmajfault")],
+            oom_kills: dir("memory").and_then(|p| table(&p.join("memory.oom_control")).get("oom_kill").copied()),
+            processes: count(pids.len()),
+            threads: file("pids", "pids.current"),
+            threads_max: file("pids", "pids.max"),
+            cpu_period: file("cpu", "cpu.cfs_period_us"),
+            cpu_quota: file("cpu", "cpu.cfs_quota_us"),
+            cpu_shares: file("cpu", "cpu.shares"),
+            memory_limit: limit("memory.limit_in_bytes"),
+            memory_reservation: limit("memory.soft_limit_in_bytes"),
+            swap_limit: limit("memory.memsw.limit_in_bytes"),
+            devices: devices_v1(dir("blkio")),
+            pids,
+            ..Detail::default()
+        }
+    }
+}
+
+fn count(of: usize) -> Option<u64> {
+    u64::try_from(of).ok().filter(|n| *n > 0)
+}
+
+fn unified(path: &Path) -> Detail {
+    let (cpu, memory) = (table(&path.join("cpu.stat")), table(&path.join("memory.stat")));
+    let file = |name: &str| number(&path.join(name));
+    let of = |key: &str| memory.get(key).copied();
+    let micros = |key: &str| cpu.get(key).map(|m| m.saturating_mul(1000));
+    let events = |name: &str, key: &str| table(&path.join(name)).get(key).copied();
+    let quota = std::fs::read_to_string(path.join("cpu.max")).unwrap_or_default();
+    let mut quota = quota.split_whitespace().map(|word| word.parse::<u64>().ok());
+    let (cpu_quota, cpu_period) = (quota.next().flatten(), quota.next().flatten());
+    let used = file("memory.current");
+    let pids = processes(path);
+    // Periods are counted where there is a quota alone.
+    let limited = |key: &str| cpu_quota.and(cpu.get(key).copied());
+    Detail {
+        cpu_nanos: micros("usage_usec"),
+        user_nanos: micros("user_usec"),
+        system_nanos: micros("system_usec"),
+        periods: limited("nr_periods"),
+        throttled_periods: limited("nr_throttled"),
+        throttled_nanos: cpu_quota.and(micros("throttled_usec")),
+        burst_periods: limited("nr_bursts"),
+        burst_nanos: cpu_quota.and(micros("burst_usec")),
+        usage: used,
+        peak: file("memory.peak"),
+        working_set: used.map(|u| u.saturating_sub(of("inactive_file").unwrap_or(0))),
+        rss: of("anon"),
+        cache: of("file"),
+        mapped: of("file_mapped"),
+        kernel: of("kernel"),
+        swap: file("memory.swap.current"),
+        active_file: of("active_file"),
+        inactive_file: of("inactive_file"),
+        failures: events("memory.events", "max"),
+        faults: [of("pgfault"), of("pgmajfault")],
+        faults_below: [of("pgfault"), of("pgmajfault")],
+        oom_kills: events("memory.events", "oom_kill"),
+        processes: count(pids.len()),
+        threads: file("pids.current"),
+        threads_max: file("pids.max"),
+        cpu_psi: psi(&path.join("cpu.pressure")),
+        memory_psi: psi(&path.join("memory.pressure")),
+        io_psi: psi(&path.join("io.pressure")),
+        devices: devices(&std::fs::read_to_string(path.join("io.stat")).unwrap_or_default()),
+        cpu_period,
+        cpu_quota,
+        cpu_shares: file("cpu.weight").map(shares),
+        memory_limit: file("memory.max"),
+        memory_reservation: file("memory.low").filter(|low| *low > 0),
+        swap_limit: file("memory.swap.max"),
+        pids,
+    }
+}
+
+/// A weight of cgroup v2 as the shares that the kubelet makes it from.
+fn shares(weight: u64) -> u64 {
+    2 + weight.saturating_sub(1).saturating_mul(262_142) / 9999
+}
+
+fn processes(path: &Path) -> Vec<u32> {
+    let text = std::fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.trim().parse().ok()).collect()
+}
+
+/// `MAJOR:MINOR rbytes=1 wbytes=2 rios=3 wios=4 ...`
+fn devices(text: &str) -> Vec<Device> {
+    let device = |line: &str| {
+        let (numbers, rest) = line.split_once(' ')?;
+        let (major, minor) = numbers.split_once(':')?;
+        let values: HashMap<&str, u64> = rest
+            .split_whitespace()
+            .filter_map(|w| w.split_once('='))
+            .filter_map(|(k, v)| Some((k, v.parse().ok()?)))
+            .collect();
+        let get = |key: &str| values.get(key).copied().unwrap_or(0);
+        Some(Device {
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+            read_bytes: get("rbytes"),
+            written_bytes: get("wbytes"),
+            reads: get("rios"),
+            writes: get("wios"),
+        })
+    };
+    text.lines().filter_map(device).collect()
+}
+
+/// `MAJOR:MINOR Read 1`, one line for each direction, in one file for bytes and one for operations.
+fn devices_v1(path: Option<&Path>) -> Vec<Device> {
+    let Some(path) = path else { return Vec::new() };
+    let mut found: HashMap<(u32, u32), Device> = HashMap::new();
+    for (file, is_bytes) in
+        [("blkio.throttle.io_service_bytes_recursive", true), ("blkio.throttle.io_serviced_recursive", false)]
+    {
+        let text = std::fs::read_to_string(path.join(file)).unwrap_or_default();
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let (Some(numbers), Some(direction), Some(value)) = (words.next(), words.next(), words.next()) else {
+                continue;
+            };
+            let Some((major, minor)) = numbers.split_once(':') else { continue };
+            let (Ok(major), Ok(minor), Ok(value)) = (major.parse(), minor.parse(), value.parse::<u64>()) else {
+                continue;
+            };
+            let device = found.entry((major, minor)).or_insert_with(|| Device { major, minor, ..Device::default() });
+            match (direction, is_bytes) {
+                ("Read", true) => device.read_bytes = value,
+                ("Write", true) => device.written_bytes = value,
+                ("Read", false) => device.reads = value,
+                ("Write", false) => device.writes = value,
+                _ => {}
+            }
+        }
+    }
+    let mut found: Vec<Device> = found.into_values().collect();
+    found.sort_by_key(|d| (d.major, d.minor));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read_with_their_numbers() {
+        let text = "254:0 rbytes=10 wbytes=20 rios=1 wios=2 dbytes=0 dios=0\nrubbish\n254:16 rbytes=5\n";
+        let first = Device { major: 254, minor: 0, read_bytes: 10, written_bytes: 20, reads: 1, writes: 2 };
+        let second = Device { major: 254, minor: 16, read_bytes: 5, ..Device::default() };
+        assert_eq!(devices(text), [first, second]);
+    }
+
+    #[test]
+    fn periods_show_where_there_is_a_quota_alone() {
+        let dir = std::env::temp_dir().join(format!("node-agent-detail-{}", crate::backoff::random_below(u32::MAX)));
+        std::fs::create_dir_all(&dir).unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).unwrap();
+        write("cpu.stat", "usage_usec 5\nuser_usec 3\nsystem_usec 2\nnr_periods 7\nthrottled_usec 4\n");
+        write("cpu.max", "max 100000\n");
+        write("cgroup.procs", "1\n2\n");
+        let without = unified(&dir);
+        assert_eq!((without.periods, without.cpu_period, without.cpu_quota), (None, Some(100_000), None));
+        assert_eq!((without.user_nanos, without.processes, without.usage), (Some(3000), Some(2), None));
+        write("cpu.max", "20000 100000\n");
+        let with = unified(&dir);
+        assert_eq!((with.periods, with.throttled_nanos, with.cpu_quota), (Some(7), Some(4000), Some(20_000)));
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
