@@ -101,6 +101,8 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
                 None => format!("https://{advertised}{}", crate::openid::KEYS),
             },
             advertised,
+            cbor: config.gates.enabled("CBORServingAndStorage"),
+            sharded: config.gates.enabled("ShardedListAndWatch"),
             min_watch: Duration::from_secs(config.args.min_request_timeout),
             flags: vec![
                 ("anonymous-auth", config.args.anonymous_auth.to_string()),

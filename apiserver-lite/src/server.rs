@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub use crate::admission::Admission;
 use crate::audit::Trail;
 use crate::auth::{Attributes, Authenticator, Authorizer};
-use crate::http::{Accepted, Body, Peer, Response, for_error, negotiate, pretty, respond};
+use crate::http::{Accepted, Body, Peer, Response, cbor, for_error, negotiate, pretty, respond};
 use crate::limits;
 pub use crate::limits::{Limits, Shutdown};
 use crate::metrics::Metrics;
@@ -62,6 +62,10 @@ pub struct ServerConfig {
     pub keys_url: String,
     /// Shortest lifetime of a watch that asks for none (`--min-request-timeout`).
     pub min_watch: Duration,
+    /// Clients may speak CBOR (gate `CBORServingAndStorage`).
+    pub cbor: bool,
+    /// Lists and watches may ask for a part (gate `ShardedListAndWatch`).
+    pub sharded: bool,
     /// Name and value of each flag, for `/flagz`; no secrets.
     pub flags: Vec<(&'static str, String)>,
 }
@@ -82,6 +86,8 @@ pub struct Request {
     body: Option<Incoming>,
     /// What the audit log is told of it.
     trail: Option<Trail>,
+    /// What the client speaks CBOR for.
+    cbor: cbor::Spoken,
 }
 
 impl Request {
@@ -102,6 +108,7 @@ impl Request {
             deadline: None,
             body: Some(body),
             trail: None,
+            cbor: cbor::Spoken::default(),
         }
     }
 
@@ -192,7 +199,10 @@ impl Request {
         if refused || thrown_away > 0 {
             return Err(too_large());
         }
-        let body = out.freeze();
+        let mut body = out.freeze();
+        if self.cbor.body {
+            body = cbor::body(&body)?;
+        }
         if let Some(trail) = &self.trail {
             trail.request_body(self.content_type(), &body);
         }
@@ -203,7 +213,11 @@ impl Request {
 impl ApiServer {
     /// Answers a request in the time it has; a panic becomes a 500.
     pub async fn answer(self: &Arc<Self>, request: http::Request<Incoming>, peer: &Peer) -> Response {
-        let request = Request::new(request);
+        let mut request = Request::new(request);
+        if self.config.cbor {
+            request.cbor = cbor::settle(&mut request.headers);
+        }
+        let speaks_cbor = request.cbor.answer;
         let audit_id = match request.headers.get("audit-id").filter(|id| !id.is_empty()) {
             Some(id) => id.clone(),
             None => HeaderValue::from_str(&crate::random::uuid()).unwrap_or(HeaderValue::from_static("")),
@@ -212,6 +226,9 @@ impl ApiServer {
             Ok(time) => self.answer_within(time, request, peer, &audit_id).await,
             Err(error) => failure(&error, &request),
         };
+        if speaks_cbor {
+            response = cbor::answer(response);
+        }
         let headers = response.headers_mut();
         if !headers.contains_key(CACHE_CONTROL) {
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));

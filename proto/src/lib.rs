@@ -3,6 +3,7 @@
 //!
 //! Both daemons depend on this crate and share nothing else.
 
+pub mod cbor;
 pub mod duration;
 pub mod json;
 pub mod protobuf;

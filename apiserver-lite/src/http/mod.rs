@@ -1,6 +1,7 @@
 //! HTTP: listening, bodies, negotiation, and turning results into responses.
 
 mod body;
+pub mod cbor;
 mod keepalive;
 mod negotiate;
 pub mod respond;

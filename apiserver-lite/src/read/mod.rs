@@ -6,6 +6,7 @@
 mod form;
 mod options;
 mod selector;
+mod shard;
 mod table;
 mod watch;
 
@@ -105,6 +106,8 @@ pub struct Page {
     pub objects: Vec<ObjectRef>,
     next: Option<Token>,
     remaining: Option<usize>,
+    /// The part of the collection that was asked for.
+    shard: Option<String>,
 }
 
 /// A collection.
@@ -120,8 +123,19 @@ pub async fn list(server: &ApiServer, request: &Request, resource: &Resource) ->
     let options = ListOptions::parse(query, false)?;
     let field_selector = query.get("fieldSelector").unwrap_or_default();
     let selector = Selector::parse(resource, query.get("labelSelector").unwrap_or_default(), field_selector)?;
-    let page = page_of(server, request, resource, &options, &selector).await?;
+    let selector = selector.within(shard(server, query)?);
+    let mut page = page_of(server, request, resource, &options, &selector).await?;
+    page.shard = selector.shard_text();
     list_response(accepted, resource, &page, request)
+}
+
+/// The part of a collection that a request asks for; None for all of it, and where parts are not to be had.
+///
+/// # Errors
+/// 500 for text that is no shard selector.
+fn shard(server: &ApiServer, query: &crate::request::Query) -> Result<Option<shard::Shard>> {
+    let asked = query.get("shardSelector").filter(|t| server.config.sharded && !t.is_empty());
+    asked.map(shard::Shard::parse).transpose()
 }
 
 /// The page of a collection that a request is about.
@@ -150,6 +164,9 @@ pub fn list_response(accepted: Accepted, resource: &Resource, page: &Page, reque
         if let Some(remaining) = page.remaining {
             metadata["remainingItemCount"] = remaining.into();
         }
+    }
+    if let Some(shard) = &page.shard {
+        metadata["shardInfo"] = json!({"selector": shard});
     }
     let mut response = match accepted.form {
         Form::Whole => whole_list(accepted, resource, page, &metadata),
@@ -219,7 +236,7 @@ async fn page(
     let remaining = (next.is_some() && selector.is_empty())
         .then(|| snapshot.range(namespace, after.as_ref()).count().saturating_sub(objects.len()));
     let next = next.map(|after| Token { revision: Some(snapshot.revision), after });
-    Ok(Page { revision: snapshot.revision, objects, next, remaining })
+    Ok(Page { revision: snapshot.revision, objects, next, remaining, shard: None })
 }
 
 async fn at(server: &ApiServer, resource: &Resource, revision: u64) -> Result<Snapshot> {

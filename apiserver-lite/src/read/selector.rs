@@ -1,5 +1,6 @@
 //! Label and field selectors: parsing with upstream's complaints, matching against an object's parsed keys.
 
+use super::shard::Shard;
 use crate::resource::{Resource, fields};
 use crate::status::{ApiError, Result, quote};
 use crate::store::StoredObject;
@@ -9,6 +10,7 @@ use crate::store::StoredObject;
 pub struct Selector {
     labels: Vec<Requirement>,
     fields: Vec<Term>,
+    shard: Option<Shard>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -44,15 +46,28 @@ impl Selector {
         Ok(Selector {
             labels: parse_labels(labels).map_err(ApiError::bad_request)?,
             fields: parse_fields(resource, fields)?,
+            shard: None,
         })
     }
 
+    /// The same for a part of the collection.
+    #[must_use]
+    pub fn within(self, shard: Option<Shard>) -> Self {
+        Selector { shard, ..self }
+    }
+
+    /// The part of the collection that is meant, as text.
+    pub fn shard_text(&self) -> Option<String> {
+        self.shard.as_ref().map(Shard::text)
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.labels.is_empty() && self.fields.is_empty()
+        self.labels.is_empty() && self.fields.is_empty() && self.shard.is_none()
     }
 
     pub fn matches(&self, object: &StoredObject) -> bool {
-        self.labels.iter().all(|r| r.matches(object.label(&r.key)))
+        self.shard.as_ref().is_none_or(|s| s.matches(object))
+            && self.labels.iter().all(|r| r.matches(object.label(&r.key)))
             && self.fields.iter().all(|t| (object.field(&t.path) == t.value) == t.equal)
     }
 

@@ -36,6 +36,7 @@ pub async fn watch(server: &Arc<ApiServer>, request: &Request, resource: &Arc<Re
         fields = format!("metadata.name={},{fields}", info.name);
     }
     let selector = Selector::parse(resource, query.get("labelSelector").unwrap_or_default(), &fields)?;
+    let selector = selector.within(super::shard(server, query)?);
     let namespace = Some(info.namespace.clone()).filter(|n| resource.namespaced && !n.is_empty());
     parse_version(query.get("resourceVersion").unwrap_or_default(), true)?;
 
