@@ -53,12 +53,9 @@ impl Node {
             containerd: None,
             agent: None,
         };
-        run(Command::new(repository().join("packaging/run/containerd.sh")).arg(&node.dir).arg(node.socket()))?;
-        let network = node.dir.join("cni/net.d/10-pods.conflist");
-        let text = std::fs::read_to_string(&network)?;
-        let text = text.replace("olite0", &node.bridge);
-        let text = text.replace("10.244.0.", &format!("10.{}.{process}.", 100 + u32::from(count) % 100));
-        std::fs::write(&network, text)?;
+        let subnet = format!("10.{}.{process}.0/24", 100 + u32::from(count) % 100);
+        let mut configure = Command::new(repository().join("packaging/run/containerd.sh"));
+        run(configure.arg(&node.dir).arg(node.socket()).arg(&node.bridge).arg(subnet))?;
         node.start_containerd()?;
         let images = node.dir.join("images");
         run(Command::new(repository().join("packaging/images/build.sh")).arg(&images))?;

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Writes config.toml for a containerd of our own and its CNI network:  containerd.sh RUN_DIR SOCKET
+# Writes config.toml for a containerd of our own and its CNI network:  containerd.sh RUN_DIR SOCKET BRIDGE SUBNET
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/say.sh"
-run=$1 socket=$2
+run=$1 socket=$2 bridge=$3 subnet=$4
 mkdir -p "$run/containerd" "$run/cni/net.d"
 
 # Lowering a process's OOM score takes CAP_SYS_RESOURCE (bit 24). Without it runc fails with an unrelated text, so
@@ -94,14 +94,14 @@ cat >"$run/cni/net.d/10-pods.conflist" <<CONFIG
   "plugins": [
     {
       "type": "bridge",
-      "bridge": "olite0",
+      "bridge": "$bridge",
       "isGateway": true,
       "ipMasq": $masquerade,
       "hairpinMode": true,
       "ipam": {
         "type": "host-local",
         "dataDir": "$run/cni/ipam",
-        "ranges": [[{"subnet": "10.244.0.0/24"}]],
+        "ranges": [[{"subnet": "$subnet"}]],
         "routes": [{"dst": "0.0.0.0/0"}]
       }
     }$ports

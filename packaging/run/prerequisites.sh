@@ -24,7 +24,6 @@ need busybox-static static_busybox
 need iproute2 command -v ip
 need curl command -v curl
 if [ "${1:-}" = test ]; then
-    need etcd-server command -v etcd
     need python3 command -v python3
     need python3-venv venv
 fi

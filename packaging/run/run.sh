@@ -27,6 +27,11 @@ bin=${BIN_DIR:-${CARGO_TARGET_DIR:-$top/target}/release}
 [ -n "${BIN_DIR:-}" ] || step 'building release binaries (some minutes the first time)' "$LOGS/build.log" \
     cargo build --release --locked --manifest-path "$top/Cargo.toml" -p apiserver-lite -p agent
 
+# Each cluster has a bridge and pod addresses of its own, so that two of them get along.
+hash=$(printf %s "$run" | sha256sum)
+bridge=olite-${hash:0:8}
+subnet=10.244.$((16#${hash:8:2})).0/24
+began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 pids=()   # in start order; stopped in reverse
 names=()
 started_containerd=
@@ -38,8 +43,8 @@ start() { # start NAME COMMAND...: in a process group of its own, so that Ctrl-C
     names+=("$name")
 }
 stop_all() {
-    trap '' INT TERM
     local code=$? i pid
+    trap '' INT TERM
     printf '\n'
     [ ${#pids[@]} -eq 0 ] || note 'stopping; pods get up to 10 s to end'
     for ((i = ${#pids[@]} - 1; i >= 0; i--)); do
@@ -54,13 +59,33 @@ stop_all() {
         # The agent leaves containers alone when it stops, as it must on an upgrade. Here the whole cluster goes.
         [ "${names[i]}" != node-agent ] || stop_containers
     done
-    [ -z "$started_containerd" ] || ip link delete olite0 2>/dev/null || true
+    # Only what this run's own containerd ran on it; containers that are left need it when the next run takes them over.
+    [ -z "$started_containerd" ] || [ -z "$stopped" ] || ip link delete "$bridge" 2>/dev/null || true
+    find /var/log/containers -maxdepth 1 -lname "$run/*" -delete 2>/dev/null || true
     [ ${#pids[@]} -eq 0 ] || ok 'stopped; make run continues from here'
     exit "$code"
 }
+stopped=
 stop_containers() {
-    "$bin/node-agent" pods stop --container-runtime-endpoint "unix://$cri" --root-dir "$run/kubelet" >>"$LOGS/stop.log" 2>&1 \
-        || note "some containers could not be stopped; see $LOGS/stop.log"
+    local last=$((${#pids[@]} - 1))
+    if [ -n "$started_containerd" ] && ! answers "$cri" >/dev/null 2>&1; then
+        note 'containerd is not there any more; starting it again to stop the containers'
+        start containerd containerd --config "$run/containerd/config.toml"
+        for _ in $(seq 100); do
+            answers "$cri" >/dev/null 2>&1 && break
+            sleep 0.1
+        done
+    fi
+    if "$bin/node-agent" pods stop --container-runtime-endpoint "unix://$cri" --root-dir "$run/kubelet" >>"$LOGS/stop.log" 2>&1; then
+        stopped=1
+    else
+        note "some containers could not be stopped; see $LOGS/stop.log"
+    fi
+    # A containerd that was started just for this is no longer needed.
+    if [ ${#pids[@]} -gt $((last + 1)) ]; then
+        kill -TERM "${pids[last + 1]}" 2>/dev/null || true
+        wait "${pids[last + 1]}" 2>/dev/null || true
+    fi
 }
 trap stop_all EXIT
 trap 'exit 130' INT
@@ -104,7 +129,7 @@ if [ -n "$cri" ]; then
     ok "using the runtime at $cri"
 else
     cri=$run/containerd/containerd.sock
-    "$here/containerd.sh" "$run" "$cri"
+    "$here/containerd.sh" "$run" "$cri" "$bridge" "$subnet"
     started_containerd=1
     start containerd containerd --config "$run/containerd/config.toml"
     wait_for 30 'containerd is up' containerd answers "$cri"
@@ -150,6 +175,7 @@ address: 127.0.0.1
 port: $agent_port
 healthzPort: 0
 staticPodPath: $run/manifests
+podLogsDir: $run/pod-logs
 failSwapOn: false
 resolvConf: $([ -e /run/systemd/resolve/resolv.conf ] && echo /run/systemd/resolve/resolv.conf || echo /etc/resolv.conf)
 authentication:
@@ -178,7 +204,12 @@ api() { # api METHOD PATH [CURL OPTION...]
     curl -fsS -A make-run --max-time 10 --cacert "$run/apiserver/pki/ca.crt" --cert "$run/admin.crt" --key "$run/admin.key" \
         -X "$method" "$@" "https://127.0.0.1:$port$path"
 }
-node_ready() { api GET "/api/v1/nodes/$node" | grep -q '"type":"Ready",[^}]*"status":"True"'; }
+# Said by this run's agent, and not left from an earlier one.
+node_ready() {
+    local ready
+    ready=$(api GET "/api/v1/nodes/$node" | grep -o '"type":"Ready",[^}]*"status":"True"[^}]*')
+    [[ $(sed -n 's/.*"lastHeartbeatTime":"\([^"]*\)".*/\1/p' <<<"$ready") > $began ]]
+}
 wait_for 60 "node $node is Ready" node-agent node_ready
 
 # --- first pods ----------------------------------------------------------------------------------------------------

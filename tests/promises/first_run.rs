@@ -1,8 +1,9 @@
 //! `make run` on a machine with a runtime: real pods in containerd, driven by kubectl, and a clean end on Ctrl-C.
 
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
@@ -14,32 +15,36 @@ struct Cluster {
     log: PathBuf,
 }
 
+/// `make run` in a process group of its own, as a terminal would start it.
+fn make_run(dir: &Path, ports: (u16, u16), log: &Path) -> Child {
+    use std::os::unix::process::CommandExt;
+    let file = std::fs::File::create(log).expect("the log is writable");
+    let mut make = Command::new("make");
+    // Build scripts look at what cargo tells the program that it runs; with it, the binaries would be built anew.
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_"].iter().any(|p| name.starts_with(p)) {
+            make.env_remove(name);
+        }
+    }
+    make.arg("run")
+        .current_dir(tests::repository())
+        .env("RUN_DIR", dir)
+        .env("NODE_NAME", "first-run")
+        .env("SECURE_PORT", ports.0.to_string())
+        .env("AGENT_PORT", ports.1.to_string())
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().expect("a second handle"))
+        .stderr(file)
+        .process_group(0)
+        .spawn()
+        .expect("make runs")
+}
+
 impl Cluster {
     fn start(dir: &Path, ports: (u16, u16), attempt: usize) -> Self {
-        use std::os::unix::process::CommandExt;
         let log = dir.with_extension(format!("{attempt}.log"));
-        let file = std::fs::File::create(&log).expect("the log is writable");
-        let mut make = Command::new("make");
-        // Build scripts look at what cargo tells the program that it runs; with it, the binaries would be built anew.
-        for (name, _) in std::env::vars_os() {
-            let name = name.to_string_lossy().into_owned();
-            if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_"].iter().any(|p| name.starts_with(p)) {
-                make.env_remove(name);
-            }
-        }
-        let child = make
-            .arg("run")
-            .current_dir(tests::repository())
-            .env("RUN_DIR", dir)
-            .env("NODE_NAME", "first-run")
-            .env("SECURE_PORT", ports.0.to_string())
-            .env("AGENT_PORT", ports.1.to_string())
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().expect("a second handle"))
-            .stderr(file)
-            .process_group(0)
-            .spawn()
-            .expect("make runs");
+        let child = make_run(dir, ports, &log);
         let mut cluster = Cluster { child, dir: dir.to_owned(), log };
         let begun = Instant::now();
         while !cluster.said().contains("The cluster is up") {
@@ -97,17 +102,93 @@ impl Cluster {
         }
     }
 
+    /// Waits for its end, and says how make ended.
+    fn ended(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("known") {
+                return status;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(90), "it does not end:\n{}", self.report());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn nothing_is_left(&self) {
+        let left = processes_that_mention(&self.dir);
+        assert!(left.is_empty(), "left behind: {left:?}\n{}", self.report());
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("readable");
+        let mounts: Vec<&str> = mounts.lines().filter(|l| l.contains(&*self.dir.to_string_lossy())).collect();
+        assert!(mounts.is_empty(), "mounted still: {mounts:?}\n{}", self.report());
+        assert!(!self.bridge_is_there(), "the bridge is there still\n{}", self.report());
+    }
+
+    fn bridge_is_there(&self) -> bool {
+        let network = self.dir.join("cni/net.d/10-pods.conflist");
+        let network: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(network).expect("written")).expect("JSON");
+        let bridge = network["plugins"][0]["bridge"].as_str().expect("a name");
+        Path::new("/sys/class/net").join(bridge).exists()
+    }
+
     /// Ctrl-C: the signal goes to the whole foreground group, as a terminal sends it.
     fn interrupt(mut self) {
         let group = Pid::from_raw(i32::try_from(self.child.id()).expect("pids are small"));
         killpg(group, Signal::SIGINT).expect("the group is there");
-        let begun = Instant::now();
-        while self.child.try_wait().expect("known").is_none() {
-            assert!(begun.elapsed() < Duration::from_secs(90), "Ctrl-C does not end it:\n{}", self.report());
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        let left = processes_that_mention(&self.dir);
-        assert!(left.is_empty(), "left behind: {left:?}\n{}", self.report());
+        // make ends itself by the signal, once what it started has ended.
+        let status = self.ended();
+        assert!(status.success() || status.signal() == Some(Signal::SIGINT as i32), "{status}\n{}", self.report());
+        self.nothing_is_left();
+    }
+
+    /// The process of a daemon, found by its command line below this cluster's folder.
+    fn daemon(&self, program: &str) -> Pid {
+        let needle = self.dir.to_string_lossy();
+        let found = std::fs::read_dir("/proc").expect("mounted").flatten().find_map(|entry| {
+            let line = String::from_utf8_lossy(&std::fs::read(entry.path().join("cmdline")).ok()?).into_owned();
+            let first = line.split('\0').next()?;
+            let named = first.rsplit('/').next() == Some(program) && line.contains(&*needle);
+            entry.file_name().to_str()?.parse().ok().filter(|_| named)
+        });
+        Pid::from_raw(found.unwrap_or_else(|| panic!("no {program}\n{}", self.report())))
+    }
+
+    /// A port of the pod, forwarded; what an HTTP GET of `/` through it answers.
+    fn through_port_forward(&self, pod: &str) -> String {
+        use std::io::{BufRead, BufReader};
+        let mut forward = Command::new("kubectl")
+            .arg("--kubeconfig")
+            .arg(self.dir.join("admin.conf"))
+            .args(["port-forward", pod, ":8080"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("kubectl runs");
+        let mut line = String::new();
+        // Kept until the end: kubectl ends when nobody reads what it says.
+        let mut output = BufReader::new(forward.stdout.take().expect("piped"));
+        output.read_line(&mut line).expect("kubectl says something");
+        let port = line.split(" -> ").next().and_then(|l| l.rsplit(':').next()).unwrap_or_default().to_owned();
+        let url = format!("http://127.0.0.1:{port}/");
+        let answer = Command::new("curl").args(["-sS", "--max-time", "10", &url]).output().expect("curl runs");
+        let _ = forward.kill();
+        let _ = forward.wait();
+        assert!(answer.status.success(), "{line}: {}\n{}", String::from_utf8_lossy(&answer.stderr), self.report());
+        String::from_utf8_lossy(&answer.stdout).into_owned()
+    }
+
+    /// A command of kubectl on a terminal, with what is typed.
+    fn on_a_terminal(&self, command: &str, typed: &str) -> String {
+        use std::io::Write;
+        let kubectl = format!("kubectl --kubeconfig {} {command}", self.dir.join("admin.conf").display());
+        let mut script = Command::new("timeout")
+            .args(["60", "script", "-qec", &kubectl, "/dev/null"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("script runs");
+        script.stdin.as_mut().expect("piped").write_all(typed.as_bytes()).expect("kubectl reads");
+        let output = script.wait_with_output().expect("it ends");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }
 
@@ -138,7 +219,9 @@ fn why_not() -> Option<&'static str> {
     if !nix::unistd::geteuid().is_root() {
         return Some("containers need root");
     }
-    ["kubectl", "containerd", "runc"].into_iter().find(|tool| Command::new(tool).arg("--help").output().is_err())
+    ["kubectl", "containerd", "runc", "script", "curl"]
+        .into_iter()
+        .find(|tool| Command::new(tool).arg("--help").output().is_err())
 }
 
 #[test]
@@ -162,6 +245,15 @@ fn one_command_leads_to_running_pods_and_ctrl_c_to_a_clean_end() {
     std::fs::write(&source, "copied\n").expect("writable");
     run(&["cp", source.to_str().expect("text"), "hello:/tmp/file.txt"]);
     assert_eq!(run(&["exec", "hello", "--", "cat", "/tmp/file.txt"]), "copied\n");
+    assert!(cluster.through_port_forward("pod/web").contains("Hello from a config map"));
+    let typed = cluster.on_a_terminal("exec -it hello -- sh", "tty; exit 7\n");
+    assert!(typed.contains("/dev/pts/") && typed.contains("exit code 7"), "{typed}");
+    let followed = run(&["logs", "-f", "--limit-bytes=60", "hello"]);
+    assert!(followed.starts_with("hello number 1"), "{followed}");
+    let echo =
+        ["run", "echo", "-i", "--rm", "--restart=Never", "--image=localhost/busybox:1", "--quiet", "--", "sh", "-c"];
+    let attached = run(&[&echo[..], &["sleep 1; echo attached"]].concat());
+    assert!(attached.contains("attached"), "{attached}");
 
     run(&["run", "once", "--image=localhost/busybox:1", "--restart=Never", "--", "sh", "-c", "echo done; exit 3"]);
     cluster.wait_for(&["get", "pod", "once"], "Error");
@@ -191,12 +283,26 @@ fn one_command_leads_to_running_pods_and_ctrl_c_to_a_clean_end() {
     assert!(!run(&["get", "namespaces"]).contains("extra"));
     assert!(run(&["get", "events"]).contains("Started"));
 
-    // The agent dies and comes back: the containers must not notice. `make run` ends when a daemon does, so this uses
-    // what it leaves: the same cluster goes on at the next run.
+    // A second cluster that fails to start says so and leaves this one alone.
+    let other = tests::scratch("run").expect("a folder");
+    let log = other.with_extension("log");
+    let mut failing = Cluster { child: make_run(&other, ports, &log), dir: other, log };
+    assert!(failing.ended().code().is_some_and(|c| c != 0), "the port was taken:\n{}", failing.report());
+    assert!(failing.said().contains("Address already in use"), "{}", failing.said());
+    assert!(cluster.bridge_is_there());
+    assert!(cluster.through_port_forward("pod/web").contains("Hello from a config map"));
+
+    // The same cluster goes on at the next run.
     run(&["create", "configmap", "remember", "--from-literal=a=b"]);
     cluster.interrupt();
     let again = Cluster::start(&dir, ports, 2);
     assert_eq!(again.kubectl(&["get", "configmap", "remember", "-o", "jsonpath={.data.a}"]), "b");
     assert!(again.kubectl(&["get", "pods"]).contains("hello"));
-    again.interrupt();
+
+    // A runtime that dies ends the run with an error, and still nothing is left.
+    let mut again = again;
+    nix::sys::signal::kill(again.daemon("containerd"), Signal::SIGKILL).expect("it runs");
+    assert!(again.ended().code().is_some_and(|c| c != 0), "{}", again.report());
+    again.nothing_is_left();
+    Cluster::start(&dir, ports, 3).interrupt();
 }
