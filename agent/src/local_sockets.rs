@@ -11,11 +11,20 @@ use tokio::task::JoinSet;
 
 use crate::config::FeatureGates;
 use crate::device_plugins::{self, Devices};
+use crate::node_api::NodeApi;
 use crate::pod_resources;
 use crate::pods_api::{self, Form, PodFeed};
 
 /// Opens the sockets below `root`; they are served until the tasks are dropped.
-pub fn start(tasks: &mut JoinSet<()>, root: &Path, gates: &FeatureGates, feed: &Arc<PodFeed>, devices: &Arc<Devices>) {
+pub fn start(
+    tasks: &mut JoinSet<()>,
+    root: &Path,
+    gates: &FeatureGates,
+    feed: &Arc<PodFeed>,
+    devices: &Arc<Devices>,
+    node: NodeApi,
+) {
+    let node = Arc::new(node);
     let mut open = |path: &str, start: &dyn Fn(&Path, &mut JoinSet<()>) -> io::Result<()>| {
         let path = root.join(path);
         let made = match path.parent() {
@@ -27,7 +36,7 @@ pub fn start(tasks: &mut JoinSet<()>, root: &Path, gates: &FeatureGates, feed: &
         }
     };
     open("pods/kubelet.sock", &|path, tasks| {
-        tasks.spawn(pods_api::start(path, Form::Plain, feed.clone())?);
+        tasks.spawn(pods_api::start_with(path, Form::Plain, feed.clone(), Some(node.clone()))?);
         Ok(())
     });
     if gates.enabled("PodsAPI") {

@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use futures_util::future::join_all;
 
 use crate::cri::{CriClient, CriError};
+use crate::people;
 use crate::pod::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID, TERMINATION_GRACE_PERIOD};
 use crate::volumes::unmount_below;
 
@@ -25,9 +26,21 @@ enum Tool {
     /// Asks the runtime of this node.
     #[command(subcommand)]
     Runtime(RuntimeTool),
-    /// Acts on the pods of this node without the agent.
+    /// Shows the pods of this node as the agent knows them, or acts on them without the agent.
+    #[command(args_conflicts_with_subcommands = true)]
+    Pods(Pods),
+    /// Shows the node at a glance; works without the API server.
+    Status(people::Common),
+    /// Shows who uses the node's resources, and who waits for them.
+    Top(people::TopOptions),
+}
+
+#[derive(Args)]
+struct Pods {
     #[command(subcommand)]
-    Pods(PodsTool),
+    tool: Option<PodsTool>,
+    #[command(flatten)]
+    show: people::Common,
 }
 
 #[derive(Subcommand)]
@@ -63,7 +76,7 @@ struct StopPods {
 
 /// Runs a tool when the first argument names one.
 pub fn run(arguments: &[String]) -> Option<ExitCode> {
-    if !matches!(arguments.first().map(String::as_str), Some("runtime" | "pods")) {
+    if !matches!(arguments.first().map(String::as_str), Some("runtime" | "pods" | "status" | "top")) {
         return None;
     }
     let parsed = Tools::try_parse_from(std::iter::once("node-agent").chain(arguments.iter().map(String::as_str)));
@@ -82,7 +95,10 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
     Some(runtime.block_on(async {
         let outcome = match tool {
             Tool::Runtime(RuntimeTool::Version(endpoint)) => version(&endpoint).await,
-            Tool::Pods(PodsTool::Stop(options)) => stop_pods(&options).await,
+            Tool::Pods(Pods { tool: Some(PodsTool::Stop(options)), .. }) => stop_pods(&options).await,
+            Tool::Pods(Pods { tool: None, show }) => Ok(people::pods(&show).await),
+            Tool::Status(common) => Ok(people::status(&common).await),
+            Tool::Top(options) => Ok(people::top(&options).await),
         };
         outcome.unwrap_or_else(|error| failed(&error))
     }))

@@ -38,11 +38,13 @@ use crate::metrics;
 use crate::node::{
     self, KUBELET_VERSION, Machine, Network, NodeDeps, NodeEvents, NodeSettings, NodeSignals, RuntimeState,
 };
+use crate::node_api::NodeApi;
 use crate::objects::{ApiObjects, ApiTokens, Strategy};
 use crate::plugin_registry::Handlers;
 use crate::pod::resources::NodeResources;
 use crate::pods_api::PodFeed;
 use crate::server::{self, ServerError};
+use crate::stats::Stats;
 use crate::{local_sockets, plugin_registry, pods, volumes};
 
 /// Why the agent could not start; the operator's to mend.
@@ -145,7 +147,9 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     tasks.spawn(sender);
     let feed = Arc::new(PodFeed::default());
     let devices = Devices::new(flags.root_dir.join("device-plugins"), feed.clone());
-    local_sockets::start(&mut tasks, &flags.root_dir, &settings.gates, &feed, &devices);
+    let stats = Stats::new(cri.clone(), &name, flags.root_dir.clone(), config.cgroups_per_qos);
+    let node_api = NodeApi::new(node_receiver.clone(), stats);
+    local_sockets::start(&mut tasks, &flags.root_dir, &settings.gates, &feed, &devices, node_api);
     if !standalone {
         tasks.spawn(node::run(NodeDeps {
             settings: settings.clone(),

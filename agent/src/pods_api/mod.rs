@@ -26,13 +26,14 @@ use tonic::metadata::MetadataMap;
 use tonic::server::Grpc;
 use tonic::{Response, Status};
 
+use crate::node_api::NodeApi;
 use crate::sockets::{Bucket, RawCodec, Reply, bind, serve, unimplemented};
 
 pub use feed::{Change, Event, KnownPod, PodFeed};
-pub use mask::{Mask, MaskError};
+pub use mask::{Mask, MaskError, put_delimited};
 
 use feed::{TooSlow, Watch};
-use mask::{put_delimited, put_varint};
+use mask::put_varint;
 
 /// Requests are empty or hold a uid.
 const REQUEST_BYTES: usize = 64 << 10;
@@ -51,9 +52,30 @@ pub enum Form {
 /// # Errors
 /// When the socket cannot be made.
 pub fn start(path: &Path, form: Form, feed: Arc<PodFeed>) -> std::io::Result<impl Future<Output = ()> + use<>> {
+    start_with(path, form, feed, None)
+}
+
+/// [`start`] with the node's own service on the same socket.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub fn start_with(
+    path: &Path,
+    form: Form,
+    feed: Arc<PodFeed>,
+    node: Option<Arc<NodeApi>>,
+) -> std::io::Result<impl Future<Output = ()> + use<>> {
     let listener = bind(path, 0o600)?;
     let api = PodsApi { feed, form, bucket: Arc::new(Bucket::of_kubelet()) };
-    Ok(serve(listener, move |request| api.clone().answer(request)))
+    Ok(serve(listener, move |request| {
+        let (api, node) = (api.clone(), node.clone());
+        async move {
+            match node {
+                Some(node) if NodeApi::concerns(request.uri().path()) => node.answer(request).await,
+                _ => api.answer(request).await,
+            }
+        }
+    }))
 }
 
 #[derive(Clone)]

@@ -1,0 +1,162 @@
+//! `node-agent status`: the node at a glance.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::Path;
+
+use proto::api::core::v1::{Node, Pod};
+use serde_json::{Map, Value, json};
+
+use crate::wire_json::to_value;
+
+use super::bars::{self, Pressure};
+use super::client::{Agent, AskError};
+use super::table::{printable, render};
+use super::{Common, Output, pods};
+
+const RESOURCES: [&str; 3] = ["cpu", "memory", "io"];
+
+pub async fn run(common: &Common) -> Result<(), AskError> {
+    let agent = Agent::connect(&common.root_dir).await?;
+    let node = agent.node().await?;
+    // Just after a start the node can be told already.
+    let pods = match agent.pods(Some(pods::MASK)).await {
+        Ok(pods) => Some(pods),
+        Err(AskError::Incomplete) => None,
+        Err(error) => return Err(error),
+    };
+    let pressure = RESOURCES.map(|name| (name, bars::read(Path::new("/"), name)));
+    let text = match common.output {
+        Output::Json => format!("{}\n", document(&node, pods.as_deref(), &pressure)),
+        Output::Text => page(&node, pods.as_deref(), &pressure),
+    };
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+type Pressures = [(&'static str, Option<Pressure>); 3];
+
+fn document(node: &Node, pods: Option<&[Pod]>, pressure: &Pressures) -> Value {
+    let told = pressure.iter().filter_map(|(name, p)| Some(((*name).to_owned(), (*p)?.to_json())));
+    json!({
+        "node": to_value("k8s.io.api.core.v1.Node", node),
+        "pressure": told.collect::<Map<_, _>>(),
+        "pods": pods.map(pods::list),
+    })
+}
+
+fn page(node: &Node, pods: Option<&[Pod]>, pressure: &Pressures) -> String {
+    let status = node.status.clone().unwrap_or_default();
+    let info = status.node_info.clone().unwrap_or_default();
+    let name = node.metadata.as_ref().map_or("", |m| &m.name);
+    let mut out = format!(
+        "Node      {}\nSystem    {}, Linux {}, {}\nVersion   {}\n\n",
+        printable(name),
+        printable(&info.os_image),
+        printable(&info.kernel_version),
+        printable(&info.container_runtime_version),
+        printable(&info.kubelet_version)
+    );
+    let conditions: Vec<Vec<String>> = status
+        .conditions
+        .iter()
+        .map(|c| vec![c.r#type.clone(), c.status.clone(), c.reason.clone(), c.message.clone()])
+        .collect();
+    out.push_str(&render(&["CONDITION", "STATUS", "REASON", "MESSAGE"], &conditions));
+    out.push('\n');
+    for (name, pressure) in pressure {
+        match pressure {
+            Some(p) => out.push_str(&format!(
+                "Pressure  {name:<7} {} some {:5.1}%  full {:5.1}%  (10 s; 60 s {:.1}%, 300 s {:.1}%)\n",
+                bars::bar(p.some[0]),
+                p.some[0],
+                p.full[0],
+                p.some[1],
+                p.some[2]
+            )),
+            None => out.push_str(&format!("Pressure  {name:<7} not told by this kernel\n")),
+        }
+    }
+    out.push('\n');
+    let amount = |map: &BTreeMap<String, _>, key: &str| {
+        map.get(key)
+            .map_or_else(|| "0".to_owned(), |q: &proto::apimachinery::pkg::api::resource::Quantity| q.string.clone())
+    };
+    let resources: Vec<Vec<String>> = status
+        .capacity
+        .keys()
+        .map(|name| vec![name.clone(), amount(&status.capacity, name), amount(&status.allocatable, name)])
+        .collect();
+    out.push_str(&render(&["RESOURCE", "CAPACITY", "ALLOCATABLE"], &resources));
+    out.push('\n');
+    let Some(all) = pods else {
+        out.push_str("Pods      not all known yet: the agent has just started\n");
+        return out;
+    };
+    let mut phases: BTreeMap<String, usize> = BTreeMap::new();
+    for pod in all {
+        *phases.entry(pod.status.as_ref().map_or_else(String::new, |s| s.phase.clone())).or_default() += 1;
+    }
+    let counts: Vec<String> =
+        phases.iter().map(|(phase, n)| format!("{n} {}", if phase.is_empty() { "unknown" } else { phase })).collect();
+    out.push_str(&format!(
+        "Pods      {}: {}\n",
+        all.len(),
+        if counts.is_empty() { "none".into() } else { counts.join(", ") }
+    ));
+    let troubled: Vec<Vec<String>> = all.iter().filter_map(trouble).collect();
+    if !troubled.is_empty() {
+        out.push('\n');
+        out.push_str(&render(&["POD", "STATUS", "WHY"], &troubled));
+    }
+    out
+}
+
+/// A row for a pod that is neither well nor done.
+fn trouble(pod: &Pod) -> Option<Vec<String>> {
+    let status = pod.status.clone().unwrap_or_default();
+    let word = pods::word(pod);
+    let ready = status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True");
+    if ready || matches!(word.as_str(), "Succeeded" | "Completed") {
+        return None;
+    }
+    let states =
+        status.container_statuses.iter().chain(&status.init_container_statuses).filter_map(|c| c.state.clone());
+    let told = states.filter_map(|s| s.waiting.map(|w| w.message).or(s.terminated.map(|t| t.message)));
+    let why = std::iter::once(status.message.clone()).chain(told).find(|m| !m.is_empty());
+    let unready = status.conditions.iter().find(|c| c.r#type == "Ready").map(|c| c.message.clone());
+    let meta = pod.metadata.clone().unwrap_or_default();
+    Some(vec![format!("{}/{}", meta.namespace, meta.name), word, why.or(unready).unwrap_or_default()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_tells_conditions_pressure_and_pods_in_trouble() {
+        let node: Node = crate::wire_json::from_value(
+            "k8s.io.api.core.v1.Node",
+            &json!({"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "2"}, "allocatable": {"cpu": "1"},
+                "conditions": [{"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "runtime down"}]}}),
+        )
+        .unwrap();
+        let bad: Pod = crate::wire_json::from_value(
+            "k8s.io.api.core.v1.Pod",
+            &json!({"metadata": {"name": "p", "namespace": "ns"}, "status": {"phase": "Failed", "reason": "Evicted", "message": "too big"}}),
+        )
+        .unwrap();
+        let pressure = [("cpu", Some(Pressure { some: [50.0; 3], full: [0.0; 3] })), ("memory", None), ("io", None)];
+        let page = page(&node, Some(&[bad]), &pressure);
+        for want in [
+            "Node      n1",
+            "runtime down",
+            "[##########..........]",
+            "cpu        2          1",
+            "1: 1 Failed",
+            "ns/p   Evicted   too big",
+        ] {
+            assert!(page.contains(want), "{want} in\n{page}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Columns of text as wide as their widest cell.
+
+/// Prints rows below a header; numbers and all else to the left, as kubectl does.
+pub fn render(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = header.iter().map(|h| h.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    let header: Vec<String> = header.iter().map(|h| (*h).to_owned()).collect();
+    for row in std::iter::once(&header).chain(rows) {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            line.push_str(&printable(cell));
+            line.extend(std::iter::repeat_n(' ', width - cell.chars().count() + 3));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// Text that cannot steer a terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Bytes in powers of 1024, three figures.
+pub fn bytes(count: u64) -> String {
+    let mut amount = count as f64;
+    for unit in ["B", "Ki", "Mi", "Gi"] {
+        if amount < 1024.0 {
+            return if unit == "B" || amount >= 100.0 {
+                format!("{amount:.0}{unit}")
+            } else {
+                format!("{amount:.1}{unit}")
+            };
+        }
+        amount /= 1024.0;
+    }
+    format!("{amount:.1}Ti")
+}
+
+/// A time span as kubectl tells ages.
+pub fn age(seconds: i64) -> String {
+    match seconds.max(0) {
+        s @ 0..=119 => format!("{s}s"),
+        s @ 120..=7199 => format!("{}m", s / 60),
+        s @ 7200..=172_799 => format!("{}h", s / 3600),
+        s => format!("{}d", s / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_terminals_are_safe() {
+        let text = render(&["NAME", "X"], &[vec!["longer".into(), "1".into()], vec!["a\u{1b}[2J".into(), "22".into()]]);
+        assert_eq!(text, "NAME     X\nlonger   1\na?[2J    22\n");
+        assert_eq!((bytes(1023), bytes(1536), bytes(300 << 20)), ("1023B".into(), "1.5Ki".into(), "300Mi".into()));
+        assert_eq!((age(5), age(3600), age(86_400 * 3)), ("5s".into(), "60m".into(), "3d".into()));
+    }
+}
