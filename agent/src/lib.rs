@@ -15,6 +15,7 @@ mod document;
 pub mod env;
 pub mod events;
 mod file_watch;
+pub mod identity;
 pub mod images;
 mod local_sockets;
 pub mod log_level;

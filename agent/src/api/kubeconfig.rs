@@ -58,6 +58,11 @@ pub(super) enum Token {
 }
 
 impl Kubeconfig {
+    /// The client certificate as it is now, in PEM; None when the user logs in by other means.
+    pub fn certificate(&self) -> Option<Result<Vec<u8>, super::TlsError>> {
+        self.certificate.as_ref().map(Pem::read)
+    }
+
     /// Reads the file at `path`.
     ///
     /// # Errors

@@ -34,6 +34,7 @@ use crate::cri::{CriClient, CriError};
 use crate::device_plugins::Devices;
 use crate::dns_hosts::NodeDns;
 use crate::events::{EventType, Recorder};
+use crate::identity;
 use crate::metrics;
 use crate::node::{
     self, KUBELET_VERSION, Machine, Network, NodeDeps, NodeEvents, NodeSettings, NodeSignals, RuntimeState,
@@ -54,6 +55,8 @@ pub enum StartError {
     Kubeconfig(#[from] KubeconfigError),
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error(transparent)]
+    Identity(#[from] identity::IdentityError),
     #[error("container runtime: {0}")]
     Runtime(#[from] CriError),
     #[error(transparent)]
@@ -117,12 +120,17 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     machine_config::limit_this_process(&loaded.config);
     let name = node_name(&flags)?;
     folders(&flags.root_dir, &loaded.config.pod_logs_dir)?;
+    if let (Some(target), Some(source)) = (&flags.kubeconfig, &flags.bootstrap_kubeconfig) {
+        systemd::status("asking for a client certificate");
+        identity::bootstrap(target, source, &flags.cert_dir, &name).await?;
+    }
     let client = client(&flags, &loaded)?;
     let cri = CriClient::new(
         &loaded.config.container_runtime_endpoint,
         Some(loaded.config.image_service_endpoint.as_str()).filter(|e| !e.is_empty()),
         loaded.config.runtime_request_timeout.get(),
     )?;
+    let client_for_certificates = client.clone();
     machine_config::ask_runtime(&mut loaded, &cri).await;
     let config = Arc::new(loaded.config.clone());
     let gates = FeatureGates::new(config.feature_gates.clone());
@@ -150,6 +158,8 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     let stats = Stats::new(cri.clone(), &name, flags.root_dir.clone(), config.cgroups_per_qos);
     let node_api = NodeApi::new(node_receiver.clone(), stats);
     local_sockets::start(&mut tasks, &flags.root_dir, &settings.gates, &feed, &devices, node_api);
+    let events = node_events(&recorder, &name);
+    events("Normal", "Starting", "Starting kubelet.".to_owned());
     if !standalone {
         tasks.spawn(node::run(NodeDeps {
             settings: settings.clone(),
@@ -159,7 +169,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
             runtime: runtime.clone(),
             signals: node_signals,
             node: node_sender,
-            events: node_events(&recorder, &name),
+            events: events.clone(),
             status_beat: progress.register("node status", STATUS_LIMIT),
             lease_beat: progress.register("lease", LEASE_LIMIT),
             devices: devices.clone(),
@@ -167,7 +177,9 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     }
     let registrars = Handlers::new(devices.clone(), (!standalone).then(|| client.clone()), name.clone());
     tasks.spawn(plugin_registry::start(flags.root_dir.join("plugins_registry"), registrars));
+    let certificate = Arc::new(identity::Serving::default());
     let mut serving = server::start(server::ServerDeps {
+        serving: certificate.clone(),
         config: config.clone(),
         gates: settings.gates.clone(),
         document: loaded.document.clone(),
@@ -179,10 +191,19 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
         pods: pods_receiver.clone(),
     })
     .await?;
+    keep_certificates(&mut tasks, &flags, &loaded, &client_for_certificates, certificate, (&name, &addresses));
     tracing::info!(node = %name, version = KUBELET_VERSION, "serving; waiting for the runtime");
     let starting = {
-        let parts =
-            PodParts { flags: flags.clone(), settings: settings.clone(), client, cri, standalone, feed, devices };
+        let parts = PodParts {
+            flags: flags.clone(),
+            settings: settings.clone(),
+            client,
+            cri,
+            standalone,
+            events,
+            feed,
+            devices,
+        };
         let node = node_receiver.clone();
         async move {
             systemd::status("waiting for the container runtime");
@@ -214,6 +235,33 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     Ok(())
 }
 
+/// Starts what keeps both certificates young, as far as the configuration asks for it.
+fn keep_certificates(
+    tasks: &mut JoinSet<()>,
+    flags: &Flags,
+    loaded: &Loaded,
+    client: &Client,
+    serving: Arc<identity::Serving>,
+    (name, addresses): (&str, &[std::net::IpAddr]),
+) {
+    let (config, folder) = (&loaded.config, flags.cert_dir.clone());
+    let standalone = flags.kubeconfig.is_none();
+    let has_own = identity::Store::client(&folder).read().is_some();
+    if config.rotate_certificates && !standalone && has_own {
+        let source = flags.bootstrap_kubeconfig.clone();
+        tasks.spawn(identity::keep_client(client.clone(), folder.clone(), source, name.to_owned()));
+    }
+    if config.server_tls_bootstrap {
+        if !standalone {
+            let (name, addresses) = (name.to_owned(), addresses.to_vec());
+            tasks.spawn(identity::keep_serving(client.clone(), folder, serving, name, addresses));
+        }
+    } else if !config.tls_cert_file.as_os_str().is_empty() && !config.tls_private_key_file.as_os_str().is_empty() {
+        let (certificate, key) = (config.tls_cert_file.clone(), config.tls_private_key_file.clone());
+        tasks.spawn(identity::follow_files(serving, certificate, key));
+    }
+}
+
 /// Keeps systemd's status line true to the number of pods.
 async fn follow_pods(name: String, pods: watch::Receiver<Option<pods::Handle>>) {
     let mut said = None;
@@ -238,6 +286,7 @@ struct PodParts {
     standalone: bool,
     feed: Arc<PodFeed>,
     devices: Arc<Devices>,
+    events: NodeEvents,
 }
 
 /// Starts the pods once the runtime has said its name, which container ids carry.
@@ -276,7 +325,13 @@ async fn start_pods(
     };
     let cgroups = loop {
         match start_cgroups(&parts.settings, &parts.cri, &resources).await {
-            Ok(cgroups) => break cgroups,
+            Ok(cgroups) => {
+                if config.cgroups_per_qos && config.enforce_node_allocatable.iter().any(|e| e == "pods") {
+                    let message = "Updated Node Allocatable limit across pods".to_owned();
+                    (parts.events)("Normal", "NodeAllocatableEnforced", message);
+                }
+                break cgroups;
+            }
             Err(error) => {
                 tracing::error!(%error, "pods cannot have cgroups; the node takes none");
                 systemd::status(&format!("takes no pods: {error}"));

@@ -198,7 +198,12 @@ impl Keeper {
         if self.deps.runtime.borrow().is_ready() {
             self.refresh_images().await;
         }
-        let node = register::register(&self.deps.client, &self.deps.settings, || self.compute(&Value::Null)).await;
+        let first = || {
+            let status = self.compute(&Value::Null);
+            self.tell(&Value::Null, &status);
+            status
+        };
+        let node = register::register(&self.deps.client, &self.deps.settings, first).await;
         if let Err(error) = register::ensure_csi_node(&self.deps.client, &node).await {
             tracing::warn!(%error, "cannot make the node's CSINode");
         }
@@ -315,7 +320,7 @@ impl Keeper {
                 continue;
             }
             let reason = match (kind.as_str(), now.as_str()) {
-                ("Ready", "True") => "NodeReady",
+                ("Ready", "True") if before.is_some() => "NodeReady",
                 ("Ready", _) if before.is_some() => "NodeNotReady",
                 ("MemoryPressure", "True") => "NodeHasInsufficientMemory",
                 ("MemoryPressure", _) => "NodeHasSufficientMemory",

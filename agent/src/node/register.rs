@@ -46,19 +46,18 @@ pub async fn register(client: &Client, settings: &NodeSettings, status: impl Fn(
 }
 
 async fn attempt(client: &Client, settings: &NodeSettings, status: &impl Fn() -> Value) -> Result<Node, ApiError> {
-    match client.get::<Node>("", &settings.name).await {
-        Ok(node) => return reconcile(client, settings, node).await,
-        Err(error) if error.is_not_found() => {}
-        Err(error) => return Err(error),
-    }
     match client.create("", &new_node(settings, &status())).await {
         Ok(node) => {
             tracing::info!(node = %settings.name, "node registered");
             Ok(node)
         }
-        // Someone was faster: the next attempt finds it.
-        Err(error) if error.is_already_exists() => {
-            reconcile(client, settings, client.get::<Node>("", &settings.name).await?).await
+        // It was there before, or this user may only change it.
+        Err(error) if error.is_already_exists() || error.is_forbidden() => {
+            match client.get::<Node>("", &settings.name).await {
+                Ok(node) => reconcile(client, settings, node).await,
+                Err(missing) if missing.is_not_found() => Err(error),
+                Err(other) => Err(other),
+            }
         }
         Err(error) => Err(error),
     }

@@ -4,8 +4,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
 use super::{ServerDeps, ServerError};
@@ -14,9 +12,10 @@ use crate::api::trust_roots;
 /// TLS settings of port 10250; client certificates are asked for but not required.
 pub(super) fn server_config(deps: &ServerDeps) -> Result<Arc<rustls::ServerConfig>, ServerError> {
     let refuse = |e: &dyn std::fmt::Display| ServerError::Certificate(e.to_string());
-    let (certificate, key) = identity(deps)?;
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(&certificate).filter_map(Result::ok).collect();
-    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| refuse(&e))?;
+    if !deps.config.server_tls_bootstrap {
+        let (certificate, key) = identity(deps)?;
+        deps.serving.set(&certificate, &key).map_err(|e| refuse(&e))?;
+    }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions: &[&rustls::SupportedProtocolVersion] = match deps.config.tls_min_version.as_str() {
         "VersionTLS13" => &[&rustls::version::TLS13],
@@ -38,7 +37,7 @@ pub(super) fn server_config(deps: &ServerDeps) -> Result<Arc<rustls::ServerConfi
             .map_err(|e| bad(&e))?;
         builder.with_client_cert_verifier(verifier)
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|e| refuse(&e))?;
+    let mut config = builder.with_cert_resolver(deps.serving.clone());
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

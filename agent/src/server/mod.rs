@@ -54,6 +54,8 @@ pub enum ServerError {
 
 /// What the servers need.
 pub struct ServerDeps {
+    /// What port 10250 shows; filled from files unless certificates are asked for.
+    pub serving: Arc<crate::identity::Serving>,
     pub config: Arc<Configuration>,
     pub gates: FeatureGates,
     /// The configuration as `/configz` shows it.

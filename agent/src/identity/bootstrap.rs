@@ -1,0 +1,115 @@
+//! The first client certificate, by a bootstrap token.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::request::{CLIENT, Prepared};
+use super::store::{Store, Validity, write_atomically};
+use super::{IdentityError, rotation};
+use crate::api::{Client, ClientOptions, HttpTransport, Kubeconfig};
+
+/// Approval may be a person's.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Makes the kubeconfig at `target` usable: when it is absent or its certificate is over, asks for a certificate as the
+/// user of `source` and writes one that points to it.
+///
+/// # Errors
+/// When there is no usable bootstrap kubeconfig, or no certificate came.
+pub async fn bootstrap(target: &Path, source: &Path, folder: &Path, node: &str) -> Result<(), IdentityError> {
+    if usable(target) {
+        return Ok(());
+    }
+    let bad = |reason: String| IdentityError::Bootstrap { path: source.to_owned(), reason };
+    let client = client(source).map_err(bad)?;
+    tracing::info!(source = %source.display(), "asking for the node's first client certificate");
+    let pem = Prepared::new(node, &[])?.obtain(&client, &CLIENT, PATIENCE).await?;
+    let store = Store::client(folder);
+    store.keep(&pem)?;
+    let text = std::fs::read(source).map_err(|e| bad(e.to_string()))?;
+    let tree = proto::yaml::parse(&text).map_err(|e| bad(e.to_string()))?;
+    let cluster = cluster(&tree, source).ok_or_else(|| bad("the current context has no cluster".into()))?;
+    let mut out = Vec::new();
+    proto::yaml::write(&kubeconfig(&cluster, &store), &mut out);
+    if let Some(parent) = target.parent() {
+        std::fs::create_dir_all(parent).map_err(|source| IdentityError::Write { path: parent.to_owned(), source })?;
+    }
+    write_atomically(target, &out).map_err(|source| IdentityError::Write { path: target.to_owned(), source })
+}
+
+/// A client as the user of a kubeconfig.
+pub(super) fn client(path: &Path) -> Result<Client, String> {
+    let config = Kubeconfig::load(path).map_err(|e| e.to_string())?;
+    let agent = format!("node-agent/{}", crate::node::KUBELET_VERSION);
+    let transport = HttpTransport::new(&config, &agent).map_err(|e| e.to_string())?;
+    Ok(Client::new(Arc::new(transport), &ClientOptions::default()))
+}
+
+/// It can be read, and a certificate in it is not over.
+fn usable(path: &Path) -> bool {
+    let Ok(config) = Kubeconfig::load(path) else { return false };
+    match config.certificate() {
+        None => true,
+        Some(pem) => pem.ok().and_then(|pem| Validity::of(&pem)).is_some_and(|v| !v.is_over(rotation::now())),
+    }
+}
+
+/// The cluster of the current context; a relative path in it is made absolute, as it will stand in another file.
+fn cluster(tree: &Value, source: &Path) -> Option<Value> {
+    let named = |list: &str, name: &str, field: &str| -> Option<Value> {
+        let entries = tree.get(list)?.as_array()?;
+        entries.iter().find(|e| e.get("name").and_then(Value::as_str) == Some(name))?.get(field).cloned()
+    };
+    let context = named("contexts", tree.get("current-context")?.as_str()?, "context")?;
+    let mut cluster = named("clusters", context.get("cluster")?.as_str()?, "cluster")?;
+    if let Some(file) = cluster.get_mut("certificate-authority")
+        && let Some(text) = file.as_str().filter(|t| !t.is_empty())
+    {
+        let path = source.parent().unwrap_or(Path::new("/")).join(text);
+        *file = json!(std::path::absolute(&path).unwrap_or(path));
+    }
+    Some(cluster)
+}
+
+fn kubeconfig(cluster: &Value, store: &Store) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "default-cluster", "cluster": cluster}],
+        "contexts": [{
+            "name": "default-context",
+            "context": {"cluster": "default-cluster", "namespace": "default", "user": "default-auth"},
+        }],
+        "current-context": "default-context",
+        "users": [{
+            "name": "default-auth",
+            "user": {"client-certificate": store.current(), "client-key": store.current()},
+        }],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_new_kubeconfig_has_the_old_cluster_and_the_new_certificate() {
+        let tree = json!({
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": {"server": "https://a:1", "certificate-authority": "ca.crt"}}],
+        });
+        let cluster = cluster(&tree, Path::new("/etc/x/boot.conf")).expect("found");
+        assert_eq!(cluster["certificate-authority"], "/etc/x/ca.crt");
+        let made = kubeconfig(&cluster, &Store::client(Path::new("/pki")));
+        assert_eq!(made["users"][0]["user"]["client-key"], "/pki/kubelet-client-current.pem");
+        let mut text = Vec::new();
+        proto::yaml::write(&made, &mut text);
+        let read = Kubeconfig::parse(&text, Path::new("/etc/k.conf")).expect("a kubeconfig");
+        assert_eq!(read.server, "https://a:1");
+        assert!(!usable(Path::new("/nonexistent")));
+    }
+}
