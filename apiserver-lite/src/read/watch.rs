@@ -46,10 +46,9 @@ pub async fn watch(server: &Arc<ApiServer>, request: &Request, resource: &Arc<Re
         return Ok(respond::with_type(200, accepted.media.stream_name(), Body::empty()));
     }
 
-    let mut encoder =
-        Encoder { accepted, resource: resource.clone(), selector, namespace, columns_sent: false, include };
+    let encoder = Encoder { accepted, resource: resource.clone(), selector, namespace, columns_sent: false, include };
     let mut ready = VecDeque::new();
-    let started = start(server, &options, &mut encoder, &mut ready).await;
+    let started = start(server, &options, &encoder, &mut ready).await;
     let content_type = accepted.media.stream_name();
     let (watcher, sent) = match started {
         Ok(started) => started,
@@ -82,13 +81,22 @@ fn fraction() -> f64 {
     f64::from(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.subsec_micros())) / 1e6
 }
 
-/// Positions the watch and encodes what comes before the live events. Returns the watcher and the revision up to which
+/// What is to be sent. It is encoded when the connection takes it: a client that does not read holds references to
+/// objects that are there anyway, not bytes of its own.
+enum Next {
+    Added(ObjectRef),
+    Event(EventRef),
+    Bookmark { revision: u64, initial_end: bool },
+    Error(ApiError),
+}
+
+/// Positions the watch and finds what comes before the live events. Returns the watcher and the revision up to which
 /// the client is informed.
 async fn start(
     server: &ApiServer,
     options: &ListOptions,
-    encoder: &mut Encoder,
-    ready: &mut VecDeque<Bytes>,
+    encoder: &Encoder,
+    ready: &mut VecDeque<Next>,
 ) -> Result<(Watcher, u64)> {
     let store = &server.store;
     let storage = encoder.resource.storage.clone();
@@ -116,11 +124,11 @@ async fn start(
     let namespace = encoder.namespace.clone();
     for object in snapshot.range(namespace.as_deref(), None) {
         if encoder.selector.matches(object) {
-            ready.push_back(encoder.object("ADDED", object));
+            ready.push_back(Next::Added(object.clone()));
         }
     }
     if options.bookmarks {
-        ready.push_back(encoder.bookmark(snapshot.revision, true));
+        ready.push_back(Next::Bookmark { revision: snapshot.revision, initial_end: true });
     }
     Ok((watcher, snapshot.revision))
 }
@@ -128,8 +136,8 @@ async fn start(
 struct State {
     watcher: Watcher,
     encoder: Encoder,
-    /// Encoded and not yet sent.
-    ready: VecDeque<Bytes>,
+    /// Not yet sent.
+    ready: VecDeque<Next>,
     events: Vec<EventRef>,
     /// Revision up to which the client is informed.
     sent: u64,
@@ -146,8 +154,11 @@ impl State {
         loop {
             // One event at a time, so that each is a chunk of its own as clients get them upstream; the connection still
             // writes what is ready at once.
-            if let Some(bytes) = self.ready.pop_front() {
-                return Some(bytes);
+            if let Some(next) = self.ready.pop_front() {
+                if let Some(bytes) = self.encode(next) {
+                    return Some(bytes);
+                }
+                continue;
             }
             if self.over {
                 return None;
@@ -166,18 +177,21 @@ impl State {
         }
     }
 
-    fn take(&mut self, expired: Option<crate::store::Expired>) {
-        for event in std::mem::take(&mut self.events) {
-            // Events up to here were in the initial state, or are before the version of the future that was asked for.
-            if event.revision > self.sent
-                && let Some(bytes) = self.encoder.event(&event)
-            {
-                self.sent = event.revision;
-                self.ready.push_back(bytes);
-            }
+    fn encode(&mut self, next: Next) -> Option<Bytes> {
+        match next {
+            Next::Added(object) => Some(self.encoder.object("ADDED", &object)),
+            Next::Event(event) => self.encoder.event(&event).inspect(|_| self.sent = event.revision),
+            Next::Bookmark { revision, initial_end } => Some(self.encoder.bookmark(revision, initial_end)),
+            Next::Error(error) => Some(self.encoder.error(&error)),
         }
+    }
+
+    fn take(&mut self, expired: Option<crate::store::Expired>) {
+        // Events up to here were in the initial state, or are before the version of the future that was asked for.
+        let sent = self.sent;
+        self.ready.extend(self.events.drain(..).filter(|e| e.revision > sent).map(Next::Event));
         if let Some(expired) = expired {
-            self.ready.push_back(self.encoder.error(&ApiError::expired(expired.to_string())));
+            self.ready.push_back(Next::Error(ApiError::expired(expired.to_string())));
             self.over = true;
         }
     }
@@ -187,7 +201,7 @@ impl State {
         let revision = self.server.store.revision();
         if revision > self.sent {
             self.sent = revision;
-            self.ready.push_back(self.encoder.bookmark(revision, false));
+            self.ready.push_back(Next::Bookmark { revision, initial_end: false });
         }
     }
 }
