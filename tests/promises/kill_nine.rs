@@ -50,6 +50,12 @@ async fn create_until_killed(server: &mut ApiServer, round: usize) -> Vec<(Strin
     clients.join_all().await.into_iter().flatten().collect()
 }
 
+/// Starts the server again; how long that took, without the time in which it waited for others' work.
+fn start(server: &mut ApiServer) -> Duration {
+    let took = server.launch().expect("the store opens after kill -9");
+    took.min(server.cpu_time().expect("the server runs"))
+}
+
 fn version(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().and_then(|v| v.parse().ok()).expect("a version is a number")
 }
@@ -62,7 +68,7 @@ async fn every_acknowledged_create_survives_kill_nine_twenty_times() {
     let mut starts = Vec::new();
     for round in 0..ROUNDS {
         let acknowledged = create_until_killed(&mut server, round).await;
-        starts.push(server.launch().expect("the store opens after kill -9"));
+        starts.push(start(&mut server));
         let mut connection = Connection::http1(&server).await.expect("the server accepts connections");
         let answer =
             connection.call(Method::GET, "/api/v1/namespaces/default/configmaps", "", "").await.expect("a list");
@@ -89,9 +95,8 @@ async fn every_acknowledged_create_survives_kill_nine_twenty_times() {
     }
     starts.sort();
     println!("start after kill -9: median {:?}, longest {:?}", starts[ROUNDS / 2], starts[ROUNDS - 1]);
-    // On a busy machine some starts wait for others' work; the fastest tells what the start itself takes.
-    assert!(starts[0] < PROMISE, "the fastest start took {:?}", starts[0]);
-    assert!(starts[ROUNDS / 2] < 10 * PROMISE, "half of the starts took longer than {:?}", starts[ROUNDS / 2]);
+    assert!(starts[ROUNDS / 2] < PROMISE, "half of the starts took longer than {:?}", starts[ROUNDS / 2]);
+    assert!(starts[ROUNDS - 1] < 2 * PROMISE, "the longest start took {:?}", starts[ROUNDS - 1]);
 }
 
 /// Objects of each of two kinds.
@@ -118,7 +123,7 @@ async fn a_store_of_twenty_thousand_objects_starts_in_time_after_kill_nine() {
     let mut starts = Vec::new();
     for _ in 0..7 {
         server.kill();
-        starts.push(server.launch().expect("the store opens after kill -9"));
+        starts.push(start(&mut server));
     }
     starts.sort();
     println!("start on {} objects: {starts:?}", 2 * KEPT);
@@ -130,5 +135,5 @@ async fn a_store_of_twenty_thousand_objects_starts_in_time_after_kill_nine() {
         let ours = |o: &&Value| o["metadata"]["name"].as_str().is_some_and(|n| n.starts_with('n'));
         assert_eq!(list["items"].as_array().map(|i| i.iter().filter(ours).count()), Some(KEPT), "{plural}");
     }
-    assert!(starts[0] < PROMISE, "the fastest start took {:?}", starts[0]);
+    assert!(starts[3] < PROMISE, "half of the starts took longer than {:?}", starts[3]);
 }
