@@ -356,6 +356,12 @@ async fn start_pods(
                 .max_container_restart_period
                 .map_or(Duration::from_secs(300), crate::config::GoDuration::get),
             max_parallel_pulls: parallel,
+            image_gc: crate::images::gc::ImageGc {
+                high: percent(config.image_gc_high_threshold_percent),
+                low: percent(config.image_gc_low_threshold_percent),
+                minimum_age: config.image_minimum_gc_age.get(),
+                maximum_age: config.image_maximum_gc_age.get(),
+            },
             seccomp_default: config.seccomp_default,
             ids_per_pod: config
                 .user_namespaces
@@ -387,6 +393,10 @@ async fn start_pods(
         feed: parts.feed,
         devices: parts.devices,
     })
+}
+
+fn percent(value: i32) -> u8 {
+    u8::try_from(value.clamp(0, 100)).unwrap_or(100)
 }
 
 async fn start_cgroups(

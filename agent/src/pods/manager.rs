@@ -118,6 +118,7 @@ impl Manager {
             feed: deps.feed,
             devices: deps.devices,
         });
+        tokio::spawn(crate::images::gc::run(shared.cri.clone(), shared.config.image_gc.clone()));
         let nudge = Nudge::default();
         let (runtime, runtime_queue) = mpsc::channel(QUEUE);
         tokio::spawn(pleg::watch(shared.cri.clone(), runtime, nudge.clone()));

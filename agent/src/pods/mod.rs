@@ -3,6 +3,7 @@
 //! Facts go down (sources, runtime, probes -> table -> worker), reports come up (worker -> table). A worker computes
 //! what to do with [`crate::pod::step`] and does it; the status goes to [`crate::status::manager`].
 
+mod act;
 mod admission;
 pub(crate) mod allocations;
 mod device_admission;
@@ -16,6 +17,8 @@ mod mirror;
 mod resize;
 mod resizes;
 mod start;
+mod telling;
+mod terminate;
 mod userns;
 mod worker;
 
@@ -32,6 +35,7 @@ use crate::cri::CriClient;
 use crate::device_plugins::Devices;
 use crate::dns_hosts::NodeDns;
 use crate::events::Recorder;
+use crate::images::gc::ImageGc;
 use crate::images::puller::Puller;
 use crate::objects::Objects;
 use crate::pod::resources::NodeResources;
@@ -60,6 +64,7 @@ pub struct Config {
     pub sync_frequency: Duration,
     pub crash_loop_max: Duration,
     pub max_parallel_pulls: usize,
+    pub image_gc: ImageGc,
     pub seccomp_default: bool,
     /// `idsPerPod` of user namespaces.
     pub ids_per_pod: u32,

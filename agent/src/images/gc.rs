@@ -1,0 +1,194 @@
+//! Images that nobody uses any more: removed by age, and by last use when their file system fills up.
+//!
+//! Every five minutes the runtime's images and containers are compared. An image that a container has, dead or alive, is
+//! in use; pinned ones are never touched. Past the high threshold images go, longest unused first, until the low one is
+//! reached.
+//!
+//! Followed: `pkg/kubelet/images/image_gc_manager.go`.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use proto::cri;
+use tokio::time::Instant;
+
+use crate::cri::{CriClient, CriError};
+
+const PERIOD: Duration = Duration::from_secs(300);
+
+/// When images go.
+#[derive(Debug, Clone)]
+pub struct ImageGc {
+    /// Percent of the file system in use; 100 for never.
+    pub high: u8,
+    pub low: u8,
+    /// Younger ones stay in any case.
+    pub minimum_age: Duration,
+    /// Unused for so long they go in any case; zero for no such limit.
+    pub maximum_age: Duration,
+}
+
+#[derive(Debug, Clone)]
+struct Record {
+    detected: Instant,
+    used: Option<Instant>,
+    bytes: u64,
+    pinned: bool,
+}
+
+type Records = HashMap<String, Record>;
+
+/// Looks for unused images until dropped.
+pub async fn run(cri: CriClient, settings: ImageGc) {
+    if settings.high >= 100 && settings.maximum_age.is_zero() {
+        return;
+    }
+    let (mut records, begun) = (Records::new(), Instant::now());
+    let mut ticks = tokio::time::interval(PERIOD);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Err(error) = pass(&cri, &settings, &mut records, begun).await {
+            tracing::warn!(%error, "image garbage collection failed");
+        }
+    }
+}
+
+async fn pass(cri: &CriClient, settings: &ImageGc, records: &mut Records, begun: Instant) -> Result<(), CriError> {
+    let now = Instant::now();
+    let images = cri.list_images(cri::ListImagesRequest::default()).await?.images;
+    let containers = cri.list_containers(None).await?;
+    let in_use: HashSet<&str> = containers.iter().flat_map(|c| [c.image_ref.as_str(), c.image_id.as_str()]).collect();
+    note(records, &images, &in_use, now);
+    // What this agent has not watched for so long may have been used before it began.
+    if !settings.maximum_age.is_zero() && begun.elapsed() > settings.maximum_age {
+        for id in too_old(records, now, settings) {
+            remove(cri, records, &id).await;
+        }
+    }
+    let Some((capacity, available)) = file_system(cri).await? else { return Ok(()) };
+    let Some(mut wanted) = to_free(capacity, available, settings) else { return Ok(()) };
+    for id in by_last_use(records, now, settings) {
+        if wanted == 0 {
+            return Ok(());
+        }
+        let bytes = records.get(&id).map_or(0, |r| r.bytes);
+        if remove(cri, records, &id).await {
+            wanted = wanted.saturating_sub(bytes);
+        }
+    }
+    if wanted > 0 {
+        tracing::warn!(bytes = wanted, "too little could be freed: the images left are all in use");
+    }
+    Ok(())
+}
+
+/// Takes in what the runtime has; what it has no more is forgotten.
+fn note(records: &mut Records, images: &[cri::Image], in_use: &HashSet<&str>, now: Instant) {
+    for image in images {
+        let record =
+            records.entry(image.id.clone()).or_insert(Record { detected: now, used: None, bytes: 0, pinned: false });
+        let names = image.repo_tags.iter().chain(&image.repo_digests).map(String::as_str);
+        if names.chain([image.id.as_str()]).any(|name| in_use.contains(name)) {
+            record.used = Some(now);
+        }
+        (record.bytes, record.pinned) = (image.size, image.pinned);
+    }
+    let present: HashSet<&str> = images.iter().map(|i| i.id.as_str()).collect();
+    records.retain(|id, _| present.contains(id.as_str()));
+}
+
+/// Images that may go now, longest unused first; of those never used, the one seen first.
+fn by_last_use(records: &Records, now: Instant, settings: &ImageGc) -> Vec<String> {
+    let free = |r: &Record| !r.pinned && r.used != Some(now) && now.duration_since(r.detected) >= settings.minimum_age;
+    let mut found: Vec<_> = records.iter().filter(|(_, r)| free(r)).collect();
+    found.sort_by_key(|(id, r)| (r.used, r.detected, (*id).clone()));
+    found.into_iter().map(|(id, _)| id.clone()).collect()
+}
+
+fn too_old(records: &Records, now: Instant, settings: &ImageGc) -> Vec<String> {
+    let unused = |r: &Record| now.duration_since(r.used.unwrap_or(r.detected)) > settings.maximum_age;
+    let mut found = by_last_use(records, now, settings);
+    found.retain(|id| records.get(id).is_some_and(unused));
+    found
+}
+
+/// Bytes to free, when the file system is fuller than the high threshold.
+fn to_free(capacity: u64, available: u64, settings: &ImageGc) -> Option<u64> {
+    if capacity == 0 || settings.high >= 100 {
+        return None;
+    }
+    let percent = |share: u8| u64::try_from(u128::from(capacity) * u128::from(share) / 100).unwrap_or(u64::MAX);
+    let used = capacity.saturating_sub(available.min(capacity));
+    (used >= percent(settings.high)).then(|| used.saturating_sub(percent(settings.low)))
+}
+
+/// Size and free bytes of the file system that holds the images; `None` where the runtime does not tell which it is.
+async fn file_system(cri: &CriClient) -> Result<Option<(u64, u64)>, CriError> {
+    let answer = cri.image_fs_info(cri::ImageFsInfoRequest {}).await?;
+    let mountpoint = answer.image_filesystems.into_iter().find_map(|f| f.fs_id).map(|id| id.mountpoint);
+    let Some(path) = mountpoint.filter(|path| !path.is_empty()) else { return Ok(None) };
+    match nix::sys::statvfs::statvfs(path.as_str()) {
+        Ok(found) => {
+            let block = found.fragment_size();
+            Ok(Some((found.blocks().saturating_mul(block), found.blocks_available().saturating_mul(block))))
+        }
+        Err(error) => {
+            tracing::warn!(%error, path, "cannot see how full the file system of images is");
+            Ok(None)
+        }
+    }
+}
+
+async fn remove(cri: &CriClient, records: &mut Records, id: &str) -> bool {
+    let image = cri::ImageSpec { image: id.to_owned(), ..Default::default() };
+    match cri.remove_image(image).await {
+        Ok(()) => {
+            tracing::info!(image = id, "removed an image that nobody uses");
+            records.remove(id);
+            true
+        }
+        Err(error) => {
+            tracing::warn!(%error, image = id, "cannot remove an image");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: ImageGc =
+        ImageGc { high: 85, low: 80, minimum_age: Duration::from_secs(120), maximum_age: Duration::from_secs(3600) };
+
+    fn image(id: &str, pinned: bool) -> cri::Image {
+        let repo_tags = vec![format!("{id}:tag")];
+        cri::Image { id: id.into(), repo_tags, size: 10, pinned, ..Default::default() }
+    }
+
+    #[test]
+    fn the_longest_unused_goes_first_and_what_is_used_or_pinned_stays() {
+        let (mut records, start) = (Records::new(), Instant::now());
+        let images = [image("a", false), image("b", false), image("c", true), image("d", false)];
+        note(&mut records, &images, &["b:tag"].into(), start);
+        assert!(by_last_use(&records, start, &SETTINGS).is_empty(), "all are too young");
+        let later = start + Duration::from_secs(300);
+        note(&mut records, &images, &["d"].into(), later);
+        assert_eq!(by_last_use(&records, later, &SETTINGS), ["a", "b"]);
+        assert!(too_old(&records, later, &SETTINGS).is_empty());
+        let much_later = start + Duration::from_secs(3601);
+        note(&mut records, &images[..2], &HashSet::new(), much_later);
+        assert_eq!(too_old(&records, much_later, &SETTINGS), ["a", "b"]);
+        assert_eq!(records.len(), 2);
+    }
+
+    #[test]
+    fn as_much_is_freed_as_the_low_threshold_asks() {
+        assert_eq!(to_free(1000, 200, &SETTINGS), None);
+        assert_eq!(to_free(1000, 150, &SETTINGS), Some(50));
+        assert_eq!(to_free(1000, 0, &SETTINGS), Some(200));
+        assert_eq!(to_free(0, 0, &SETTINGS), None);
+        assert_eq!(to_free(1000, 0, &ImageGc { high: 100, ..SETTINGS }), None);
+    }
+}

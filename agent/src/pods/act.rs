@@ -1,0 +1,315 @@
+//! What a worker does about the actions of a step: kills, the sandbox, starts, resizes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::api::core::v1::Secret;
+use proto::cri;
+
+use crate::clock::unix_nanos;
+use crate::cri::CriError;
+use crate::events::EventType;
+use crate::images::puller::Wanted;
+use crate::metrics;
+use crate::pleg::observed::{Observed, RunState};
+use crate::pod::resize::Plan;
+use crate::pod::sandbox_config::{SandboxInputs, sandbox_config};
+use crate::pod::spec::{PodExt, ephemeral_as_container, is_sidecar};
+use crate::pod::step::{Actions, Reset};
+use crate::status::StartError;
+use crate::volumes::PodVolumes;
+
+use super::resize::Resizing;
+use super::start::StartContext;
+use super::worker::Worker;
+use super::{gc, kill};
+
+impl Worker {
+    pub(super) async fn pull_secrets(&self) -> Vec<Arc<Secret>> {
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for reference in &self.pod.spec().image_pull_secrets {
+            if reference.name.is_empty() {
+                continue;
+            }
+            match self.shared.objects.secret(self.pod.namespace(), &reference.name).await {
+                Ok(secret) => found.push(secret),
+                Err(_) => missing.push(reference.name.as_str()),
+            }
+        }
+        if !missing.is_empty() {
+            let message = format!(
+                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                missing.join(", ")
+            );
+            self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedToRetrieveImagePullSecret", message);
+        }
+        found
+    }
+
+    /// Does what [`step`] wants: kill, sandbox, ephemeral, init, regular containers.
+    pub(super) async fn act(&mut self, actions: Actions, resize: Plan, volumes: &PodVolumes) -> Result<(), Failure> {
+        let shared = self.shared.clone();
+        let pod = self.pod.clone();
+        if !actions.reset.is_empty() {
+            return self.reset(&actions.reset).await;
+        }
+        if actions.kill_pod {
+            if actions.create_sandbox && !actions.sandbox_id.is_empty() {
+                let message = "Pod sandbox changed, it will be killed and re-created.";
+                shared.recorder.pod(&pod, EventType::Normal, "SandboxChanged", message);
+            }
+            kill::kill_pod(&shared, &pod, &self.observed, None, &mut self.stopped_sandboxes)
+                .await
+                .map_err(|error| self.kill_failed(&error))?;
+            if actions.create_sandbox {
+                gc::purge_init(&shared, &pod, &self.observed).await;
+            }
+        } else {
+            let ip = self.observed.ips().first().cloned().unwrap_or_default();
+            for kill in &actions.kill {
+                kill::kill_one(&shared, &pod, kill, &ip).await.map_err(|error| self.kill_failed(&error))?;
+            }
+        }
+        let starts = !actions.start.is_empty() || !actions.start_init.is_empty() || !actions.start_ephemeral.is_empty();
+        if !starts && !actions.create_sandbox {
+            return self.resize(resize, &actions.sandbox_id).await;
+        }
+        let secrets = self.pull_secrets().await;
+        let Sandbox { id: sandbox_id, config: sandbox, ips, userns } = self.sandbox(&actions).await?;
+        let image_volumes = self.image_volumes(&sandbox, &secrets).await;
+        let context = StartContext {
+            shared: &shared,
+            pod: &pod,
+            observed: &self.observed.clone(),
+            sandbox_id: &sandbox_id,
+            sandbox: &sandbox,
+            ips: &ips,
+            volumes,
+            secrets: &secrets,
+            userns: userns.as_ref(),
+            image_volumes: &image_volumes,
+        };
+        let mut outcome = Ok(());
+        let spec = pod.spec();
+        for &i in &actions.start_ephemeral {
+            if let Some(ephemeral) = spec.ephemeral_containers.get(i) {
+                let container = ephemeral_as_container(ephemeral);
+                let started = self.start(&context, &container, Some(&ephemeral.target_container_name)).await;
+                outcome = worse(outcome, started);
+            }
+        }
+        for &i in &actions.start_init {
+            let Some(container) = spec.init_containers.get(i) else { continue };
+            let started = self.start(&context, container, None).await;
+            if started.is_err() && !is_sidecar(container) {
+                return started;
+            }
+            outcome = worse(outcome, started);
+        }
+        outcome = worse(outcome, self.resize(resize, &sandbox_id).await);
+        for &i in &actions.start {
+            let Some(container) = spec.containers.get(i) else { continue };
+            outcome = worse(outcome, self.start(&context, container, None).await);
+        }
+        outcome
+    }
+
+    /// Gives running containers and the pod's cgroup what is allocated.
+    pub(super) async fn resize(&self, plan: Plan, sandbox_id: &str) -> Result<(), Failure> {
+        if plan.is_empty() {
+            return Ok(());
+        }
+        let resizing = Resizing { shared: &self.shared, pod: &self.pod, sandbox_id };
+        let Err(why) = resizing.run(plan).await else { return Ok(()) };
+        let generation = self.pod.meta().generation;
+        if self.shared.allocations.fail(&self.uid, generation, &why, crate::clock::now()) {
+            let message = super::resizes::told(&self.pod, generation, &why, "Pod resize error");
+            self.shared.recorder.pod(&self.pod, EventType::Warning, "ResizeError", message);
+        }
+        Err(Failure::Retry)
+    }
+
+    /// Removes every container, so that the pod starts over in its sandbox.
+    pub(super) async fn reset(&mut self, resets: &[Reset]) -> Result<(), Failure> {
+        let (shared, pod) = (self.shared.clone(), self.pod.clone());
+        for Reset { kill, may_run } in resets {
+            if *may_run {
+                kill::kill_one(&shared, &pod, kill, "").await.map_err(|error| self.kill_failed(&error))?;
+            }
+            gc::remove_container(&shared, &pod, &kill.name, &kill.container_id, None).await;
+        }
+        self.start_errors.clear();
+        Ok(())
+    }
+
+    pub(super) fn kill_failed(&mut self, error: &CriError) -> Failure {
+        self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedKillPod", format!("error killing pod: {error}"));
+        Failure::Retry
+    }
+
+    /// Pulls the images that are volumes; what fails keeps back only the containers that mount it.
+    pub(super) async fn image_volumes(
+        &self,
+        sandbox: &cri::PodSandboxConfig,
+        secrets: &[Arc<Secret>],
+    ) -> BTreeMap<String, Result<String, StartError>> {
+        let mut found = BTreeMap::new();
+        for volume in &self.pod.spec().volumes {
+            let Some(image) = volume.volume_source.as_ref().and_then(|s| s.image.as_ref()) else { continue };
+            let wanted =
+                Wanted { pod: &self.pod, container: None, image: &image.reference, policy: &image.pull_policy };
+            let pulled = self.shared.puller.ensure(wanted, sandbox, secrets).await;
+            found.insert(volume.name.clone(), pulled.map(|image| image.id));
+        }
+        found
+    }
+
+    pub(super) fn sandbox_failed(&self, why: &str) -> Failure {
+        let message = format!("Failed to create pod sandbox: {why}");
+        self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedCreatePodSandBox", message);
+        Failure::Retry
+    }
+
+    /// The sandbox to start containers in, made if need be.
+    async fn sandbox(&mut self, actions: &Actions) -> Result<Sandbox, Failure> {
+        let shared = self.shared.clone();
+        let pod = self.pod.clone();
+        // A sandbox that is there has its handler and its users already.
+        let handler = match self.runtime_handler().await {
+            Ok(handler) => handler,
+            Err(why) if actions.create_sandbox => return Err(self.sandbox_failed(&why)),
+            Err(_) => String::new(),
+        };
+        let node = shared.node.borrow().clone();
+        let userns = shared.userns.of(&pod, &handler, &node).map_err(|why| self.sandbox_failed(&why))?;
+        let hostname = crate::dns_hosts::hostname(&pod, &shared.config.dns).map_err(|why| self.sandbox_failed(&why))?;
+        let (dns, troubles) = crate::dns_hosts::dns_config(&pod, &shared.config.dns);
+        for trouble in troubles {
+            shared.recorder.pod(&pod, EventType::Warning, trouble.reason, trouble.message);
+        }
+        let config = sandbox_config(
+            &pod,
+            SandboxInputs {
+                attempt: actions.attempt,
+                dns,
+                hostname,
+                pod_logs_dir: &shared.config.pod_logs_dir,
+                cgroup_parent: shared.cgroups.runtime_parent(&pod),
+                resources: &shared.config.resources,
+                userns: userns.as_ref(),
+            },
+        );
+        let addresses = |observed: &Observed| {
+            if pod.spec().host_network { shared.host_ips() } else { observed.ips().to_vec() }
+        };
+        if !actions.create_sandbox {
+            let ips = addresses(&self.observed);
+            return Ok(Sandbox { id: actions.sandbox_id.clone(), config, ips, userns });
+        }
+        metrics::STARTED_PODS.inc(&[]);
+        let made = match std::fs::create_dir_all(&config.log_directory) {
+            Ok(()) => {
+                let labels = [handler.as_str()];
+                let timer = metrics::RUN_PODSANDBOX.time(&labels);
+                let made = shared.cri.run_pod_sandbox(config.clone(), handler.clone()).await;
+                drop(timer);
+                made.map_err(|e| {
+                    metrics::RUN_PODSANDBOX_ERRORS.inc(&labels);
+                    e.to_string()
+                })
+            }
+            Err(e) => Err(format!("failed to create the log directory {}: {e}", config.log_directory)),
+        };
+        let id = made.map_err(|why| {
+            metrics::STARTED_PODS_ERRORS.inc(&[]);
+            self.sandbox_failed(&why)
+        })?;
+        if let Err(error) = self.look().await {
+            let message = format!("Unable to get pod sandbox status: {error}");
+            shared.recorder.pod(&pod, EventType::Warning, "FailedStatusPodSandBox", message);
+            return Err(Failure::Retry);
+        }
+        self.tell(false);
+        let ips = addresses(&self.observed);
+        Ok(Sandbox { id, config, ips, userns })
+    }
+
+    pub(super) async fn runtime_handler(&self) -> Result<String, String> {
+        let Some(class) = self.pod.spec().runtime_class_name.as_deref().filter(|c| !c.is_empty()) else {
+            return Ok(String::new());
+        };
+        let found = self.shared.client.get::<proto::api::node::v1::RuntimeClass>("", class).await;
+        found
+            .map(|c| c.handler)
+            .map_err(|e| format!("failed to get sandbox runtime: runtime class {class:?} could not be looked up: {e}"))
+    }
+
+    /// Starts one container unless it is held back.
+    pub(super) async fn start(
+        &mut self,
+        context: &StartContext<'_>,
+        container: &proto::api::core::v1::Container,
+        target: Option<&str>,
+    ) -> Result<(), Failure> {
+        let name = container.name.clone();
+        if let Some(rest) = self.held_back(container) {
+            return Err(Failure::Held(rest));
+        }
+        match context.start(container, target).await {
+            Ok(()) => {
+                self.start_errors.remove(&name);
+                Ok(())
+            }
+            Err(error) => {
+                let held = self.shared.puller.remaining(&self.uid, &container.image);
+                self.start_errors.insert(name, error);
+                Err(held.map_or(Failure::Retry, Failure::Held))
+            }
+        }
+    }
+
+    /// The rest of a crash loop's wait, counted from the last end.
+    pub(super) fn held_back(&mut self, container: &proto::api::core::v1::Container) -> Option<Duration> {
+        let records = self.observed.containers.iter();
+        let ended = records.filter(|c| c.name == container.name).find(|c| c.state == RunState::Exited)?;
+        let (ended_at, now) = (ended.finished_at, unix_nanos());
+        let key = format!("{}/{}", container.name, container.image);
+        let Some((rest, delay)) = self.backoff.remaining(&key, ended_at, now) else {
+            self.backoff.next(key, ended_at, now);
+            return None;
+        };
+        let described = self.pod.described();
+        let event = format!("Back-off restarting failed container {} in pod {described}", container.name);
+        self.shared.recorder.container(&self.pod, &container.name, EventType::Warning, "BackOff", event);
+        let delay = proto::duration::format(i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX));
+        let message = format!("back-off {delay} restarting failed container={} pod={described}", container.name);
+        let error = StartError { reason: "CrashLoopBackOff".into(), message };
+        self.start_errors.insert(container.name.clone(), error);
+        Some(rest)
+    }
+}
+
+/// What containers are started in.
+struct Sandbox {
+    id: String,
+    config: cri::PodSandboxConfig,
+    ips: Vec<String>,
+    userns: Option<cri::UserNamespace>,
+}
+
+/// Why a start did not come about.
+pub(super) enum Failure {
+    /// Nothing to do before this has passed.
+    Held(Duration),
+    Retry,
+}
+
+/// The failure that is to be looked at sooner.
+fn worse(a: Result<(), Failure>, b: Result<(), Failure>) -> Result<(), Failure> {
+    match (a, b) {
+        (Ok(()), other) | (other, Ok(())) => other,
+        (Err(Failure::Held(a)), Err(Failure::Held(b))) => Err(Failure::Held(a.min(b))),
+        _ => Err(Failure::Retry),
+    }
+}

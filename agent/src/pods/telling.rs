@@ -1,0 +1,103 @@
+//! What a worker tells of its pod: the status, the conditions of resizes, the deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::api::core::v1::{PodCondition, PodStatus};
+
+use crate::clock::unix_nanos;
+use crate::events::EventType;
+use crate::pod::spec::PodExt;
+use crate::status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING};
+use crate::status::generate::Override;
+use crate::status::{Inputs, generate, terminate};
+
+use super::worker::Worker;
+
+impl Worker {
+    /// Computes the status and hands it on. `terminal`: nothing will be started any more.
+    pub(super) fn tell(&mut self, terminal: bool) {
+        self.status = Arc::new(self.status_now(terminal));
+        let may_run = self.observed.running().next().is_some();
+        self.shared.status.set(&self.uid, self.status.clone(), may_run);
+    }
+
+    /// The last status: every container has ended.
+    pub(super) fn tell_last(&mut self) {
+        self.status = Arc::new(terminate(&self.pod, self.status_now(true)));
+        self.shared.status.set(&self.uid, self.status.clone(), false);
+    }
+
+    pub(super) fn status_now(&self, terminal: bool) -> PodStatus {
+        let host_ips = self.shared.host_ips();
+        let verdicts = self.verdicts.of(&self.pod);
+        let mut status = generate(&Inputs {
+            pod: &self.pod,
+            observed: &self.observed,
+            old: &self.status,
+            start_errors: &self.start_errors,
+            probes: &verdicts,
+            runtime: &self.shared.runtime_name,
+            host_ips: &host_ips,
+            terminal,
+            imposed: self.imposed.as_ref(),
+            recursive_read_only: false,
+            resize: self.resize_conditions(),
+            now: crate::clock::now(),
+        });
+        self.shared.devices.annotate(&self.uid, &mut status);
+        status
+    }
+
+    pub(super) fn until_deadline(&self) -> Option<Duration> {
+        let limit = self.pod.spec().active_deadline_seconds?;
+        let begun = self.status.start_time.as_ref()?.seconds;
+        let end = begun.saturating_add(limit).saturating_mul(1_000_000_000);
+        Some(Duration::from_nanos(end.saturating_sub(unix_nanos()).max(0).unsigned_abs()))
+    }
+
+    pub(super) fn deadline_passed(&mut self) -> bool {
+        if !self.until_deadline().is_some_and(|left| left.is_zero()) {
+            return false;
+        }
+        let message = "Pod was active on the node longer than the specified deadline";
+        self.shared.recorder.pod(&self.pod, EventType::Normal, "DeadlineExceeded", message);
+        let imposed = Override { reason: "DeadlineExceeded".into(), message: message.into(), disruption: None };
+        self.imposed = Some(imposed);
+        true
+    }
+
+    /// Notes that a resize is under way, or that one has come to its end.
+    pub(super) fn note_resize(&self) {
+        let allocations = &self.shared.allocations;
+        let given = |name: &str| allocations.given(&self.uid, name);
+        if crate::pod::resize::in_progress(&self.pod, &self.observed, &given) {
+            if allocations.in_progress(&self.uid).is_none() {
+                allocations.begin(&self.uid, self.pod.meta().generation, crate::clock::now());
+            }
+        } else if let Some(done) = allocations.finish(&self.uid) {
+            let message = super::resizes::told(&self.pod, done.generation, "", "Pod resize completed");
+            self.shared.recorder.pod(&self.pod, EventType::Normal, "ResizeCompleted", message);
+        }
+    }
+
+    pub(super) fn resize_conditions(&self) -> Vec<PodCondition> {
+        let condition = |kind: &str, reason: &str, message: &str, generation, since| PodCondition {
+            r#type: kind.into(),
+            status: "True".into(),
+            reason: reason.into(),
+            message: message.into(),
+            observed_generation: generation,
+            last_transition_time: Some(since),
+            last_probe_time: Some(since),
+        };
+        let pending = self.shared.allocations.pending(&self.uid);
+        let under_way = self.shared.allocations.in_progress(&self.uid);
+        let pending = pending.map(|p| condition(RESIZE_PENDING, p.reason, &p.message, p.generation, p.since));
+        let under_way = under_way.map(|p| {
+            let reason = if p.error.is_some() { "Error" } else { "" };
+            condition(RESIZE_IN_PROGRESS, reason, p.error.as_deref().unwrap_or(""), p.generation, p.since)
+        });
+        pending.into_iter().chain(under_way).collect()
+    }
+}
