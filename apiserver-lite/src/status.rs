@@ -86,6 +86,13 @@ impl ApiError {
         self
     }
 
+    /// The same with other words.
+    #[must_use]
+    pub fn with_message(mut self, message: &str) -> Self {
+        message.clone_into(&mut self.0.message);
+        self
+    }
+
     /// The same under another code and reason.
     #[must_use]
     pub fn as_kind(mut self, code: u16, reason: &'static str) -> Self {

@@ -70,8 +70,8 @@ impl Rounds {
 /// Makes an object of what somebody made of it: in the form and version that is stored, defaults filled in.
 ///
 /// # Errors
-/// 500 for what is no object of its kind any more.
-pub fn settle(attributes: &Attributes<'_>, resource: &Resource, object: Value) -> Result<Value> {
+/// 500 for what is no object of its kind any more, and with `strict` for fields that its kind has not.
+pub fn settle(attributes: &Attributes<'_>, resource: &Resource, object: Value, strict: bool) -> Result<Value> {
     let call = attributes.call;
     if resource.custom {
         let fitted = crate::crd::conform(resource, object).map_err(ApiError::internal)?;
@@ -84,7 +84,11 @@ pub fn settle(attributes: &Attributes<'_>, resource: &Resource, object: Value) -
     let kind = attributes.kind(resource);
     let set = proto::schema::TypeSet::built_in();
     let Some(id) = set.kind(&kind.group, &kind.version, &kind.kind) else { return Ok(object) };
-    let mut value = proto::json::conform(set, id, &object).map_err(|e| ApiError::internal(e.to_string()))?.value;
+    let decoded = proto::json::conform(set, id, &object).map_err(|e| ApiError::internal(e.to_string()))?;
+    if strict && !decoded.strict.is_empty() {
+        return Err(ApiError::internal(format!("strict decoding error: {}", decoded.strict.join(", "))));
+    }
+    let mut value = decoded.value;
     if *kind.kind != *resource.kind {
         value["kind"] = kind.kind.into();
         value["apiVersion"] =

@@ -14,11 +14,13 @@ use crate::server::ApiServer;
 use crate::store::{ObjectRef, ResourceId};
 
 /// Plurals of the collections that decide about requests.
-const COLLECTIONS: [&str; 4] = [
+const COLLECTIONS: [&str; 6] = [
     "validatingadmissionpolicies",
     "validatingadmissionpolicybindings",
     "mutatingwebhookconfigurations",
     "validatingwebhookconfigurations",
+    "mutatingadmissionpolicies",
+    "mutatingadmissionpolicybindings",
 ];
 
 /// Keeps what is in force.
@@ -30,6 +32,7 @@ pub struct Hooks {
 #[derive(Default)]
 pub struct InForce {
     changes: [u64; COLLECTIONS.len()],
+    pub mutating: Vec<Policy>,
     pub validating: Vec<Policy>,
     pub mutating_webhooks: Vec<Arc<Webhook>>,
     pub validating_webhooks: Vec<Arc<Webhook>>,
@@ -38,7 +41,7 @@ pub struct InForce {
 impl InForce {
     /// Whether nobody changes objects.
     pub fn changes_nothing(&self) -> bool {
-        self.mutating_webhooks.is_empty()
+        self.mutating.is_empty() && self.mutating_webhooks.is_empty()
     }
 }
 
@@ -71,6 +74,7 @@ impl Hooks {
         let last = last.unwrap_or(&nothing);
         InForce {
             changes,
+            mutating: policies(&all(4), &all(5), &last.mutating),
             validating: policies(&all(0), &all(1), &last.validating),
             mutating_webhooks: webhooks(&all(2), &last.mutating_webhooks),
             validating_webhooks: webhooks(&all(3), &last.validating_webhooks),

@@ -53,6 +53,7 @@ impl Plugin {
 }
 
 const QUOTA: &str = "ResourceQuota";
+const MUTATING_POLICY: &str = "MutatingAdmissionPolicy";
 const MUTATING_WEBHOOK: &str = "MutatingAdmissionWebhook";
 const VALIDATING_WEBHOOK: &str = "ValidatingAdmissionWebhook";
 const VALIDATING_POLICY: &str = "ValidatingAdmissionPolicy";
@@ -81,6 +82,7 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("PodTopologyLabels").mutate(topology_labels::mutate),
     Plugin::new("PodResizeValidator").validate(pod_resize::validate),
     // These ask what clients have stored, between mutating and validating plugins, and are no functions among others.
+    Plugin::new(MUTATING_POLICY),
     Plugin::new(MUTATING_WEBHOOK),
     Plugin::new(VALIDATING_POLICY),
     Plugin::new(VALIDATING_WEBHOOK),
@@ -94,7 +96,6 @@ const NOT_AVAILABLE: &[&str] = &[
     "AlwaysDeny",
     "EventRateLimit",
     "ImagePolicyWebhook",
-    "MutatingAdmissionPolicy",
     "NodeDeclaredFeatureValidator",
     "PodGroupProtection",
     "PodNodeSelector",
@@ -116,6 +117,7 @@ pub struct Admission {
     quota: Option<quota::Locks>,
     hooks: Hooks,
     clients: Clients,
+    asks_mutating_policies: bool,
     asks_mutating_webhooks: bool,
     asks_validating_policies: bool,
     asks_validating_webhooks: bool,
@@ -155,6 +157,7 @@ impl Admission {
             quota,
             hooks: Hooks::default(),
             clients: Clients::default(),
+            asks_mutating_policies: has(MUTATING_POLICY),
             asks_mutating_webhooks: has(MUTATING_WEBHOOK),
             asks_validating_policies: has(VALIDATING_POLICY),
             asks_validating_webhooks: has(VALIDATING_WEBHOOK),
@@ -178,18 +181,19 @@ impl Admission {
         if in_force.changes_nothing() {
             return Ok(());
         }
-        let mut webhooks = Rounds::default();
+        // Of policies and of webhooks.
+        let mut rounds = [Rounds::default(), Rounds::default()];
         let mut object = Some(std::mem::take(new));
-        let mut outcome = self.change(call, &in_force, &mut object, &mut webhooks).await;
-        if outcome.is_ok() && webhooks.changed {
+        let mut outcome = self.change(call, &in_force, &mut object, &mut rounds).await;
+        if outcome.is_ok() && rounds.iter().any(|rounds| rounds.changed) {
             // What was changed is completed once more, and seen by who asked for it.
-            webhooks.again();
+            rounds.iter_mut().for_each(Rounds::again);
             outcome = match &mut object {
                 Some(object) => self.complete(call, object),
                 None => Ok(()),
             };
             if outcome.is_ok() {
-                outcome = self.change(call, &in_force, &mut object, &mut webhooks).await;
+                outcome = self.change(call, &in_force, &mut object, &mut rounds).await;
             }
         }
         *new = object.unwrap_or_default();
@@ -207,11 +211,14 @@ impl Admission {
         call: &Call<'_>,
         in_force: &InForce,
         object: &mut Option<Value>,
-        webhooks: &mut Rounds,
+        [policies, webhooks]: &mut [Rounds; 2],
     ) -> Result<()> {
+        let place = object.as_ref().map(place);
+        let attributes = Attributes::new(call, place.as_ref());
+        if self.asks_mutating_policies {
+            policy::mutate(&in_force.mutating, &attributes, object, policies)?;
+        }
         if self.asks_mutating_webhooks {
-            let place = object.as_ref().map(place);
-            let attributes = Attributes::new(call, place.as_ref());
             webhook::mutate(&self.clients, &in_force.mutating_webhooks, &attributes, object, webhooks).await?;
         }
         Ok(())
@@ -250,7 +257,7 @@ impl Admission {
         }
         let in_force = self.hooks.current(call.server);
         if !in_force.changes_nothing() {
-            self.change(call, &in_force, &mut None, &mut Rounds::default()).await?;
+            self.change(call, &in_force, &mut None, &mut Default::default()).await?;
         }
         self.ask(call, None).await
     }

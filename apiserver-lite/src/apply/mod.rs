@@ -14,6 +14,7 @@ mod element;
 mod last_applied;
 mod managed;
 mod merge;
+mod overlay;
 mod prune;
 mod reset;
 pub mod scale;
@@ -26,4 +27,5 @@ mod view;
 mod tests;
 
 pub use configuration::apply;
+pub use overlay::overlay;
 pub use track::{Writer, created, keep_times, put, updated};

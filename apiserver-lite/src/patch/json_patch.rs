@@ -24,6 +24,10 @@ const MAX_OPERATIONS: usize = 10_000;
 const MAX_COPIED: usize = 3 << 20;
 
 impl Operation {
+    pub(super) fn is_test(&self) -> bool {
+        self.op == "test"
+    }
+
     /// Why the operation cannot be applied, in the words of the library that upstream uses.
     pub(super) fn complaint(&self) -> String {
         let path = &self.path;

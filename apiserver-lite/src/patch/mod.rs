@@ -55,12 +55,21 @@ impl Operations {
     ///
     /// # Errors
     /// The first that cannot be applied; the value is changed in part then.
-    pub fn apply(&self, value: &mut Value) -> std::result::Result<(), String> {
+    pub fn apply(&self, value: &mut Value) -> std::result::Result<(), NotApplied> {
         for operation in &self.0 {
-            json_patch::apply(value, std::slice::from_ref(operation)).map_err(|_| operation.complaint())?;
+            let refused = |_| NotApplied { test: operation.is_test(), why: operation.complaint() };
+            json_patch::apply(value, std::slice::from_ref(operation)).map_err(refused)?;
         }
         Ok(())
     }
+}
+
+/// An operation that cannot be applied.
+#[derive(Debug)]
+pub struct NotApplied {
+    /// It is a test that did not hold.
+    pub test: bool,
+    pub why: String,
 }
 
 /// Media type of a content type header.

@@ -29,9 +29,19 @@ pub struct Compiled {
     pub variables: Vec<(String, Expression)>,
     pub validations: Vec<Validation>,
     pub annotations: Vec<(String, Expression)>,
+    pub mutations: Vec<Mutation>,
+    /// Wants to see what others made of the object after it.
+    pub again: bool,
     /// Whether any expression looks at the request, or at the namespace.
     pub uses_request: bool,
     pub uses_namespace: bool,
+}
+
+/// An expression that makes a patch.
+pub struct Mutation {
+    /// A list of operations, and not a configuration to apply.
+    pub json_patch: bool,
+    pub expression: Expression,
 }
 
 pub struct Validation {
@@ -94,8 +104,21 @@ impl Compiled {
                 (text(annotation, "key").to_owned(), value)
             })
             .collect();
+        let for_patches = Environment { patches: true, ..environment.clone() };
+        let mutations: Vec<Mutation> = list(spec, "mutations")
+            .map(|mutation| {
+                let json_patch = mutation["patchType"] == "JSONPatch";
+                let (own, wanted) = match json_patch {
+                    true => ("jsonPatch", Type::list(Type::made("JSONPatch"))),
+                    false => ("applyConfiguration", Type::made("Object")),
+                };
+                let expression = for_patches.compile(text(&mutation[own], "expression"), &[wanted]);
+                Mutation { json_patch, expression }
+            })
+            .collect();
         let uses = |name: &str| {
-            let mut all = variables.iter().chain(&annotations).map(|(_, expression)| expression);
+            let named = variables.iter().chain(&annotations).map(|(_, expression)| expression);
+            let mut all = named.chain(mutations.iter().map(|mutation| &mutation.expression));
             all.any(|expression| expression.uses(name))
                 || conditions.use_name(name)
                 || validations
@@ -111,10 +134,12 @@ impl Compiled {
                 .then(|| (text(&spec["paramKind"], "apiVersion").into(), text(&spec["paramKind"], "kind").into())),
             uses_request: uses("request"),
             uses_namespace: uses("namespaceObject"),
+            again: spec["reinvocationPolicy"] == "IfNeeded",
             conditions,
             variables,
             validations,
             annotations,
+            mutations,
         }
     }
 }

@@ -6,18 +6,58 @@
 mod check;
 mod compiled;
 mod expression;
+mod mutating;
 mod params;
 mod validating;
 
 pub use check::{Checked, check_conditions, check_policy};
 pub use compiled::{Binding, Compiled, Policy};
 pub use expression::{Conditions, Environment, Facts, Seen};
+pub use mutating::mutate;
 pub use validating::validate;
 
+use std::borrow::Cow;
+
+use serde_json::Value;
+
 use super::attributes::Attributes;
+use crate::resource::Resource;
+use crate::status::{ApiError, Result};
+use crate::store::ResourceId;
 
 /// Whether policies leave a request alone: those that answer questions, and what decides about requests.
 pub fn leaves_alone(attributes: &Attributes<'_>) -> bool {
     let group = &*attributes.call.resource.group;
     matches!(group, "authentication.k8s.io" | "authorization.k8s.io") || super::matching::is_exempt(attributes)
+}
+
+/// Puts together what the expressions of a policy see of a request, and evaluates some.
+///
+/// # Errors
+/// 404 when the namespace of the object is gone.
+fn look<T>(
+    policy: &Compiled,
+    attributes: &Attributes<'_>,
+    resource: &Resource,
+    new: Option<&Value>,
+    params: Option<&Value>,
+    evaluate: impl for<'a> FnOnce(&Facts<'a>, &'a Compiled) -> T,
+) -> Result<T> {
+    let mut namespace = None;
+    if let Some(name) = attributes.containing_namespace() {
+        let found = attributes.call.server.store.get(&ResourceId::from("namespaces"), "", name);
+        let found = found.ok_or_else(|| ApiError::not_found("", "namespaces", name))?;
+        namespace = policy.uses_namespace.then(|| found.value());
+    }
+    let request = policy.uses_request.then(|| attributes.request(resource));
+    let object: Option<Cow<'_, Value>> = new.map(|value| attributes.versioned(value, resource));
+    let old: Option<Cow<'_, Value>> = attributes.call.old.map(|value| attributes.versioned(value, resource));
+    let seen = Seen {
+        object: object.as_deref(),
+        old: old.as_deref(),
+        params,
+        request: request.as_ref(),
+        namespace: namespace.as_ref(),
+    };
+    Ok(evaluate(&Facts::new(attributes, resource, &policy.variables, &seen), policy))
 }

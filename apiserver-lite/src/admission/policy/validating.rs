@@ -3,18 +3,16 @@
 //! Follows `apiserver/pkg/admission/plugin/policy/validating`. The first denial names the answer; all warnings are
 //! given.
 
-use std::borrow::Cow;
-
 use serde_json::{Value, json};
 
 use super::super::attributes::Attributes;
 use super::super::matching::Matched;
 use super::compiled::{Binding, Compiled, Policy, Validation};
-use super::expression::{BUDGET, Facts, Seen, Wrong};
+use super::expression::{BUDGET, Facts, Wrong};
+use super::look;
 use super::params::{self, Unbound};
 use crate::cel::{self, Budget};
 use crate::status::{ApiError, Result};
-use crate::store::ResourceId;
 
 /// Longest text that a message expression may make.
 const LONGEST_MESSAGE: usize = 5 << 10;
@@ -133,33 +131,20 @@ fn ask(
     new: Option<&Value>,
     params: Option<&Value>,
 ) -> Result<Outcome> {
-    let resource = matched.resource(attributes);
-    let mut namespace = None;
-    if let Some(name) = attributes.containing_namespace() {
-        let found = attributes.call.server.store.get(&ResourceId::from("namespaces"), "", name);
-        let found = found.ok_or_else(|| ApiError::not_found("", "namespaces", name))?;
-        namespace = policy.uses_namespace.then(|| found.value());
-    }
-    let request = policy.uses_request.then(|| attributes.request(resource));
-    let object: Option<Cow<'_, Value>> = new.map(|value| attributes.versioned(value, resource));
-    let old: Option<Cow<'_, Value>> = attributes.call.old.map(|value| attributes.versioned(value, resource));
-    let seen = Seen {
-        object: object.as_deref(),
-        old: old.as_deref(),
-        params,
-        request: request.as_ref(),
-        namespace: namespace.as_ref(),
-    };
-    let facts = Facts::new(attributes, resource, &policy.variables, &seen);
+    look(policy, attributes, matched.resource(attributes), new, params, decide)
+}
+
+/// What the expressions of a policy say.
+fn decide<'a>(facts: &Facts<'a>, policy: &'a Compiled) -> Outcome {
     let mut out = Outcome::default();
     // What cannot be evaluated denies only where failures count.
     let failed = |why: String| policy.fail.then(|| Denial::new(why));
-    match policy.conditions.hold(&facts, policy.fail) {
+    match policy.conditions.hold(facts, policy.fail) {
         Ok(true) => {}
-        Ok(false) => return Ok(out),
+        Ok(false) => return out,
         Err(why) => {
             out.denials.extend(failed(why).map(|denial| (0, denial)));
-            return Ok(out);
+            return out;
         }
     }
     let mut budget = Budget::new(BUDGET);
@@ -170,13 +155,13 @@ fn ask(
             Ok(_) => messages.push((index, validation)),
             Err(Wrong::Budget) => {
                 out.denials = failed(Wrong::Budget.to_string()).map(|denial| (0, denial)).into_iter().collect();
-                return Ok(out);
+                return out;
             }
             Err(Wrong::Expression(why)) => out.denials.extend(failed(why).map(|denial| (index, denial))),
         }
     }
     for (index, validation) in messages {
-        match message(validation, &facts, &mut budget) {
+        match message(validation, facts, &mut budget) {
             Ok(message) => {
                 out.denials.push((index, Denial { message, reason: validation.reason.clone() }));
             }
@@ -184,8 +169,8 @@ fn ask(
         }
     }
     out.denials.sort_by_key(|(index, _)| *index);
-    notes(policy, &facts, &mut out);
-    Ok(out)
+    notes(policy, facts, &mut out);
+    out
 }
 
 /// What a validation that does not hold has to say.

@@ -31,7 +31,7 @@ const WEBHOOKS: usize = 256;
 const LARGEST: usize = 16 << 20;
 
 /// Where a webhook is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone)]
 pub struct Endpoint {
     place: Place,
     path: String,
@@ -44,9 +44,11 @@ enum Place {
     Service { namespace: String, name: String, port: u16 },
 }
 
-/// Connections to everybody.
+/// Connections to everybody: by where they go and whom they trust.
 #[derive(Default)]
-pub struct Clients(Mutex<HashMap<Endpoint, Arc<Pool>>>);
+pub struct Clients(Mutex<HashMap<Trusted, Arc<Pool>>>);
+
+type Trusted = (Place, Arc<[u8]>);
 
 struct Pool {
     tls: TlsConnector,
@@ -145,14 +147,15 @@ impl Clients {
 
     fn pool(&self, endpoint: &Endpoint) -> Result<Arc<Pool>, String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pool) = all.get(endpoint) {
+        let key = (endpoint.place.clone(), endpoint.bundle.clone());
+        if let Some(pool) = all.get(&key) {
             return Ok(pool.clone());
         }
         let pool = Arc::new(Pool { tls: trust::connector(&endpoint.bundle)?, idle: Mutex::default() });
         if all.len() >= WEBHOOKS {
             all.clear();
         }
-        all.insert(endpoint.clone(), pool.clone());
+        all.insert(key, pool.clone());
         Ok(pool)
     }
 }

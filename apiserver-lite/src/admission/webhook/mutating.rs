@@ -89,8 +89,8 @@ fn apply(
         );
         return Err(Failed::Refused(ApiError::internal(why)));
     };
-    operations.apply(&mut object).map_err(|why| Failed::Refused(ApiError::internal(why)))?;
-    changes::settle(attributes, resource, object).map(Some).map_err(Failed::Refused)
+    operations.apply(&mut object).map_err(|refused| Failed::Refused(ApiError::internal(refused.why)))?;
+    changes::settle(attributes, resource, object, false).map(Some).map_err(Failed::Refused)
 }
 
 fn note(hook: &Webhook, round: usize, index: usize, mutated: bool) {
