@@ -342,17 +342,50 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
     });
 }
 
+/// Whether some rule of the pod may start all its containers over: then none has ended for good.
+fn may_start_over(spec: &Value) -> bool {
+    let all = list(spec, "initContainers").iter().chain(list(spec, "containers"));
+    all.flat_map(|c| list(c, "restartPolicyRules")).any(|rule| rule["action"] == "RestartAllContainers")
+}
+
+/// Whether the container's own policy, or a rule of it, starts it again after an end with that code.
+fn restarts_itself(container: &Value, code: i64) -> bool {
+    let policy = text(container, "restartPolicy");
+    if policy.is_empty() {
+        return false;
+    }
+    let matches = |rule: &&Value| {
+        let on = &rule["exitCodes"];
+        let listed = list(on, "values").iter().any(|v| v.as_i64() == Some(code));
+        match text(on, "operator") {
+            "In" => listed,
+            "NotIn" => !listed,
+            _ => false,
+        }
+    };
+    if let Some(rule) = list(container, "restartPolicyRules").iter().find(matches) {
+        return matches!(text(rule, "action"), "Restart" | "RestartAllContainers");
+    }
+    policy == "Always" || policy == "OnFailure" && code != 0
+}
+
 /// A container that ended for good does not run again.
 fn terminated(report: &mut Report, now: &Value, was: &Value, name: &str, restart: &str, spec: &Value) {
-    if restart == "Always" {
+    if restart == "Always" || may_start_over(spec) {
         return;
     }
     for (index, before) in list(was, name).iter().enumerate() {
         let end = &before["state"]["terminated"];
         let failed = end["exitCode"].as_i64().unwrap_or(0) != 0;
         let own = |c: &&Value| text(c, "name") == text(before, "name");
-        let sidecar = list(spec, "initContainers").iter().find(own).is_some_and(|c| c["restartPolicy"] == "Always");
-        if !end.is_object() || failed && restart == "OnFailure" || sidecar && name == "initContainerStatuses" {
+        let declared = match name {
+            "containerStatuses" => list(spec, "containers"),
+            "initContainerStatuses" => list(spec, "initContainers"),
+            _ => &[],
+        };
+        let code = end["exitCode"].as_i64().unwrap_or(0);
+        let restarts = declared.iter().find(own).is_some_and(|c| restarts_itself(c, code));
+        if !end.is_object() || failed && restart == "OnFailure" || restarts {
             continue;
         }
         for _ in list(now, name).iter().filter(own).filter(|c| c["state"]["terminated"].is_null()) {
@@ -377,5 +410,25 @@ fn addresses(report: &mut Report, status: &Value, name: &str) {
                 report.at(name, |r| r.index(index, |r| r.duplicate(address)));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_container_runs_again_after_its_end_only_by_its_own_policy_or_rules() {
+        let rule = |action: &str| {
+            json!({"name": "a", "restartPolicy": "Never", "restartPolicyRules": [
+                {"action": action, "exitCodes": {"operator": "In", "values": [42]}}]})
+        };
+        assert!(restarts_itself(&rule("Restart"), 42) && !restarts_itself(&rule("Restart"), 1));
+        assert!(restarts_itself(&json!({"restartPolicy": "OnFailure"}), 1));
+        assert!(!restarts_itself(&json!({"restartPolicy": "OnFailure"}), 0));
+        assert!(!restarts_itself(&json!({"name": "a"}), 1));
+        assert!(may_start_over(&json!({"containers": [rule("RestartAllContainers")]})));
+        assert!(!may_start_over(&json!({"containers": [rule("Restart")]})));
     }
 }
