@@ -11,6 +11,7 @@ pub mod cri;
 pub mod daemon;
 pub mod device_plugins;
 pub mod dns_hosts;
+pub mod doctor;
 mod document;
 pub mod env;
 pub mod events;

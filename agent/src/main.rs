@@ -12,7 +12,8 @@ use tracing_subscriber::{fmt, reload};
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(code) = agent::tools::run(&arguments).or_else(|| cli::run_config_command(&arguments)) {
+    let tool = agent::tools::run(&arguments).or_else(|| cli::run_config_command(&arguments));
+    if let Some(code) = tool.or_else(|| agent::doctor::run(&arguments)) {
         return code;
     }
     let flags = match cli::parse(arguments.drain(..)) {
