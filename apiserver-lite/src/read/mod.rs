@@ -8,6 +8,8 @@ mod options;
 mod selector;
 mod shard;
 mod table;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use bytes::Bytes;
@@ -24,7 +26,7 @@ use crate::http::{Accepted, Body, Form, Media, Response, respond};
 use crate::resource::{Resource, Verbs};
 use crate::server::{ApiServer, Request, wrong_method};
 use crate::status::{ApiError, Result};
-use crate::store::{ObjectRef, Snapshot};
+use crate::store::{ObjectRef, Snapshot, Store};
 
 /// One object by name.
 ///
@@ -150,7 +152,7 @@ pub async fn page_of(
     selector: &Selector,
 ) -> Result<Page> {
     let namespace = Some(request.info.namespace.as_str()).filter(|n| resource.namespaced && !n.is_empty());
-    page(server, resource, namespace, options, selector).await
+    page(&server.store, resource, namespace, options, selector).await
 }
 
 /// A page in the accepted form.
@@ -183,13 +185,12 @@ pub fn list_response(accepted: Accepted, resource: &Resource, page: &Page, reque
 /// # Errors
 /// As [`list`].
 async fn page(
-    server: &ApiServer,
+    store: &Store,
     resource: &Resource,
     namespace: Option<&str>,
     options: &ListOptions,
     selector: &Selector,
 ) -> Result<Page> {
-    let store = &server.store;
     let (mut after, mut limit) = (None, options.limit);
     let snapshot: Snapshot = if !options.continue_token.is_empty() && options.revision != Some(0) {
         if options.revision.is_some() {
@@ -207,9 +208,9 @@ async fn page(
         snapshot
     } else {
         match (options.revision, options.revision_match) {
-            (Some(revision), Match::Exact) => at(server, resource, revision).await?,
+            (Some(revision), Match::Exact) => at(store, resource, revision).await?,
             // The old rule: a version and a limit without a match mean exactly that version.
-            (Some(revision), Match::Unset) if revision > 0 && limit > 0 => at(server, resource, revision).await?,
+            (Some(revision), Match::Unset) if revision > 0 && limit > 0 => at(store, resource, revision).await?,
             (Some(revision), _) => {
                 reach(store, revision).await?;
                 limit = 0;
@@ -239,15 +240,15 @@ async fn page(
     Ok(Page { revision: snapshot.revision, objects, next, remaining, shard: None })
 }
 
-async fn at(server: &ApiServer, resource: &Resource, revision: u64) -> Result<Snapshot> {
-    reach(&server.store, revision).await?;
-    past(&server.store, resource, revision)
+async fn at(store: &Store, resource: &Resource, revision: u64) -> Result<Snapshot> {
+    reach(store, revision).await?;
+    past(store, resource, revision)
         .ok_or_else(|| ApiError::expired("The resourceVersion for the provided list is too old."))
 }
 
 /// A collection as it was. Revision 1 is before the first write: nothing was ever seen at it, and clients that make it
 /// up are told what upstream tells them, that it is gone.
-fn past(store: &crate::store::Store, resource: &Resource, revision: u64) -> Option<Snapshot> {
+fn past(store: &Store, resource: &Resource, revision: u64) -> Option<Snapshot> {
     store.snapshot_at(&resource.storage, revision).ok().filter(|_| revision > 1)
 }
 

@@ -395,3 +395,68 @@ fn unescape(value: &str) -> std::result::Result<String, String> {
     }
     Ok(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(requirement: &Requirement) -> String {
+        let (key, values) = (&requirement.key, requirement.values.join(","));
+        match requirement.operator {
+            Operator::In => format!("{key} in ({values})"),
+            Operator::NotIn => format!("{key} notin ({values})"),
+            Operator::Exists => key.clone(),
+            Operator::Missing => format!("!{key}"),
+            Operator::Greater => format!("{key}>{values}"),
+            Operator::Less => format!("{key}<{values}"),
+        }
+    }
+
+    #[test]
+    fn a_label_selector_means_the_same_written_anew() {
+        for text in [
+            "a",
+            "!a",
+            "a=b",
+            "a==b,c!=d",
+            "a in (b, c),d notin(e)",
+            "x/y=",
+            "n>5,n<10",
+            " a , ! b ",
+            "in=notin,notin in (in)",
+            "x in ()",
+            "a in (,b)",
+        ] {
+            let first = parse_labels(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+            let anew = first.iter().map(shown).collect::<Vec<_>>().join(",");
+            assert_eq!(parse_labels(&anew).as_ref(), Ok(&first), "{text}: {anew}");
+        }
+    }
+
+    #[test]
+    fn a_field_selector_means_the_same_written_anew() {
+        let escape = |value: &str| value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
+        for text in ["a=b", "a==b,c!=d", "a=", "a=x\\,y\\=z\\\\", "b=1,,a=2,"] {
+            let first = parse_terms(text).expect(text);
+            let term = |t: &Term| format!("{}{}{}", t.path, if t.equal { "=" } else { "!=" }, escape(&t.value));
+            let anew = first.iter().map(term).collect::<Vec<_>>().join(",");
+            assert_eq!(parse_terms(&anew).as_ref(), Ok(&first), "{text}: {anew}");
+        }
+    }
+
+    #[test]
+    fn no_text_makes_the_parsers_fail_badly() {
+        let pieces = ["a", "/", "=", "!", "(", ")", ",", "in", "notin", " ", "<", "1", "\\", "\u{e4}", "\t"];
+        let mut state: usize = 12345;
+        for _ in 0..20_000 {
+            let mut text = String::new();
+            for _ in 0..state % 9 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                text.push_str(pieces[(state >> 33) % pieces.len()]);
+            }
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407) | 1;
+            let (labels, fields) = (parse_labels(&text), parse_terms(&text));
+            drop((labels, fields, exact_name(&text)));
+        }
+    }
+}
