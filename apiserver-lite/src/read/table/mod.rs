@@ -40,9 +40,11 @@ fn printer(resource: &Resource) -> Option<(&'static [Column], Cells)> {
 /// The columns as JSON, properties in the order of Go's struct.
 fn definitions(resource: &Resource) -> Vec<u8> {
     let column = |name: &str, kind: &str, format: &str, priority: u8| {
-        let description = if name == "Name" { NAME_DESCRIPTION } else { "" };
+        let mut description = Vec::new();
+        proto::json::write_string(describe(resource, name), &mut description);
+        let description = String::from_utf8(description).unwrap_or_default();
         format!(
-            r#"{{"name":"{name}","type":"{kind}","format":"{format}","description":"{description}","priority":{priority}}}"#
+            r#"{{"name":"{name}","type":"{kind}","format":"{format}","description":{description},"priority":{priority}}}"#
         )
     };
     let mut out = Vec::new();
@@ -60,6 +62,16 @@ fn definitions(resource: &Resource) -> Vec<u8> {
         None => out.push(column("Created At", "date", "", 0)),
     }
     format!("[{}]", out.join(",")).into_bytes()
+}
+
+/// What upstream tells of a column, where every kind or one that people look at often has it.
+fn describe(resource: &Resource, column: &str) -> &'static str {
+    match (&*resource.plural, column) {
+        (_, "Name") => NAME_DESCRIPTION,
+        (_, "Age" | "Created At") => AGE_DESCRIPTION,
+        ("configmaps", "Data") => DATA_DESCRIPTION,
+        _ => "",
+    }
 }
 
 /// A column that a definition asks for; its texts are a client's.
@@ -80,6 +92,17 @@ const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is requi
                                 automatically. Name is primarily intended for creation idempotence and configuration \
                                 definition. Cannot be updated. More info: \
                                 https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
+
+const AGE_DESCRIPTION: &str = "CreationTimestamp is a timestamp representing the server time when this object was \
+                               created. It is not guaranteed to be set in happens-before order across separate \
+                               operations. Clients may not set this value. It is represented in RFC3339 form and is \
+                               in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: \
+                               https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
+
+const DATA_DESCRIPTION: &str = "Data contains the configuration data. Each key must consist of alphanumeric characters, \
+                                '-', '_' or '.'. Values with non-UTF-8 byte sequences must use the BinaryData field. The \
+                                keys stored in Data must not overlap with the keys in the BinaryData field, this is \
+                                enforced during validation process.";
 
 /// What a row holds beside its cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
