@@ -16,6 +16,8 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::body::Body;
 
+use super::authority::Forgiving;
+
 /// What a handler answers.
 pub type Reply = Response<Body>;
 
@@ -77,7 +79,7 @@ where
                 .max_concurrent_streams(STREAMS)
                 .max_send_buf_size(SEND_BUFFER_BYTES)
                 .max_header_list_size(HEADER_BYTES)
-                .serve_connection(TokioIo::new(stream), service)
+                .serve_connection(TokioIo::new(Forgiving::new(stream)), service)
                 .await;
             if let Err(error) = served {
                 tracing::debug!(%error, "a client of a local socket broke off");
