@@ -4,6 +4,7 @@
 pub mod api;
 pub mod backoff;
 pub mod cgroups;
+pub mod checkpoint_archive;
 pub mod cli;
 mod clock;
 pub mod config;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use futures_util::future::join_all;
 
+use crate::checkpoint_archive;
 use crate::cri::{CriClient, CriError};
 use crate::people;
 use crate::pod::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID, TERMINATION_GRACE_PERIOD};
@@ -33,6 +34,9 @@ enum Tool {
     Status(people::Common),
     /// Shows who uses the node's resources, and who waits for them.
     Top(people::TopOptions),
+    /// Looks at checkpoints of containers.
+    #[command(subcommand)]
+    Checkpoint(CheckpointTool),
 }
 
 #[derive(Args)]
@@ -53,6 +57,21 @@ enum RuntimeTool {
 enum PodsTool {
     /// Ends all containers and sandboxes and unmounts the pods' volumes. The agent starts them again when it runs.
     Stop(StopPods),
+}
+
+#[derive(Subcommand)]
+enum CheckpointTool {
+    /// Tells what a checkpoint's archive holds; nothing is unpacked.
+    Inspect(Inspect),
+}
+
+#[derive(Args)]
+struct Inspect {
+    /// The archive.
+    file: PathBuf,
+    /// `text`, or `json` with the whole descriptions.
+    #[arg(short, long, value_name = "FORM", default_value = "text")]
+    output: String,
 }
 
 #[derive(Args)]
@@ -76,7 +95,7 @@ struct StopPods {
 
 /// Runs a tool when the first argument names one.
 pub fn run(arguments: &[String]) -> Option<ExitCode> {
-    if !matches!(arguments.first().map(String::as_str), Some("runtime" | "pods" | "status" | "top")) {
+    if !matches!(arguments.first().map(String::as_str), Some("runtime" | "pods" | "status" | "top" | "checkpoint")) {
         return None;
     }
     let parsed = Tools::try_parse_from(std::iter::once("node-agent").chain(arguments.iter().map(String::as_str)));
@@ -99,6 +118,7 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
             Tool::Pods(Pods { tool: None, show }) => Ok(people::pods(&show).await),
             Tool::Status(common) => Ok(people::status(&common).await),
             Tool::Top(options) => Ok(people::top(&options).await),
+            Tool::Checkpoint(CheckpointTool::Inspect(options)) => Ok(inspect(&options)),
         };
         outcome.unwrap_or_else(|error| failed(&error))
     }))
@@ -113,6 +133,25 @@ impl Endpoint {
     fn connect(&self) -> Result<CriClient, CriError> {
         CriClient::new(&self.container_runtime_endpoint, None, Duration::from_secs(10))
     }
+}
+
+fn inspect(options: &Inspect) -> ExitCode {
+    let found = match checkpoint_archive::inspect(&options.file) {
+        Ok(found) => found,
+        Err(error) => return failed(&error),
+    };
+    match options.output.as_str() {
+        "text" => print!("{found}"),
+        "json" => match serde_json::to_string_pretty(&found) {
+            Ok(text) => println!("{text}"),
+            Err(error) => return failed(&error),
+        },
+        other => {
+            eprintln!("Error: unknown form {other:?}; text or json");
+            return ExitCode::from(64);
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 async fn version(endpoint: &Endpoint) -> Result<ExitCode, CriError> {

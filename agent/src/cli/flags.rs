@@ -159,7 +159,14 @@ pub(super) const OLD: &[&str] = &[
 ];
 
 /// What this agent has beyond the kubelet; not in `/flagz`, whose readers know the kubelet's.
-pub(super) const ADDED: &[&str] = &["settings", "silence-deprecations", "strict-config"];
+pub(super) const ADDED: &[&str] = &[
+    "checkpoint-max-age",
+    "checkpoint-max-bytes",
+    "checkpoint-max-count",
+    "settings",
+    "silence-deprecations",
+    "strict-config",
+];
 
 /// Flags of the agent itself.
 pub(super) const OWN: &[(&str, Form, &str)] = &[
@@ -171,6 +178,9 @@ pub(super) const OWN: &[(&str, Form, &str)] = &[
         "kubeconfig to ask for a client certificate with, when --kubeconfig is absent",
     ),
     ("cert-dir", Form::Text, "folder of the certificates (/var/lib/kubelet/pki)"),
+    ("checkpoint-max-age", Form::Duration, "remove older checkpoints of a container after each new one; 0: never"),
+    ("checkpoint-max-bytes", Form::Int, "bytes of checkpoints that a container may keep; 0: any"),
+    ("checkpoint-max-count", Form::Int, "checkpoints that a container may keep; 0: any"),
     ("cloud-provider", Form::Text, "external, or empty"),
     ("config", Form::Text, "configuration file"),
     ("config-dir", Form::Text, "folder of drop-ins, *.conf"),

@@ -10,10 +10,12 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::config::{FeatureGates, Override, Sources};
+use crate::server::Retention;
 use flags::{ADDED, CURRENT, Form, MIRRORS, OLD, OWN};
 use values::{boolean, value};
 
@@ -44,6 +46,8 @@ pub struct Flags {
     pub lock_file: Option<PathBuf>,
     pub exit_on_lock_contention: bool,
     pub runtime_cgroups: String,
+    /// `--checkpoint-max-count`, `-age`, `-bytes`.
+    pub checkpoint_retention: Retention,
     pub image_credential_provider_config: Option<PathBuf>,
     pub image_credential_provider_bin_dir: Option<PathBuf>,
     /// `--seccomp-default`; the field of the configuration says the same.
@@ -182,6 +186,15 @@ impl Line {
         let (strict, silent) = (self.is_on("strict-config"), self.is_on("silence-deprecations"));
         let seccomp_default = self.is_on("seccomp-default");
         let mut take = |name: &str| self.own.remove(name).unwrap_or_default();
+        // Their forms have been checked; what is below zero sets no limit.
+        let checkpoint_retention = Retention {
+            count: take("checkpoint-max-count").parse().unwrap_or(0),
+            bytes: take("checkpoint-max-bytes").parse().unwrap_or(0),
+            age: proto::duration::parse(&take("checkpoint-max-age"))
+                .ok()
+                .and_then(|nanos| u64::try_from(nanos).ok())
+                .map_or(Duration::ZERO, Duration::from_nanos),
+        };
         let path = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
         let node_labels = labels::parse(&take("node-labels"))
             .map_err(|e| UsageError(format!("failed to validate kubelet flags: {e}")))?;
@@ -209,6 +222,7 @@ impl Line {
             lock_file,
             exit_on_lock_contention,
             runtime_cgroups: take("runtime-cgroups"),
+            checkpoint_retention,
             image_credential_provider_config: path(take("image-credential-provider-config")),
             image_credential_provider_bin_dir: path(take("image-credential-provider-bin-dir")),
             seccomp_default,

@@ -7,6 +7,7 @@ use http::{Response, StatusCode};
 use proto::cri;
 
 use super::answers::{Answer, json, plain};
+use super::retention::Retention;
 use super::route::query_pairs;
 use crate::cri::CriClient;
 use crate::pod::spec::{PodExt as _, find_container};
@@ -26,6 +27,7 @@ pub(super) async fn serve(
     root_dir: &Path,
     names: &Names,
     query: &str,
+    retention: Retention,
 ) -> Response<Answer> {
     let Names { namespace, pod: name, container } = names;
     let Ok(pod) = pods.find(namespace, name, None).await else {
@@ -35,10 +37,10 @@ pub(super) async fn serve(
         return plain(StatusCode::NOT_FOUND, format!("container {container} does not exist"));
     }
     // Zero leaves it to the runtime.
-    let timeout = match query_pairs(query).into_iter().find(|(key, _)| key == "timeout") {
+    let timeout = match query_pairs(query).into_iter().rfind(|(key, _)| key == "timeout") {
         None => 0,
-        Some((_, text)) => match text.parse::<u32>() {
-            Ok(seconds) => i64::from(seconds),
+        Some((_, text)) => match text.parse::<i64>() {
+            Ok(seconds) => seconds,
             Err(_) => return plain(StatusCode::NOT_FOUND, "cannot parse value of timeout parameter"),
         },
     };
@@ -56,7 +58,8 @@ pub(super) async fn serve(
         return failed(&error);
     }
     let time = proto::time::Timestamp::now().to_seconds_text();
-    let path = folder.join(format!("checkpoint-{name}_{namespace}-{container}-{time}.tar"));
+    let prefix = format!("checkpoint-{name}_{namespace}-{container}-");
+    let path = folder.join(format!("{prefix}{time}.tar"));
     let location = path.to_string_lossy().into_owned();
     let request = cri::CheckpointContainerRequest { container_id: id, location: location.clone(), timeout };
     if let Err(error) = cri.checkpoint_container(request).await {
@@ -65,6 +68,11 @@ pub(super) async fn serve(
     // It holds the container's memory: for root alone, whatever the runtime's umask.
     if let Err(error) = std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)) {
         tracing::warn!(%error, path = location, "cannot close a checkpoint to others");
+    }
+    match retention.apply(&folder, &prefix, std::time::SystemTime::now()) {
+        Ok(removed) if removed.is_empty() => {}
+        Ok(removed) => tracing::info!(count = removed.len(), container, "removed old checkpoints"),
+        Err(error) => tracing::warn!(%error, "cannot look for old checkpoints"),
     }
     json(serde_json::json!({"items": [location]}).to_string().into_bytes())
 }

@@ -17,6 +17,7 @@ mod metrics_page;
 mod mux;
 mod node_logs;
 mod node_stats;
+mod retention;
 mod route;
 mod router;
 mod streams;
@@ -29,6 +30,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+pub use self::retention::Retention;
 use self::route::Surface;
 use self::router::Router;
 use crate::api::Client;
@@ -83,8 +85,8 @@ pub async fn start(deps: ServerDeps) -> Result<JoinSet<()>, ServerError> {
     let config = &deps.config;
     let mut tasks = JoinSet::new();
     if config.enable_server {
-        let stats =
-            Arc::new(Stats::new(deps.cri.clone(), &deps.node, deps.flags.root_dir.clone(), config.cgroups_per_qos));
+        let (root, logs) = (deps.flags.root_dir.clone(), config.pod_logs_dir.clone());
+        let stats = Arc::new(Stats::new(deps.cri.clone(), &deps.node, root, logs, config.cgroups_per_qos));
         let surface = Surface {
             debugging: config.enable_debugging_handlers,
             checkpoint: deps.gates.enabled("ContainerCheckpoint"),

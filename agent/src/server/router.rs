@@ -111,7 +111,7 @@ impl Router {
             }
             (Route::Checkpoint(names), Some(pods)) => {
                 let (cri, root) = (&self.deps.cri, &self.deps.flags.root_dir);
-                checkpoint::serve(&pods, cri, root, &names, &query).await
+                checkpoint::serve(&pods, cri, root, &names, &query, self.deps.flags.checkpoint_retention).await
             }
             (Route::Exec(target), Some(pods)) => streams::exec(&pods, &target, request).await,
             (Route::Attach(target), Some(pods)) => streams::attach(&pods, &target, request).await,

@@ -60,6 +60,18 @@ impl Cgroup {
         Self::of_lines(Path::new(MOUNT), "0::/\n1:cpuacct,cpu:/\n2:memory:/\n3:pids:/\n4:blkio:/\n")
     }
 
+    /// The cgroup around all pods, by either driver's name.
+    pub fn of_pods() -> Option<Self> {
+        let mount = Path::new(MOUNT);
+        let unified = mount.join("cgroup.controllers").exists();
+        ["kubepods.slice", "kubepods"].into_iter().find_map(|name| {
+            let there = if unified { mount.join(name) } else { mount.join("memory").join(name) };
+            there.is_dir().then(|| {
+                Self::of_lines(mount, &format!("0::/{name}\n1:cpuacct,cpu:/{name}\n2:memory:/{name}\n3:pids:/{name}\n"))
+            })
+        })
+    }
+
     /// The cgroup that a process is in, by its number.
     ///
     /// # Errors

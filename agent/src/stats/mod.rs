@@ -8,6 +8,7 @@
 mod cadvisor;
 mod cgroup;
 mod detail;
+mod disk_usage;
 mod exposition;
 mod network;
 mod running;
@@ -22,6 +23,7 @@ use proto::cri;
 use tokio::time::Instant;
 
 use self::cgroup::{Cgroup, Reading};
+use self::disk_usage::Held;
 pub use self::exposition::resource_metrics;
 pub use self::running::RunningPod;
 pub use self::summary::Summary;
@@ -68,6 +70,7 @@ pub struct Stats {
     cri: CriClient,
     node: String,
     root_dir: PathBuf,
+    pod_logs_dir: PathBuf,
     /// Pods have cgroups around their containers'.
     pods_have_cgroups: bool,
     found: Mutex<HashMap<String, Found>>,
@@ -80,11 +83,12 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Stats {
-    pub fn new(cri: CriClient, node: &str, root_dir: PathBuf, pods_have_cgroups: bool) -> Self {
+    pub fn new(cri: CriClient, node: &str, root_dir: PathBuf, pod_logs_dir: PathBuf, pods_have_cgroups: bool) -> Self {
         Stats {
             cri,
             node: node.to_owned(),
             root_dir,
+            pod_logs_dir,
             pods_have_cgroups,
             found: Mutex::default(),
             before: Mutex::default(),
@@ -107,7 +111,27 @@ impl Stats {
             // Without it the rest is still worth having.
             false => self.cri.image_fs_info(cri::ImageFsInfoRequest {}).await.ok(),
         };
-        Ok(summary::build(self, &pods, &measured, image_fs.as_ref(), only_cpu_and_memory))
+        let layers = if only_cpu_and_memory { HashMap::new() } else { self.layers().await };
+        // Folders may be large; the pods must not wait for them.
+        let build = || summary::build(self, &pods, &measured, image_fs.as_ref(), &layers, only_cpu_and_memory);
+        Ok(if only_cpu_and_memory { build() } else { tokio::task::block_in_place(build) })
+    }
+
+    /// What containers have written into their file systems, by id, where the runtime says so.
+    async fn layers(&self) -> HashMap<String, Held> {
+        let answer = match self.cri.list_container_stats(cri::ListContainerStatsRequest::default()).await {
+            Ok(answer) => answer.stats,
+            Err(error) => {
+                tracing::debug!(%error, "the runtime tells no statistics");
+                return HashMap::new();
+            }
+        };
+        let layer = |stats: cri::ContainerStats| {
+            let (layer, id) = (stats.writable_layer?, stats.attributes?.id);
+            let inodes = layer.inodes_used.map_or(0, |n| n.value);
+            Some((id, Held { bytes: layer.used_bytes?.value, inodes }))
+        };
+        answer.into_iter().filter_map(layer).collect()
     }
 
     /// Everything of `/metrics/cadvisor`. `now` is in milliseconds since 1970.
@@ -184,7 +208,16 @@ impl Stats {
     /// Readings by [`node_key`], [`pod_key`] and [`container_key`].
     fn measure(&self, pods: &BTreeMap<String, PodFound>) -> HashMap<String, Measured> {
         let mut readings = HashMap::from([(node_key(), Cgroup::root().read())]);
+        if let Ok(own) = Cgroup::of_process(std::process::id()) {
+            readings.insert(own_key(), own.read());
+        }
+        if let Some(all) = Cgroup::of_pods().filter(|_| self.pods_have_cgroups) {
+            readings.insert(pods_key(), all.read());
+        }
         for (uid, pod) in pods {
+            if let Some(sandbox) = &pod.sandbox {
+                readings.insert(sandbox_key(uid), sandbox.cgroup.read());
+            }
             for (name, found) in &pod.containers {
                 readings.insert(container_key(uid, name), found.cgroup.read());
             }
@@ -219,6 +252,20 @@ fn node_key() -> String {
 
 fn pod_key(uid: &str) -> String {
     uid.to_owned()
+}
+
+/// All pods together.
+fn pods_key() -> String {
+    "/pods".into()
+}
+
+/// This agent.
+fn own_key() -> String {
+    "/agent".into()
+}
+
+fn sandbox_key(uid: &str) -> String {
+    format!("{uid}//")
 }
 
 fn container_key(uid: &str, name: &str) -> String {

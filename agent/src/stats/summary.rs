@@ -7,8 +7,9 @@ use proto::cri::ImageFsInfoResponse;
 use serde::Serialize;
 
 use super::cgroup::Psi;
+use super::disk_usage::{Held, held};
 use super::network::{self, Network};
-use super::{Found, Measured, PodFound, Stats, container_key, node_key, pod_key};
+use super::{Found, Measured, PodFound, Stats, container_key, node_key, own_key, pod_key, pods_key, sandbox_key};
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
@@ -20,6 +21,8 @@ pub struct Summary {
 #[serde(rename_all = "camelCase")]
 pub struct NodeStats {
     pub node_name: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub system_containers: Vec<ContainerStats>,
     pub start_time: String,
     #[serde(flatten)]
     pub usage: Usage,
@@ -43,6 +46,10 @@ pub struct PodStats {
     pub usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
+    #[serde(rename = "volume", skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeStats>,
+    #[serde(rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
+    pub ephemeral_storage: Option<Fs>,
     #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
     pub processes: Option<Processes>,
 }
@@ -63,6 +70,17 @@ pub struct ContainerStats {
     pub started_nanos: i64,
     #[serde(flatten)]
     pub usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rootfs: Option<Fs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logs: Option<Fs>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct VolumeStats {
+    #[serde(flatten)]
+    pub fs: Fs,
+    pub name: String,
 }
 
 /// CPU, memory, pressure and swap of anything that has a cgroup.
@@ -161,10 +179,17 @@ pub(super) fn build(
     pods: &BTreeMap<String, PodFound>,
     measured: &HashMap<String, Measured>,
     images: Option<&ImageFsInfoResponse>,
+    layers: &HashMap<String, Held>,
     only_cpu_and_memory: bool,
 ) -> Summary {
     let now = proto::time::Timestamp::now().to_seconds_text();
-    let usage = |key: &str| measured.get(key).map(|m| usage(m, &now)).unwrap_or_default();
+    let usage = |key: &str| {
+        let mut found = measured.get(key).map(|m| usage(m, &now)).unwrap_or_default();
+        if only_cpu_and_memory {
+            found.io = None;
+        }
+        found
+    };
     let network = |process: &str| if only_cpu_and_memory { None } else { network::read(process, &now) };
     let mut node_usage = usage(&node_key());
     if let Some(memory) = &mut node_usage.memory {
@@ -172,29 +197,111 @@ pub(super) fn build(
         let total = host_memory();
         memory.available_bytes = total.zip(memory.working_set_bytes).map(|(all, used)| all.saturating_sub(used));
     }
-    let pod = |(uid, found): (&String, &PodFound)| PodStats {
-        pod_ref: PodRef { name: found.name.clone(), namespace: found.namespace.clone(), uid: uid.clone() },
-        start_time: moment(found.created_at),
-        containers: found.containers.iter().map(|(name, c)| container(uid, name, c, &usage)).collect(),
-        usage: usage(&pod_key(uid)),
-        network: found.sandbox.as_ref().and_then(|s| network(&s.pid.to_string())),
-        processes: measured
-            .get(&pod_key(uid))
-            .and_then(|m| m.reading.processes)
-            .map(|n| Processes { process_count: n }),
+    if let Some(swap) = &mut node_usage.swap {
+        swap.swap_available_bytes = swap.swap_available_bytes.or_else(|| host("SwapFree:"));
+    }
+    // What everything that is not counted for itself is counted for has no limit of its own to be left under.
+    let whole = |mut usage: Usage| {
+        if let Some(swap) = &mut usage.swap {
+            swap.swap_available_bytes = None;
+        }
+        usage
     };
-    let disk = |path: &str, used: Option<u64>| disk(Path::new(path), &now, used);
+    let image_fs = images.and_then(|i| i.image_filesystems.first()?.fs_id.as_ref()).map(|id| id.mountpoint.clone());
+    let local = |used: Held, path: &Path| {
+        let mut fs = disk(path, &now, Some(used.bytes))?;
+        fs.inodes_used = used.inodes;
+        Some(fs)
+    };
+    let container = |uid: &str, name: &str, found: &Found, pod: &PodFound| {
+        let mut made = container(uid, name, found, &usage);
+        if !only_cpu_and_memory {
+            let layer = layers.get(&found.id).copied();
+            made.rootfs = image_fs.as_ref().zip(layer).and_then(|(path, used)| local(used, Path::new(path)));
+            let logs = stats.pod_logs_dir.join(format!("{}_{}_{uid}", pod.namespace, pod.name)).join(name);
+            made.logs = held(&logs).and_then(|used| local(used, &stats.pod_logs_dir));
+        }
+        made
+    };
+    let volumes = |uid: &str| {
+        let folder = stats.root_dir.join("pods").join(uid).join("volumes");
+        let mut found: Vec<VolumeStats> = Vec::new();
+        let plugins = if only_cpu_and_memory { None } else { folder.read_dir().ok() };
+        for plugin in plugins.into_iter().flatten().flatten() {
+            for volume in plugin.path().read_dir().into_iter().flatten().flatten() {
+                let Some(fs) = held(&volume.path()).and_then(|used| local(used, &volume.path())) else { continue };
+                found.push(VolumeStats { fs, name: volume.file_name().to_string_lossy().into_owned() });
+            }
+        }
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        found
+    };
+    let storage = |containers: &[ContainerStats], volumes: &[VolumeStats]| {
+        if only_cpu_and_memory {
+            return None;
+        }
+        let parts = containers.iter().flat_map(|c| [c.rootfs.as_ref(), c.logs.as_ref()]).flatten();
+        let used = parts.chain(volumes.iter().map(|v| &v.fs)).fold(Held::default(), |sum, fs| Held {
+            bytes: sum.bytes.saturating_add(fs.used_bytes),
+            inodes: sum.inodes.saturating_add(fs.inodes_used),
+        });
+        local(used, &stats.root_dir)
+    };
+    let pod = |(uid, found): (&String, &PodFound)| {
+        let containers: Vec<ContainerStats> =
+            found.containers.iter().map(|(name, c)| container(uid, name, c, found)).collect();
+        let volumes = volumes(uid);
+        let ephemeral_storage = storage(&containers, &volumes);
+        PodStats {
+            pod_ref: PodRef { name: found.name.clone(), namespace: found.namespace.clone(), uid: uid.clone() },
+            start_time: moment(found.created_at),
+            // Without a cgroup around them, a pod uses what its parts use.
+            usage: match measured.contains_key(&pod_key(uid)) {
+                true => whole(usage(&pod_key(uid))),
+                false => sum(&containers, &usage(&sandbox_key(uid)), &now),
+            },
+            containers,
+            volumes,
+            ephemeral_storage,
+            network: found.sandbox.as_ref().and_then(|s| network(&s.pid.to_string())),
+            processes: measured
+                .get(&pod_key(uid))
+                .and_then(|m| m.reading.processes)
+                .map(|n| Processes { process_count: n }),
+        }
+    };
+    let system = [("pods", pods_key()), ("kubelet", own_key())];
+    let system_containers = system.into_iter().filter(|(_, key)| measured.contains_key(key)).map(|(name, key)| {
+        let mut usage = whole(usage(&key));
+        if let Some(memory) = &mut usage.memory
+            && name == "pods"
+        {
+            let limit = memory
+                .available_bytes
+                .or_else(|| host_memory().zip(memory.working_set_bytes).map(|(all, used)| all.saturating_sub(used)));
+            memory.available_bytes = limit;
+        }
+        ContainerStats {
+            name: name.into(),
+            start_time: moment(boot_nanos()),
+            started_nanos: 0,
+            usage,
+            rootfs: None,
+            logs: None,
+        }
+    });
     let filesystem = |list: &[proto::cri::FilesystemUsage]| {
         let first = list.first()?;
-        disk(&first.fs_id.as_ref()?.mountpoint, first.used_bytes.as_ref().map(|b| b.value))
+        disk(Path::new(&first.fs_id.as_ref()?.mountpoint), &now, first.used_bytes.as_ref().map(|b| b.value))
     };
     Summary {
         node: NodeStats {
             node_name: stats.node.clone(),
+            system_containers: system_containers.collect(),
             start_time: moment(boot_nanos()),
             usage: node_usage,
             network: network("self"),
-            fs: if only_cpu_and_memory { None } else { disk(&stats.root_dir.to_string_lossy(), None) },
+            fs: if only_cpu_and_memory { None } else { disk(&stats.root_dir, &now, None) },
             runtime: images.map(|info| {
                 let image_fs = filesystem(&info.image_filesystems);
                 let container_fs = filesystem(&info.container_filesystems).or_else(|| image_fs.clone());
@@ -212,6 +319,36 @@ fn container(uid: &str, name: &str, found: &Found, usage: &dyn Fn(&str) -> Usage
         start_time: moment(found.started_at),
         started_nanos: found.started_at,
         usage: usage(&container_key(uid, name)),
+        rootfs: None,
+        logs: None,
+    }
+}
+
+/// CPU and memory of all parts of a pod; absent when one of them does not tell.
+fn sum(containers: &[ContainerStats], sandbox: &Usage, now: &str) -> Usage {
+    let parts = || containers.iter().map(|c| &c.usage).chain([sandbox]);
+    let cpu = |of: fn(&Cpu) -> Option<u64>| parts().map(|p| p.cpu.as_ref().and_then(of)).sum::<Option<u64>>();
+    let memory = |of: fn(&Memory) -> Option<u64>| parts().map(|p| p.memory.as_ref().and_then(of)).sum::<Option<u64>>();
+    let swap = parts().map(|p| p.swap.as_ref().map(|s| s.swap_usage_bytes)).sum::<Option<u64>>();
+    Usage {
+        cpu: cpu(|c| Some(c.usage_core_nano_seconds)).map(|total| Cpu {
+            time: now.to_owned(),
+            usage_nano_cores: cpu(|c| c.usage_nano_cores),
+            usage_core_nano_seconds: total,
+            psi: None,
+        }),
+        memory: memory(|m| Some(m.usage_bytes)).map(|usage_bytes| Memory {
+            time: now.to_owned(),
+            available_bytes: None,
+            usage_bytes,
+            working_set_bytes: memory(|m| m.working_set_bytes),
+            rss_bytes: memory(|m| m.rss_bytes),
+            page_faults: memory(|m| m.page_faults),
+            major_page_faults: memory(|m| m.major_page_faults),
+            psi: None,
+        }),
+        io: None,
+        swap: swap.map(|used| Swap { time: now.to_owned(), swap_available_bytes: None, swap_usage_bytes: used }),
     }
 }
 
@@ -259,8 +396,13 @@ fn disk(path: &Path, now: &str, used: Option<u64>) -> Option<Fs> {
 }
 
 fn host_memory() -> Option<u64> {
+    host("MemTotal:")
+}
+
+/// A line of `/proc/meminfo`, in bytes.
+fn host(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    let line = text.lines().find_map(|l| l.strip_prefix(name))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
