@@ -8,6 +8,7 @@ mod kill_nine;
 mod kube_crate;
 mod kubectl;
 mod licences;
+mod node_endpoints;
 mod python_client;
 mod recorded_exchanges;
 mod survival;

@@ -234,10 +234,12 @@ impl Client {
     ) -> Result<(Bytes, ContentType), ApiError> {
         let mut tries = 1;
         loop {
-            self.pace().await;
-            let request = self.request(method.clone(), path, media_type, body.clone())?;
             let (host, verb) = (self.transport.host(), method.as_str());
             let labels = [host.as_str(), verb];
+            let waited = metrics::REST_LIMITER_SECONDS.time(&labels);
+            self.pace().await;
+            drop(waited);
+            let request = self.request(method.clone(), path, media_type, body.clone())?;
             metrics::REST_REQUEST_BYTES.observe(&labels, size(body.len()));
             let timer = metrics::REST_SECONDS.time(&labels);
             let outcome = tokio::time::timeout(self.timeout, self.whole(request))

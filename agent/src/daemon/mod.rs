@@ -155,7 +155,8 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     tasks.spawn(sender);
     let feed = Arc::new(PodFeed::default());
     let devices = Devices::new(flags.root_dir.join("device-plugins"), feed.clone());
-    let stats = Stats::new(cri.clone(), &name, flags.root_dir.clone(), config.cgroups_per_qos);
+    let stats =
+        Stats::new(cri.clone(), &name, flags.root_dir.clone(), config.pod_logs_dir.clone(), config.cgroups_per_qos);
     let node_api = NodeApi::new(node_receiver.clone(), stats);
     local_sockets::start(&mut tasks, &flags.root_dir, &settings.gates, &feed, &devices, node_api);
     let events = node_events(&recorder, &name);

@@ -25,6 +25,9 @@ impl Serving {
         if chain.is_empty() {
             return Err("no certificate".into());
         }
+        if let Some((_, first)) = chain.first().and_then(|c| x509_parser::parse_x509_certificate(c).ok()) {
+            crate::metrics::server_certificate_expires(first.validity().not_after.timestamp());
+        }
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| format!("private key: {e}"))?;
         let key = rustls::crypto::ring::sign::any_supported_type(&key).map_err(|e| format!("private key: {e}"))?;
         let made = CertifiedKey::new(chain, key);

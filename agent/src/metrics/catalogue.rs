@@ -116,10 +116,6 @@ families! { ALL:
     GRACEFUL_SHUTDOWN_END = Gauge Alpha "kubelet_graceful_shutdown_end_time_seconds" [], NONE, "Last graceful shutdown start time since unix epoch in seconds";
     LIFECYCLE_HTTP_FALLBACKS = Counter Alpha "kubelet_lifecycle_handler_http_fallbacks_total" [], NONE, "The number of times lifecycle handlers successfully fell back to http from https.";
     NODE_STARTUP_REGISTRATION = Gauge Alpha "kubelet_node_startup_registration_duration_seconds" [], NONE, "Duration in seconds of node startup during registration.";
-    NODE_STARTUP_PRE_KUBELET = Gauge Alpha "kubelet_node_startup_pre_kubelet_duration_seconds" [], NONE, "Duration in seconds of node startup before kubelet starts.";
-    NODE_STARTUP_PRE_REGISTRATION = Gauge Alpha "kubelet_node_startup_pre_registration_duration_seconds" [], NONE, "Duration in seconds of node startup before registration.";
-    NODE_STARTUP_POST_REGISTRATION = Gauge Alpha "kubelet_node_startup_post_registration_duration_seconds" [], NONE, "Duration in seconds of node startup after registration.";
-    NODE_STARTUP = Gauge Alpha "kubelet_node_startup_duration_seconds" [], NONE, "Duration in seconds of node startup in total.";
     IMAGES_COLLECTED = Counter Alpha "kubelet_image_garbage_collected_total" ["reason"], NONE, "Total number of images garbage collected by the kubelet, whether through disk usage or image age.";
     IMAGE_PULL_SECONDS = Histogram Alpha "kubelet_image_pull_duration_seconds" ["image_size_in_bytes"], IMAGE_PULL, "Duration in seconds to pull an image.";
     HTTP_REQUESTS = Counter Alpha "kubelet_http_requests_total" ["long_running", "method", "path", "server_type"], NONE, "Number of the http requests received since the server started";
@@ -127,8 +123,6 @@ families! { ALL:
     HTTP_INFLIGHT = Gauge Alpha "kubelet_http_inflight_requests" ["long_running", "method", "path", "server_type"], NONE, "Number of the inflight http requests";
     WEBSOCKET_STREAMING = Counter Alpha "kubelet_websocket_streaming_requests_total" ["subresource"], NONE, "Total number of WebSocket streaming requests received by the kubelet for exec, attach, and portforward.";
     METRICS_PROVIDER = Gauge Alpha "kubelet_metrics_provider" ["provider"], NONE, "Indicates which provider serves the metrics of containers. The count is always 1.";
-    SERVER_CERTIFICATE_TTL = Gauge Alpha "kubelet_certificate_manager_server_ttl_seconds" [], NONE, "Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired). If serving certificate is invalid or unused, the value will be +INF.";
-    CLIENT_CERTIFICATE_TTL = Gauge Alpha "kubelet_certificate_manager_client_ttl_seconds" [], NONE, "Gauge of the TTL (time-to-live) of the Kubelet's client certificate. The value is in seconds until certificate expiry (negative if already expired). If client certificate is invalid or unused, the value will be +INF.";
     STORAGE_OPERATION = Histogram Alpha "storage_operation_duration_seconds" ["migrated", "operation_name", "status", "volume_plugin"], STORAGE, "Storage operation duration";
     VOLUMES = Gauge Alpha "volume_manager_total_volumes" ["plugin_name", "state"], NONE, "Number of volumes in Volume Manager";
     REST_REQUESTS = Counter Alpha "rest_client_requests_total" ["code", "host", "method"], NONE, "Number of HTTP requests, partitioned by status code, method, and host.";

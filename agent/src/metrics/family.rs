@@ -13,7 +13,7 @@ const MAX_NATIVE: usize = 160;
 /// Eight buckets for each doubling: the resolution of client_golang's factor 1.1.
 pub const NATIVE_SCHEMA: i32 = 3;
 /// Observations this close to zero are in the bucket around it.
-pub const NATIVE_ZERO: f64 = 2.938_735_877_055_718_8e-39;
+pub const NATIVE_ZERO: f64 = 2.938_735_877_055_719e-39;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

@@ -13,7 +13,7 @@ pub mod page;
 mod process;
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 pub use self::catalogue::*;
 pub use self::family::{Family, Kind, Sample, Snapshot, Stability, Timer, Value};
@@ -26,6 +26,8 @@ const MINOR: u32 = 36;
 static SHOW_HIDDEN: AtomicBool = AtomicBool::new(false);
 static NATIVE: AtomicBool = AtomicBool::new(false);
 static GATES_SET: OnceLock<FeatureGates> = OnceLock::new();
+/// When the serving certificate ends, in seconds since 1970; zero while there is none.
+static SERVER_CERTIFICATE: AtomicI64 = AtomicI64::new(0);
 /// How often the registry left a family out.
 static HIDDEN: AtomicU64 = AtomicU64::new(0);
 
@@ -52,6 +54,23 @@ pub fn start(gates: &FeatureGates, shown: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Remembers when the serving certificate ends, in seconds since 1970.
+pub fn server_certificate_expires(at: i64) {
+    SERVER_CERTIFICATE.store(at, Ordering::Relaxed);
+}
+
+fn certificates() -> Option<Snapshot> {
+    let at = SERVER_CERTIFICATE.load(Ordering::Relaxed);
+    (at != 0).then_some(())?;
+    let left = at.saturating_sub(proto::time::Timestamp::now().seconds);
+    let sign = if left < 0 { -1.0 } else { 1.0 };
+    let help = "[ALPHA] Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in \
+                seconds until certificate expiry (negative if already expired). If serving certificate is invalid or \
+                unused, the value will be +INF.";
+    let family = Snapshot::gauge("kubelet_certificate_manager_server_ttl_seconds", help);
+    Some(family.with(&[], sign * page::to_float(left.unsigned_abs())))
+}
+
 /// Whether exponential buckets are kept beside the fixed ones.
 fn native() -> bool {
     NATIVE.load(Ordering::Relaxed)
@@ -66,6 +85,7 @@ pub fn gather() -> Vec<Snapshot> {
     let mut found: Vec<Snapshot> =
         ALL.iter().filter(|f| !is_hidden(f.deprecated)).filter_map(|f| f.snapshot()).collect();
     found.extend(process::gather());
+    found.extend(certificates());
     found.push(build_info());
     found.extend(registry());
     if let Some(gates) = GATES_SET.get() {

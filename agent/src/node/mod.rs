@@ -33,6 +33,7 @@ use crate::config::{Configuration, FeatureGates};
 use crate::cri::CriClient;
 use crate::daemon::Beat;
 use crate::device_plugins::Devices;
+use crate::metrics;
 
 pub use addresses::{Network, choose as choose_addresses};
 pub use machine::{HugePages, Machine, meminfo};
@@ -198,12 +199,14 @@ impl Keeper {
         if self.deps.runtime.borrow().is_ready() {
             self.refresh_images().await;
         }
+        let began = std::time::Instant::now();
         let first = || {
             let status = self.compute(&Value::Null);
             self.tell(&Value::Null, &status);
             status
         };
         let node = register::register(&self.deps.client, &self.deps.settings, first).await;
+        metrics::NODE_STARTUP_REGISTRATION.set(&[], began.elapsed().as_secs_f64());
         if let Err(error) = register::ensure_csi_node(&self.deps.client, &node).await {
             tracing::warn!(%error, "cannot make the node's CSINode");
         }

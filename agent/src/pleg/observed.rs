@@ -8,6 +8,7 @@ use std::path::Path;
 use proto::cri;
 
 use crate::cri::{CriClient, CriError};
+use crate::metrics;
 use crate::pod::labels;
 
 use super::termination_message;
@@ -119,6 +120,7 @@ impl Observed {
 /// # Errors
 /// Any other failure of the runtime; a half answer would look like lost containers.
 pub async fn observe(cri: &CriClient, uid: &str, previous: &Observed) -> Result<Observed, CriError> {
+    let _timer = metrics::PLEG_POD_RELIST.time(&[]);
     let (sandboxes, containers) = (cri.list_pod_sandboxes(Some(uid)).await?, cri.list_containers(Some(uid)).await?);
     let mut observed = Observed::default();
     for listed in sandboxes {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use proto::api::core::v1::{Container, LifecycleHandler, Pod};
 
+use crate::metrics;
 use crate::pod::spec::PodExt;
 use crate::probes::http::Get;
 use crate::probes::{Target, resolve_port};
@@ -80,6 +81,7 @@ async fn http(
                 format!("request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded", get.url());
             get.run(HTTP_TIMEOUT).await.map(|_| {
                 let kind = crate::events::EventType::Warning;
+                metrics::LIFECYCLE_HTTP_FALLBACKS.inc(&[]);
                 shared.recorder.container(pod, &container.name, kind, "LifecycleHTTPFallback", message);
             })
         }

@@ -347,6 +347,7 @@ impl Manager {
             && let Err(refused) = self.admit(&allocated)
         {
             self.shared.recorder.pod(&pod, EventType::Warning, &refused.reason, refused.message.clone());
+            metrics::ADMISSION_REJECTIONS.inc(&[&refused.reason]);
             let status = rejected(&pod, &refused.reason, &refused.message, crate::clock::now());
             self.shared.status.set(&uid, Arc::new(status), false);
             self.shared.status.finish(&uid);
@@ -434,6 +435,8 @@ impl Manager {
             metrics::DESIRED_PODS.set(&[word], number(wanted().filter(|e| is_static(e) == statics).count()));
             metrics::ACTIVE_PODS.set(&[word], number(working().filter(|e| is_static(e) == statics).count()));
         }
+        let ephemeral = wanted().map(|e| e.pod.spec().ephemeral_containers.len()).sum();
+        metrics::MANAGED_EPHEMERAL_CONTAINERS.set(&[], number(ephemeral));
         metrics::MIRROR_PODS.set(&[], number(self.mirrors.len()));
         let mut kinds: BTreeMap<Vec<String>, usize> = BTreeMap::new();
         for entry in self.pods.values() {
@@ -474,6 +477,7 @@ impl Manager {
             let mailbox = Arc::new(Mailbox::default());
             let worker = Worker::new(self.shared.clone(), mailbox.clone(), pod, Begin::Orphan);
             self.spawn(found.uid.clone(), worker);
+            metrics::ORPHANED_RUNTIME_PODS.inc(&[]);
             self.orphans.insert(found.uid.clone(), mailbox);
         }
         self.end_orphan_dirs(&runtime);

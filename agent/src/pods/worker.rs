@@ -164,6 +164,7 @@ impl Worker {
     /// Tells that the pod is refused, and stays until it is in no source any more.
     async fn stay_refused(&mut self, refused: &Rejection) {
         self.shared.recorder.pod(&self.pod, EventType::Warning, &refused.reason, refused.message.clone());
+        metrics::ADMISSION_REJECTIONS.inc(&[&refused.reason]);
         let status = rejected(&self.pod, &refused.reason, &refused.message, crate::clock::now());
         self.shared.status.set(&self.uid, Arc::new(status), false);
         self.shared.status.finish(&self.uid);

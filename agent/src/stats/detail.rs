@@ -77,7 +77,7 @@ impl Cgroup {
         let ticks = |key: &str| usage.get(key).map(|t| t.saturating_mul(10_000_000));
         let used = file("memory", "memory.usage_in_bytes");
         let limit = |name: &str| file("memory", name).filter(|l| *l < NO_LIMIT);
-        let pids = dir("pids").or_else(|| dir("memory")).map(|p| processes(p)).unwrap_or_default();
+        let pids = dir("pids").or_else(|| dir("memory")).map(processes).unwrap_or_default();
         Detail {
             cpu_nanos: file("cpuacct", "cpuacct.usage"),
             user_nanos: ticks("user"),
