@@ -107,9 +107,13 @@ impl StartContext<'_> {
         })?;
         let id = created.container_id;
         event(EventType::Normal, "Created", "Container created".into());
-        self.shared.cri.start_container(&id).await.map_err(|e| {
-            failed(&e.message);
-            failure("RunContainerError", e.message)
+        // A start under way is not called off when the pod ends meanwhile: runtimes leave such a container half started,
+        // and it can be neither stopped nor removed for a while.
+        let (cri, starting) = (self.shared.cri.clone(), id.clone());
+        let started = tokio::spawn(async move { cri.start_container(&starting).await.map_err(|e| e.message) });
+        started.await.unwrap_or_else(|e| Err(e.to_string())).map_err(|message| {
+            failed(&message);
+            failure("RunContainerError", message)
         })?;
         event(EventType::Normal, "Started", "Container started".into());
         self.link_log(container, &id, attempt);
