@@ -19,14 +19,8 @@ impl Reset {
     pub fn of(resource: &Resource, subresource: &str) -> Self {
         Reset::Without(Set::of_names(match subresource {
             "ephemeralcontainers" => return Reset::Only(&[&["spec", "ephemeralContainers"]]),
-            "resize" => {
-                return Reset::Only(&[
-                    &["spec", "containers", "*", "resources"],
-                    &["spec", "containers", "*", "resizePolicy"],
-                    &["spec", "initContainers", "*", "resources"],
-                    &["spec", "initContainers", "*", "resizePolicy"],
-                ]);
-            }
+            // Upstream tells nobody what resizing leaves alone: who tries to change an image there owns it from then on.
+            "resize" => &[],
             "status" => status(resource),
             "approval" => &[&["spec"], &["status", "certificate"]],
             "finalize" => &[&["status"]],
