@@ -1,5 +1,7 @@
 //! Types of an expression's parts: what fits is accepted, what does not is told with its place.
 
+use std::collections::HashMap;
+
 use super::Issue;
 use super::ast::{Expr, Fold, Kind, Macro};
 use super::overloads::{self, Overload};
@@ -7,15 +9,32 @@ use super::types::Type;
 
 pub struct Checked {
     pub ty: Type,
+    /// Of every part, as long as the expression stays where it is.
+    pub types: Types,
     pub issues: Vec<Issue>,
     pub names: Vec<String>,
 }
 
+/// Types by the places of expressions in memory.
+#[derive(Default)]
+pub struct Types(HashMap<usize, Type>);
+
+fn place(expr: &Expr) -> usize {
+    std::ptr::from_ref(expr).addr()
+}
+
+impl Types {
+    pub fn of(&self, expr: &Expr) -> &Type {
+        self.0.get(&place(expr)).unwrap_or(&Type::Dyn)
+    }
+}
+
 pub fn check(expr: &Expr, variables: super::Variables<'_>) -> Checked {
     let scope = variables.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())).collect();
-    let mut checker = Checker { scope, outer: variables.len(), issues: Vec::new(), names: Vec::new() };
+    let mut checker =
+        Checker { scope, outer: variables.len(), issues: Vec::new(), names: Vec::new(), types: Types::default() };
     let ty = checker.ty(expr);
-    Checked { ty, issues: checker.issues, names: checker.names }
+    Checked { ty, types: checker.types, issues: checker.issues, names: checker.names }
 }
 
 struct Checker {
@@ -24,6 +43,7 @@ struct Checker {
     outer: usize,
     issues: Vec<Issue>,
     names: Vec<String>,
+    types: Types,
 }
 
 /// Names of types, which stand for themselves.
@@ -51,6 +71,12 @@ impl Checker {
     }
 
     fn ty(&mut self, expr: &Expr) -> Type {
+        let ty = self.found(expr);
+        self.types.0.insert(place(expr), ty.clone());
+        ty
+    }
+
+    fn found(&mut self, expr: &Expr) -> Type {
         let at = expr.at;
         match &expr.kind {
             Kind::Null => Type::Null,

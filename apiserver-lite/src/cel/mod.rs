@@ -11,6 +11,7 @@ mod ast;
 mod authz;
 mod calls;
 mod check;
+mod estimate;
 mod eval;
 mod lex;
 mod library;
@@ -23,6 +24,7 @@ mod value;
 mod words;
 
 pub use authz::{AUTHORIZER, Asked, Check, Decision, RESOURCE_CHECK};
+pub use estimate::{Bounds, Inner};
 pub use eval::{Alone, Budget, Failure, Host};
 pub use types::{Field, ObjectType, Type, escape};
 pub use value::Value;
@@ -55,6 +57,17 @@ pub fn compile(text: &str, variables: Variables<'_>) -> Result<Program, String> 
         return Err(shown(&checked.issues));
     }
     Ok(Program { root, output: checked.ty, names: checked.names })
+}
+
+/// The most that an expression may cost, where the schema says how large its variables may be; None for one that cannot
+/// be evaluated.
+pub fn estimate(text: &str, variables: Variables<'_>, places: &[(&str, &Bounds)]) -> Option<u64> {
+    let root = parse::parse(text).ok()?;
+    let checked = check::check(&root, variables);
+    if !checked.issues.is_empty() {
+        return None;
+    }
+    Some(estimate::estimate(&root, &checked.types, places).max)
 }
 
 impl Program {

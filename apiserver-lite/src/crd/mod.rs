@@ -10,6 +10,7 @@
 mod check;
 mod columns;
 mod controller;
+mod cost;
 mod decode;
 mod definition;
 mod formats;

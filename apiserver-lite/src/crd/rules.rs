@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::check::same_item;
+use super::cost::Total;
 use super::definition::{Found, Ruled, show_rule};
 use super::schema::{ListType, Rule, Schema};
 use crate::cel::{self, Budget, Failure, Field, ObjectType, Program, Type};
@@ -118,7 +119,8 @@ fn compile_to(
 }
 
 /// Checks that the rules of a definition's schema compile.
-pub fn compile(nodes: &[Ruled], found: &mut Found) {
+pub fn compile(nodes: &[Ruled], path: &str, known: bool, found: &mut Found) {
+    let mut total = Total::default();
     for node in nodes {
         let Some(ty) = declared(&node.schema, node.root) else { continue };
         for (index, rule) in node.schema.rules.iter().enumerate() {
@@ -127,6 +129,7 @@ pub fn compile(nodes: &[Ruled], found: &mut Found) {
             }
             let at = |key: &str| format!("{}.x-kubernetes-validations[{index}].{key}", node.path);
             let compiled = rule.compiled(&ty);
+            total.rule(node, index, &ty, known, found);
             let shown = || show_rule(&node.shown[index]);
             let program = match &compiled.rule {
                 Ok(program) => program,
@@ -153,6 +156,7 @@ pub fn compile(nodes: &[Ruled], found: &mut Found) {
             }
         }
     }
+    total.end(path, found);
 }
 
 /// Evaluates every rule of an object.

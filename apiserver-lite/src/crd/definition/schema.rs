@@ -4,6 +4,8 @@ use serde_json::Value;
 
 use super::found::Found;
 use super::{defaults, items, shown, structural, text};
+use crate::cel::Bounds;
+use crate::crd::cost;
 use crate::crd::schema::Schema;
 use crate::status::quote;
 
@@ -50,8 +52,9 @@ pub fn visit(schema: &Value, visit_one: &mut dyn FnMut(&Value)) {
     schema["properties"].as_object().into_iter().flatten().for_each(|(_, s)| visit(s, visit_one));
 }
 
-/// Checks `schema` of a version. `status` tells whether it has a status subresource.
-pub fn check(validation: &Value, path: &str, status: bool, found: &mut Found) {
+/// Checks `schema` of a version. `status` tells whether it has a status subresource, `known` whether it was accepted
+/// before as it is.
+pub fn check(validation: &Value, path: &str, status: bool, known: bool, found: &mut Found) {
     let schema = &validation["openAPIV3Schema"];
     if !schema.is_object() {
         return;
@@ -70,11 +73,15 @@ pub fn check(validation: &Value, path: &str, status: bool, found: &mut Found) {
     }
     let sound = found.causes.len() == start;
     let mut walk = Walk { found, rules: Vec::new() };
-    walk.node(schema, &path, &Context { root: true, defaults: None, in_meta: false, uncorrelated: None });
+    walk.node(
+        schema,
+        &path,
+        &Context { root: true, defaults: None, in_meta: false, uncorrelated: None, cardinality: Some(1) },
+    );
     if sound {
         let rules = std::mem::take(&mut walk.rules);
         if walk.found.causes.len() == start {
-            crate::crd::rules::compile(&rules, found);
+            crate::crd::rules::compile(&rules, &path, known, found);
         }
     }
 }
@@ -111,6 +118,8 @@ struct Context {
     in_meta: bool,
     /// The highest node below which old and new values cannot be matched.
     uncorrelated: Option<String>,
+    /// How many values of this node an object may have; None without limit.
+    cardinality: Option<u64>,
 }
 
 /// A node with rules, and where the values below which it lies cannot be matched with old ones.
@@ -122,6 +131,10 @@ pub struct Ruled {
     /// It is the schema of whole objects.
     pub root: bool,
     pub uncorrelated: Option<String>,
+    /// How large the values may be; None where rules see none.
+    pub bounds: Option<Bounds>,
+    /// How many of them an object may have; None without limit.
+    pub cardinality: Option<u64>,
 }
 
 struct Walk<'a> {
@@ -140,7 +153,8 @@ impl Walk<'_> {
             let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
             self.found.forbidden(&at("uniqueItems"), why);
         }
-        let inner = Context { root: false, ..context.clone() };
+        let cardinality = context.cardinality.and_then(|count| Some(count.saturating_mul(cost::cardinality(schema)?)));
+        let inner = Context { root: false, cardinality, ..context.clone() };
         let additional = &schema["additionalProperties"];
         let properties = schema["properties"].as_object();
         if !additional.is_null() {
@@ -273,12 +287,15 @@ impl Walk<'_> {
         if rules.is_empty() {
             return;
         }
+        let root = context.root || schema["x-kubernetes-embedded-resource"] == true;
         self.rules.push(Ruled {
             path: path.to_owned(),
             schema: Schema::parse(schema),
             shown: rules.to_vec(),
-            root: context.root || schema["x-kubernetes-embedded-resource"] == true,
+            root,
             uncorrelated: context.uncorrelated.clone(),
+            bounds: cost::bounds(schema, root),
+            cardinality: context.cardinality,
         });
         let has_lines = |text: &str| text.contains(['\n', '\r']);
         for (index, rule) in rules.iter().enumerate() {

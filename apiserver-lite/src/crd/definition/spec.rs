@@ -45,7 +45,7 @@ pub fn check(value: &Value, old: Option<&Value>, found: &mut Found) {
         }
     }
     one_of(&spec, "scope", "spec.scope", &["Cluster", "Namespaced"], found);
-    versions(&spec, found);
+    versions(&spec, old, found);
     let names = &spec["names"];
     for key in ["plural", "singular", "kind", "listKind"] {
         if text(names, key).is_empty() {
@@ -55,7 +55,8 @@ pub fn check(value: &Value, old: Option<&Value>, found: &mut Found) {
     self::names(names, "spec.names", found);
     if !spec["validation"].is_null() {
         let status = items(&spec["versions"]).iter().chain([&spec]).any(|v| has_status(&v["subresources"]));
-        schema::check(&spec["validation"], "spec.validation", status, found);
+        let known = was_there(&spec["validation"], old);
+        schema::check(&spec["validation"], "spec.validation", status, known, found);
     }
     subresources(&spec["subresources"], "spec.subresources", found);
     columns(&spec["additionalPrinterColumns"], "spec.additionalPrinterColumns", found);
@@ -85,7 +86,13 @@ fn one_of(value: &Value, key: &str, path: &str, accepted: &[&str], found: &mut F
     }
 }
 
-fn versions(spec: &Value, found: &mut Found) {
+/// Whether a definition had a schema before.
+fn was_there(validation: &Value, old: Option<&Value>) -> bool {
+    let versions = old.map(|old| items(&old["spec"]["versions"])).unwrap_or_default();
+    versions.iter().any(|version| version["schema"]["openAPIV3Schema"] == validation["openAPIV3Schema"])
+}
+
+fn versions(spec: &Value, old: Option<&Value>, found: &mut Found) {
     let versions = items(&spec["versions"]);
     if spec["validation"]["openAPIV3Schema"].is_null() {
         for (index, _) in versions.iter().enumerate().filter(|(_, v)| v["schema"]["openAPIV3Schema"].is_null()) {
@@ -105,7 +112,8 @@ fn versions(spec: &Value, found: &mut Found) {
         if !version["schema"].is_null() {
             let per_version = versions.iter().any(|v| !v["subresources"].is_null());
             let status = has_status(if per_version { &version["subresources"] } else { &spec["subresources"] });
-            schema::check(&version["schema"], &format!("{path}.schema"), status, found);
+            let known = was_there(&version["schema"], old);
+            schema::check(&version["schema"], &format!("{path}.schema"), status, known, found);
         }
         subresources(&version["subresources"], &format!("{path}.subresources"), found);
         columns(&version["additionalPrinterColumns"], &format!("{path}.additionalPrinterColumns"), found);
