@@ -103,8 +103,8 @@ impl Devices {
         self.state().knows(resource)
     }
 
-    /// Gives every container of the pod its devices. What was given before stays; containers in `running` that hold
-    /// theirs are not looked at again.
+    /// Gives every container of the pod its devices. What was given before stays; when a container of the pod is
+    /// in `running`, those that hold theirs are not looked at again.
     ///
     /// # Errors
     /// See [`AllocateError`]; nothing stays with the pod that it did not have before.
@@ -130,7 +130,8 @@ impl Devices {
         for (container, passes_on) in init.chain(regular) {
             for (resource, amount) in self.wanted(container) {
                 let has = self.ids(pod.uid(), &container.name, &resource);
-                if has.is_none() || !running.contains(&container.name) {
+                // A pod that runs was admitted by an earlier agent. Its init containers have ended and keep theirs too.
+                if has.is_none() || running.is_empty() {
                     self.allocate_one(pod.uid(), &container.name, &resource, amount, &mut reusable).await?;
                 }
                 let ids = self.ids(pod.uid(), &container.name, &resource).unwrap_or_default();

@@ -224,7 +224,8 @@ async fn health_shows_in_amounts_and_status_and_a_lost_plugin_comes_back() {
 async fn an_agent_that_starts_anew_knows_who_has_what_and_shows_nothing_until_the_plugin_is_back() {
     let fixture = fixture("restart");
     let running = plugin(&fixture).await;
-    let one = pod("p", Vec::new(), vec![container("a", 1)]);
+    // The init container ended long ago; that must not cost the pod its life.
+    let one = pod("p", vec![container("i", 1)], vec![container("a", 1)]);
     fixture.devices.allocate(&one, &BTreeSet::new()).await.unwrap();
     let anew = Devices::new(fixture.dir.clone(), Arc::default());
     assert_eq!(anew.amounts()[WIDGET], (0, 0));
