@@ -1,9 +1,11 @@
 //! Label selectors and node selectors as objects carry them, parsed once and matched against the store's keys.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 /// Labels of an object, sorted by key.
-pub type Labels = [(Box<str>, Box<str>)];
+pub type Labels = [(Arc<str>, Arc<str>)];
 
 /// The value of a label.
 pub fn label<'a>(labels: &'a Labels, key: &str) -> Option<&'a str> {
@@ -185,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    fn labels(pairs: &[(&str, &str)]) -> Vec<(Box<str>, Box<str>)> {
+    fn labels(pairs: &[(&str, &str)]) -> Vec<(Arc<str>, Arc<str>)> {
         pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect()
     }
 

@@ -170,7 +170,7 @@ impl<'a> Attributes<'a> {
 /// The labels of an object, as selectors take them.
 pub fn labels_of(object: &Value) -> Box<Labels> {
     let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
-    let mut labels: Vec<(Box<str>, Box<str>)> =
+    let mut labels: Vec<(Arc<str>, Arc<str>)> =
         labels.map(|(key, value)| (key.as_str().into(), value.as_str().unwrap_or_default().into())).collect();
     labels.sort_unstable();
     labels.into()

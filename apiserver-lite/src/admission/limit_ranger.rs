@@ -2,6 +2,7 @@
 //! `plugin/pkg/admission/limitranger`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proto::quantity::Quantity;
 use serde_json::{Map, Value, json};
@@ -12,14 +13,14 @@ use crate::status::Result;
 
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
-/// Every limit of the namespace's limit ranges, by the range's name.
-fn limit_ranges(call: &Call<'_>) -> Vec<Value> {
+/// The namespace's limit ranges, by name.
+fn limit_ranges(call: &Call<'_>) -> Vec<Arc<Value>> {
     let snapshot = call.server.store.snapshot(&"limitranges".into());
-    snapshot.range(Some(call.namespace), None).map(|o| o.value()["spec"]["limits"].take()).collect()
+    snapshot.range(Some(call.namespace), None).map(|o| o.kept()).collect()
 }
 
 fn limits(range: &Value) -> impl Iterator<Item = &Value> {
-    range.as_array().into_iter().flatten()
+    range["spec"]["limits"].as_array().into_iter().flatten()
 }
 
 pub fn mutate(call: &Call<'_>, new: &mut Value) -> Result<()> {
@@ -196,8 +197,8 @@ mod tests {
 
     #[test]
     fn bounds_complain_in_upstreams_words() {
-        let range = json!([{"type": "Container", "min": {"cpu": "50m"}, "max": {"cpu": "2"},
-            "maxLimitRequestRatio": {"cpu": "10"}}]);
+        let range = json!({"spec": {"limits": [{"type": "Container", "min": {"cpu": "50m"}, "max": {"cpu": "2"},
+            "maxLimitRequestRatio": {"cpu": "10"}}]}});
         let complaints = |resources: Value| {
             check_pod(&range, &json!({"spec": {"containers": [{"name": "a", "resources": resources}]}}))
         };

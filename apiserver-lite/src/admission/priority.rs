@@ -1,6 +1,8 @@
 //! Priority: gives pods the number that their priority class stands for, and keeps one class the default. Follows
 //! `plugin/pkg/admission/priority`.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::{Call, Operation};
@@ -28,9 +30,9 @@ pub fn mutate(call: &Call<'_>, new: &mut Value) -> Result<()> {
 }
 
 /// The class that pods without one get; of several, by accident, the lowest.
-fn default_class(call: &Call<'_>) -> Option<Value> {
+fn default_class(call: &Call<'_>) -> Option<Arc<Value>> {
     let snapshot = call.server.store.snapshot(&"priorityclasses.scheduling.k8s.io".into());
-    let marked = snapshot.range(None, None).map(|o| o.value()).filter(|c| c["globalDefault"] == true);
+    let marked = snapshot.range(None, None).map(|o| o.kept()).filter(|c| c["globalDefault"] == true);
     marked.min_by_key(|c| c["value"].as_i64().unwrap_or(0))
 }
 
@@ -43,7 +45,7 @@ fn resolve(call: &Call<'_>, pod: &mut Value) -> Result<()> {
         let Some(found) = found else {
             return Err(call.refuse(Some(pod), format!("no PriorityClass with name {name} was found")));
         };
-        Some(found.value())
+        Some(found.kept())
     };
     let number = class.as_ref().and_then(|c| c["value"].as_i64()).unwrap_or(0);
     let policy = class.as_ref().and_then(|c| c["preemptionPolicy"].as_str()).unwrap_or("PreemptLowerPriority");

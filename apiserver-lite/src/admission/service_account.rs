@@ -1,6 +1,7 @@
 //! ServiceAccount: every pod runs as an account and finds the account's token where clients look for it. Follows
 //! `plugin/pkg/admission/serviceaccount`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -64,9 +65,9 @@ pub fn mutate(call: &Call<'_>, new: &mut Value) -> Result<()> {
     validate(call, new)
 }
 
-fn find(call: &Call<'_>, pod: &Value, name: &str) -> Result<Value> {
+fn find(call: &Call<'_>, pod: &Value, name: &str) -> Result<Arc<Value>> {
     match call.server.store.get(&"serviceaccounts".into(), call.namespace, name) {
-        Some(account) => Ok(account.value()),
+        Some(account) => Ok(account.kept()),
         None => {
             let (namespace, quoted) = (call.namespace, quote(name));
             let why = format!("error looking up service account {namespace}/{name}: serviceaccount {quoted} not found");

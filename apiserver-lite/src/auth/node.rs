@@ -325,7 +325,7 @@ impl Index {
             self.remove(pod);
             return;
         }
-        let wants = wants(&pod.value());
+        let wants = wants(&pod.without_owners());
         let key = (pod.key.namespace.clone(), pod.key.name.clone());
         if self.pods.get(&key).is_some_and(|p| *p.node == *node && p.wants == wants) {
             return;

@@ -44,7 +44,7 @@ async fn hold(client: &Client, resource: &str, key: &Key, finalizer: &str, wante
 }
 
 fn claims_of(pod: &ObjectRef) -> Vec<String> {
-    let value = pod.value();
+    let value = pod.without_owners();
     let volumes = value["spec"]["volumes"].as_array().into_iter().flatten();
     let name = |v: &Value| {
         let claim = v["persistentVolumeClaim"]["claimName"].as_str().map(str::to_owned);
@@ -89,7 +89,8 @@ impl Controller for Claims {
         // Only the beginning and the end of a pod matter.
         if ended || change.previous.is_none() {
             let uses = |pod: &ObjectRef| {
-                !is_terminal(pod) && (contains(&pod.json, b"claimName") || contains(&pod.json, b"\"ephemeral\""))
+                !is_terminal(pod)
+                    && (contains(pod.json.own(), b"claimName") || contains(pod.json.own(), b"\"ephemeral\""))
             };
             self.pods.observe(change, |pod| uses(pod).then_some(&*pod.key.namespace));
             if ended {
@@ -177,7 +178,7 @@ impl Controller for Ephemeral {
 
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Key>) {
         let new = change.previous.is_none() && !change.object.keys.deleting;
-        if new && contains(&change.object.json, b"\"volumeClaimTemplate\"") {
+        if new && contains(change.object.json.own(), b"\"volumeClaimTemplate\"") {
             queue.add(change.object.key.clone());
         }
     }
@@ -185,7 +186,7 @@ impl Controller for Ephemeral {
     async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
         let found = self.client.get("pods", &key.namespace, &key.name);
         let Some(pod) = found.filter(|p| !p.keys.deleting) else { return Ok(None) };
-        let value = pod.value();
+        let value = pod.without_owners();
         for volume in value["spec"]["volumes"].as_array().into_iter().flatten() {
             let template = &volume["ephemeral"]["volumeClaimTemplate"];
             if !template.is_object() {

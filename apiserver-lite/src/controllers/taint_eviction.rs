@@ -71,7 +71,7 @@ impl Controller for TaintEviction {
         if taints.is_empty() {
             return Ok(None);
         }
-        let tolerations = tolerations(&pod.value()["spec"]);
+        let tolerations = tolerations(&pod.without_owners()["spec"]);
         let mut leave_at: Option<i64> = None;
         for (taint, added) in &taints {
             let mut fitting = tolerations.iter().filter(|t| t.tolerates(taint)).peekable();

@@ -12,7 +12,7 @@ use http_body::{Frame, SizeHint};
 pub type Response = http::Response<Body>;
 
 pub enum Body {
-    /// Slices in order; the length is known. Nothing is copied to put a list together.
+    /// Slices in order; the length is known.
     Chunks(VecDeque<Bytes>),
     Stream(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
 }
@@ -63,6 +63,32 @@ impl Body {
 impl<T: Into<Bytes>> From<T> for Body {
     fn from(bytes: T) -> Self {
         Body::Chunks([bytes.into()].into())
+    }
+}
+
+/// A long body of many small pieces, put together to chunks of a size that TLS and the kernel like: a record holds
+/// 16 KiB, and each chunk is looked at several times on its way.
+#[derive(Default)]
+pub struct Gathered {
+    full: VecDeque<Bytes>,
+    last: Vec<u8>,
+}
+
+const CHUNK: usize = 64 << 10;
+
+impl Gathered {
+    /// Where the next piece goes.
+    pub fn last(&mut self) -> &mut Vec<u8> {
+        if self.last.len() >= CHUNK {
+            let next = Vec::with_capacity(CHUNK + CHUNK / 4);
+            self.full.push_back(std::mem::replace(&mut self.last, next).into());
+        }
+        &mut self.last
+    }
+
+    pub fn chunks(mut self) -> VecDeque<Bytes> {
+        self.full.push_back(self.last.into());
+        self.full
     }
 }
 

@@ -7,6 +7,6 @@ mod negotiate;
 pub mod respond;
 mod serve;
 
-pub use body::{Body, Response};
+pub use body::{Body, Gathered, Response};
 pub use negotiate::{Accepted, Form, Media, body_media, for_error, negotiate, pretty, route_accepts};
 pub use serve::{Peer, serve};

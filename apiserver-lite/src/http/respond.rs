@@ -42,7 +42,7 @@ pub fn stored(code: u16, accepted: Accepted, resource: &Resource, object: &Store
     if accepted.media == Media::Protobuf && !resource.custom {
         return bytes(code, Media::Protobuf.name(), object.protobuf(resource));
     }
-    json_bytes(code, accepted, object.json.clone())
+    json_bytes(code, accepted, object.json.bytes())
 }
 
 /// Compact JSON in the accepted text form. Compact answers end with a line end, pretty ones do not.

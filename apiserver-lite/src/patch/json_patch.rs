@@ -18,6 +18,20 @@ pub struct Operation {
     value: Value,
 }
 
+impl Operation {
+    /// Whether the operation neither looks at `metadata.managedFields` nor writes them.
+    pub(super) fn leaves_owners(&self) -> bool {
+        let elsewhere = |path: &str| {
+            let mut steps = path.split('/').skip(1);
+            match (steps.next(), steps.next()) {
+                (Some("metadata"), step) => step.is_some_and(|s| s != "managedFields" && !s.contains('~')),
+                (first, _) => first.is_some_and(|s| !s.contains('~')),
+            }
+        };
+        elsewhere(&self.path) && (!matches!(self.op.as_str(), "move" | "copy") || elsewhere(&self.from))
+    }
+}
+
 /// Most operations that one patch may have.
 const MAX_OPERATIONS: usize = 10_000;
 /// Bytes that the copies of one patch may add up to.

@@ -111,6 +111,24 @@ impl Patch {
         Ok(Some(Patch { format, strict }))
     }
 
+    /// Whether the patch neither looks at `metadata.managedFields` nor writes them.
+    pub fn leaves_owners(&self) -> bool {
+        let object = match &self.format {
+            Format::Json(operations) => return operations.iter().all(json_patch::Operation::leaves_owners),
+            Format::Merge(patch) | Format::Strategic(patch) => patch,
+        };
+        let Some(members) = object.as_object() else { return false };
+        let plain = !members.keys().any(|key| key.starts_with('$'));
+        plain
+            && match members.get("metadata") {
+                None => true,
+                Some(Value::Object(metadata)) => {
+                    !metadata.keys().any(|key| key == "managedFields" || key.starts_with('$'))
+                }
+                Some(_) => false,
+            }
+    }
+
     fn merge(&self, schema: &Schema, value: &mut Value) -> Result<()> {
         match &self.format {
             Format::Json(operations) => json_patch::apply(value, operations).map_err(|_| rejected())?,
@@ -174,16 +192,21 @@ impl Patch {
         if let Some(why) = foreign(&value, group, version, kind) {
             return refuse(&value, why);
         }
-        let decoded = match proto::json::conform(set, id, &value) {
-            Ok(decoded) => decoded,
-            Err(DecodeError::Syntax(error)) => return refuse(&value, error.to_string()),
-            Err(DecodeError::Type(error)) => {
-                let strategic = matches!(self.format, Format::Strategic(_));
-                let in_other_words = if strategic { restore::complaint(set, id, &value) } else { None };
-                return refuse(&value, in_other_words.unwrap_or(error));
+        // Most patches leave the object in its normal form, and it need not be copied to get there.
+        let (conformed, unknown) = if proto::json::is_normal(set, id, &value) {
+            (None, Vec::new())
+        } else {
+            match proto::json::conform(set, id, &value) {
+                Ok(decoded) => (Some(decoded.value), decoded.strict),
+                Err(DecodeError::Syntax(error)) => return refuse(&value, error.to_string()),
+                Err(DecodeError::Type(error)) => {
+                    let strategic = matches!(self.format, Format::Strategic(_));
+                    let in_other_words = if strategic { restore::complaint(set, id, &value) } else { None };
+                    return refuse(&value, in_other_words.unwrap_or(error));
+                }
             }
         };
-        let complaints: Vec<String> = self.strict.iter().cloned().chain(decoded.strict).collect();
+        let complaints: Vec<String> = self.strict.iter().cloned().chain(unknown).collect();
         let warnings = match validation {
             FieldValidation::Strict if !complaints.is_empty() => {
                 return refuse(&value, format!("strict decoding error: {}", complaints.join(", ")));
@@ -191,7 +214,7 @@ impl Patch {
             FieldValidation::Warn => complaints,
             _ => Vec::new(),
         };
-        let mut value = decoded.value;
+        let mut value = conformed.unwrap_or(value);
         value["kind"] = kind.into();
         value["apiVersion"] = qualified_version(group, version).into();
         Ok(Patched { value, warnings })
@@ -333,6 +356,39 @@ mod tests {
         assert!(tried(media, patch, FieldValidation::Ignore).expect("applies").warnings.is_empty());
         let error = tried(media, patch, FieldValidation::Strict).expect_err("refused");
         assert!(error.status().message.ends_with(&format!("strict decoding error: {}", complaints.join(", "))));
+    }
+
+    #[test]
+    fn patches_that_may_touch_owners_are_told_from_those_that_do_not() {
+        let leaves = |media: &str, patch: &str| {
+            let media = format!("application/{media}+json");
+            let patch = Patch::parse(&media, patch.as_bytes(), FieldValidation::Warn).expect("a patch");
+            patch.expect("known").leaves_owners()
+        };
+        for patch in [r#"{}"#, r#"{"status":{"phase":"x"}}"#, r#"{"metadata":{"labels":{"$a":"b"}}}"#] {
+            assert!(leaves("merge-patch", patch) && leaves("strategic-merge-patch", patch), "{patch}");
+        }
+        for patch in
+            [r#"{"metadata":null}"#, r#"{"metadata":{"managedFields":[]}}"#, r#"{"metadata":{"$patch":"replace"}}"#]
+        {
+            assert!(!leaves("merge-patch", patch) && !leaves("strategic-merge-patch", patch), "{patch}");
+        }
+        let operation = |op: &str, path: &str, from: &str| {
+            let patch = format!(r#"[{{"op":"{op}","path":"{path}","from":"{from}","value":1}}]"#);
+            leaves("json-patch", &patch)
+        };
+        assert!(operation("add", "/metadata/labels/a", "") && operation("copy", "/spec/a", "/spec/b"));
+        for (op, path, from) in [
+            ("test", "/metadata", ""),
+            ("replace", "", ""),
+            ("remove", "/metadata/managedFields", ""),
+            ("add", "x/metadata/managedFields/0", ""),
+            ("copy", "/spec/a", "/metadata"),
+            ("move", "/spec/a", ""),
+            ("add", "/meta~0data/managedFields", ""),
+        ] {
+            assert!(!operation(op, path, from), "{op} {path} {from}");
+        }
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Forms of objects other than the stored one: items of lists, metadata only, and other versions of a kind.
 
-use bytes::Bytes;
 use proto::json;
 use proto::schema::TypeSet;
 use serde_json::{Map, Value, json as tree};
@@ -26,9 +25,9 @@ pub(super) fn strip_type(value: &mut Value) {
     }
 }
 
-/// The stored JSON without its leading kind and apiVersion, which items of built-in lists lack.
-pub(super) fn item(object: &ObjectRef) -> Bytes {
-    let json = &object.json;
+/// Appends the stored JSON without its leading kind and apiVersion, which items of built-in lists lack.
+pub(super) fn append_item(object: &ObjectRef, out: &mut Vec<u8>) {
+    let json = object.json.own();
     // Built-in objects are stored with these two properties first, each a plain string.
     let mut at = 1;
     for key in [&b"\"kind\":\""[..], b"\"apiVersion\":\""] {
@@ -39,14 +38,8 @@ pub(super) fn item(object: &ObjectRef) -> Bytes {
             at += 1;
         }
     }
-    if at == 1 {
-        return json.clone();
-    }
-    // One byte before the rest is free for the opening brace.
-    let mut out = Vec::with_capacity(json.len() - at + 1);
     out.push(b'{');
-    out.extend_from_slice(&json[at..]);
-    out.into()
+    object.json.append_from(at.min(json.len()), out);
 }
 
 /// `metadata` of a list in schema order.

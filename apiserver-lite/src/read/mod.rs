@@ -22,7 +22,7 @@ pub use selector::{Selector, exact_name, field_requirements, label_requirements}
 pub use table::since;
 pub use watch::watch;
 
-use crate::http::{Accepted, Body, Form, Media, Response, respond};
+use crate::http::{Accepted, Body, Form, Gathered, Media, Response, respond};
 use crate::resource::{Resource, Verbs};
 use crate::server::{ApiServer, Request, wrong_method};
 use crate::status::{ApiError, Result};
@@ -296,45 +296,43 @@ fn whole_list(accepted: Accepted, resource: &Resource, page: &Page, metadata: &s
         head.extend_from_slice(&meta);
         head.extend_from_slice(b",\"items\":[");
     }
-    let mut chunks = std::collections::VecDeque::with_capacity(page.objects.len() * 2 + 2);
-    chunks.push_back(Bytes::from(head));
+    let mut body = Gathered::default();
+    body.last().extend_from_slice(&head);
     for (index, object) in page.objects.iter().enumerate() {
+        let out = body.last();
         if index > 0 {
-            chunks.push_back(Bytes::from_static(b","));
+            out.push(b',');
         }
         // Items of built-in lists have no kind and version of their own.
-        chunks.push_back(if !is_stored_form(resource, object) {
+        if !is_stored_form(resource, object) {
             let mut value = convert(resource, object.value());
-            let mut out = Vec::with_capacity(object.json.len());
             if custom {
-                proto::json::write_sorted(&value, &mut out);
+                proto::json::write_sorted(&value, out);
             } else {
                 form::strip_type(&mut value);
-                proto::json::write(resource.schema.set(), resource.schema.id, &value, &mut out);
+                proto::json::write(resource.schema.set(), resource.schema.id, &value, out);
             }
-            out.into()
         } else if custom {
-            object.json.clone()
+            object.json.append_from(0, out);
         } else {
-            form::item(object)
-        });
+            form::append_item(object, out);
+        }
     }
-    let mut tail = b"]".to_vec();
+    let tail = body.last();
+    tail.push(b']');
     if custom {
         tail.push(b',');
-        named(&mut tail, "kind", &resource.list_kind);
+        named(tail, "kind", &resource.list_kind);
         tail.extend_from_slice(b",\"metadata\":");
         tail.extend_from_slice(&meta);
     }
     tail.push(b'}');
     if accepted.pretty || accepted.media == Media::Yaml {
-        chunks.push_back(tail.into());
-        let all: Vec<u8> = chunks.into_iter().flatten().collect();
+        let all: Vec<u8> = body.chunks().into_iter().flatten().collect();
         return respond::json_bytes(200, accepted, all.into());
     }
     tail.push(b'\n');
-    chunks.push_back(tail.into());
-    respond::with_type(200, Media::Json.name(), Body::Chunks(chunks))
+    respond::with_type(200, Media::Json.name(), Body::Chunks(body.chunks()))
 }
 
 fn protobuf_list(resource: &Resource, page: &Page, metadata: &serde_json::Value) -> Response {
@@ -357,7 +355,9 @@ fn protobuf_list(resource: &Resource, page: &Page, metadata: &serde_json::Value)
         proto::protobuf::encode(set, id, metadata, &mut meta);
     }
     let chunks = proto::protobuf::list_chunks(&resource.api_version(), &resource.list_kind, &meta, items);
-    respond::with_type(200, Media::Protobuf.name(), Body::Chunks(chunks.into()))
+    let mut body = Gathered::default();
+    chunks.iter().for_each(|chunk| body.last().extend_from_slice(chunk));
+    respond::with_type(200, Media::Protobuf.name(), Body::Chunks(body.chunks()))
 }
 
 /// Bodies above this size are compressed for clients that ask, as upstream does.

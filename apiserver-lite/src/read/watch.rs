@@ -306,7 +306,7 @@ impl Encoder {
 }
 
 fn stored(media: Media, resource: &Resource, object: &ObjectRef) -> Bytes {
-    if media == Media::Protobuf && !resource.custom { object.protobuf(resource) } else { object.json.clone() }
+    if media == Media::Protobuf && !resource.custom { object.protobuf(resource) } else { object.json.bytes() }
 }
 
 fn tree(media: Media, resource: &Resource, value: &Value) -> Bytes {

@@ -203,7 +203,7 @@ impl Spread {
 
 impl PodInfo {
     pub fn read(object: &ObjectRef) -> Self {
-        let value = object.value();
+        let value = object.without_owners();
         let spec = &value["spec"];
         let node_affinity = &spec["affinity"]["nodeAffinity"];
         let required = &node_affinity["requiredDuringSchedulingIgnoredDuringExecution"];

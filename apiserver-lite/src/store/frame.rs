@@ -3,9 +3,10 @@
 //! A frame is `length: u32, crc32 of the payload: u32, payload`, little endian. A payload is `count: u32` and as many
 //! changes. One commit batch is one frame, so a batch is in the log as a whole or not at all.
 
-use bytes::Bytes;
+use std::sync::Arc;
 
 use super::object::{Key, Keys, ResourceId, StoredObject};
+use super::text::intern;
 
 /// Larger than any batch: a length beyond it means that the frame's head is not ours.
 const MAX_FRAME: usize = 1 << 30;
@@ -94,7 +95,7 @@ impl Writer {
         }
         self.bytes.push(u8::from(object.keys.deleting));
         self.size(object.json.len());
-        self.bytes.extend_from_slice(&object.json);
+        object.json.append_from(0, &mut self.bytes);
         self.count += 1;
     }
 
@@ -157,7 +158,7 @@ pub(super) fn changes(payload: &[u8]) -> Option<Vec<Change>> {
                 let owners = (0..reader.size()?).map(|_| reader.text().map(Into::into)).collect::<Option<_>>()?;
                 let deleting = reader.take(1)?[0] != 0;
                 let length = reader.size()?;
-                let json = Bytes::copy_from_slice(reader.take(length)?);
+                let json = reader.take(length)?.to_vec();
                 Change::Put(
                     resource,
                     StoredObject::new(key, revision, Keys { uid, labels, fields, owners, deleting }, json),
@@ -202,7 +203,7 @@ impl<'a> Reader<'a> {
     }
 
     #[expect(clippy::type_complexity, reason = "the shape of `Keys::labels`")]
-    fn pairs(&mut self) -> Option<Box<[(Box<str>, Box<str>)]>> {
-        (0..self.size()?).map(|_| Some((self.text()?.into(), self.text()?.into()))).collect()
+    fn pairs(&mut self) -> Option<Box<[(Arc<str>, Arc<str>)]>> {
+        (0..self.size()?).map(|_| Some((intern(self.text()?), intern(self.text()?)))).collect()
     }
 }

@@ -8,6 +8,7 @@
 mod disk;
 mod frame;
 mod object;
+mod text;
 mod watch;
 mod world;
 mod writer;
@@ -21,6 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use disk::OpenError;
 pub use object::{Encoded, Key, Keys, ObjectRef, ResourceId, StoredObject, encode};
+pub use text::Text;
 pub use watch::{Event, EventKind, EventRef, Expired, Watcher};
 pub use world::Snapshot;
 pub use writer::{Change, CommitError, Expect, Write};

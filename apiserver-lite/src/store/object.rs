@@ -10,6 +10,7 @@ use proto::json::{Slotted, write_with_version_slot};
 use proto::{protobuf, transcode};
 use serde_json::Value;
 
+use super::text::{Text, intern};
 use crate::resource::Resource;
 
 /// Names one collection at rest: `pods`, `deployments.apps`. Cheap to copy.
@@ -41,9 +42,9 @@ impl Key {
 pub struct Keys {
     pub uid: Box<str>,
     /// `metadata.labels`, sorted by key.
-    pub labels: Box<[(Box<str>, Box<str>)]>,
+    pub labels: Box<[(Arc<str>, Arc<str>)]>,
     /// Selectable fields beyond `metadata.name` and `metadata.namespace`, sorted by path.
-    pub fields: Box<[(Box<str>, Box<str>)]>,
+    pub fields: Box<[(Arc<str>, Arc<str>)]>,
     /// `metadata.ownerReferences[*].uid`.
     pub owners: Box<[Box<str>]>,
     /// Has `metadata.deletionTimestamp`.
@@ -75,13 +76,13 @@ impl Encoded {
             Some(id) => proto::json::write(set, id, &value, &mut json),
             None => proto::json::write_sorted(&value, &mut json),
         }
-        Arc::new(StoredObject::new(key, 0, self.keys, json.into()))
+        Arc::new(StoredObject::new(key, 0, self.keys, json))
     }
 
     /// The object as a dry run of a change shows it: under the version that it would have replaced.
     pub fn as_of(self, key: Key, revision: u64) -> ObjectRef {
         let json = self.json.with_version(revision);
-        Arc::new(StoredObject::new(key, revision, self.keys, json.into()))
+        Arc::new(StoredObject::new(key, revision, self.keys, json))
     }
 }
 
@@ -93,7 +94,7 @@ pub struct StoredObject {
     pub revision: u64,
     pub keys: Keys,
     /// Compact JSON in the storage version, `resourceVersion` included, no trailing newline.
-    pub json: Bytes,
+    pub json: Text,
     protobuf: OnceLock<Bytes>,
     digest: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -101,8 +102,8 @@ pub struct StoredObject {
 pub type ObjectRef = Arc<StoredObject>;
 
 impl StoredObject {
-    pub(super) fn new(key: Key, revision: u64, keys: Keys, json: Bytes) -> Self {
-        StoredObject { key, revision, keys, json, protobuf: OnceLock::new(), digest: OnceLock::new() }
+    pub(super) fn new(key: Key, revision: u64, keys: Keys, json: Vec<u8>) -> Self {
+        StoredObject { key, revision, keys, json: Text::new(json), protobuf: OnceLock::new(), digest: OnceLock::new() }
     }
 
     /// The object in its protobuf envelope, encoded by the first who asks.
@@ -111,7 +112,7 @@ impl StoredObject {
             .get_or_init(|| {
                 let (set, id) = (resource.stored.set(), resource.stored.id);
                 let (version, kind) = (&*resource.storage_version, &*resource.kind);
-                let out = transcode::json_to_enveloped(set, id, &self.json, version, kind);
+                let out = transcode::json_to_enveloped(set, id, &self.json.bytes(), version, kind);
                 // What is stored was written by us and is read without complaint; the tree would do as well.
                 let out = out.unwrap_or_else(|_| protobuf::encode_enveloped(set, id, &self.value(), version, kind));
                 out.into()
@@ -127,31 +128,42 @@ impl StoredObject {
         let new = format!("\"resourceVersion\":\"{text}\"");
         // In schema order nothing that a client controls comes before the version but quoted names. Where keys are
         // sorted that is not so, and the tree tells whether the right place was hit.
-        let json = String::from_utf8_lossy(&self.json).replacen(&old, &new, 1);
+        let json = String::from_utf8_lossy(&self.json.bytes()).replacen(&old, &new, 1);
         value["metadata"]["resourceVersion"] = text.into();
         let hit = proto::json::parse(json.as_bytes()).is_ok_and(|p| p.value == value);
         let json = if hit {
-            Bytes::from(json)
+            json.into_bytes()
         } else {
             let mut out = Vec::with_capacity(self.json.len());
             proto::json::write_sorted(&value, &mut out);
-            out.into()
+            out
         };
         Arc::new(StoredObject::new(self.key.clone(), revision, self.keys.clone(), json))
     }
 
-    /// What controllers need to know of the object, read from its tree by the first who asks and kept with it. A kind
-    /// has one type of digest; another type is read anew each time.
+    /// What controllers need to know of the object, read from its tree (without the owners of its fields) by the first
+    /// who asks and kept with it. A kind has one type of digest; another type is read anew each time.
     pub fn digest<T: Any + Clone + Send + Sync>(&self, read: impl Fn(&Value) -> T) -> T {
-        let kept = self.digest.get_or_init(|| Box::new(read(&self.value())));
-        kept.downcast_ref::<T>().cloned().unwrap_or_else(|| read(&self.value()))
+        let kept = self.digest.get_or_init(|| Box::new(read(&self.without_owners())));
+        kept.downcast_ref::<T>().cloned().unwrap_or_else(|| read(&self.without_owners()))
+    }
+
+    /// The object as a tree without the owners of its fields, kept with it: for the few objects that many writes of
+    /// others look at, such as a pod's service account.
+    pub fn kept(&self) -> Arc<Value> {
+        self.digest(|value| Arc::new(value.clone()))
     }
 
     /// The object as a tree.
     pub fn value(&self) -> Value {
         // What is stored was written by us; a parse error would mean memory corruption, and an empty tree is refused
         // by whatever reads it.
-        proto::json::parse(&self.json).map(|p| p.value).unwrap_or_default()
+        proto::json::parse(&self.json.bytes()).map(|p| p.value).unwrap_or_default()
+    }
+
+    /// The object as a tree but for `metadata.managedFields`, which are most of it and mean nothing to who only reads.
+    pub fn without_owners(&self) -> Value {
+        proto::json::parse_without_owners(&self.json.bytes()).unwrap_or_default()
     }
 
     pub fn label(&self, key: &str) -> Option<&str> {
@@ -180,11 +192,11 @@ pub fn encode(resource: &Resource, value: &mut Value, fields: Vec<(&str, String)
 fn keys_of(value: &Value, fields: Vec<(&str, String)>) -> Keys {
     let metadata = &value["metadata"];
     let labels = metadata["labels"].as_object().into_iter().flatten();
-    let mut fields: Vec<(Box<str>, Box<str>)> = fields.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
+    let mut fields: Vec<_> = fields.into_iter().map(|(k, v)| (intern(k), intern(&v))).collect();
     fields.sort();
     Keys {
         uid: metadata["uid"].as_str().unwrap_or_default().into(),
-        labels: labels.filter_map(|(k, v)| Some((k.as_str().into(), v.as_str()?.into()))).collect(),
+        labels: labels.filter_map(|(k, v)| Some((intern(k), intern(v.as_str()?)))).collect(),
         fields: fields.into(),
         owners: metadata["ownerReferences"]
             .as_array()

@@ -45,7 +45,7 @@ async fn preconditions_are_checked_against_the_newest_state() {
     both(async |store| {
         let first = store.commit(put("a", "1", Expect::Absent)).await.expect("created");
         assert_eq!(first.revision, 2);
-        assert_eq!(&first.json[..], br#"{"metadata":{"resourceVersion":"2"},"text":"1"}"#);
+        assert_eq!(&first.json.bytes()[..], br#"{"metadata":{"resourceVersion":"2"},"text":"1"}"#);
         assert!(matches!(store.commit(put("a", "1", Expect::Absent)).await, Err(CommitError::Exists(_))));
         assert!(matches!(store.commit(put("b", "1", Expect::Present)).await, Err(CommitError::Missing)));
         let second = store.commit(put("a", "2", Expect::Revision(2))).await.expect("updated");

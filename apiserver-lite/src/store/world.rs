@@ -70,7 +70,7 @@ impl Collection {
 
     /// Takes in an event and the collection after it.
     pub fn push(&mut self, event: EventRef, after: Objects, now: Instant) {
-        self.history_bytes += event.object.json.len();
+        self.history_bytes += event.object.json.own().len();
         self.history.push_back(Entry { event, after: after.clone(), at: now });
         self.objects = after;
     }
@@ -82,7 +82,7 @@ impl Collection {
             || self.history.front().is_some_and(|e| now.duration_since(e.at) > limits.age)
         {
             let Some(mut old) = self.history.pop_front() else { break };
-            self.history_bytes -= old.event.object.json.len();
+            self.history_bytes -= old.event.object.json.own().len();
             self.base_revision = old.event.revision;
             std::mem::swap(&mut self.base, &mut old.after);
             self.first += 1;
@@ -179,7 +179,7 @@ fn probe(at: (&str, &str)) -> ByKey {
         Key::new(at.0, at.1),
         0,
         super::object::Keys::default(),
-        bytes::Bytes::new(),
+        Vec::new(),
     )))
 }
 

@@ -303,7 +303,7 @@ fn accept(
         Change::Put(encoded) => (encoded, false),
         Change::Delete(encoded) => (encoded, true),
     };
-    let json = encoded.json.with_version(revision).into();
+    let json = encoded.json.with_version(revision);
     let object = Arc::new(StoredObject::new(key, revision, encoded.keys, json));
     let kind = match (&previous, deleted) {
         (_, true) => EventKind::Deleted,

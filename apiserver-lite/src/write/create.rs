@@ -105,7 +105,9 @@ pub(super) async fn place(
             reserved = server.admission.validate(&call, &value).await?;
         }
         let name = text(&value, "name").to_owned();
-        let write = put(resource, Key::new(namespace, &name), Expect::Absent, value.clone());
+        // Only another name can make it go through at a second attempt.
+        let body = if generated && attempt < ATTEMPTS { value.clone() } else { std::mem::take(&mut value) };
+        let write = put(resource, Key::new(namespace, &name), Expect::Absent, body);
         if let Some(allocation) = &mut allocation {
             allocation.begin();
         }

@@ -161,7 +161,7 @@ pub async fn delete(
         };
         let committed = match plan {
             Plan::Remove => commit(server, write(Change::Delete(encoded)), options.dry_run).await.map(Deleted::Gone),
-            _ if encoded.json.is_at_version(old.revision, &old.json) => Ok(Deleted::Waiting(old)),
+            _ if encoded.json.is_at_version(old.revision, &old.json.bytes()) => Ok(Deleted::Waiting(old)),
             Plan::MarkAndRemove => {
                 let last = Encoded { json: encoded.json.clone(), keys: encoded.keys.clone() };
                 match commit(server, write(Change::Put(encoded)), options.dry_run).await {

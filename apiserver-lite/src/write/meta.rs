@@ -16,6 +16,22 @@ pub fn metadata(value: &mut Value) -> &mut Map<String, Value> {
     }
 }
 
+/// A copy of an object that does not say who owns its fields.
+pub fn without_owners(value: &Value) -> Value {
+    let Value::Object(members) = value else { return value.clone() };
+    let copy = |(key, member): (&String, &Value)| {
+        let member = match member {
+            Value::Object(metadata) if key == "metadata" => {
+                let kept = metadata.iter().filter(|(key, _)| *key != "managedFields");
+                Value::Object(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
+            }
+            member => member.clone(),
+        };
+        (key.clone(), member)
+    };
+    Value::Object(members.iter().map(copy).collect())
+}
+
 pub fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value["metadata"][key].as_str().unwrap_or_default()
 }

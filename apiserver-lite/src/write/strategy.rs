@@ -194,38 +194,35 @@ fn job_labels(value: &mut Value) {
 
 /// Prepares a replacement: what the client may not write stays as it was.
 pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, old: &Value) {
-    let keep = |new: &mut Value, key: &str| {
-        let Some(object) = new.as_object_mut() else { return };
-        match old.get(key) {
-            Some(value) => object.insert(key.into(), value.clone()),
-            None => object.remove(key),
-        };
+    // Looking is cheaper than copying, and mostly the client sent what was there.
+    let keep = |object: &mut Map<String, Value>, key: &str, old: &Value| match old.get(key) {
+        Some(value) if object.get(key) == Some(value) => {}
+        Some(value) => drop(object.insert(key.into(), value.clone())),
+        None => drop(object.remove(key)),
+    };
+    let keep_member = |new: &mut Value, key: &str| {
+        if let Some(object) = new.as_object_mut() {
+            keep(object, key, old);
+        }
     };
     match subresource {
         "status" => {
-            let status = new.get("status").cloned();
-            let mut metadata = new["metadata"].take();
-            *new = old.clone();
-            let Some(object) = new.as_object_mut() else { return };
-            match status {
-                Some(status) => object.insert("status".into(), status),
-                None => object.remove("status"),
-            };
-            for key in kept_with_status(resource) {
-                match old["metadata"].get(*key) {
-                    Some(value) => metadata[*key] = value.clone(),
-                    None => drop(metadata.as_object_mut().and_then(|m| m.remove(*key))),
-                }
+            let (Some(object), Some(before)) = (new.as_object_mut(), old.as_object()) else { return };
+            let written = |key: &str| matches!(key, "metadata" | "status");
+            object.retain(|key, _| written(key) || before.contains_key(key));
+            before.keys().filter(|key| !written(key)).for_each(|key| keep(object, key, old));
+            let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(metadata) = metadata {
+                kept_with_status(resource).iter().for_each(|key| keep(metadata, key, &old["metadata"]));
             }
-            object.insert("metadata".into(), metadata);
         }
         // These write past the strategy: what they change is no desired state.
         "binding" | "eviction" => return,
         "ephemeralcontainers" => super::pod_parts::ephemeral_containers(new, old),
         "resize" => super::pod_parts::resize(new, old),
         // Finalizing a namespace writes its own finalizers, and leaves its status to the status subresource.
-        "finalize" => keep(new, "status"),
-        "" if has_status(resource) => keep(new, "status"),
+        "finalize" => keep_member(new, "status"),
+        "" if has_status(resource) => keep_member(new, "status"),
         _ => {}
     }
     match (&*resource.group, &*resource.plural, subresource) {

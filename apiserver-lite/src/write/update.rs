@@ -196,7 +196,7 @@ pub(super) async fn replace(
             let last = Encoded { json: encoded.json.clone(), keys: encoded.keys.clone() };
             let gone = commit(server, write(Change::Delete(encoded)), options.dry_run).await;
             gone.map(|object| last.as_of(object.key.clone(), old.revision))
-        } else if encoded.json.is_at_version(old.revision, &old.json) {
+        } else if encoded.json.is_at_version(old.revision, &old.json.bytes()) {
             // Nothing changed: no new version, no event.
             if let Some(allocation) = allocation {
                 allocation.end(false);
@@ -280,12 +280,14 @@ pub async fn patch(
     };
     let patch = patch?;
     let mut warnings = Vec::new();
+    // The owners of fields are most of an object's tree, and a patch that leaves them alone need not carry them.
+    let without_owners = patch.leaves_owners();
     let object = update(server, target, options, |old, tree| {
-        let served = crate::read::convert(resource, tree.clone());
+        let served = |tree: Value| crate::read::convert(resource, tree);
         let json = || match *resource.storage_version == resource.api_version() {
-            true => old.json.to_vec(),
+            true => old.json.bytes().to_vec(),
             false => {
-                let mut out = Vec::new();
+                let (mut out, served) = (Vec::new(), served(tree.clone()));
                 match resource.custom {
                     true => proto::json::write_sorted(&served, &mut out),
                     false => proto::json::write(resource.schema.set(), resource.schema.id, &served, &mut out),
@@ -294,10 +296,13 @@ pub async fn patch(
             }
         };
         let kind = (&*resource.group, &*resource.version, &*resource.kind);
-        let patched = match resource.custom {
-            true => patch.apply_custom(resource, served.clone(), json, options.validation)?,
-            false => patch.apply(&resource.schema, kind, served.clone(), json, options.validation)?,
+        let apply = |tree: Value| match resource.custom {
+            true => patch.apply_custom(resource, served(tree), json, options.validation),
+            false => patch.apply(&resource.schema, kind, served(tree), json, options.validation),
         };
+        let lean = if without_owners { apply(meta::without_owners(tree)).ok() } else { None };
+        // An error may show the whole object.
+        let patched = lean.map_or_else(|| apply(tree.clone()), Ok)?;
         warnings = patched.warnings;
         let mut value = patched.value;
         meta::settle_namespace(&mut value, target.namespace)?;

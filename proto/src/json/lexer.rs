@@ -325,21 +325,44 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// An object with those members only that are named; any other value whole.
-    pub fn members(&mut self, names: &[&str]) -> Result<Value, SyntaxError> {
+    /// An object without `metadata.managedFields`; any other value whole.
+    pub fn without_owners(&mut self) -> Result<Value, SyntaxError> {
+        self.members_but(|lexer, key| {
+            match key {
+                "metadata" => lexer.members_but(|lexer, key| match key {
+                    "managedFields" => lexer.skip().map(|()| None),
+                    _ => lexer.any().map(Some),
+                }),
+                _ => lexer.any(),
+            }
+            .map(Some)
+        })
+    }
+
+    /// An object with the members that `read` gives a value; any other value whole.
+    fn members_but(
+        &mut self,
+        read: impl Fn(&mut Self, &str) -> Result<Option<Value>, SyntaxError>,
+    ) -> Result<Value, SyntaxError> {
         if self.peek()? != b'{' {
             return self.any();
         }
         self.open()?;
         let (mut map, mut first) = (Map::new(), true);
         while let Some(key) = self.key(&mut first, false)? {
-            if names.contains(&&*key) {
-                map.insert(key.into_owned(), self.any()?);
-            } else {
-                self.skip()?;
+            if let Some(value) = read(self, &key)? {
+                map.insert(key.into_owned(), value);
             }
         }
         Ok(Value::Object(map))
+    }
+
+    /// An object with those members only that are named; any other value whole.
+    pub fn members(&mut self, names: &[&str]) -> Result<Value, SyntaxError> {
+        self.members_but(|lexer, key| match names.contains(&key) {
+            true => lexer.any().map(Some),
+            false => lexer.skip().map(|()| None),
+        })
     }
 
     /// The text from the value at hand to its end, skipped.

@@ -69,6 +69,16 @@ pub fn parse(text: &[u8]) -> Result<Parsed, SyntaxError> {
     Ok(Parsed { value, duplicates: lexer.take_strict() })
 }
 
+/// Reads an object but for its `metadata.managedFields`.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_without_owners(text: &[u8]) -> Result<Value, SyntaxError> {
+    let mut lexer = lexer::Lexer::new(text);
+    let value = lexer.without_owners().and_then(|v| lexer.end().map(|()| v));
+    value.map_err(|error| lexer::check(text).err().unwrap_or(error))
+}
+
 /// Reads a document whole but keeps only the named members of an object at its top.
 ///
 /// # Errors
@@ -85,6 +95,11 @@ pub fn parse_members(text: &[u8], names: &[&str]) -> Result<Value, SyntaxError> 
 /// [`DecodeError::Syntax`] for broken JSON, [`DecodeError::Type`] for a value that does not fit its field.
 pub fn decode(set: &TypeSet, id: StructId, text: &[u8]) -> Result<Decoded, DecodeError> {
     typed::decode(set, id, text)
+}
+
+/// Whether a tree has the form that [`decode`] gives a document, so that [`conform`] would only copy it.
+pub fn is_normal(set: &TypeSet, id: StructId, value: &Value) -> bool {
+    form::is_normal(set, id, value)
 }
 
 /// Gives a tree the form that [`decode`] gives a document.

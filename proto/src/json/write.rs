@@ -62,20 +62,33 @@ fn write_key(key: &str, start: usize, out: &mut Vec<u8>) {
     out.push(b':');
 }
 
+/// The same for the name of a property; those of built-in types need no escapes.
+fn write_name(set: &TypeSet, name: &str, start: usize, out: &mut Vec<u8>) {
+    if set.is_custom() {
+        return write_key(name, start, out);
+    }
+    if out.len() > start {
+        out.push(b',');
+    }
+    out.push(b'"');
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\":");
+}
+
 pub(super) fn write_prop(set: &TypeSet, prop: &Prop, value: Option<&Value>, start: usize, out: &mut Vec<u8>) {
     match value.filter(|v| !v.is_null()) {
         Some(value) => {
             if !is_left_out(set, prop, value) {
-                write_key(&prop.name, start, out);
+                write_name(set, &prop.name, start, out);
                 write_value(set, prop.ty, value, out);
             }
         }
         None => {
             if prop.always && prop.pointer {
-                write_key(&prop.name, start, out);
+                write_name(set, &prop.name, start, out);
                 out.extend_from_slice(b"null");
             } else if prop.always || has_struct_value(set, prop) {
-                write_key(&prop.name, start, out);
+                write_name(set, &prop.name, start, out);
                 write_zero(set, prop.ty, out);
             }
         }
@@ -217,6 +230,13 @@ pub fn write_string(text: &str, out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     out.push(b'"');
     let bytes = text.as_bytes();
+    // Most texts need no escape, and to see that takes no branch for each byte.
+    let special = |b: u8| b < 0x20 || matches!(b, b'"' | b'\\' | b'<' | b'>' | b'&' | 0xe2);
+    if !bytes.iter().fold(false, |any, &b| any | special(b)) {
+        out.extend_from_slice(bytes);
+        out.push(b'"');
+        return;
+    }
     let mut plain = 0;
     for (at, &byte) in bytes.iter().enumerate() {
         let escape: &[u8] = match byte {

@@ -101,6 +101,9 @@ pub struct Struct {
     pub props: Vec<Prop>,
     /// Positions in `props`, sorted by JSON name.
     by_name: Vec<u16>,
+    /// Positions in `props` plus one, zero for none, found by a hash of the name and looking on from there. A power of
+    /// two in number, at most half of them taken.
+    slots: Box<[u16]>,
     /// In ascending field number, the order in which protobuf is written.
     pub wires: Vec<Wire>,
     /// Field number of each property in the message that holds it, inlined or not; 0 where protobuf has none.
@@ -198,9 +201,16 @@ impl TypeSet {
 impl Struct {
     /// The property with a JSON name and its position in `props`.
     pub fn prop(&self, name: &str) -> Option<(usize, &Prop)> {
-        let at = self.by_name.binary_search_by(|&i| (*self.props[usize::from(i)].name).cmp(name)).ok()?;
-        let index = usize::from(self.by_name[at]);
-        Some((index, &self.props[index]))
+        let mask = self.slots.len().checked_sub(1)?;
+        let mut at = slot(name) & mask;
+        loop {
+            let index = usize::from(self.slots[at]).checked_sub(1)?;
+            let prop = &self.props[index];
+            if *prop.name == *name {
+                return Some((index, prop));
+            }
+            at = (at + 1) & mask;
+        }
     }
 
     /// The properties sorted by JSON name.
@@ -215,7 +225,28 @@ impl Struct {
         let props = &self.props;
         self.by_name.sort_by(|&a, &b| props[usize::from(a)].name.cmp(&props[usize::from(b)].name));
         self.wires.sort_by_key(|w| w.number);
+        let mut slots = vec![0u16; (props.len() * 2).next_power_of_two()];
+        let mask = slots.len() - 1;
+        for (number, prop) in (1..u16::MAX).zip(props) {
+            let mut at = slot(&prop.name) & mask;
+            while slots[at] != 0 {
+                at = (at + 1) & mask;
+            }
+            slots[at] = number;
+        }
+        self.slots = slots.into();
     }
+}
+
+/// Where the search for a name begins; every byte counts, so that names that differ in a digit lie apart.
+fn slot(name: &str) -> usize {
+    let mut hash = name.len() as u64;
+    for chunk in name.as_bytes().chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash = (hash.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+    (hash >> 40) as usize
 }
 
 impl Prop {
@@ -240,6 +271,19 @@ mod tests {
         let names: Vec<_> = pod.props.iter().map(|p| &*p.name).collect();
         assert_eq!(names, ["kind", "apiVersion", "metadata", "spec", "status"]);
         assert_eq!(pod.wires.iter().map(|w| w.number).collect::<Vec<_>>(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn every_property_is_found_by_its_name_and_no_other_name_is() {
+        let set = TypeSet::built_in();
+        for shape in &set.structs {
+            for (index, prop) in shape.props.iter().enumerate() {
+                assert_eq!(shape.prop(&prop.name).map(|(at, _)| at), Some(index), "{}.{}", shape.name, prop.name);
+                assert!(shape.prop(&format!("{}x", prop.name)).is_none());
+            }
+            assert!(shape.prop("").is_none());
+        }
+        assert!(Struct::default().prop("a").is_none());
     }
 
     #[test]

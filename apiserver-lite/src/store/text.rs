@@ -1,0 +1,215 @@
+//! The JSON of an object at rest, and what it shares with others.
+//!
+//! More than half of a pod is the list of who owns which of its fields, and pods of one template have the same fields.
+//! Those pieces are kept once for all objects that have them; the rest, and what is short, is the object's own. The
+//! same table shares short texts that many objects repeat, such as labels.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+/// Compact JSON. Reads put it together; it is not looked into where it lies.
+#[derive(Debug, Clone, Default)]
+pub struct Text {
+    /// Everything that is not shared, in order.
+    own: Bytes,
+    /// Pieces and where they go: before this byte of `own`.
+    shared: Box<[(u32, Arc<str>)]>,
+}
+
+/// Shorter pieces are not worth a reference.
+const WORTH_SHARING: usize = 128;
+
+impl Text {
+    pub fn new(json: Vec<u8>) -> Self {
+        let pieces = pieces(&json);
+        let texts: Option<Vec<&str>> =
+            pieces.iter().map(|range| std::str::from_utf8(&json[range.clone()]).ok()).collect();
+        let Some(texts) = texts.filter(|t| !t.is_empty() && u32::try_from(json.len()).is_ok()) else {
+            return Text { own: Bytes::from(json.into_boxed_slice()), shared: Box::default() };
+        };
+        let mut own = Vec::with_capacity(json.len() - texts.iter().map(|t| t.len()).sum::<usize>());
+        let (mut shared, mut at) = (Vec::with_capacity(texts.len()), 0);
+        for (range, text) in pieces.iter().zip(texts) {
+            own.extend_from_slice(&json[at..range.start]);
+            shared.push((u32::try_from(own.len()).unwrap_or(u32::MAX), intern(text)));
+            at = range.end;
+        }
+        own.extend_from_slice(&json[at..]);
+        Text { own: Bytes::from(own.into_boxed_slice()), shared: shared.into() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.own.len() + self.shared.iter().map(|(_, piece)| piece.len()).sum::<usize>()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.own.is_empty()
+    }
+
+    /// All but the shared pieces; they lie in `metadata.managedFields`.
+    pub fn own(&self) -> &[u8] {
+        &self.own
+    }
+
+    /// The whole text.
+    pub fn bytes(&self) -> Bytes {
+        if self.shared.is_empty() {
+            return self.own.clone();
+        }
+        let mut out = Vec::with_capacity(self.len());
+        self.append_from(0, &mut out);
+        out.into()
+    }
+
+    /// Appends the text from a byte on that lies before the first shared piece.
+    pub fn append_from(&self, start: usize, out: &mut Vec<u8>) {
+        let mut at = start;
+        for (place, piece) in &self.shared {
+            let place = *place as usize;
+            out.extend_from_slice(&self.own[at..place]);
+            out.extend_from_slice(piece.as_bytes());
+            at = place;
+        }
+        out.extend_from_slice(&self.own[at..]);
+    }
+}
+
+impl From<Bytes> for Text {
+    fn from(json: Bytes) -> Self {
+        Text::new(json.into())
+    }
+}
+
+impl From<Vec<u8>> for Text {
+    fn from(json: Vec<u8>) -> Self {
+        Text::new(json)
+    }
+}
+
+/// The field sets in an object's JSON that are worth sharing: what lies two levels down in a `fieldsV1`, such as
+/// the fields of all containers, or of all conditions. Finer than whole sets, because an address somewhere in the status
+/// makes those of two pods differ.
+fn pieces(json: &[u8]) -> Vec<Range<usize>> {
+    const SET: &str = "\"fieldsV1\":{";
+    let mut out = Vec::new();
+    let Ok(text) = std::str::from_utf8(json) else { return out };
+    let Some(mut at) = text.find("\"managedFields\":[") else { return out };
+    // Quotes inside of texts are escaped, so this is a key and no text.
+    while let Some(found) = text[at..].find(SET) {
+        at += found + SET.len();
+        let (mut depth, mut start) = (1, at);
+        while depth > 0 && at < json.len() {
+            match json[at] {
+                b'"' => at = end_of_string(json, at),
+                b'{' => {
+                    depth += 1;
+                    if depth == 3 {
+                        start = at;
+                    }
+                }
+                b'}' => {
+                    if depth == 3 && at + 1 - start >= WORTH_SHARING {
+                        out.push(start..at + 1);
+                    }
+                    depth -= 1;
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+    }
+    out
+}
+
+/// Where the string ends that begins at `at`.
+fn end_of_string(json: &[u8], at: usize) -> usize {
+    let mut at = at + 1;
+    while at < json.len() && json[at] != b'"' {
+        at += if json[at] == b'\\' { 2 } else { 1 };
+    }
+    at
+}
+
+/// Texts that several objects have. Of the whole process, because a text is worth the same everywhere.
+static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+
+#[derive(Default)]
+struct Table {
+    texts: HashSet<Arc<str>>,
+    /// How many there may be before those are looked for that nobody has any more.
+    sweep_at: usize,
+}
+
+/// Texts below this number are not worth looking through.
+const FEW: usize = 1024;
+
+/// The one copy of a text.
+pub(super) fn intern(text: &str) -> Arc<str> {
+    let mut table = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = table.texts.get(text) {
+        return known.clone();
+    }
+    if table.texts.len() >= table.sweep_at {
+        table.texts.retain(|text| Arc::strong_count(text) > 1);
+        table.texts.shrink_to(FEW);
+        table.sweep_at = (table.texts.len() * 2).max(FEW);
+    }
+    let text: Arc<str> = text.into();
+    table.texts.insert(text.clone());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, ip: &str) -> Vec<u8> {
+        let long = (0..20).map(|n| format!(r#""f:field{n}":{{}}"#)).collect::<Vec<_>>().join(",");
+        format!(
+            r#"{{"metadata":{{"name":"{name}","managedFields":[{{"manager":"\"fieldsV1\":{{","fieldsV1":{{"f:spec":{{"f:containers":{{"k:{{\"name\":\"}}\"}}":{{{long}}}}}}}}}}},{{"fieldsV1":{{"f:status":{{"f:conditions":{{{long}}},"f:podIPs":{{"k:{{\"ip\":\"{ip}\"}}":{{}}}}}}}},"subresource":"status"}}]}},"spec":{{}}}}"#
+        )
+        .into_bytes()
+    }
+
+    #[test]
+    fn a_text_comes_back_as_it_was_and_its_field_sets_are_kept_once() {
+        let (a, b) = (pod("a", "10.0.0.1"), pod("b", "10.0.0.2"));
+        let (kept_a, kept_b) = (Text::new(a.clone()), Text::new(b.clone()));
+        assert_eq!((&kept_a.bytes()[..], &kept_b.bytes()[..]), (&a[..], &b[..]));
+        assert_eq!(kept_a.len(), a.len());
+        assert_eq!(kept_a.shared.len(), 2, "containers and conditions");
+        for (a, b) in kept_a.shared.iter().zip(&kept_b.shared) {
+            assert!(Arc::ptr_eq(&a.1, &b.1));
+        }
+        let mut rest = Vec::new();
+        kept_a.append_from(12, &mut rest);
+        assert_eq!(rest, a[12..]);
+    }
+
+    #[test]
+    fn texts_without_long_field_sets_are_all_their_own() {
+        for text in [
+            "",
+            "{}",
+            r#"{"metadata":{"managedFields":[{"fieldsV1":{"f:a":{"f:b":{}}}}]}}"#,
+            r#"{"managedFields":[{"fieldsV1":{"#,
+        ] {
+            let kept = Text::new(text.as_bytes().to_vec());
+            assert!(kept.shared.is_empty());
+            assert_eq!(&kept.bytes()[..], text.as_bytes());
+        }
+        assert_eq!(&Text::new(vec![0xff, b'{']).bytes()[..], [0xff, b'{']);
+    }
+
+    #[test]
+    fn texts_that_nobody_has_any_more_are_let_go() {
+        for n in 0..4 * FEW {
+            drop(intern(&format!("let go {n}")));
+        }
+        let table = TABLE.lock().expect("no test panics while it holds the table");
+        assert!(table.texts.iter().filter(|t| t.starts_with("let go")).count() <= 2 * FEW);
+    }
+}
