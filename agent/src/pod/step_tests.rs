@@ -94,6 +94,9 @@ fn told(pod: &Pod, actions: &Actions) -> String {
     words.join(" ")
 }
 
+/// What a case is about, the pod, what is seen of its containers, and what is to be done.
+type Case = (&'static str, Pod, Vec<(&'static str, Is)>, &'static str);
+
 #[test]
 fn every_transition_has_its_actions() {
     use Is::{Ended, Lost, Made, Up};
@@ -101,7 +104,7 @@ fn every_transition_has_its_actions() {
     let staged = |policy| pod(policy, vec![container("i"), container("j")], vec![container("a")]);
     let aided = |policy| pod(policy, vec![sidecar("s"), container("j")], vec![container("a")]);
     let ruled = |action| pod("Never", vec![container("i")], vec![with_rule("a", action), container("b")]);
-    let table: Vec<(&str, Pod, Vec<(&str, Is)>, &str)> = vec![
+    let table: Vec<Case> = vec![
         ("all containers start", two("Always"), vec![], "+a +b"),
         ("what runs stays", two("Always"), vec![("a", Up), ("b", Up)], ""),
         ("Always restarts a success", two("Always"), vec![("a", Ended(0)), ("b", Up)], "+a"),
@@ -220,7 +223,7 @@ impl Model {
 
     fn agent(&mut self) {
         let status = self.status(false);
-        assert!(!(self.over && !is_over(&status)), "a pod came back from its end");
+        assert!(!self.over || is_over(&status), "a pod came back from its end");
         self.old = status;
         self.over |= is_over(&self.old);
         let deleted = self.pod.metadata.as_ref().is_some_and(|m| m.deletion_timestamp.is_some());

@@ -138,7 +138,8 @@ impl Policy {
                 ));
             }
             let namespaces = texts(&rule["namespaces"]);
-            if !paths.is_empty() && !(resources.is_empty() && namespaces.is_empty()) {
+            let regular = !resources.is_empty() || !namespaces.is_empty();
+            if regular && !paths.is_empty() {
                 return Err(format!(
                     "{field}.nonResourceURLs: rules cannot apply to both regular resources and non-resource URLs"
                 ));

@@ -9,9 +9,11 @@ use serde_json::{Map, Value};
 const WISHES: [&str; 7] =
     ["deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity"];
 
-/// Calls `change` with each request of a claim or template, and `device` with each device of a slice.
-fn each(value: &mut Value, request: fn(&mut Map<String, Value>), device: fn(&mut Map<String, Value>)) {
-    let places: [(&str, fn(&mut Map<String, Value>)); 3] =
+type Edit = fn(&mut Map<String, Value>);
+
+/// Calls `request` with each request of a claim or template, and `device` with each device of a slice.
+fn each(value: &mut Value, request: Edit, device: Edit) {
+    let places =
         [("/spec/devices/requests", request), ("/spec/spec/devices/requests", request), ("/spec/devices", device)];
     for (path, change) in places {
         let Some(Value::Array(items)) = value.pointer_mut(path) else { continue };
