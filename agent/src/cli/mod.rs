@@ -214,7 +214,7 @@ impl Line {
             kubeconfig: path(take("kubeconfig")),
             bootstrap_kubeconfig: path(take("bootstrap-kubeconfig")),
             cert_dir: path(take("cert-dir")).unwrap_or_else(|| "/var/lib/kubelet/pki".into()),
-            root_dir: path(take("root-dir")).unwrap_or_else(|| "/var/lib/kubelet".into()),
+            root_dir: root_dir(path(take("root-dir")))?,
             hostname_override: take("hostname-override").trim().to_lowercase(),
             node_ip: addresses(&take("node-ip"))?,
             node_labels,
@@ -312,6 +312,13 @@ pub fn help() -> String {
     text
 }
 
+/// The absolute root directory: the runtime, which mounts from it, has another working directory.
+fn root_dir(given: Option<PathBuf>) -> Result<PathBuf, UsageError> {
+    let dir = given.unwrap_or_else(|| "/var/lib/kubelet".into());
+    std::path::absolute(&dir)
+        .map_err(|error| UsageError(format!("cannot make --root-dir {} absolute: {error}", dir.display())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -356,6 +363,15 @@ mod tests {
                 json!([{"key": "a", "value": "b", "effect": "NoSchedule"}, {"key": "c", "effect": "NoExecute"}]),
             ]
         );
+    }
+
+    /// Containers of a relative root directory failed: the runtime took its paths from its own working directory.
+    #[test]
+    fn a_relative_root_directory_is_made_absolute() {
+        let here = std::env::current_dir().expect("there is a working directory");
+        assert_eq!(run(&["--root-dir=r2/kubelet"]).root_dir, here.join("r2/kubelet"));
+        assert_eq!(run(&["--root-dir", "/r2"]).root_dir, std::path::PathBuf::from("/r2"));
+        assert_eq!(run(&[]).root_dir, std::path::PathBuf::from("/var/lib/kubelet"));
     }
 
     #[test]
