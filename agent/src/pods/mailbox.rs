@@ -72,7 +72,11 @@ impl Mailbox {
     }
 
     pub fn kill(&self, request: KillRequest) {
-        self.inner().kill = Some(request);
+        let mut inner = self.inner();
+        let (first, before) = inner.kill.take().map_or((None, None), |k| (k.imposed, k.grace));
+        let grace = [before, request.grace].into_iter().flatten().min();
+        inner.kill = Some(KillRequest { imposed: first.or(request.imposed), grace });
+        drop(inner);
         self.arrived.notify_one();
         self.urgent.notify_one();
     }
@@ -83,14 +87,15 @@ impl Mailbox {
         self.urgent.notify_one();
     }
 
-    /// All that came since the last call.
+    /// All that came since the last call. What ends the pod is told every time: it holds for a worker that takes the
+    /// place of one that broke off too.
     pub fn take(&self) -> Facts {
         let mut inner = self.inner();
         inner.changed = false;
         Facts {
             pod: inner.pod.take(),
             verdicts: std::mem::take(&mut inner.verdicts),
-            kill: inner.kill.take(),
+            kill: inner.kill.clone(),
             removed: inner.removed,
         }
     }
@@ -103,5 +108,25 @@ impl Mailbox {
     /// Waits for something that ends the pod or shortens its end.
     pub async fn urgency(&self) {
         self.urgent.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker that breaks off takes what it has read with it; its successor must end the pod all the same.
+    #[test]
+    fn what_ends_a_pod_is_told_to_the_next_worker_too() {
+        let mailbox = Mailbox::default();
+        for grace in [Some(30), Some(5), None] {
+            mailbox.kill(KillRequest { imposed: None, grace });
+            mailbox.take();
+        }
+        mailbox.removed();
+        mailbox.take();
+        let facts = mailbox.take();
+        assert!(facts.removed);
+        assert_eq!(facts.kill.map(|k| k.grace), Some(Some(5)));
     }
 }

@@ -13,7 +13,7 @@ use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::api::ApiError;
+use crate::backoff::Backoff;
 use crate::events::{EventType, Recorder};
 use crate::images::puller::Puller;
 use crate::metrics;
@@ -32,13 +32,16 @@ use super::handle::Handle;
 use super::mailbox::{KillRequest, Mailbox};
 use super::userns::UserNamespaces;
 use super::worker::{Begin, Worker};
+use super::workers::{Ended, Workers};
 use super::{Deps, Shared, mirror};
 
 /// Everything on its way to the loop; when it is full, senders wait.
 const QUEUE: usize = 1024;
 /// Directories and leftovers of pods that nobody knows are looked for this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
-const MIRROR_RETRY: Duration = Duration::from_secs(5);
+/// Between tries to make or delete a mirror pod.
+const MIRROR_RETRY: Duration = Duration::from_millis(250);
+const LAST_MIRROR_RETRY: Duration = Duration::from_secs(10);
 
 pub(super) enum Message {
     Pods(oneshot::Sender<Vec<Arc<Pod>>>),
@@ -56,7 +59,10 @@ pub(super) struct Entry {
     pub(super) mailbox: Option<Arc<Mailbox>>,
     /// In no source any more; the worker cleans up.
     removed: bool,
-    /// The pod of the same uid came back, or changed, while the worker was cleaning up.
+    /// The pod of the same uid that came back while the worker was cleaning up; it comes in when that is done.
+    returned: Option<Pod>,
+    /// A static pod without a worker until an older one of its name is gone.
+    waits: bool,
     seen: String,
 }
 
@@ -65,7 +71,15 @@ type MirrorWork = (String, Option<Arc<Pod>>, Option<Arc<Pod>>);
 
 struct MirrorDone {
     uid: String,
-    result: Result<Option<Arc<Pod>>, ApiError>,
+    change: MirrorChange,
+    backoff: Backoff,
+}
+
+enum MirrorChange {
+    Made(Arc<Pod>),
+    Deleted(Arc<Pod>),
+    /// To be looked at again.
+    NotYet,
 }
 
 /// Starts everything that concerns pods.
@@ -76,7 +90,9 @@ pub struct Manager {
     mirrors: HashMap<(String, String), Arc<Pod>>,
     mirror_tasks: JoinSet<MirrorDone>,
     mirrors_busy: HashSet<String>,
-    workers: JoinSet<String>,
+    /// Of mirrors that could not be adjusted yet.
+    mirror_backoffs: HashMap<String, Backoff>,
+    workers: Workers,
     orphans: HashMap<String, Arc<Mailbox>>,
     /// Whether cgroups of pods that are gone have been removed.
     cgroups_swept: bool,
@@ -150,7 +166,8 @@ impl Manager {
             mirrors: HashMap::new(),
             mirror_tasks: JoinSet::new(),
             mirrors_busy: HashSet::new(),
-            workers: JoinSet::new(),
+            mirror_backoffs: HashMap::new(),
+            workers: Workers::default(),
             orphans: HashMap::new(),
             runtime: None,
             ready: HashSet::new(),
@@ -212,12 +229,15 @@ impl Manager {
                     Some(Message::Changed(uid)) => self.changed(&uid),
                     None => return,
                 },
-                Some(done) = self.workers.join_next(), if !self.workers.is_empty() => match done {
-                    Ok(uid) => {
+                Some(ended) = self.workers.next(), if !self.workers.is_empty() => match ended {
+                    Ended::Done(uid) => {
                         self.worker_done(&uid);
                         self.count();
                     }
-                    Err(error) => tracing::error!(%error, "the worker of a pod broke off"),
+                    Ended::Broke { uid, error, wait } => {
+                        tracing::error!(%error, pod = uid, ?wait, "the worker of a pod broke off; starting it again");
+                        self.start_again(uid, wait);
+                    }
                 },
                 Some(done) = self.mirror_tasks.join_next(), if !self.mirror_tasks.is_empty() => {
                     if let Ok(done) = done {
@@ -249,22 +269,25 @@ impl Manager {
                 pods.sort_by_key(|p| p.meta().creation_timestamp.map_or(0, |t| t.seconds));
                 let mut listed = HashSet::new();
                 let mut mirrors = HashSet::new();
-                for pod in pods {
+                for pod in &pods {
                     if pod.is_mirror() {
-                        mirrors.insert(key(&pod));
+                        mirrors.insert(key(pod));
                     } else {
                         listed.insert(pod.uid().to_owned());
                     }
-                    self.apply(pod, source);
                 }
+                // Before the new ones come in, which may have their names and wait for them.
                 let gone: Vec<String> = self
                     .pods
                     .iter()
-                    .filter(|(uid, e)| e.source == source && !e.removed && !listed.contains(*uid))
+                    .filter(|(uid, e)| e.source == source && !listed.contains(*uid))
                     .map(|(uid, _)| uid.clone())
                     .collect();
                 for uid in gone {
                     self.remove(&uid, None);
+                }
+                for pod in pods {
+                    self.apply(pod, source);
                 }
                 if source == Source::Api {
                     self.mirrors.retain(|name, _| mirrors.contains(name));
@@ -278,12 +301,13 @@ impl Manager {
             }
             Update::Applied(pod) => self.apply(pod, Source::Api),
             Update::Deleted(pod) if pod.is_mirror() => {
-                self.mirrors.remove(&key(&pod));
+                self.forget_mirror(&pod);
                 self.reconcile_mirrors();
             }
             Update::Deleted(pod) => {
                 let uid = pod.uid().to_owned();
                 self.remove(&uid, Some(pod));
+                self.reconcile_mirrors();
             }
         }
     }
@@ -306,8 +330,7 @@ impl Manager {
         }
         if let Some(entry) = self.pods.get_mut(&uid) {
             if entry.removed {
-                // The worker of its earlier life is still cleaning up; it comes in when that is done.
-                entry.pod = pod;
+                entry.returned = Some(Arc::unwrap_or_clone(pod));
                 return;
             }
             let changed = differs(&entry.pod, &pod);
@@ -328,6 +351,11 @@ impl Manager {
     fn add(&mut self, pod: Arc<Pod>, source: Source, seen: String) {
         let uid = pod.uid().to_owned();
         self.shared.feed.pod(&pod);
+        if source == Source::File && self.name_is_taken(&pod) {
+            // Two pods of one name would be one to everybody else, and fight for the same ports.
+            self.pods.insert(uid, Entry { waits: true, ..Entry::new(pod, source, None, seen) });
+            return;
+        }
         self.nudge.nudge();
         let in_runtime = self.runtime.iter().flatten().any(|p| p.uid == uid);
         let over = pod.status.as_ref().is_some_and(is_over);
@@ -338,7 +366,7 @@ impl Manager {
                 self.shared.status.set(&uid, Arc::new(status.clone()), false);
             }
             self.shared.status.finish(&uid);
-            self.pods.insert(uid, Entry { pod, source, mailbox: None, removed: false, seen });
+            self.pods.insert(uid, Entry::new(pod, source, None, seen));
             return;
         }
         // What an earlier agent agreed to counts, not what the spec has come to want since.
@@ -351,7 +379,7 @@ impl Manager {
             let status = rejected(&pod, &refused.reason, &refused.message, crate::clock::now());
             self.shared.status.set(&uid, Arc::new(status), false);
             self.shared.status.finish(&uid);
-            self.pods.insert(uid, Entry { pod, source, mailbox: None, removed: false, seen });
+            self.pods.insert(uid, Entry::new(pod, source, None, seen));
             return;
         }
         if matches!(begin, Begin::Sync) {
@@ -360,15 +388,50 @@ impl Manager {
         let mailbox = Arc::new(Mailbox::default());
         let worker = Worker::new(self.shared.clone(), mailbox.clone(), allocated, begin);
         self.spawn(uid.clone(), worker);
-        self.pods.insert(uid.clone(), Entry { pod, source, mailbox: Some(mailbox), removed: false, seen });
+        self.pods.insert(uid.clone(), Entry::new(pod, source, Some(mailbox), seen));
         self.changed_by_source(&uid);
     }
 
+    /// Whether another static pod of that name still has a worker.
+    fn name_is_taken(&self, pod: &Pod) -> bool {
+        self.pods.iter().any(|(uid, other)| {
+            uid != pod.uid() && other.source == Source::File && other.mailbox.is_some() && key(&other.pod) == key(pod)
+        })
+    }
+
+    /// Starts the static pod that waited for this name, if any.
+    fn start_waiting(&mut self, name: &(String, String)) {
+        let waits = |(_, e): &(&String, &Entry)| e.waits && key(&e.pod) == *name;
+        let Some(uid) = self.pods.iter().find(waits).map(|(uid, _)| uid.clone()) else { return };
+        if let Some(entry) = self.pods.remove(&uid) {
+            self.add(entry.pod, entry.source, entry.seen);
+        }
+    }
+
     fn spawn(&mut self, uid: String, worker: Worker) {
-        self.workers.spawn(async move {
-            worker.run().await;
-            uid
-        });
+        self.workers.spawn(uid, Duration::ZERO, worker.run());
+    }
+
+    /// Gives a pod whose worker broke off a new one. Like after a restart of the agent, it finds in spec, mailbox and
+    /// runtime what there is to know, so containers go on.
+    fn start_again(&mut self, uid: String, wait: Duration) {
+        if let Some(mailbox) = self.orphans.get(&uid) {
+            let metadata = ObjectMeta { uid: uid.clone(), ..Default::default() };
+            let pod = Arc::new(Pod { metadata: Some(metadata), ..Default::default() });
+            let worker = Worker::new(self.shared.clone(), mailbox.clone(), pod, Begin::Orphan);
+            self.workers.spawn(uid, wait, worker.run());
+            return;
+        }
+        let Some(entry) = self.pods.get(&uid) else { return };
+        let Some(mailbox) = entry.mailbox.clone() else { return };
+        let mut pod = self.allocated(&entry.pod);
+        if let Some(status) = self.shared.status.status(&uid) {
+            pod = Arc::new(Pod { status: Some((*status).clone()), ..Arc::unwrap_or_clone(pod) });
+        }
+        let over = pod.status.as_ref().is_some_and(is_over);
+        let begin = if over || pod.is_deleted() { Begin::Terminate } else { Begin::Sync };
+        let worker = Worker::new(self.shared.clone(), mailbox, pod, begin);
+        self.workers.spawn(uid, wait, worker.run());
     }
 
     fn admit(&self, pod: &Pod) -> Result<(), super::admission::Rejection> {
@@ -386,7 +449,10 @@ impl Manager {
     /// The pod is in no source any more. `last` is its last state.
     fn remove(&mut self, uid: &str, last: Option<Pod>) {
         let Some(entry) = self.pods.get_mut(uid) else { return };
-        entry.removed = true;
+        entry.returned = None;
+        if std::mem::replace(&mut entry.removed, true) {
+            return;
+        }
         self.shared.feed.removed(uid);
         match &entry.mailbox {
             Some(mailbox) => {
@@ -396,6 +462,7 @@ impl Manager {
                         meta.deletion_timestamp = last.deletion_timestamp;
                         meta.deletion_grace_period_seconds = last.deletion_grace_period_seconds;
                     }
+                    entry.pod = Arc::new(pod.clone());
                     let allocation = self.shared.allocations.allocated(uid);
                     mailbox.update(Arc::new(allocation.and_then(|a| a.applied_to(&pod)).unwrap_or(pod)));
                 }
@@ -407,7 +474,6 @@ impl Manager {
                 self.pods.remove(uid);
             }
         }
-        self.reconcile_mirrors();
     }
 
     fn worker_done(&mut self, uid: &str) {
@@ -415,9 +481,18 @@ impl Manager {
         if self.orphans.remove(uid).is_some() {
             return;
         }
-        self.pods.remove(uid);
+        let ended = self.pods.remove(uid);
         self.shared.allocations.forget(uid);
         self.nudge.nudge();
+        if let Some(ended) = ended {
+            let name = key(&ended.pod);
+            if let Some(pod) = ended.returned {
+                self.apply(pod, ended.source);
+            }
+            if ended.source == Source::File && !self.name_is_taken(&ended.pod) {
+                self.start_waiting(&name);
+            }
+        }
         self.retry_resizes();
     }
 
@@ -553,33 +628,56 @@ impl Manager {
                 continue;
             }
             let (client, node) = (self.shared.client.clone(), self.shared.node.borrow().clone());
+            let fresh = || Backoff::new(MIRROR_RETRY, LAST_MIRROR_RETRY);
+            let mut backoff = self.mirror_backoffs.remove(&uid).unwrap_or_else(fresh);
             self.mirror_tasks.spawn(async move {
-                let mut result = Ok(None);
-                if let Some(old) = delete {
-                    result = mirror::delete(&client, &old).await.map(|()| None);
-                } else if let Some(pod) = create {
-                    result = mirror::create(&client, &pod, &node).await;
-                }
-                if let Err(error) = &result {
+                let result = match (delete, create) {
+                    (Some(old), _) => mirror::delete(&client, &old).await.map(|()| MirrorChange::Deleted(old)),
+                    // One that is there already has yet to come by the watch.
+                    (None, Some(pod)) => mirror::create(&client, &pod, &node)
+                        .await
+                        .map(|made| made.map_or(MirrorChange::NotYet, MirrorChange::Made)),
+                    (None, None) => Ok(MirrorChange::NotYet),
+                };
+                let change = result.unwrap_or_else(|error| {
                     tracing::debug!(%error, "could not adjust a mirror pod");
-                    tokio::time::sleep(MIRROR_RETRY).await;
+                    MirrorChange::NotYet
+                });
+                if matches!(change, MirrorChange::NotYet) {
+                    tokio::time::sleep(backoff.next_wait()).await;
                 }
-                MirrorDone { uid, result }
+                MirrorDone { uid, change, backoff }
             });
         }
     }
 
     fn mirror_done(&mut self, done: MirrorDone) {
         self.mirrors_busy.remove(&done.uid);
-        match done.result {
-            Ok(Some(made)) => {
+        match done.change {
+            MirrorChange::Made(made) => {
                 self.mirrors.insert(key(&made), made);
-                self.reconcile_mirrors();
             }
-            // The watch brings what came of it.
-            Ok(None) => {}
-            Err(_) => self.reconcile_mirrors(),
+            // The watch may have told already, while this was under way.
+            MirrorChange::Deleted(old) => self.forget_mirror(&old),
+            MirrorChange::NotYet => {
+                self.mirror_backoffs.insert(done.uid, done.backoff);
+            }
         }
+        self.reconcile_mirrors();
+    }
+
+    /// Forgets this very mirror, not a newer one of its name.
+    fn forget_mirror(&mut self, mirror: &Pod) {
+        let name = key(mirror);
+        if self.mirrors.get(&name).is_some_and(|known| known.uid() == mirror.uid()) {
+            self.mirrors.remove(&name);
+        }
+    }
+}
+
+impl Entry {
+    fn new(pod: Arc<Pod>, source: Source, mailbox: Option<Arc<Mailbox>>, seen: String) -> Self {
+        Entry { pod, source, mailbox, removed: false, returned: None, waits: false, seen }
     }
 }
 

@@ -21,6 +21,7 @@ mod telling;
 mod terminate;
 mod userns;
 mod worker;
+mod workers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
