@@ -10,6 +10,7 @@ const COMPLETE: &[&str] = &[
     "first",
     "read-basics",
     "read-health",
+    "read-negotiation",
     "read-paging",
     "read-paths",
     "read-selectors",
@@ -19,6 +20,7 @@ const COMPLETE: &[&str] = &[
     "write-authz",
     "write-crd",
     "write-create-network",
+    "write-create-other",
     "write-create-pods",
     "write-create-workloads",
     "write-delete",
@@ -28,6 +30,7 @@ const COMPLETE: &[&str] = &[
     "write-media",
     "write-namespaces",
     "write-patch",
+    "write-subresources",
     "write-update",
     "write-validation",
 ];
