@@ -40,17 +40,8 @@ fn main() -> Result<()> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run(pods, clients))
 }
 
-/// User and system time of a process so far.
-fn cpu(pid: u32) -> Result<Duration> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks: u64 =
-        fields.get(11).context("utime")?.parse::<u64>()? + fields.get(12).context("stime")?.parse::<u64>()?;
-    Ok(Duration::from_millis(ticks * 10))
-}
-
 /// Time that the threads of a process ran so far, in nanoseconds: what ten minutes of idling take would be lost in the
-/// ticks of [`cpu`]. Threads that ended are not in it.
+/// ticks of [`ApiServer::cpu_time`]. Threads that ended are not in it.
 fn run_time(pid: u32) -> Result<Duration> {
     let mut nanos = 0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -94,13 +85,13 @@ struct Meter<'a> {
 
 impl<'a> Meter<'a> {
     fn start(server: &'a ApiServer) -> Result<Self> {
-        Ok(Meter { server, cpu: cpu(server.pid())?, begun: Instant::now() })
+        Ok(Meter { server, cpu: server.cpu_time()?, begun: Instant::now() })
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts are small")]
     fn report(self, what: &str, count: usize) -> Result<()> {
         let took = self.begun.elapsed();
-        let used = cpu(self.server.pid())? - self.cpu;
+        let used = self.server.cpu_time()? - self.cpu;
         println!(
             "{what:<44} {:>9.3} ms CPU each {:>9.0} /s  RSS {:.1} MiB",
             used.as_secs_f64() * 1000.0 / count as f64,
@@ -213,6 +204,10 @@ async fn run(pods: usize, clients: usize) -> Result<()> {
     tokio::time::sleep(Duration::from_secs(2)).await;
     idle("idle, empty store", server.pid(), Duration::from_secs(20))?;
 
+    // Pods of a node that is not there are deleted after a while.
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "none"}}).to_string();
+    let made = Connection::http1(&server).await?.call(Method::POST, "/api/v1/nodes", JSON, node).await?;
+    ensure!(made.status() == 201, "{}", String::from_utf8_lossy(made.body()));
     let meter = Meter::start(&server)?;
     spread(&server, clients, pods, 201, |n| (Method::POST, PODS.into(), JSON, pod(n))).await?;
     meter.report(&format!("create of a two-container pod, {clients} clients"), pods)?;
