@@ -176,6 +176,7 @@ port: $agent_port
 healthzPort: 0
 staticPodPath: $run/manifests
 podLogsDir: $run/pod-logs
+imageGCHighThresholdPercent: 100
 failSwapOn: false
 resolvConf: $([ -e /run/systemd/resolve/resolv.conf ] && echo /run/systemd/resolve/resolv.conf || echo /etc/resolv.conf)
 authentication:
