@@ -58,7 +58,10 @@ async fn pass(cri: &CriClient, settings: &ImageGc, records: &mut Records, begun:
     let now = Instant::now();
     let images = cri.list_images(cri::ListImagesRequest::default()).await?.images;
     let containers = cri.list_containers(None).await?;
-    let in_use: HashSet<&str> = containers.iter().flat_map(|c| [c.image_ref.as_str(), c.image_id.as_str()]).collect();
+    let sandbox = sandbox_image(&cri.status(cri::StatusRequest { verbose: true }).await?);
+    let mut in_use: HashSet<&str> =
+        containers.iter().flat_map(|c| [c.image_ref.as_str(), c.image_id.as_str()]).collect();
+    in_use.extend(sandbox.as_deref());
     note(records, &images, &in_use, now);
     // What this agent has not watched for so long may have been used before it began.
     if !settings.maximum_age.is_zero() && begun.elapsed() > settings.maximum_age {
@@ -81,6 +84,13 @@ async fn pass(cri: &CriClient, settings: &ImageGc, records: &mut Records, begun:
         tracing::warn!(bytes = wanted, "too little could be freed: the images left are all in use");
     }
     Ok(())
+}
+
+/// The image of which the runtime makes sandboxes, as containerd tells it among its settings. Its first versions do not
+/// pin that image, and no container names it.
+fn sandbox_image(status: &cri::StatusResponse) -> Option<String> {
+    let settings: serde_json::Value = serde_json::from_str(status.info.get("config")?).ok()?;
+    settings["sandboxImage"].as_str().map(Into::into)
 }
 
 /// Takes in what the runtime has; what it has no more is forgotten.
@@ -158,6 +168,18 @@ async fn remove(cri: &CriClient, records: &mut Records, id: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_image_of_sandboxes_is_found_in_the_runtimes_settings() {
+        let told = |text: &str| cri::StatusResponse {
+            info: [("config".to_owned(), text.to_owned())].into(),
+            ..cri::StatusResponse::default()
+        };
+        let image = sandbox_image(&told(r#"{"sandboxImage": "registry.k8s.io/pause:3.10", "other": 1}"#));
+        assert_eq!(image.as_deref(), Some("registry.k8s.io/pause:3.10"));
+        assert_eq!(sandbox_image(&told("{")), None);
+        assert_eq!(sandbox_image(&cri::StatusResponse::default()), None);
+    }
 
     const SETTINGS: ImageGc =
         ImageGc { high: 85, low: 80, minimum_age: Duration::from_secs(120), maximum_age: Duration::from_secs(3600) };
