@@ -31,7 +31,7 @@ bin=${BIN_DIR:-${CARGO_TARGET_DIR:-$top/target}/release}
 hash=$(printf %s "$run" | sha256sum)
 bridge=olite-${hash:0:8}
 subnet=10.244.$((16#${hash:8:2})).0/24
-began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+began=$(date -u +%Y-%m-%dT%H:%M:%S)
 pids=()   # in start order; stopped in reverse
 names=()
 started_containerd=
@@ -205,11 +205,12 @@ api() { # api METHOD PATH [CURL OPTION...]
     curl -fsS -A make-run --max-time 10 --cacert "$run/apiserver/pki/ca.crt" --cert "$run/admin.crt" --key "$run/admin.key" \
         -X "$method" "$@" "https://127.0.0.1:$port$path"
 }
-# Said by this run's agent, and not left from an earlier one.
+# Said by this run's agent, and not left from an earlier one: the lease is renewed at once, the status only when it changes.
 node_ready() {
-    local ready
-    ready=$(api GET "/api/v1/nodes/$node" | grep -o '"type":"Ready",[^}]*"status":"True"[^}]*')
-    [[ $(sed -n 's/.*"lastHeartbeatTime":"\([^"]*\)".*/\1/p' <<<"$ready") > $began ]]
+    local lease
+    lease=$(api GET "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/$node") || return 1
+    [[ $(sed -n 's/.*"renewTime":"\([^"]*\)".*/\1/p' <<<"$lease") > $began ]] || return 1
+    api GET "/api/v1/nodes/$node" | grep -q '"type":"Ready",[^}]*"status":"True"'
 }
 wait_for 60 "node $node is Ready" node-agent node_ready
 
