@@ -1,5 +1,7 @@
 //! What a request asks for, read from its path and query: the input of authorization, audit and the handlers.
 
+use serde_json::{Value, json};
+
 /// Who asks. Filled by authentication, or by impersonation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
@@ -18,6 +20,23 @@ impl User {
             groups: vec!["system:masters".into(), "system:authenticated".into()],
             ..User::default()
         }
+    }
+
+    /// As UserInfo, the shape of reviews and audit events; what is empty is left out.
+    pub fn to_value(&self) -> Value {
+        let mut out = json!({});
+        for (key, text) in [("username", &self.name), ("uid", &self.uid)] {
+            if !text.is_empty() {
+                out[key] = text.as_str().into();
+            }
+        }
+        if !self.groups.is_empty() {
+            out["groups"] = json!(self.groups);
+        }
+        for (key, values) in &self.extra {
+            out["extra"][key] = json!(values);
+        }
+        out
     }
 
     pub fn in_group(&self, group: &str) -> bool {

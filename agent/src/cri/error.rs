@@ -58,7 +58,8 @@ impl fmt::Display for CriError {
 
 impl std::error::Error for CriError {}
 
-fn go_name(code: Code) -> &'static str {
+/// A code as Go's gRPC prints it.
+pub fn go_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "Canceled",

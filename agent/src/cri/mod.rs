@@ -19,7 +19,7 @@ use proto::cri::image_service_client::ImageServiceClient;
 use proto::cri::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::Channel;
 
-pub use error::CriError;
+pub use error::{CriError, go_name};
 
 /// The kubelet's default for `runtimeRequestTimeout`.
 pub const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);

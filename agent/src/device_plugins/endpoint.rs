@@ -11,8 +11,9 @@ use proto::device_plugin::{
     DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest, PreferredAllocationRequest,
 };
 use tonic::transport::Channel;
-use tonic::{Code, Status};
+use tonic::Status;
 
+use crate::cri::go_name;
 use crate::sockets;
 
 use super::Device;
@@ -107,29 +108,7 @@ async fn within<T>(
 
 /// An error as Go's gRPC prints it; users see it in events.
 pub fn described(status: &Status) -> String {
-    format!("rpc error: code = {} desc = {}", go_code(status.code()), status.message())
-}
-
-fn go_code(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    }
+    format!("rpc error: code = {} desc = {}", go_name(status.code()), status.message())
 }
 
 /// The devices of a message; of two with one id the last counts, and those without an id are nothing.

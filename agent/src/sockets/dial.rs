@@ -12,8 +12,9 @@ use tokio::net::UnixStream;
 use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint};
 
+/// Dials the same socket for whatever address a channel names.
 #[derive(Clone)]
-struct UnixConnector(PathBuf);
+pub struct UnixConnector(pub PathBuf);
 
 impl Service<Uri> for UnixConnector {
     type Response = TokioIo<UnixStream>;

@@ -10,6 +10,6 @@ mod listen;
 mod raw;
 
 pub use bucket::Bucket;
-pub use dial::channel;
+pub use dial::{UnixConnector, channel};
 pub use listen::{Reply, bind, serve, unimplemented};
 pub use raw::RawCodec;

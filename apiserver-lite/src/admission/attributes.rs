@@ -136,21 +136,11 @@ impl<'a> Attributes<'a> {
 
     fn user_info(&self) -> Value {
         let user = self.call.user;
-        // The server's own writes go by the name that upstream's loopback client has.
-        let name = if user.name.is_empty() { "system:apiserver" } else { &user.name };
-        let mut out = json!({"username": name});
-        if !user.uid.is_empty() {
-            out["uid"] = user.uid.as_str().into();
-        }
         if user.name.is_empty() {
-            out["groups"] = json!(["system:authenticated", "system:masters"]);
-        } else if !user.groups.is_empty() {
-            out["groups"] = json!(user.groups);
+            // The server's own writes go by the name that upstream's loopback client has.
+            return json!({"username": "system:apiserver", "groups": ["system:authenticated", "system:masters"]});
         }
-        if !user.extra.is_empty() {
-            out["extra"] = user.extra.iter().map(|(key, values)| (key.clone(), json!(values))).collect();
-        }
-        out
+        user.to_value()
     }
 
     fn options(&self) -> Value {

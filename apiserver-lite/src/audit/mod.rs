@@ -91,7 +91,7 @@ fn head(
     head.insert("auditID".into(), id.into());
     head.insert("requestURI".into(), uri.path_and_query().map_or(uri.path(), |p| p.as_str()).into());
     head.insert("verb".into(), info.verb.as_str().into());
-    head.insert("user".into(), user_value(user));
+    head.insert("user".into(), user.to_value());
     head.insert("sourceIPs".into(), sources(headers, peer).into());
     let agent = headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
     if agent.len() > MAX_AGENT {
@@ -116,22 +116,6 @@ fn head(
         head.insert("objectRef".into(), object.into());
     }
     head
-}
-
-fn user_value(user: &User) -> Value {
-    let mut out = json!({});
-    for (key, text) in [("username", &user.name), ("uid", &user.uid)] {
-        if !text.is_empty() {
-            out[key] = text.as_str().into();
-        }
-    }
-    if !user.groups.is_empty() {
-        out["groups"] = json!(user.groups);
-    }
-    for (key, values) in &user.extra {
-        out["extra"][key] = json!(values);
-    }
-    out
 }
 
 /// Addresses that a request came through, the first is where it began: what proxies say, then the connection's own.
@@ -188,7 +172,7 @@ impl Trail {
     }
 
     pub fn impersonated(&self, user: &User) {
-        self.with(|event| event.impersonated = Some(user_value(user)));
+        self.with(|event| event.impersonated = Some(user.to_value()));
     }
 
     /// Keeps a request's body where the level asks for it.

@@ -41,7 +41,7 @@ pub(super) async fn handle(
     match &*resource.kind {
         "SelfSubjectReview" => {
             value["metadata"]["creationTimestamp"] = proto::time::Timestamp::now().to_seconds_text().into();
-            value["status"] = json!({"userInfo": user_info(&request.user)});
+            value["status"] = json!({"userInfo": request.user.to_value()});
         }
         "TokenReview" => token_review(server, &mut value).await?,
         "SelfSubjectAccessReview" => {
@@ -70,22 +70,6 @@ pub(super) async fn handle(
     Ok(response)
 }
 
-fn user_info(user: &User) -> Value {
-    let mut out = json!({});
-    for (key, text) in [("username", &user.name), ("uid", &user.uid)] {
-        if !text.is_empty() {
-            out[key] = text.as_str().into();
-        }
-    }
-    if !user.groups.is_empty() {
-        out["groups"] = json!(user.groups);
-    }
-    for (key, values) in &user.extra {
-        out["extra"][key] = json!(values);
-    }
-    out
-}
-
 fn texts(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect()
 }
@@ -98,7 +82,7 @@ async fn token_review(server: &ApiServer, value: &mut Value) -> Result<()> {
     let asked = texts(&value["spec"]["audiences"]);
     let audiences = if asked.is_empty() { server.authenticator.audiences().to_vec() } else { asked };
     value["status"] = match server.authenticator.token_user(&token, &audiences).await {
-        Some((user, meant)) => json!({"authenticated": true, "user": user_info(&user), "audiences": meant}),
+        Some((user, meant)) => json!({"authenticated": true, "user": user.to_value(), "audiences": meant}),
         None => json!({"user": {}, "error": "invalid bearer token"}),
     };
     Ok(())

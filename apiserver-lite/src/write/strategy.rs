@@ -122,17 +122,11 @@ fn template_generation(value: &Value) -> i64 {
 /// A certificate is asked for by whoever sends the request, whatever it says.
 fn requester(value: &mut Value, user: &User) {
     let Some(spec) = value["spec"].as_object_mut() else { return };
-    let extra: Map<String, Value> = user.extra.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
-    let fields = [
-        ("username", json!(user.name), user.name.is_empty()),
-        ("uid", json!(user.uid), user.uid.is_empty()),
-        ("groups", json!(user.groups), user.groups.is_empty()),
-        ("extra", Value::Object(extra), user.extra.is_empty()),
-    ];
-    for (name, value, empty) in fields {
-        match empty {
-            true => drop(spec.remove(name)),
-            false => drop(spec.insert(name.into(), value)),
+    let mut asked = user.to_value();
+    for name in ["username", "uid", "groups", "extra"] {
+        match asked[name].take() {
+            Value::Null => drop(spec.remove(name)),
+            value => drop(spec.insert(name.into(), value)),
         }
     }
 }
