@@ -10,8 +10,8 @@ use proto::device_plugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse, ContainerPreferredAllocationRequest,
     DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest, PreferredAllocationRequest,
 };
-use tonic::transport::Channel;
 use tonic::Status;
+use tonic::transport::Channel;
 
 use crate::cri::go_name;
 use crate::sockets;

@@ -11,9 +11,7 @@ use std::time::Duration;
 use proto::api::core::v1::Pod;
 use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
 
-use crate::backoff::Backoff;
 use crate::events::{EventType, Recorder};
 use crate::images::puller::Puller;
 use crate::metrics;
@@ -30,19 +28,16 @@ use super::admission::admit;
 use super::allocations::Allocations;
 use super::handle::Handle;
 use super::mailbox::{KillRequest, Mailbox};
+use super::mirrors::Mirrors;
 use super::userns::UserNamespaces;
 use super::worker::{Begin, Worker};
 use super::workers::{Ended, Workers};
-use super::{Deps, Shared, mirror};
+use super::{Deps, Shared};
 
 /// Everything on its way to the loop; when it is full, senders wait.
 const QUEUE: usize = 1024;
 /// Directories and leftovers of pods that nobody knows are looked for this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
-/// Between tries to make or delete a mirror pod.
-const MIRROR_RETRY: Duration = Duration::from_millis(250);
-const LAST_MIRROR_RETRY: Duration = Duration::from_secs(10);
-
 pub(super) enum Message {
     Pods(oneshot::Sender<Vec<Arc<Pod>>>),
     Kill(String, KillRequest),
@@ -54,11 +49,11 @@ pub(super) enum Message {
 pub(super) struct Entry {
     /// As its source has it; workers get it as it is allocated.
     pub(super) pod: Arc<Pod>,
-    source: Source,
+    pub(super) source: Source,
     /// `None` for a pod that admission refused, or that was over before the agent began.
     pub(super) mailbox: Option<Arc<Mailbox>>,
     /// In no source any more; the worker cleans up.
-    removed: bool,
+    pub(super) removed: bool,
     /// The pod of the same uid that came back while the worker was cleaning up; it comes in when that is done.
     returned: Option<Pod>,
     /// A static pod without a worker until an older one of its name is gone.
@@ -66,37 +61,16 @@ pub(super) struct Entry {
     seen: String,
 }
 
-/// Uid, the mirror to delete, the pod to make one of.
-type MirrorWork = (String, Option<Arc<Pod>>, Option<Arc<Pod>>);
-
-struct MirrorDone {
-    uid: String,
-    change: MirrorChange,
-    backoff: Backoff,
-}
-
-enum MirrorChange {
-    Made(Arc<Pod>),
-    Deleted(Arc<Pod>),
-    /// To be looked at again.
-    NotYet,
-}
-
 /// Starts everything that concerns pods.
 pub struct Manager {
     pub(super) shared: Arc<Shared>,
     pub(super) pods: BTreeMap<String, Entry>,
-    /// Mirror pods by namespace and name.
-    mirrors: HashMap<(String, String), Arc<Pod>>,
-    mirror_tasks: JoinSet<MirrorDone>,
-    mirrors_busy: HashSet<String>,
-    /// Of mirrors that could not be adjusted yet.
-    mirror_backoffs: HashMap<String, Backoff>,
+    pub(super) mirrors: Mirrors,
     workers: Workers,
-    orphans: HashMap<String, Arc<Mailbox>>,
+    pub(super) orphans: HashMap<String, Arc<Mailbox>>,
     /// Whether cgroups of pods that are gone have been removed.
-    cgroups_swept: bool,
-    runtime: Option<Vec<RuntimePod>>,
+    pub(super) cgroups_swept: bool,
+    pub(super) runtime: Option<Vec<RuntimePod>>,
     ready: HashSet<Source>,
     waiting_for: Vec<Source>,
     nudge: Nudge,
@@ -163,10 +137,7 @@ impl Manager {
         let manager = Self {
             shared,
             pods: BTreeMap::new(),
-            mirrors: HashMap::new(),
-            mirror_tasks: JoinSet::new(),
-            mirrors_busy: HashSet::new(),
-            mirror_backoffs: HashMap::new(),
+            mirrors: Mirrors::default(),
             workers: Workers::default(),
             orphans: HashMap::new(),
             runtime: None,
@@ -239,11 +210,7 @@ impl Manager {
                         self.start_again(uid, wait);
                     }
                 },
-                Some(done) = self.mirror_tasks.join_next(), if !self.mirror_tasks.is_empty() => {
-                    if let Ok(done) = done {
-                        self.mirror_done(done);
-                    }
-                }
+                () = self.mirrors.next() => self.reconcile_mirrors(),
                 _ = housekeeping.tick() => {
                     self.end_orphans();
                     self.retry_resizes();
@@ -290,7 +257,7 @@ impl Manager {
                     self.apply(pod, source);
                 }
                 if source == Source::Api {
-                    self.mirrors.retain(|name, _| mirrors.contains(name));
+                    self.mirrors.keep_only(&mirrors);
                 }
                 self.ready.insert(source);
                 if self.sources_ready() {
@@ -301,7 +268,7 @@ impl Manager {
             }
             Update::Applied(pod) => self.apply(pod, Source::Api),
             Update::Deleted(pod) if pod.is_mirror() => {
-                self.forget_mirror(&pod);
+                self.mirrors.forget(&pod);
                 self.reconcile_mirrors();
             }
             Update::Deleted(pod) => {
@@ -314,7 +281,7 @@ impl Manager {
 
     fn apply(&mut self, mut pod: Pod, source: Source) {
         if source == Source::Api && pod.is_mirror() {
-            self.mirrors.insert(key(&pod), Arc::new(pod));
+            self.mirrors.insert(pod);
             self.reconcile_mirrors();
             return;
         }
@@ -408,7 +375,7 @@ impl Manager {
         }
     }
 
-    fn spawn(&mut self, uid: String, worker: Worker) {
+    pub(super) fn spawn(&mut self, uid: String, worker: Worker) {
         self.workers.spawn(uid, Duration::ZERO, worker.run());
     }
 
@@ -496,182 +463,18 @@ impl Manager {
         self.retry_resizes();
     }
 
-    fn sources_ready(&self) -> bool {
+    pub(super) fn sources_ready(&self) -> bool {
         self.waiting_for.iter().all(|s| self.ready.contains(s))
     }
 
-    /// How many pods there are, in numbers.
-    fn count(&self) {
-        let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-        let is_static = |entry: &&Entry| entry.source != Source::Api;
-        let wanted = || self.pods.values().filter(|e| !e.removed);
-        let working = || wanted().filter(|e| e.mailbox.is_some());
-        for (word, statics) in [("", false), ("true", true)] {
-            metrics::DESIRED_PODS.set(&[word], number(wanted().filter(|e| is_static(e) == statics).count()));
-            metrics::ACTIVE_PODS.set(&[word], number(working().filter(|e| is_static(e) == statics).count()));
-        }
-        let ephemeral = wanted().map(|e| e.pod.spec().ephemeral_containers.len()).sum();
-        metrics::MANAGED_EPHEMERAL_CONTAINERS.set(&[], number(ephemeral));
-        metrics::MIRROR_PODS.set(&[], number(self.mirrors.len()));
-        let mut kinds: BTreeMap<Vec<String>, usize> = BTreeMap::new();
-        for entry in self.pods.values() {
-            let config = if entry.removed { "orphan" } else { "desired" };
-            let lifecycle = match (entry.mailbox.is_some(), entry.removed || entry.pod.is_deleted()) {
-                (false, _) => "terminated",
-                (true, true) => "terminating",
-                (true, false) => "sync",
-            };
-            let word = if is_static(&entry) { "true" } else { "" };
-            *kinds.entry([config, lifecycle, word].map(str::to_owned).to_vec()).or_default() += 1;
-        }
-        if !self.orphans.is_empty() {
-            let labels = ["runtime_only", "terminating", "unknown"].map(str::to_owned).to_vec();
-            kinds.insert(labels, self.orphans.len());
-        }
-        metrics::WORKING_PODS.set_all(kinds.into_iter().map(|(labels, count)| (labels, number(count))));
-    }
-
-    /// Ends what the runtime has of pods that no source knows, and removes directories of such pods.
-    fn end_orphans(&mut self) {
-        if !self.sources_ready() {
-            return;
-        }
-        let Some(runtime) = self.runtime.clone() else { return };
-        for found in &runtime {
-            if self.pods.contains_key(&found.uid) || self.orphans.contains_key(&found.uid) {
-                continue;
-            }
-            tracing::info!(pod = found.name, namespace = found.namespace, "ending a pod that no source knows");
-            let metadata = ObjectMeta {
-                uid: found.uid.clone(),
-                name: found.name.clone(),
-                namespace: found.namespace.clone(),
-                ..Default::default()
-            };
-            let pod = Arc::new(Pod { metadata: Some(metadata), ..Default::default() });
-            let mailbox = Arc::new(Mailbox::default());
-            let worker = Worker::new(self.shared.clone(), mailbox.clone(), pod, Begin::Orphan);
-            self.spawn(found.uid.clone(), worker);
-            metrics::ORPHANED_RUNTIME_PODS.inc(&[]);
-            self.orphans.insert(found.uid.clone(), mailbox);
-        }
-        self.end_orphan_dirs(&runtime);
-        self.end_orphan_cgroups(&runtime);
-    }
-
-    /// Removes cgroups and allocations that an earlier agent left. Those of this one go with their pods, so once is enough.
-    fn end_orphan_cgroups(&mut self, runtime: &[RuntimePod]) {
-        if std::mem::replace(&mut self.cgroups_swept, true) {
-            return;
-        }
-        self.shared.allocations.keep_only(|uid| self.pods.contains_key(uid));
-        let known =
-            self.pods.keys().chain(self.orphans.keys()).chain(runtime.iter().map(|p| &p.uid)).cloned().collect();
-        let cgroups = self.shared.cgroups.clone();
-        tokio::spawn(async move { cgroups.remove_orphans(&known).await });
-    }
-
-    fn end_orphan_dirs(&mut self, runtime: &[RuntimePod]) {
-        let Ok(entries) = std::fs::read_dir(self.shared.config.root_dir.join("pods")) else { return };
-        for entry in entries.flatten() {
-            // Beside the pods' folders lies the socket of the Pods API.
-            if !entry.file_type().is_ok_and(|t| t.is_dir()) {
-                continue;
-            }
-            let Some(uid) = entry.file_name().to_str().map(str::to_owned) else { continue };
-            let known =
-                self.pods.contains_key(&uid) || self.orphans.contains_key(&uid) || runtime.iter().any(|p| p.uid == uid);
-            if known {
-                continue;
-            }
-            // The same worker that ends orphans takes volumes down before it removes the directory.
-            let metadata = ObjectMeta { uid: uid.clone(), ..Default::default() };
-            let pod = Arc::new(Pod { metadata: Some(metadata), ..Default::default() });
-            let mailbox = Arc::new(Mailbox::default());
-            let worker = Worker::new(self.shared.clone(), mailbox.clone(), pod, Begin::Orphan);
-            self.spawn(uid.clone(), worker);
-            self.orphans.insert(uid, mailbox);
-        }
-    }
-
-    /// Makes mirrors as the static pods are; one task per pod at a time.
     fn reconcile_mirrors(&mut self) {
         if !self.ready.contains(&Source::Api) {
             return;
         }
-        let mut work: Vec<MirrorWork> = Vec::new();
-        let mut shown = HashSet::new();
-        for (uid, entry) in self.pods.iter().filter(|(_, e)| e.source == Source::File && !e.removed) {
-            let name = key(&entry.pod);
-            let found = self.mirrors.get(&name);
-            match found {
-                Some(mirror) if mirror::shows(mirror, &entry.pod) => {
-                    self.shared.status.observe(uid, Some(mirror.clone()));
-                }
-                Some(mirror) => work.push((uid.clone(), Some(mirror.clone()), None)),
-                None => {
-                    self.shared.status.observe(uid, None);
-                    work.push((uid.clone(), None, Some(entry.pod.clone())));
-                }
-            }
-            shown.insert(name);
-        }
-        if self.sources_ready() {
-            for (name, mirror) in &self.mirrors {
-                if !shown.contains(name) {
-                    work.push((mirror.uid().to_owned(), Some(mirror.clone()), None));
-                }
-            }
-        }
-        for (uid, delete, create) in work {
-            if !self.mirrors_busy.insert(uid.clone()) {
-                continue;
-            }
-            let (client, node) = (self.shared.client.clone(), self.shared.node.borrow().clone());
-            let fresh = || Backoff::new(MIRROR_RETRY, LAST_MIRROR_RETRY);
-            let mut backoff = self.mirror_backoffs.remove(&uid).unwrap_or_else(fresh);
-            self.mirror_tasks.spawn(async move {
-                let result = match (delete, create) {
-                    (Some(old), _) => mirror::delete(&client, &old).await.map(|()| MirrorChange::Deleted(old)),
-                    // One that is there already has yet to come by the watch.
-                    (None, Some(pod)) => mirror::create(&client, &pod, &node)
-                        .await
-                        .map(|made| made.map_or(MirrorChange::NotYet, MirrorChange::Made)),
-                    (None, None) => Ok(MirrorChange::NotYet),
-                };
-                let change = result.unwrap_or_else(|error| {
-                    tracing::debug!(%error, "could not adjust a mirror pod");
-                    MirrorChange::NotYet
-                });
-                if matches!(change, MirrorChange::NotYet) {
-                    tokio::time::sleep(backoff.next_wait()).await;
-                }
-                MirrorDone { uid, change, backoff }
-            });
-        }
-    }
-
-    fn mirror_done(&mut self, done: MirrorDone) {
-        self.mirrors_busy.remove(&done.uid);
-        match done.change {
-            MirrorChange::Made(made) => {
-                self.mirrors.insert(key(&made), made);
-            }
-            // The watch may have told already, while this was under way.
-            MirrorChange::Deleted(old) => self.forget_mirror(&old),
-            MirrorChange::NotYet => {
-                self.mirror_backoffs.insert(done.uid, done.backoff);
-            }
-        }
-        self.reconcile_mirrors();
-    }
-
-    /// Forgets this very mirror, not a newer one of its name.
-    fn forget_mirror(&mut self, mirror: &Pod) {
-        let name = key(mirror);
-        if self.mirrors.get(&name).is_some_and(|known| known.uid() == mirror.uid()) {
-            self.mirrors.remove(&name);
-        }
+        let statics = self.pods.iter().filter(|(_, e)| e.source == Source::File && !e.removed);
+        let statics: Vec<_> = statics.map(|(uid, e)| (uid.clone(), e.pod.clone())).collect();
+        let all_known = self.sources_ready();
+        self.mirrors.reconcile(&self.shared, &statics, all_known);
     }
 }
 
@@ -681,7 +484,7 @@ impl Entry {
     }
 }
 
-fn key(pod: &Pod) -> (String, String) {
+pub(super) fn key(pod: &Pod) -> (String, String) {
     (pod.namespace().to_owned(), pod.name().to_owned())
 }
 

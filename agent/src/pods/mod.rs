@@ -6,6 +6,7 @@
 mod act;
 mod admission;
 pub(crate) mod allocations;
+mod counts;
 mod device_admission;
 mod gc;
 mod handle;
@@ -14,6 +15,8 @@ mod kill;
 mod mailbox;
 mod manager;
 mod mirror;
+mod mirrors;
+mod orphans;
 mod resize;
 mod resizes;
 mod start;

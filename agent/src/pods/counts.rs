@@ -1,0 +1,42 @@
+//! How many pods there are, as metrics.
+
+use std::collections::BTreeMap;
+
+use crate::metrics;
+use crate::pod::spec::PodExt;
+use crate::sources::Source;
+
+use super::manager::{Entry, Manager};
+
+impl Manager {
+    /// Sets the numbers anew.
+    pub(super) fn count(&self) {
+        let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+        let is_static = |entry: &&Entry| entry.source != Source::Api;
+        let wanted = || self.pods.values().filter(|e| !e.removed);
+        let working = || wanted().filter(|e| e.mailbox.is_some());
+        for (word, statics) in [("", false), ("true", true)] {
+            metrics::DESIRED_PODS.set(&[word], number(wanted().filter(|e| is_static(e) == statics).count()));
+            metrics::ACTIVE_PODS.set(&[word], number(working().filter(|e| is_static(e) == statics).count()));
+        }
+        let ephemeral = wanted().map(|e| e.pod.spec().ephemeral_containers.len()).sum();
+        metrics::MANAGED_EPHEMERAL_CONTAINERS.set(&[], number(ephemeral));
+        metrics::MIRROR_PODS.set(&[], number(self.mirrors.len()));
+        let mut kinds: BTreeMap<Vec<String>, usize> = BTreeMap::new();
+        for entry in self.pods.values() {
+            let config = if entry.removed { "orphan" } else { "desired" };
+            let lifecycle = match (entry.mailbox.is_some(), entry.removed || entry.pod.is_deleted()) {
+                (false, _) => "terminated",
+                (true, true) => "terminating",
+                (true, false) => "sync",
+            };
+            let word = if is_static(&entry) { "true" } else { "" };
+            *kinds.entry([config, lifecycle, word].map(str::to_owned).to_vec()).or_default() += 1;
+        }
+        if !self.orphans.is_empty() {
+            let labels = ["runtime_only", "terminating", "unknown"].map(str::to_owned).to_vec();
+            kinds.insert(labels, self.orphans.len());
+        }
+        metrics::WORKING_PODS.set_all(kinds.into_iter().map(|(labels, count)| (labels, number(count))));
+    }
+}
