@@ -177,6 +177,9 @@ healthzPort: 0
 staticPodPath: $run/manifests
 podLogsDir: $run/pod-logs
 imageGCHighThresholdPercent: 100
+evictionHard:
+  memory.available: 50Mi
+  nodefs.available: 1%
 failSwapOn: false
 resolvConf: $([ -e /run/systemd/resolve/resolv.conf ] && echo /run/systemd/resolve/resolv.conf || echo /etc/resolv.conf)
 authentication:
