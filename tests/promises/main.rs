@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod controllers;
+mod eviction;
 mod first_run;
 mod full_disk;
 mod kill_nine;

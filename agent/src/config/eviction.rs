@@ -95,6 +95,13 @@ pub fn thresholds(config: &Configuration) -> Result<Vec<Threshold>, String> {
     for threshold in &mut all {
         threshold.minimum_reclaim = reclaims.get(&threshold.signal).copied();
     }
+    if config.enforce_node_allocatable.iter().any(|e| e == "pods") {
+        // The limit of all pods together is watched like the node's memory.
+        let hard = all.iter().filter(|t| t.signal == Signal::MemoryAvailable && t.grace.is_none());
+        let copies = hard.map(|t| Threshold { signal: Signal::AllocatableMemoryAvailable, ..t.clone() });
+        let copies: Vec<Threshold> = copies.collect();
+        all.extend(copies);
+    }
     Ok(all)
 }
 

@@ -46,7 +46,7 @@ use crate::pod::resources::NodeResources;
 use crate::pods_api::PodFeed;
 use crate::server::{self, ServerError};
 use crate::stats::Stats;
-use crate::{local_sockets, plugin_registry, pods, volumes};
+use crate::{eviction, local_sockets, oom_watcher, plugin_registry, pods, volumes};
 
 /// Why the agent could not start; the operator's to mend.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +85,8 @@ pub enum StartError {
 const STATUS_LIMIT: Duration = Duration::from_secs(120);
 const LEASE_LIMIT: Duration = Duration::from_secs(120);
 const RUNTIME_LIMIT: Duration = Duration::from_secs(60);
+/// Counting the files of pods may take its time, and so may the end of an evicted one.
+const EVICTION_LIMIT: Duration = Duration::from_secs(600);
 /// Cgroups that cannot be made now are tried again; what lacks may come.
 const CGROUPS_AGAIN: Duration = Duration::from_secs(10);
 /// The status line of systemd follows the pods this often.
@@ -156,11 +158,13 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     let feed = Arc::new(PodFeed::default());
     let devices = Devices::new(flags.root_dir.join("device-plugins"), feed.clone());
     let stats =
-        Stats::new(cri.clone(), &name, flags.root_dir.clone(), config.pod_logs_dir.clone(), config.cgroups_per_qos);
-    let node_api = NodeApi::new(node_receiver.clone(), stats);
+        || Stats::new(cri.clone(), &name, flags.root_dir.clone(), config.pod_logs_dir.clone(), config.cgroups_per_qos);
+    let node_api = NodeApi::new(node_receiver.clone(), stats());
     local_sockets::start(&mut tasks, &flags.root_dir, &settings.gates, &feed, &devices, node_api);
     let events = node_events(&recorder, &name);
     events("Normal", "Starting", "Starting kubelet.".to_owned());
+    tasks.spawn(oom_watcher::run(events.clone()));
+    let eviction_stats = stats();
     if !standalone {
         tasks.spawn(node::run(NodeDeps {
             settings: settings.clone(),
@@ -195,6 +199,15 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     keep_certificates(&mut tasks, &flags, &loaded, &client_for_certificates, certificate, (&name, &addresses));
     tracing::info!(node = %name, version = KUBELET_VERSION, "serving; waiting for the runtime");
     let starting = {
+        let eviction = eviction::EvictionDeps {
+            config: config.clone(),
+            root_dir: flags.root_dir.clone(),
+            stats: eviction_stats,
+            signals: signal_sender.clone(),
+            events: events.clone(),
+            recorder,
+            beat: progress.register("eviction", EVICTION_LIMIT),
+        };
         let parts = PodParts {
             flags: flags.clone(),
             settings: settings.clone(),
@@ -209,7 +222,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
         async move {
             systemd::status("waiting for the container runtime");
             let handle = start_pods(parts, runtime, node.clone(), signal_sender).await;
-            pods_sender.send_replace(Some(handle));
+            pods_sender.send_replace(Some(handle.clone()));
             if !standalone {
                 systemd::status("registering the node");
                 let mut node = node;
@@ -218,7 +231,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
             }
             systemd::tell(&[NotifyState::Ready]);
             tracing::info!(node = %name, "the node takes pods");
-            follow_pods(name, pods_receiver).await;
+            tokio::join!(follow_pods(name, pods_receiver), eviction::run(eviction, handle));
         }
     };
     tasks.spawn(starting);
@@ -393,6 +406,7 @@ async fn start_pods(
         node,
         feed: parts.feed,
         devices: parts.devices,
+        signals: node_signals.subscribe(),
     })
 }
 

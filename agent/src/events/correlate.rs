@@ -134,6 +134,7 @@ mod tests {
             kind: EventType::Normal,
             reason: "R".into(),
             message: message.into(),
+            annotations: Default::default(),
         }
     }
 

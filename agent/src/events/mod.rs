@@ -6,6 +6,7 @@
 
 mod correlate;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub struct Notice {
     pub kind: EventType,
     pub reason: String,
     pub message: String,
+    /// Of the event, for programs.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// A handle on the queue; cheap to clone.
@@ -74,10 +77,33 @@ impl Recorder {
         self.event(reference(pod, field_path(pod.spec(), name)), kind, reason, message.into());
     }
 
+    /// About a pod as a whole, with annotations of the event.
+    pub fn annotated(
+        &self,
+        pod: &Pod,
+        kind: EventType,
+        reason: &str,
+        message: String,
+        annotations: BTreeMap<String, String>,
+    ) {
+        self.send(reference(pod, String::new()), kind, reason, message, annotations);
+    }
+
     /// About any object.
     pub fn event(&self, object: ObjectReference, kind: EventType, reason: &str, message: String) {
+        self.send(object, kind, reason, message, BTreeMap::new());
+    }
+
+    fn send(
+        &self,
+        object: ObjectReference,
+        kind: EventType,
+        reason: &str,
+        message: String,
+        annotations: BTreeMap<String, String>,
+    ) {
         tracing::debug!(object = %object.name, namespace = %object.namespace, reason, message, "event");
-        let notice = Notice { object, kind, reason: reason.to_owned(), message };
+        let notice = Notice { object, kind, reason: reason.to_owned(), message, annotations };
         if self.queue.try_send(notice).is_err() {
             tracing::debug!("event queue is full; dropped an event");
         }
@@ -139,6 +165,7 @@ fn new_event(node: &str, notice: &Notice, message: String, now: proto::time::Tim
         metadata: Some(ObjectMeta {
             name: format!("{}.{nanos:x}", notice.object.name),
             namespace: event_namespace(&notice.object).to_owned(),
+            annotations: notice.annotations.clone(),
             ..Default::default()
         }),
         involved_object: Some(notice.object.clone()),

@@ -10,9 +10,11 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use proto::cri;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::cri::{CriClient, CriError};
+use crate::metrics;
 
 const PERIOD: Duration = Duration::from_secs(300);
 
@@ -38,24 +40,46 @@ struct Record {
 
 type Records = HashMap<String, Record>;
 
-/// Looks for unused images until dropped.
-pub async fn run(cri: CriClient, settings: ImageGc) {
-    if settings.high >= 100 && settings.maximum_age.is_zero() {
-        return;
-    }
+/// Looks for unused images until dropped. A demand has all of them removed that are old enough, and is answered then.
+pub async fn run(cri: CriClient, settings: ImageGc, mut demands: mpsc::Receiver<oneshot::Sender<()>>) {
+    let collects = settings.high < 100 || !settings.maximum_age.is_zero();
     let (mut records, begun) = (Records::new(), Instant::now());
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
-        if let Err(error) = pass(&cri, &settings, &mut records, begun).await {
+        let result = tokio::select! {
+            _ = ticks.tick() => match collects {
+                true => pass(&cri, &settings, &mut records, begun).await,
+                // How old an image is must be known when somebody demands room.
+                false => look(&cri, &mut records, Instant::now()).await,
+            },
+            demand = demands.recv() => match demand {
+                Some(demand) => {
+                    let result = remove_unused(&cri, &settings, &mut records).await;
+                    // Whoever asked may have gone.
+                    let _ = demand.send(());
+                    result
+                }
+                None => return,
+            },
+        };
+        if let Err(error) = result {
             tracing::warn!(%error, "image garbage collection failed");
         }
     }
 }
 
-async fn pass(cri: &CriClient, settings: &ImageGc, records: &mut Records, begun: Instant) -> Result<(), CriError> {
+async fn remove_unused(cri: &CriClient, settings: &ImageGc, records: &mut Records) -> Result<(), CriError> {
     let now = Instant::now();
+    look(cri, records, now).await?;
+    for id in by_last_use(records, now, settings) {
+        remove(cri, records, &id, "space").await;
+    }
+    Ok(())
+}
+
+/// Takes in what images there are and which are used.
+async fn look(cri: &CriClient, records: &mut Records, now: Instant) -> Result<(), CriError> {
     let images = cri.list_images(cri::ListImagesRequest::default()).await?.images;
     let containers = cri.list_containers(None).await?;
     let sandbox = sandbox_image(&cri.status(cri::StatusRequest { verbose: true }).await?);
@@ -63,10 +87,16 @@ async fn pass(cri: &CriClient, settings: &ImageGc, records: &mut Records, begun:
         containers.iter().flat_map(|c| [c.image_ref.as_str(), c.image_id.as_str()]).collect();
     in_use.extend(sandbox.as_deref());
     note(records, &images, &in_use, now);
+    Ok(())
+}
+
+async fn pass(cri: &CriClient, settings: &ImageGc, records: &mut Records, begun: Instant) -> Result<(), CriError> {
+    let now = Instant::now();
+    look(cri, records, now).await?;
     // What this agent has not watched for so long may have been used before it began.
     if !settings.maximum_age.is_zero() && begun.elapsed() > settings.maximum_age {
         for id in too_old(records, now, settings) {
-            remove(cri, records, &id).await;
+            remove(cri, records, &id, "age").await;
         }
     }
     let Some((capacity, available)) = file_system(cri).await? else { return Ok(()) };
@@ -76,7 +106,7 @@ async fn pass(cri: &CriClient, settings: &ImageGc, records: &mut Records, begun:
             return Ok(());
         }
         let bytes = records.get(&id).map_or(0, |r| r.bytes);
-        if remove(cri, records, &id).await {
+        if remove(cri, records, &id, "space").await {
             wanted = wanted.saturating_sub(bytes);
         }
     }
@@ -150,12 +180,14 @@ async fn file_system(cri: &CriClient) -> Result<Option<(u64, u64)>, CriError> {
     }
 }
 
-async fn remove(cri: &CriClient, records: &mut Records, id: &str) -> bool {
+/// `why` is `age` or `space`.
+async fn remove(cri: &CriClient, records: &mut Records, id: &str, why: &str) -> bool {
     let image = cri::ImageSpec { image: id.to_owned(), ..Default::default() };
     match cri.remove_image(image).await {
         Ok(()) => {
             tracing::info!(image = id, "removed an image that nobody uses");
             records.remove(id);
+            metrics::IMAGES_COLLECTED.inc(&[why]);
             true
         }
         Err(error) => {

@@ -55,7 +55,9 @@ pub struct NodeSignals {
     pub memory_pressure: bool,
     pub disk_pressure: bool,
     pub pid_pressure: bool,
-    /// Reasons beyond the runtime's why the node is not ready, such as a stuck PLEG or a shutdown.
+    /// The machine goes down: no pod comes in any more.
+    pub shutting_down: bool,
+    /// Further reasons why the node is not ready, such as missing cgroups.
     pub not_ready: Vec<String>,
     /// Unique names of attachable volumes that pods use.
     pub volumes_in_use: Vec<String>,

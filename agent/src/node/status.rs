@@ -155,6 +155,7 @@ fn conditions(old: Option<&Value>, facts: &Facts<'_>) -> Value {
     not_ready.extend(facts.runtime.not_ready.clone());
     not_ready.extend(facts.runtime.network_not_ready.clone());
     not_ready.extend(signals.not_ready.iter().cloned());
+    not_ready.extend(signals.shutting_down.then(|| "node is shutting down".to_owned()));
     let ready = match not_ready.as_slice() {
         [] => (true, "KubeletReady".to_owned(), "kubelet is posting ready status".to_owned()),
         [one] => (false, "KubeletNotReady".to_owned(), one.clone()),
@@ -265,6 +266,16 @@ mod tests {
             (&ready["status"], &ready["message"], &ready["lastTransitionTime"]),
             (&json!("False"), &json!("container runtime is down"), &json!("t3"))
         );
+
+        let signals = NodeSignals { disk_pressure: true, shutting_down: true, ..NodeSignals::default() };
+        let fourth = build(&second, &facts(&up, &signals, &machine, &resources, &gates, "t4"));
+        let (disk, ready) = (&fourth["conditions"][2], &fourth["conditions"][4]);
+        assert_eq!((&disk["status"], &disk["lastTransitionTime"]), (&json!("True"), &json!("t4")));
+        assert_eq!(
+            (&disk["reason"], &disk["message"]),
+            (&json!("KubeletHasDiskPressure"), &json!("kubelet has disk pressure"))
+        );
+        assert_eq!((&ready["reason"], &ready["message"]), (&json!("KubeletNotReady"), &json!("node is shutting down")));
     }
 
     #[test]

@@ -30,12 +30,27 @@ fn predicate(name: &str, why: &str) -> Result<(), Rejection> {
     reject(name, format!("Predicate {name} failed: {why}"))
 }
 
-/// See the module's documentation. `others` are pods that hold resources now.
-pub fn admit(pod: &Pod, node: &Node, others: &[Arc<Pod>], unsafe_sysctls: &[String]) -> Result<(), Rejection> {
+/// See the module's documentation. `others` are pods that hold resources now. What a critical pod lacks is no reason to
+/// refuse it: it is returned, for others to make room.
+pub fn admit(
+    pod: &Pod,
+    node: &Node,
+    others: &[Arc<Pod>],
+    unsafe_sysctls: &[String],
+) -> Result<Vec<Shortage>, Rejection> {
     check_sysctls(pod, unsafe_sysctls)?;
     check_os(pod)?;
     check_groups_policy(pod, node)?;
-    check_resources(pod, node, others)?;
+    let missing = shortages(pod, node, others);
+    if let Some(first) = missing.first().filter(|_| !pod.is_critical()) {
+        return Err(first.rejection());
+    }
+    check_predicates(pod, node, others)?;
+    check_apparmor(pod, *APPARMOR)?;
+    Ok(missing)
+}
+
+fn check_predicates(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<(), Rejection> {
     if !matches_node(pod, node) {
         return predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
     }
@@ -53,7 +68,7 @@ pub fn admit(pod: &Pod, node: &Node, others: &[Arc<Pod>], unsafe_sysctls: &[Stri
             return predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate");
         }
     }
-    check_apparmor(pod, *APPARMOR)
+    Ok(())
 }
 
 /// Whether the kernel has AppArmor on.
@@ -142,20 +157,44 @@ fn check_groups_policy(pod: &Pod, node: &Node) -> Result<(), Rejection> {
     Ok(())
 }
 
+/// A resource of which the node has too little left: CPU in thousandths, the rest in whole units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortage {
+    pub resource: String,
+    pub requested: i64,
+    pub used: i64,
+    pub capacity: i64,
+}
+
+impl Shortage {
+    /// What others would have to give up.
+    pub fn missing(&self) -> i64 {
+        self.requested.saturating_sub(self.capacity.saturating_sub(self.used))
+    }
+
+    fn rejection(&self) -> Rejection {
+        let Shortage { resource, requested, used, capacity } = self;
+        let message = format!(
+            "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+        );
+        Rejection { reason: format!("OutOf{resource}"), message }
+    }
+}
+
 /// Whether what the pod requests is left over by the others.
 pub fn check_resources(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<(), Rejection> {
+    shortages(pod, node, others).first().map_or(Ok(()), |first| Err(first.rejection()))
+}
+
+/// All that the others do not leave to the pod.
+fn shortages(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Vec<Shortage> {
     let none = BTreeMap::new();
     let allocatable = node.status.as_ref().map_or(&none, |s| &s.allocatable);
-    let short = |name: &str, requested: i64, used: i64, capacity: i64| {
-        let message = format!(
-            "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
-        );
-        reject(&format!("OutOf{name}"), message)
-    };
-    if let Some(limit) = allocatable.get("pods").map(whole) {
+    let mut found = Vec::new();
+    if let Some(capacity) = allocatable.get("pods").map(whole) {
         let used = i64::try_from(others.len()).unwrap_or(i64::MAX);
-        if used.saturating_add(1) > limit {
-            return short("pods", 1, used, limit);
+        if used.saturating_add(1) > capacity {
+            found.push(Shortage { resource: "pods".into(), requested: 1, used, capacity });
         }
     }
     let wanted = pod_totals(pod).requests;
@@ -169,21 +208,16 @@ pub fn check_resources(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Result<()
     let rest = wanted.keys().map(String::as_str).filter(|n| !matches!(*n, "cpu" | "memory" | "ephemeral-storage"));
     for name in ["cpu", "memory", "ephemeral-storage"].into_iter().chain(rest) {
         let requested = wanted.get(name).copied().unwrap_or(0);
-        let Some(capacity) = allocatable.get(name) else {
-            // What the node does not know is somebody else's business, except for the basics.
-            continue;
-        };
-        if requested == 0 {
-            continue;
-        }
+        // What the node does not know is somebody else's business, except for the basics.
+        let Some(capacity) = allocatable.get(name).filter(|_| requested != 0).map(milli) else { continue };
         let used = used.get(name).copied().unwrap_or(0);
-        if requested > milli(capacity).saturating_sub(used) {
-            // CPU is told in thousandths, the rest in whole units.
+        if requested > capacity.saturating_sub(used) {
             let unit = if name == "cpu" { 1 } else { 1000 };
-            return short(name, requested / unit, used / unit, milli(capacity) / unit);
+            let (requested, used, capacity) = (requested / unit, used / unit, capacity / unit);
+            found.push(Shortage { resource: name.to_owned(), requested, used, capacity });
         }
     }
-    Ok(())
+    found
 }
 
 fn host_ports(pod: &Pod) -> Vec<&ContainerPort> {
@@ -200,7 +234,7 @@ fn clash(a: &ContainerPort, b: &ContainerPort) -> bool {
         && (a.host_ip == b.host_ip || any(&a.host_ip) || any(&b.host_ip))
 }
 
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     if !toleration.effect.is_empty() && toleration.effect != taint.effect {
         return false;
     }
@@ -255,6 +289,16 @@ mod tests {
         assert_eq!(refused.message, want);
         let others = [Arc::new(pod("0")), Arc::new(pod("0"))];
         assert_eq!(admit(&pod("0"), &node(), &others, &[]).unwrap_err().reason, "OutOfpods");
+    }
+
+    #[test]
+    fn a_critical_pod_is_told_what_it_lacks() {
+        let mut critical = pod("1500m");
+        critical.spec.as_mut().unwrap().priority = Some(2_000_000_000);
+        let missing = admit(&critical, &node(), &[Arc::new(pod("1"))], &[]).unwrap();
+        assert_eq!(missing.iter().map(|m| (m.resource.as_str(), m.missing())).collect::<Vec<_>>(), [("cpu", 500)]);
+        critical.spec.as_mut().unwrap().node_name = "other".into();
+        assert!(admit(&critical, &node(), &[Arc::new(pod("1"))], &[]).is_err(), "room would not help it");
     }
 
     #[test]

@@ -48,14 +48,19 @@ pub async fn purge_init(shared: &Shared, pod: &proto::api::core::v1::Pod, observ
 /// Removes everything of a pod from the runtime, and its logs and directories. What fails is tried again by the next
 /// pass of the manager, which finds the rest as an orphan.
 pub async fn remove_all(shared: &Shared, pod: &proto::api::core::v1::Pod, observed: &Observed) {
+    remove_from_runtime(shared, pod, observed).await;
+    remove_dir(&log_directory(pod, &shared.config.pod_logs_dir));
+    remove_dir(&shared.pod_dir(pod.uid()));
+}
+
+/// Removes the containers and sandboxes of a pod that has ended. What is gone already counts as removed.
+pub async fn remove_from_runtime(shared: &Shared, pod: &proto::api::core::v1::Pod, observed: &Observed) {
     for container in &observed.containers {
         remove_container(shared, pod, &container.name, &container.id, None).await;
     }
     for sandbox in &observed.sandboxes {
         remove_sandbox(shared, sandbox).await;
     }
-    remove_dir(&log_directory(pod, &shared.config.pod_logs_dir));
-    remove_dir(&shared.pod_dir(pod.uid()));
 }
 
 pub async fn remove_container(

@@ -10,9 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 use crate::cri::CriError;
 use crate::pleg::observed::{ContainerRecord, Observed, RunState, observe};
 use crate::pod::spec::PodExt;
+use crate::status::generate::Override;
 
 use super::Shared;
-use super::mailbox::KillRequest;
+use super::mailbox::{End, KillRequest};
 use super::manager::Message;
 
 /// Why a pod or container cannot be used; the caller's fault unless `Runtime`.
@@ -42,6 +43,8 @@ pub struct ContainerInfo {
 #[derive(Clone)]
 pub struct Handle {
     pub(super) messages: mpsc::Sender<Message>,
+    /// Demands to remove all unused images.
+    pub(super) images: mpsc::Sender<oneshot::Sender<()>>,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -121,11 +124,34 @@ impl Handle {
         answer.map_err(FindError::Runtime)
     }
 
-    /// Ends a pod that its object does not end: eviction, preemption, shutdown.
-    pub async fn evict(&self, uid: &str, imposed: crate::status::generate::Override, grace: Option<i64>) {
+    /// Pods that have not come to their end, with their newest statuses.
+    pub async fn active(&self) -> Vec<Arc<Pod>> {
+        let over = |pod: &Arc<Pod>| pod.status.as_ref().is_some_and(crate::status::generate::is_over);
+        self.pods().await.into_iter().filter(|pod| !over(pod)).collect()
+    }
+
+    /// Ends a pod that its object does not end: eviction, shutdown. `None` for a pod that is not there any more.
+    pub async fn evict(&self, uid: &str, imposed: Override, grace: Option<i64>) -> Option<End> {
         let request = KillRequest { imposed: Some(imposed), grace };
-        if self.messages.send(Message::Kill(uid.to_owned(), request)).await.is_err() {
+        let (answer, end) = oneshot::channel();
+        if self.messages.send(Message::Kill(uid.to_owned(), request, answer)).await.is_err() {
             tracing::debug!(pod = uid, "no manager to evict a pod");
+        }
+        end.await.ok()
+    }
+
+    /// Has everything removed from the runtime that belongs to pods which have ended.
+    pub async fn remove_ended_containers(&self) {
+        // Without a manager there is nothing to remove either.
+        let _ = self.messages.send(Message::Collect).await;
+    }
+
+    /// Removes all images that nobody uses, and returns when that is done.
+    pub async fn remove_unused_images(&self) {
+        let (answer, done) = oneshot::channel();
+        if self.images.send(answer).await.is_ok() {
+            // Dropped unanswered it is done too.
+            let _ = done.await;
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use proto::api::core::v1::Pod;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::probes::Verdict;
 use crate::status::generate::Override;
@@ -21,6 +21,7 @@ struct Inner {
     changed: bool,
     verdicts: Vec<Verdict>,
     kill: Option<KillRequest>,
+    collect: bool,
     removed: bool,
 }
 
@@ -30,6 +31,8 @@ pub struct Facts {
     pub pod: Option<Arc<Pod>>,
     pub verdicts: Vec<Verdict>,
     pub kill: Option<KillRequest>,
+    /// Room is needed: what an ended pod left is to go.
+    pub collect: bool,
     /// The pod is in no source any more.
     pub removed: bool,
 }
@@ -40,6 +43,19 @@ pub struct Mailbox {
     arrived: Notify,
     /// Something that may cut a running sync short.
     urgent: Notify,
+    ended: watch::Sender<bool>,
+}
+
+/// The end of a pod, to be waited for: nothing of it runs, and its volumes and cgroup are gone.
+#[derive(Debug, Clone)]
+pub struct End(watch::Receiver<bool>);
+
+impl End {
+    /// Returns at the end; at once for a pod that has no worker.
+    pub async fn come(mut self) {
+        // A mailbox that is gone belonged to a pod that is gone.
+        let _ = self.0.wait_for(|ended| *ended).await;
+    }
 }
 
 impl Mailbox {
@@ -81,6 +97,21 @@ impl Mailbox {
         self.urgent.notify_one();
     }
 
+    /// Asks for the room that the pod's leftovers take, if it has ended.
+    pub fn collect(&self) {
+        self.inner().collect = true;
+        self.arrived.notify_one();
+    }
+
+    pub fn end(&self) -> End {
+        End(self.ended.subscribe())
+    }
+
+    /// Tells all that wait for the end of the pod.
+    pub fn has_ended(&self) {
+        self.ended.send_replace(true);
+    }
+
     pub fn removed(&self) {
         self.inner().removed = true;
         self.arrived.notify_one();
@@ -96,6 +127,7 @@ impl Mailbox {
             pod: inner.pod.take(),
             verdicts: std::mem::take(&mut inner.verdicts),
             kill: inner.kill.clone(),
+            collect: std::mem::take(&mut inner.collect),
             removed: inner.removed,
         }
     }

@@ -12,27 +12,25 @@ use proto::api::core::v1::Pod;
 use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::events::{EventType, Recorder};
+use crate::events::Recorder;
 use crate::images::puller::Puller;
-use crate::metrics;
 use crate::pleg::{self, Nudge, RuntimePod};
 use crate::pod::allocation::Allocation;
 use crate::pod::labels;
 use crate::pod::spec::PodExt;
 use crate::probes::{Prober, Verdict};
 use crate::sources::{self, Source, Update};
-use crate::status::generate::{is_over, rejected};
+use crate::status::generate::is_over;
 use crate::status::manager::StatusManager;
 
-use super::admission::admit;
 use super::allocations::Allocations;
 use super::handle::Handle;
-use super::mailbox::{KillRequest, Mailbox};
+use super::mailbox::{End, KillRequest, Mailbox};
 use super::mirrors::Mirrors;
 use super::userns::UserNamespaces;
 use super::worker::{Begin, Worker};
 use super::workers::{Ended, Workers};
-use super::{Deps, Shared};
+use super::{Deps, Shared, preemption};
 
 /// Everything on its way to the loop; when it is full, senders wait.
 const QUEUE: usize = 1024;
@@ -40,7 +38,10 @@ const QUEUE: usize = 1024;
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
 pub(super) enum Message {
     Pods(oneshot::Sender<Vec<Arc<Pod>>>),
-    Kill(String, KillRequest),
+    /// Answered with the pod's end; not at all when there is nothing to end.
+    Kill(String, KillRequest, oneshot::Sender<End>),
+    /// Room is needed: what pods that have ended left behind in the runtime is to go.
+    Collect,
     /// Something that the status of the pod shows changed.
     Changed(String),
 }
@@ -107,8 +108,10 @@ impl Manager {
             puller,
             feed: deps.feed,
             devices: deps.devices,
+            signals: deps.signals,
         });
-        tokio::spawn(crate::images::gc::run(shared.cri.clone(), shared.config.image_gc.clone()));
+        let (images, image_demands) = mpsc::channel(1);
+        tokio::spawn(crate::images::gc::run(shared.cri.clone(), shared.config.image_gc.clone(), image_demands));
         let nudge = Nudge::default();
         let (runtime, runtime_queue) = mpsc::channel(QUEUE);
         tokio::spawn(pleg::watch(shared.cri.clone(), runtime, nudge.clone()));
@@ -126,7 +129,7 @@ impl Manager {
             tokio::spawn(sources::api::follow(shared.client.clone(), node, updates.clone()));
         }
         let (messages, message_queue) = mpsc::channel(64);
-        let handle = Handle { messages: messages.clone(), shared: shared.clone() };
+        let handle = Handle { messages: messages.clone(), images, shared: shared.clone() };
         let messages = messages.downgrade();
         shared.devices.set_listener(move |uid| {
             let Some(messages) = messages.upgrade() else { return };
@@ -192,11 +195,14 @@ impl Manager {
                         // Whoever asked may have gone.
                         let _ = answer.send(pods);
                     }
-                    Some(Message::Kill(uid, request)) => {
+                    Some(Message::Kill(uid, request, answer)) => {
                         if let Some(mailbox) = self.mailbox(&uid) {
                             mailbox.kill(request);
+                            // Whoever asked may not want to wait.
+                            let _ = answer.send(mailbox.end());
                         }
                     }
+                    Some(Message::Collect) => self.pods.values().filter_map(|e| e.mailbox.as_ref()).for_each(|m| m.collect()),
                     Some(Message::Changed(uid)) => self.changed(&uid),
                     None => return,
                 },
@@ -326,7 +332,7 @@ impl Manager {
         self.nudge.nudge();
         let in_runtime = self.runtime.iter().flatten().any(|p| p.uid == uid);
         let over = pod.status.as_ref().is_some_and(is_over);
-        let begin = if over || pod.is_deleted() { Begin::Terminate } else { Begin::Sync };
+        let mut begin = if over || pod.is_deleted() { Begin::Terminate } else { Begin::Sync };
         if over && !in_runtime {
             // Nothing is left of it here: only its deletion is to be confirmed.
             if let Some(status) = &pod.status {
@@ -338,23 +344,31 @@ impl Manager {
         }
         // What an earlier agent agreed to counts, not what the spec has come to want since.
         let allocated = self.allocated(&pod);
-        if matches!(begin, Begin::Sync)
-            && let Err(refused) = self.admit(&allocated)
-        {
-            self.shared.recorder.pod(&pod, EventType::Warning, &refused.reason, refused.message.clone());
-            metrics::ADMISSION_REJECTIONS.inc(&[&refused.reason]);
-            let status = rejected(&pod, &refused.reason, &refused.message, crate::clock::now());
-            self.shared.status.set(&uid, Arc::new(status), false);
-            self.shared.status.finish(&uid);
-            self.pods.insert(uid, Entry::new(pod, source, None, seen));
-            return;
-        }
+        let (mailbox, mut victims) = (Arc::new(Mailbox::default()), Vec::new());
         if matches!(begin, Begin::Sync) {
-            self.shared.allocations.allocate(&uid, Allocation::of(&allocated));
+            match self.admit(&allocated) {
+                Ok(found) => {
+                    victims = found;
+                    self.shared.allocations.allocate(&uid, Allocation::of(&allocated));
+                }
+                // An earlier agent let it in, and it runs.
+                Err(refused) if in_runtime => {
+                    self.tell_refused(&pod, &refused);
+                    mailbox.kill(refused.into_kill());
+                    begin = Begin::Terminate;
+                }
+                Err(refused) => {
+                    self.refuse(&pod, &refused);
+                    self.pods.insert(uid, Entry::new(pod, source, None, seen));
+                    return;
+                }
+            }
         }
-        let mailbox = Arc::new(Mailbox::default());
         let worker = Worker::new(self.shared.clone(), mailbox.clone(), allocated, begin);
-        self.spawn(uid.clone(), worker);
+        self.workers.spawn(uid.clone(), Duration::ZERO, async move {
+            preemption::wait_for(victims).await;
+            worker.run().await;
+        });
         self.pods.insert(uid.clone(), Entry::new(pod, source, Some(mailbox), seen));
         self.changed_by_source(&uid);
     }
@@ -399,18 +413,6 @@ impl Manager {
         let begin = if over || pod.is_deleted() { Begin::Terminate } else { Begin::Sync };
         let worker = Worker::new(self.shared.clone(), mailbox, pod, begin);
         self.workers.spawn(uid, wait, worker.run());
-    }
-
-    fn admit(&self, pod: &Pod) -> Result<(), super::admission::Rejection> {
-        let node = super::device_admission::without_devices(&self.shared.node.borrow(), &self.shared.devices);
-        admit(pod, &node, &self.holders(pod.uid()), &self.shared.config.allowed_unsafe_sysctls)
-    }
-
-    /// Other pods that hold resources of the node, as they are allocated.
-    pub(super) fn holders(&self, uid: &str) -> Vec<Arc<Pod>> {
-        let ended = |e: &Entry| self.shared.status.status(e.pod.uid()).is_some_and(|s| is_over(&s));
-        let others = self.pods.iter().filter(|(other, e)| *other != uid && e.mailbox.is_some() && !ended(e));
-        others.map(|(_, e)| self.allocated(&e.pod)).collect()
     }
 
     /// The pod is in no source any more. `last` is its last state.

@@ -5,6 +5,7 @@
 
 mod act;
 mod admission;
+mod admit;
 pub(crate) mod allocations;
 mod counts;
 mod device_admission;
@@ -16,7 +17,9 @@ mod mailbox;
 mod manager;
 mod mirror;
 mod mirrors;
+mod node_state;
 mod orphans;
+mod preemption;
 mod resize;
 mod resizes;
 mod start;
@@ -41,6 +44,7 @@ use crate::dns_hosts::NodeDns;
 use crate::events::Recorder;
 use crate::images::gc::ImageGc;
 use crate::images::puller::Puller;
+use crate::node::NodeSignals;
 use crate::objects::Objects;
 use crate::pod::resources::NodeResources;
 use crate::pod::spec::PodExt;
@@ -50,6 +54,7 @@ use crate::status::manager::StatusManager;
 use crate::volumes;
 
 pub use handle::{ContainerInfo, FindError, Handle};
+pub use mailbox::End;
 pub use manager::Manager;
 
 /// Settings of the node that concern pods.
@@ -93,6 +98,8 @@ pub struct Deps {
     /// Gets what is known of the pods, for local clients.
     pub feed: Arc<PodFeed>,
     pub devices: Arc<Devices>,
+    /// Pressure and shutdown, which keep pods out.
+    pub signals: watch::Receiver<NodeSignals>,
 }
 
 /// What every worker shares.
@@ -113,6 +120,7 @@ pub(crate) struct Shared {
     pub puller: Puller,
     pub feed: Arc<PodFeed>,
     pub devices: Arc<Devices>,
+    pub signals: watch::Receiver<NodeSignals>,
 }
 
 impl Shared {

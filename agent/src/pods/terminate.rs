@@ -97,10 +97,14 @@ impl Worker {
             self.shared.status.finish(&self.uid);
         }
         let mailbox = self.mailbox.clone();
+        mailbox.has_ended();
         while !self.removed {
             mailbox.arrival().await;
             let generation = self.pod.meta().generation;
             self.take_facts();
+            if self.collect {
+                gc::remove_from_runtime(&self.shared, &self.pod, &self.observed).await;
+            }
             if !self.removed && self.pod.meta().generation != generation {
                 // A late deletion changes what was observed, nothing else.
                 self.tell_last();

@@ -63,6 +63,8 @@ pub struct Worker {
     pub(super) imposed: Option<Override>,
     pub(super) grace: Option<i64>,
     pub(super) removed: bool,
+    /// What is left of the pod is to go, if it has ended.
+    pub(super) collect: bool,
     pub(super) ending: bool,
     pub(super) retry: Duration,
     pub(super) volume_retry: Duration,
@@ -79,6 +81,7 @@ impl Worker {
             orphan: matches!(begin, Begin::Orphan),
             ending: !matches!(begin, Begin::Sync),
             removed: matches!(begin, Begin::Orphan),
+            collect: false,
             shared,
             mailbox,
             pod,
@@ -128,6 +131,7 @@ impl Worker {
             self.ending = true;
         }
         self.removed |= facts.removed;
+        self.collect = facts.collect;
         self.ending |= self.removed || self.pod.is_deleted();
         self.ending
     }
@@ -169,6 +173,7 @@ impl Worker {
         self.shared.status.set(&self.uid, Arc::new(status), false);
         self.shared.status.finish(&self.uid);
         let mailbox = self.mailbox.clone();
+        mailbox.has_ended();
         while !self.removed {
             mailbox.arrival().await;
             self.take_facts();

@@ -395,7 +395,7 @@ fn disk(path: &Path, now: &str, used: Option<u64>) -> Option<Fs> {
     })
 }
 
-fn host_memory() -> Option<u64> {
+pub(super) fn host_memory() -> Option<u64> {
     host("MemTotal:")
 }
 
@@ -413,12 +413,18 @@ pub(super) fn boot_nanos() -> i64 {
 }
 
 fn rlimit(now: &str) -> Option<Rlimit> {
+    let (maxpid, curproc) = processes()?;
+    Some(Rlimit { time: now.to_owned(), maxpid, curproc })
+}
+
+/// How many processes there may be, and are.
+pub(super) fn processes() -> Option<(i64, i64)> {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<i64>().ok();
     let limits = [number("/proc/sys/kernel/pid_max"), number("/proc/sys/kernel/threads-max")];
     let loads = std::fs::read_to_string("/proc/loadavg").ok()?;
     // RUNNING/ALL is the fourth word.
     let all = loads.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()?;
-    Some(Rlimit { time: now.to_owned(), maxpid: limits.into_iter().flatten().min()?, curproc: all })
+    Some((limits.into_iter().flatten().min()?, all))
 }
 
 fn moment(nanos: i64) -> String {

@@ -1,0 +1,79 @@
+//! Admission as the loop sees it: the pod, the node as it is now, and the pods that are here already.
+
+use std::sync::Arc;
+
+use proto::api::core::v1::Pod;
+
+use crate::events::EventType;
+use crate::metrics;
+use crate::pod::spec::PodExt;
+use crate::status::generate::{Override, is_over, rejected};
+
+use super::admission::{self, Rejection, Shortage};
+use super::mailbox::KillRequest;
+use super::manager::{Entry, Manager};
+use super::preemption::{self, Victim};
+use super::{device_admission, node_state};
+
+impl Rejection {
+    /// For a pod that runs all the same.
+    pub(super) fn into_kill(self) -> KillRequest {
+        let message = format!("Pod was rejected: {}", self.message);
+        KillRequest { imposed: Some(Override { reason: self.reason, message, disruption: None }), grace: None }
+    }
+}
+
+impl Manager {
+    /// Lets the pod in, or says why not. A critical pod for which there is no room takes that of others: it is in, and
+    /// is to wait for the end of those.
+    pub(super) fn admit(&self, pod: &Arc<Pod>) -> Result<Vec<Victim>, Rejection> {
+        let signals = self.shared.signals.borrow().clone();
+        node_state::check_pressure(pod, &signals)?;
+        let node = device_admission::without_devices(&self.shared.node.borrow(), &self.shared.devices);
+        let holders = self.holders(pod.uid());
+        let missing = admission::admit(pod, &node, &holders, &self.shared.config.allowed_unsafe_sysctls)?;
+        node_state::check_shutdown(&signals)?;
+        if missing.is_empty() { Ok(Vec::new()) } else { self.preempt(pod, &holders, &missing) }
+    }
+
+    /// Ends as many pods as it takes.
+    fn preempt(&self, pod: &Pod, holders: &[Arc<Pod>], missing: &[Shortage]) -> Result<Vec<Victim>, Rejection> {
+        let chosen = preemption::choose(pod, holders, missing).map_err(|why| Rejection {
+            reason: "UnexpectedAdmissionError".into(),
+            message: format!(
+                "Unexpected error while attempting to recover from admission failure: preemption: error finding a set \
+                 of pods to preempt: {why}"
+            ),
+        })?;
+        let signal = missing.first().map_or("", |m| m.resource.as_str());
+        let end = |victim: &Arc<Pod>| {
+            let mailbox = self.pods.get(victim.uid())?.mailbox.as_ref()?;
+            tracing::info!(pod = victim.name(), namespace = victim.namespace(), by = pod.name(), "preempting a pod");
+            self.shared.recorder.pod(victim, EventType::Warning, preemption::REASON, preemption::MESSAGE);
+            mailbox.kill(KillRequest { imposed: Some(preemption::imposed()), grace: None });
+            metrics::PREEMPTIONS.inc(&[signal]);
+            Some(Victim::new(victim, mailbox.end()))
+        };
+        Ok(chosen.iter().filter_map(end).collect())
+    }
+
+    pub(super) fn tell_refused(&self, pod: &Pod, refused: &Rejection) {
+        self.shared.recorder.pod(pod, EventType::Warning, &refused.reason, refused.message.clone());
+        metrics::ADMISSION_REJECTIONS.inc(&[&refused.reason]);
+    }
+
+    /// Tells everybody that the pod, of which nothing runs, is not let in.
+    pub(super) fn refuse(&self, pod: &Pod, refused: &Rejection) {
+        self.tell_refused(pod, refused);
+        let status = rejected(pod, &refused.reason, &refused.message, crate::clock::now());
+        self.shared.status.set(pod.uid(), Arc::new(status), false);
+        self.shared.status.finish(pod.uid());
+    }
+
+    /// Other pods that hold resources of the node, as they are allocated.
+    pub(super) fn holders(&self, uid: &str) -> Vec<Arc<Pod>> {
+        let ended = |e: &Entry| self.shared.status.status(e.pod.uid()).is_some_and(|s| is_over(&s));
+        let others = self.pods.iter().filter(|(other, e)| *other != uid && e.mailbox.is_some() && !ended(e));
+        others.map(|(_, e)| self.allocated(&e.pod)).collect()
+    }
+}

@@ -1,0 +1,126 @@
+//! What pods hold on the node's own disks, for those pods alone that somebody asks about.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use proto::api::core::v1::Pod;
+use proto::cri;
+
+use super::Stats;
+use super::disk_usage::{Held, held};
+use crate::pod::labels;
+use crate::pod::spec::PodExt;
+
+/// Of one pod.
+#[derive(Debug, Clone, Default)]
+pub struct PodStorage {
+    /// Empty directories and config maps, by the volume's name.
+    pub volumes: BTreeMap<String, Held>,
+    pub containers: BTreeMap<String, ContainerStorage>,
+    /// Files of the pod itself.
+    pub other: Held,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct ContainerStorage {
+    /// What it has written into its own file system; `None` where the runtime does not say.
+    pub root: Option<Held>,
+    pub logs: Option<Held>,
+}
+
+impl Stats {
+    /// Counts what each pod holds, file by file. `with_layers` asks the runtime too, for what containers have written.
+    pub async fn storage(&self, pods: &[Arc<Pod>], with_layers: bool) -> HashMap<String, PodStorage> {
+        let layers = if with_layers { self.layers_by_name().await } else { HashMap::new() };
+        let (root, logs, pods) = (self.root_dir.clone(), self.pod_logs_dir.clone(), pods.to_vec());
+        let counted = tokio::task::spawn_blocking(move || {
+            let of = |pod: &Arc<Pod>| (pod.uid().to_owned(), count(pod, &root, &logs, &layers));
+            pods.iter().map(of).collect()
+        });
+        counted.await.unwrap_or_default()
+    }
+
+    /// By pod and container name.
+    async fn layers_by_name(&self) -> HashMap<(String, String), Held> {
+        let answer = match self.cri.list_container_stats(cri::ListContainerStatsRequest::default()).await {
+            Ok(answer) => answer.stats,
+            Err(error) => {
+                tracing::debug!(%error, "the runtime tells no statistics");
+                return HashMap::new();
+            }
+        };
+        let layer = |stats: cri::ContainerStats| {
+            let (layer, attributes) = (stats.writable_layer?, stats.attributes?);
+            let label = |key: &str| attributes.labels.get(key).cloned();
+            let inodes = layer.inodes_used.map_or(0, |n| n.value);
+            let held = Held { bytes: layer.used_bytes?.value, inodes };
+            Some(((label(labels::POD_UID)?, label(labels::CONTAINER_NAME)?), held))
+        };
+        answer.into_iter().filter_map(layer).collect()
+    }
+}
+
+fn count(pod: &Pod, root: &Path, logs: &Path, layers: &HashMap<(String, String), Held>) -> PodStorage {
+    let (uid, own) = (pod.uid(), root.join("pods").join(pod.uid()));
+    let volumes = pod.spec().volumes.iter().filter_map(|volume| {
+        let source = volume.volume_source.as_ref()?;
+        let plugin = match source {
+            s if s.empty_dir.is_some() => "kubernetes.io~empty-dir",
+            s if s.config_map.is_some() => "kubernetes.io~configmap",
+            _ => return None,
+        };
+        Some((volume.name.clone(), held(&own.join("volumes").join(plugin).join(&volume.name))?))
+    });
+    let logs = crate::pod::sandbox_config::log_directory(pod, logs);
+    let containers = pod.spec().containers.iter().chain(&pod.spec().init_containers).map(|container| {
+        let root = layers.get(&(uid.to_owned(), container.name.clone())).copied();
+        (container.name.clone(), ContainerStorage { root, logs: held(&logs.join(&container.name)) })
+    });
+    let other = held(&own.join("etc-hosts")).unwrap_or_default();
+    PodStorage { volumes: volumes.collect(), containers: containers.collect(), other }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::{Container, EmptyDirVolumeSource, PodSpec, Volume, VolumeSource};
+    use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    #[test]
+    fn volumes_logs_and_layers_are_counted_apart() {
+        let dir = std::env::temp_dir().join(format!("node-agent-storage-{}", crate::backoff::random_below(u32::MAX)));
+        let (root, logs) = (dir.join("root"), dir.join("logs"));
+        let file = |path: &Path, bytes: usize| {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, vec![1; bytes]).unwrap();
+        };
+        file(&root.join("pods/u/volumes/kubernetes.io~empty-dir/v/f"), 100_000);
+        file(&root.join("pods/u/volumes/kubernetes.io~secret/s/f"), 100_000);
+        file(&logs.join("ns_p_u/c/0.log"), 50_000);
+        let empty = VolumeSource { empty_dir: Some(EmptyDirVolumeSource::default()), ..Default::default() };
+        let secret = VolumeSource { secret: Some(Default::default()), ..Default::default() };
+        let volume = |name: &str, source| Volume { name: name.into(), volume_source: Some(source) };
+        let pod = Pod {
+            metadata: Some(ObjectMeta {
+                uid: "u".into(),
+                name: "p".into(),
+                namespace: "ns".into(),
+                ..Default::default()
+            }),
+            spec: Some(PodSpec {
+                containers: vec![Container { name: "c".into(), ..Default::default() }],
+                volumes: vec![volume("v", empty), volume("s", secret)],
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let layers = [(("u".to_owned(), "c".to_owned()), Held { bytes: 7, inodes: 1 })].into();
+        let found = count(&pod, &root, &logs, &layers);
+        assert_eq!(found.volumes.keys().collect::<Vec<_>>(), ["v"]);
+        assert!(found.volumes["v"].bytes >= 100_000);
+        let container = &found.containers["c"];
+        assert!(container.logs.unwrap().bytes >= 50_000 && container.root == Some(Held { bytes: 7, inodes: 1 }));
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
