@@ -36,6 +36,7 @@ pub mod pods;
 pub mod pods_api;
 pub mod probes;
 pub mod server;
+mod shutdown;
 pub mod sockets;
 pub mod sources;
 mod stats;

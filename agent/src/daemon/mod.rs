@@ -46,7 +46,7 @@ use crate::pod::resources::NodeResources;
 use crate::pods_api::PodFeed;
 use crate::server::{self, ServerError};
 use crate::stats::Stats;
-use crate::{eviction, local_sockets, oom_watcher, plugin_registry, pods, volumes};
+use crate::{eviction, local_sockets, oom_watcher, plugin_registry, pods, shutdown, volumes};
 
 /// Why the agent could not start; the operator's to mend.
 #[derive(Debug, thiserror::Error)]
@@ -208,6 +208,13 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
             recorder,
             beat: progress.register("eviction", EVICTION_LIMIT),
         };
+        let shutdown = shutdown::ShutdownDeps {
+            config: config.clone(),
+            gates: settings.gates.clone(),
+            root_dir: flags.root_dir.clone(),
+            signals: signal_sender.clone(),
+            events: events.clone(),
+        };
         let parts = PodParts {
             flags: flags.clone(),
             settings: settings.clone(),
@@ -231,7 +238,8 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
             }
             systemd::tell(&[NotifyState::Ready]);
             tracing::info!(node = %name, "the node takes pods");
-            tokio::join!(follow_pods(name, pods_receiver), eviction::run(eviction, handle));
+            let shutdown = shutdown::run(shutdown, handle.clone());
+            tokio::join!(follow_pods(name, pods_receiver), eviction::run(eviction, handle), shutdown);
         }
     };
     tasks.spawn(starting);
