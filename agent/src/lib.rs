@@ -8,6 +8,7 @@ pub mod checkpoint_archive;
 pub mod cli;
 mod clock;
 pub mod config;
+pub mod container_logs;
 pub mod cri;
 pub mod daemon;
 pub mod device_plugins;

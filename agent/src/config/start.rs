@@ -85,6 +85,8 @@ pub(super) fn check(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
     if eviction::statements(&c.eviction_hard).is_ok() {
         errors.extend(eviction::thresholds(c).err().map(|e| format!("failed to create kubelet: {e}")));
     }
+    let size = crate::container_logs::max_size(&c.container_log_max_size);
+    errors.extend(size.err().map(|e| format!("failed to create kubelet: {e}")));
     errors.extend(user_namespaces(c).err());
     errors
 }

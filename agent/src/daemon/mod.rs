@@ -30,6 +30,7 @@ use crate::api::{
 use crate::cgroups::{self, Cgroups};
 use crate::cli::Flags;
 use crate::config::{FeatureGates, Loaded};
+use crate::container_logs::{self, RotatePolicy};
 use crate::cri::{CriClient, CriError};
 use crate::device_plugins::Devices;
 use crate::dns_hosts::NodeDns;
@@ -153,6 +154,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     let (runtime_sender, runtime) = watch::channel(Arc::new(node::unknown_runtime()));
     let (signal_sender, node_signals) = watch::channel(NodeSignals::default());
     tasks.spawn(node::monitor_runtime(cri.clone(), runtime_sender, progress.register("runtime", RUNTIME_LIMIT)));
+    tasks.spawn(container_logs::run(cri.clone(), RotatePolicy::of(&config)));
     let (recorder, sender) = Recorder::new(client.clone(), &name);
     tasks.spawn(sender);
     let feed = Arc::new(PodFeed::default());

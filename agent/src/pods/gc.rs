@@ -79,7 +79,10 @@ pub async fn remove_container(
     }
     if let Some(attempt) = log_of {
         let dir = log_directory(pod, &shared.config.pod_logs_dir);
-        remove_file(&crate::pleg::observed::container_log_path(&dir, name, attempt));
+        let log = crate::pleg::observed::container_log_path(&dir, name, attempt);
+        if let Err(error) = crate::container_logs::remove(&log) {
+            tracing::debug!(%error, path = %log.display(), "could not remove the logs of a container");
+        }
     }
 }
 

@@ -1,9 +1,8 @@
-//! Logs of a container from its CRI log file: `RFC3339Nano stdout|stderr P|F text` per line.
+//! Logs of a container from the file that the runtime writes ([`super::log_file`]).
 //!
-//! Following waits for the file to change (inotify); once a second it is asked whether the container still runs, so that
-//! the answer ends with it.
+//! Files are read on threads of their own. Following waits for the file to change (inotify); once a second it is asked
+//! whether the container still runs, so that the answer ends with it.
 
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,26 +18,18 @@ use proto::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
 use super::answers::{Answer, bare, plain};
+use super::log_file::{LogFile, Step, Wanted};
 use super::route::query_pairs;
 use crate::file_watch::FileWatch;
 use crate::pods::Handle;
 
-const CHUNK: usize = 64 * 1024;
-/// A line beyond this is passed on in pieces.
-const MAX_LINE: usize = 1024 * 1024;
 const STILL_RUNNING: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Options {
     follow: bool,
     previous: bool,
-    timestamps: bool,
-    tail: Option<u64>,
-    limit: Option<u64>,
-    /// Lines before this moment are left out; seconds and nanoseconds since 1970.
-    since: Option<(i64, u32)>,
-    /// `stdout` or `stderr` alone.
-    stream: Option<&'static str>,
+    wanted: Wanted,
 }
 
 enum Mistake {
@@ -72,7 +63,7 @@ impl Options {
             match key.as_str() {
                 "follow" => options.follow = flag(&value),
                 "previous" => options.previous = flag(&value),
-                "timestamps" => options.timestamps = flag(&value),
+                "timestamps" => options.wanted.timestamps = flag(&value),
                 "tailLines" => tail = Some(number(&value)?),
                 "limitBytes" => limit = Some(number(&value)?),
                 "sinceSeconds" => seconds = Some(number(&value)?),
@@ -80,26 +71,26 @@ impl Options {
                 "sinceTime" if value.is_empty() => {}
                 "sinceTime" => {
                     let time = proto::time::parse_rfc3339(&value).map_err(|_| Mistake::Decode)?;
-                    options.since = Some((time.seconds, 0));
+                    options.wanted.since = Some(time.seconds);
                 }
                 _ => {}
             }
             seen.push(key);
         }
-        options.tail = tail.map(u64::try_from).transpose().map_err(|_| Mistake::Invalid)?;
-        options.limit = match limit {
+        options.wanted.tail = tail.map(u64::try_from).transpose().map_err(|_| Mistake::Invalid)?;
+        options.wanted.limit = match limit {
             Some(limit) if limit < 1 => return Err(Mistake::Invalid),
             limit => limit.and_then(|l| u64::try_from(l).ok()),
         };
         if let Some(seconds) = seconds {
-            if seconds < 1 || options.since.is_some() {
+            if seconds < 1 || options.wanted.since.is_some() {
                 return Err(Mistake::Invalid);
             }
-            options.since = Some((now.saturating_sub(seconds), 0));
+            options.wanted.since = Some(now.saturating_sub(seconds));
         }
-        options.stream = match stream.as_deref() {
+        options.wanted.stream = match stream.as_deref() {
             None | Some("All") => None,
-            Some("Stdout" | "Stderr") if options.tail.is_some() => return Err(Mistake::Invalid),
+            Some("Stdout" | "Stderr") if options.wanted.tail.is_some() => return Err(Mistake::Invalid),
             Some(name @ ("Stdout" | "Stderr")) if !split => return Err(Mistake::Stream(name.into())),
             Some("Stdout") => Some("stdout"),
             Some("Stderr") => Some("stderr"),
@@ -240,52 +231,28 @@ impl Job {
 
     async fn copy(&self) -> std::io::Result<()> {
         let watch = if self.options.follow { Some(watch(&self.path)?) } else { None };
-        let mut file = std::fs::File::open(&self.path)?;
-        if let Some(lines) = self.options.tail {
-            seek_to_tail(&mut file, lines)?;
-        }
-        let mut left = self.options.limit.unwrap_or(u64::MAX);
-        let (mut pending, mut chunk) = (Vec::new(), vec![0; CHUNK]);
+        let (path, wanted) = (self.path.clone(), self.options.wanted.clone());
+        let mut log = blocking(move || LogFile::open(path, wanted)).await?;
+        let mut ended = false;
         loop {
-            let count = file.read(&mut chunk)?;
-            if count == 0 {
-                let Some(watch) = &watch else { return Ok(()) };
-                if self.sender.is_closed() {
-                    return Ok(());
-                }
-                let changed = tokio::time::timeout(STILL_RUNNING, watch.changed()).await;
-                if let Some(next) = rotated(&self.path, &file) {
-                    file = next;
-                    continue;
-                }
-                if changed.is_err() && !self.still_running().await {
-                    // What came between the last read and the end is still to be sent.
-                    if file.metadata()?.len() <= file.stream_position()? {
+            let step;
+            (log, step) = blocking(move || log.step().map(|step| (log, step))).await?;
+            match step {
+                Step::Enough => return Ok(()),
+                Step::Text(text) => {
+                    if !text.is_empty() && self.sender.send(text.into()).await.is_err() {
                         return Ok(());
                     }
                 }
-                continue;
-            }
-            pending.extend_from_slice(&chunk[..count]);
-            let mut out = Vec::with_capacity(count);
-            let mut start = 0;
-            while let Some(end) = pending[start..].iter().position(|b| *b == b'\n') {
-                write_line(&pending[start..start + end], &self.options, &mut out);
-                start += end + 1;
-            }
-            pending.drain(..start);
-            if pending.len() > MAX_LINE {
-                write_line(&pending, &self.options, &mut out);
-                pending.clear();
-            }
-            let fits = usize::try_from(left).unwrap_or(usize::MAX);
-            out.truncate(fits);
-            left = left.saturating_sub(out.len() as u64);
-            if !out.is_empty() && self.sender.send(out.into()).await.is_err() {
-                return Ok(());
-            }
-            if left == 0 {
-                return Ok(());
+                Step::End => {
+                    let Some(watch) = &watch else { return Ok(()) };
+                    if ended || self.sender.is_closed() {
+                        return Ok(());
+                    }
+                    let changed = tokio::time::timeout(STILL_RUNNING, watch.changed()).await;
+                    // What came between the last read and the end is still to be sent.
+                    ended = changed.is_err() && !self.still_running().await;
+                }
             }
         }
     }
@@ -295,59 +262,9 @@ impl Job {
     }
 }
 
-/// Appends the text of a CRI log line, unless it is from before `since`.
-fn write_line(line: &[u8], options: &Options, out: &mut Vec<u8>) {
-    let mut fields = line.splitn(4, |b| *b == b' ');
-    let (Some(time), Some(stream), Some(tag)) = (fields.next(), fields.next(), fields.next()) else { return };
-    let text = fields.next().unwrap_or_default();
-    if options.stream.is_some_and(|wanted| wanted.as_bytes() != stream) {
-        return;
-    }
-    if let Some((seconds, nanos)) = options.since {
-        let at = std::str::from_utf8(time).ok().and_then(|t| proto::time::parse_rfc3339(t).ok());
-        if at.is_none_or(|at| (at.seconds, 0) < (seconds, nanos)) {
-            return;
-        }
-    }
-    if options.timestamps {
-        out.extend_from_slice(time);
-        out.push(b' ');
-    }
-    out.extend_from_slice(text);
-    if tag.first() != Some(&b'P') {
-        out.push(b'\n');
-    }
-}
-
-/// Puts the file where its last `lines` lines begin.
-fn seek_to_tail(file: &mut std::fs::File, lines: u64) -> std::io::Result<()> {
-    let mut end = file.seek(SeekFrom::End(0))?;
-    if lines == 0 {
-        return Ok(());
-    }
-    let mut found = 0;
-    let mut chunk = vec![0; CHUNK];
-    let mut last = true;
-    while end > 0 {
-        let start = end.saturating_sub(CHUNK as u64);
-        let length = usize::try_from(end - start).unwrap_or(CHUNK);
-        file.seek(SeekFrom::Start(start))?;
-        file.read_exact(&mut chunk[..length])?;
-        for at in (0..length).rev() {
-            // The newline that ends the file begins no line.
-            if chunk[at] == b'\n' && !std::mem::take(&mut last) {
-                found += 1;
-                if found == lines {
-                    file.seek(SeekFrom::Start(start + at as u64 + 1))?;
-                    return Ok(());
-                }
-            }
-            last = false;
-        }
-        end = start;
-    }
-    file.seek(SeekFrom::Start(0))?;
-    Ok(())
+/// Does something with files on a thread that may wait for them.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> std::io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|broke| Err(std::io::Error::other(broke)))
 }
 
 fn watch(path: &Path) -> std::io::Result<FileWatch> {
@@ -359,34 +276,9 @@ fn watch(path: &Path) -> std::io::Result<FileWatch> {
     FileWatch::new(&paths)
 }
 
-/// The file that is now at the path, when it is another one.
-fn rotated(path: &Path, open: &std::fs::File) -> Option<std::fs::File> {
-    use std::os::unix::fs::MetadataExt;
-    let (now, then) = (std::fs::metadata(path).ok()?, open.metadata().ok()?);
-    if (now.dev(), now.ino()) == (then.dev(), then.ino()) {
-        return None;
-    }
-    std::fs::File::open(path).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn partial_lines_are_joined_and_old_ones_left_out() {
-        let mut out = Vec::new();
-        let options = Options { since: Some((1_577_836_800, 0)), ..Options::default() };
-        for line in [
-            "2019-01-01T00:00:00.5Z stdout F old",
-            "2020-01-01T00:00:00.5Z stdout P one ",
-            "2020-01-01T00:00:01Z stdout F line",
-            "rubbish",
-        ] {
-            write_line(line.as_bytes(), &options, &mut out);
-        }
-        assert_eq!(String::from_utf8_lossy(&out), "one line\n");
-    }
 
     #[test]
     fn options_are_read_as_go_reads_them() {
@@ -394,28 +286,13 @@ mod tests {
         assert!(matches!(of("tailLines=x"), Err(Mistake::Decode)));
         assert!(matches!(of("limitBytes=-1"), Err(Mistake::Invalid)));
         assert!(matches!(of("sinceSeconds=-1"), Err(Mistake::Invalid)));
-        assert!(matches!(of("tail=all&timestamps=yes"), Ok(o) if o.timestamps && o.tail.is_none()));
-        assert!(matches!(of("tailLines=1&tailLines=2"), Ok(o) if o.tail == Some(1)));
-        assert!(matches!(of("timestamps=&follow=False"), Ok(o) if o.timestamps && !o.follow));
-        assert!(matches!(of("tailLines=5&tail=2"), Ok(o) if o.tail == Some(2)));
+        assert!(matches!(of("tail=all&timestamps=yes"), Ok(o) if o.wanted.timestamps && o.wanted.tail.is_none()));
+        assert!(matches!(of("tailLines=1&tailLines=2"), Ok(o) if o.wanted.tail == Some(1)));
+        assert!(matches!(of("timestamps=&follow=False"), Ok(o) if o.wanted.timestamps && !o.follow));
+        assert!(matches!(of("tailLines=5&tail=2"), Ok(o) if o.wanted.tail == Some(2)));
         assert!(matches!(of("stream=Stdout"), Err(Mistake::Stream(_))));
         assert!(matches!(of("stream=Stderr&tailLines=2"), Err(Mistake::Invalid)));
-        assert!(matches!(Options::of("stream=Stderr", 0, true), Ok(o) if o.stream == Some("stderr")));
-        assert!(matches!(of("sinceSeconds=10"), Ok(o) if o.since == Some((990, 0))));
-    }
-
-    #[test]
-    fn the_tail_of_a_file_is_found_from_its_end() {
-        let path = std::env::temp_dir().join(format!("node-agent-tail-{}", crate::backoff::random_below(u32::MAX)));
-        std::fs::write(&path, "a\nb\nc\n").expect("writes");
-        let tail = |lines| {
-            let mut file = std::fs::File::open(&path).expect("opens");
-            seek_to_tail(&mut file, lines).expect("seeks");
-            let mut text = String::new();
-            file.read_to_string(&mut text).expect("reads");
-            text
-        };
-        assert_eq!((tail(2).as_str(), tail(9).as_str(), tail(0).as_str()), ("b\nc\n", "a\nb\nc\n", ""));
-        std::fs::remove_file(path).expect("removes");
+        assert!(matches!(Options::of("stream=Stderr", 0, true), Ok(o) if o.wanted.stream == Some("stderr")));
+        assert!(matches!(of("sinceSeconds=10"), Ok(o) if o.wanted.since == Some(990)));
     }
 }

@@ -11,6 +11,7 @@ mod debug;
 mod health;
 mod identity;
 mod listen;
+mod log_file;
 mod log_query;
 mod logs;
 mod metrics_page;
