@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub use crate::admission::Admission;
 use crate::audit::Trail;
 use crate::auth::{Attributes, Authenticator, Authorizer};
-use crate::http::{Accepted, Body, Peer, Response, cbor, for_error, negotiate, pretty, respond};
+use crate::http::{Accepted, Body, Peer, Response, cbor, for_error, negotiate, pretty, respond, SILENCE, Unread};
 use crate::limits;
 pub use crate::limits::{Limits, Shutdown};
 use crate::metrics::Metrics;
@@ -30,8 +30,6 @@ use crate::{discovery, health, metrics, openid, read, routing, status_pages, wri
 const MAX_BODY: usize = 3 << 20;
 /// Bytes beyond it that are read before the connection is given up.
 const MAX_THROWN_AWAY: usize = 4 * MAX_BODY;
-/// How long a client whose body is refused may send nothing before it is answered.
-const SILENCE: Duration = Duration::from_millis(500);
 
 pub struct ApiServer {
     pub store: Store,
@@ -83,7 +81,7 @@ pub struct Request {
     pub upgrade: Option<hyper::upgrade::OnUpgrade>,
     /// When the answer has to be there; None without end.
     deadline: Option<Instant>,
-    body: Option<Incoming>,
+    body: Unread,
     /// What the audit log is told of it.
     trail: Option<Trail>,
     /// What the client speaks CBOR for.
@@ -95,6 +93,7 @@ impl Request {
     fn new(request: http::Request<Incoming>) -> Self {
         let (mut head, body) = request.into_parts();
         let upgrade = head.extensions.remove();
+        let body = Unread::new(body, &head.headers);
         let query = Query::parse(head.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&head.method, head.uri.path(), &query);
         Request {
@@ -106,7 +105,7 @@ impl Request {
             uri: head.uri,
             upgrade,
             deadline: None,
-            body: Some(body),
+            body,
             trail: None,
             cbor: cbor::Spoken::default(),
         }

@@ -95,6 +95,19 @@ async fn a_body_over_three_mebibytes_is_refused_before_it_is_read() {
 }
 
 #[tokio::test]
+async fn a_body_that_nobody_wants_does_not_cost_the_connection() {
+    let server = ApiServer::start("unwanted", &[]).expect("the server starts");
+    let mut connection = tests::raw::Connection::http1(&server).await.expect("connected");
+    let body = Bytes::from(vec![b'a'; 200_000]);
+    for _ in 0..20 {
+        let answer = connection.call(Method::POST, CONFIG_MAPS, "text/csv", body.clone()).await.expect("an answer");
+        assert_eq!(answer.status(), 415);
+        let answer = connection.call(Method::POST, "/apis/none/v1/things", "application/json", body.clone()).await;
+        assert_eq!(answer.expect("an answer").status(), 404);
+    }
+}
+
+#[tokio::test]
 async fn half_open_and_broken_connections_leave_the_server_working() {
     let mut server = ApiServer::start("half-open", &[]).expect("the server starts");
     let mut held = Vec::new();
