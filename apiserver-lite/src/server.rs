@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub use crate::admission::Admission;
 use crate::audit::Trail;
 use crate::auth::{Attributes, Authenticator, Authorizer};
-use crate::http::{Accepted, Body, Peer, Response, cbor, for_error, negotiate, pretty, respond, SILENCE, Unread};
+use crate::http::{Accepted, Body, Peer, Response, SILENCE, Unread, cbor, for_error, negotiate, pretty, respond};
 use crate::limits;
 pub use crate::limits::{Limits, Shutdown};
 use crate::metrics::Metrics;
@@ -251,7 +251,8 @@ impl ApiServer {
         let begun = trail.clone();
         // A task of its own: a panic ends it and not the connection, and neither a client that goes away nor a deadline
         // can cancel a write half way through its bookkeeping.
-        let task = tokio::spawn(async move { server.route(request, &peer, &id, &begun).await });
+        // In a box: a spawned future is moved several times, and this one has those of all verbs in it.
+        let task = tokio::spawn(Box::pin(async move { server.route(request, &peer, &id, &begun).await }));
         let answered = match deadline {
             Some(at) => match timeout_at(at, task).await {
                 Ok(answered) => answered,

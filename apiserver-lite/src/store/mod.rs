@@ -86,6 +86,7 @@ impl Store {
         let store = Store { world: world.clone(), queue, revision: tell.subscribe(), failed: failed.clone() };
         let no_thread = |source| OpenError::Io { path: PathBuf::from("store-writer"), source };
         let writer = writer::Writer {
+            recent: Default::default(),
             world,
             disk,
             queue: requests,

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::borrow::Borrow;
 use std::cmp::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use proto::json::{Slotted, write_with_version_slot};
@@ -56,9 +56,27 @@ pub struct Keys {
 pub struct Encoded {
     pub json: Slotted,
     pub keys: Keys,
+    /// What was encoded, without the owners of its fields, for those who look at it right after the commit.
+    pub tree: Option<Arc<Value>>,
 }
 
 impl Encoded {
+    /// Hands on the tree that was encoded.
+    #[must_use]
+    pub fn with_tree(mut self, mut value: Value) -> Self {
+        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+        self.tree = Some(Arc::new(value));
+        self
+    }
+
+    /// The same to be committed once more.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Encoded { json: self.json.clone(), keys: self.keys.clone(), tree: self.tree.clone() }
+    }
+
     /// The object as a dry run shows it: complete but for a version.
     pub fn unsaved(self, key: Key) -> ObjectRef {
         let mut value = proto::json::parse(&self.json.json).map(|p| p.value).unwrap_or_default();
@@ -96,6 +114,8 @@ pub struct StoredObject {
     /// Compact JSON in the storage version, `resourceVersion` included, no trailing newline.
     pub json: Text,
     protobuf: OnceLock<Bytes>,
+    /// See [`Encoded::tree`]; gone soon after the commit.
+    tree: Weak<Value>,
     digest: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -103,7 +123,20 @@ pub type ObjectRef = Arc<StoredObject>;
 
 impl StoredObject {
     pub(super) fn new(key: Key, revision: u64, keys: Keys, json: Vec<u8>) -> Self {
-        StoredObject { key, revision, keys, json: Text::new(json), protobuf: OnceLock::new(), digest: OnceLock::new() }
+        StoredObject {
+            key,
+            revision,
+            keys,
+            json: Text::new(json),
+            protobuf: OnceLock::new(),
+            tree: Weak::new(),
+            digest: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn with_tree(mut self, tree: Option<&Arc<Value>>) -> Self {
+        self.tree = tree.map(Arc::downgrade).unwrap_or_default();
+        self
     }
 
     /// The object in its protobuf envelope, encoded by the first who asks.
@@ -151,7 +184,11 @@ impl StoredObject {
     /// The object as a tree without the owners of its fields, kept with it: for the few objects that many writes of
     /// others look at, such as a pod's service account.
     pub fn kept(&self) -> Arc<Value> {
-        self.digest(|value| Arc::new(value.clone()))
+        self.digest
+            .get_or_init(|| Box::new(self.without_owners()))
+            .downcast_ref::<Arc<Value>>()
+            .cloned()
+            .unwrap_or_else(|| self.without_owners())
     }
 
     /// The object as a tree.
@@ -161,9 +198,11 @@ impl StoredObject {
         proto::json::parse(&self.json.bytes()).map(|p| p.value).unwrap_or_default()
     }
 
-    /// The object as a tree but for `metadata.managedFields`, which are most of it and mean nothing to who only reads.
-    pub fn without_owners(&self) -> Value {
-        proto::json::parse_without_owners(&self.json.bytes()).unwrap_or_default()
+    /// The object as a tree but for `metadata.managedFields`, which are most of it and mean nothing to who only reads, and,
+    /// right after a commit, but for its version.
+    pub fn without_owners(&self) -> Arc<Value> {
+        let parsed = || Arc::new(proto::json::parse_without_owners(&self.json.bytes()).unwrap_or_default());
+        self.tree.upgrade().unwrap_or_else(parsed)
     }
 
     pub fn label(&self, key: &str) -> Option<&str> {
@@ -186,7 +225,7 @@ impl StoredObject {
 pub fn encode(resource: &Resource, value: &mut Value, fields: Vec<(&str, String)>) -> Encoded {
     let keys = keys_of(value, fields);
     let schema = (!resource.custom).then(|| (resource.stored.set(), resource.stored.id));
-    Encoded { json: write_with_version_slot(schema, value), keys }
+    Encoded { json: write_with_version_slot(schema, value), keys, tree: None }
 }
 
 fn keys_of(value: &Value, fields: Vec<(&str, String)>) -> Keys {

@@ -4,7 +4,7 @@ use proto::json::Slotted;
 fn encoded(text: &str) -> Encoded {
     let json = format!(r#"{{"metadata":{{"resourceVersion":""}},"text":"{text}"}}"#);
     let offset = json.find(r#"""}"#).expect("the version's place") + 1;
-    Encoded { json: Slotted { json: json.into_bytes(), offset }, keys: Keys::default() }
+    Encoded { json: Slotted { json: json.into_bytes(), offset }, keys: Keys::default(), tree: None }
 }
 
 fn put(name: &str, text: &str, expect: Expect) -> Write {

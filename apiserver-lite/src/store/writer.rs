@@ -1,10 +1,10 @@
 //! The one thread that changes the store: takes commits from a queue, checks them against memory, makes a batch durable
 //! with one sync, then publishes and answers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -82,6 +82,8 @@ pub(super) struct Writer {
     pub limits: Limits,
     /// When history has to be looked at though nothing is written.
     pub trim_at: Option<Instant>,
+    /// Trees of what was written last, kept for those who look at every change.
+    pub recent: VecDeque<Arc<serde_json::Value>>,
     /// The last batch found no room.
     pub full: bool,
     /// For waiting with a deadline.
@@ -93,11 +95,16 @@ const BATCH: usize = 512;
 /// Bytes of objects per sync at about most: far below the largest frame that is read back.
 const BATCH_BYTES: usize = 16 << 20;
 
+/// Trees that are kept for readers of changes, and for how long after the last write.
+const RECENT: usize = 256;
+const LINGER: Duration = Duration::from_millis(100);
+
 /// A write that passed its check, before it is durable.
 struct Accepted {
     resource: ResourceId,
     event: EventRef,
     after: Objects,
+    tree: Option<Arc<serde_json::Value>>,
     answer: oneshot::Sender<Result<ObjectRef, CommitError>>,
 }
 
@@ -107,6 +114,9 @@ impl Writer {
         while self.wait(&mut requests) {
             if self.trim_at.is_some_and(|at| at <= Instant::now()) {
                 self.trim();
+            }
+            if requests.is_empty() {
+                self.recent = VecDeque::new();
             }
             while !requests.is_empty() && !self.failed.load(Ordering::Acquire) {
                 let count = batch_length(requests.iter().map(|r| r.write.change.bytes()));
@@ -118,7 +128,8 @@ impl Writer {
 
     /// Waits for writes, or until history has to be looked at; false when there will be no more writes.
     fn wait(&mut self, requests: &mut Vec<Request>) -> bool {
-        let left = self.trim_at.map(|at| at.saturating_duration_since(Instant::now()));
+        let trim = self.trim_at.map(|at| at.saturating_duration_since(Instant::now()));
+        let left = if self.recent.is_empty() { trim } else { Some(trim.map_or(LINGER, |t| t.min(LINGER))) };
         let queue = &mut self.queue;
         self.timer.block_on(async {
             let received = queue.recv_many(requests, BATCH);
@@ -216,12 +227,14 @@ impl Writer {
                 let collection =
                     world.collections.entry(one.resource.clone()).or_insert_with(|| Collection::new(opened_at));
                 answers.push((one.answer, one.event.object.clone()));
+                self.recent.extend(one.tree);
                 collection.push(one.event, one.after, now);
                 collection.trim(&self.limits, now, &mut gone);
                 touched.insert(one.resource, (collection.tell.clone(), collection.end()));
             }
             world.revision = revision;
         }
+        self.recent.drain(..self.recent.len().saturating_sub(RECENT));
         for (tell, end) in touched.into_values() {
             tell.send_replace(end);
         }
@@ -304,7 +317,7 @@ fn accept(
         Change::Delete(encoded) => (encoded, true),
     };
     let json = encoded.json.with_version(revision);
-    let object = Arc::new(StoredObject::new(key, revision, encoded.keys, json));
+    let object = Arc::new(StoredObject::new(key, revision, encoded.keys, json).with_tree(encoded.tree.as_ref()));
     let kind = match (&previous, deleted) {
         (_, true) => EventKind::Deleted,
         (None, false) => EventKind::Added,
@@ -321,7 +334,7 @@ fn accept(
         let objects = if previous.is_some() { objects.remove(&key as &dyn Place) } else { objects };
         objects.insert(ByKey(object.clone()))
     };
-    Accepted { resource, event: event(kind, object, previous, revision), after, answer }
+    Accepted { resource, event: event(kind, object, previous, revision), after, tree: encoded.tree, answer }
 }
 
 #[cfg(test)]

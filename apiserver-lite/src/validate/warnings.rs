@@ -355,26 +355,28 @@ impl Found {
             let claim = &volume["ephemeral"]["volumeClaimTemplate"]["spec"];
             self.claim(&format!("{path}[{index}].ephemeral.volumeClaimTemplate.spec"), claim);
         }
-        let sources = |volume: &'_ Value| list(&volume["projected"], "sources").to_vec();
-        let tokens: Vec<String> = volumes()
-            .flat_map(|(_, v)| sources(v))
-            .filter_map(|s| Some(s["serviceAccountToken"]["path"].as_str()?.to_owned()))
+        let tokens: Vec<&str> = volumes()
+            .flat_map(|(_, volume)| list(&volume["projected"], "sources"))
+            .filter_map(|source| source["serviceAccountToken"]["path"].as_str())
             .collect();
-        let mut twice = |at: String, file: &str| {
-            if tokens.iter().any(|t| t == file) {
+        if tokens.is_empty() {
+            return;
+        }
+        let mut twice = |at: std::fmt::Arguments<'_>, file: &str| {
+            if tokens.contains(&file) {
                 self.add(at, format_args!("has duplicated path with ServiceAccountToken {}", quote(file)));
             }
         };
         for (index, volume) in volumes() {
-            for source in sources(volume) {
+            for source in list(&volume["projected"], "sources") {
                 for (kind, shown) in [("configMap", "configMap"), ("secret", "secrets"), ("downwardAPI", "downwardAPI")]
                 {
                     for (item, file) in list(&source[kind], "items").iter().enumerate() {
-                        twice(format!("{path}[{index}].projected.sources.{shown}[{item}]"), text(file, "path"));
+                        twice(format_args!("{path}[{index}].projected.sources.{shown}[{item}]"), text(file, "path"));
                     }
                 }
                 let file = text(&source["clusterTrustBundle"], "path");
-                twice(format!("{path}[{index}].projected.sources.ClusterTrustBundle"), file);
+                twice(format_args!("{path}[{index}].projected.sources.ClusterTrustBundle"), file);
             }
         }
     }

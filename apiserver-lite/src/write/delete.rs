@@ -16,7 +16,7 @@ use crate::read::{self, Selector};
 use crate::resource::Resource;
 use crate::server::{ApiServer, Request};
 use crate::status::{ApiError, Result};
-use crate::store::{Change, CommitError, Encoded, Expect, Key, ObjectRef, Write};
+use crate::store::{Change, CommitError, Expect, Key, ObjectRef, Write};
 
 /// DELETE of one object.
 ///
@@ -163,7 +163,7 @@ pub async fn delete(
             Plan::Remove => commit(server, write(Change::Delete(encoded)), options.dry_run).await.map(Deleted::Gone),
             _ if encoded.json.is_at_version(old.revision, &old.json.bytes()) => Ok(Deleted::Waiting(old)),
             Plan::MarkAndRemove => {
-                let last = Encoded { json: encoded.json.clone(), keys: encoded.keys.clone() };
+                let last = encoded.again();
                 match commit(server, write(Change::Put(encoded)), options.dry_run).await {
                     Ok(object) if options.dry_run => Ok(Deleted::Gone(object)),
                     Ok(object) => {

@@ -142,7 +142,7 @@ const MODIFIED: &str = "the object has been modified; please apply your changes 
 
 /// A write of a whole object.
 fn put(resource: &Resource, key: Key, expect: Expect, mut value: serde_json::Value) -> Write {
-    let change = Change::Put(encoded(resource, &mut value));
+    let change = Change::Put(encoded(resource, &mut value).with_tree(value));
     Write { resource: resource.storage.clone(), key, expect, change }
 }
 

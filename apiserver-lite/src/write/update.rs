@@ -13,7 +13,7 @@ use crate::request::User;
 use crate::resource::Resource;
 use crate::server::ApiServer;
 use crate::status::{ApiError, Cause, Result, quote};
-use crate::store::{Change, CommitError, Encoded, Expect, Key, ObjectRef, Write};
+use crate::store::{Change, CommitError, Expect, Key, ObjectRef, Write};
 
 /// What an update is about.
 #[derive(Clone, Copy)]
@@ -193,7 +193,7 @@ pub(super) async fn replace(
         let lets_go = lets_go(resource, &new, &old_value);
         let committed = if lets_go {
             // Who takes the last finalizer off gets the object as it would have become, under the version it had.
-            let last = Encoded { json: encoded.json.clone(), keys: encoded.keys.clone() };
+            let last = encoded.again();
             let gone = commit(server, write(Change::Delete(encoded)), options.dry_run).await;
             gone.map(|object| last.as_of(object.key.clone(), old.revision))
         } else if encoded.json.is_at_version(old.revision, &old.json.bytes()) {
@@ -203,7 +203,7 @@ pub(super) async fn replace(
             }
             return Ok(old);
         } else {
-            commit(server, write(Change::Put(encoded)), options.dry_run).await
+            commit(server, write(Change::Put(encoded.with_tree(new))), options.dry_run).await
         };
         if committed.is_err() {
             reserved.refund(server).await;
