@@ -39,6 +39,16 @@ impl Kubeconfig<'_> {
     }
 }
 
+/// A kubeconfig that says where the cluster is and whom to believe, without a user.
+pub fn anonymous(server: &str, authority: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: \"\"\n  cluster:\n    certificate-authority-data: {}\n    \
+         server: {}\ncontexts: []\ncurrent-context: \"\"\npreferences: {{}}\nusers: []\n",
+        STANDARD.encode(authority),
+        serde_json::Value::from(server),
+    )
+}
+
 /// Writes a kubeconfig with a certificate of its own, unless the one in place still does.
 ///
 /// # Errors

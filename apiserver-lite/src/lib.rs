@@ -7,6 +7,7 @@ mod apply;
 mod audit;
 pub mod auth;
 pub mod bootstrap;
+mod bootstrap_token;
 mod cel;
 mod client;
 pub mod config;

@@ -190,6 +190,10 @@ fn authorities(config: &Config, pki: &Pki) -> Result<Authorities, ServeError> {
     Ok(Authorities {
         clients: read("client-ca-file", client_authority(config, pki))?,
         front_proxy: read("requestheader-client-ca-file", proxy_authority(config, pki))?,
+        serving: match config.args.tls_cert_file {
+            None => Some(pki.authority()?.pem().to_owned()),
+            Some(_) => None,
+        },
     })
 }
 

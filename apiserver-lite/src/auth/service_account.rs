@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::CREDENTIAL_ID;
 use super::jwt::Keys;
+use crate::bootstrap_token::{self, BootstrapToken};
 use crate::request::User;
 use crate::store::{ObjectRef, ResourceId, Store};
 
@@ -179,40 +180,18 @@ impl ServiceAccountTokens {
 }
 
 /// The user of a bootstrap token, `id.secret`, from its secret in kube-system.
-pub fn bootstrap_user(store: &Store, token: &str, now: i64) -> Option<User> {
-    let (id, secret) = token.split_once('.')?;
-    let plain = |t: &str| t.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    if id.len() != 6 || secret.len() != 16 || !plain(id) || !plain(secret) {
-        return None;
-    }
-    let found = store.get(&"secrets".into(), "kube-system", &format!("bootstrap-token-{id}"))?;
-    let value = found.value();
-    if found.keys.deleting || value["type"] != "bootstrap.kubernetes.io/token" {
-        return None;
-    }
-    let data = |key: &str| {
-        let bytes = STANDARD.decode(value["data"][key].as_str()?).ok()?;
-        String::from_utf8(bytes).ok()
-    };
+pub fn bootstrap_user(store: &Store, text: &str, now: i64) -> Option<User> {
+    let (id, secret) = bootstrap_token::split(text)?;
+    let found = store.get(&"secrets".into(), bootstrap_token::NAMESPACE, &bootstrap_token::name_of(id))?;
+    let token = BootstrapToken::of(&found.value()).filter(|_| !found.keys.deleting)?;
     // Digests of equal length compare in a time that says nothing about where they differ.
     let same = |a: &str, b: &str| {
         let hash = |t: &str| ring::digest::digest(&ring::digest::SHA256, t.as_bytes());
         hash(a).as_ref() == hash(b).as_ref()
     };
-    if !same(&data("token-secret")?, secret)
-        || data("token-id")? != id
-        || data("usage-bootstrap-authentication")? != "true"
-    {
+    if !same(&token.secret, secret) || !token.is_for("authentication") || token.left(now) == Some(0) {
         return None;
     }
-    if let Some(expires) = data("expiration") {
-        let at = time::OffsetDateTime::parse(&expires, &time::format_description::well_known::Rfc3339).ok()?;
-        if now >= at.unix_timestamp() {
-            return None;
-        }
-    }
-    let mut groups = vec!["system:bootstrappers".to_owned()];
-    let more = data("auth-extra-groups").unwrap_or_default();
-    groups.extend(more.split(',').filter(|g| g.starts_with("system:bootstrappers:")).map(Into::into));
+    let groups = std::iter::once(bootstrap_token::GROUP.to_owned()).chain(token.groups).collect();
     Some(User { name: format!("system:bootstrap:{id}"), groups, ..User::default() })
 }

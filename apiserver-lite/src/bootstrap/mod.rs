@@ -3,6 +3,7 @@
 //! Made at every start where missing, through the same write path as everything else; what an operator changed stays.
 
 mod api_services;
+mod joining;
 mod namespaces;
 pub mod roles;
 mod system;
@@ -40,6 +41,18 @@ pub async fn ensure(server: &Arc<ApiServer>, config: &Config, authorities: &Auth
     wanted.extend(roles::roles().into_iter().map(|(n, r)| ((RBAC, "v1", "roles"), n.to_owned(), r)));
     wanted.extend(roles::role_bindings().into_iter().map(|(n, b)| ((RBAC, "v1", "rolebindings"), n.to_owned(), b)));
     wanted.extend(system::priority_classes().map(|c| (("scheduling.k8s.io", "v1", "priorityclasses"), cluster(), c)));
+    if config.args.enable_bootstrap_token_auth {
+        let public = || "kube-public".to_owned();
+        let bindings = joining::cluster_role_bindings();
+        wanted.extend(bindings.map(|b| ((RBAC, "v1", "clusterrolebindings"), cluster(), b)));
+        let [role, binding] = joining::reader();
+        wanted.push(((RBAC, "v1", "roles"), public(), role));
+        wanted.push(((RBAC, "v1", "rolebindings"), public(), binding));
+        if let Some(authority) = &authorities.serving {
+            let info = joining::cluster_info(&config.advertised_url(), authority);
+            wanted.push((("", "v1", "configmaps"), public(), info));
+        }
+    }
     let authentication = system::extension_authentication(config, authorities);
     wanted.push((("", "v1", "configmaps"), "kube-system".into(), authentication));
     wanted.push((("networking.k8s.io", "v1", "servicecidrs"), cluster(), system::service_cidr(config)));

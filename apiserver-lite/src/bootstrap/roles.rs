@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 const TABLE: &str = include_str!("roles.txt");
-const GROUP: &str = "rbac.authorization.k8s.io";
+pub(super) const GROUP: &str = "rbac.authorization.k8s.io";
 const READ: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "delete", "deletecollection", "patch", "update"];
 
@@ -121,11 +121,11 @@ pub fn node_rules() -> Vec<Value> {
     table().into_iter().find(|r| r.name == "system:node").map(|r| r.rules).unwrap_or_default()
 }
 
-fn group(name: &str) -> Value {
+pub(super) fn group(name: &str) -> Value {
     json!({"kind": "Group", "apiGroup": GROUP, "name": name})
 }
 
-fn user(name: &str) -> Value {
+pub(super) fn user(name: &str) -> Value {
     json!({"kind": "User", "apiGroup": GROUP, "name": name})
 }
 

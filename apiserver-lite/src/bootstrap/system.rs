@@ -30,6 +30,8 @@ pub(super) fn priority_classes() -> impl Iterator<Item = Value> {
 pub struct Authorities {
     pub clients: String,
     pub front_proxy: String,
+    /// Who has signed the serving certificate; None where that is not our own authority.
+    pub serving: Option<String>,
 }
 
 /// What the servers of aggregated APIs need to know to believe us.

@@ -1,4 +1,5 @@
-//! Which controllers run, as kube-controller-manager's `--controllers` says it.
+//! Which controllers run, as kube-controller-manager's `--controllers` says it. Unlike there, `*` means all: those for
+//! bootstrap tokens, too, which kubeadm has to switch on for a cluster that nodes can join.
 
 use super::{ConfigError, bad};
 
@@ -55,9 +56,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("volumeattributesclass-protection-controller", ""),
 ];
 
-/// Controllers that `*` leaves out, as upstream.
-const OFF_BY_DEFAULT: &[&str] = &["bootstrap-signer-controller", "token-cleaner-controller"];
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Controllers(Vec<String>);
 
@@ -97,7 +95,7 @@ impl Controllers {
                 _ => {}
             }
         }
-        all && !OFF_BY_DEFAULT.contains(&name)
+        all
     }
 }
 
@@ -117,7 +115,7 @@ mod tests {
         assert!(!parse("-*").enabled("job-controller"));
         assert!(parse("-*,job-controller").enabled("job-controller"));
         assert!(!parse("job").enabled("cronjob-controller"));
-        assert!(!parse("*").enabled("token-cleaner-controller"));
-        assert!(parse("*,tokencleaner").enabled("token-cleaner-controller"));
+        assert!(parse("*").enabled("token-cleaner-controller"));
+        assert!(!parse("*,-tokencleaner").enabled("token-cleaner-controller"));
     }
 }

@@ -153,6 +153,13 @@ impl Config {
         format!("https://{}", SocketAddr::new(address, self.args.secure_port))
     }
 
+    /// `https://host:port` for programs on other machines; what is reached only from here when there is no network.
+    pub fn advertised_url(&self) -> String {
+        let here = self.args.bind_address.is_loopback();
+        let address = self.reachable().filter(|_| !here).unwrap_or_else(|| self.advertised());
+        format!("https://{}", SocketAddr::new(address, self.args.secure_port))
+    }
+
     pub fn pki_folder(&self) -> PathBuf {
         self.args.cert_dir.clone().unwrap_or_else(|| self.args.data_dir.join("pki"))
     }

@@ -4,6 +4,7 @@
 
 mod account_tokens;
 mod aggregation;
+mod bootstrap_signer;
 mod certificates;
 mod cronjob;
 mod daemonset;
@@ -33,6 +34,7 @@ mod runner;
 mod schedule;
 mod statefulset;
 mod taint_eviction;
+mod token_cleaner;
 pub mod volumes;
 
 use std::sync::Arc;
@@ -80,6 +82,8 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     start.with(endpoints::Endpoints::<true>::new);
     start.with(certificates::Approver::new);
     start.with(certificates::Cleaner::new);
+    start.with(bootstrap_signer::BootstrapSigner::new);
+    start.with(token_cleaner::TokenCleaner::new);
     let root_ca = authority.pem().to_owned();
     start.making(move |client, _| account_tokens::AccountTokens::new(client, &root_ca));
     if !config.node_cidrs.0.is_empty() {
