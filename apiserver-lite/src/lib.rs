@@ -1,6 +1,7 @@
 //! A compact Kubernetes API server: one generic path from bytes to store and back for every resource, with the
 //! controllers and the scheduler that a small cluster needs.
 
+pub mod admin;
 mod admission;
 mod aggregate;
 mod apply;

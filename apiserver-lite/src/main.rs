@@ -1,7 +1,9 @@
-//! The thin binary `apiserver-lite`. Exit codes: 0 after a stop on request, 64 for wrong settings, 1 for the rest.
+//! The thin binary `apiserver-lite`. Exit codes: 0 after a stop on request, 64 for wrong settings, 65 for a
+//! damaged store or backup, 1 for the rest.
 
 use std::process::ExitCode;
 
+use apiserver_lite::admin::{self, AdminError};
 use apiserver_lite::config::{Cli, Command, Config, ConfigError, ServeArgs};
 use apiserver_lite::serve::{self, ServeError};
 use clap::Parser as _;
@@ -28,6 +30,20 @@ fn main() -> ExitCode {
             Ok(None) => ExitCode::SUCCESS,
             Err(error) => fail(&error, 1),
         },
+        Command::Backup(args) => done(admin::backup(&args)),
+        Command::Restore(args) => done(admin::restore(&args)),
+        Command::Check(args) => done(admin::check(&args)),
+        Command::Token(args) => match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => done(runtime.block_on(admin::token(&args))),
+            Err(error) => fail(&error, 1),
+        },
+    }
+}
+
+fn done(outcome: Result<(), AdminError>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error, error.code()),
     }
 }
 

@@ -44,7 +44,7 @@ fn merge(path: &Path, text: &[u8], given: impl Iterator<Item = OsString>) -> Res
     let matches = Cli::command().try_get_matches_from(args)?;
     match Cli::from_arg_matches(&matches)?.command {
         Command::Serve(args) => Ok(*args),
-        Command::Kubeconfig(_) => Err(wrong("is for the serve command only".into())),
+        _ => Err(wrong("is for the serve command only".into())),
     }
 }
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::admin::{BackupArgs, CheckArgs, RestoreArgs, TokenArgs};
+
 /// A compact Kubernetes API server with its controllers and scheduler.
 #[derive(Debug, Parser)]
 #[command(name = "apiserver-lite", version, disable_help_subcommand = true)]
@@ -19,6 +21,10 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Writes a kubeconfig with a client certificate of its own.
     Kubeconfig(KubeconfigArgs),
+    Backup(BackupArgs),
+    Restore(RestoreArgs),
+    Check(CheckArgs),
+    Token(TokenArgs),
 }
 
 /// Writes a kubeconfig with a client certificate of its own.

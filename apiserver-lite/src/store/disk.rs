@@ -12,7 +12,7 @@
 //! A write for which there is no room is taken back, and the log is as it was.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::Write as _;
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -69,40 +69,15 @@ impl Disk {
             Err(std::fs::TryLockError::WouldBlock) => return Err(OpenError::Locked(folder.into())),
             Err(std::fs::TryLockError::Error(source)) => return Err(OpenError::Io { path: lock_path, source }),
         }
-        let (mut logs, mut snapshots) = (Vec::new(), Vec::new());
-        for entry in std::fs::read_dir(folder).map_err(io(folder))? {
-            let path = entry.map_err(io(folder))?.path();
-            close(&path, 0o600).map_err(io(&path))?;
-            let number = path.file_stem().and_then(|s| s.to_str()).and_then(|s| s.parse::<u64>().ok());
-            match (number, path.extension().and_then(|e| e.to_str())) {
-                (Some(number), Some("log")) => logs.push(number),
-                (Some(number), Some("snap")) => snapshots.push(number),
-                // A snapshot that was not finished.
-                (_, Some("tmp")) => std::fs::remove_file(&path).map_err(io(&path))?,
-                _ => {}
-            }
+        let files = Files::of(folder)?;
+        for path in &files.all {
+            close(path, 0o600).map_err(io(path))?;
         }
-        logs.sort_unstable();
-        let base = snapshots.iter().max().copied().unwrap_or(0);
-        let mut reader = Reader { highest: 0, replay: &mut replay };
-        if base > 0 {
-            reader.snapshot(&folder.join(format!("{base}.snap")))?;
+        for path in &files.unfinished {
+            std::fs::remove_file(path).map_err(io(path))?;
         }
-        logs.retain(|&number| number >= base);
-        // A segment exists before the snapshot that goes with it, and only what a snapshot covers is ever removed: a
-        // gap is a lost file, and what is left would open as a cluster with objects missing.
-        if base > 0 || !logs.is_empty() {
-            let end = logs.last().map_or(base, |&last| last);
-            let mut found = logs.iter();
-            if let Some(lost) = (base..=end).find(|number| found.next() != Some(number)) {
-                return Err(OpenError::Missing(folder.join(format!("{lost}.log"))));
-            }
-        }
-        let mut log_bytes = 0;
-        for &number in &logs {
-            let path = folder.join(format!("{number}.log"));
-            log_bytes = reader.log(&path, Some(&number) == logs.last())?;
-        }
+        let log_bytes = files.replay(folder, &mut replay)?.good;
+        let (base, logs) = (files.base, files.logs);
         let segment = logs.last().copied().unwrap_or(base);
         let path = folder.join(format!("{segment}.log"));
         let log = owned().create(true).append(true).open(&path).map_err(io(&path))?;
@@ -162,6 +137,83 @@ impl Disk {
     }
 }
 
+/// What lies in a store's folder and belongs together.
+pub(super) struct Files {
+    all: Vec<PathBuf>,
+    /// Snapshots that were never finished.
+    unfinished: Vec<PathBuf>,
+    /// Number of the newest snapshot, 0 without one.
+    base: u64,
+    /// Segments from there on.
+    logs: Vec<u64>,
+}
+
+/// How the newest segment ends.
+pub(super) struct Tail {
+    /// Bytes of whole frames.
+    pub good: u64,
+    /// Bytes of a write that was never acknowledged.
+    pub torn: u64,
+}
+
+impl Files {
+    /// Lists the folder and changes nothing in it.
+    pub fn of(folder: &Path) -> Result<Self, OpenError> {
+        let (mut all, mut unfinished, mut logs, mut snapshots) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for entry in std::fs::read_dir(folder).map_err(io(folder))? {
+            let path = entry.map_err(io(folder))?.path();
+            let number = path.file_stem().and_then(|s| s.to_str()).and_then(|s| s.parse::<u64>().ok());
+            match (number, path.extension().and_then(|e| e.to_str())) {
+                (Some(number), Some("log")) => logs.push(number),
+                (Some(number), Some("snap")) => snapshots.push(number),
+                (_, Some("tmp")) => unfinished.push(path.clone()),
+                _ => {}
+            }
+            all.push(path);
+        }
+        logs.sort_unstable();
+        let base = snapshots.iter().max().copied().unwrap_or(0);
+        logs.retain(|&number| number >= base);
+        // A segment exists before the snapshot that goes with it, and only what a snapshot covers is ever removed: a
+        // gap is a lost file, and what is left would open as a cluster with objects missing.
+        if base > 0 || !logs.is_empty() {
+            let end = logs.last().map_or(base, |&last| last);
+            let mut found = logs.iter();
+            if let Some(lost) = (base..=end).find(|number| found.next() != Some(number)) {
+                return Err(OpenError::Missing(folder.join(format!("{lost}.log"))));
+            }
+        }
+        Ok(Files { all, unfinished, base, logs })
+    }
+
+    /// Whether there is a store at all.
+    pub fn is_empty(&self) -> bool {
+        self.base == 0 && self.logs.is_empty()
+    }
+
+    /// Hands every change to `replay`, oldest first.
+    pub fn replay(&self, folder: &Path, replay: &mut impl FnMut(Change)) -> Result<Tail, OpenError> {
+        let mut reader = Reader { highest: 0, replay };
+        if self.base > 0 {
+            let path = folder.join(format!("{}.snap", self.base));
+            reader.snapshot(&path, &std::fs::read(&path).map_err(io(&path))?)?;
+        }
+        let mut tail = Tail { good: 0, torn: 0 };
+        for &number in &self.logs {
+            let path = folder.join(format!("{number}.log"));
+            let bytes = std::fs::read(&path).map_err(io(&path))?;
+            tail.good = reader.log(&path, &bytes, Some(&number) == self.logs.last())?;
+            tail.torn = bytes.len() as u64 - tail.good;
+        }
+        Ok(tail)
+    }
+}
+
+/// Hands on what the bytes of one snapshot hold; `path` is for errors.
+pub(super) fn replay_snapshot(path: &Path, bytes: &[u8], replay: &mut impl FnMut(Change)) -> Result<(), OpenError> {
+    Reader { highest: 0, replay }.snapshot(path, bytes)
+}
+
 /// Whether a write failed for want of room, which may come back.
 fn is_room(error: &std::io::Error) -> bool {
     use std::io::ErrorKind;
@@ -176,8 +228,7 @@ struct Reader<'a, R> {
 }
 
 impl<R: FnMut(Change)> Reader<'_, R> {
-    fn snapshot(&mut self, path: &Path) -> Result<(), OpenError> {
-        let bytes = std::fs::read(path).map_err(io(path))?;
+    fn snapshot(&mut self, path: &Path, bytes: &[u8]) -> Result<(), OpenError> {
         let damaged = |at| OpenError::Damaged { path: path.into(), at };
         let (mut at, mut objects, mut end) = (0, 0, None);
         loop {
@@ -201,8 +252,7 @@ impl<R: FnMut(Change)> Reader<'_, R> {
     }
 
     /// Returns the number of good bytes. A torn tail is fine in the newest segment only.
-    fn log(&mut self, path: &Path, newest: bool) -> Result<u64, OpenError> {
-        let bytes = std::fs::read(path).map_err(io(path))?;
+    fn log(&mut self, path: &Path, bytes: &[u8], newest: bool) -> Result<u64, OpenError> {
         let damaged = |at| OpenError::Damaged { path: path.into(), at };
         let mut at = 0;
         loop {
@@ -298,6 +348,16 @@ fn write_snapshot(
     objects: impl Iterator<Item = (ResourceId, ObjectRef)>,
 ) -> std::io::Result<()> {
     let mut file = owned().create(true).truncate(true).write(true).open(path)?;
+    snapshot_to(&mut file, revision, objects)?;
+    file.sync_all()
+}
+
+/// The bytes of a snapshot.
+pub(super) fn snapshot_to(
+    out: &mut impl Write,
+    revision: u64,
+    objects: impl Iterator<Item = (ResourceId, ObjectRef)>,
+) -> std::io::Result<()> {
     let mut frame = frame::Writer::new();
     frame.revision(revision);
     let mut count = 0;
@@ -305,10 +365,25 @@ fn write_snapshot(
         frame.put(&resource, &object);
         count += 1;
         if frame.len() > SNAPSHOT_FRAME {
-            file.write_all(&std::mem::replace(&mut frame, frame::Writer::new()).finish())?;
+            out.write_all(&std::mem::replace(&mut frame, frame::Writer::new()).finish())?;
         }
     }
     frame.end(count);
-    file.write_all(&frame.finish())?;
-    file.sync_all()
+    out.write_all(&frame.finish())
+}
+
+/// Makes a folder that opens as a store with these objects at this revision.
+pub(super) fn found(
+    folder: &Path,
+    revision: u64,
+    objects: impl Iterator<Item = (ResourceId, ObjectRef)>,
+) -> std::io::Result<()> {
+    private(folder)?;
+    let mut head = frame::Writer::new();
+    head.revision(revision);
+    let mut log = owned().create_new(true).write(true).open(folder.join("1.log"))?;
+    log.write_all(&head.finish())?;
+    log.sync_all()?;
+    // Last, as it makes the rest count: without it the folder does not open.
+    SnapshotWriter { folder: folder.into(), number: 1 }.write(revision, objects)
 }

@@ -7,6 +7,7 @@
 
 mod disk;
 mod frame;
+mod image;
 mod object;
 mod text;
 mod watch;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 pub use disk::OpenError;
+pub use image::Image;
 pub use object::{Encoded, Key, Keys, ObjectRef, ResourceId, StoredObject, encode};
 pub use text::Text;
 pub use watch::{Event, EventKind, EventRef, Expired, Watcher};

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use super::*;
 use proto::json::Slotted;
 
@@ -268,4 +270,51 @@ async fn history_ages_though_nothing_is_written() {
     assert!(store.watch(&things(), 1).is_err() && store.snapshot_at(&things(), 1).is_err());
     assert!(store.watch(&things(), 2).is_ok(), "now is never too old");
     assert_eq!(store.snapshot_at(&things(), 2).map(|s| s.len()), Ok(1));
+}
+
+#[tokio::test]
+async fn an_image_of_a_running_store_makes_a_store_with_the_same_objects() {
+    let folder = Folder::new();
+    let store = Store::open(Some(folder.0.clone())).expect("opens");
+    for name in ["a", "b", "c"] {
+        store.commit(put(name, "1", Expect::Absent)).await.expect("created");
+    }
+    let gone = Change::Delete(encoded("1"));
+    let gone = Write { resource: things(), key: Key::new("ns", "b"), expect: Expect::Present, change: gone };
+    store.commit(gone).await.expect("deleted");
+    let image = Image::read(&folder.0).expect("readable beside the server");
+    assert_eq!((image.revision, image.len(), image.unfinished), (5, 2, 0));
+    let bytes = image.snapshot();
+    let copy = Image::of_snapshot(Path::new("copy"), &bytes).expect("whole");
+    let elsewhere = Folder::new();
+    copy.write(&elsewhere.0, 1005).expect("written");
+    let restored = Store::open(Some(elsewhere.0.clone())).expect("opens");
+    assert_eq!(restored.revision(), 1005);
+    assert_eq!(restored.get(&things(), "ns", "c").map(|o| o.revision), Some(4));
+    assert!(restored.get(&things(), "ns", "b").is_none());
+    assert!(restored.watch(&things(), 5).is_err(), "who watched the old store has to list again");
+    let next = restored.commit(put("b", "2", Expect::Absent)).await.expect("created");
+    assert_eq!(next.revision, 1006);
+    for at in [0, 20, bytes.len() / 2, bytes.len() - 1] {
+        let mut bad = bytes.clone();
+        bad[at] ^= 1;
+        assert!(Image::of_snapshot(Path::new("copy"), &bad).is_err(), "byte {at} is not checked");
+    }
+    assert!(Image::of_snapshot(Path::new("copy"), &bytes[..bytes.len() - 20]).is_err());
+}
+
+#[tokio::test]
+async fn an_image_while_segments_are_replaced_has_everything_acknowledged() {
+    let folder = Folder::new();
+    let store = Store::open(Some(folder.0.clone())).expect("opens");
+    let big = "x".repeat(1 << 20);
+    for number in 0..40_u64 {
+        let name = format!("n{number}");
+        store.commit(put(&name, &big, Expect::Absent)).await.expect("created");
+        let path = folder.0.clone();
+        let image = tokio::task::spawn_blocking(move || Image::read(&path)).await.expect("no panic").expect("readable");
+        assert!(image.revision >= number + 2, "{} after {number}", image.revision);
+        store.commit(put(&name, "small", Expect::Present)).await.expect("updated");
+        store.commit(put(&name, "x", Expect::Present)).await.expect("updated");
+    }
 }
