@@ -44,4 +44,5 @@ mod status_pages;
 pub mod store;
 mod validate;
 mod warning;
+mod watchdog;
 pub mod write;

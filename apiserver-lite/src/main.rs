@@ -56,6 +56,10 @@ fn run(args: ServeArgs) -> ExitCode {
         }
         Err(error) => return fail(&error, USAGE),
     };
+    if config.args.check {
+        println!("the settings are valid");
+        return ExitCode::SUCCESS;
+    }
     allocator();
     log(&config.args);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "apiserver-lite");

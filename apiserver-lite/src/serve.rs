@@ -120,6 +120,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         store,
     });
     crate::status_pages::start();
+    crate::watchdog::start(&server.store);
     let authorities = authorities(&config, &pki)?;
     crate::bootstrap::ensure(&server, &config, &authorities).await.map_err(ServeError::Bootstrap)?;
     // Kinds that clients defined are served from the first request on.

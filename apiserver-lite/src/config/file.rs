@@ -26,8 +26,8 @@ fn merge(path: &Path, text: &[u8], given: impl Iterator<Item = OsString>) -> Res
         if matches!(key.as_str(), "kind" | "apiVersion") {
             continue;
         }
-        if key == "config" {
-            return Err(wrong("a configuration file cannot name another".into()));
+        if matches!(key.as_str(), "config" | "check") {
+            return Err(wrong(format!("{key} is for the command line only")));
         }
         let flag = kebab(key);
         let known = Cli::command()

@@ -63,6 +63,9 @@ pub struct ServeArgs {
     /// Configuration file: the same settings under the flags' names in camel case.
     #[arg(long)]
     pub config: Option<PathBuf>,
+    /// Only check the settings: say what is wrong, or that nothing is.
+    #[arg(long)]
+    pub check: bool,
     /// Address to listen on.
     #[arg(long, default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
