@@ -21,6 +21,7 @@ mod eviction;
 mod file_watch;
 pub mod identity;
 pub mod images;
+mod join;
 mod local_sockets;
 pub mod log_level;
 pub mod metrics;

@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 
 use crate::checkpoint_archive;
 use crate::cri::{CriClient, CriError};
+use crate::join::{self, JoinOptions};
 use crate::people;
 use crate::pod::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID, TERMINATION_GRACE_PERIOD};
 use crate::volumes::unmount_below;
@@ -37,6 +38,7 @@ enum Tool {
     /// Looks at checkpoints of containers.
     #[command(subcommand)]
     Checkpoint(CheckpointTool),
+    Join(JoinOptions),
 }
 
 #[derive(Args)]
@@ -95,7 +97,10 @@ struct StopPods {
 
 /// Runs a tool when the first argument names one.
 pub fn run(arguments: &[String]) -> Option<ExitCode> {
-    if !matches!(arguments.first().map(String::as_str), Some("runtime" | "pods" | "status" | "top" | "checkpoint")) {
+    if !matches!(
+        arguments.first().map(String::as_str),
+        Some("runtime" | "pods" | "status" | "top" | "checkpoint" | "join")
+    ) {
         return None;
     }
     let parsed = Tools::try_parse_from(std::iter::once("node-agent").chain(arguments.iter().map(String::as_str)));
@@ -119,6 +124,7 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
             Tool::Status(common) => Ok(people::status(&common).await),
             Tool::Top(options) => Ok(people::top(&options).await),
             Tool::Checkpoint(CheckpointTool::Inspect(options)) => Ok(inspect(&options)),
+            Tool::Join(options) => Ok(join::run(&options).await),
         };
         outcome.unwrap_or_else(|error| failed(&error))
     }))

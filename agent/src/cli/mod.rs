@@ -298,7 +298,7 @@ pub fn help() -> String {
     let mut text = String::from(
         "node-agent runs the pods of this node over the Container Runtime Interface.\n\nUsage:\n  node-agent [run] \
          [flags]\n  node-agent config view|check [flags]\n  node-agent doctor [flags]\n  node-agent runtime version\n  \
-         node-agent pods stop\n\nExit codes: 0 stopped on request, 1 refused or failed at start, 2 fault of the \
+         node-agent pods stop\n  node-agent join https://HOST:6443 --token TOKEN --ca-hash HASH\n\nExit codes: 0 stopped on request, 1 refused or failed at start, 2 fault of the \
          program.\n\nFlags:\n",
     );
     for (name, form, what) in OWN {
