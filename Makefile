@@ -1,5 +1,5 @@
 # The two commands that README.md gives, and what they are made of.
-.PHONY: run test build bench
+.PHONY: run test build bench packages
 
 # A one-node cluster in the foreground; everything it writes is under .run/.
 run:
@@ -15,3 +15,7 @@ build:
 # Figures of docs/performance.md.
 bench: build
 	@tests/bench.sh
+
+# .deb and .rpm of both daemons in target/packages, from release binaries. BIN_DIR=... takes others.
+packages: $(if $(BIN_DIR),,build)
+	@packaging/package/build.sh target/packages

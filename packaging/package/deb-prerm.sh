@@ -1,0 +1,3 @@
+case $1 in
+    remove) on_remove ;;
+esac
