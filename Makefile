@@ -1,5 +1,5 @@
 # The two commands that README.md gives, and what they are made of.
-.PHONY: run test build bench packages
+.PHONY: run test build bench packages vm-test
 
 # A one-node cluster in the foreground; everything it writes is under .run/.
 run:
@@ -19,3 +19,7 @@ bench: build
 # .deb and .rpm of both daemons in target/packages, from release binaries. BIN_DIR=... takes others.
 packages: $(if $(BIN_DIR),,build)
 	@packaging/package/build.sh target/packages
+
+# The packages on a machine of their own: Debian in QEMU, systemd, containerd. Takes its time; see tests/vm/README.md.
+vm-test: packages
+	@tests/vm/run.sh
