@@ -1,7 +1,7 @@
 //! The rules of [`super::step`]: a table of transitions, and a model that is driven by chance.
 //!
-//! The model is a runtime in memory that does what the actions say, while containers exit, sandboxes die, probes fail and
-//! the pod is deleted in any order. What must hold whatever happens is checked after every step.
+//! The model is a runtime in memory that does what the actions say, while containers exit, sandboxes die, probes fail,
+//! images and the clock change, and the pod is deleted in any order. What must hold whatever happens is checked after every step.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -201,6 +201,8 @@ struct Model {
     /// The phase can no longer change, and nothing may start.
     over: bool,
     clock: i64,
+    /// How wrong the machine's clock is.
+    skew: i64,
 }
 
 impl Model {
@@ -217,13 +219,16 @@ impl Model {
             imposed: None,
             recursive_read_only: false,
             resize: Vec::new(),
-            now: Time { seconds: self.clock, nanos: 0 },
+            now: Time { seconds: self.clock + self.skew, nanos: 0 },
         })
     }
 
     fn agent(&mut self) {
         let status = self.status(false);
         assert!(!self.over || is_over(&status), "a pod came back from its end");
+        assert!(!self.over || status.phase == self.old.phase, "a pod ended twice");
+        let begun = self.old.start_time.is_none() || status.start_time == self.old.start_time;
+        assert!(begun, "a pod began twice");
         self.old = status;
         self.over |= is_over(&self.old);
         let deleted = self.pod.metadata.as_ref().is_some_and(|m| m.deletion_timestamp.is_some());
@@ -341,7 +346,15 @@ impl Model {
                     self.observed.containers.remove(i);
                 }
             }
-            15 if chance.below(10) == 0 => {
+            // A container gets another image, or an old one back.
+            15 => {
+                let containers = self.pod.spec.iter_mut().flat_map(|spec| &mut spec.containers);
+                if let Some(container) = containers.into_iter().next() {
+                    container.image = ["i", "j"][chance.below(2)].into();
+                }
+            }
+            16 => self.skew = [-100_000, 0, 100_000][chance.below(3)],
+            17 if chance.below(10) == 0 => {
                 let metadata = self.pod.metadata.get_or_insert_default();
                 metadata.deletion_timestamp = Some(Time::default());
             }
@@ -372,6 +385,7 @@ fn whatever_happens_nothing_runs_twice_and_no_end_is_taken_back() {
             old: PodStatus::default(),
             over: false,
             clock: 0,
+            skew: 0,
         };
         for _ in 0..60 {
             model.agent();
