@@ -14,6 +14,7 @@ use crate::device_plugins::{self, Devices};
 use crate::node_api::NodeApi;
 use crate::pod_resources;
 use crate::pods_api::{self, Form, PodFeed};
+use crate::resource_managers::Managers;
 
 /// Opens the sockets below `root`; they are served until the tasks are dropped.
 pub fn start(
@@ -21,7 +22,7 @@ pub fn start(
     root: &Path,
     gates: &FeatureGates,
     feed: &Arc<PodFeed>,
-    devices: &Arc<Devices>,
+    (devices, managers): (&Arc<Devices>, &Arc<Managers>),
     node: NodeApi,
 ) {
     let node = Arc::new(node);
@@ -46,7 +47,7 @@ pub fn start(
         });
     }
     open("pod-resources/kubelet.sock", &|path, tasks| {
-        tasks.spawn(pod_resources::start(path, feed.clone(), devices.clone())?);
+        tasks.spawn(pod_resources::start(path, feed.clone(), devices.clone(), managers.clone())?);
         Ok(())
     });
     open("device-plugins/kubelet.sock", &|_, tasks| {

@@ -1,9 +1,9 @@
-//! PodResources: which devices the containers of this node have, for monitoring agents on it.
+//! PodResources: which devices, CPUs and memory the containers of this node have to themselves, for monitoring agents on it.
 //!
 //! `pod-resources/kubelet.sock` serves v1 and the List of v1alpha1. Active pods are listed: those of which something is
 //! left on the node. All methods share one limit of calls.
 //!
-//! Followed: `pkg/kubelet/apis/podresources`. Limits: no exclusive CPUs or memory, since no static policy gives any.
+//! Followed: `pkg/kubelet/apis/podresources`.
 
 use std::future::Future;
 use std::path::Path;
@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use prost::Message as _;
 use proto::pod_resources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 use proto::pod_resources::{
-    AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, ContainerResources,
+    AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, ContainerMemory, ContainerResources,
     GetPodResourcesRequest, GetPodResourcesResponse, ListPodResourcesRequest, ListPodResourcesResponse, NumaNode,
     PodResources, TopologyInfo,
 };
@@ -28,6 +28,7 @@ use tonic::{Response, Status};
 use crate::device_plugins::{AssignedDevice, Devices};
 use crate::pod::spec::{PodExt as _, is_sidecar};
 use crate::pods_api::{KnownPod, PodFeed};
+use crate::resource_managers::{Block, Managers};
 use crate::sockets::{Bucket, RawCodec, Reply, bind, serve, unimplemented};
 
 const REQUEST_BYTES: usize = 64 << 10;
@@ -40,9 +41,10 @@ pub fn start(
     path: &Path,
     feed: Arc<PodFeed>,
     devices: Arc<Devices>,
+    managers: Arc<Managers>,
 ) -> std::io::Result<impl Future<Output = ()> + use<>> {
     let listener = bind(path, 0o755)?;
-    let lister = Arc::new(Lister { feed, devices, bucket: Bucket::of_kubelet() });
+    let lister = Arc::new(Lister { feed, devices, managers, bucket: Bucket::of_kubelet() });
     Ok(serve(listener, move |request| answer(lister.clone(), request)))
 }
 
@@ -68,6 +70,7 @@ async fn answer(lister: Arc<Lister>, request: Request<Incoming>) -> Reply {
 struct Lister {
     feed: Arc<PodFeed>,
     devices: Arc<Devices>,
+    managers: Arc<Managers>,
     bucket: Bucket,
 }
 
@@ -83,6 +86,8 @@ impl Lister {
         let containers = sidecars.chain(&spec.containers).map(|container| ContainerResources {
             name: container.name.clone(),
             devices: self.devices.assigned(known.pod.uid(), &container.name).into_iter().map(device).collect(),
+            cpu_ids: self.managers.exclusive(known.pod.uid(), &container.name).iter().map(i64::from).collect(),
+            memory: self.managers.memory_of(known.pod.uid(), &container.name).into_iter().map(memory).collect(),
             ..Default::default()
         });
         PodResources {
@@ -91,6 +96,11 @@ impl Lister {
             containers: containers.collect(),
         }
     }
+}
+
+fn memory(block: Block) -> ContainerMemory {
+    let nodes = block.numa_affinity.into_iter().map(|id| NumaNode { id: id.into() }).collect();
+    ContainerMemory { memory_type: block.r#type, size: block.size, topology: Some(TopologyInfo { nodes }) }
 }
 
 fn device(device: AssignedDevice) -> ContainerDevices {
@@ -115,7 +125,9 @@ impl PodResourcesLister for Lister {
     ) -> Result<Response<AllocatableResourcesResponse>, Status> {
         self.bucket.admit()?;
         let devices = self.devices.allocatable().into_iter().map(device).collect();
-        Ok(Response::new(AllocatableResourcesResponse { devices, ..Default::default() }))
+        let cpu_ids = self.managers.allocatable_cpus().iter().map(i64::from).collect();
+        let memory = self.managers.allocatable_memory().into_iter().map(memory).collect();
+        Ok(Response::new(AllocatableResourcesResponse { devices, cpu_ids, memory }))
     }
 
     async fn get(
@@ -148,8 +160,10 @@ impl Service<tonic::Request<Bytes>> for ListAlpha {
         let answer = self.0.bucket.admit().map(|()| {
             let mut all = self.0.all();
             let containers = all.pod_resources.iter_mut().flat_map(|p| &mut p.containers);
-            for device in containers.flat_map(|c| &mut c.devices) {
-                device.topology = None;
+            for container in containers {
+                container.cpu_ids.clear();
+                container.memory.clear();
+                container.devices.iter_mut().for_each(|device| device.topology = None);
             }
             Response::new(Bytes::from(all.encode_to_vec()))
         });

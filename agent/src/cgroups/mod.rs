@@ -151,16 +151,19 @@ impl Cgroups {
     }
 
     /// Makes the pod's cgroup unless it is there, and lets the Burstable tier weigh what its pods ask for. Limits are set
-    /// when a cgroup is made: later they belong to resizes.
+    /// when a cgroup is made: later they belong to resizes. `unlimited`: the pod's CPUs are limited by being its own.
     ///
     /// # Errors
     /// The kernel or systemd refuses.
-    pub async fn ensure(&self, pod: &Pod) -> Result<(), Failure> {
+    pub async fn ensure(&self, pod: &Pod, unlimited: bool) -> Result<(), Failure> {
         let Some(owned) = &self.owned else { return Ok(()) };
         let name = owned.name(pod);
         owned.pods().note(pod.uid(), Some(burstable_milli_cpu(pod)));
         if !owned.tree.exists(&owned.path(&name)) {
-            let limits = pod_limits(pod, &owned.settings.node, owned.settings.pod_pids_limit);
+            let mut limits = pod_limits(pod, &owned.settings.node, owned.settings.pod_pids_limit);
+            if unlimited {
+                limits.cpu_quota = limits.cpu_quota.map(|(_, period)| (-1, period));
+            }
             let timer = metrics::CGROUP_MANAGER.time(&["create"]);
             owned.make(&name, &limits).await?;
             drop(timer);

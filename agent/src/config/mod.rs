@@ -19,6 +19,7 @@ pub use eviction::{Signal, Threshold, ThresholdValue, thresholds};
 pub use features::{FeatureGates, GATES, Stage};
 pub use load::{ConfigError, Loaded, Sources, all_problems, load};
 pub use origins::{Origin, Origins, leaves};
+pub use start::cpu_set;
 pub use types::{
     Authentication, Authorization, Configuration, CrashLoopBackOff, GoDuration, Logging, LoggingOptions, MemorySwap,
     OutputRouting, ReservedMemory, ShutdownGracePeriod, Taint, Tracing, UserNamespaces, VModule,

@@ -104,7 +104,7 @@ pub(super) fn reserved_cpus(list: &str) -> Result<BTreeSet<u32>, String> {
 }
 
 /// `0-3,8` as the kernel and the kubelet write sets of CPUs.
-pub(super) fn cpu_set(list: &str) -> Result<BTreeSet<u32>, String> {
+pub fn cpu_set(list: &str) -> Result<BTreeSet<u32>, String> {
     let number = |text: &str| -> Result<u32, String> {
         text.trim().parse().map_err(|_| format!("strconv.Atoi: parsing {text:?}: invalid syntax"))
     };

@@ -29,7 +29,7 @@ use crate::api::{
 };
 use crate::cgroups::{self, Cgroups};
 use crate::cli::Flags;
-use crate::config::{FeatureGates, Loaded};
+use crate::config::{Configuration, FeatureGates, Loaded};
 use crate::container_logs::{self, RotatePolicy};
 use crate::cri::{CriClient, CriError};
 use crate::device_plugins::Devices;
@@ -45,6 +45,7 @@ use crate::objects::{ApiObjects, ApiTokens, Strategy};
 use crate::plugin_registry::Handlers;
 use crate::pod::resources::NodeResources;
 use crate::pods_api::PodFeed;
+use crate::resource_managers::{self, Managers, reconcile};
 use crate::server::{self, ServerError};
 use crate::stats::Stats;
 use crate::{eviction, local_sockets, oom_watcher, plugin_registry, pods, shutdown, volumes};
@@ -70,6 +71,9 @@ pub enum StartError {
     Signals(io::Error),
     #[error("{0}")]
     Metrics(String),
+    /// What is written of before does not fit, or the machine does not.
+    #[error("{0}")]
+    Managers(String),
     #[error("the node has no name: {0}")]
     Name(String),
     /// `WATCHDOG_USEC` cannot be kept.
@@ -162,7 +166,10 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     let stats =
         || Stats::new(cri.clone(), &name, flags.root_dir.clone(), config.pod_logs_dir.clone(), config.cgroups_per_qos);
     let node_api = NodeApi::new(node_receiver.clone(), stats());
-    local_sockets::start(&mut tasks, &flags.root_dir, &settings.gates, &feed, &devices, node_api);
+    let of_managers = resource_managers::Settings::of(&config, &settings.gates, &flags.root_dir);
+    let managers = Managers::open(&of_managers).await.map_err(StartError::Managers)?;
+    tasks.spawn(reconcile(managers.clone(), cri.clone(), config.cpu_manager_reconcile_period.get()));
+    local_sockets::start(&mut tasks, &flags.root_dir, &settings.gates, &feed, (&devices, &managers), node_api);
     let events = node_events(&recorder, &name);
     events("Normal", "Starting", "Starting kubelet.".to_owned());
     tasks.spawn(oom_watcher::run(events.clone()));
@@ -226,6 +233,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
             events,
             feed,
             devices,
+            managers,
         };
         let node = node_receiver.clone();
         async move {
@@ -310,6 +318,7 @@ struct PodParts {
     standalone: bool,
     feed: Arc<PodFeed>,
     devices: Arc<Devices>,
+    managers: Arc<Managers>,
     events: NodeEvents,
 }
 
@@ -395,6 +404,7 @@ async fn start_pods(
                 .unwrap_or(65_536),
             allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
             resources,
+            fixed_resources: fixed_resources(config, &parts.settings.gates),
             dns: NodeDns {
                 cluster_dns: config.cluster_dns.clone(),
                 cluster_domain: config.cluster_domain.clone(),
@@ -417,7 +427,16 @@ async fn start_pods(
         feed: parts.feed,
         devices: parts.devices,
         signals: node_signals.subscribe(),
+        managers: parts.managers,
     })
+}
+
+/// What a resize may not change because a static policy has given it out.
+fn fixed_resources(config: &Configuration, gates: &FeatureGates) -> Vec<(&'static str, &'static str, &'static str)> {
+    let cpu = config.cpu_manager_policy == "static" && !gates.enabled("InPlacePodVerticalScalingExclusiveCPUs");
+    let memory = config.memory_manager_policy == "Static" && !gates.enabled("InPlacePodVerticalScalingExclusiveMemory");
+    let fixed = [(cpu, ("cpu", "CPU", "static")), (memory, ("memory", "Memory", "Static"))];
+    fixed.into_iter().filter(|(on, _)| *on).map(|(_, entry)| entry).collect()
 }
 
 fn percent(value: i32) -> u8 {

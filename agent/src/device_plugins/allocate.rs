@@ -1,7 +1,8 @@
 //! Giving devices to the containers of a pod.
 //!
 //! A regular container may take over what init containers of its pod had; sidecars keep theirs. The rest comes from
-//! healthy devices that nobody holds, by the plugin's preference where it has one.
+//! healthy devices that nobody holds: first those on the NUMA nodes that the container is to be on, then by the plugin's
+//! preference where it has one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +13,14 @@ use crate::pod::quantity::whole;
 use crate::pod::spec::{PodExt as _, is_sidecar};
 
 use super::endpoint::{Endpoint, described};
-use super::{Assigned, Devices, NO_NODE, State};
+use super::{Assigned, Devices, NO_NODE, Resource, State};
+use crate::resource_managers::NodeMask;
+
+/// Devices that init containers of a pod had and later ones may take over, by resource.
+pub type Pool = BTreeMap<String, BTreeSet<String>>;
+
+/// The devices of a pod, as they were before it was tried to give it more.
+pub struct Held(Option<BTreeMap<String, BTreeMap<String, Assigned>>>);
 
 /// Why a container gets no devices; the texts are the kubelet's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,7 +91,7 @@ fn choice(
 
 impl Devices {
     /// The resources of a container that plugins give, with the amount.
-    fn wanted(&self, container: &Container) -> Vec<(String, usize)> {
+    pub(super) fn wanted(&self, container: &Container) -> Vec<(String, usize)> {
         let state = self.state();
         let limits = container.resources.iter().flat_map(|r| &r.limits);
         let ours = limits.filter(|(name, _)| state.knows(name));
@@ -103,44 +111,51 @@ impl Devices {
         self.state().knows(resource)
     }
 
-    /// Gives every container of the pod its devices. What was given before stays; when a container of the pod is
-    /// in `running`, those that hold theirs are not looked at again.
-    ///
-    /// # Errors
-    /// See [`AllocateError`]; nothing stays with the pod that it did not have before.
-    pub async fn allocate(&self, pod: &Pod, running: &BTreeSet<String>) -> Result<(), AllocateError> {
-        let before = self.state().pods.get(pod.uid()).cloned();
-        let outcome = self.allocate_all(pod, running).await;
-        if outcome.is_err() {
-            let mut state = self.state();
-            match before {
-                Some(before) => state.pods.insert(pod.uid().to_owned(), before),
-                None => state.pods.remove(pod.uid()),
-            };
-            self.save(&state);
-        }
-        outcome
+    /// What [`Self::restore`] takes.
+    pub fn held(&self, uid: &str) -> Held {
+        Held(self.state().pods.get(uid).cloned())
     }
 
-    async fn allocate_all(&self, pod: &Pod, running: &BTreeSet<String>) -> Result<(), AllocateError> {
-        let mut reusable: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let spec = pod.spec();
-        let regular = spec.containers.iter().map(|c| (c, false));
-        let init = spec.init_containers.iter().map(|c| (c, !is_sidecar(c)));
-        for (container, passes_on) in init.chain(regular) {
-            for (resource, amount) in self.wanted(container) {
-                let has = self.ids(pod.uid(), &container.name, &resource);
-                // A pod that runs was admitted by an earlier agent. Its init containers have ended and keep theirs too.
-                if has.is_none() || running.is_empty() {
-                    self.allocate_one(pod.uid(), &container.name, &resource, amount, &mut reusable).await?;
-                }
-                let ids = self.ids(pod.uid(), &container.name, &resource).unwrap_or_default();
-                let pool = reusable.entry(resource).or_default();
-                if passes_on {
-                    pool.extend(ids);
-                } else {
-                    pool.retain(|id| !ids.contains(id));
-                }
+    /// Takes back what the pod was given since.
+    pub fn restore(&self, uid: &str, held: Held) {
+        let mut state = self.state();
+        if state.pods.get(uid) == held.0.as_ref() {
+            return;
+        }
+        match held.0 {
+            Some(before) => state.pods.insert(uid.to_owned(), before),
+            None => state.pods.remove(uid),
+        };
+        self.save(&state);
+    }
+
+    /// Gives a container its devices, if it can be on `nodes`. What was given before stays; when a container of the pod
+    /// is in `running`, those that hold theirs are not looked at again. `pool` follows from container to container.
+    ///
+    /// # Errors
+    /// See [`AllocateError`]; what other resources gave stays with the container.
+    pub async fn allocate_container(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        running: &BTreeSet<String>,
+        pool: &mut Pool,
+        nodes: Option<NodeMask>,
+    ) -> Result<(), AllocateError> {
+        let is_init = pod.spec().init_containers.iter().any(|init| init.name == container.name);
+        let passes_on = is_init && !is_sidecar(container);
+        for (resource, amount) in self.wanted(container) {
+            let has = self.ids(pod.uid(), &container.name, &resource);
+            // A pod that runs was admitted by an earlier agent. Its init containers have ended and keep theirs too.
+            if has.is_none() || running.is_empty() {
+                self.allocate_one((pod.uid(), &container.name, &resource), amount, pool, nodes).await?;
+            }
+            let ids = self.ids(pod.uid(), &container.name, &resource).unwrap_or_default();
+            let pool = pool.entry(resource).or_default();
+            if passes_on {
+                pool.extend(ids);
+            } else {
+                pool.retain(|id| !ids.contains(id));
             }
         }
         Ok(())
@@ -153,27 +168,28 @@ impl Devices {
 
     async fn allocate_one(
         &self,
-        pod: &str,
-        container: &str,
-        resource: &str,
+        (pod, container, resource): (&str, &str, &str),
         amount: usize,
-        reusable: &mut BTreeMap<String, BTreeSet<String>>,
+        reusable: &Pool,
+        nodes: Option<NodeMask>,
     ) -> Result<(), AllocateError> {
         self.forget_strangers();
         let turn = self.state().resources.get(resource).map(|r| r.turn.clone());
         let turn = turn.ok_or_else(|| AllocateError::Unregistered(resource.into()))?;
         // While this is held nobody else takes of the resource; others may give back.
         let _turn = turn.lock().await;
-        let (choice, endpoint, prefers) = {
+        let (choice, aligned, endpoint, prefers) = {
             let state = self.state();
             let none = BTreeSet::new();
             let pool = reusable.get(resource).unwrap_or(&none);
             let Some(choice) = choice(&state, (pod, container, resource), amount, pool)? else { return Ok(()) };
             let known = state.resources.get(resource).ok_or_else(|| AllocateError::Unregistered(resource.into()))?;
             let endpoint = known.endpoint.clone().ok_or_else(|| AllocateError::NoneHealthy(resource.into()))?;
-            (choice, endpoint, known.options.get_preferred_allocation_available)
+            let aligned = Aligned::of(known, &choice.available, nodes);
+            (choice, aligned, endpoint, known.options.get_preferred_allocation_available)
         };
-        let ids = pick(&endpoint, choice, amount, prefers).await;
+        let prefers = prefers.then_some(&endpoint);
+        let ids = pick(prefers, choice, aligned, amount).await;
         let response = endpoint.allocate(ids.iter().cloned().collect()).await;
         let response = response.map_err(|e| AllocateError::Plugin(described(&e)))?;
         let mut state = self.state();
@@ -214,29 +230,66 @@ impl Devices {
     }
 }
 
-/// The devices to ask for: what was taken over, then the plugin's preference, then the first that are free.
-async fn pick(endpoint: &Arc<Endpoint>, choice: Choice, amount: usize, prefers: bool) -> BTreeSet<String> {
+/// Free devices by how they suit the nodes that a container is to be on.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Aligned {
+    there: BTreeSet<String>,
+    elsewhere: BTreeSet<String>,
+    anywhere: BTreeSet<String>,
+}
+
+impl Aligned {
+    fn of(resource: &Resource, available: &BTreeSet<String>, nodes: Option<NodeMask>) -> Self {
+        let mut aligned = Self::default();
+        for id in available {
+            let device = resource.devices.get(id).filter(|device| device.has_nodes());
+            let group = match (device, nodes) {
+                (Some(device), Some(nodes)) if device.is_on(nodes) => &mut aligned.there,
+                (Some(_), Some(_)) => &mut aligned.elsewhere,
+                _ => &mut aligned.anywhere,
+            };
+            group.insert(id.clone());
+        }
+        aligned
+    }
+}
+
+/// The devices to ask for: what was taken over, then those on the right nodes, then the plugin's preference, then the
+/// first that are free. `prefers` is the plugin, if it has preferences.
+async fn pick(prefers: Option<&Arc<Endpoint>>, choice: Choice, aligned: Aligned, amount: usize) -> BTreeSet<String> {
     let Choice { chosen: mut ids, available, missing } = choice;
     if missing == 0 {
         return ids;
     }
-    if prefers {
-        let all = available.union(&ids).cloned().collect();
+    let Aligned { there, elsewhere, anywhere } = aligned;
+    // More than enough on the right nodes: the plugin has a say in which of them.
+    let among = if missing < there.len() {
+        there
+    } else {
+        ids.extend(there);
+        available
+    };
+    if let Some(endpoint) = prefers.filter(|_| ids.len() < amount) {
+        let all = among.union(&ids).cloned().collect();
         match endpoint.preferred(all, ids.iter().cloned().collect(), amount).await {
-            Ok(preferred) => {
-                let welcome: BTreeSet<String> = preferred.into_iter().filter(|id| available.contains(id)).collect();
-                ids.extend(welcome.into_iter().take(missing));
-            }
+            Ok(preferred) => fill(&mut ids, preferred.into_iter().filter(|id| among.contains(id)), amount),
             Err(error) => tracing::warn!(error = described(&error), "a device plugin has no preference after all"),
         }
     }
-    for id in available {
-        if ids.len() == amount {
-            break;
+    let rest = elsewhere.into_iter().chain(anywhere);
+    let rest: Vec<String> = rest.filter(|id| among.contains(id)).collect();
+    let first: Vec<String> = among.into_iter().filter(|id| !rest.contains(id)).collect();
+    fill(&mut ids, first.into_iter().chain(rest), amount);
+    ids
+}
+
+fn fill(ids: &mut BTreeSet<String>, from: impl Iterator<Item = String>, amount: usize) {
+    for id in from {
+        if ids.len() >= amount {
+            return;
         }
         ids.insert(id);
     }
-    ids
 }
 
 #[cfg(test)]
@@ -259,5 +312,28 @@ mod tests {
         assert_eq!(error.to_string(), "no healthy devices present; cannot allocate unhealthy devices r/x");
         let error = choice(&state, ("p", "c", "r/y"), 1, &BTreeSet::new()).unwrap_err();
         assert_eq!(error.to_string(), "cannot allocate unregistered device r/y");
+    }
+
+    #[tokio::test]
+    async fn devices_on_the_right_nodes_come_first() {
+        let device = |nodes: &[i64]| Device { healthy: true, nodes: (!nodes.is_empty()).then(|| nodes.to_vec()) };
+        let devices = [("a", device(&[0])), ("b", device(&[1])), ("c", device(&[0, 1])), ("d", device(&[]))];
+        let devices: BTreeMap<String, Device> = devices.map(|(id, device)| (id.to_owned(), device)).into();
+        let available: BTreeSet<String> = devices.keys().cloned().collect();
+        let resource = Resource { devices, ..Resource::default() };
+        for (nodes, amount, expected) in [
+            (Some(vec![1]), 1, "b"),
+            (Some(vec![1]), 2, "b c"),
+            (Some(vec![1]), 3, "a b c"),
+            (Some(vec![0]), 1, "a"),
+            (None, 2, "a b"),
+            (Some(vec![0, 1]), 4, "a b c d"),
+        ] {
+            let mask = nodes.clone().map(|nodes| nodes.into_iter().collect());
+            let aligned = Aligned::of(&resource, &available, mask);
+            let choice = Choice { chosen: BTreeSet::new(), available: available.clone(), missing: amount };
+            let ids: Vec<String> = pick(None, choice, aligned, amount).await.into_iter().collect();
+            assert_eq!(ids.join(" "), expected, "{amount} on {nodes:?}");
+        }
     }
 }

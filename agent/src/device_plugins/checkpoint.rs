@@ -4,8 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use base64::Engine as _;
@@ -104,15 +102,7 @@ pub(super) fn write(dir: &Path, state: &State) -> Result<(), CheckpointError> {
     let data = data_of(state);
     let checksum = u64::from(checksum(&data)?);
     let text = serde_json::to_vec(&Document { data, checksum }).map_err(CheckpointError::Syntax)?;
-    let temporary = dir.join(format!(".{FILE}"));
-    let written = || -> std::io::Result<()> {
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, dir.join(FILE))
-    };
-    written().map_err(CheckpointError::File)
+    crate::state_file::write(&dir.join(FILE), &text).map_err(CheckpointError::File)
 }
 
 fn data_of(state: &State) -> Data {

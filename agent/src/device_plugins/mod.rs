@@ -11,6 +11,7 @@
 mod allocate;
 mod checkpoint;
 mod endpoint;
+mod hints;
 mod registration;
 mod report;
 
@@ -24,8 +25,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::pods_api::PodFeed;
+use crate::resource_managers::NodeMask;
 
-pub use allocate::AllocateError;
+pub use allocate::{AllocateError, Held, Pool};
 pub use endpoint::described;
 pub use registration::{RegisterError, check, start};
 pub use report::{AssignedDevice, ContainerDevices};
@@ -75,6 +77,17 @@ struct Device {
     healthy: bool,
     /// NUMA nodes; `None` when the plugin did not say.
     nodes: Option<Vec<i64>>,
+}
+
+impl Device {
+    fn has_nodes(&self) -> bool {
+        self.nodes.as_ref().is_some_and(|nodes| !nodes.is_empty())
+    }
+
+    fn is_on(&self, nodes: NodeMask) -> bool {
+        let own = self.nodes.iter().flatten();
+        own.filter_map(|node| u32::try_from(*node).ok()).any(|node| nodes.contains(node))
+    }
 }
 
 /// What a container got of one resource.

@@ -14,6 +14,7 @@ use tonic::codegen::Service as _;
 use tonic::{Request, Response, Status};
 
 use super::*;
+use crate::pod::spec::PodExt as _;
 use crate::sockets;
 
 const WIDGET: &str = "example.com/widget";
@@ -143,6 +144,20 @@ fn container(name: &str, widgets: u32) -> Container {
         name: name.into(),
         resources: Some(ResourceRequirements { limits, ..Default::default() }),
         ..Default::default()
+    }
+}
+
+impl Devices {
+    /// All containers of a pod, without regard to nodes.
+    async fn allocate(&self, pod: &Pod, running: &BTreeSet<String>) -> Result<(), AllocateError> {
+        let (held, mut pool) = (self.held(pod.uid()), Pool::default());
+        for container in pod.spec().init_containers.iter().chain(&pod.spec().containers) {
+            if let Err(error) = self.allocate_container(pod, container, running, &mut pool, None).await {
+                self.restore(pod.uid(), held);
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -28,6 +28,8 @@ const RUNTIME: &[f64] = &[
     298.023_223_876_953_1,
     745.058_059_692_382_8,
 ];
+/// Exponential from 0.05 ms by 2, 15 of them.
+const ADMISSION_MS: &[f64] = &[0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6, 819.2];
 const REST: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 const REST_BYTES: &[f64] =
     &[64.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0];
@@ -92,6 +94,18 @@ families! { ALL:
     ADMISSION_REJECTIONS = Counter Alpha "kubelet_admission_rejections_total" ["reason"], NONE, "Cumulative number pod admission rejections by the Kubelet.";
     DEVICE_PLUGIN_REGISTRATIONS = Counter Alpha "kubelet_device_plugin_registration_total" ["resource_name"], NONE, "Cumulative number of device plugin registrations. Broken down by resource name.";
     DEVICE_PLUGIN_ALLOCATION = Histogram Alpha "kubelet_device_plugin_alloc_duration_seconds" ["resource_name"], DEFAULT, "Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.";
+    CPU_PINNING = Counter Alpha "kubelet_cpu_manager_pinning_requests_total" [], NONE, "The number of cpu core allocations which required pinning.";
+    CPU_PINNING_ERRORS = Counter Alpha "kubelet_cpu_manager_pinning_errors_total" [], NONE, "The number of cpu core allocations which required pinning failed.";
+    CPU_SHARED_POOL = Gauge Alpha "kubelet_cpu_manager_shared_pool_size_millicores" [], NONE, "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.";
+    CPU_EXCLUSIVE = Gauge Alpha "kubelet_cpu_manager_exclusive_cpu_allocation_count" [], NONE, "The total number of CPUs exclusively allocated to containers running on this node";
+    CPU_PER_NODE = Gauge Alpha "kubelet_cpu_manager_allocation_per_numa" ["numa_node"], NONE, "Number of CPUs allocated per NUMA node";
+    MEMORY_PINNING = Counter Alpha "kubelet_memory_manager_pinning_requests_total" [], NONE, "The number of memory pages allocations which required pinning.";
+    MEMORY_PINNING_ERRORS = Counter Alpha "kubelet_memory_manager_pinning_errors_total" [], NONE, "The number of memory pages allocations which required pinning that failed.";
+    TOPOLOGY_REQUESTS = Counter Alpha "kubelet_topology_manager_admission_requests_total" [], NONE, "The number of admission requests where resources have to be aligned.";
+    TOPOLOGY_ERRORS = Counter Alpha "kubelet_topology_manager_admission_errors_total" [], NONE, "The number of admission request failures where resource alignment could not be satisfied.";
+    TOPOLOGY_MS = Histogram Alpha "kubelet_topology_manager_admission_duration_ms" [], ADMISSION_MS, "Duration in milliseconds to serve a pod admission request.";
+    ALIGNED = Counter Alpha "kubelet_container_aligned_compute_resources_count" ["boundary", "scope"], NONE, "Cumulative number of aligned compute resources allocated to containers by alignment type.";
+    ALIGNED_FAILURES = Counter Alpha "kubelet_container_aligned_compute_resources_failure_count" ["boundary", "scope"], NONE, "Cumulative number of failures to allocate aligned compute resources to containers by alignment type.";
     POD_RESOURCES_REQUESTS = Counter Alpha "kubelet_pod_resources_endpoint_requests_total" ["server_api_version"], NONE, "Cumulative number of requests to the PodResource endpoint. Broken down by server api version.";
     POD_RESOURCES_LIST = Counter Alpha "kubelet_pod_resources_endpoint_requests_list" ["server_api_version"], NONE, "Number of requests to the PodResource List endpoint. Broken down by server api version.";
     POD_RESOURCES_ALLOCATABLE = Counter Alpha "kubelet_pod_resources_endpoint_requests_get_allocatable" ["server_api_version"], NONE, "Number of requests to the PodResource GetAllocatableResources endpoint. Broken down by server api version.";

@@ -103,7 +103,8 @@ fn cpus(cpuinfo: &str, online: &str) -> u32 {
     count.max(1)
 }
 
-fn huge_pages(folder: &Path) -> Vec<HugePages> {
+/// What the kernel has set aside, by the folders below this one.
+pub fn huge_pages(folder: &Path) -> Vec<HugePages> {
     let mut found: Vec<_> = std::fs::read_dir(folder)
         .into_iter()
         .flatten()

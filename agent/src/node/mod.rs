@@ -36,7 +36,7 @@ use crate::device_plugins::Devices;
 use crate::metrics;
 
 pub use addresses::{Network, choose as choose_addresses};
-pub use machine::{HugePages, Machine, meminfo};
+pub use machine::{HugePages, Machine, huge_pages, meminfo};
 pub use resources::{Resources, allocatable, capacity, unreserved};
 pub use runtime::{RuntimeState, monitor as monitor_runtime, unknown as unknown_runtime};
 

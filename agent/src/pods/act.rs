@@ -188,7 +188,7 @@ impl Worker {
         for trouble in troubles {
             shared.recorder.pod(&pod, EventType::Warning, trouble.reason, trouble.message);
         }
-        let config = sandbox_config(
+        let mut config = sandbox_config(
             &pod,
             SandboxInputs {
                 attempt: actions.attempt,
@@ -200,6 +200,12 @@ impl Worker {
                 userns: userns.as_ref(),
             },
         );
+        if shared.managers.lifts_quota(&self.uid)
+            && let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut())
+            && resources.cpu_quota > 0
+        {
+            resources.cpu_quota = -1;
+        }
         let addresses = |observed: &Observed| {
             if pod.spec().host_network { shared.host_ips() } else { observed.ips().to_vec() }
         };

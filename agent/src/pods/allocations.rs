@@ -5,7 +5,7 @@
 //! A file that cannot be used is set aside; the pods' specs then count as allocated.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -207,7 +207,7 @@ impl Allocations {
                     continue;
                 }
                 let (path, content) = (self.root.join(name), text.clone());
-                match tokio::task::spawn_blocking(move || write(&path, content.as_bytes())).await {
+                match tokio::task::spawn_blocking(move || crate::state_file::write(&path, content.as_bytes())).await {
                     Ok(Ok(())) => *before = Some(text),
                     Ok(Err(error)) => tracing::warn!(%error, name, "could not write a state file"),
                     Err(error) => tracing::warn!(%error, name, "could not write a state file"),
@@ -272,17 +272,6 @@ fn decode(text: &str) -> Result<Entries, String> {
         entries.insert(uid.clone(), allocation);
     }
     Ok(entries)
-}
-
-/// The file changes in one step and survives a loss of power.
-fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("state");
-    let next = path.with_file_name(format!(".{name}"));
-    let mut file = std::fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&next)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    std::fs::rename(&next, path)
 }
 
 #[cfg(test)]

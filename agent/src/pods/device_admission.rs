@@ -1,4 +1,4 @@
-//! The part of admission that asks device plugins.
+//! The part of admission that gives out CPUs, memory and devices.
 //!
 //! A plugin may take its time, so this is done by the pod's own worker; the loop that owns all pods never waits for one.
 //! How much of a plugin's resource is left is known here better than from the node's status, which follows later.
@@ -10,17 +10,21 @@ use proto::api::core::v1::{Node, Pod};
 
 use crate::device_plugins::Devices;
 
+use super::Shared;
 use super::admission::Rejection;
 
-/// Gives the pod its devices.
+/// Whether there is anything to give to the pod.
+pub fn concerns(shared: &Shared, pod: &Pod) -> bool {
+    shared.devices.concern(pod) || shared.managers.concern(pod)
+}
+
+/// Gives the pod what it asks for.
 ///
 /// # Errors
-/// When it gets none, in the kubelet's words; the pod is not tried again.
-pub async fn admit(devices: &Arc<Devices>, pod: &Pod, running: &BTreeSet<String>) -> Result<(), Rejection> {
-    devices.allocate(pod, running).await.map_err(|error| Rejection {
-        reason: "UnexpectedAdmissionError".into(),
-        message: format!("Allocate failed due to {error}, which is unexpected"),
-    })
+/// When it does not get all of it, in the kubelet's words; the pod is not tried again.
+pub async fn admit(shared: &Shared, pod: &Pod, running: &BTreeSet<String>) -> Result<(), Rejection> {
+    let admitted = shared.managers.admit(&shared.devices, pod, running).await;
+    admitted.map_err(|refusal| Rejection { reason: refusal.reason().into(), message: refusal.to_string() })
 }
 
 /// The node as the rest of admission is to see it: without the amounts that plugins give.

@@ -109,6 +109,7 @@ impl Manager {
             feed: deps.feed,
             devices: deps.devices,
             signals: deps.signals,
+            managers: deps.managers,
         });
         let (images, image_demands) = mpsc::channel(1);
         tokio::spawn(crate::images::gc::run(shared.cri.clone(), shared.config.image_gc.clone(), image_demands));

@@ -50,6 +50,7 @@ use crate::pod::resources::NodeResources;
 use crate::pod::spec::PodExt;
 use crate::pods_api::PodFeed;
 use crate::probes::Prober;
+use crate::resource_managers::Managers;
 use crate::status::manager::StatusManager;
 use crate::volumes;
 
@@ -80,6 +81,8 @@ pub struct Config {
     /// Patterns, `*` at the end.
     pub allowed_unsafe_sysctls: Vec<String>,
     pub resources: NodeResources,
+    /// Resources that a resize may not change where a pod is Guaranteed: name, manager and its policy.
+    pub fixed_resources: Vec<(&'static str, &'static str, &'static str)>,
     pub dns: NodeDns,
 }
 
@@ -100,6 +103,7 @@ pub struct Deps {
     pub devices: Arc<Devices>,
     /// Pressure and shutdown, which keep pods out.
     pub signals: watch::Receiver<NodeSignals>,
+    pub managers: Arc<Managers>,
 }
 
 /// What every worker shares.
@@ -121,6 +125,7 @@ pub(crate) struct Shared {
     pub feed: Arc<PodFeed>,
     pub devices: Arc<Devices>,
     pub signals: watch::Receiver<NodeSignals>,
+    pub managers: Arc<Managers>,
 }
 
 impl Shared {

@@ -50,6 +50,8 @@ impl Manager {
         self.shared.allocations.keep_only(|uid| self.pods.contains_key(uid));
         let known =
             self.pods.keys().chain(self.orphans.keys()).chain(runtime.iter().map(|p| &p.uid)).cloned().collect();
+        // A pod without a worker is over, or never began.
+        self.shared.managers.keep_only(|uid| self.pods.get(uid).is_some_and(|entry| entry.mailbox.is_some()));
         let cgroups = self.shared.cgroups.clone();
         tokio::spawn(async move { cgroups.remove_orphans(&known).await });
     }

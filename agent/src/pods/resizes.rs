@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use proto::api::core::v1::{Container, Node, Pod};
+use proto::api::core::v1::{Container, Node, Pod, ResourceRequirements};
 use serde_json::{Value, json};
 
 use crate::events::EventType;
@@ -58,6 +58,24 @@ impl Manager {
         }
     }
 
+    /// What containers have to themselves stays as it is.
+    fn pinned(&self, pod: &Pod, allocation: &Allocation) -> Option<String> {
+        let fixed = &self.shared.config.fixed_resources;
+        if qos_class(pod) != QosClass::Guaranteed || fixed.is_empty() {
+            return None;
+        }
+        let changed = |name: &str| {
+            let containers = pod.spec().init_containers.iter().chain(&pod.spec().containers);
+            containers.into_iter().any(|container| {
+                let of = |own: Option<&ResourceRequirements>| own.and_then(|r| r.requests.get(name)).map_or(0, milli);
+                of(container.resources.as_ref()) != of(allocation.containers.get(&container.name))
+            })
+        };
+        let (name, manager, policy) = fixed.iter().find(|(name, ..)| changed(name))?;
+        tracing::debug!(pod = pod.name(), resource = name, "a resize is infeasible alongside a static policy");
+        Some(format!("Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy {policy:?}"))
+    }
+
     fn judge(&self, pod: &Arc<Pod>) {
         let (uid, allocations) = (pod.uid(), &self.shared.allocations);
         let Some(allocation) = allocations.allocated(uid) else { return };
@@ -69,6 +87,8 @@ impl Manager {
         let node = self.shared.node.borrow().clone();
         let refused = if pod.is_static() {
             Some((INFEASIBLE, "In-place resize of static-pods is not supported".to_owned()))
+        } else if let Some(why) = self.pinned(pod, &allocation) {
+            Some((INFEASIBLE, why))
         } else if let Some(why) = beyond(pod, &node) {
             Some((INFEASIBLE, why))
         } else {
@@ -145,7 +165,7 @@ pub fn told(pod: &Pod, generation: i64, error: &str, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::api::core::v1::{PodSpec, ResourceRequirements};
+    use proto::api::core::v1::PodSpec;
     use proto::apimachinery::pkg::api::resource::Quantity;
 
     #[test]

@@ -83,10 +83,13 @@ impl StartContext<'_> {
         };
         let pulled = self.shared.puller.ensure(wanted, self.sandbox, self.secrets).await;
         let image = pulled.inspect_err(|e| failed(&e.reason))?;
-        let config = self.config(container, &image, target).await.map_err(|why| {
+        let mut config = self.config(container, &image, target).await.map_err(|why| {
             failed(&why);
             failure("CreateContainerConfigError", why)
         })?;
+        if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
+            self.shared.managers.place(self.pod, container, resources);
+        }
         let attempt = config.metadata.as_ref().map_or(0, |m| m.attempt);
         if target.is_none() {
             let given = container.resources.clone().unwrap_or_default();
@@ -98,6 +101,7 @@ impl StartContext<'_> {
             sandbox_config: Some(self.sandbox.clone()),
         };
         let profile = localhost_profile(request.config.as_ref());
+        let placed = request.config.as_ref().and_then(|c| c.linux.as_ref()?.resources.clone());
         let created = self.shared.cri.create_container(request).await.map_err(|e| {
             failed(&e.message);
             // The runtime says that it cannot use the profile; where the mistake is, it leaves to the reader.
@@ -106,6 +110,7 @@ impl StartContext<'_> {
             failure("CreateContainerError", message)
         })?;
         let id = created.container_id;
+        self.shared.managers.placed(&id, placed.as_ref());
         event(EventType::Normal, "Created", "Container created".into());
         // A start under way is not called off when the pod ends meanwhile: runtimes leave such a container half started,
         // and it can be neither stopped nor removed for a while.

@@ -78,6 +78,7 @@ impl Worker {
 
     /// Takes down volumes, tells the last status, and cleans up once the pod is in no source any more.
     pub(super) async fn finish(&mut self) {
+        self.shared.managers.release(&self.uid).await;
         self.retry = FIRST_RETRY;
         while let Err(error) = self.shared.volumes.teardown(&self.uid).await {
             tracing::warn!(%error, pod = self.pod.name(), "could not take down the volumes of a pod");

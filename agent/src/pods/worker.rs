@@ -136,9 +136,9 @@ impl Worker {
         self.ending
     }
 
-    /// Gets the pod its devices. A pod that ends meanwhile gets none and is not refused.
+    /// Gets the pod its CPUs, memory and devices. A pod that ends meanwhile gets none and is not refused.
     async fn admit_devices(&mut self) -> Result<(), Rejection> {
-        if !self.shared.devices.concern(&self.pod) {
+        if !device_admission::concerns(&self.shared, &self.pod) {
             return Ok(());
         }
         let mailbox = self.mailbox.clone();
@@ -151,7 +151,7 @@ impl Worker {
         }
         let running = self.observed.running().map(|c| c.name.clone()).collect();
         let (shared, pod) = (self.shared.clone(), self.pod.clone());
-        let admitting = device_admission::admit(&shared.devices, &pod, &running);
+        let admitting = device_admission::admit(&shared, &pod, &running);
         tokio::pin!(admitting);
         loop {
             tokio::select! {
@@ -230,7 +230,7 @@ impl Worker {
             return Ok(wait);
         }
         self.shared.objects.register(&self.pod);
-        if let Err(error) = self.shared.cgroups.ensure(&self.pod).await {
+        if let Err(error) = self.shared.cgroups.ensure(&self.pod, self.shared.managers.lifts_quota(&self.uid)).await {
             let message = format!("unable to ensure pod container exists: {error}");
             self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedToCreatePodContainer", message);
             return Ok(self.failed());

@@ -1,0 +1,266 @@
+//! Giving a pod CPUs, memory and devices, on NUMA nodes that suit all of them.
+//!
+//! What one container takes is taken in one step, so that pods which come in at the same time never get the same. Device
+//! plugins are asked without any lock on CPUs and memory: one that hangs holds up only pods that want devices by their
+//! nodes.
+
+use std::collections::BTreeSet;
+
+use proto::api::core::v1::{Container, Pod};
+
+use super::cpu_policy::{CpuError, exclusive_cpus, pod_cpus};
+use super::cpu_set::CpuSet;
+use super::memory_policy::{Reusable, StaticMemory, pod_memory, wanted_memory};
+use super::merge::Policy;
+use super::numa::{Hint, Hints};
+use super::{Managers, State};
+use crate::device_plugins::{AllocateError, Devices, Pool};
+use crate::metrics;
+use crate::pod::spec::{PodExt as _, is_sidecar};
+
+/// Why a pod is refused; the texts are the kubelet's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("Resources cannot be allocated with Topology locality")]
+    Locality,
+    #[error("{0}")]
+    Smt(CpuError),
+    #[error("Allocate failed due to {0}, which is unexpected")]
+    Unexpected(String),
+}
+
+impl Refusal {
+    /// The reason in the pod's status.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Locality => "TopologyAffinityError",
+            Self::Smt(_) => "SMTAlignmentError",
+            Self::Unexpected(_) => "UnexpectedAdmissionError",
+        }
+    }
+}
+
+impl From<CpuError> for Refusal {
+    fn from(error: CpuError) -> Self {
+        match error {
+            CpuError::TooFew(why) => Self::Unexpected(why),
+            smt => Self::Smt(smt),
+        }
+    }
+}
+
+impl From<AllocateError> for Refusal {
+    fn from(error: AllocateError) -> Self {
+        Self::Unexpected(error.to_string())
+    }
+}
+
+/// What init containers of the pod have had and later ones may use.
+#[derive(Default)]
+struct Reuse {
+    cpus: CpuSet,
+    memory: Reusable,
+}
+
+impl Managers {
+    /// Whether the pod is to get anything here.
+    pub fn concern(&self, pod: &Pod) -> bool {
+        self.cpus.is_some() && pod_cpus(pod) > 0 || self.memory.is_some() && !pod_memory(pod).is_empty()
+    }
+
+    /// Gives every container of the pod what it asks for. What it has stays with it; containers in `running` are not
+    /// looked at again.
+    ///
+    /// # Errors
+    /// See [`Refusal`]; the pod has nothing then.
+    pub async fn admit(&self, devices: &Devices, pod: &Pod, running: &BTreeSet<String>) -> Result<(), Refusal> {
+        metrics::TOPOLOGY_REQUESTS.inc(&[]);
+        let begun = tokio::time::Instant::now();
+        let aligns = self.merger.policy != Policy::None;
+        let turn = if aligns && devices.concern(pod) { Some(self.turn.lock().await) } else { None };
+        let held = devices.held(pod.uid());
+        let outcome = self.admit_all(devices, pod, running).await;
+        drop(turn);
+        let scope = if self.pod_scope { "pod" } else { "container" };
+        if outcome.is_err() {
+            metrics::TOPOLOGY_ERRORS.inc(&[]);
+            devices.restore(pod.uid(), held);
+            self.take_back(|uid| uid == pod.uid());
+        }
+        if self.merger.policy.guarantees() {
+            let family = if outcome.is_ok() { &metrics::ALIGNED } else { &metrics::ALIGNED_FAILURES };
+            family.inc(&["numa_node", scope]);
+        }
+        self.save().await;
+        metrics::TOPOLOGY_MS.observe(&[], begun.elapsed().as_secs_f64() * 1000.0);
+        outcome
+    }
+
+    async fn admit_all(&self, devices: &Devices, pod: &Pod, running: &BTreeSet<String>) -> Result<(), Refusal> {
+        let spec = pod.spec();
+        let containers =
+            || spec.init_containers.iter().map(|c| (c, true)).chain(spec.containers.iter().map(|c| (c, false)));
+        let (mut reuse, mut pool) = (Reuse::default(), Pool::default());
+        let aligns = self.merger.policy != Policy::None;
+        let nodes: Vec<u32> = self.merger.nodes.nodes().collect();
+        let mut pod_hint = None;
+        if aligns && self.pod_scope {
+            let from_devices = devices.pod_hints(pod, &nodes);
+            let mut state = self.state();
+            let hint = self.merge(from_devices, self.pod_hints(&state, pod))?;
+            for (container, init) in containers() {
+                self.take(&mut state, pod, container, init, hint, &mut reuse)?;
+            }
+            pod_hint = Some(hint);
+        }
+        for (container, init) in containers() {
+            let hint = match pod_hint {
+                Some(hint) => hint,
+                None if aligns => {
+                    let from_devices = devices.hints(pod.uid(), container, &pool, &nodes);
+                    let mut state = self.state();
+                    let hint = self.merge(from_devices, self.hints(&state, pod, container, &reuse))?;
+                    self.take(&mut state, pod, container, init, hint, &mut reuse)?;
+                    hint
+                }
+                None => {
+                    let hint = Hint { nodes: None, preferred: false };
+                    self.take(&mut self.state(), pod, container, init, hint, &mut reuse)?;
+                    hint
+                }
+            };
+            devices.allocate_container(pod, container, running, &mut pool, hint.nodes).await?;
+        }
+        self.told();
+        Ok(())
+    }
+
+    fn merge(&self, mut hints: Vec<Hints>, own: Vec<Hints>) -> Result<Hint, Refusal> {
+        hints.extend(own);
+        self.merger.merge(&hints).ok_or(Refusal::Locality)
+    }
+
+    /// Where the CPUs and the memory of a container could come from.
+    fn hints(&self, state: &State, pod: &Pod, container: &Container, reuse: &Reuse) -> Vec<Hints> {
+        let (uid, mut hints) = (pod.uid(), Vec::new());
+        let wanted = exclusive_cpus(pod, container);
+        if let Some(policy) = self.cpus.as_ref().filter(|_| wanted > 0) {
+            hints.push(match state.cpus.of(uid, &container.name) {
+                // Another number than it has: that cannot be met.
+                Some(has) if has.len() != wanted => Some(Vec::new()),
+                Some(has) => policy.hints(has, &CpuSet::default(), wanted),
+                None => policy.hints(&policy.available(&state.cpus), &reuse.cpus, wanted),
+            });
+        }
+        if self.memory.is_some() {
+            let wanted = wanted_memory(pod, container);
+            let found = match state.memory.of(uid, &container.name) {
+                Some(has) => StaticMemory::hints_of(has, &wanted),
+                None => StaticMemory::hints(&state.memory.machine, &wanted, &reuse.memory),
+            };
+            hints.extend(found.into_values());
+        }
+        hints
+    }
+
+    /// Where the CPUs and the memory of all containers together could come from.
+    fn pod_hints(&self, state: &State, pod: &Pod) -> Vec<Hints> {
+        let (uid, spec, mut hints) = (pod.uid(), pod.spec(), Vec::new());
+        let all = || spec.init_containers.iter().chain(&spec.containers);
+        let wanted = pod_cpus(pod);
+        if let Some(policy) = self.cpus.as_ref().filter(|_| wanted > 0) {
+            let has = state.cpus.of_pod(uid);
+            let changed = |container: &Container| {
+                let had = state.cpus.of(uid, &container.name);
+                had.is_some_and(|had| had.len() != exclusive_cpus(pod, container))
+            };
+            hints.push(if all().any(changed) {
+                Some(Vec::new())
+            } else if has.len() == wanted {
+                policy.hints(&has, &CpuSet::default(), wanted)
+            } else {
+                policy.hints(&policy.available(&state.cpus), &has, wanted)
+            });
+        }
+        if self.memory.is_some() {
+            let wanted = pod_memory(pod);
+            let found = match all().find_map(|container| state.memory.of(uid, &container.name)) {
+                Some(has) => StaticMemory::hints_of(has, &wanted),
+                None => StaticMemory::hints(&state.memory.machine, &wanted, &Reusable::default()),
+            };
+            hints.extend(found.into_values());
+        }
+        hints
+    }
+
+    /// Takes CPUs and memory for a container by what all agreed on.
+    fn take(
+        &self,
+        state: &mut State,
+        pod: &Pod,
+        container: &Container,
+        init: bool,
+        hint: Hint,
+        reuse: &mut Reuse,
+    ) -> Result<(), Refusal> {
+        let passes_on = init && !is_sidecar(container);
+        self.take_cpus(state, pod, container, passes_on, hint, reuse)?;
+        self.take_memory(state, pod, container, passes_on, hint, reuse)
+    }
+
+    fn take_cpus(
+        &self,
+        state: &mut State,
+        pod: &Pod,
+        container: &Container,
+        passes_on: bool,
+        hint: Hint,
+        reuse: &mut Reuse,
+    ) -> Result<(), Refusal> {
+        let wanted = exclusive_cpus(pod, container);
+        let Some(policy) = self.cpus.as_ref().filter(|_| wanted > 0) else { return Ok(()) };
+        metrics::CPU_PINNING.inc(&[]);
+        let cpus = match state.cpus.of(pod.uid(), &container.name) {
+            Some(has) => Ok(has.clone()),
+            None => policy.allocate(&state.cpus, wanted, hint.nodes, &reuse.cpus),
+        };
+        if policy.full_pcpus_only() {
+            let family = if cpus.is_ok() { &metrics::ALIGNED } else { &metrics::ALIGNED_FAILURES };
+            family.inc(&["physical_cpu", "container"]);
+        }
+        let cpus = cpus.inspect_err(|_| metrics::CPU_PINNING_ERRORS.inc(&[]))?;
+        reuse.cpus = if passes_on { reuse.cpus.union(&cpus) } else { reuse.cpus.difference(&cpus) };
+        state.cpus.assign(pod.uid(), &container.name, cpus);
+        Ok(())
+    }
+
+    fn take_memory(
+        &self,
+        state: &mut State,
+        pod: &Pod,
+        container: &Container,
+        passes_on: bool,
+        hint: Hint,
+        reuse: &mut Reuse,
+    ) -> Result<(), Refusal> {
+        let wanted = wanted_memory(pod, container);
+        if self.memory.is_none() || wanted.is_empty() {
+            return Ok(());
+        }
+        metrics::MEMORY_PINNING.inc(&[]);
+        if let Some(has) = state.memory.of(pod.uid(), &container.name) {
+            reuse.memory.note(has, passes_on);
+            return Ok(());
+        }
+        let blocks = StaticMemory::allocate(&mut state.memory.machine, &wanted, hint, &reuse.memory);
+        let blocks = blocks.map_err(|why| {
+            metrics::MEMORY_PINNING_ERRORS.inc(&[]);
+            Refusal::Unexpected(why)
+        })?;
+        reuse.memory.note(&blocks, passes_on);
+        let containers = state.memory.assigned.entry(pod.uid().to_owned()).or_default();
+        containers.insert(container.name.clone(), blocks.clone());
+        StaticMemory::take_over(&mut state.memory, pod, &container.name, &blocks);
+        Ok(())
+    }
+}
