@@ -222,7 +222,7 @@ impl Evictor {
     /// Evicts all pods that hold more on disk than they may. Returns whether there were any.
     async fn evict_above_limits(&mut self) -> bool {
         let pods = self.pods.active().await;
-        let (due, with_layers) = self.to_count(&pods);
+        let (due, with_layers) = self.due_for_count(&pods);
         if due.is_empty() {
             return false;
         }
@@ -243,7 +243,7 @@ impl Evictor {
 
     /// Pods with limits whose files have not been counted for `volumeStatsAggPeriod`, and whether the runtime has to
     /// be asked for one of them.
-    fn to_count(&mut self, pods: &[Arc<Pod>]) -> (Vec<Arc<Pod>>, bool) {
+    fn due_for_count(&mut self, pods: &[Arc<Pod>]) -> (Vec<Arc<Pod>>, bool) {
         let (now, period) = (Instant::now(), self.config.volume_stats_agg_period.get());
         let alive: HashSet<&str> = pods.iter().map(|p| p.uid()).collect();
         self.counted.retain(|uid, _| alive.contains(uid.as_str()));
