@@ -23,6 +23,7 @@ pub struct Node {
     pub name: String,
     pub dir: PathBuf,
     bridge: String,
+    environment: BTreeMap<String, String>,
     containerd: Option<Child>,
     agent: Option<Child>,
 }
@@ -43,6 +44,14 @@ impl Node {
     /// # Errors
     /// When something does not start; the text ends with the log.
     pub fn start(name: &str, server: &ApiServer, settings: &str) -> Result<Self> {
+        Node::start_with(name, server, settings, &[])
+    }
+
+    /// The same with variables in the agent's environment.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn start_with(name: &str, server: &ApiServer, settings: &str, environment: &[(&str, &str)]) -> Result<Self> {
         static COUNT: AtomicU8 = AtomicU8::new(0);
         // Address ranges of nodes under test at the same time must differ.
         let (process, count) = (std::process::id() % 250, COUNT.fetch_add(1, Ordering::Relaxed));
@@ -50,6 +59,7 @@ impl Node {
             name: name.to_owned(),
             dir: scratch(name)?,
             bridge: format!("t{process}x{count}"),
+            environment: environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             containerd: None,
             agent: None,
         };
@@ -128,6 +138,7 @@ impl Node {
             self.spawn(
                 "node-agent",
                 Command::new(binary)
+                    .envs(&self.environment)
                     .args(["run", "--node-ip", "127.0.0.1", "--hostname-override", &self.name, "--config"])
                     .arg(dir.join("agent.yaml"))
                     .arg("--kubeconfig")

@@ -26,6 +26,7 @@ need curl command -v curl
 if [ "${1:-}" = test ]; then
     need python3 command -v python3
     need python3-venv venv
+    need dbus-daemon command -v dbus-daemon
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 [ "$(id -u)" = 0 ] || die "not root, and these packages are missing: ${missing[*]}"

@@ -12,4 +12,5 @@ mod licences;
 mod node_endpoints;
 mod python_client;
 mod recorded_exchanges;
+mod shutdown;
 mod survival;
