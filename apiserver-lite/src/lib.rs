@@ -5,6 +5,7 @@ pub mod admin;
 mod admission;
 mod aggregate;
 mod apply;
+mod aside;
 mod audit;
 pub mod auth;
 pub mod bootstrap;
@@ -46,3 +47,5 @@ mod validate;
 mod warning;
 mod watchdog;
 pub mod write;
+
+use aside::aside;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::Issue;
 use super::ast::{Expr, Fold, Kind, Macro};
 use super::overloads::{self, Overload};
+use super::regex;
 use super::types::Type;
 
 pub struct Checked {
@@ -13,6 +14,8 @@ pub struct Checked {
     pub types: Types,
     pub issues: Vec<Issue>,
     pub names: Vec<String>,
+    /// Regular expressions that are written in it.
+    pub patterns: Vec<String>,
 }
 
 /// Types by the places of expressions in memory.
@@ -32,9 +35,11 @@ impl Types {
 pub fn check(expr: &Expr, variables: super::Variables<'_>) -> Checked {
     let scope = variables.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())).collect();
     let mut checker =
-        Checker { scope, outer: variables.len(), issues: Vec::new(), names: Vec::new(), types: Types::default() };
+        Checker { scope, outer: variables.len(), issues: Vec::new(), names: Vec::new(), patterns: Vec::new(), invalid: Vec::new(), types: Types::default() };
     let ty = checker.ty(expr);
-    Checked { ty, types: checker.types, issues: checker.issues, names: checker.names }
+    // Values that cannot be are told only where everything else fits.
+    let issues = if checker.issues.is_empty() { checker.invalid } else { checker.issues };
+    Checked { ty, types: checker.types, issues, names: checker.names, patterns: checker.patterns }
 }
 
 struct Checker {
@@ -43,6 +48,9 @@ struct Checker {
     outer: usize,
     issues: Vec<Issue>,
     names: Vec<String>,
+    patterns: Vec<String>,
+    /// Texts that cannot be what a function makes of them.
+    invalid: Vec<Issue>,
     types: Types,
 }
 
@@ -319,7 +327,30 @@ impl Checker {
         self.resolve(at, name, target, args)
     }
 
+    /// Looks at texts that stand where a function takes a pattern, a duration or a time.
+    fn written(&mut self, name: &str, target: Option<&Expr>, args: &[Expr]) {
+        let text = |expr: Option<&Expr>| match expr.map(|expr| &expr.kind) {
+            Some(Kind::Text(text)) => Some(text.clone()),
+            _ => None,
+        };
+        if regex::takes_pattern(name) {
+            self.patterns.extend(text(args.get(usize::from(target.is_none()))));
+        }
+        // What is called on a value has its pattern first; upstream looks at the first alone.
+        let (Some(first), Some(said)) = (args.first(), text(args.first())) else { return };
+        let valid = match name {
+            "matches" => crate::crd::check_pattern(&said).is_ok(),
+            "duration" => proto::duration::parse(&said).is_ok(),
+            "timestamp" => said.len() > 10 && super::value::timestamp(&said).is_some(),
+            _ => true,
+        };
+        if !valid {
+            self.invalid.push(Issue { at: first.at, text: format!("invalid {name} argument") });
+        }
+    }
+
     fn resolve(&mut self, at: usize, name: &str, target: Option<&Expr>, args: &[Expr]) -> Type {
+        self.written(name, target, args);
         let target_type = target.map(|t| self.ty(t));
         let of_args: Vec<Type> = args
             .iter()

@@ -3,6 +3,7 @@
 use super::ast::{Expr, Fold, Kind, Macro};
 use super::authz::{Check, Decision};
 use super::value::Value;
+use super::regex::{self, Patterns};
 use super::{calls, overloads};
 
 /// What expressions reach for beyond their variables.
@@ -102,17 +103,19 @@ impl Budget {
 
 pub fn eval<'a>(
     expr: &'a Expr,
+    patterns: &Patterns,
     variables: &[(&str, Value<'a>)],
     host: &dyn Host<'a>,
     budget: &mut Budget,
 ) -> Result<Value<'a>, Failure> {
     budget.call = Budget::PER_CALL;
     let mut scope: Vec<(&str, Value<'a>)> = variables.to_vec();
-    Run { scope: &mut scope, host, budget }.value(expr)
+    Run { scope: &mut scope, patterns, host, budget }.value(expr)
 }
 
 struct Run<'a, 's, 'b> {
     scope: &'b mut Vec<(&'s str, Value<'a>)>,
+    patterns: &'b Patterns,
     host: &'b dyn Host<'a>,
     budget: &'b mut Budget,
 }
@@ -278,6 +281,9 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
         if let ("check", [Value::Check(check), Value::Text(verb)]) = (name, values.as_slice()) {
             self.budget.spend(AUTHORIZE)?;
             return Ok(Value::Decision(self.host.authorize(check, verb).into()));
+        }
+        if let Some(found) = regex::call(name, &values, self.patterns, self.budget) {
+            return found;
         }
         calls::call(name, &values, self.budget)
     }

@@ -17,6 +17,7 @@ mod lex;
 mod library;
 mod overloads;
 mod parse;
+mod regex;
 mod semver;
 mod strings;
 mod types;
@@ -40,6 +41,7 @@ pub struct Program {
     pub output: Type,
     /// Variables that it names.
     pub names: Vec<String>,
+    patterns: regex::Patterns,
 }
 
 /// Names and types of variables.
@@ -56,7 +58,8 @@ pub fn compile(text: &str, variables: Variables<'_>) -> Result<Program, String> 
     if !checked.issues.is_empty() {
         return Err(shown(&checked.issues));
     }
-    Ok(Program { root, output: checked.ty, names: checked.names })
+    let patterns = regex::Patterns::new(checked.patterns);
+    Ok(Program { root, output: checked.ty, names: checked.names, patterns })
 }
 
 /// The most that an expression may cost, where the schema says how large its variables may be; None for one that cannot
@@ -91,7 +94,7 @@ impl Program {
         host: &dyn Host<'a>,
         budget: &mut Budget,
     ) -> Result<Value<'a>, Failure> {
-        eval::eval(&self.root, variables, host, budget)
+        eval::eval(&self.root, &self.patterns, variables, host, budget)
     }
 }
 

@@ -56,28 +56,6 @@ fn of_text<'a>(name: &str, text: &str, rest: &[Value<'a>], budget: &mut Budget) 
         ("contains", [Text(part)]) => Some(Ok(Bool(text.contains(&**part)))),
         ("startsWith", [Text(part)]) => Some(Ok(Bool(text.starts_with(&**part)))),
         ("endsWith", [Text(part)]) => Some(Ok(Bool(text.ends_with(&**part)))),
-        ("matches", [Text(pattern)]) => match compile(pattern, budget) {
-            Ok(regex) => Some(Ok(Bool(regex.is_match(text)))),
-            Err(failure) => Some(Err(failure)),
-        },
-        ("find", [Text(pattern)]) => match compile(pattern, budget) {
-            Ok(regex) => made(regex.find(text).map(|m| m.as_str().to_owned()).unwrap_or_default()),
-            Err(failure) => Some(Err(failure)),
-        },
-        ("findAll", [Text(pattern), limit @ ..]) => {
-            let most = match limit {
-                [] => usize::MAX,
-                [Int(most)] => usize::try_from(*most).unwrap_or(usize::MAX),
-                _ => return None,
-            };
-            match compile(pattern, budget) {
-                Ok(regex) => {
-                    let found = regex.find_iter(text).take(most).map(|m| Value::text(m.as_str().to_owned()));
-                    Some(Ok(Value::list(found.collect())))
-                }
-                Err(failure) => Some(Err(failure)),
-            }
-        }
         ("charAt", [Int(at)]) => {
             let chars = chars();
             match usize::try_from(*at).ok().filter(|at| *at <= chars.len()) {
@@ -136,11 +114,6 @@ fn of_text<'a>(name: &str, text: &str, rest: &[Value<'a>], budget: &mut Budget) 
         ("format", [args]) if args.is_list() => Some(format_text(text, &args.members().unwrap_or_default())),
         _ => None,
     }
-}
-
-fn compile(pattern: &str, budget: &mut Budget) -> Result<regex::Regex, Failure> {
-    budget.spend(pattern.len() * 4)?;
-    crate::crd::compile_pattern(pattern).map_err(|why| Failure::new(format!("error parsing regexp: {why}")))
 }
 
 fn index_of<'a>(name: &str, text: &str, part: &str, from: &[Value<'a>]) -> Option<Out<'a>> {

@@ -140,3 +140,31 @@ fn long_chains_neither_overflow_the_stack_nor_hide_their_terms() {
         assert!(refused, "{}: {}", &text[..12], &said[..said.len().min(200)]);
     }
 }
+
+/// A pattern is read where the expression is, and what may be costly is refused there.
+#[test]
+fn written_patterns_are_checked_with_the_expression() {
+    for (text, value) in [
+        ("self.name.matches('^[a-c]+$')", "true"),
+        ("'a1b22'.findAll('[0-9]+')[1]", "22"),
+        ("['a', 'b', 'c'].all(x, x.matches('[a-c]'))", "true"),
+        ("self.name.matches('[' + 'a]')", "true"),
+        ("self.name.find('(a{1000}){2}')", "error: error parsing regexp: invalid repeat count: `{2}`"),
+    ] {
+        assert_eq!(run(text), value, "{text}");
+    }
+    let mark = |said: &str, text: &str, at: usize| format!("ERROR: <input>:1:{}: {said}\n | {text}\n | {}^", at + 1, ".".repeat(at));
+    let text = "self.name.matches('(a{1000}){2}')";
+    assert_eq!(run(text), mark("invalid matches argument", text, 18));
+    let text = "duration('soon') < duration('1h')";
+    assert_eq!(run(text), mark("invalid duration argument", text, 9));
+}
+
+/// Patterns that are made while an expression runs are paid for by their size.
+#[test]
+fn compiling_made_patterns_uses_the_budget_up() {
+    let pattern = "'.{0,1000}' + self.name";
+    assert_eq!(run(&format!("self.name.matches({pattern})")), "true");
+    let all = format!("lists.range(1000).all(i, !self.name.matches({pattern} + string(i)))");
+    assert_eq!(run(&all), "over budget");
+}

@@ -25,7 +25,7 @@ pub fn fits(format: &str, text: &str) -> bool {
 
 macro_rules! expression {
     ($text:expr, $pattern:literal) => {{
-        static COMPILED: LazyLock<Option<Regex>> = LazyLock::new(|| pattern::compile($pattern).ok());
+        static COMPILED: LazyLock<Option<Regex>> = LazyLock::new(|| pattern::compile_own($pattern).ok());
         COMPILED.as_ref().is_some_and(|regex| regex.is_match($text))
     }};
 }

@@ -20,6 +20,7 @@ mod path;
 mod pattern;
 mod prune;
 mod registration;
+mod pattern_size;
 mod rules;
 mod scale;
 mod schema;
@@ -44,7 +45,7 @@ pub use definition::{
 pub use formats::fits as has_format;
 pub use object::{create as check_new, update as check_update};
 use path::Path;
-pub use pattern::compile as compile_pattern;
+pub use pattern::{check as check_pattern, compile as compile_pattern, size as pattern_states};
 pub use scale::Scale;
 use schema::Schema;
 

@@ -6,16 +6,63 @@
 
 use regex::{Regex, RegexBuilder};
 
-/// Bytes that a compiled expression may take; Go limits repetitions instead.
-const MAX_SIZE: usize = 32 << 20;
+use super::pattern_size;
+
+/// Bytes that a compiled expression may take, and that matching may keep of what it found out.
+const MAX_SIZE: usize = 8 << 20;
+const MAX_CACHE: usize = 512 << 10;
+/// States that an expression may have: as many compile within some ten milliseconds.
+const MAX_STATES: u64 = 60_000;
+/// Beyond as many states other work of the thread goes elsewhere meanwhile.
+const QUICK: u64 = 3_000;
 
 /// # Errors
-/// Why the text is no regular expression.
+/// Why the text is no regular expression, or that it is too large; as Go says it after `error parsing regexp: `.
 pub fn compile(text: &str) -> Result<Regex, String> {
-    RegexBuilder::new(&translate(text)).size_limit(MAX_SIZE).build().map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => "expression too large".to_owned(),
-        error => error.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned(),
+    let states = size(text)?;
+    if states > QUICK { crate::aside(|| build(text, MAX_SIZE)) } else { build(text, MAX_SIZE) }
+}
+
+/// The same for an expression of the server's own, which may be larger.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_own(text: &str) -> Result<Regex, String> {
+    crate::aside(|| build(text, 4 * MAX_SIZE))
+}
+
+fn build(text: &str, most: usize) -> Result<Regex, String> {
+    let built = RegexBuilder::new(&translate(text)).size_limit(most).dfa_size_limit(MAX_CACHE).build();
+    built.map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => too_large(text),
+        error => last_line(&error),
     })
+}
+
+/// The same without compiling: for what may never be used.
+///
+/// # Errors
+/// As [`compile`].
+pub fn check(text: &str) -> Result<(), String> {
+    size(text)?;
+    regex_syntax::parse(&translate(text)).map(drop).map_err(|error| last_line(&error))
+}
+
+/// About how many states an expression has, which is what compiling it costs.
+///
+/// # Errors
+/// As [`compile`].
+pub fn size(text: &str) -> Result<u64, String> {
+    let states = pattern_size::states(text)?;
+    if states > MAX_STATES { Err(too_large(text)) } else { Ok(states) }
+}
+
+fn too_large(text: &str) -> String {
+    format!("expression too large: `{text}`")
+}
+
+fn last_line(error: &impl std::fmt::Display) -> String {
+    error.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
 }
 
 fn translate(text: &str) -> String {
@@ -124,7 +171,10 @@ fn before_class(mut rest: std::iter::Peekable<std::str::Chars<'_>>) -> bool {
 /// What follows a brace makes it a repetition: `3}`, `3,}` or `3,5}`.
 fn is_repetition(rest: std::iter::Peekable<std::str::Chars<'_>>) -> bool {
     let inside: String = rest.take_while(|c| *c != '}' && (c.is_ascii_digit() || *c == ',')).collect();
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let digits = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        digits && (text.len() == 1 || !text.starts_with('0'))
+    };
     match inside.split_once(',') {
         None => digits(&inside),
         Some((from, to)) => digits(from) && (to.is_empty() || digits(to)),
@@ -171,6 +221,18 @@ mod tests {
 
     #[test]
     fn broken_expressions_say_why() {
+        assert!(matches("^a{01}$", "a{01}"));
         assert!(compile("(a").is_err() && compile("a**[").is_err() && compile("(?=a)").is_err());
+    }
+
+    /// Nested repetitions once took seconds to compile, on a thread that others waited for.
+    #[test]
+    fn what_is_too_large_is_refused_before_it_is_compiled() {
+        for text in ["(\\p{L}{30}){30}", "(?i)(\\pL{10}){90}", &"[^a]{1000}".repeat(9)] {
+            assert_eq!(check(text), Err(format!("expression too large: `{text}`")));
+            assert_eq!(compile(text).map(drop), Err(format!("expression too large: `{text}`")));
+        }
+        assert!(matches("^.{0,1000}$", "abc") && matches("^(a{10}){100}$", &"a".repeat(1000)));
+        assert_eq!(check("(a{1000}){2}"), Err("invalid repeat count: `{2}`".into()));
     }
 }

@@ -160,7 +160,7 @@ fn values(schema: &Value, skip_any_of: bool, skip_first_all_of: bool, path: &str
     }
     let said = text(schema, "pattern");
     if !said.is_empty()
-        && let Err(error) = pattern::compile(said)
+        && let Err(error) = pattern::check(said)
     {
         let why = format!("must be a valid regular expression, but isn't: error parsing regexp: {error}");
         found.invalid(&format!("{path}.pattern"), &quote(said), &why);

@@ -1,0 +1,73 @@
+//! Regular expressions in expressions: those that are written there are compiled once, others whenever they are met.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use regex::Regex;
+
+use super::eval::{Budget, Failure};
+use super::value::Value;
+
+/// States of an automaton that are compiled in about the time of a step of an expression.
+const STATES_PER_STEP: u64 = 2;
+
+type Compiled = Result<Regex, String>;
+
+/// The patterns that a program names, compiled when they are first used.
+#[derive(Debug, Default)]
+pub struct Patterns(HashMap<Box<str>, OnceLock<Compiled>>);
+
+impl Patterns {
+    pub fn new(texts: Vec<String>) -> Self {
+        Patterns(texts.into_iter().map(|text| (text.into(), OnceLock::new())).collect())
+    }
+
+    fn with<T>(
+        &self,
+        text: &str,
+        budget: &mut Budget,
+        then: impl FnOnce(&Regex) -> T,
+    ) -> Result<T, Failure> {
+        let failed = |why: &String| Failure::new(format!("error parsing regexp: {why}"));
+        if let Some(known) = self.0.get(text) {
+            return known.get_or_init(|| crate::crd::compile_pattern(text)).as_ref().map(then).map_err(failed);
+        }
+        // A loop over values could have the server compile without end.
+        let states = crate::crd::pattern_states(text).map_err(|why| failed(&why))?;
+        budget.spend(usize::try_from(states / STATES_PER_STEP).unwrap_or(usize::MAX))?;
+        crate::crd::compile_pattern(text).as_ref().map(then).map_err(failed)
+    }
+}
+
+/// Whether a function takes a regular expression.
+pub fn takes_pattern(name: &str) -> bool {
+    matches!(name, "matches" | "find" | "findAll")
+}
+
+/// Calls a function of this module; None for others.
+pub fn call<'a>(
+    name: &str,
+    args: &[Value<'a>],
+    patterns: &Patterns,
+    budget: &mut Budget,
+) -> Option<Result<Value<'a>, Failure>> {
+    let [Value::Text(text), Value::Text(pattern), rest @ ..] = args else { return None };
+    let most = match rest {
+        [] => usize::MAX,
+        [Value::Int(most)] if name == "findAll" => usize::try_from(*most).unwrap_or(usize::MAX),
+        _ => return None,
+    };
+    if !takes_pattern(name) {
+        return None;
+    }
+    // A tenth of a step for a letter of the text, times a quarter of one for a letter of the pattern.
+    let through = (text.len() + 1).div_ceil(10);
+    if let Err(failure) = budget.spend(through.saturating_mul(pattern.len().div_ceil(4))) {
+        return Some(Err(failure));
+    }
+    Some(patterns.with(pattern, budget, |regex| match name {
+        "matches" => Value::Bool(regex.is_match(text)),
+        "find" => Value::text(regex.find(text).map(|m| m.as_str().to_owned()).unwrap_or_default()),
+        _ => Value::list(regex.find_iter(text).take(most).map(|m| Value::text(m.as_str().to_owned())).collect()),
+    }))
+}
