@@ -90,7 +90,11 @@ impl<'a> Attributes<'a> {
         if !own || value["apiVersion"].as_str() == Some(&to.api_version()) {
             return Cow::Borrowed(value);
         }
-        Cow::Owned(crate::read::convert(to, value.clone()))
+        let mut value = value.clone();
+        if let Err(error) = crate::crd::to_version_now(self.call.server, to, &mut value, &to.api_version()) {
+            tracing::warn!(error = %error.status().message, "an object is looked at in a version that it was not converted to");
+        }
+        Cow::Owned(crate::read::convert(to, value))
     }
 
     /// The namespace that the object lies in; None for what lies in none.

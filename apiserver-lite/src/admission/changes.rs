@@ -79,6 +79,7 @@ pub fn settle(attributes: &Attributes<'_>, resource: &Resource, object: Value, s
         if let Some(definition) = &resource.definition {
             definition.default(resource, &mut value);
         }
+        crate::crd::to_version_now(call.server, call.resource, &mut value, &call.resource.api_version())?;
         return Ok(stored(call.resource, value));
     }
     let kind = attributes.kind(resource);

@@ -36,6 +36,7 @@ use serde_json::Value;
 
 pub use plugins::Admission;
 pub use quota::{Counter, Reservation};
+pub use webhook::Endpoint;
 
 use crate::auth::Attributes;
 use crate::request::{RequestInfo, User};

@@ -165,6 +165,11 @@ impl Admission {
         })
     }
 
+    /// Connections to webhooks of all kinds.
+    pub fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
     /// Names of the plugins that run, in order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.enabled.iter().map(|p| p.name)

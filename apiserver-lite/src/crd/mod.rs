@@ -5,11 +5,13 @@
 //! them. What the path asks of a custom kind is here: bodies fit the schema ([`decode`], [`prune`]), values are checked
 //! ([`check`], [`object`]), and objects that were stored under another schema are brought up to date when read.
 //!
-//! Limits: versions are converted by name alone (strategy `None`); conversion webhooks are not called.
+//! Versions are converted by name alone (strategy `None`), or by a webhook ([`conversion`]). Limits: where a webhook
+//! converts, the owners of an object's fields are compared in the version of the request, whatever version they wrote.
 
 mod check;
 mod columns;
 mod controller;
+mod conversion;
 mod cost;
 mod decode;
 mod definition;
@@ -18,9 +20,9 @@ mod names;
 mod object;
 mod path;
 mod pattern;
+mod pattern_size;
 mod prune;
 mod registration;
-mod pattern_size;
 mod rules;
 mod scale;
 mod schema;
@@ -33,10 +35,13 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::resource::Resource;
+use crate::server::ApiServer;
+use crate::status::Result;
 use crate::store::ObjectRef;
 
 pub use columns::Column;
 pub use controller::run;
+pub use conversion::{served, served_one, to_version, to_version_now};
 pub use decode::{body, conform, settle_accept};
 pub use definition::{
     begin_delete, check as check_definition, default as default_definition, is_definition,
@@ -62,6 +67,8 @@ pub struct Definition {
     /// Schemas of every version by name.
     schemas: Arc<BTreeMap<Box<str>, Schema>>,
     storage: Box<str>,
+    /// Who converts between versions; None where they differ in name alone.
+    converter: Option<conversion::Converter>,
     /// Objects stored at a later revision already fit the schema of storage.
     since: u64,
     /// Revision from which on the kind was served.
@@ -114,6 +121,11 @@ impl Definition {
         self.selectable.iter().map(|(name, path)| (&**name, text(path))).collect()
     }
 
+    /// Whether versions differ in more than their name.
+    pub fn is_converted(&self) -> bool {
+        self.converter.is_some()
+    }
+
     /// Drops what the version of storage has no place for, when it is another than the one that was written.
     pub fn to_storage(&self, value: &mut Value) {
         if self.version != self.storage {
@@ -149,6 +161,20 @@ fn version_of(value: &Value) -> String {
     value["apiVersion"].as_str().and_then(|v| v.rsplit('/').next()).unwrap_or_default().to_owned()
 }
 
+/// A stored object's tree, as it is worked on: as the schema of storage has it now, or where a webhook converts, in the
+/// version of the resource.
+///
+/// # Errors
+/// 500 without a reason when the webhook fails.
+pub async fn worked_on(server: &ApiServer, resource: &Resource, object: &ObjectRef) -> Result<Value> {
+    let mut value = stored_value(resource, object);
+    if let Some(definition) = resource.definition.as_ref().filter(|d| d.is_converted()) {
+        to_version(server, resource, &mut value, &resource.api_version()).await?;
+        definition.convert(resource, &mut value);
+    }
+    Ok(value)
+}
+
 /// A stored object's tree as the schema of storage has it now.
 pub fn stored_value(resource: &Resource, object: &ObjectRef) -> Value {
     let mut value = object.value();
@@ -159,7 +185,9 @@ pub fn stored_value(resource: &Resource, object: &ObjectRef) -> Value {
         if let Some(schema) = written {
             prune::default(&mut value, schema);
         }
-        value["apiVersion"] = (&*resource.storage_version).into();
+        if !definition.is_converted() {
+            value["apiVersion"] = (&*resource.storage_version).into();
+        }
     }
     value
 }

@@ -65,6 +65,7 @@ fn build(definition: &Value, since: u64, born: u64, wanted: impl Fn(&Value) -> b
             version: name.clone(),
             schemas: schemas.clone(),
             storage: storage.clone(),
+            converter: super::conversion::Converter::new(&spec["conversion"]),
             since,
             born,
             warning: warning(spec, version),

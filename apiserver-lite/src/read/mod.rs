@@ -47,20 +47,22 @@ pub async fn get(server: &ApiServer, request: &Request, resource: &Resource) -> 
         let plural = if &*resource.plural == "componentstatuses" { &resource.singular } else { &resource.plural };
         return Err(ApiError::not_found(&resource.group, plural, &info.name));
     };
-    object_response(200, accepted, resource, &object, request)
+    object_response(server, 200, accepted, resource, &object, request).await
 }
 
 /// A stored object in the accepted form and the resource's version.
 ///
 /// # Errors
-/// 406 for a form that one object does not have.
-pub fn object_response(
+/// 406 for a form that one object does not have, 500 where a webhook cannot convert it.
+pub async fn object_response(
+    server: &ApiServer,
     code: u16,
     accepted: Accepted,
     resource: &Resource,
     object: &ObjectRef,
     request: &Request,
 ) -> Result<Response> {
+    let object = &crate::crd::served_one(server, resource, object).await?;
     match accepted.form {
         Form::Whole if is_stored_form(resource, object) => Ok(respond::stored(code, accepted, resource, object)),
         Form::Whole => {
@@ -128,7 +130,7 @@ pub async fn list(server: &ApiServer, request: &Request, resource: &Resource) ->
     let selector = selector.within(shard(server, query)?);
     let mut page = page_of(server, request, resource, &options, &selector).await?;
     page.shard = selector.shard_text();
-    list_response(accepted, resource, &page, request)
+    list_response(server, accepted, resource, page, request).await
 }
 
 /// The part of a collection that a request asks for; None for all of it, and where parts are not to be had.
@@ -158,8 +160,15 @@ pub async fn page_of(
 /// A page in the accepted form.
 ///
 /// # Errors
-/// 406 for a form that a list does not have.
-pub fn list_response(accepted: Accepted, resource: &Resource, page: &Page, request: &Request) -> Result<Response> {
+/// 406 for a form that a list does not have, 500 where a webhook cannot convert its objects.
+pub async fn list_response(
+    server: &ApiServer,
+    accepted: Accepted,
+    resource: &Resource,
+    page: Page,
+    request: &Request,
+) -> Result<Response> {
+    let page = &Page { objects: crate::crd::served(server, resource, page.objects).await?, ..page };
     let mut metadata = json!({"resourceVersion": page.revision.to_string()});
     if let Some(token) = &page.next {
         metadata["continue"] = token.encode().into();

@@ -155,8 +155,10 @@ impl State {
             // One event at a time, so that each is a chunk of its own as clients get them upstream; the connection still
             // writes what is ready at once.
             if let Some(next) = self.ready.pop_front() {
-                if let Some(bytes) = self.encode(next) {
-                    return Some(bytes);
+                match self.encode(next).await {
+                    Ok(Some(bytes)) => return Some(bytes),
+                    Ok(None) => {}
+                    Err(error) => self.fail(error),
                 }
                 continue;
             }
@@ -177,13 +179,33 @@ impl State {
         }
     }
 
-    fn encode(&mut self, next: Next) -> Option<Bytes> {
-        match next {
-            Next::Added(object) => Some(self.encoder.object("ADDED", &object)),
+    /// # Errors
+    /// When a webhook cannot convert an object into the version that is watched.
+    async fn encode(&mut self, next: Next) -> Result<Option<Bytes>> {
+        Ok(match next {
+            Next::Added(object) => {
+                let object = crate::crd::served_one(&self.server, &self.encoder.resource, &object).await?;
+                Some(self.encoder.object("ADDED", &object))
+            }
+            Next::Event(event) if self.encoder.is_converted() => match self.encoder.seen(&event) {
+                None => None,
+                Some((seen, object)) => {
+                    let object = crate::crd::served_one(&self.server, &self.encoder.resource, &object).await?;
+                    self.sent = event.revision;
+                    Some(self.encoder.object(TYPES[seen], &object))
+                }
+            },
             Next::Event(event) => self.encoder.event(&event).inspect(|_| self.sent = event.revision),
             Next::Bookmark { revision, initial_end } => Some(self.encoder.bookmark(revision, initial_end)),
             Next::Error(error) => Some(self.encoder.error(&error)),
-        }
+        })
+    }
+
+    /// Ends the stream with an error, before anything that is still to be sent.
+    fn fail(&mut self, error: ApiError) {
+        self.ready.clear();
+        self.ready.push_back(Next::Error(error));
+        self.over = true;
     }
 
     fn take(&mut self, expired: Option<crate::store::Expired>) {
@@ -219,8 +241,13 @@ struct Encoder {
 const TYPES: [&str; 3] = ["ADDED", "MODIFIED", "DELETED"];
 
 impl Encoder {
-    /// The bytes of an event for this watcher; None when it does not concern it.
-    fn event(&mut self, event: &EventRef) -> Option<Bytes> {
+    /// Whether a webhook converts what is watched.
+    fn is_converted(&self) -> bool {
+        self.resource.definition.as_ref().is_some_and(|definition| definition.is_converted())
+    }
+
+    /// What an event is to this watcher (a place in [`TYPES`]), and of which object; None when it does not concern it.
+    fn seen(&self, event: &EventRef) -> Option<(usize, ObjectRef)> {
         let key = &event.object.key;
         if self.namespace.as_ref().is_some_and(|n| **n != *key.namespace) {
             return None;
@@ -236,8 +263,16 @@ impl Encoder {
         if seen == 2 && event.kind != EventKind::Deleted {
             // It left the selection: the object as it was, with the version of the change.
             let previous = event.previous.as_ref()?;
-            let object = previous.at_revision(event.revision);
-            return Some(self.object(TYPES[2], &object));
+            return Some((2, previous.at_revision(event.revision)));
+        }
+        Some((seen, event.object.clone()))
+    }
+
+    /// The bytes of an event for this watcher; None when it does not concern it.
+    fn event(&mut self, event: &EventRef) -> Option<Bytes> {
+        let (seen, object) = self.seen(event)?;
+        if !Arc::ptr_eq(&object, &event.object) {
+            return Some(self.object(TYPES[seen], &object));
         }
         if self.accepted.form != Form::Whole || !is_stored_form(&self.resource, &event.object) {
             return Some(self.object(TYPES[seen], &event.object));

@@ -6,7 +6,9 @@ pub use super::devices::{from_v1beta1 as devices_from_v1beta1, to_v1beta1 as dev
 
 /// From the version an object says it is in to the one that its resource is stored in.
 pub fn to_stored(resource: &super::Resource, value: &mut Value) {
-    if value["apiVersion"] == *resource.storage_version {
+    // What a webhook converts stays in the version of the request until it is stored.
+    let by_webhook = resource.definition.as_ref().is_some_and(|definition| definition.is_converted());
+    if by_webhook || value["apiVersion"] == *resource.storage_version {
         return;
     }
     match (&*resource.group, &*resource.version, &*resource.plural) {

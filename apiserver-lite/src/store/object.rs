@@ -174,6 +174,11 @@ impl StoredObject {
         Arc::new(StoredObject::new(self.key.clone(), revision, self.keys.clone(), json))
     }
 
+    /// The same object in other words, such as those of another version of its kind.
+    pub fn with_json(&self, json: Vec<u8>) -> ObjectRef {
+        Arc::new(StoredObject::new(self.key.clone(), self.revision, self.keys.clone(), json))
+    }
+
     /// What controllers need to know of the object, read from its tree (without the owners of its fields) by the first
     /// who asks and kept with it. A kind has one type of digest; another type is read anew each time.
     pub fn digest<T: Any + Clone + Send + Sync>(&self, read: impl Fn(&Value) -> T) -> T {

@@ -107,7 +107,7 @@ pub(super) async fn place(
         let name = text(&value, "name").to_owned();
         // Only another name can make it go through at a second attempt.
         let body = if generated && attempt < ATTEMPTS { value.clone() } else { std::mem::take(&mut value) };
-        let write = put(resource, Key::new(namespace, &name), Expect::Absent, body);
+        let write = put(server, resource, Key::new(namespace, &name), Expect::Absent, body).await?;
         if let Some(allocation) = &mut allocation {
             allocation.begin();
         }

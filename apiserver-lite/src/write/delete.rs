@@ -35,11 +35,11 @@ pub(super) async fn handle(
     let deleted = delete(server, resource, &namespace, &request.info.name, &options).await?;
     let mut response = match deleted {
         Deleted::Gone(object) if returns_status(resource) => gone_status(resource, &object, accepted),
-        Deleted::Gone(object) => read::object_response(200, accepted, resource, &object, &request)?,
+        Deleted::Gone(object) => read::object_response(server, 200, accepted, resource, &object, &request).await?,
         Deleted::Waiting(object) => {
             // Only who asks in the old words hears that the object is not gone yet.
             let code = if options.orphan_dependents == Some(false) { 202 } else { 200 };
-            read::object_response(code, accepted, resource, &object, &request)?
+            read::object_response(server, code, accepted, resource, &object, &request).await?
         }
     };
     warn_of_orphans(resource, &options, &mut response);
@@ -421,7 +421,7 @@ pub(super) async fn collection(
             Err(error) => return Err(error),
         }
     }
-    let mut response = read::list_response(accepted, resource, &page, &request)?;
+    let mut response = read::list_response(server, accepted, resource, page, &request).await?;
     warn_of_orphans(resource, &options, &mut response);
     Ok(response)
 }

@@ -100,7 +100,7 @@ pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc
             (if patched.created { 201 } else { 200 }, patched.object, patched.warnings)
         }
     };
-    let mut response = read::object_response(code, accepted, &resource, &object, &request)?;
+    let mut response = read::object_response(server, code, accepted, &resource, &object, &request).await?;
     warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
     Ok(response)
 }
@@ -141,12 +141,31 @@ fn commit_error(resource: &Resource, name: &str, error: CommitError) -> ApiError
 const MODIFIED: &str = "the object has been modified; please apply your changes to the latest version and try again";
 
 /// A write of a whole object.
-fn put(resource: &Resource, key: Key, expect: Expect, mut value: serde_json::Value) -> Write {
-    let change = Change::Put(encoded(resource, &mut value).with_tree(value));
-    Write { resource: resource.storage.clone(), key, expect, change }
+async fn put(
+    server: &ApiServer,
+    resource: &Resource,
+    key: Key,
+    expect: Expect,
+    mut value: serde_json::Value,
+) -> Result<Write> {
+    let encoded = converted(server, resource, &mut value).await?;
+    let change = Change::Put(encoded.with_tree(value));
+    Ok(Write { resource: resource.storage.clone(), key, expect, change })
 }
 
-/// An object ready to be stored.
+/// An object ready to be stored, in the version of storage.
+async fn converted(server: &ApiServer, resource: &Resource, value: &mut serde_json::Value) -> Result<Encoded> {
+    // Fields are selected by in the version that was written.
+    let fields = crate::resource::fields::of(resource, value);
+    let fields: Vec<(String, String)> = fields.into_iter().map(|(name, field)| (name.to_owned(), field)).collect();
+    crate::crd::to_version(server, resource, value, &resource.storage_version).await?;
+    if let Some(definition) = &resource.definition {
+        definition.to_storage(value);
+    }
+    Ok(crate::store::encode(resource, value, fields.iter().map(|(name, field)| (&**name, field.clone())).collect()))
+}
+
+/// An object that stays in the version that it is in, ready to be stored.
 fn encoded(resource: &Resource, value: &mut serde_json::Value) -> Encoded {
     if let Some(definition) = &resource.definition {
         definition.to_storage(value);

@@ -72,7 +72,7 @@ pub(super) async fn handle(
     let place: Vec<&str> = own.map_or(REPLICAS.to_vec(), |own| own.replicas.iter().map(|n| &**n).collect());
     if verb == Verbs::GET {
         let found = server.store.get(&resource.storage, &namespace, &name).ok_or_else(missing)?;
-        let value = crate::crd::stored_value(resource, &found);
+        let value = crate::crd::worked_on(server, resource, &found).await?;
         own.map_or(Ok(()), |own| own.check(&value))?;
         return Ok(respond::built_in(200, accepted, SCALE, &scale_of(own, &value)));
     }
@@ -158,7 +158,7 @@ pub(super) async fn handle(
         Ok(value)
     })
     .await?;
-    let mut response = respond::built_in(200, accepted, SCALE, &scale_of(own, &object.value()));
+    let mut response = respond::built_in(200, accepted, SCALE, &scale_of(own, &crate::crd::worked_on(server, resource, &object).await?));
     warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
     Ok(response)
 }

@@ -74,7 +74,7 @@ async fn part(
         let (object, _) = update::put(server, target, decoded.value, &options, &request.user).await?;
         (object, decoded.warnings)
     };
-    let mut response = read::object_response(200, accepted, resource, &object, &request)?;
+    let mut response = read::object_response(server, 200, accepted, resource, &object, &request).await?;
     warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
     Ok(response)
 }

@@ -143,7 +143,7 @@ pub(super) async fn replace(
         let Some(old) = server.store.get(&resource.storage, namespace, name) else {
             return Err(ApiError::not_found(&resource.group, &resource.plural, name));
         };
-        let old_value = crate::crd::stored_value(resource, &old);
+        let old_value = crate::crd::worked_on(server, resource, &old).await?;
         let mut new = change(&old, &old_value)?;
         if tracked {
             apply::updated(Writer { resource, subresource, manager: &options.manager }, &old_value, &mut new);
@@ -180,7 +180,7 @@ pub(super) async fn replace(
             false => Reservation::default(),
         };
         apply::keep_times(resource, &mut new, &old_value);
-        let encoded = super::encoded(resource, &mut new);
+        let encoded = super::converted(server, resource, &mut new).await?;
         let write = |change| Write {
             resource: resource.storage.clone(),
             key: Key::new(namespace, name),

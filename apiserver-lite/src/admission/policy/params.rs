@@ -53,14 +53,14 @@ pub fn collect(
         return Err(refused("no params found for policy binding with `Deny` parameterNotFoundAction"));
     }
     let tree = |object: &ObjectRef| {
-        let stored = crate::crd::stored_value(&resource, object);
-        Some(if stored["apiVersion"].as_str() == Some(&resource.api_version()) {
-            stored
-        } else {
-            crate::read::convert(&resource, stored)
-        })
+        let mut stored = crate::crd::stored_value(&resource, object);
+        let wanted = resource.api_version();
+        let converted = crate::crd::to_version_now(attributes.call.server, &resource, &mut stored, &wanted);
+        converted.map_err(|error| Unbound::Binding(error.status().message.clone()))?;
+        let fits = stored["apiVersion"].as_str() == Some(&wanted);
+        Ok(Some(if fits { stored } else { crate::read::convert(&resource, stored) }))
     };
-    Ok(found.iter().map(tree).collect())
+    found.iter().map(tree).collect()
 }
 
 fn find(attributes: &Attributes<'_>, api_version: &str, kind: &str) -> Result<std::sync::Arc<Resource>, Unbound> {

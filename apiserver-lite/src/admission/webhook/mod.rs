@@ -12,7 +12,7 @@ mod review;
 mod trust;
 mod validating;
 
-pub use client::Clients;
+pub use client::{Clients, Endpoint};
 pub use compiled::Webhook;
 pub use mutating::mutate;
 pub use validating::validate;
