@@ -3,9 +3,11 @@
 //! Nothing here knows the daemons' insides. The binaries are the release ones that `make test` builds first.
 
 pub mod daemon;
+pub mod hook;
 pub mod node;
 pub mod raw;
 
 pub use daemon::{ApiServer, free_port, release_binary, repository, scratch};
-pub use raw::Connection;
+pub use hook::Hook;
+pub use raw::{Api, Connection};
 pub mod runtime;

@@ -6,6 +6,7 @@ use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::Value;
 use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -102,5 +103,76 @@ impl Connection {
             request = request.header("content-type", media);
         }
         self.send(request.body(Full::new(body.into()))?).await
+    }
+}
+
+/// What an API server says to JSON, each time on a connection of its own.
+#[derive(Clone, Copy)]
+pub struct Api<'s> {
+    server: &'s ApiServer,
+    /// Whom to impersonate; empty for the admin itself.
+    user: &'s str,
+}
+
+impl<'s> Api<'s> {
+    pub fn new(server: &'s ApiServer) -> Self {
+        Api { server, user: "" }
+    }
+
+    /// The same as somebody else.
+    pub fn of(self, user: &'s str) -> Self {
+        Api { user, ..self }
+    }
+
+    /// The code and the body of an answer; null for a body that is no JSON.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn ask(self, method: Method, path: &str, media: &str, body: &Value) -> Result<(u16, Value)> {
+        let mut connection = Connection::http1(self.server).await?;
+        let sent = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+        let mut request = Request::builder().method(method).uri(path).header("host", "127.0.0.1");
+        request = request.header("accept", "application/json").header("content-type", media);
+        if !self.user.is_empty() {
+            request = request.header("impersonate-user", self.user);
+        }
+        let answer = connection.send(request.body(Full::new(sent))?).await?;
+        Ok((answer.status().as_u16(), serde_json::from_slice(answer.body()).unwrap_or_default()))
+    }
+
+    /// # Errors
+    /// As [`Api::ask`].
+    pub async fn get(self, path: &str) -> Result<(u16, Value)> {
+        self.ask(Method::GET, path, "", &Value::Null).await
+    }
+
+    /// # Errors
+    /// As [`Api::ask`].
+    pub async fn post(self, path: &str, body: &Value) -> Result<(u16, Value)> {
+        self.ask(Method::POST, path, "application/json", body).await
+    }
+
+    /// # Errors
+    /// As [`Api::ask`].
+    pub async fn merge(self, path: &str, patch: &Value) -> Result<(u16, Value)> {
+        self.ask(Method::PATCH, path, "application/merge-patch+json", patch).await
+    }
+
+    /// Asks until an answer is as wanted, for as long as things need that happen by themselves.
+    ///
+    /// # Errors
+    /// The last answer, when 20 seconds did not bring it.
+    pub async fn until(self, path: &str, wanted: impl Fn(u16, &Value) -> bool) -> Result<Value> {
+        let begun = std::time::Instant::now();
+        loop {
+            let (code, body) = self.get(path).await?;
+            if wanted(code, &body) {
+                return Ok(body);
+            }
+            if begun.elapsed() > std::time::Duration::from_secs(20) {
+                anyhow::bail!("{path} is still {code}: {body}");
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
     }
 }

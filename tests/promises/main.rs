@@ -1,7 +1,10 @@
 //! One file per promise that the project makes to the people who run it.
 
+mod access;
+mod admission;
 mod bad_input;
 mod controllers;
+mod custom_resources;
 mod eviction;
 mod first_run;
 mod full_disk;

@@ -1,0 +1,98 @@
+//! A webhook that a test answers itself: HTTPS on loopback, with a certificate of its own.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+use base64::Engine as _;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::PrivateKeyDer;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+/// What a test answers to the body that was sent to a path.
+pub type Answer = dyn Fn(&str, &Value) -> Value + Send + Sync;
+
+/// A running webhook; it ends with the test's runtime.
+pub struct Hook {
+    port: u16,
+    /// Its certificate in PEM, in base64, as configurations have it.
+    bundle: String,
+    seen: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Hook {
+    /// Starts to answer. A call to `/slow` is answered after a minute.
+    ///
+    /// # Errors
+    /// When there is no port or no certificate to be had.
+    pub async fn start(answer: impl Fn(&str, &Value) -> Value + Send + Sync + 'static) -> Result<Self> {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])?;
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)?;
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let port = listener.local_addr()?.port();
+        let seen: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+        let answer: Arc<Answer> = Arc::new(answer);
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        tokio::spawn(serve(listener, acceptor, answer, seen.clone()));
+        let bundle = base64::engine::general_purpose::STANDARD.encode(made.cert.pem());
+        Ok(Hook { port, bundle, seen })
+    }
+
+    /// A `clientConfig` that leads to a path of it.
+    pub fn client_config(&self, path: &str) -> Value {
+        json!({"url": format!("https://127.0.0.1:{}{path}", self.port), "caBundle": self.bundle})
+    }
+
+    /// Bodies that were sent to a path so far.
+    pub fn seen(&self, path: &str) -> Vec<Value> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().filter(|(at, _)| at == path).map(|(_, body)| body.clone()).collect()
+    }
+}
+
+async fn serve(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    answer: Arc<Answer>,
+    seen: Arc<Mutex<Vec<(String, Value)>>>,
+) {
+    while let Ok((tcp, _)) = listener.accept().await {
+        let (acceptor, answer, seen) = (acceptor.clone(), answer.clone(), seen.clone());
+        tokio::spawn(async move {
+            let Ok(tls) = acceptor.accept(tcp).await else { return };
+            let service = service_fn(move |request| one(request, answer.clone(), seen.clone()));
+            // A client that goes away ends its connection and nothing else.
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(tls), service).await;
+        });
+    }
+}
+
+async fn one(
+    request: Request<Incoming>,
+    answer: Arc<Answer>,
+    seen: Arc<Mutex<Vec<(String, Value)>>>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let path = request.uri().path().to_owned();
+    let body = request.into_body().collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    seen.lock().unwrap_or_else(PoisonError::into_inner).push((path.clone(), body.clone()));
+    if path == "/slow" {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    let said = answer(&path, &body).to_string();
+    let response = Response::builder().header("content-type", "application/json").body(Full::new(said.into()));
+    Ok(response.unwrap_or_default())
+}

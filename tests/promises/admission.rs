@@ -1,0 +1,169 @@
+//! Who writes is judged by the webhooks and policies of the cluster, and by nobody who was not asked for.
+
+use base64::Engine as _;
+use serde_json::{Value, json};
+use tests::{Api, ApiServer, Hook};
+
+const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// What the test's webhook answers: by its path.
+fn answer(path: &str, review: &Value) -> Value {
+    let uid = &review["request"]["uid"];
+    let object = &review["request"]["object"];
+    let patch = |operations: Value| {
+        let text = base64::engine::general_purpose::STANDARD.encode(operations.to_string());
+        json!({"uid": uid, "allowed": true, "patchType": "JSONPatch", "patch": text})
+    };
+    let count = object["data"]["count"].as_str().and_then(|n| n.parse::<u32>().ok()).unwrap_or(0);
+    let response = match path {
+        "/count" => patch(json!([{"op": "add", "path": "/data/count", "value": (count + 1).to_string()}])),
+        "/mark" if object["data"]["mark"].is_null() => patch(json!([{"op": "add", "path": "/data/mark", "value": "yes"}])),
+        "/judge" if object["data"]["bad"].is_string() => {
+            json!({"uid": uid, "allowed": false, "status": {"code": 422, "message": "no bad data"}})
+        }
+        "/warn" => json!({"uid": uid, "allowed": true, "warnings": ["mind the gap"]}),
+        _ => json!({"uid": uid, "allowed": true}),
+    };
+    json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response})
+}
+
+/// A webhook for config maps whose name begins with `only`, or for all.
+fn webhook(hook: &Hook, path: &str, only: &str) -> Value {
+    let mut out = json!({
+        "name": format!("{}.example.com", path.trim_start_matches('/')),
+        "clientConfig": hook.client_config(path),
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"]}],
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+    });
+    if !only.is_empty() {
+        let expression = format!("object.metadata.name.startsWith('{only}')");
+        out["matchConditions"] = json!([{"name": "only", "expression": expression}]);
+    }
+    out
+}
+
+async fn create(api: Api<'_>, name: &str, data: Value) -> (u16, Value) {
+    api.post(CONFIG_MAPS, &json!({"metadata": {"name": name}, "data": data})).await.expect("an answer")
+}
+
+fn message(said: &Value) -> &str {
+    said["message"].as_str().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn webhooks_change_and_refuse_what_they_are_asked_about() {
+    let server = ApiServer::start("webhooks", &["--controllers=-*"]).expect("the server starts");
+    let hook = Hook::start(answer).await.expect("the webhook starts");
+    let api = Api::new(&server);
+    let with = |mut hook: Value, key: &str, value: Value| {
+        hook[key] = value;
+        hook
+    };
+    let mutating = json!({"metadata": {"name": "m"}, "webhooks": [
+        with(webhook(&hook, "/count", "a"), "reinvocationPolicy", json!("IfNeeded")),
+        webhook(&hook, "/mark", "a"),
+    ]});
+    let validating = json!({"metadata": {"name": "v"}, "webhooks": [
+        webhook(&hook, "/judge", ""),
+        with(with(webhook(&hook, "/slow", "slow"), "timeoutSeconds", json!(1)), "failurePolicy", json!("Fail")),
+        with(webhook(&hook, "/gone", "ignored"), "failurePolicy", json!("Ignore")),
+        with(webhook(&hook, "/effects", "effects"), "sideEffects", json!("NoneOnDryRun")),
+    ]});
+    let closed = json!({"url": "https://127.0.0.1:1/gone"});
+    let validating = {
+        let mut all = validating;
+        all["webhooks"][2]["clientConfig"] = closed.clone();
+        let mut failing = with(webhook(&hook, "/closed", "failing"), "clientConfig", closed);
+        failing["failurePolicy"] = json!("Fail");
+        all["webhooks"].as_array_mut().expect("a list").push(failing);
+        all
+    };
+    for (plural, body) in [("mutatingwebhookconfigurations", mutating), ("validatingwebhookconfigurations", validating)] {
+        let (code, said) = api.post(&format!("{ADMISSION}/{plural}"), &body).await.expect("an answer");
+        assert_eq!(code, 201, "{said}");
+    }
+
+    // The second webhook's change is shown to the first once more, and that one's own to nobody.
+    let (code, made) = create(api, "a1", json!({"k": "v"})).await;
+    assert_eq!((code, &made["data"]), (201, &json!({"k": "v", "mark": "yes", "count": "2"})), "{made}");
+    let (code, made) = create(api, "b1", json!({"k": "v"})).await;
+    assert_eq!((code, &made["data"]), (201, &json!({"k": "v"})), "no condition held: {made}");
+    assert_eq!(hook.seen("/count").len(), 2);
+
+    let (code, said) = create(api, "b2", json!({"bad": "x"})).await;
+    assert_eq!(code, 422, "{said}");
+    assert_eq!(message(&said), "admission webhook \"judge.example.com\" denied the request: no bad data");
+    let seen = hook.seen("/judge").pop().expect("it was asked");
+    assert_eq!(seen["request"]["operation"], "CREATE");
+    assert_eq!(seen["request"]["userInfo"]["username"], "admin");
+
+    let begun = std::time::Instant::now();
+    let (code, said) = create(api, "slow", json!({})).await;
+    assert_eq!(code, 500, "{said}");
+    assert!(message(&said).contains("failed calling webhook \"slow.example.com\""), "{said}");
+    assert!(message(&said).ends_with("context deadline exceeded"), "{said}");
+    assert!(begun.elapsed() < std::time::Duration::from_secs(10));
+    assert_eq!(create(api, "ignored", json!({})).await.0, 201);
+    let (code, said) = create(api, "failing", json!({})).await;
+    assert!(code == 500 && message(&said).contains("connection refused"), "{said}");
+
+    // A dry run is told to the webhook, and leaves nothing behind.
+    let dry = format!("{CONFIG_MAPS}?dryRun=All");
+    let (code, _) = api.post(&dry, &json!({"metadata": {"name": "effects"}})).await.expect("an answer");
+    assert_eq!(code, 201);
+    assert_eq!(hook.seen("/effects").pop().expect("it was asked")["request"]["dryRun"], true);
+    assert_eq!(api.get(&format!("{CONFIG_MAPS}/effects")).await.expect("an answer").0, 404);
+}
+
+async fn register(api: Api<'_>, plural: &str, body: Value) {
+    let (code, said) = api.post(&format!("{ADMISSION}/{plural}"), &body).await.expect("an answer");
+    assert_eq!(code, 201, "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn policies_judge_and_change_by_their_parameters() {
+    let server = ApiServer::start("policies", &["--controllers=-*"]).expect("the server starts");
+    let api = Api::new(&server);
+    let constraints = json!({"resourceRules": [
+        {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"]}]});
+    let conditions = json!([{"name": "not-limits", "expression": "object.metadata.name != 'limits'"}]);
+    let params = json!({"apiVersion": "v1", "kind": "ConfigMap"});
+    let policy = json!({"metadata": {"name": "size"}, "spec": {
+        "paramKind": params, "matchConstraints": constraints, "matchConditions": conditions,
+        "variables": [{"name": "most", "expression": "int(params.data.most)"}],
+        "validations": [{
+            "expression": "!has(object.data) || object.data.size() <= variables.most",
+            "messageExpression": "'at most ' + string(variables.most) + ' entries'",
+        }],
+    }});
+    let reference = json!({"name": "limits", "namespace": "default", "parameterNotFoundAction": "Deny"});
+    let binding = json!({"metadata": {"name": "size"},
+        "spec": {"policyName": "size", "paramRef": reference, "validationActions": ["Deny"]}});
+    let mutation = json!({"patchType": "ApplyConfiguration", "applyConfiguration": {
+        "expression": "Object{metadata: Object.metadata{labels: {'owner': request.userInfo.username}}}"}});
+    let mutating = json!({"metadata": {"name": "owner"}, "spec": {
+        "matchConstraints": constraints, "matchConditions": conditions, "reinvocationPolicy": "Never",
+        "mutations": [mutation]}});
+    register(api, "validatingadmissionpolicies", policy).await;
+    register(api, "validatingadmissionpolicybindings", binding).await;
+    register(api, "mutatingadmissionpolicies", mutating).await;
+    let binding = json!({"metadata": {"name": "owner"}, "spec": {"policyName": "owner"}});
+    register(api, "mutatingadmissionpolicybindings", binding).await;
+
+    let (code, said) = create(api, "early", json!({})).await;
+    assert_eq!(code, 403, "{said}");
+    assert!(message(&said).contains("no params found for policy binding with `Deny` parameterNotFoundAction"), "{said}");
+    assert_eq!(create(api, "limits", json!({"most": "1"})).await.0, 201);
+    let (code, made) = create(api, "small", json!({"a": "1"})).await;
+    assert_eq!((code, &made["metadata"]["labels"]["owner"]), (201, &json!("admin")), "{made}");
+    let (code, said) = create(api, "large", json!({"a": "1", "b": "2"})).await;
+    assert_eq!(code, 422, "{said}");
+    let wanted = "ValidatingAdmissionPolicy 'size' with binding 'size' denied request: at most 1 entries";
+    assert!(message(&said).ends_with(wanted), "{said}");
+    // Parameters count as they are when the request comes.
+    let more = json!({"data": {"most": "2"}});
+    assert_eq!(api.merge(&format!("{CONFIG_MAPS}/limits"), &more).await.expect("an answer").0, 200);
+    assert_eq!(create(api, "large", json!({"a": "1", "b": "2"})).await.0, 201);
+}
