@@ -48,4 +48,4 @@ mod warning;
 mod watchdog;
 pub mod write;
 
-use aside::aside;
+use aside::{aside, wait_for};

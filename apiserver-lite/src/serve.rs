@@ -73,6 +73,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     // One process may have the folder; the store's own lock guards the rest.
     let store = Store::open(Some(config.args.data_dir.join("store")))?;
     let advertised = std::net::SocketAddr::new(config.advertised(), config.args.secure_port).to_string();
+    let structured = structured(&config)?;
     let server = Arc::new(ApiServer {
         authenticator: Authenticator::new(AuthenticatorOptions {
             anonymous: config.args.anonymous_auth,
@@ -82,8 +83,9 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             clients: Some(clients(&config, &pki)?),
             front_proxy: Some(front_proxy(&config, &pki)?),
             webhook: token_webhook(&config)?,
+            structured: structured.clone(),
         }),
-        authorizer: Authorizer::new(config.authorization.clone(), store.clone()).with_webhook(access_webhook(&config)?),
+        authorizer: Authorizer::new(config.authorization.clone(), store.clone()).with_webhook(access_webhook(&config)?).with_chain(chain(&config)?),
         admission: Admission::new(&config.args.enable_admission_plugins, &config.args.disable_admission_plugins)
             .map_err(|e| setting(e.flag, e))?,
         limits: Limits::new(
@@ -236,6 +238,25 @@ fn auditor(config: &Config) -> Result<Option<Auditor>, ServeError> {
     };
     let log = Log::open(options).map_err(|e| setting("audit-log-path", format!("{}: {e}", path.display())))?;
     Ok(Some(Auditor::new(policy, log)))
+}
+
+/// Issuers of tokens, and who may be anonymous; the file is followed from now on.
+fn structured(config: &Config) -> Result<Option<Arc<auth::Structured>>, ServeError> {
+    let Some(path) = &config.args.authentication_config else { return Ok(None) };
+    let file = auth::Structured::load(path, &config.issuers).map_err(|e| setting("authentication-config", e))?;
+    let file = Arc::new(file);
+    let (followed, own) = (file.clone(), config.issuers.clone());
+    tokio::spawn(async move { followed.follow(&own).await });
+    Ok(Some(file))
+}
+
+/// Who is asked what users may do; the file is followed from now on.
+fn chain(config: &Config) -> Result<Option<Arc<auth::Chain>>, ServeError> {
+    let Some(path) = &config.args.authorization_config else { return Ok(None) };
+    let chain = Arc::new(auth::Chain::load(path).map_err(|e| setting("authorization-config", e))?);
+    let followed = chain.clone();
+    tokio::spawn(async move { followed.follow().await });
+    Ok(Some(chain))
 }
 
 fn token_webhook(config: &Config) -> Result<Option<TokenWebhook>, ServeError> {

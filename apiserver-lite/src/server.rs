@@ -322,7 +322,7 @@ impl ApiServer {
         id: &HeaderValue,
         begun: &OnceLock<Trail>,
     ) -> Result<()> {
-        request.user = self.authenticator.authenticate(&peer.shown, &mut request.headers).await?;
+        request.user = self.authenticator.authenticate(&peer.shown, &mut request.headers, &request.info.path).await?;
         if let Some(auditor) = &self.audit {
             let id = id.to_str().unwrap_or_default();
             request.trail = auditor.begin(id, &request.user, &request.info, &request.uri, &request.headers, peer);

@@ -36,7 +36,7 @@ use serde_json::Value;
 
 pub use plugins::Admission;
 pub use quota::{Counter, Reservation};
-pub use webhook::Endpoint;
+pub use webhook::{Endpoint, connector};
 
 use crate::auth::Attributes;
 use crate::request::{RequestInfo, User};

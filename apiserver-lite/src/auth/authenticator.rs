@@ -10,6 +10,7 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use super::certificate::certificate_user;
 use super::front_proxy::FrontProxy;
 use super::service_account::{ServiceAccountTokens, bootstrap_user};
+use super::structured::{Anonymous, Structured};
 use super::token_file::TokenFile;
 use super::webhook::TokenWebhook;
 use crate::request::User;
@@ -28,6 +29,8 @@ pub struct AuthenticatorOptions {
     pub clients: Option<Arc<dyn ClientCertVerifier>>,
     pub front_proxy: Option<FrontProxy>,
     pub webhook: Option<TokenWebhook>,
+    /// Issuers of tokens, and who may be anonymous where.
+    pub structured: Option<Arc<Structured>>,
 }
 
 pub struct Authenticator {
@@ -59,11 +62,11 @@ impl Authenticator {
         }
     }
 
-    /// The user behind a request. Headers that a front proxy named the user in are taken off.
+    /// The user behind a request to a path. Headers that a front proxy named the user in are taken off.
     ///
     /// # Errors
     /// 401 when a bearer token is not known, or there is nothing and nobody may be anonymous.
-    pub async fn authenticate(&self, shown: &Shown, headers: &mut HeaderMap) -> Result<User> {
+    pub async fn authenticate(&self, shown: &Shown, headers: &mut HeaderMap, path: &str) -> Result<User> {
         if shown.is_proxy
             && let Some(user) = self.options.front_proxy.as_ref().and_then(|p| p.user(headers))
         {
@@ -77,7 +80,16 @@ impl Authenticator {
             let user = self.token_user(token, audiences).await;
             return user.map(|(user, _)| user).ok_or_else(ApiError::unauthorized);
         }
-        if self.options.anonymous { Ok(anonymous()) } else { Err(ApiError::unauthorized()) }
+        if self.may_be_anonymous(path) { Ok(anonymous()) } else { Err(ApiError::unauthorized()) }
+    }
+
+    fn may_be_anonymous(&self, path: &str) -> bool {
+        match self.options.structured.as_ref().map_or(Anonymous::Unsaid, |file| file.anonymous()) {
+            Anonymous::Unsaid => self.options.anonymous,
+            Anonymous::Nobody => false,
+            Anonymous::Everywhere => true,
+            Anonymous::At(paths) => paths.iter().any(|at| at == path),
+        }
     }
 
     /// Audiences that the API answers to.
@@ -93,6 +105,14 @@ impl Authenticator {
     pub async fn token_user(&self, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
         if let Some(found) = self.known_token(token, audiences) {
             return Some(found);
+        }
+        // Whom a token of an issuer is meant for is settled by the file; it is then good for the API's own audiences.
+        let own: Vec<String> = audiences.iter().filter(|a| self.audiences().contains(a)).cloned().collect();
+        if let Some(file) = &self.options.structured
+            && (audiences.is_empty() || !own.is_empty())
+            && let Some(user) = file.user(token).await
+        {
+            return Some((authenticated(user), own));
         }
         let (user, meant) = self.options.webhook.as_ref()?.user(token, audiences).await?;
         Some((authenticated(user), meant))
@@ -154,8 +174,9 @@ mod tests {
             clients: None,
             front_proxy: None,
             webhook: None,
+            structured: None,
         };
-        Authenticator::new(options).authenticate(&Shown::default(), &mut headers).await
+        Authenticator::new(options).authenticate(&Shown::default(), &mut headers, "/api").await
     }
 
     #[tokio::test]

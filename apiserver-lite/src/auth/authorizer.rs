@@ -1,5 +1,9 @@
 //! The chain of authorizers.
 
+use std::future::Future;
+use std::sync::Arc;
+
+use super::chain::{Chain, Link};
 use super::node::NodeAuthorizer;
 use super::rbac::Rbac;
 use super::webhook::AccessWebhook;
@@ -43,11 +47,13 @@ pub struct Authorizer {
     rbac: Rbac,
     node: NodeAuthorizer,
     webhook: Option<AccessWebhook>,
+    /// Says who is asked, in place of the modes.
+    chain: Option<Arc<Chain>>,
 }
 
 impl Authorizer {
     pub fn new(modes: Vec<AuthorizationMode>, store: Store) -> Self {
-        Authorizer { modes, rbac: Rbac::new(store.clone()), node: NodeAuthorizer::new(store), webhook: None }
+        Authorizer { modes, rbac: Rbac::new(store.clone()), node: NodeAuthorizer::new(store), webhook: None, chain: None }
     }
 
     /// The same with a server to ask where the modes say `Webhook`.
@@ -56,19 +62,10 @@ impl Authorizer {
         Authorizer { webhook, ..self }
     }
 
-    /// Waits for the webhook. Questions are asked from the middle of plain code, so this holds the thread; the runtime
-    /// moves other work off it meanwhile, and most answers are remembered.
-    fn ask_webhook(&self, request: &Attributes<'_>) -> Decision {
-        let Some(webhook) = &self.webhook else { return Decision::no_opinion("") };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) if runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread => {
-                tokio::task::block_in_place(|| runtime.block_on(webhook.authorize(request)))
-            }
-            _ => {
-                tracing::error!("the authorization webhook cannot be asked from here; this is a bug");
-                Decision::no_opinion("")
-            }
-        }
+    /// The same with a file that says who is asked.
+    #[must_use]
+    pub fn with_chain(self, chain: Option<Arc<Chain>>) -> Self {
+        Authorizer { chain, ..self }
     }
 
     pub fn rbac(&self) -> &Rbac {
@@ -76,7 +73,10 @@ impl Authorizer {
     }
 
     pub fn uses_rbac(&self) -> bool {
-        self.modes.contains(&AuthorizationMode::Rbac)
+        match &self.chain {
+            Some(chain) => chain.links().iter().any(|link| matches!(link, Link::Rbac)),
+            None => self.modes.contains(&AuthorizationMode::Rbac),
+        }
     }
 
     /// Asks one authorizer after the other until one allows or denies.
@@ -84,24 +84,57 @@ impl Authorizer {
         if request.user.in_group("system:masters") {
             return Decision::allow("");
         }
-        let mut reasons = Vec::new();
-        for mode in &self.modes {
-            let decision = match mode {
-                AuthorizationMode::AlwaysAllow => Decision::allow(""),
-                AuthorizationMode::AlwaysDeny => Decision::no_opinion("Everything is forbidden."),
-                AuthorizationMode::Rbac => self.rbac.authorize(request),
-                AuthorizationMode::Node => self.node.authorize(request),
-                AuthorizationMode::Webhook => self.ask_webhook(request),
-            };
-            if decision.allowed || decision.denied {
-                return decision;
-            }
-            if !decision.reason.is_empty() {
-                reasons.push(decision.reason);
-            }
+        match &self.chain {
+            Some(chain) => first(chain.links().iter().map(|link| self.by_link(link, request))),
+            None => first(self.modes.iter().map(|mode| self.by_mode(mode, request))),
         }
-        Decision::no_opinion(reasons.join("\n"))
     }
+
+    fn by_mode(&self, mode: &AuthorizationMode, request: &Attributes<'_>) -> Decision {
+        match mode {
+            AuthorizationMode::AlwaysAllow => Decision::allow(""),
+            AuthorizationMode::AlwaysDeny => Decision::no_opinion("Everything is forbidden."),
+            AuthorizationMode::Rbac => self.rbac.authorize(request),
+            AuthorizationMode::Node => self.node.authorize(request),
+            AuthorizationMode::Webhook => match &self.webhook {
+                Some(webhook) => wait(webhook.authorize(request)),
+                None => Decision::no_opinion(""),
+            },
+        }
+    }
+
+    fn by_link(&self, link: &Link, request: &Attributes<'_>) -> Decision {
+        match link {
+            Link::AlwaysAllow => self.by_mode(&AuthorizationMode::AlwaysAllow, request),
+            Link::AlwaysDeny => self.by_mode(&AuthorizationMode::AlwaysDeny, request),
+            Link::Rbac => self.rbac.authorize(request),
+            Link::Node => self.node.authorize(request),
+            Link::Webhook(webhook) => wait(webhook.authorize(request)),
+        }
+    }
+}
+
+/// Waits for a webhook. Questions are asked from the middle of plain code, so this holds the thread; the runtime moves
+/// other work off it meanwhile, and most answers are remembered.
+fn wait(answer: impl Future<Output = Decision>) -> Decision {
+    crate::wait_for(answer).unwrap_or_else(|| {
+        tracing::error!("the authorization webhook cannot be asked from here; this is a bug");
+        Decision::no_opinion("")
+    })
+}
+
+/// The first of some decisions that allows or denies.
+fn first(decisions: impl Iterator<Item = Decision>) -> Decision {
+    let mut reasons = Vec::new();
+    for decision in decisions {
+        if decision.allowed || decision.denied {
+            return decision;
+        }
+        if !decision.reason.is_empty() {
+            reasons.push(decision.reason);
+        }
+    }
+    Decision::no_opinion(reasons.join("\n"))
 }
 
 /// The 403 for a request that nobody allowed.

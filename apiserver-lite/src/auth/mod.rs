@@ -1,12 +1,13 @@
 //! Who asks, and what they may do.
 //!
 //! [`Authenticator`] turns a connection's certificate and a request's headers into a [`User`]; [`Authorizer`] decides
-//! whether that user may do what [`Attributes`] say. Both answer from memory and never wait, but for the webhooks that an
-//! operator may ask for. Order, wording and the extra facts of a user follow `k8s.io/apiserver` 1.36.
+//! whether that user may do what [`Attributes`] say. Both answer from memory and never wait, but for the webhooks and
+//! issuers of tokens that an operator names. Order, wording and the extra facts of a user follow `k8s.io/apiserver` 1.36.
 
 mod authenticator;
 mod authorizer;
 mod certificate;
+mod chain;
 mod escalation;
 mod front_proxy;
 mod impersonation;
@@ -15,11 +16,14 @@ mod node;
 mod rbac;
 mod rule;
 mod service_account;
+mod structured;
 mod token_file;
+mod web_keys;
 mod webhook;
 
 pub use authenticator::{Authenticator, AuthenticatorOptions, Shown};
 pub use authorizer::{Attributes, Authorizer, Decision, forbidden};
+pub use chain::{Chain, ChainError};
 pub use certificate::{certificate_user, client_verifier};
 pub use escalation::RbacWrite;
 pub use front_proxy::{FrontProxy, ProxyHeaders};
@@ -28,6 +32,7 @@ pub use jwt::{KeyError, Keys};
 pub use rbac::{Binding, Rbac, RoleRef, Subject};
 pub use rule::Rule;
 pub use service_account::ServiceAccountTokens;
+pub use structured::{Structured, StructuredError};
 pub use token_file::{TokenFile, TokenFileError};
 pub use webhook::{AccessWebhook, TokenWebhook};
 

@@ -185,6 +185,15 @@ impl AccessWebhook {
     }
 
     pub async fn authorize(&self, request: &Attributes<'_>) -> Decision {
+        self.ask(request).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "failed to make webhook authorizer request");
+            Decision::no_opinion("")
+        })
+    }
+
+    /// # Errors
+    /// When there is no answer.
+    pub async fn ask(&self, request: &Attributes<'_>) -> Result<Decision, OutgoingError> {
         let spec = question(request);
         let small = request.info.path.len() + request.info.name.len() + request.info.label_selector.len() < MAX_KEPT;
         let keep = |status: &Value| match status["allowed"] == true {
@@ -192,13 +201,7 @@ impl AccessWebhook {
             true => self.allowed_ttl,
             false => self.refused_ttl,
         };
-        match self.reviewer.ask(&spec, keep).await {
-            Ok(status) => decision(&status),
-            Err(error) => {
-                tracing::error!(%error, "failed to make webhook authorizer request");
-                Decision::no_opinion("")
-            }
-        }
+        self.reviewer.ask(&spec, keep).await.map(|status| decision(&status))
     }
 }
 
@@ -211,7 +214,8 @@ fn decision(status: &Value) -> Decision {
     }
 }
 
-fn question(request: &Attributes<'_>) -> Value {
+/// The `spec` of a SubjectAccessReview.
+pub fn question(request: &Attributes<'_>) -> Value {
     let (user, info) = (request.user, request.info);
     let mut spec = json!({});
     let fill = |place: &mut Value, pairs: &[(&str, &str)]| {

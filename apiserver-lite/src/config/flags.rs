@@ -149,6 +149,9 @@ pub struct ServeArgs {
     /// Key of the certificate shown to the servers of aggregated APIs.
     #[arg(long)]
     pub proxy_client_key_file: Option<PathBuf>,
+    /// Issuers of tokens and who may be anonymous (AuthenticationConfiguration); read again when it changes.
+    #[arg(long)]
+    pub authentication_config: Option<PathBuf>,
     /// Server to ask who a token belongs to (kubeconfig).
     #[arg(long)]
     pub authentication_token_webhook_config_file: Option<PathBuf>,
@@ -170,6 +173,9 @@ pub struct ServeArgs {
     /// How long it is good that something is not allowed.
     #[arg(long, default_value = "30s")]
     pub authorization_webhook_cache_unauthorized_ttl: String,
+    /// Who is asked what users may do, in place of the modes (AuthorizationConfiguration); read again when it changes.
+    #[arg(long, conflicts_with = "authorization_webhook_config_file")]
+    pub authorization_config: Option<PathBuf>,
     /// Ways to decide what users may do: Node, RBAC, Webhook, AlwaysAllow, AlwaysDeny.
     #[arg(long, value_delimiter = ',', default_value = "Node,RBAC")]
     pub authorization_mode: Vec<String>,

@@ -15,4 +15,5 @@ mod validating;
 pub use client::{Clients, Endpoint};
 pub use compiled::Webhook;
 pub use mutating::mutate;
+pub use trust::connector;
 pub use validating::validate;
