@@ -7,12 +7,11 @@
 //!
 //! Follows `apiextensions-apiserver/pkg/apiserver/conversion/webhook_converter.go`.
 
-use std::future::Future;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tokio::runtime::{Handle, RuntimeFlavor};
 
+use super::object::go_type;
 use crate::admission::Endpoint;
 use crate::resource::Resource;
 use crate::server::ApiServer;
@@ -168,18 +167,6 @@ fn restored(before: &Value, said: &Map<String, Value>) -> Result<Value, String> 
     Ok(metadata)
 }
 
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
-}
-
 /// The webhook that objects of a resource need to come into a version, and whether this one is in another.
 fn needed<'r>(resource: &'r Resource, said: &str, to: &str) -> Option<&'r Converter> {
     resource.definition.as_ref().and_then(|d| d.converter.as_ref()).filter(|_| said != to)
@@ -204,16 +191,8 @@ pub fn to_version_now(server: &ApiServer, resource: &Resource, value: &mut Value
     if needed(resource, text(value, "apiVersion"), to).is_none() {
         return Ok(());
     }
-    wait(to_version(server, resource, value, to))
-}
-
-fn wait<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    match Handle::try_current() {
-        Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => {
-            tokio::task::block_in_place(|| runtime.block_on(work))
-        }
-        _ => Err(ApiError::internal("a conversion webhook cannot be called from here")),
-    }
+    let done = crate::wait_for(to_version(server, resource, value, to));
+    done.unwrap_or_else(|| Err(ApiError::internal("a conversion webhook cannot be called from here")))
 }
 
 /// Objects at rest in the version that a resource serves, for reading: those that a webhook has to convert are

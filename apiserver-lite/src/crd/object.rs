@@ -126,7 +126,8 @@ fn type_meta(resource: &Resource, value: &Value) -> Vec<Cause> {
     causes
 }
 
-fn go_type(value: &Value) -> &'static str {
+/// The type of a value as Go names it.
+pub(super) fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
         Value::Bool(_) => "bool",

@@ -51,7 +51,8 @@ impl ListOptions {
         }
         if let Some(seconds) = query.get("timeoutSeconds") {
             let seconds: i64 = integer(seconds)?;
-            options.timeout = u64::try_from(seconds).ok().filter(|s| *s > 0).map(Duration::from_secs);
+            // A time before now is over at once; none at all is the server's to choose.
+            options.timeout = (seconds != 0).then(|| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
         }
         if query.get("sendInitialEvents").is_some() {
             options.send_initial_events = Some(query.flag("sendInitialEvents"));
