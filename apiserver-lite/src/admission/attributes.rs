@@ -152,6 +152,7 @@ impl<'a> Attributes<'a> {
             Operation::Create => "CreateOptions",
             Operation::Update => "UpdateOptions",
             Operation::Delete => "DeleteOptions",
+            Operation::Connect => return Value::Null,
         };
         let mut out = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
         if self.call.dry_run {

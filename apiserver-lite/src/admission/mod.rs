@@ -49,6 +49,8 @@ pub enum Operation {
     Create,
     Update,
     Delete,
+    /// To a pod or through to a server; the object is what is asked for.
+    Connect,
 }
 
 impl Operation {
@@ -58,6 +60,7 @@ impl Operation {
             Operation::Create => "CREATE",
             Operation::Update => "UPDATE",
             Operation::Delete => "DELETE",
+            Operation::Connect => "CONNECT",
         }
     }
 }

@@ -290,7 +290,7 @@ fn slice(call: &Call<'_>, node: &str, new: &Value) -> Option<String> {
     let (slice, verb) = match call.operation {
         Operation::Create => (new, "create"),
         Operation::Delete => (call.old?, "delete"),
-        Operation::Update => return None,
+        Operation::Update | Operation::Connect => return None,
     };
     let own = slice["spec"]["nodeName"] == node;
     (!own).then(|| format!("can only {verb} ResourceSlice with the same NodeName as the requesting node"))

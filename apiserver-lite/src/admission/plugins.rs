@@ -267,6 +267,19 @@ impl Admission {
         self.ask(call, None).await
     }
 
+    /// Looks at a connection; the server's own plugins have nothing to say about any.
+    ///
+    /// # Errors
+    /// The refusal of a policy or webhook.
+    pub async fn connect(&self, call: &Call<'_>, options: Value) -> Result<()> {
+        let in_force = self.hooks.current(call.server);
+        let mut object = Some(options);
+        if !in_force.changes_nothing() {
+            self.change(call, &in_force, &mut object, &mut Default::default()).await?;
+        }
+        self.ask(call, object.as_ref()).await
+    }
+
     /// Asks what clients have stored to decide about requests.
     async fn ask(&self, call: &Call<'_>, new: Option<&Value>) -> Result<()> {
         let in_force = self.hooks.current(call.server);

@@ -4,6 +4,7 @@
 //! The request goes on as it came, byte for byte once a connection is upgraded; only its path, host and credentials are
 //! ours. Nothing is buffered: a slow reader slows the sender.
 
+mod admit;
 mod connect;
 mod options;
 mod target;
@@ -30,8 +31,9 @@ pub fn is_proxied(subresource: &str) -> bool {
 /// Answers a request for a proxied subresource.
 ///
 /// # Errors
-/// Before anything was forwarded: 400, 404 or 422; 500 or 503 when the other side cannot be reached.
+/// Before anything was forwarded: what admission refuses, 400, 404 or 422; 500 or 503 when the other side cannot be reached.
 pub async fn handle(server: &Arc<ApiServer>, request: Request, resource: &Resource) -> Result<Response> {
+    admit::admit(server, &request, resource).await?;
     let target = match (&*resource.plural, request.info.subresource.as_str()) {
         ("pods", "log") => match options::log(server, &request)? {
             Some(target) => target,

@@ -8,6 +8,7 @@ use super::options::{WriteOptions, invalid};
 use super::subresource::schema;
 use super::update::{self, Target};
 use super::{MODIFIED, applied, decode, meta};
+use crate::admission::Call;
 use crate::apply::{self, Writer};
 use crate::http::{Accepted, Form, Response, respond};
 use crate::patch::{self, Patch};
@@ -161,6 +162,28 @@ pub(super) async fn handle(
     let mut response = respond::built_in(200, accepted, SCALE, &scale_of(own, &crate::crd::worked_on(server, resource, &object).await?));
     warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
     Ok(response)
+}
+
+/// Lets admission look at a change of scale, as a `Scale`; what it makes of the number goes back into the workload.
+///
+/// # Errors
+/// What admission refuses.
+pub(super) async fn admit(call: &Call<'_>, workload: &mut Value) -> Result<()> {
+    let own = call.resource.definition.as_ref().and_then(|definition| definition.scale.as_ref());
+    let before = call.old.map(|old| scale_of(own, old));
+    let mut scale = scale_of(own, workload);
+    let asked = scale["spec"]["replicas"].clone();
+    let call = Call { old: before.as_ref(), ..*call };
+    call.server.admission.mutate(&call, &mut scale).await?;
+    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    if asked != scale["spec"]["replicas"] {
+        match own {
+            Some(own) => own.set(workload, replicas)?,
+            None => workload["spec"]["replicas"] = replicas.into(),
+        }
+    }
+    // A scale counts against no quota, so nothing is reserved.
+    call.server.admission.validate(&call, &scale).await.map(drop)
 }
 
 /// The `Scale` of a workload.

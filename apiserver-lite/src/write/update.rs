@@ -161,6 +161,9 @@ pub(super) async fn replace(
         };
         // What is sent to these is not the object itself; their handlers ask for themselves.
         let whole = !matches!(subresource, "scale" | "binding" | "eviction");
+        if subresource == "scale" {
+            super::scale::admit(&call, &mut new).await?;
+        }
         if whole {
             server.admission.mutate(&call, &mut new).await?;
         }
