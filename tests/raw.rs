@@ -25,6 +25,11 @@ pub enum Connection {
 /// # Errors
 /// When the server is away or the kubeconfig cannot be read.
 pub async fn tls(server: &ApiServer, protocol: &[u8]) -> Result<TlsStream<TcpStream>> {
+    shake(server, protocol, true).await
+}
+
+/// The same with a certificate or without.
+async fn shake(server: &ApiServer, protocol: &[u8], shows: bool) -> Result<TlsStream<TcpStream>> {
     use rustls_pki_types::pem::PemObject;
     use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
     let mut roots = rustls::RootCertStore::empty();
@@ -32,10 +37,13 @@ pub async fn tls(server: &ApiServer, protocol: &[u8]) -> Result<TlsStream<TcpStr
     let certificate = CertificateDer::from_pem_slice(&server.embedded("client-certificate-data")?)?;
     let key = PrivateKeyDer::from_pem_slice(&server.embedded("client-key-data")?)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_client_auth_cert(vec![certificate], key)?;
+        .with_root_certificates(roots);
+    let mut config = match shows {
+        true => builder.with_client_auth_cert(vec![certificate], key)?,
+        false => builder.with_no_client_auth(),
+    };
     config.alpn_protocols = vec![protocol.to_vec()];
     let tcp = TcpStream::connect(("127.0.0.1", server.port)).await?;
     tcp.set_nodelay(true)?;
@@ -46,7 +54,19 @@ impl Connection {
     /// # Errors
     /// As [`tls`], or when the HTTP handshake fails.
     pub async fn http1(server: &ApiServer) -> Result<Self> {
-        let (sender, connection) = http1::handshake(TokioIo::new(tls(server, b"http/1.1").await?)).await?;
+        Connection::over(tls(server, b"http/1.1").await?).await
+    }
+
+    /// The same without a certificate: for tokens, and for nobody.
+    ///
+    /// # Errors
+    /// As [`Connection::http1`].
+    pub async fn bare(server: &ApiServer) -> Result<Self> {
+        Connection::over(shake(server, b"http/1.1", false).await?).await
+    }
+
+    async fn over(stream: TlsStream<TcpStream>) -> Result<Self> {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         Ok(Connection::Http1(sender))
     }

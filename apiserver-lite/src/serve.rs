@@ -85,7 +85,9 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             webhook: token_webhook(&config)?,
             structured: structured.clone(),
         }),
-        authorizer: Authorizer::new(config.authorization.clone(), store.clone()).with_webhook(access_webhook(&config)?).with_chain(chain(&config)?),
+        authorizer: Authorizer::new(config.authorization.clone(), store.clone())
+            .with_webhook(access_webhook(&config)?)
+            .with_chain(chain(&config)?),
         admission: Admission::new(&config.args.enable_admission_plugins, &config.args.disable_admission_plugins)
             .map_err(|e| setting(e.flag, e))?,
         limits: Limits::new(

@@ -1,8 +1,13 @@
 //! Nobody gives away more than they have, and a quota holds however many ask at once.
 
+use std::sync::{Arc, OnceLock};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
 use futures_util::future::join_all;
+use rcgen::SigningKey as _;
 use serde_json::{Value, json};
-use tests::{Api, ApiServer};
+use tests::{Api, ApiServer, Connection, Hook};
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
@@ -25,7 +30,8 @@ async fn rights_that_one_does_not_have_cannot_be_granted() {
 
     let own = role("own", json!([rule("", "configmaps", &["get"])]));
     assert_eq!(carol.post(&roles, &own).await.expect("an answer").0, 201);
-    let (code, said) = carol.post(&roles, &role("more", json!([rule("", "secrets", &["get"])]))).await.expect("an answer");
+    let (code, said) =
+        carol.post(&roles, &role("more", json!([rule("", "secrets", &["get"])]))).await.expect("an answer");
     let text = said["message"].as_str().unwrap_or_default();
     assert_eq!(code, 403, "{said}");
     assert!(text.contains("is attempting to grant RBAC permissions not currently held"), "{text}");
@@ -62,4 +68,107 @@ async fn a_quota_of_ten_lets_exactly_ten_of_fifty_pass() {
     let text = said["message"].as_str().unwrap_or_default();
     let wanted = "exceeded quota: ten, requested: count/secrets=1, used: count/secrets=10, limited: count/secrets=10";
     assert!(text.contains(wanted), "{text}");
+}
+
+/// A token of claims, signed for ES256.
+fn token(key: &rcgen::KeyPair, claims: &Value) -> String {
+    let part = |value: &Value| BASE64URL.encode(value.to_string());
+    let signed = format!("{}.{}", part(&json!({"alg": "ES256", "kid": "k"})), part(claims));
+    // Two numbers in ASN.1, of which tokens have the 32 bytes each.
+    let der = key.sign(signed.as_bytes()).expect("signed");
+    let first = usize::from(der[3]);
+    let number = |bytes: &[u8]| {
+        let digits = &bytes[bytes.len().saturating_sub(32)..];
+        [vec![0; 32 - digits.len()], digits.to_vec()].concat()
+    };
+    let both = [number(&der[4..4 + first]), number(&der[6 + first..])].concat();
+    format!("{signed}.{}", BASE64URL.encode(both))
+}
+
+/// The code of a GET without a certificate, and the name that the server knows the caller by.
+async fn called(server: &ApiServer, path: &str, bearer: &str) -> u16 {
+    let mut connection = Connection::bare(server).await.expect("a connection");
+    let mut request = http::Request::get(path).header("host", "127.0.0.1");
+    if !bearer.is_empty() {
+        request = request.header("authorization", format!("Bearer {bearer}"));
+    }
+    let answer = connection.send(request.body(Default::default()).expect("a request")).await.expect("an answer");
+    answer.status().as_u16()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_says_whose_tokens_count_and_who_decides() {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let point = key.public_key_raw();
+    let (x, y) = (BASE64URL.encode(&point[1..33]), BASE64URL.encode(&point[33..65]));
+    let keys =
+        json!({"keys": [{"kty": "EC", "crv": "P-256", "kid": "k", "use": "sig", "alg": "ES256", "x": x, "y": y}]});
+    let url: Arc<OnceLock<String>> = Arc::default();
+    let known = url.clone();
+    let hook = Hook::start(move |path, _| match path {
+        "/keys" => keys.clone(),
+        _ => {
+            let url = known.get().cloned().unwrap_or_default();
+            json!({"issuer": url, "jwks_uri": format!("{url}/keys")})
+        }
+    });
+    let hook = hook.await.expect("the issuer starts");
+    let issuer = url.get_or_init(|| hook.client_config("")["url"].as_str().unwrap_or_default().to_owned()).clone();
+    let authority = base64::engine::general_purpose::STANDARD
+        .decode(hook.client_config("")["caBundle"].as_str().unwrap_or_default())
+        .expect("base64");
+    let folder = tests::scratch("structured").expect("a folder");
+    let file = |name: &str, value: Value| {
+        let path = folder.join(name);
+        std::fs::write(&path, value.to_string()).expect("writable");
+        path.display().to_string()
+    };
+    let authentication = file(
+        "authentication.yaml",
+        json!({
+            "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
+            "anonymous": {"enabled": true, "conditions": [{"path": "/livez"}]},
+            "jwt": [{
+                "issuer": {"url": issuer, "audiences": ["cluster"], "certificateAuthority": String::from_utf8_lossy(&authority)},
+                "claimValidationRules": [{"expression": "claims.team == 'a'", "message": "wrong team"}],
+                "claimMappings": {"username": {"expression": "'out:' + claims.sub"}, "groups": {"claim": "roles", "prefix": "out:"}},
+            }],
+        }),
+    );
+    let authorization = file(
+        "authorization.yaml",
+        json!({
+            "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthorizationConfiguration",
+            "authorizers": [{"type": "RBAC", "name": "rbac"}],
+        }),
+    );
+    let flags =
+        [format!("--authentication-config={authentication}"), format!("--authorization-config={authorization}")];
+    let server = ApiServer::start("structured", &[&flags[0], &flags[1]]).expect("the server starts");
+    let api = Api::new(&server);
+    assert_eq!(called(&server, "/livez", "").await, 200);
+    assert_eq!(called(&server, "/readyz", "").await, 401, "anonymous requests are for one path");
+
+    let role = json!({"metadata": {"name": "reads"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}]});
+    let binding = json!({"metadata": {"name": "reads"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reads"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "out:readers"}]});
+    assert_eq!(api.post(&format!("{RBAC}/clusterroles"), &role).await.expect("an answer").0, 201);
+    assert_eq!(api.post(&format!("{RBAC}/clusterrolebindings"), &binding).await.expect("an answer").0, 201);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
+    let claims = |roles: Value, team: &str, audience: &str, ends: u64| json!({"iss": issuer, "sub": "jane", "aud": audience, "exp": ends, "roles": roles, "team": team});
+    let list = "/api/v1/namespaces/default/configmaps";
+    let good = token(&key, &claims(json!(["readers"]), "a", "cluster", now + 600));
+    assert_eq!(called(&server, list, &good).await, 200);
+    for (claims, code, why) in [
+        (claims(json!(["writers"]), "a", "cluster", now + 600), 403, "a group without rights"),
+        (claims(json!(["readers"]), "b", "cluster", now + 600), 401, "a rule that does not hold"),
+        (claims(json!(["readers"]), "a", "other", now + 600), 401, "meant for somebody else"),
+        (claims(json!(["readers"]), "a", "cluster", now - 1), 401, "no longer good"),
+    ] {
+        assert_eq!(called(&server, list, &token(&key, &claims)).await, code, "{why}");
+    }
+    let forged = rcgen::KeyPair::generate().expect("a key");
+    let claims = claims(json!(["readers"]), "a", "cluster", now + 600);
+    assert_eq!(called(&server, list, &token(&forged, &claims)).await, 401, "signed by somebody else");
 }

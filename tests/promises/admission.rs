@@ -18,7 +18,9 @@ fn answer(path: &str, review: &Value) -> Value {
     let count = object["data"]["count"].as_str().and_then(|n| n.parse::<u32>().ok()).unwrap_or(0);
     let response = match path {
         "/count" => patch(json!([{"op": "add", "path": "/data/count", "value": (count + 1).to_string()}])),
-        "/mark" if object["data"]["mark"].is_null() => patch(json!([{"op": "add", "path": "/data/mark", "value": "yes"}])),
+        "/mark" if object["data"]["mark"].is_null() => {
+            patch(json!([{"op": "add", "path": "/data/mark", "value": "yes"}]))
+        }
         "/judge" if object["data"]["bad"].is_string() => {
             json!({"uid": uid, "allowed": false, "status": {"code": 422, "message": "no bad data"}})
         }
@@ -80,7 +82,8 @@ async fn webhooks_change_and_refuse_what_they_are_asked_about() {
         all["webhooks"].as_array_mut().expect("a list").push(failing);
         all
     };
-    for (plural, body) in [("mutatingwebhookconfigurations", mutating), ("validatingwebhookconfigurations", validating)] {
+    for (plural, body) in [("mutatingwebhookconfigurations", mutating), ("validatingwebhookconfigurations", validating)]
+    {
         let (code, said) = api.post(&format!("{ADMISSION}/{plural}"), &body).await.expect("an answer");
         assert_eq!(code, 201, "{said}");
     }
@@ -154,7 +157,10 @@ async fn policies_judge_and_change_by_their_parameters() {
 
     let (code, said) = create(api, "early", json!({})).await;
     assert_eq!(code, 403, "{said}");
-    assert!(message(&said).contains("no params found for policy binding with `Deny` parameterNotFoundAction"), "{said}");
+    assert!(
+        message(&said).contains("no params found for policy binding with `Deny` parameterNotFoundAction"),
+        "{said}"
+    );
     assert_eq!(create(api, "limits", json!({"most": "1"})).await.0, 201);
     let (code, made) = create(api, "small", json!({"a": "1"})).await;
     assert_eq!((code, &made["metadata"]["labels"]["owner"]), (201, &json!("admin")), "{made}");
@@ -166,4 +172,44 @@ async fn policies_judge_and_change_by_their_parameters() {
     let more = json!({"data": {"most": "2"}});
     assert_eq!(api.merge(&format!("{CONFIG_MAPS}/limits"), &more).await.expect("an answer").0, 200);
     assert_eq!(create(api, "large", json!({"a": "1", "b": "2"})).await.0, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scales_and_connections_are_judged_too() {
+    let server = ApiServer::start("subresources", &["--controllers=-*"]).expect("the server starts");
+    let api = Api::new(&server);
+    let policy = |name: &str, group: &str, resource: &str, operation: &str, expression: &str| {
+        let rule =
+            json!({"apiGroups": [group], "apiVersions": ["*"], "operations": [operation], "resources": [resource]});
+        json!({"metadata": {"name": name}, "spec": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": expression, "reason": "Forbidden", "message": "not so much"}],
+        }})
+    };
+    let rules = [
+        policy("scale", "apps", "deployments/scale", "UPDATE", "object.spec.replicas <= oldObject.spec.replicas + 2"),
+        policy("exec", "", "pods/exec", "CONNECT", "!has(object.tty) && object.command[0] == 'ls'"),
+    ];
+    for rule in rules {
+        let name = rule["metadata"]["name"].clone();
+        register(api, "validatingadmissionpolicies", rule).await;
+        let spec = json!({"policyName": name, "validationActions": ["Deny"]});
+        register(api, "validatingadmissionpolicybindings", json!({"metadata": {"name": name}, "spec": spec})).await;
+    }
+    let container = json!({"name": "a", "image": "b"});
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}});
+    let spec = json!({"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template});
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let made = api.post(deployments, &json!({"metadata": {"name": "d"}, "spec": spec})).await.expect("an answer");
+    assert_eq!(made.0, 201, "{}", made.1);
+    let scale = format!("{deployments}/d/scale");
+    let (code, said) = api.merge(&scale, &json!({"spec": {"replicas": 9}})).await.expect("an answer");
+    assert!(code == 403 && message(&said).ends_with("denied request: not so much"), "{said}");
+    assert_eq!(api.merge(&scale, &json!({"spec": {"replicas": 3}})).await.expect("an answer").0, 200);
+
+    let exec = "/api/v1/namespaces/default/pods/p/exec?command=";
+    for (command, code) in [("sh", 403), ("ls&tty=true", 403), ("ls", 404)] {
+        let (found, said) = api.post(&format!("{exec}{command}"), &Value::Null).await.expect("an answer");
+        assert_eq!(found, code, "{command}: {said}");
+    }
 }

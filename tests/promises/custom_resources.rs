@@ -34,14 +34,19 @@ fn widgets() -> Value {
         "most": {"type": "integer"},
         "replicas": {"type": "integer"},
     }, "x-kubernetes-validations": [{"rule": "!has(self.most) || self.size <= self.most", "message": "size is at most most"}]});
-    let status = json!({"type": "object", "properties": {"replicas": {"type": "integer"}, "phase": {"type": "string"}}});
-    definition("widgets", "Widget", json!([{
-        "name": "v1", "served": true, "storage": true,
-        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec, "status": status}}},
-        "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}},
-        "additionalPrinterColumns": [{"name": "Size", "type": "integer", "jsonPath": ".spec.size"}],
-        "selectableFields": [{"jsonPath": ".spec.color"}],
-    }]))
+    let status =
+        json!({"type": "object", "properties": {"replicas": {"type": "integer"}, "phase": {"type": "string"}}});
+    definition(
+        "widgets",
+        "Widget",
+        json!([{
+            "name": "v1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec, "status": status}}},
+            "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}},
+            "additionalPrinterColumns": [{"name": "Size", "type": "integer", "jsonPath": ".spec.size"}],
+            "selectableFields": [{"jsonPath": ".spec.color"}],
+        }]),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,13 +88,17 @@ async fn custom_objects_follow_their_definition() {
     }
     let (code, said) = api.merge(&format!("{all}/b"), &json!({"spec": {"most": 4}})).await.expect("an answer");
     assert_eq!(code, 200, "{said}");
-    assert_eq!(api.merge(&format!("{all}/b"), &json!({"spec": {"size": 5, "most": 9}})).await.expect("an answer").0, 422);
+    assert_eq!(
+        api.merge(&format!("{all}/b"), &json!({"spec": {"size": 5, "most": 9}})).await.expect("an answer").0,
+        422
+    );
 
     // Status and scale are written apart.
     let status = json!({"status": {"replicas": 2, "phase": "on"}, "spec": {"size": 1}});
     let (_, said) = api.merge(&format!("{all}/a/status"), &status).await.expect("an answer");
     assert_eq!((&said["spec"]["size"], &said["status"]["phase"]), (&json!(3), &json!("on")), "{said}");
-    let (code, scale) = api.merge(&format!("{all}/a/scale"), &json!({"spec": {"replicas": 7}})).await.expect("an answer");
+    let (code, scale) =
+        api.merge(&format!("{all}/a/scale"), &json!({"spec": {"replicas": 7}})).await.expect("an answer");
     assert_eq!((code, &scale["kind"], &scale["status"]["replicas"]), (200, &json!("Scale"), &json!(2)), "{scale}");
     let (_, said) = api.get(&format!("{all}/a")).await.expect("an answer");
     assert_eq!(said["spec"]["replicas"], 7);
@@ -103,7 +112,8 @@ async fn custom_objects_follow_their_definition() {
     let mut connection = Connection::http1(&server).await.expect("a connection");
     let answer = connection.send(request.body(Default::default()).expect("a request")).await.expect("an answer");
     let table: Value = serde_json::from_slice(answer.body()).expect("JSON");
-    let columns: Vec<&Value> = table["columnDefinitions"].as_array().into_iter().flatten().map(|c| &c["name"]).collect();
+    let columns: Vec<&Value> =
+        table["columnDefinitions"].as_array().into_iter().flatten().map(|c| &c["name"]).collect();
     assert_eq!(columns, ["Name", "Size"]);
     assert_eq!(table["rows"][0]["cells"], json!(["a", 3]));
 }
@@ -127,7 +137,8 @@ fn convert(_path: &str, review: &Value) -> Value {
             object
         })
         .collect();
-    let result = if refused { json!({"status": "Failure", "message": "not this one"}) } else { json!({"status": "Success"}) };
+    let result =
+        if refused { json!({"status": "Failure", "message": "not this one"}) } else { json!({"status": "Success"}) };
     json!({"kind": "ConversionReview", "apiVersion": "apiextensions.k8s.io/v1",
         "response": {"uid": request["uid"], "result": result, "convertedObjects": converted}})
 }
@@ -148,17 +159,22 @@ async fn a_webhook_converts_between_versions() {
     definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": webhook});
     define(api, &definition).await;
     let at = |version: &str| format!("/apis/example.com/{version}/namespaces/default/paints");
-    let paint = |name: &str, version: &str, spec: Value| {
-        json!({"apiVersion": format!("example.com/{version}"), "kind": "Paint", "metadata": {"name": name}, "spec": spec})
-    };
+    let paint = |name: &str, version: &str, spec: Value| json!({"apiVersion": format!("example.com/{version}"), "kind": "Paint", "metadata": {"name": name}, "spec": spec});
 
     // Written in one version, stored in the other, read in both.
     let (code, made) = api.post(&at("v2"), &paint("a", "v2", json!({"colour": "red"}))).await.expect("an answer");
-    assert_eq!((code, &made["apiVersion"], &made["spec"]), (201, &json!("example.com/v2"), &json!({"colour": "red"})), "{made}");
+    assert_eq!(
+        (code, &made["apiVersion"], &made["spec"]),
+        (201, &json!("example.com/v2"), &json!({"colour": "red"})),
+        "{made}"
+    );
     assert_eq!(made["metadata"]["generation"], 1, "a webhook has no say in this");
     let calls = hook.seen("/convert").len();
     let (_, stored) = api.get(&format!("{}/a", at("v1"))).await.expect("an answer");
-    assert_eq!((&stored["spec"], &stored["metadata"]["annotations"]["converted"]), (&json!({"color": "red"}), &json!("example.com/v1")));
+    assert_eq!(
+        (&stored["spec"], &stored["metadata"]["annotations"]["converted"]),
+        (&json!({"color": "red"}), &json!("example.com/v1"))
+    );
     assert_eq!(hook.seen("/convert").len(), calls, "what is stored so is read without the webhook");
 
     // Objects of a list go in one call.

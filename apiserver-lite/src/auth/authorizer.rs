@@ -53,7 +53,13 @@ pub struct Authorizer {
 
 impl Authorizer {
     pub fn new(modes: Vec<AuthorizationMode>, store: Store) -> Self {
-        Authorizer { modes, rbac: Rbac::new(store.clone()), node: NodeAuthorizer::new(store), webhook: None, chain: None }
+        Authorizer {
+            modes,
+            rbac: Rbac::new(store.clone()),
+            node: NodeAuthorizer::new(store),
+            webhook: None,
+            chain: None,
+        }
     }
 
     /// The same with a server to ask where the modes say `Webhook`.

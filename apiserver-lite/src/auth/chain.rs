@@ -96,7 +96,10 @@ pub struct Webhook {
 /// The type of `request` in conditions.
 static REQUEST: LazyLock<Type> = LazyLock::new(|| {
     let text = Type::Text;
-    let requirement = Type::object("kubernetes.SelectorRequirement", &[("key", text.clone()), ("operator", text.clone()), ("values", Type::list(text.clone()))]);
+    let requirement = Type::object(
+        "kubernetes.SelectorRequirement",
+        &[("key", text.clone()), ("operator", text.clone()), ("values", Type::list(text.clone()))],
+    );
     let selector = Type::object("kubernetes.SelectorAttributes", &[("requirements", Type::list(requirement))]);
     let resource = Type::object(
         "kubernetes.ResourceAttributes",
@@ -154,7 +157,9 @@ impl Webhook {
             match program.eval(&[("request", Seen::of(spec, &REQUEST))], &mut budget) {
                 Ok(Seen::Bool(true)) => {}
                 Ok(_) => return Ok(false),
-                Err(Failure::Error(why)) => _ = failed.get_or_insert(format!("expression '{text}' resulted in error: {why}")),
+                Err(Failure::Error(why)) => {
+                    _ = failed.get_or_insert(format!("expression '{text}' resulted in error: {why}"))
+                }
                 Err(Failure::OverBudget) => _ = failed.get_or_insert(format!("expression '{text}' is too costly")),
             }
         }
@@ -192,7 +197,11 @@ fn parse(file: &[u8]) -> Result<Vec<Link>, String> {
             name if names.contains(&name) => errors.push(format!("{at}.name: Duplicate value: {name:?}")),
             name => {
                 let complaints = crate::names::dns_subdomain(name);
-                errors.extend(complaints.into_iter().map(|why| format!("{at}.name: Invalid value: {name:?}: authorizer name is invalid: {why}")));
+                errors.extend(
+                    complaints
+                        .into_iter()
+                        .map(|why| format!("{at}.name: Invalid value: {name:?}: authorizer name is invalid: {why}")),
+                );
             }
         }
         names.push(name);
@@ -234,13 +243,15 @@ fn webhook(said: &Value, at: &str, errors: &mut Vec<String>) -> Option<Webhook> 
     }
     let mut duration = |key: &str, usual: u64| match said[key].as_str() {
         None => Duration::from_secs(usual),
-        Some(text) => match proto::duration::parse(text).ok().and_then(|nanos| u64::try_from(nanos).ok()).filter(|n| *n > 0) {
-            Some(nanos) => Duration::from_nanos(nanos),
-            None => {
-                errors.push(format!("{at}.{key}: Invalid value: {text:?}: must be > 0s"));
-                Duration::ZERO
+        Some(text) => {
+            match proto::duration::parse(text).ok().and_then(|nanos| u64::try_from(nanos).ok()).filter(|n| *n > 0) {
+                Some(nanos) => Duration::from_nanos(nanos),
+                None => {
+                    errors.push(format!("{at}.{key}: Invalid value: {text:?}: must be > 0s"));
+                    Duration::ZERO
+                }
             }
-        },
+        }
     };
     let (allowed, refused) = (duration("authorizedTTL", 300), duration("unauthorizedTTL", 30));
     let timeout = duration("timeout", 0);
@@ -265,7 +276,10 @@ fn webhook(said: &Value, at: &str, errors: &mut Vec<String>) -> Option<Webhook> 
         choice("matchConditionSubjectAccessReviewVersion", &["v1"]);
     }
     if conditions.len() > MOST_CONDITIONS {
-        errors.push(format!("{at}.matchConditions: Too many: {}: must have at most {MOST_CONDITIONS} items", conditions.len()));
+        errors.push(format!(
+            "{at}.matchConditions: Too many: {}: must have at most {MOST_CONDITIONS} items",
+            conditions.len()
+        ));
     }
     let mut programs: Vec<(String, Program)> = Vec::new();
     for (index, condition) in conditions.iter().enumerate() {
@@ -287,17 +301,25 @@ fn webhook(said: &Value, at: &str, errors: &mut Vec<String>) -> Option<Webhook> 
     let client = match text(connection, "type") {
         "KubeConfigFile" => match text(connection, "kubeConfigFile") {
             "" => Err(format!("{at}.connectionInfo.kubeConfigFile: Required value")),
-            path => Client::from_kubeconfig(Path::new(path)).map_err(|e| format!("{at}.connectionInfo.kubeConfigFile: Invalid value: {path:?}: {e}")),
+            path => Client::from_kubeconfig(Path::new(path))
+                .map_err(|e| format!("{at}.connectionInfo.kubeConfigFile: Invalid value: {path:?}: {e}")),
         },
         "" => Err(format!("{at}.connectionInfo.type: Required value")),
         // The server is no pod, which alone has such a configuration.
-        other => Err(format!("{at}.connectionInfo.type: Unsupported value: {other:?}: supported values: \"KubeConfigFile\"")),
+        other => {
+            Err(format!("{at}.connectionInfo.type: Unsupported value: {other:?}: supported values: \"KubeConfigFile\""))
+        }
     };
     let client = client.map_err(|why| errors.push(why)).ok();
     let kept = |key: &str, time: Duration| if said[key] == false { Duration::ZERO } else { time };
     let (allowed, refused) = (kept("cacheAuthorizedRequests", allowed), kept("cacheUnauthorizedRequests", refused));
     let client = client.filter(|_| errors.len() == before)?;
-    Some(Webhook { webhook: AccessWebhook::new(client, &version, allowed, refused), conditions: programs, deny, timeout })
+    Some(Webhook {
+        webhook: AccessWebhook::new(client, &version, allowed, refused),
+        conditions: programs,
+        deny,
+        timeout,
+    })
 }
 
 #[cfg(test)]
@@ -353,7 +375,11 @@ mod tests {
         assert_eq!(webhook.concerns(&json!({"resourceAttributes": {"resource": "pods"}})), Ok(false));
         assert_eq!(webhook.concerns(&json!({"nonResourceAttributes": {"path": "/"}})), Ok(false));
         let user = crate::request::User::default();
-        let ask = |resource: &str| crate::request::RequestInfo { is_resource: true, resource: resource.into(), ..Default::default() };
+        let ask = |resource: &str| crate::request::RequestInfo {
+            is_resource: true,
+            resource: resource.into(),
+            ..Default::default()
+        };
         let (pods, secrets) = (ask("pods"), ask("secrets"));
         assert_eq!(webhook.authorize(&Attributes { user: &user, info: &pods }).await, Decision::no_opinion(""));
         assert!(webhook.authorize(&Attributes { user: &user, info: &secrets }).await.denied);

@@ -23,8 +23,8 @@ mod webhook;
 
 pub use authenticator::{Authenticator, AuthenticatorOptions, Shown};
 pub use authorizer::{Attributes, Authorizer, Decision, forbidden};
-pub use chain::{Chain, ChainError};
 pub use certificate::{certificate_user, client_verifier};
+pub use chain::{Chain, ChainError};
 pub use escalation::RbacWrite;
 pub use front_proxy::{FrontProxy, ProxyHeaders};
 pub use impersonation::impersonated;

@@ -19,7 +19,10 @@ struct WebKey {
 
 #[derive(Debug)]
 enum Material {
-    Rsa { modulus: Vec<u8>, exponent: Vec<u8> },
+    Rsa {
+        modulus: Vec<u8>,
+        exponent: Vec<u8>,
+    },
     /// A point of P-256 or P-384, uncompressed.
     Curve(Vec<u8>),
 }

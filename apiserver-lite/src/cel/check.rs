@@ -34,8 +34,15 @@ impl Types {
 
 pub fn check(expr: &Expr, variables: super::Variables<'_>) -> Checked {
     let scope = variables.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())).collect();
-    let mut checker =
-        Checker { scope, outer: variables.len(), issues: Vec::new(), names: Vec::new(), patterns: Vec::new(), invalid: Vec::new(), types: Types::default() };
+    let mut checker = Checker {
+        scope,
+        outer: variables.len(),
+        issues: Vec::new(),
+        names: Vec::new(),
+        patterns: Vec::new(),
+        invalid: Vec::new(),
+        types: Types::default(),
+    };
     let ty = checker.ty(expr);
     // Values that cannot be are told only where everything else fits.
     let issues = if checker.issues.is_empty() { checker.invalid } else { checker.issues };

@@ -2,8 +2,8 @@
 
 use super::ast::{Expr, Fold, Kind, Macro};
 use super::authz::{Check, Decision};
-use super::value::Value;
 use super::regex::{self, Patterns};
+use super::value::Value;
 use super::{calls, overloads};
 
 /// What expressions reach for beyond their variables.

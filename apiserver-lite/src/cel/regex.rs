@@ -22,12 +22,7 @@ impl Patterns {
         Patterns(texts.into_iter().map(|text| (text.into(), OnceLock::new())).collect())
     }
 
-    fn with<T>(
-        &self,
-        text: &str,
-        budget: &mut Budget,
-        then: impl FnOnce(&Regex) -> T,
-    ) -> Result<T, Failure> {
+    fn with<T>(&self, text: &str, budget: &mut Budget, then: impl FnOnce(&Regex) -> T) -> Result<T, Failure> {
         let failed = |why: &String| Failure::new(format!("error parsing regexp: {why}"));
         if let Some(known) = self.0.get(text) {
             return known.get_or_init(|| crate::crd::compile_pattern(text)).as_ref().map(then).map_err(failed);

@@ -153,7 +153,9 @@ fn written_patterns_are_checked_with_the_expression() {
     ] {
         assert_eq!(run(text), value, "{text}");
     }
-    let mark = |said: &str, text: &str, at: usize| format!("ERROR: <input>:1:{}: {said}\n | {text}\n | {}^", at + 1, ".".repeat(at));
+    let mark = |said: &str, text: &str, at: usize| {
+        format!("ERROR: <input>:1:{}: {said}\n | {text}\n | {}^", at + 1, ".".repeat(at))
+    };
     let text = "self.name.matches('(a{1000}){2}')";
     assert_eq!(run(text), mark("invalid matches argument", text, 18));
     let text = "duration('soon') < duration('1h')";

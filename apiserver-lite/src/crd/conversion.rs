@@ -245,7 +245,10 @@ mod tests {
         let good = json!({"uid": "u", "result": {"status": "Success"}, "convertedObjects": [{}]});
         assert_eq!(answer(review(good)), Ok(vec![json!({})]));
         for (value, why) in [
-            (json!({"kind": "X"}), "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got , Kind=X"),
+            (
+                json!({"kind": "X"}),
+                "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got , Kind=X",
+            ),
             (review(Value::Null), "no response provided"),
             (review(json!({"uid": "v"})), "expected response.uid=\"u\", got \"v\""),
             (review(json!({"uid": "u", "result": {"status": "Failure", "message": "no"}})), "no"),
@@ -262,7 +265,10 @@ mod tests {
         let settled = settle(&before, after, "g.io/v2", 0).expect("is fine");
         assert_eq!(settled["metadata"], json!({"name": "a", "uid": "1", "generation": 4, "annotations": {"k": "v"}}));
         for (after, why) in [
-            (object("v1", json!({})), "invalid object at index 0: invalid groupVersion (expected g.io/v2, received g.io/v1)"),
+            (
+                object("v1", json!({})),
+                "invalid object at index 0: invalid groupVersion (expected g.io/v2, received g.io/v1)",
+            ),
             (object("v2", json!({"name": "b", "uid": "1"})), "invalid object: must have the same name: a != b"),
             (object("v2", json!({"name": "a", "uid": "2"})), "invalid object: must have the same UID: 1 != 2"),
             (
@@ -273,6 +279,9 @@ mod tests {
             assert_eq!(settle(&before, after, "g.io/v2", 0), Err(why.to_owned()));
         }
         let bad = object("v2", json!({"name": "a", "uid": "1", "labels": {"a": "b c"}}));
-        assert!(settle(&before, bad, "g.io/v2", 0).is_err_and(|why| why.starts_with("invalid metadata: metadata.labels: Invalid")));
+        assert!(
+            settle(&before, bad, "g.io/v2", 0)
+                .is_err_and(|why| why.starts_with("invalid metadata: metadata.labels: Invalid"))
+        );
     }
 }

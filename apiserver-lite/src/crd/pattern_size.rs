@@ -318,7 +318,9 @@ mod tests {
         ] {
             assert_eq!(states(text), Err(why.to_owned()), "{text}");
         }
-        for text in ["a{1000}", "(a{100}){10}", "((a{100})*){10}", "a{01}", "a{,5}", "(?i)a{3}", "[]{9999}]", "\\Q{9999}"] {
+        for text in
+            ["a{1000}", "(a{100}){10}", "((a{100})*){10}", "a{01}", "a{,5}", "(?i)a{3}", "[]{9999}]", "\\Q{9999}"]
+        {
             assert!(states(text).is_ok(), "{text}: {:?}", states(text));
         }
         assert_eq!(states(&"(".repeat(300)).map_err(|e| e.starts_with("expression nests too deeply")), Err(true));

@@ -49,13 +49,15 @@ fn options(request: &Request, kind: &str) -> Value {
             }
         }
         "portforward" => {
-            let ports: Vec<i64> = request.query.all("ports").flat_map(|p| p.split(',')).filter_map(|p| p.parse().ok()).collect();
+            let ports: Vec<i64> =
+                request.query.all("ports").flat_map(|p| p.split(',')).filter_map(|p| p.parse().ok()).collect();
             if !ports.is_empty() {
                 out["ports"] = json!(ports);
             }
         }
         _ => {
-            let path = request.info.path.split_once(&format!("/{}/proxy", request.info.name)).map_or("", |(_, path)| path);
+            let path =
+                request.info.path.split_once(&format!("/{}/proxy", request.info.name)).map_or("", |(_, path)| path);
             if !path.is_empty() {
                 out["path"] = path.into();
             }

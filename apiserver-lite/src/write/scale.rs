@@ -159,7 +159,12 @@ pub(super) async fn handle(
         Ok(value)
     })
     .await?;
-    let mut response = respond::built_in(200, accepted, SCALE, &scale_of(own, &crate::crd::worked_on(server, resource, &object).await?));
+    let mut response = respond::built_in(
+        200,
+        accepted,
+        SCALE,
+        &scale_of(own, &crate::crd::worked_on(server, resource, &object).await?),
+    );
     warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
     Ok(response)
 }

@@ -20,7 +20,8 @@ struct Expression {
 /// The type of `user` in expressions.
 fn user_type() -> Type {
     let texts = Type::list(Type::Text);
-    let fields = [("username", Type::Text), ("uid", Type::Text), ("groups", texts.clone()), ("extra", Type::map(texts))];
+    let fields =
+        [("username", Type::Text), ("uid", Type::Text), ("groups", texts.clone()), ("extra", Type::map(texts))];
     Type::object("kubernetes.UserInfo", &fields)
 }
 
@@ -84,7 +85,8 @@ impl Rules {
             match (text(rule, "claim"), text(rule, "expression")) {
                 ("", "") => errors.push(format!("{at}: Required value: claim or expression is required")),
                 ("", expression) => {
-                    let read = Expression::parse(expression, "claims", &[Type::Bool], &format!("{at}.expression"), errors);
+                    let read =
+                        Expression::parse(expression, "claims", &[Type::Bool], &format!("{at}.expression"), errors);
                     rules.claims.extend(read.map(|read| (read, text(rule, "message").to_owned())));
                 }
                 (claim, "") => rules.required.push((claim.to_owned(), text(rule, "requiredValue").to_owned())),
@@ -94,7 +96,8 @@ impl Rules {
         for (index, rule) in list(said, "userValidationRules").iter().enumerate() {
             let at = format!("{path}.userValidationRules[{index}]");
             known(rule, &at, &["expression", "message"], errors);
-            let read = Expression::parse(text(rule, "expression"), "user", &[Type::Bool], &format!("{at}.expression"), errors);
+            let read =
+                Expression::parse(text(rule, "expression"), "user", &[Type::Bool], &format!("{at}.expression"), errors);
             rules.user.extend(read.map(|read| (read, text(rule, "message").to_owned())));
         }
         rules
@@ -109,7 +112,11 @@ impl Rules {
             match &claims[claim] {
                 Value::Null => return Err(format!("oidc: required claim {claim} not present in ID token")),
                 Value::String(said) if said == wanted => {}
-                said => return Err(format!("oidc: required claim {claim} value does not match. Got = {said}, want = {wanted}")),
+                said => {
+                    return Err(format!(
+                        "oidc: required claim {claim} value does not match. Got = {said}, want = {wanted}"
+                    ));
+                }
             }
         }
         hold(&self.claims, claims)
@@ -124,7 +131,11 @@ impl Rules {
 fn hold(rules: &[(Expression, String)], value: &Value) -> Result<(), String> {
     for (rule, message) in rules {
         if rule.evaluate(value)? != true {
-            return Err(if message.is_empty() { format!("validation expression '{}' failed", rule.text) } else { message.clone() });
+            return Err(if message.is_empty() {
+                format!("validation expression '{}' failed", rule.text)
+            } else {
+                message.clone()
+            });
         }
     }
     Ok(())
@@ -163,13 +174,25 @@ impl Mappings {
             let domain = key.split_once('/').map_or("", |(domain, _)| domain);
             if domain.is_empty() || key != key.to_lowercase() {
                 errors.push(format!("{at}.key: Invalid value: {key:?}: key must be a lowercase domain-prefix path"));
-            } else if domain == "kubernetes.io" || domain == "k8s.io" || domain.ends_with(".kubernetes.io") || domain.ends_with(".k8s.io") {
-                errors.push(format!("{at}.key: Invalid value: {key:?}: k8s.io, kubernetes.io and their subdomains are reserved"));
+            } else if domain == "kubernetes.io"
+                || domain == "k8s.io"
+                || domain.ends_with(".kubernetes.io")
+                || domain.ends_with(".k8s.io")
+            {
+                errors.push(format!(
+                    "{at}.key: Invalid value: {key:?}: k8s.io, kubernetes.io and their subdomains are reserved"
+                ));
             }
             if extra.iter().any(|(other, _)| other == key) {
                 errors.push(format!("{at}.key: Duplicate value: {key:?}"));
             }
-            let read = Expression::parse(text(fact, "valueExpression"), "claims", &wanted, &format!("{at}.valueExpression"), errors);
+            let read = Expression::parse(
+                text(fact, "valueExpression"),
+                "claims",
+                &wanted,
+                &format!("{at}.valueExpression"),
+                errors,
+            );
             extra.extend(read.map(|read| (key.to_owned(), read)));
         }
         Mappings { username, groups, uid, extra }
@@ -191,7 +214,9 @@ impl Mappings {
         let name = match &self.username {
             None => return Err("oidc: no username is mapped".into()),
             Some(Source::Claim { name, prefix }) => {
-                let said = claims[name].as_str().ok_or_else(|| format!("oidc: parse username claims {name:?}: claim not present"))?;
+                let said = claims[name]
+                    .as_str()
+                    .ok_or_else(|| format!("oidc: parse username claims {name:?}: claim not present"))?;
                 // An address that nobody has checked is anybody's.
                 let unverified = claims.get("email_verified").is_some_and(|verified| *verified != true);
                 if name == "email" && unverified {
@@ -201,7 +226,11 @@ impl Mappings {
             }
             Some(Source::Expression(expression)) => match expression.evaluate(claims)? {
                 Value::String(name) => name,
-                other => return Err(format!("oidc: error evaluating username claim expression: expected string, got {other}")),
+                other => {
+                    return Err(format!(
+                        "oidc: error evaluating username claim expression: expected string, got {other}"
+                    ));
+                }
             },
         };
         if name.is_empty() {
@@ -225,12 +254,15 @@ impl Mappings {
         };
         let uid = match &self.uid {
             None => String::new(),
-            Some(Source::Claim { name, .. }) => {
-                claims[name].as_str().map(Into::into).ok_or_else(|| format!("oidc: parse uid claims {name:?}: claim not present"))?
-            }
+            Some(Source::Claim { name, .. }) => claims[name]
+                .as_str()
+                .map(Into::into)
+                .ok_or_else(|| format!("oidc: parse uid claims {name:?}: claim not present"))?,
             Some(Source::Expression(expression)) => match expression.evaluate(claims)? {
                 Value::String(uid) => uid,
-                other => return Err(format!("oidc: error evaluating uid claim expression: expected string, got {other}")),
+                other => {
+                    return Err(format!("oidc: error evaluating uid claim expression: expected string, got {other}"));
+                }
             },
         };
         let mut extra = Vec::new();
@@ -288,7 +320,9 @@ mod tests {
     #[test]
     fn claims_become_a_user_by_name_or_by_expression() {
         let claims = json!({"sub": "jane", "roles": ["a", "b"], "team": "x", "id": "7", "jti": "j"});
-        let by_name = mappings(json!({"username": {"claim": "sub", "prefix": "o:"}, "groups": {"claim": "roles", "prefix": "g:"}, "uid": {"claim": "id"}}));
+        let by_name = mappings(
+            json!({"username": {"claim": "sub", "prefix": "o:"}, "groups": {"claim": "roles", "prefix": "g:"}, "uid": {"claim": "id"}}),
+        );
         let user = by_name.user(&claims).expect("a user");
         assert_eq!((user.name.as_str(), user.uid.as_str()), ("o:jane", "7"));
         assert_eq!(user.groups, ["g:a", "g:b"]);

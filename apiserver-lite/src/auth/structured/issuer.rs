@@ -26,7 +26,8 @@ impl Issuer {
         known(said, path, &["issuer", "claimValidationRules", "claimMappings", "userValidationRules"], errors);
         let issuer = &said["issuer"];
         let at = format!("{path}.issuer");
-        let names = ["url", "discoveryURL", "certificateAuthority", "audiences", "audienceMatchPolicy", "egressSelectorType"];
+        let names =
+            ["url", "discoveryURL", "certificateAuthority", "audiences", "audienceMatchPolicy", "egressSelectorType"];
         known(issuer, &at, &names, errors);
         let url = text(issuer, "url").to_owned();
         match url.as_str() {
@@ -37,13 +38,16 @@ impl Issuer {
         if !discovery.is_empty() {
             check_url(&discovery, &format!("{at}.discoveryURL"), errors);
             if discovery.trim_end_matches('/') == url.trim_end_matches('/') {
-                errors.push(format!("{at}.discoveryURL: Invalid value: {discovery:?}: discoveryURL must be different from URL"));
+                errors.push(format!(
+                    "{at}.discoveryURL: Invalid value: {discovery:?}: discoveryURL must be different from URL"
+                ));
             }
         }
         if !text(issuer, "egressSelectorType").is_empty() {
             errors.push(format!("{at}.egressSelectorType: Forbidden: egress selectors are not available"));
         }
-        let audiences: Vec<String> = list(issuer, "audiences").iter().filter_map(|a| a.as_str().map(Into::into)).collect();
+        let audiences: Vec<String> =
+            list(issuer, "audiences").iter().filter_map(|a| a.as_str().map(Into::into)).collect();
         if audiences.is_empty() {
             errors.push(format!("{at}.audiences: Required value: at least one jwt.issuer.audiences is required"));
         }
@@ -98,7 +102,10 @@ impl Issuer {
 
     fn check(&self, claims: &Value, now: i64) -> Result<(), String> {
         if claims["iss"] != *self.url {
-            return Err(format!("oidc: id token issued by a different provider, expected {:?} got {}", self.url, claims["iss"]));
+            return Err(format!(
+                "oidc: id token issued by a different provider, expected {:?} got {}",
+                self.url, claims["iss"]
+            ));
         }
         let meant = |audience: &Value| audience.as_str().is_some_and(|a| self.audiences.iter().any(|own| own == a));
         let good = match &claims["aud"] {

@@ -66,7 +66,9 @@ impl RemoteKeys {
         let issuer = description["issuer"].as_str().unwrap_or_default();
         if issuer != self.issuer {
             let own = &self.issuer;
-            return Err(format!("oidc: issuer URL provided to client ({own:?}) did not match the issuer URL returned by provider ({issuer:?})"));
+            return Err(format!(
+                "oidc: issuer URL provided to client ({own:?}) did not match the issuer URL returned by provider ({issuer:?})"
+            ));
         }
         let place = description["jwks_uri"].as_str().unwrap_or_default();
         Ok(WebKeys::parse(&self.get(place).await?))
@@ -75,7 +77,8 @@ impl RemoteKeys {
     async fn get(&self, url: &str) -> Result<Value, String> {
         let wrong = |why: String| format!("Get {url:?}: {why}");
         let uri: Uri = url.parse().map_err(|e| wrong(format!("{e}")))?;
-        let host = uri.host().filter(|_| uri.scheme_str() == Some("https")).ok_or_else(|| wrong("not an https URL".into()))?;
+        let host =
+            uri.host().filter(|_| uri.scheme_str() == Some("https")).ok_or_else(|| wrong("not an https URL".into()))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let tls = connector(&self.authorities).map_err(&wrong)?;
         let dialer = Dialer { name: host.clone(), host, port: uri.port_u16().unwrap_or(443), tls: Some(tls) };

@@ -148,7 +148,9 @@ fn parse(text_of_file: &[u8], own: &[String]) -> Result<State, String> {
         let issuer = Issuer::parse(said, &path, &mut errors);
         if own.contains(&issuer.url) {
             let url = &issuer.url;
-            errors.push(format!("{path}.issuer.url: Invalid value: {url:?}: URL must not overlap with disallowed issuers: {own:?}"));
+            errors.push(format!(
+                "{path}.issuer.url: Invalid value: {url:?}: URL must not overlap with disallowed issuers: {own:?}"
+            ));
         }
         if issuers.iter().any(|other| other.url == issuer.url) {
             errors.push(format!("{path}.issuer.url: Duplicate value: {:?}", issuer.url));
@@ -172,7 +174,9 @@ fn anonymous(said: &Value, errors: &mut Vec<String>) -> Anonymous {
         (true, false) => Anonymous::At(paths),
         (false, true) => Anonymous::Nobody,
         (false, false) => {
-            errors.push("anonymous.conditions: Invalid value: enabled should be set to true when conditions are defined".into());
+            errors.push(
+                "anonymous.conditions: Invalid value: enabled should be set to true when conditions are defined".into(),
+            );
             Anonymous::Nobody
         }
     }
