@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod backoff;
+pub mod capabilities;
 pub mod cgroups;
 pub mod checkpoint_archive;
 pub mod cli;
@@ -22,6 +23,7 @@ mod file_watch;
 pub mod identity;
 pub mod images;
 mod join;
+pub mod journal;
 mod local_sockets;
 pub mod log_level;
 pub mod metrics;
@@ -39,6 +41,7 @@ pub mod pods_api;
 pub mod probes;
 pub mod resource_managers;
 pub mod server;
+pub mod settings;
 mod shutdown;
 pub mod sockets;
 pub mod sources;

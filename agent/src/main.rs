@@ -2,10 +2,13 @@
 //! start, 2 for a fault of the program.
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
 
 use agent::cli::{self, Command};
-use agent::{config, daemon, log_level, node};
+use agent::journal::{self, Journal};
+use agent::settings::{LogFormat, OwnSettings};
+use agent::{capabilities, config, daemon, log_level, node};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{fmt, reload};
@@ -43,11 +46,25 @@ fn main() -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    start_log(&loaded.config.logging);
+    let settings = match OwnSettings::load(flags.settings.as_deref()) {
+        Ok(settings) => settings,
+        Err(errors) => {
+            for error in errors {
+                eprintln!("Error: {error}");
+            }
+            return ExitCode::from(1);
+        }
+    };
+    let privileges = settings.drop_capabilities.then(capabilities::drop_unneeded);
+    start_log(&loaded.config.logging, &settings);
     for oddity in &loaded.oddities {
         tracing::warn!("configuration: {oddity}");
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+    if let Some(outcome) = privileges {
+        outcome.log();
+    }
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    let runtime = match threads.worker_threads(settings.worker_threads).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!(%error, "cannot start");
@@ -55,7 +72,7 @@ fn main() -> ExitCode {
         }
     };
     let outcome = runtime.block_on(daemon::run(flags, loaded));
-    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    runtime.shutdown_timeout(settings.stop_timeout);
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -65,18 +82,32 @@ fn main() -> ExitCode {
     }
 }
 
-fn start_log(logging: &config::Logging) {
-    let verbosity = u32::try_from(logging.verbosity).unwrap_or(0);
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| log_level::filter(verbosity));
-    let (filter, handle) = reload::Layer::new(filter);
+fn start_log(logging: &config::Logging, settings: &OwnSettings) {
+    let (filter, handle) = reload::Layer::new(log_level::initial(logging, settings));
     log_level::changes_by(move |filter| handle.reload(filter).map_err(|e| e.to_string()));
-    let lines = fmt::layer().with_writer(std::io::stderr);
-    // The journal keeps its own times.
-    let under_journal = std::env::var_os("JOURNAL_STREAM").is_some();
     let registry = tracing_subscriber::registry().with(filter);
-    match (logging.format.as_str(), under_journal) {
-        ("json", _) => registry.with(lines.json()).init(),
-        (_, true) => registry.with(lines.without_time().with_ansi(false)).init(),
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    let under_journal = journal::is_standard_error();
+    let format = match settings.log_format {
+        LogFormat::Auto if logging.format == "json" => LogFormat::Json,
+        LogFormat::Auto if under_journal => LogFormat::Journal,
+        given => given,
+    };
+    let mut trouble = None;
+    match format {
+        LogFormat::Json => registry.with(lines.json()).init(),
+        LogFormat::Journal => match Journal::open("node-agent", Path::new(journal::SOCKET)) {
+            Ok(journal) => registry.with(journal).init(),
+            Err(error) => {
+                registry.with(lines.with_ansi(false)).init();
+                trouble = Some(error);
+            }
+        },
+        // The journal keeps its own times.
+        _ if under_journal => registry.with(lines.without_time().with_ansi(false)).init(),
         _ => registry.with(lines.with_ansi(std::io::stderr().is_terminal())).init(),
+    }
+    if let Some(error) = trouble {
+        tracing::warn!(%error, "the journal cannot be written to; logging to standard error");
     }
 }

@@ -20,6 +20,7 @@ mod discovery;
 mod field_error;
 mod health;
 pub mod http;
+pub mod journal;
 pub mod kubeconfig;
 mod limits;
 pub mod metrics;

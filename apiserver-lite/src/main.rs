@@ -1,12 +1,17 @@
 //! The thin binary `apiserver-lite`. Exit codes: 0 after a stop on request, 64 for wrong settings, 65 for a
 //! damaged store or backup, 1 for the rest.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use apiserver_lite::admin::{self, AdminError};
 use apiserver_lite::config::{Cli, Command, Config, ConfigError, ServeArgs};
+use apiserver_lite::journal::{self, Journal};
 use apiserver_lite::serve::{self, ServeError};
 use clap::Parser as _;
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// `EX_USAGE` of sysexits.h: the settings are wrong, starting again will not help.
 const USAGE: u8 = 64;
@@ -94,9 +99,17 @@ fn log(args: &ServeArgs) {
     };
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(format!("info,apiserver_lite={level}")));
+    let registry = tracing_subscriber::registry().with(filter);
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    let json = args.logging_format == "json";
+    if !json
+        && journal::is_standard_error()
+        && let Ok(journal) = Journal::open("apiserver-lite", Path::new(journal::SOCKET))
+    {
+        return registry.with(journal).init();
+    }
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
-    if args.logging_format == "json" { builder.json().init() } else { builder.with_target(false).init() }
+    if json { registry.with(lines.json()).init() } else { registry.with(lines.with_ansi(ansi).with_target(false)).init() }
 }
 
 fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {

@@ -293,12 +293,23 @@ pub fn mirrored_field(name: &str) -> Option<&'static str> {
     MIRRORS.iter().find(|m| m.0 == name).map(|m| m.1)
 }
 
+/// The flag that sets a field of the configuration.
+pub fn flag_of_field(path: &str) -> Option<&'static str> {
+    MIRRORS.iter().find(|m| m.1 == path).map(|m| m.0)
+}
+
+/// Flags that set no field of the configuration, and what each does.
+pub fn own_flags() -> impl Iterator<Item = (&'static str, &'static str)> {
+    OWN.iter().map(|o| (o.0, o.2))
+}
+
 /// The text of `--help`.
 pub fn help() -> String {
     let mut text = String::from(
         "node-agent runs the pods of this node over the Container Runtime Interface.\n\nUsage:\n  node-agent [run] \
-         [flags]\n  node-agent config view|check [flags]\n  node-agent doctor [flags]\n  node-agent runtime version\n  \
-         node-agent pods stop\n  node-agent join https://HOST:6443 --token TOKEN --ca-hash HASH\n\nExit codes: 0 stopped on request, 1 refused or failed at start, 2 fault of the \
+         [flags]\n  node-agent config view|check [flags]\n  node-agent config reference\n  node-agent doctor [flags]\n  \
+         node-agent runtime version\n  node-agent pods stop\n  node-agent join https://HOST:6443 --token TOKEN --ca-hash HASH\n\n\
+         Exit codes: 0 stopped on request, 1 refused or failed at start, 2 fault of the \
          program.\n\nFlags:\n",
     );
     for (name, form, what) in OWN {

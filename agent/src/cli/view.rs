@@ -1,4 +1,4 @@
-//! `node-agent config view` and `node-agent config check`: the merged configuration, who said what, and what is wrong.
+//! `node-agent config view`, `check` and `reference`: the merged configuration, who said what, and what is wrong.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::{Command, Flags};
-use crate::config::{self, leaves};
+use crate::config::{self, ConfigError, leaves};
+use crate::settings::{OwnSettings, SettingsError};
 
 /// Runs when the first argument is `config`; what follows the verb are the flags that the agent would be started with.
 pub fn run(arguments: &[String]) -> Option<ExitCode> {
@@ -18,8 +19,13 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
         [verb, rest @ ..] => (verb.as_str(), rest),
         [] => ("", rest),
     };
+    if verb == "reference" {
+        // A reader that closed its end has seen enough.
+        let _ = std::io::stdout().write_all(config::reference().as_bytes());
+        return Some(ExitCode::SUCCESS);
+    }
     if !matches!(verb, "view" | "check") {
-        eprintln!("Error: node-agent config takes view or check, then the agent's flags");
+        eprintln!("Error: node-agent config takes view or check, then the agent's flags; or reference");
         return Some(ExitCode::from(1));
     }
     let flags = match super::parse(rest.iter().cloned()) {
@@ -44,10 +50,11 @@ fn view(flags: &Flags) -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    let rows: Vec<_> = leaves(&loaded.document)
-        .into_iter()
-        .map(|(path, value)| (path.join("."), shown(value), loaded.origins.of(&path).to_string()))
-        .collect();
+    let (settings, wrong) = own(flags);
+    let fields = leaves(&loaded.document);
+    let fields =
+        fields.into_iter().map(|(path, value)| (path.join("."), shown(value), loaded.origins.of(&path).to_string()));
+    let rows: Vec<_> = fields.chain(settings).collect();
     let width = |column: fn(&(String, String, String)) -> usize| rows.iter().map(column).max().unwrap_or(0);
     let (first, second) = (width(|r| r.0.len()).min(60), width(|r| r.1.len()).min(40));
     let mut out = std::io::stdout().lock();
@@ -57,10 +64,28 @@ fn view(flags: &Flags) -> ExitCode {
             break;
         }
     }
-    for problem in &problems {
+    tell(&loaded.oddities, &problems, &wrong)
+}
+
+/// The daemon's own settings as rows, and what is wrong with them.
+fn own(flags: &Flags) -> (Vec<(String, String, String)>, Vec<SettingsError>) {
+    match OwnSettings::load(flags.settings.as_deref()) {
+        Ok(settings) => (settings.rows(), Vec::new()),
+        Err(errors) => (Vec::new(), errors),
+    }
+}
+
+fn tell(oddities: &[String], problems: &[ConfigError], wrong: &[SettingsError]) -> ExitCode {
+    for oddity in oddities {
+        eprintln!("Warning: {oddity}");
+    }
+    for problem in problems {
         eprintln!("Error: {problem}");
     }
-    if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
+    for error in wrong {
+        eprintln!("Error: {error}");
+    }
+    if problems.is_empty() && wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
 fn shown(value: &Value) -> String {
@@ -71,22 +96,14 @@ fn shown(value: &Value) -> String {
 }
 
 fn check(flags: &Flags) -> ExitCode {
-    let (loaded, problems) = match config::all_problems(&flags.sources) {
-        Ok(found) => found,
-        Err(error) => {
-            eprintln!("Error: {error}");
-            return ExitCode::from(1);
-        }
+    let wrong = own(flags).1;
+    let (oddities, problems) = match config::all_problems(&flags.sources) {
+        Ok((loaded, problems)) => (loaded.oddities, problems),
+        Err(error) => (Vec::new(), vec![error]),
     };
-    for oddity in &loaded.oddities {
-        eprintln!("Warning: {oddity}");
-    }
-    for problem in &problems {
-        eprintln!("Error: {problem}");
-    }
-    if problems.is_empty() {
+    let code = tell(&oddities, &problems, &wrong);
+    if problems.is_empty() && wrong.is_empty() {
         println!("the configuration is valid");
-        return ExitCode::SUCCESS;
     }
-    ExitCode::from(1)
+    code
 }

@@ -11,6 +11,7 @@ mod file;
 mod gates;
 mod load;
 mod origins;
+mod reference;
 mod start;
 mod types;
 mod validation;
@@ -18,6 +19,7 @@ mod validation;
 pub use eviction::{Signal, Threshold, ThresholdValue, thresholds};
 pub use features::{FeatureGates, GATES, Stage};
 pub use load::{ConfigError, Loaded, Sources, all_problems, load};
+pub use reference::reference;
 pub use origins::{Origin, Origins, leaves};
 pub use start::cpu_set;
 pub use types::{

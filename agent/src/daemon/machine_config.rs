@@ -10,6 +10,7 @@ use crate::cli::Flags;
 use crate::config::{self, Configuration, Loaded, Origin, leaves};
 use crate::cri::CriClient;
 use crate::log_level;
+use crate::settings::OwnSettings;
 
 /// A runtime that does not answer in this time is asked again once pods start.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -105,10 +106,9 @@ pub fn reload(flags: &Flags, running: &Loaded) {
     let mut states = vec![NotifyState::Reloading];
     states.extend(now.ok());
     systemd::tell(&states);
-    match config::load(&flags.sources) {
-        Ok(new) => {
-            let verbosity = u32::try_from(new.config.logging.verbosity).unwrap_or(0);
-            if let Err(error) = log_level::set(verbosity) {
+    match (config::load(&flags.sources), OwnSettings::load(flags.settings.as_deref())) {
+        (Ok(new), Ok(settings)) => {
+            if let Err(error) = log_level::set_by(&new.config.logging, &settings) {
                 tracing::warn!(error, "cannot change the log's level");
             }
             let waiting = changed(&running.document, &new.document, running);
@@ -118,7 +118,11 @@ pub fn reload(flags: &Flags, running: &Loaded) {
                 tracing::warn!(fields = waiting.join(", "), "read the configuration again; these wait for a restart");
             }
         }
-        Err(error) => tracing::error!(%error, "the new configuration is refused; the old one stays"),
+        (Err(error), _) => tracing::error!(%error, "the new configuration is refused; the old one stays"),
+        (_, Err(errors)) => {
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            tracing::error!(errors = errors.join("; "), "the new settings are refused; the old ones stay");
+        }
     }
     systemd::tell(&[NotifyState::Ready]);
 }

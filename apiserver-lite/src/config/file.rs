@@ -1,51 +1,140 @@
-//! The configuration file: settings under the flags' names in camel case, turned into flags in front of those given.
+//! Settings from files: the flags' names in camel case, turned into flags in front of those given.
+//!
+//! TOML by default: `/etc/orchestrator-lite/apiserver-lite.toml` and `apiserver-lite.toml.d/*.toml` beside it, both of
+//! which may be absent. `--config` names another TOML file (with its own `.d`), or one of YAML or JSON. What the command
+//! line says wins, lists as a whole.
 
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::{CommandFactory as _, FromArgMatches as _};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 use serde_json::Value;
 
 use super::ConfigError;
 use super::flags::{Cli, Command, ServeArgs};
+use super::settings::{Setting, Settings, SettingsError, Value as Toml};
 
-/// Reads the file and lays the command line of this process over it.
-pub(super) fn load(path: &Path, _given: &ServeArgs) -> Result<ServeArgs, ConfigError> {
-    let text = std::fs::read(path).map_err(|e| ConfigError::File { path: path.into(), reason: e.to_string() })?;
-    merge(path, &text, std::env::args_os().skip_while(|a| a != "serve").skip(1))
+/// Read when no other file is named; it need not be there.
+const USUAL_PLACE: &str = "/etc/orchestrator-lite/apiserver-lite.toml";
+
+/// A flag and its values, several for a list.
+type Flag = (String, Vec<String>);
+
+/// Reads the files and lays the command line of this process over them.
+pub(super) fn load(args: ServeArgs) -> Result<ServeArgs, ConfigError> {
+    let flags = match &args.config {
+        Some(path) if path.extension().is_none_or(|e| e != "toml") => document(path)?,
+        Some(path) => toml_flags(Settings::load(path, true))?,
+        None => toml_flags(Settings::load(Path::new(USUAL_PLACE), false))?,
+    };
+    if flags.is_empty() {
+        return Ok(args);
+    }
+    merge(flags, std::env::args_os().skip_while(|a| a != "serve").skip(1).collect())
 }
 
-fn merge(path: &Path, text: &[u8], given: impl Iterator<Item = OsString>) -> Result<ServeArgs, ConfigError> {
+/// Every setting as a flag that is known and takes the value.
+fn toml_flags(settings: Result<Settings, SettingsError>) -> Result<Vec<Flag>, ConfigError> {
+    let settings = settings.map_err(|error| ConfigError::Settings(vec![error]))?;
+    let (mut flags, mut wrong): (Vec<Flag>, _) = (Vec::new(), Vec::new());
+    for setting in settings.rest() {
+        match flag_of(&setting) {
+            // The same setting by two spellings.
+            Ok(flag) if flags.iter().any(|f| f.0 == flag.0) => wrong.push(setting.refuse("is set twice")),
+            Ok(flag) => flags.push(flag),
+            Err(error) => wrong.push(error),
+        }
+    }
+    if wrong.is_empty() { Ok(flags) } else { Err(ConfigError::Settings(wrong)) }
+}
+
+fn flag_of(setting: &Setting) -> Result<Flag, SettingsError> {
+    let flag = kebab(&setting.key);
+    if matches!(flag.as_str(), "config" | "check") || !known(&flag) {
+        return Err(setting.unknown());
+    }
+    let plain = |value: &Toml| match value {
+        Toml::Text(text) => Some(text.clone()),
+        Toml::Boolean(on) => Some(on.to_string()),
+        Toml::Integer(number) => Some(number.to_string()),
+        Toml::List(_) | Toml::Other => None,
+    };
+    let values = match &setting.value {
+        Toml::List(items) => items.iter().map(plain).collect(),
+        one => plain(one).map(|text| vec![text]),
+    };
+    let values = values.ok_or_else(|| setting.refuse("must be text, a number, a boolean or a list of them"))?;
+    // Told now, while the line is known.
+    let flag = (flag, values);
+    match matches(written(std::slice::from_ref(&flag))) {
+        Ok(_) => Ok(flag),
+        Err(error) => {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default();
+            Err(setting.refuse(first.trim_start_matches("error: ")))
+        }
+    }
+}
+
+fn known(flag: &str) -> bool {
+    let command = Cli::command();
+    command.find_subcommand("serve").is_some_and(|c| c.get_arguments().any(|a| a.get_long() == Some(flag)))
+}
+
+fn written(flags: &[Flag]) -> impl Iterator<Item = OsString> {
+    flags.iter().flat_map(|(flag, values)| values.iter().map(move |value| format!("--{flag}={value}").into()))
+}
+
+fn matches(arguments: impl Iterator<Item = OsString>) -> Result<ArgMatches, clap::Error> {
+    Cli::command().try_get_matches_from(["apiserver-lite".into(), "serve".into()].into_iter().chain(arguments))
+}
+
+/// The command line on top of the files.
+fn merge(mut flags: Vec<Flag>, given: Vec<OsString>) -> Result<ServeArgs, ConfigError> {
+    let alone = matches(given.iter().cloned())?;
+    let alone = alone.subcommand_matches("serve");
+    // Lists would add up otherwise.
+    flags.retain(|(flag, _)| {
+        let id = if flag == "v" { "verbosity".to_owned() } else { flag.replace('-', "_") };
+        alone.and_then(|m| m.value_source(&id)) != Some(ValueSource::CommandLine)
+    });
+    let arguments: Vec<OsString> = written(&flags).chain(given).collect();
+    match Cli::from_arg_matches(&matches(arguments.into_iter())?)?.command {
+        Command::Serve(args) => Ok(*args),
+        _ => Err(super::bad("config", "is for the serve command only")),
+    }
+}
+
+/// The settings of a YAML or JSON file.
+fn document(path: &Path) -> Result<Vec<Flag>, ConfigError> {
+    let text = std::fs::read(path).map_err(|e| ConfigError::File { path: path.into(), reason: e.to_string() })?;
+    flags_in(path, &text)
+}
+
+fn flags_in(path: &Path, text: &[u8]) -> Result<Vec<Flag>, ConfigError> {
     let wrong = |reason: String| ConfigError::File { path: path.into(), reason };
-    let value = parse(text).map_err(wrong)?;
-    let Value::Object(settings) = value else {
+    let Value::Object(settings) = parse(text).map_err(wrong)? else {
         return Err(wrong("must be a map of settings".into()));
     };
-    let mut args: Vec<OsString> = vec!["apiserver-lite".into(), "serve".into()];
-    for (key, value) in &settings {
-        if matches!(key.as_str(), "kind" | "apiVersion") {
-            continue;
-        }
+    let mut flags = Vec::new();
+    for (key, value) in settings.iter().filter(|(key, _)| !matches!(key.as_str(), "kind" | "apiVersion")) {
         if matches!(key.as_str(), "config" | "check") {
             return Err(wrong(format!("{key} is for the command line only")));
         }
         let flag = kebab(key);
-        let known = Cli::command()
-            .find_subcommand("serve")
-            .is_some_and(|c| c.get_arguments().any(|a| a.get_long() == Some(&flag)));
-        if !known {
+        if !known(&flag) {
             return Err(wrong(format!("unknown setting {key:?}")));
         }
-        let text = flag_value(value)
-            .ok_or_else(|| wrong(format!("{key}: must be text, a number, a boolean or a list of them")))?;
-        args.push(format!("--{flag}={text}").into());
+        let values = match value {
+            Value::Array(items) => items.iter().map(flag_value).collect(),
+            one => flag_value(one).map(|text| vec![text]),
+        };
+        let values =
+            values.ok_or_else(|| wrong(format!("{key}: must be text, a number, a boolean or a list of them")))?;
+        flags.push((flag, values));
     }
-    args.extend(given);
-    let matches = Cli::command().try_get_matches_from(args)?;
-    match Cli::from_arg_matches(&matches)?.command {
-        Command::Serve(args) => Ok(*args),
-        _ => Err(wrong("is for the serve command only".into())),
-    }
+    Ok(flags)
 }
 
 fn parse(text: &[u8]) -> Result<Value, String> {
@@ -92,13 +181,13 @@ fn flag_value(value: &Value) -> Option<String> {
         Value::String(text) => Some(text.clone()),
         Value::Bool(b) => Some(b.to_string()),
         Value::Number(n) => Some(n.to_string()),
-        Value::Array(items) => Some(items.iter().map(flag_value).collect::<Option<Vec<_>>>()?.join(",")),
-        Value::Null | Value::Object(_) => None,
+        Value::Array(_) | Value::Null | Value::Object(_) => None,
     }
 }
 
-/// `clientCAFile` and `clientCaFile` become `client-ca-file`.
+/// `clientCAFile`, `clientCaFile` and `client_ca_file` become `client-ca-file`.
 fn kebab(key: &str) -> String {
+    let key = key.replace('_', "-");
     let mut out = String::with_capacity(key.len() + 4);
     let chars: Vec<char> = key.chars().collect();
     for (at, &c) in chars.iter().enumerate() {
@@ -119,7 +208,7 @@ mod tests {
     use super::*;
 
     fn merged(text: &str, given: &[&str]) -> Result<ServeArgs, ConfigError> {
-        merge(Path::new("test.yaml"), text.as_bytes(), given.iter().map(Into::into))
+        merge(flags_in(Path::new("test.yaml"), text.as_bytes())?, given.iter().map(Into::into).collect())
     }
 
     #[test]
@@ -138,5 +227,49 @@ mod tests {
         let message = merged("securePrt: 1\n", &[]).expect_err("a typo").to_string();
         assert!(message.contains("unknown setting \"securePrt\""), "{message}");
         assert!(merged("config: /x\n", &[]).is_err());
+    }
+
+    fn from_toml(files: &[(&str, &str)], given: &[&str]) -> Result<ServeArgs, String> {
+        let name = format!("apiserver-settings-{}-{:?}", std::process::id(), std::thread::current().id());
+        let dir = std::env::temp_dir().join(name);
+        for (name, text) in files {
+            let path = dir.join(name);
+            std::fs::create_dir_all(path.parent().expect("has a parent")).expect("creates");
+            std::fs::write(path, text).expect("writes");
+        }
+        let flags = toml_flags(Settings::load(&dir.join("a.toml"), true));
+        std::fs::remove_dir_all(&dir).expect("removes");
+        let merged = flags.and_then(|flags| merge(flags, given.iter().map(Into::into).collect()));
+        merged.map_err(|e| e.to_string().replace(&dir.display().to_string(), ""))
+    }
+
+    #[test]
+    fn toml_and_its_drop_ins_are_overruled_by_the_command_line_list_by_list() {
+        let files = [
+            ("a.toml", "secure-port = 7443\nclient_ca_file = \"/ca\"\nauthorizationMode = [\"Node\", \"RBAC\"]\nv = 3\n"),
+            ("a.toml.d/10.toml", "secure-port = 8443\nserviceAccountIssuer = [\"https://a\", \"https://b\"]\n"),
+        ];
+        let args = from_toml(&files, &[]).expect("fine");
+        assert_eq!((args.secure_port, args.verbosity), (8443, 3));
+        assert_eq!(args.client_ca_file.as_deref(), Some(Path::new("/ca")));
+        assert_eq!(args.authorization_mode, ["Node", "RBAC"]);
+        assert_eq!(args.service_account_issuer, ["https://a", "https://b"]);
+        let given = ["--authorization-mode=AlwaysAllow", "--secure-port", "9443", "-v5", "--service-account-issuer=c"];
+        let args = from_toml(&files, &given).expect("fine");
+        assert_eq!((args.secure_port, args.verbosity), (9443, 5));
+        assert_eq!(args.authorization_mode, ["AlwaysAllow"]);
+        assert_eq!(args.service_account_issuer, ["c"]);
+    }
+
+    #[test]
+    fn toml_that_fits_no_flag_is_refused_with_file_and_line() {
+        let text = "securePort = \"https\"\n\n[log]\nlevel = 1\n";
+        let error = from_toml(&[("a.toml", text)], &[]).expect_err("refused");
+        assert!(error.contains("/a.toml:4: unknown setting \"log.level\""), "{error}");
+        assert!(error.contains("/a.toml:1: securePort: invalid value 'https' for '--secure-port"), "{error}");
+        let error = from_toml(&[("a.toml", "v = 1\nconfig = \"b\"\n")], &[]).expect_err("refused");
+        assert_eq!(error, "/a.toml:2: unknown setting \"config\"");
+        let error = from_toml(&[("a.toml", "tlsSan = []\ntls-san = [\"a\"]\n")], &[]).expect_err("refused");
+        assert!(error.contains("is set twice"), "{error}");
     }
 }

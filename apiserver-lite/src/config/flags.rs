@@ -60,7 +60,8 @@ pub struct ServeArgs {
     /// Folder of the state and the keys.
     #[arg(long, default_value = "/var/lib/apiserver-lite")]
     pub data_dir: PathBuf,
-    /// Configuration file: the same settings under the flags' names in camel case.
+    /// Settings file, under the flags' names: TOML with drop-ins in FILE.d, or YAML or JSON. When missing,
+    /// /etc/orchestrator-lite/apiserver-lite.toml if there is one.
     #[arg(long)]
     pub config: Option<PathBuf>,
     /// Only check the settings: say what is wrong, or that nothing is.
@@ -217,6 +218,9 @@ pub struct ServeArgs {
     /// Controllers to run: * for all, NAME or -NAME for one.
     #[arg(long, value_delimiter = ',', default_value = "*", allow_hyphen_values = true)]
     pub controllers: Vec<String>,
+    /// Life of certificates that are asked for; requests may ask for less, down to ten minutes.
+    #[arg(long, default_value = "8760h0m0s")]
+    pub cluster_signing_duration: String,
     /// Run the scheduler.
     #[arg(long, default_value_t = true, num_args = 0..=1, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set)]
     pub scheduler: bool,

@@ -1,7 +1,7 @@
 //! The command line, the configuration file, and what both come to.
 //!
-//! Flags keep kube-apiserver's names where they mean the same. The file (`--config`) holds the same settings under the
-//! flags' names in camel case (`secure-port` is `securePort`), as YAML or JSON; the command line wins. Everything is
+//! Flags keep kube-apiserver's names where they mean the same. Files hold the same settings under the flags' names
+//! (`secure-port` or `securePort`): TOML with drop-ins, or what `--config` names; the command line wins. Everything is
 //! checked before a port opens: [`Config::load`] either returns settings that fit together or says what is wrong.
 
 mod controllers;
@@ -10,6 +10,7 @@ mod flags;
 mod gates;
 mod network;
 mod runtime;
+mod settings;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ pub use flags::{Cli, Command, KubeconfigArgs, ServeArgs};
 pub use gates::FeatureGates;
 pub use network::{Cidr, NodeCidrs, PortRange};
 pub use runtime::RuntimeConfig;
+pub use settings::SettingsError;
 
 /// What is wrong with the settings. The operator has to correct them.
 #[derive(Debug, thiserror::Error)]
@@ -28,8 +30,15 @@ pub enum ConfigError {
     Flag { flag: &'static str, reason: String },
     #[error("--config {}: {reason}", path.display())]
     File { path: PathBuf, reason: String },
+    /// Everything that is wrong in the TOML files.
+    #[error("{}", lines(.0))]
+    Settings(Vec<SettingsError>),
     #[error("{0}")]
     CommandLine(#[from] clap::Error),
+}
+
+fn lines(errors: &[SettingsError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 pub(crate) fn bad(flag: &'static str, reason: impl std::fmt::Display) -> ConfigError {
@@ -58,6 +67,8 @@ pub struct Config {
     pub gates: FeatureGates,
     pub runtime: RuntimeConfig,
     pub event_ttl: Duration,
+    /// Life of certificates that the signing controller gives.
+    pub signing_duration: Duration,
     /// How long answers of the webhooks are good: whose token, allowed, refused.
     pub webhook_ttls: [Duration; 3],
     pub request_timeout: Duration,
@@ -71,10 +82,7 @@ impl Config {
     /// # Errors
     /// The first setting that is wrong.
     pub fn load(args: ServeArgs) -> Result<Self, ConfigError> {
-        let args = match &args.config {
-            Some(path) => file::load(path, &args)?,
-            None => args,
-        };
+        let args = file::load(args)?;
         if args.tls_cert_file.is_some() != args.tls_private_key_file.is_some() {
             return Err(bad("tls-cert-file", "needs --tls-private-key-file, and the other way round"));
         }
@@ -110,6 +118,7 @@ impl Config {
         crate::admission::Admission::new(&args.enable_admission_plugins, &args.disable_admission_plugins)
             .map_err(|e| bad(e.flag, e))?;
         let event_ttl = duration("event-ttl", &args.event_ttl)?;
+        let signing_duration = duration("cluster-signing-duration", &args.cluster_signing_duration)?;
         let request_timeout = duration("request-timeout", &args.request_timeout)?;
         let runtime = RuntimeConfig::parse(&args.runtime_config)?;
         let issuers = issuers(&args)?;
@@ -124,6 +133,7 @@ impl Config {
             gates,
             runtime,
             event_ttl,
+            signing_duration,
             webhook_ttls,
             request_timeout,
             issuers,
