@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-pub use progress::{Beat, Progress};
+pub use progress::{Beat, Progress, hang_if_asked};
 use signals::{Asked, Signals};
 
 use proto::api::core::v1::{Node, ObjectReference};
@@ -47,6 +47,7 @@ use crate::pod::resources::NodeResources;
 use crate::pods_api::PodFeed;
 use crate::resource_managers::{self, Managers, reconcile};
 use crate::server::{self, ServerError};
+use crate::state_file::{self, Damaged};
 use crate::stats::Stats;
 use crate::{eviction, local_sockets, oom_watcher, plugin_registry, pods, shutdown, volumes};
 
@@ -162,7 +163,9 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     let (recorder, sender) = Recorder::new(client.clone(), &name);
     tasks.spawn(sender);
     let feed = Arc::new(PodFeed::default());
-    let devices = Devices::new(flags.root_dir.join("device-plugins"), feed.clone());
+    let events = node_events(&recorder, &name);
+    let damaged = |file: &Damaged| events("Warning", state_file::EVENT, file.to_string());
+    let devices = Devices::new(flags.root_dir.join("device-plugins"), feed.clone(), damaged);
     let stats =
         || Stats::new(cri.clone(), &name, flags.root_dir.clone(), config.pod_logs_dir.clone(), config.cgroups_per_qos);
     let node_api = NodeApi::new(node_receiver.clone(), stats());
@@ -170,7 +173,6 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     let managers = Managers::open(&of_managers).await.map_err(StartError::Managers)?;
     tasks.spawn(reconcile(managers.clone(), cri.clone(), config.cpu_manager_reconcile_period.get()));
     local_sockets::start(&mut tasks, &flags.root_dir, &settings.gates, &feed, (&devices, &managers), node_api);
-    let events = node_events(&recorder, &name);
     events("Normal", "Starting", "Starting kubelet.".to_owned());
     tasks.spawn(oom_watcher::run(events.clone()));
     let eviction_stats = stats();
@@ -428,6 +430,7 @@ async fn start_pods(
         devices: parts.devices,
         signals: node_signals.subscribe(),
         managers: parts.managers,
+        node_events: parts.events,
     })
 }
 

@@ -46,11 +46,7 @@ impl Progress {
 impl Beat {
     /// Work begins. Does not return when a test has asked for this loop to hang.
     pub async fn begin(&self) {
-        let name = self.set(Some(Instant::now()));
-        if std::env::var("ORCHESTRATOR_LITE_TEST_HANG").is_ok_and(|hang| hang == name) {
-            tracing::warn!(name, "hanging, as ORCHESTRATOR_LITE_TEST_HANG asks");
-            std::future::pending::<()>().await;
-        }
+        hang_if_asked(self.set(Some(Instant::now()))).await;
     }
 
     /// Work is done; what follows is a wait.
@@ -63,6 +59,14 @@ impl Beat {
         let Some(entry) = entries.get_mut(self.at) else { return "" };
         entry.busy_since = busy_since;
         entry.name
+    }
+}
+
+/// Does not return when a test has asked, by the environment, for the loop of this name to hang.
+pub async fn hang_if_asked(name: &str) {
+    if std::env::var("ORCHESTRATOR_LITE_TEST_HANG").is_ok_and(|hang| hang == name) {
+        tracing::warn!(name, "hanging, as ORCHESTRATOR_LITE_TEST_HANG asks");
+        std::future::pending::<()>().await;
     }
 }
 

@@ -26,6 +26,7 @@ use tokio::time::Instant;
 
 use crate::pods_api::PodFeed;
 use crate::resource_managers::NodeMask;
+use crate::state_file::{self, Damaged};
 
 pub use allocate::{AllocateError, Held, Pool};
 pub use endpoint::described;
@@ -125,8 +126,8 @@ impl State {
 }
 
 impl Devices {
-    /// Takes up what an earlier agent wrote in `dir`.
-    pub fn new(dir: PathBuf, feed: Arc<PodFeed>) -> Arc<Self> {
+    /// Takes up what an earlier agent wrote in `dir`; tells of a file that had to be set aside.
+    pub fn new(dir: PathBuf, feed: Arc<PodFeed>, tell: impl FnOnce(&Damaged)) -> Arc<Self> {
         let mut state = State::default();
         match checkpoint::read(&dir) {
             Ok(Some(saved)) => {
@@ -135,7 +136,8 @@ impl Devices {
                 state.resources = saved.resources.into_iter().map(|name| (name, stopped())).collect();
             }
             Ok(None) => {}
-            Err(error) => tracing::warn!(%error, "device assignments of before are lost"),
+            // Pods that run keep their devices, but nobody knows of it any more until they end.
+            Err(error) => tell(&state_file::set_aside(&dir.join(checkpoint::FILE), error)),
         }
         let names: Vec<String> = state.resources.keys().cloned().collect();
         let devices = Arc::new(Self {

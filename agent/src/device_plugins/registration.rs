@@ -40,7 +40,9 @@ pub fn start(devices: Arc<Devices>) -> std::io::Result<impl Future<Output = ()> 
     std::fs::create_dir_all(&devices.dir)?;
     for entry in std::fs::read_dir(&devices.dir)?.flatten() {
         let is_dir = entry.file_type().is_ok_and(|t| t.is_dir());
-        if is_dir || entry.file_name() == checkpoint::FILE {
+        // A damaged checkpoint that was set aside is for a person to look at.
+        let kept = entry.file_name().to_string_lossy().starts_with(checkpoint::FILE);
+        if is_dir || kept {
             continue;
         }
         if let Err(error) = std::fs::remove_file(entry.path()) {

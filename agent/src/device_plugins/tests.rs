@@ -101,7 +101,7 @@ impl Drop for Fixture {
 fn fixture(name: &str) -> Fixture {
     let dir = std::env::temp_dir().join(format!("plugins-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    let devices = Devices::new(dir.clone(), Arc::default());
+    let devices = Devices::new(dir.clone(), Arc::default(), |d| panic!("{d}"));
     let _server = tokio::spawn(start(devices.clone()).unwrap());
     Fixture { dir, devices, _server }
 }
@@ -242,7 +242,7 @@ async fn an_agent_that_starts_anew_knows_who_has_what_and_shows_nothing_until_th
     // The init container ended long ago; that must not cost the pod its life.
     let one = pod("p", vec![container("i", 1)], vec![container("a", 1)]);
     fixture.devices.allocate(&one, &BTreeSet::new()).await.unwrap();
-    let anew = Devices::new(fixture.dir.clone(), Arc::default());
+    let anew = Devices::new(fixture.dir.clone(), Arc::default(), |d| panic!("{d}"));
     assert_eq!(anew.amounts()[WIDGET], (0, 0));
     assert_eq!(anew.assigned("p", "a"), fixture.devices.assigned("p", "a"));
     anew.allocate(&one, &["a".to_owned()].into()).await.unwrap();
@@ -259,4 +259,23 @@ async fn bad_registrations_are_refused_with_the_recorded_texts() {
     assert_eq!(refused.message(), want);
     let refused = register(&fixture, "v1beta1", "x.sock", "x").await.unwrap_err();
     assert_eq!(refused.message(), "the ResourceName \"x\" is invalid");
+}
+
+#[tokio::test]
+async fn a_damaged_checkpoint_is_set_aside_and_devices_are_given_anew() {
+    let fixture = fixture("damaged");
+    let running = plugin(&fixture).await;
+    let one = pod("p", vec![], vec![container("a", 1)]);
+    fixture.devices.allocate(&one, &BTreeSet::new()).await.unwrap();
+    let file = fixture.dir.join(super::checkpoint::FILE);
+    let whole = std::fs::read(&file).unwrap();
+    for text in [&whole[..whole.len() / 2], b"", b"[]", &[0xff, 0xfe]] {
+        std::fs::write(&file, text).unwrap();
+        let mut told = Vec::new();
+        let anew = Devices::new(fixture.dir.clone(), Arc::default(), |damaged| told.push(damaged.clone()));
+        assert_eq!((told.len(), anew.assigned("p", "a").len()), (1, 0), "{told:?}");
+        assert_eq!(std::fs::read(told[0].aside.as_ref().unwrap()).unwrap(), text);
+        assert!(!file.exists());
+    }
+    running.task.abort();
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::request::{CLIENT, Prepared};
-use super::store::{Store, Validity, write_atomically};
+use super::store::{Store, Validity};
 use super::{IdentityError, rotation};
 use crate::api::{Client, ClientOptions, HttpTransport, Kubeconfig};
 
@@ -37,7 +37,7 @@ pub async fn bootstrap(target: &Path, source: &Path, folder: &Path, node: &str) 
     if let Some(parent) = target.parent() {
         std::fs::create_dir_all(parent).map_err(|source| IdentityError::Write { path: parent.to_owned(), source })?;
     }
-    write_atomically(target, &out).map_err(|source| IdentityError::Write { path: target.to_owned(), source })
+    crate::state_file::write(target, &out).map_err(|source| IdentityError::Write { path: target.to_owned(), source })
 }
 
 /// A client as the user of a kubeconfig.

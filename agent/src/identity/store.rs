@@ -1,13 +1,13 @@
 //! Certificates on disk, as the kubelet keeps them.
 
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use super::IdentityError;
+use crate::state_file;
 
 /// Life of a certificate, in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,22 +77,13 @@ impl Store {
             move |source| IdentityError::Write { path, source }
         };
         std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.folder).map_err(refused(&self.folder))?;
-        write_atomically(&file, pem.as_bytes()).map_err(refused(&file))?;
+        state_file::write(&file, pem.as_bytes()).map_err(refused(&file))?;
         let link = self.folder.join(format!("{}-updated.pem", self.prefix));
         // Left over from a crash.
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink(&file, &link).map_err(refused(&link))?;
         std::fs::rename(&link, self.current()).map_err(refused(&self.current()))
     }
-}
-
-/// Temporary file, sync and rename; only root may read it.
-pub(super) fn write_atomically(path: &Path, text: &[u8]) -> std::io::Result<()> {
-    let temporary = path.with_extension("tmp");
-    let mut file = std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)
 }
 
 #[cfg(test)]

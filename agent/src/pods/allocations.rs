@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 
 use crate::pod::allocation::Allocation;
 use crate::pod::hash::fnv1a_32;
+use crate::state_file::{self, Damaged};
 
 const REQUIREMENTS: &str = "k8s.io.api.core.v1.ResourceRequirements";
 const ALLOCATED: &str = "allocated_pods_state";
@@ -58,15 +59,12 @@ pub struct Allocations {
 }
 
 impl Allocations {
-    /// Reads what an earlier agent left.
-    pub fn open(root: &Path) -> Self {
-        let read = |name: &str| {
+    /// Reads what an earlier agent left; tells of each file that had to be set aside.
+    pub fn open(root: &Path, mut tell: impl FnMut(&Damaged)) -> Self {
+        let mut read = |name: &str| {
             let path = root.join(name);
             read(&path).unwrap_or_else(|why| {
-                tracing::warn!(path = %path.display(), why, "setting a state file aside that cannot be used");
-                if let Err(error) = std::fs::rename(&path, path.with_extension("unusable")) {
-                    tracing::warn!(%error, path = %path.display(), "could not set a state file aside");
-                }
+                tell(&state_file::set_aside(&path, why));
                 Entries::new()
             })
         };
@@ -207,7 +205,7 @@ impl Allocations {
                     continue;
                 }
                 let (path, content) = (self.root.join(name), text.clone());
-                match tokio::task::spawn_blocking(move || crate::state_file::write(&path, content.as_bytes())).await {
+                match tokio::task::spawn_blocking(move || state_file::write(&path, content.as_bytes())).await {
                     Ok(Ok(())) => *before = Some(text),
                     Ok(Err(error)) => tracing::warn!(%error, name, "could not write a state file"),
                     Err(error) => tracing::warn!(%error, name, "could not write a state file"),
@@ -307,9 +305,30 @@ mod tests {
     }
 
     #[test]
+    fn damaged_files_are_set_aside_one_by_one() {
+        let dir = std::env::temp_dir().join(format!("allocations-damaged-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let whole = encode(&entries());
+        for text in [whole.replace("1Ki", "2Ki"), whole[..whole.len() / 2].to_owned(), String::new(), "[]".into()] {
+            std::fs::write(dir.join(ALLOCATED), &text).unwrap();
+            std::fs::write(dir.join(ACTUATED), &whole).unwrap();
+            let mut told = Vec::new();
+            let state = Allocations::open(&dir, |damaged| told.push(damaged.path.clone()));
+            assert_eq!(told, [dir.join(ALLOCATED)]);
+            assert!(state.allocated("pod1").is_none() && state.given("pod1", "container1").is_some());
+            assert_eq!(std::fs::read_to_string(dir.join("allocated_pods_state.corrupt")).unwrap(), text);
+        }
+        std::fs::write(dir.join(ALLOCATED), [0xff, 0xfe]).unwrap();
+        let mut told = 0;
+        Allocations::open(&dir, |_| told += 1);
+        assert_eq!(told, 1);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
     fn a_refusal_is_news_once_and_the_longest_wait_comes_first() {
         let dir = std::env::temp_dir().join(format!("allocations-{}", std::process::id()));
-        let state = Allocations::open(&dir);
+        let state = Allocations::open(&dir, |d| panic!("{d}"));
         let refusal = |reason, seconds| Pending {
             reason,
             message: "no room".into(),

@@ -20,6 +20,7 @@ use crate::pod::labels;
 use crate::pod::spec::PodExt;
 use crate::probes::{Prober, Verdict};
 use crate::sources::{self, Source, Update};
+use crate::state_file::{self, Damaged};
 use crate::status::generate::is_over;
 use crate::status::manager::StatusManager;
 
@@ -88,9 +89,10 @@ impl Manager {
         tokio::spawn(send_events);
         tokio::spawn(run_probes);
         tokio::spawn(status.clone().run());
-        let allocations = Arc::new(Allocations::open(&deps.config.root_dir));
+        let damaged = |file: &Damaged| (deps.node_events)("Warning", state_file::EVENT, file.to_string());
+        let allocations = Arc::new(Allocations::open(&deps.config.root_dir, damaged));
         tokio::spawn(allocations.clone().keep_written());
-        let userns = UserNamespaces::open(&deps.config.root_dir, deps.config.ids_per_pod);
+        let userns = UserNamespaces::open(&deps.config.root_dir, deps.config.ids_per_pod, damaged);
         let shared = Arc::new(Shared {
             config: deps.config,
             cri: deps.cri,
@@ -219,6 +221,7 @@ impl Manager {
                 },
                 () = self.mirrors.next() => self.reconcile_mirrors(),
                 _ = housekeeping.tick() => {
+                    crate::daemon::hang_if_asked("pods").await;
                     self.end_orphans();
                     self.retry_resizes();
                 }

@@ -44,7 +44,7 @@ use crate::dns_hosts::NodeDns;
 use crate::events::Recorder;
 use crate::images::gc::ImageGc;
 use crate::images::puller::Puller;
-use crate::node::NodeSignals;
+use crate::node::{NodeEvents, NodeSignals};
 use crate::objects::Objects;
 use crate::pod::resources::NodeResources;
 use crate::pod::spec::PodExt;
@@ -104,6 +104,8 @@ pub struct Deps {
     /// Pressure and shutdown, which keep pods out.
     pub signals: watch::Receiver<NodeSignals>,
     pub managers: Arc<Managers>,
+    /// Tells of the node as a whole.
+    pub node_events: NodeEvents,
 }
 
 /// What every worker shares.

@@ -47,7 +47,7 @@ impl Fixture {
             without_quota: true,
             ..Settings::default()
         };
-        let devices = Devices::new(dir.clone(), Arc::new(PodFeed::default()));
+        let devices = Devices::new(dir.clone(), Arc::new(PodFeed::default()), |d| panic!("{d}"));
         Self { dir, settings, devices }
     }
 

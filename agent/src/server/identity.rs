@@ -1,6 +1,5 @@
 //! The serving certificate: given, or made by ourselves once and kept in the certificate folder.
 
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,6 +7,7 @@ use rustls::server::WebPkiClientVerifier;
 
 use super::{ServerDeps, ServerError};
 use crate::api::trust_roots;
+use crate::state_file;
 
 /// TLS settings of port 10250; client certificates are asked for but not required.
 pub(super) fn server_config(deps: &ServerDeps) -> Result<Arc<rustls::ServerConfig>, ServerError> {
@@ -56,20 +56,10 @@ fn identity(deps: &ServerDeps) -> Result<(Vec<u8>, Vec<u8>), ServerError> {
         let made = self_signed(deps)?;
         let bad = |e: std::io::Error| ServerError::Certificate(format!("cannot write to {}: {e}", folder.display()));
         std::fs::create_dir_all(folder).map_err(bad)?;
-        write(&certificate, 0o644, made.0.as_bytes()).map_err(bad)?;
-        write(&key, 0o600, made.1.as_bytes()).map_err(bad)?;
+        state_file::write_as(&certificate, made.0.as_bytes(), 0o644).map_err(bad)?;
+        state_file::write(&key, made.1.as_bytes()).map_err(bad)?;
     }
     Ok((read(&certificate)?, read(&key)?))
-}
-
-/// Temporary file and rename, so that a crash leaves either nothing or all of it.
-fn write(path: &Path, mode: u32, text: &[u8]) -> std::io::Result<()> {
-    use std::io::Write;
-    let temporary = path.with_extension("tmp");
-    let mut file = std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(&temporary)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)
 }
 
 fn self_signed(deps: &ServerDeps) -> Result<(String, String), ServerError> {
