@@ -13,6 +13,8 @@ use crate::backoff::{Backoff, random_below};
 
 /// As long as the kubelet waits for one answer before it asks again.
 const PATIENCE: Duration = Duration::from_secs(900);
+/// A signer may date certificates back so far that each new one is due at once.
+const LEAST: Duration = Duration::from_secs(5);
 
 pub(super) fn now() -> i64 {
     time::OffsetDateTime::now_utc().unix_timestamp()
@@ -28,11 +30,11 @@ fn wait(validity: Option<Validity>, now: i64, spread: f64) -> Duration {
     Duration::from_secs_f64(used).saturating_sub(Duration::from_secs(since))
 }
 
-/// Waits for the time of the next certificate.
-async fn due(store: &Store) {
+/// Waits for the time of the next certificate, but no less than `least`.
+async fn due(store: &Store, least: Duration) {
     let pem = store.read();
     let spread = f64::from(random_below(1000)) / 1000.0;
-    let wait = wait(pem.and_then(|pem| Validity::of(&pem)), now(), spread);
+    let wait = wait(pem.and_then(|pem| Validity::of(&pem)), now(), spread).max(least);
     tracing::info!(certificate = %store.current().display(), in_seconds = wait.as_secs(), "next certificate");
     tokio::time::sleep(wait).await;
 }
@@ -54,14 +56,16 @@ async fn replace(
 pub async fn keep_client(client: Client, folder: PathBuf, source: Option<PathBuf>, node: String) {
     let store = Store::client(&folder);
     let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(128));
+    let mut least = Duration::ZERO;
     loop {
-        due(&store).await;
+        due(&store, least).await;
         let over = store.read().and_then(|pem| Validity::of(&pem)).is_some_and(|v| v.is_over(now()));
         let other = source.as_deref().filter(|_| over).and_then(|path| bootstrap::client(path).ok());
         match replace(other.as_ref().unwrap_or(&client), &store, &CLIENT, &node, &[]).await {
             Ok(_) => {
                 tracing::info!("the client certificate was replaced");
                 backoff.reset();
+                least = LEAST;
                 client.reconnect();
             }
             Err(error) => {
@@ -83,6 +87,7 @@ pub async fn keep_serving(
     let store = Store::serving(&folder);
     let names: Vec<String> = std::iter::once(node.clone()).chain(addresses.iter().map(ToString::to_string)).collect();
     let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(128));
+    let mut least = Duration::ZERO;
     if let Some(pem) = store.read()
         && Validity::of(&pem).is_some_and(|v| !v.is_over(now()))
         && let Err(error) = serving.set(&pem, &pem)
@@ -90,10 +95,11 @@ pub async fn keep_serving(
         tracing::warn!(error, certificate = %store.current().display(), "cannot serve with the kept certificate");
     }
     loop {
-        due(&store).await;
+        due(&store, least).await;
         match replace(&client, &store, &SERVING, &node, &names).await {
             Ok(pem) => {
                 backoff.reset();
+                least = LEAST;
                 match serving.set(pem.as_bytes(), pem.as_bytes()) {
                     Ok(()) => tracing::info!("serving with a new certificate"),
                     Err(error) => tracing::error!(error, "the issued serving certificate cannot be used"),

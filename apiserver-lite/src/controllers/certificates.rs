@@ -211,11 +211,19 @@ impl Controller for Approver {
 pub struct Signer {
     client: Client,
     authority: Arc<Authority>,
+    /// What a certificate lives that asks for nothing, and the longest that one may ask for.
+    life: time::Duration,
 }
 
 impl Signer {
-    pub fn new(client: Client, authority: Arc<Authority>) -> Self {
-        Signer { client, authority }
+    pub fn new(client: Client, authority: Arc<Authority>, life: Duration) -> Self {
+        let life = time::Duration::seconds(i64::try_from(life.as_secs()).unwrap_or(YEAR));
+        Signer { client, authority, life }
+    }
+
+    /// At least ten minutes for those who ask, and never more than there is to give.
+    fn life(&self, asked: Option<i64>) -> time::Duration {
+        asked.map_or(self.life, |seconds| time::Duration::seconds(seconds.max(SHORTEST)).min(self.life))
     }
 }
 
@@ -241,8 +249,7 @@ impl Controller for Signer {
         }
         let pem = pem_of(&value);
         let usages = usages(&value);
-        let life = value["spec"]["expirationSeconds"].as_i64().unwrap_or(YEAR).clamp(SHORTEST, YEAR);
-        let life = time::Duration::seconds(life);
+        let life = self.life(value["spec"]["expirationSeconds"].as_i64());
         let signed = match Asked::parse(&pem) {
             None => Err("unable to parse the request".to_owned()),
             Some(asked) => match asked.refusal(signer, &usages) {

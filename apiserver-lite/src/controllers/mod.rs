@@ -91,7 +91,8 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
         start.making(move |client, recorder| node_ipam::NodeIpam::new(client, recorder, &ranges, &services));
     }
     let authority = Arc::new(authority);
-    start.making(move |client, _| certificates::Signer::new(client, authority.clone()));
+    let life = config.signing_duration;
+    start.making(move |client, _| certificates::Signer::new(client, authority.clone(), life));
     for name in enabled.named().filter(|n| !start.running.contains(n)) {
         tracing::warn!(controller = name, "this controller is not part of apiserver-lite");
     }

@@ -22,6 +22,8 @@ const LEAF_DAYS: i64 = 365;
 const MAX_GROUPS: usize = 2;
 /// Clocks of other machines may be a little behind.
 const BACKDATE: Duration = Duration::minutes(5);
+/// kube-controller-manager dates certificates back that live this long or longer.
+const SHORT: Duration = Duration::hours(8);
 
 /// What a certificate is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,9 +130,12 @@ fn subject(common_name: &str, organizations: &[String]) -> DistinguishedName {
     name
 }
 
+/// Begins a little before now, for clocks that are behind; not where that would be a good part of the life, by whose
+/// share clients reckon when to ask for the next one.
 fn validity(life: Duration) -> (OffsetDateTime, OffsetDateTime) {
     let now = OffsetDateTime::now_utc();
-    (now - BACKDATE, now + life)
+    let backdate = if life < SHORT { Duration::ZERO } else { BACKDATE };
+    (now - backdate, now + life)
 }
 
 fn key_usage(name: &str) -> Option<KeyUsagePurpose> {
