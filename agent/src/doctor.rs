@@ -5,9 +5,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use proto::cri::{RuntimeCondition, StatusRequest};
+
 use crate::cli::{self, Command, Flags};
-use crate::config;
+use crate::config::{self, ConfigError, Configuration, Loaded};
 use crate::cri::CriClient;
+use crate::settings::OwnSettings;
 
 /// How a check went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,27 +56,98 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
             return Some(ExitCode::from(1));
         }
     };
-    let mut checks = machine(Path::new("/"));
-    checks.push(configuration(&flags));
-    checks.push(runtime(&flags));
-    let mut out = std::io::stdout().lock();
-    for check in &checks {
+    let loaded = config::load(&flags.sources);
+    let needs = loaded.as_ref().map_or_else(|_| Needs::default(), |loaded| Needs::of(&loaded.config));
+    let mut checks = vec![rights(), clock()];
+    checks.extend(machine(Path::new("/"), &needs));
+    checks.push(configuration(&flags, &loaded));
+    checks.extend(runtime(&needs.runtime));
+    // A reader that closed its end has seen enough.
+    let _ = print(&checks, &mut std::io::stdout().lock());
+    let broken = checks.iter().any(|c| c.verdict == Verdict::Broken);
+    Some(if broken { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// One line a check, and one below where there is something to do.
+fn print(checks: &[Check], out: &mut impl Write) -> std::io::Result<()> {
+    for check in checks {
         let word = match check.verdict {
             Verdict::Fine => "ok",
             Verdict::Warning => "warning",
             Verdict::Broken => "BROKEN",
         };
-        // A reader that closed its end has seen enough.
-        if writeln!(out, "{word:<8} {:<16} {:<40} {}", check.name, check.found, check.advice).is_err() {
-            break;
+        writeln!(out, "{word:<8} {:<17} {}", check.name, check.found)?;
+        if !check.advice.is_empty() {
+            writeln!(out, "{:26} -> {}", "", check.advice)?;
         }
     }
-    let broken = checks.iter().any(|c| c.verdict == Verdict::Broken);
-    Some(if broken { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    Ok(())
+}
+
+/// What the configuration makes of the machine's shortcomings.
+struct Needs {
+    /// Cgroups of pods are the agent's to make.
+    cgroups: bool,
+    /// Swap keeps the agent from starting.
+    no_swap: bool,
+    /// The runtime's socket.
+    runtime: String,
+}
+
+impl Default for Needs {
+    fn default() -> Self {
+        Needs { cgroups: true, no_swap: true, runtime: "unix:///run/containerd/containerd.sock".into() }
+    }
+}
+
+impl Needs {
+    fn of(config: &Configuration) -> Self {
+        Needs {
+            cgroups: config.cgroups_per_qos,
+            no_swap: config.fail_swap_on,
+            runtime: config.container_runtime_endpoint.clone(),
+        }
+    }
+}
+
+fn rights() -> Check {
+    let root = nix::unistd::geteuid().is_root();
+    Check {
+        name: "user",
+        verdict: if root { Verdict::Fine } else { Verdict::Broken },
+        found: if root { "root".into() } else { format!("uid {}", nix::unistd::geteuid()) },
+        advice: if root { "" } else { "run this and the agent as root; what follows may be wrong for want of rights" },
+    }
+}
+
+/// Certificates, leases and tokens are of no use where the clock is wrong.
+fn clock() -> Check {
+    let synchronised = synchronised();
+    Check {
+        name: "time",
+        verdict: if synchronised == Some(false) { Verdict::Warning } else { Verdict::Fine },
+        found: match synchronised {
+            Some(true) => "synchronised".into(),
+            Some(false) => "not synchronised".into(),
+            None => "unknown".into(),
+        },
+        advice: if synchronised == Some(false) { "start systemd-timesyncd or chrony" } else { "" },
+    }
+}
+
+/// The kernel's word on its clock: adjtimex(2). None where it does not say.
+#[allow(unsafe_code)]
+fn synchronised() -> Option<bool> {
+    // SAFETY: `timex` is plain numbers, for which zero is a value; with `modes` zero the call writes to it alone.
+    let state = unsafe {
+        let mut timex: libc::timex = std::mem::zeroed();
+        libc::adjtimex(&mut timex)
+    };
+    (state >= 0).then_some(state != libc::TIME_ERROR)
 }
 
 /// What the machine itself says; `root` is `/` outside tests.
-fn machine(root: &Path) -> Vec<Check> {
+fn machine(root: &Path, needs: &Needs) -> Vec<Check> {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).map(|t| t.trim().to_owned()).unwrap_or_default();
     let release = read("proc/sys/kernel/osrelease");
     let kernel = version(&release);
@@ -93,8 +167,12 @@ fn machine(root: &Path) -> Vec<Check> {
         check(
             "cgroup v2",
             missing.is_empty(),
-            Verdict::Broken,
-            if controllers.is_empty() { "not mounted".into() } else { controllers.clone() },
+            if needs.cgroups { Verdict::Broken } else { Verdict::Warning },
+            match (controllers.is_empty(), missing.is_empty()) {
+                (true, _) => "not mounted".into(),
+                (false, true) => controllers.clone(),
+                (false, false) => format!("without {}", missing.join(", ")),
+            },
             "boot with systemd.unified_cgroup_hierarchy=1, or set cgroupsPerQOS: false, enforceNodeAllocatable: []",
         ),
         check(
@@ -106,8 +184,8 @@ fn machine(root: &Path) -> Vec<Check> {
         ),
         check(
             "swap",
-            !swap,
-            Verdict::Warning,
+            !swap || !needs.no_swap,
+            Verdict::Broken,
             if swap { "on".into() } else { "off".into() },
             "swapoff -a, or set failSwapOn: false",
         ),
@@ -134,8 +212,17 @@ fn version(release: &str) -> (u32, u32) {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
-fn configuration(flags: &Flags) -> Check {
-    match config::load(&flags.sources) {
+fn configuration(flags: &Flags, loaded: &Result<Loaded, ConfigError>) -> Check {
+    if let Err(errors) = OwnSettings::load(flags.settings.as_deref()) {
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        return Check {
+            name: "settings",
+            verdict: Verdict::Broken,
+            found: errors.join("; "),
+            advice: "see node-agent config check",
+        };
+    }
+    match loaded {
         Ok(loaded) if loaded.oddities.is_empty() => {
             Check { name: "configuration", verdict: Verdict::Fine, found: "valid".into(), advice: "" }
         }
@@ -154,9 +241,8 @@ fn configuration(flags: &Flags) -> Check {
     }
 }
 
-fn runtime(flags: &Flags) -> Check {
-    let endpoint = config::load(&flags.sources)
-        .map_or_else(|_| "unix:///run/containerd/containerd.sock".to_owned(), |l| l.config.container_runtime_endpoint);
+/// Whether the runtime answers, and whether it says that it can run pods and give them a network.
+fn runtime(endpoint: &str) -> Vec<Check> {
     let broken = |found: String| Check {
         name: "runtime",
         verdict: Verdict::Broken,
@@ -167,9 +253,14 @@ fn runtime(flags: &Flags) -> Check {
         |executor| {
             executor.block_on(async {
                 let patience = Duration::from_secs(5);
-                let cri = CriClient::new(&endpoint, None, patience).map_err(|e| e.to_string())?;
+                let cri = CriClient::new(endpoint, None, patience).map_err(|e| e.to_string())?;
                 match tokio::time::timeout(patience, cri.version()).await {
-                    Ok(Ok(version)) => Ok(format!("{} {}", version.runtime_name, version.runtime_version)),
+                    Ok(Ok(version)) => {
+                        let name = format!("{} {}", version.runtime_name, version.runtime_version);
+                        let status = tokio::time::timeout(patience, cri.status(StatusRequest { verbose: false })).await;
+                        let conditions = status.ok().and_then(Result::ok).and_then(|s| s.status);
+                        Ok((name, conditions.unwrap_or_default().conditions))
+                    }
                     Ok(Err(error)) => Err(error.to_string()),
                     Err(_) => Err("no answer".into()),
                 }
@@ -177,8 +268,22 @@ fn runtime(flags: &Flags) -> Check {
         },
     );
     match asked {
-        Ok(found) => Check { name: "runtime", verdict: Verdict::Fine, found, advice: "" },
-        Err(error) => broken(format!("{endpoint}: {error}")),
+        Ok((found, conditions)) => std::iter::once(Check { name: "runtime", verdict: Verdict::Fine, found, advice: "" })
+            .chain(conditions.iter().filter(|c| !c.status).map(not_ready))
+            .collect(),
+        Err(error) => vec![broken(format!("{endpoint}: {error}"))],
+    }
+}
+
+fn not_ready(condition: &RuntimeCondition) -> Check {
+    Check {
+        name: "runtime",
+        verdict: Verdict::Warning,
+        found: format!("{} is false: {}", condition.r#type, condition.message),
+        advice: match condition.r#type.as_str() {
+            "NetworkReady" => "install a CNI plugin and its configuration (/etc/cni/net.d); pods wait for it",
+            _ => "see the runtime's own log",
+        },
     }
 }
 
@@ -188,10 +293,18 @@ mod tests {
 
     #[test]
     fn an_empty_machine_cannot_be_a_node_and_is_told_what_to_do() {
-        let checks = machine(Path::new("/nonexistent"));
+        let checks = machine(Path::new("/nonexistent"), &Needs::default());
         let broken: Vec<_> = checks.iter().filter(|c| c.verdict == Verdict::Broken).map(|c| c.name).collect();
         assert_eq!(broken, ["kernel", "cgroup v2"]);
         assert!(checks.iter().all(|c| (c.verdict == Verdict::Fine) == c.advice.is_empty()));
+        let reduced = machine(Path::new("/nonexistent"), &Needs { cgroups: false, ..Needs::default() });
+        let broken: Vec<_> = reduced.iter().filter(|c| c.verdict == Verdict::Broken).map(|c| c.name).collect();
+        assert_eq!(broken, ["kernel"], "the reduced mode needs no cgroup v2");
+        let mut shown = Vec::new();
+        print(&checks[..2], &mut shown).expect("written");
+        let shown = String::from_utf8(shown).expect("text");
+        assert!(shown.contains("BROKEN   cgroup v2         not mounted\n"), "{shown}");
+        assert!(shown.contains(" -> boot with systemd.unified_cgroup_hierarchy=1"), "{shown}");
         assert_eq!(version("6.12.107+deb13-cloud-amd64"), (6, 12));
     }
 }
