@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows the daemons' insides. The binaries are the release ones that `make test` builds first.
 
+pub mod agent;
 pub mod daemon;
 pub mod hook;
 pub mod node;

@@ -74,7 +74,10 @@ impl Outcome {
             tracing::debug!(capabilities = self.dropped.join(" "), "gave up what is not needed");
         }
         if !self.missing.is_empty() {
-            tracing::info!(capabilities = self.missing.join(" "), "runs without these capabilities; some pods may fail");
+            tracing::info!(
+                capabilities = self.missing.join(" "),
+                "runs without these capabilities; some pods may fail"
+            );
         }
         for refused in &self.refused {
             tracing::warn!(refused, "cannot give up a privilege");

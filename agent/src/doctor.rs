@@ -268,9 +268,11 @@ fn runtime(endpoint: &str) -> Vec<Check> {
         },
     );
     match asked {
-        Ok((found, conditions)) => std::iter::once(Check { name: "runtime", verdict: Verdict::Fine, found, advice: "" })
-            .chain(conditions.iter().filter(|c| !c.status).map(not_ready))
-            .collect(),
+        Ok((found, conditions)) => {
+            std::iter::once(Check { name: "runtime", verdict: Verdict::Fine, found, advice: "" })
+                .chain(conditions.iter().filter(|c| !c.status).map(not_ready))
+                .collect()
+        }
         Err(error) => vec![broken(format!("{endpoint}: {error}"))],
     }
 }

@@ -131,7 +131,8 @@ impl Visit for Fields {
 /// Capitals, digits and underscores, beginning with a letter, not one of those that the journal keeps for itself.
 fn journal_name(name: &str) -> String {
     let upper = name.trim_start_matches("r#").to_ascii_uppercase();
-    let clean: String = upper.chars().map(|c| if c.is_ascii_uppercase() || c.is_ascii_digit() { c } else { '_' }).collect();
+    let clean: String =
+        upper.chars().map(|c| if c.is_ascii_uppercase() || c.is_ascii_digit() { c } else { '_' }).collect();
     let clean = clean.trim_start_matches(|c: char| !c.is_ascii_uppercase());
     let clean: String = clean.chars().take(64).collect();
     if OURS.contains(&clean.as_str()) { format!("FIELD_{clean}") } else { clean }
@@ -161,7 +162,8 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     fn said(act: impl FnOnce()) -> String {
-        let path = std::env::temp_dir().join(format!("journal-{}-{:?}", std::process::id(), std::thread::current().id()));
+        let path =
+            std::env::temp_dir().join(format!("journal-{}-{:?}", std::process::id(), std::thread::current().id()));
         let _ = std::fs::remove_file(&path);
         let socket = UnixDatagram::bind(&path).expect("binds");
         let journal = Journal::open("node-agent", &path).expect("opens");

@@ -109,7 +109,11 @@ fn log(args: &ServeArgs) {
         return registry.with(journal).init();
     }
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    if json { registry.with(lines.json()).init() } else { registry.with(lines.with_ansi(ansi).with_target(false)).init() }
+    if json {
+        registry.with(lines.json()).init()
+    } else {
+        registry.with(lines.with_ansi(ansi).with_target(false)).init()
+    }
 }
 
 fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {

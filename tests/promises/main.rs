@@ -2,6 +2,7 @@
 
 mod access;
 mod admission;
+mod agent_service;
 mod bad_input;
 mod controllers;
 mod custom_resources;
@@ -12,6 +13,7 @@ mod kill_nine;
 mod kube_crate;
 mod kubectl;
 mod licences;
+mod node_clients;
 mod node_endpoints;
 mod python_client;
 mod recorded_exchanges;

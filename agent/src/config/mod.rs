@@ -19,8 +19,8 @@ mod validation;
 pub use eviction::{Signal, Threshold, ThresholdValue, thresholds};
 pub use features::{FeatureGates, GATES, Stage};
 pub use load::{ConfigError, Loaded, Sources, all_problems, load};
-pub use reference::reference;
 pub use origins::{Origin, Origins, leaves};
+pub use reference::reference;
 pub use start::cpu_set;
 pub use types::{
     Authentication, Authorization, Configuration, CrashLoopBackOff, GoDuration, Logging, LoggingOptions, MemorySwap,

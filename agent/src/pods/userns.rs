@@ -113,7 +113,10 @@ impl Ranges {
     fn overlapping(&self, first: u32, length: u32) -> Option<u32> {
         let end = u64::from(first) + u64::from(length);
         let below = self.used.iter().take_while(|(begin, _)| u64::from(**begin) < end);
-        below.last().filter(|(begin, length)| u64::from(**begin) + u64::from(**length) > u64::from(first)).map(|(b, _)| *b)
+        below
+            .last()
+            .filter(|(begin, length)| u64::from(**begin) + u64::from(**length) > u64::from(first))
+            .map(|(b, _)| *b)
     }
 
     fn free(&self, length: u32) -> Option<u32> {
@@ -141,7 +144,9 @@ fn range_of(text: &[u8]) -> Result<(u32, u32), String> {
     }
     let number = |name: &str| users[0].get(name).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
     match (number("hostId"), number("containerId"), number("length")) {
-        (Some(first), Some(0), Some(length)) if first >= IDS_PER_POD && first.checked_add(length.saturating_sub(1)).is_some() => {
+        (Some(first), Some(0), Some(length))
+            if first >= IDS_PER_POD && first.checked_add(length.saturating_sub(1)).is_some() =>
+        {
             Ok((first, length))
         }
         _ => Err("its mapping is none that a pod can have".into()),

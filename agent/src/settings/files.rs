@@ -225,7 +225,13 @@ mod tests {
         let level = settings.take("log.level").expect("there");
         assert_eq!((level.integer(0..=10).expect("in range"), level.line), (2, 1));
         assert_eq!(level.file, dir.join("a.toml.d/20.toml"));
-        assert!(level.integer(3..=10).expect_err("out of range").to_string().ends_with("20.toml:1: log.level: must be a number from 3 to 10"));
+        assert!(
+            level
+                .integer(3..=10)
+                .expect_err("out of range")
+                .to_string()
+                .ends_with("20.toml:1: log.level: must be a number from 3 to 10")
+        );
         let rest: Vec<_> = settings.rest().map(|s| (s.unknown().to_string(), s.boolean().ok())).collect();
         let expected = format!("{}/a.toml.d/20.toml:4: unknown setting \"log.more.on\"", dir.display());
         assert_eq!(rest, [(expected, Some(true))]);

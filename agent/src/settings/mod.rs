@@ -175,8 +175,9 @@ mod tests {
 
     #[test]
     fn all_that_is_wrong_is_told_with_its_line() {
-        let errors = load("[log]\nformat = \"xml\"\nlevel = 3\n[service]\nworker_threads = 0\nstop_timeout = \"soon\"\n")
-            .expect_err("refused");
+        let errors =
+            load("[log]\nformat = \"xml\"\nlevel = 3\n[service]\nworker_threads = 0\nstop_timeout = \"soon\"\n")
+                .expect_err("refused");
         let ends = |line: &str| errors.iter().any(|e| e.contains(line));
         assert!(ends(".toml:2: log.format: must be one of auto, text, json, journal, not \"xml\""), "{errors:?}");
         assert!(ends(".toml:3: unknown setting \"log.level\""), "{errors:?}");

@@ -246,7 +246,10 @@ mod tests {
     #[test]
     fn toml_and_its_drop_ins_are_overruled_by_the_command_line_list_by_list() {
         let files = [
-            ("a.toml", "secure-port = 7443\nclient_ca_file = \"/ca\"\nauthorizationMode = [\"Node\", \"RBAC\"]\nv = 3\n"),
+            (
+                "a.toml",
+                "secure-port = 7443\nclient_ca_file = \"/ca\"\nauthorizationMode = [\"Node\", \"RBAC\"]\nv = 3\n",
+            ),
             ("a.toml.d/10.toml", "secure-port = 8443\nserviceAccountIssuer = [\"https://a\", \"https://b\"]\n"),
         ];
         let args = from_toml(&files, &[]).expect("fine");

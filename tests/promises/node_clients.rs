@@ -1,0 +1,109 @@
+//! Clients that nobody here wrote use the node's own interfaces: gRPC from Python, and Prometheus' check of metrics.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use tests::ApiServer;
+use tests::node::{IMAGE, Node};
+
+/// Every page of metrics that a node has.
+const PAGES: &[&str] = &["metrics", "metrics/slis", "metrics/resource", "metrics/probes", "metrics/cadvisor"];
+
+/// What the check finds wrong with names that upstream chose, and that dashboards ask for. All else has to be clean.
+const NAMES_OF_UPSTREAM: &[&str] = &[
+    "cadvisor_version_info ",
+    "container_fs_inodes_total ",
+    "container_memory_failcnt ",
+    "kubelet_evented_pleg_connection_error_count ",
+    "kubelet_evented_pleg_connection_success_count ",
+    "kubelet_pleg_discard_events ",
+];
+
+/// Whether the machine can do this; says why not.
+fn skipped() -> bool {
+    if let Some(reason) = Node::why_not() {
+        println!("skipped: {reason} is missing");
+        return true;
+    }
+    false
+}
+
+#[test]
+fn a_python_client_uses_each_socket_of_the_node() -> Result<()> {
+    let python = tests::repository().join(".test/venv/bin/python");
+    let able = Command::new(&python).args(["-c", "import grpc, grpc_tools"]).output();
+    if !able.is_ok_and(|output| output.status.success()) {
+        println!("skipped: make test prepares .test/venv with grpcio");
+        return Ok(());
+    }
+    if skipped() {
+        return Ok(());
+    }
+    let server = ApiServer::start("sockets", &[])?;
+    let node = Node::start("sockets-node", &server, "nodeStatusUpdateFrequency: 1s\n")?;
+    let stubs = node.dir.join("stubs");
+    std::fs::create_dir_all(&stubs)?;
+    let output = Command::new(python)
+        .arg(tests::repository().join("tests/python/node_sockets.py"))
+        .arg(tests::repository().join("proto/api/node"))
+        .arg(node.dir.join("kubelet"))
+        .arg(server.kubeconfig())
+        .args([node.name.as_str(), IMAGE])
+        .arg(&stubs)
+        .output()?;
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{said}{errors}\n{}", node.logs());
+    Ok(())
+}
+
+/// Lines of the check's complaints about a page.
+fn complaints(page: &str) -> Result<Vec<String>> {
+    use std::io::Write as _;
+    let mut check = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    check.stdin.take().context("a pipe")?.write_all(page.as_bytes())?;
+    let output = check.wait_with_output()?;
+    let said = [output.stdout, output.stderr].concat();
+    let lines: Vec<String> = String::from_utf8_lossy(&said).lines().map(str::to_owned).collect();
+    ensure!(output.status.success() || !lines.is_empty(), "promtool fails without a word: {}", output.status);
+    Ok(lines)
+}
+
+#[test]
+fn prometheus_finds_nothing_wrong_with_the_metrics() -> Result<()> {
+    if Command::new("promtool").arg("--version").output().is_err() {
+        println!("skipped: promtool (Debian's prometheus) is missing");
+        return Ok(());
+    }
+    if skipped() {
+        return Ok(());
+    }
+    let server = ApiServer::start("promtool", &[])?;
+    let node = Node::start("promtool-node", &server, "")?;
+    let pod = node.dir.join("pod.json");
+    let text = format!(
+        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"web"}},"spec":{{"nodeName":"{}","terminationGracePeriodSeconds":1,
+        "containers":[{{"name":"c","image":"{IMAGE}","command":["sleep","100000"],
+        "livenessProbe":{{"exec":{{"command":["true"]}},"periodSeconds":1}}}}]}}}}"#,
+        node.name
+    );
+    std::fs::write(&pod, text)?;
+    server.kubectl(&["create", "-f", pod.to_str().context("a path in text")?])?;
+    server.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=60s"])?;
+    let mut wrong = Vec::new();
+    let own = ("the API server", "/metrics".to_owned());
+    let pages = PAGES.iter().map(|page| (*page, format!("/api/v1/nodes/{}/proxy/{page}", node.name)));
+    for (name, path) in pages.chain([own]) {
+        let page = server.kubectl(&["get", "--raw", &path])?;
+        ensure!(page.contains("# TYPE"), "{name} has no metrics: {page}");
+        let complaints = complaints(&page)?;
+        let known = |line: &String| NAMES_OF_UPSTREAM.iter().any(|name| line.starts_with(name));
+        wrong.extend(complaints.into_iter().filter(|line| !known(line)).map(|line| format!("{name}: {line}")));
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
