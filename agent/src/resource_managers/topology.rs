@@ -53,7 +53,8 @@ impl CpuTopology {
         self.0.keys().copied().collect()
     }
 
-    pub fn place(&self, cpu: u32) -> Option<&Place> {
+    #[cfg(test)]
+    fn place(&self, cpu: u32) -> Option<&Place> {
         self.0.get(&cpu)
     }
 
