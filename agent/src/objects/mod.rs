@@ -10,7 +10,7 @@ mod tokens;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use proto::api::core::v1::{ConfigMap, Pod, Secret, Service};
 
@@ -67,10 +67,17 @@ pub struct TokenQuery {
     pub pod_uid: String,
 }
 
+/// A token as the API server gave it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issued {
+    pub token: String,
+    pub expires: SystemTime,
+}
+
 /// Bound service account tokens, refreshed before they run out.
 pub trait Tokens: Send + Sync + 'static {
     /// A token that is good for at least a fifth of its life, or a day less than that for long ones.
-    fn token<'a>(&'a self, query: &'a TokenQuery) -> Answer<'a, Result<String, ObjectError>>;
+    fn issued<'a>(&'a self, query: &'a TokenQuery) -> Answer<'a, Result<Issued, ObjectError>>;
     /// Drops the tokens of a pod that is gone.
     fn forget(&self, pod_uid: &str);
 }

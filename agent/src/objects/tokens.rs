@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use proto::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use proto::api::core::v1::ServiceAccount;
 
-use super::{Answer, ObjectError, TokenQuery, Tokens};
+use super::{Answer, Issued, ObjectError, TokenQuery, Tokens};
 use crate::api::Client;
 use crate::backoff::random_below;
 
@@ -37,27 +37,27 @@ impl ApiTokens {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn get(&self, query: &TokenQuery) -> Result<String, ObjectError> {
+    async fn get(&self, query: &TokenQuery) -> Result<Issued, ObjectError> {
         let now = SystemTime::now();
         let old = self.held().get(query).map(|h| (h.token.clone(), h.expires, h.refresh));
-        if let Some((token, _, refresh)) = &old
+        if let Some((token, expires, refresh)) = &old
             && now < *refresh
         {
-            return Ok(token.clone());
+            return Ok(Issued { token: token.clone(), expires: *expires });
         }
         match self.request(query).await {
             Ok(fresh) => {
-                let token = fresh.token.clone();
+                let issued = Issued { token: fresh.token.clone(), expires: fresh.expires };
                 let mut held = self.held();
                 held.retain(|_, h| h.expires > now);
                 held.insert(query.clone(), fresh);
-                Ok(token)
+                Ok(issued)
             }
             // Better the old one than none, as long as it holds.
             Err(error) => match old {
                 Some((token, expires, _)) if now < expires => {
                     tracing::warn!(%error, service_account = %query.service_account, "cannot refresh a token");
-                    Ok(token)
+                    Ok(Issued { token, expires })
                 }
                 _ => Err(error),
             },
@@ -105,7 +105,7 @@ fn refresh_at(issued: SystemTime, expires: SystemTime) -> SystemTime {
 }
 
 impl Tokens for ApiTokens {
-    fn token<'a>(&'a self, query: &'a TokenQuery) -> Answer<'a, Result<String, ObjectError>> {
+    fn issued<'a>(&'a self, query: &'a TokenQuery) -> Answer<'a, Result<Issued, ObjectError>> {
         Box::pin(self.get(query))
     }
 

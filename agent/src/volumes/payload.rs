@@ -157,11 +157,11 @@ impl Sources<'_> {
             pod_name: pod.name().into(),
             pod_uid: pod.uid().into(),
         };
-        let token = self.tokens.token(&query).await.map_err(|e| format!("failed to fetch token: {e}"))?;
+        let issued = self.tokens.issued(&query).await.map_err(|e| format!("failed to fetch token: {e}"))?;
         let user = ownership::common_user(pod);
         // With fsGroup the group gets it on top when ownership is given.
         let mode = if user.is_some() || ownership::fs_group(pod).is_some() { TOKEN_MODE } else { default };
-        Ok([(source.path.clone(), File { data: token.into_bytes(), mode, user })].into())
+        Ok([(source.path.clone(), File { data: issued.token.into_bytes(), mode, user })].into())
     }
 }
 

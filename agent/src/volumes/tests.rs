@@ -14,7 +14,7 @@ use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::watch;
 
 use super::*;
-use crate::objects::{Answer, ObjectError, TokenQuery};
+use crate::objects::{Answer, Issued, ObjectError, TokenQuery};
 
 /// A directory that goes away with the test, mounts first.
 struct Scratch(PathBuf);
@@ -80,8 +80,9 @@ impl claims::Claims for Memory {
 }
 
 impl Tokens for Memory {
-    fn token<'a>(&'a self, query: &'a TokenQuery) -> Answer<'a, Result<String, ObjectError>> {
-        Box::pin(std::future::ready(Ok(format!("token for {}", query.audience))))
+    fn issued<'a>(&'a self, query: &'a TokenQuery) -> Answer<'a, Result<Issued, ObjectError>> {
+        let token = format!("token for {}", query.audience);
+        Box::pin(std::future::ready(Ok(Issued { token, expires: std::time::UNIX_EPOCH })))
     }
     fn forget(&self, _: &str) {}
 }
