@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::systemd;
 use crate::cli::Flags;
-use crate::config::{self, Configuration, Loaded, Origin, leaves};
+use crate::config::{self, Configuration, FeatureGates, Loaded, Origin, leaves};
 use crate::cri::CriClient;
+use crate::images::providers::{self, Provider};
 use crate::log_level;
 use crate::settings::OwnSettings;
 
@@ -42,25 +43,18 @@ pub fn apply(loaded: &mut Loaded, flags: &Flags) {
     }
 }
 
-/// Both flags of the credential provider plugins, or neither: the folder must be there, and the configuration be one.
-pub fn check_credential_providers(flags: &Flags) -> Result<(), String> {
+/// The programs that give credentials; both flags are to be given, or neither.
+///
+/// # Errors
+/// The folder is not there, or the configuration is none.
+pub fn credential_providers(flags: &Flags, gates: &FeatureGates) -> Result<Vec<Provider>, String> {
     let (file, folder) = (&flags.image_credential_provider_config, &flags.image_credential_provider_bin_dir);
     if file.is_none() && folder.is_none() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let folder = folder.as_deref().unwrap_or(std::path::Path::new(""));
-    if !folder.is_dir() {
-        return Err(format!("plugin binary directory {} did not exist", folder.display()));
-    }
-    let Some(file) = file else { return Err("the configuration of the credential providers is not given".into()) };
-    let text = std::fs::read(file).map_err(|e| {
-        format!("unable to read external registry credential provider configuration from {file:?}: {e}")
-    })?;
-    let tree = proto::yaml::parse(&text).map_err(|e| format!("error decoding config {}: {e}", file.display()))?;
-    match tree.get("kind").and_then(Value::as_str) {
-        Some("CredentialProviderConfig") => Ok(()),
-        found => Err(format!("failed to convert {found:?} to CredentialProviderConfig in {}", file.display())),
-    }
+    let tokens = gates.enabled("KubeletServiceAccountTokenForCredentialProviders");
+    providers::load(file.as_deref().unwrap_or(std::path::Path::new("")), folder, tokens)
 }
 
 /// The runtime's cgroup driver wins over the configured one.

@@ -36,6 +36,9 @@ use crate::device_plugins::Devices;
 use crate::dns_hosts::NodeDns;
 use crate::events::{EventType, Recorder};
 use crate::identity;
+use crate::images::providers::{Provider, Providers};
+use crate::images::puller::PullDeps;
+use crate::images::records::{Records, Verification};
 use crate::metrics;
 use crate::node::{
     self, KUBELET_VERSION, Machine, Network, NodeDeps, NodeEvents, NodeSettings, NodeSignals, RuntimeState,
@@ -123,7 +126,8 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     if standalone && loaded.config.authorization.mode == "Webhook" {
         return Err(StartError::NoClient("authorization"));
     }
-    machine_config::check_credential_providers(&flags).map_err(StartError::CredentialProviders)?;
+    let gates = FeatureGates::new(loaded.config.feature_gates.clone());
+    let providers = machine_config::credential_providers(&flags, &gates).map_err(StartError::CredentialProviders)?;
     machine_config::apply(&mut loaded, &flags);
     machine_config::limit_this_process(&loaded.config);
     let name = node_name(&flags)?;
@@ -141,7 +145,6 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     let client_for_certificates = client.clone();
     machine_config::ask_runtime(&mut loaded, &cri).await;
     let config = Arc::new(loaded.config.clone());
-    let gates = FeatureGates::new(config.feature_gates.clone());
     metrics::start(&gates, &config.show_hidden_metrics_for_version).map_err(StartError::Metrics)?;
     let machine = Arc::new(Machine::read(Path::new("/")));
     let settings = NodeSettings {
@@ -236,6 +239,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
             feed,
             devices,
             managers,
+            providers,
         };
         let node = node_receiver.clone();
         async move {
@@ -321,6 +325,7 @@ struct PodParts {
     feed: Arc<PodFeed>,
     devices: Arc<Devices>,
     managers: Arc<Managers>,
+    providers: Vec<Provider>,
     events: NodeEvents,
 }
 
@@ -338,6 +343,7 @@ async fn start_pods(
     let strategy =
         if config.config_map_and_secret_change_detection_strategy == "Watch" { Strategy::Watch } else { Strategy::Get };
     let objects = Arc::new(ApiObjects::new(parts.client.clone(), strategy));
+    let tokens = Arc::new(ApiTokens::new(parts.client.clone()));
     let machine = &parts.settings.machine;
     let megabytes = |bytes: u64| match bytes {
         b if b >= 1 << 30 => format!("{}GB", b >> 30),
@@ -390,7 +396,6 @@ async fn start_pods(
                 .crash_loop_back_off
                 .max_container_restart_period
                 .map_or(Duration::from_secs(300), crate::config::GoDuration::get),
-            max_parallel_pulls: parallel,
             image_gc: crate::images::gc::ImageGc {
                 high: percent(config.image_gc_high_threshold_percent),
                 low: percent(config.image_gc_low_threshold_percent),
@@ -416,10 +421,20 @@ async fn start_pods(
         volumes: Arc::new(volumes::Manager::new(volumes::VolumeDeps {
             root_dir: parts.flags.root_dir.clone(),
             objects: objects.clone(),
-            tokens: Arc::new(ApiTokens::new(parts.client.clone())),
+            tokens: tokens.clone(),
             claims: Arc::new(parts.client.clone()),
             node: node.clone(),
         })),
+        pulls: PullDeps {
+            parallel,
+            rate: (unsigned(config.registry_pull_qps), unsigned(config.registry_burst)),
+            records: parts.settings.gates.enabled("KubeletEnsureSecretPulledImages").then(|| {
+                let policy = &config.image_pull_credentials_verification_policy;
+                let verification = Verification::new(policy, &config.preloaded_images_verification_allowlist);
+                Arc::new(Records::open(&parts.flags.root_dir, verification))
+            }),
+            providers: Providers::new(parts.providers, parts.client.clone(), tokens),
+        },
         cri: parts.cri,
         cgroups: Arc::new(cgroups),
         runtime_name,
@@ -440,6 +455,10 @@ fn fixed_resources(config: &Configuration, gates: &FeatureGates) -> Vec<(&'stati
     let memory = config.memory_manager_policy == "Static" && !gates.enabled("InPlacePodVerticalScalingExclusiveMemory");
     let fixed = [(cpu, ("cpu", "CPU", "static")), (memory, ("memory", "Memory", "Static"))];
     fixed.into_iter().filter(|(on, _)| *on).map(|(_, entry)| entry).collect()
+}
+
+fn unsigned(value: i32) -> u32 {
+    u32::try_from(value).unwrap_or(0)
 }
 
 fn percent(value: i32) -> u8 {

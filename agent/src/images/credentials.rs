@@ -1,4 +1,4 @@
-//! Registry credentials from image pull secrets.
+//! Registry credentials: from image pull secrets, and where any of them come from.
 //!
 //! Both forms of Docker's configuration are read (`.dockerconfigjson`, `.dockercfg`). A key names a registry, with an
 //! optional scheme, port and path prefix, and may hold `*` within a label of the host; the longest match comes first.
@@ -10,22 +10,80 @@ use serde_json::Value;
 
 use super::reference;
 
+/// Who has a credential.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    Secret {
+        uid: String,
+        namespace: String,
+        name: String,
+    },
+    ServiceAccount {
+        uid: String,
+        namespace: String,
+        name: String,
+    },
+    /// Every pod of the node.
+    Node,
+}
+
+/// What a registry is shown, and whose it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Credential {
+    pub auth: AuthConfig,
+    pub source: Source,
+}
+
+impl Credential {
+    /// Tells credentials apart in pull records without giving them away: SHA-256 of the kubelet's JSON of them.
+    pub fn hash(&self) -> String {
+        let auth = &self.auth;
+        let fields = [
+            ("username", &auth.username),
+            ("password", &auth.password),
+            ("auth", &auth.auth),
+            ("serverAddress", &auth.server_address),
+            ("identityToken", &auth.identity_token),
+            ("registryToken", &auth.registry_token),
+        ];
+        let pairs = fields.iter().filter(|(_, value)| !value.is_empty());
+        let pairs: Vec<String> =
+            pairs.map(|(key, value)| format!("\"{key}\":{}", Value::from(value.as_str()))).collect();
+        sha256(format!("{{{}}}", pairs.join(",")).as_bytes())
+    }
+}
+
+/// In lower-case hexadecimal digits.
+pub fn sha256(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut hex = String::with_capacity(64);
+    for byte in ring::digest::digest(&ring::digest::SHA256, bytes).as_ref() {
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}
+
 /// All credentials in the secrets that fit the image, most specific first.
-pub fn for_image(image: &str, secrets: &[std::sync::Arc<Secret>]) -> Vec<AuthConfig> {
+pub fn for_image(image: &str, secrets: &[std::sync::Arc<Secret>]) -> Vec<Credential> {
     let Ok(name) = reference::parse(image) else { return Vec::new() };
     let full = format!("{}/{}", name.domain, name.path);
-    let mut found: Vec<(usize, AuthConfig)> = Vec::new();
+    let mut found: Vec<(usize, Credential)> = Vec::new();
     for secret in secrets {
         for (registry, entry) in entries(secret) {
             let Some(specific) = fits(&registry, &full) else { continue };
             let Some(auth) = auth_config(&entry) else { continue };
-            if !found.iter().any(|(_, known)| *known == auth) {
-                found.push((specific, auth));
+            if !found.iter().any(|(_, known)| known.auth == auth) {
+                found.push((specific, Credential { auth, source: source(secret) }));
             }
         }
     }
     found.sort_by_key(|(specific, _)| std::cmp::Reverse(*specific));
-    found.into_iter().map(|(_, auth)| auth).collect()
+    found.into_iter().map(|(_, credential)| credential).collect()
+}
+
+fn source(secret: &Secret) -> Source {
+    let meta = secret.metadata.clone().unwrap_or_default();
+    Source::Secret { uid: meta.uid, namespace: meta.namespace, name: meta.name }
 }
 
 fn entries(secret: &Secret) -> Vec<(String, Value)> {
@@ -43,8 +101,9 @@ fn entries(secret: &Secret) -> Vec<(String, Value)> {
     }
 }
 
-/// Length of the match, or `None`.
-fn fits(registry: &str, image: &str) -> Option<usize> {
+/// How specific a pattern is (`host[:port][/path]`, `*` in labels of the host) that fits an image; `None` for one that
+/// does not.
+pub(super) fn fits(registry: &str, image: &str) -> Option<usize> {
     let key = registry.strip_prefix("https://").or_else(|| registry.strip_prefix("http://")).unwrap_or(registry);
     // What `docker login` writes for its own hub.
     let key = key.strip_suffix("/v1/").or_else(|| key.strip_suffix("/v2/")).unwrap_or(key).trim_end_matches('/');
@@ -109,7 +168,7 @@ mod tests {
             r#"{"https://a.b:5000":{"username":"u","password":"p"},"a.b:5000/team":{"auth":"dDpx"},"other":{"auth":"eDp5"}}"#,
         );
         let found = for_image("a.b:5000/team/x:1", &[s]);
-        let users: Vec<_> = found.iter().map(|a| a.username.as_str()).collect();
+        let users: Vec<_> = found.iter().map(|c| c.auth.username.as_str()).collect();
         assert_eq!(users, ["t", "u"]);
     }
 

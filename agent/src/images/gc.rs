@@ -7,12 +7,14 @@
 //! Followed: `pkg/kubelet/images/image_gc_manager.go`.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::cri;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::records::Records as PullRecords;
 use crate::cri::{CriClient, CriError};
 use crate::metrics;
 
@@ -41,12 +43,26 @@ struct Record {
 type Records = HashMap<String, Record>;
 
 /// Looks for unused images until dropped. A demand has all of them removed that are old enough, and is answered then.
-pub async fn run(cri: CriClient, settings: ImageGc, mut demands: mpsc::Receiver<oneshot::Sender<()>>) {
+/// Pull records are kept to the images that are there.
+pub async fn run(
+    cri: CriClient,
+    settings: ImageGc,
+    pulls: Option<Arc<PullRecords>>,
+    mut demands: mpsc::Receiver<oneshot::Sender<()>>,
+) {
+    if let Some(pulls) = &pulls {
+        match cri.list_images(cri::ListImagesRequest::default()).await {
+            Ok(found) => pulls.take_up(&found.images),
+            Err(error) => tracing::warn!(%error, "cannot tell which pulls of an earlier agent got through"),
+        }
+    }
     let collects = settings.high < 100 || !settings.maximum_age.is_zero();
     let (mut records, begun) = (Records::new(), Instant::now());
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
+        // Records from here on are younger than the list that is looked at.
+        let since = proto::time::Timestamp::now().to_seconds_text();
         let result = tokio::select! {
             _ = ticks.tick() => match collects {
                 true => pass(&cri, &settings, &mut records, begun).await,
@@ -63,8 +79,13 @@ pub async fn run(cri: CriClient, settings: ImageGc, mut demands: mpsc::Receiver<
                 None => return,
             },
         };
-        if let Err(error) = result {
-            tracing::warn!(%error, "image garbage collection failed");
+        match result {
+            Err(error) => tracing::warn!(%error, "image garbage collection failed"),
+            Ok(()) => {
+                if let Some(pulls) = &pulls {
+                    pulls.prune(&records.keys().map(String::as_str).collect::<Vec<_>>(), &since);
+                }
+            }
         }
     }
 }

@@ -2,5 +2,7 @@
 
 pub mod credentials;
 pub mod gc;
+pub mod providers;
 pub mod puller;
+pub mod records;
 pub mod reference;

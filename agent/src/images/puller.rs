@@ -1,7 +1,8 @@
 //! Makes sure that an image is there before its container is created.
 //!
 //! Pull policy, events, texts and back-off are the kubelet's. Pulls run one at a time unless configured otherwise;
-//! dropping the future gives up the pull.
+//! dropping the future gives up the pull. An image that is there is pulled all the same where the pod has to show that
+//! it may have it (see [`super::records`]).
 //!
 //! Followed: `pkg/kubelet/images/image_manager.go`.
 
@@ -22,7 +23,11 @@ use crate::pod::spec::PodExt;
 use crate::status::StartError;
 use crate::status::start_time::pulling;
 
-use super::{credentials, reference};
+use super::credentials::{self, Credential};
+use super::providers::Providers;
+use super::records::Records;
+use super::reference;
+use crate::sockets::Bucket;
 
 type Key = (String, String);
 
@@ -47,11 +52,25 @@ impl Wanted<'_> {
     }
 }
 
+/// How images are pulled on this node.
+pub struct PullDeps {
+    /// Pulls at once; one for `serializeImagePulls`.
+    pub parallel: usize,
+    /// Pulls a second and at once (`registryPullQPS`, `registryBurst`); zero for no limit.
+    pub rate: (u32, u32),
+    /// `None` with the gate `KubeletEnsureSecretPulledImages` off.
+    pub records: Option<Arc<Records>>,
+    pub providers: Providers,
+}
+
 /// Shared by all pods.
 pub struct Puller {
     cri: CriClient,
     recorder: Recorder,
     slots: Semaphore,
+    rate: Option<Bucket>,
+    records: Option<Arc<Records>>,
+    providers: Providers,
     state: Mutex<State>,
 }
 
@@ -84,11 +103,17 @@ fn size_class(bytes: u64) -> &'static str {
 }
 
 impl Puller {
-    /// `parallel`: pulls at once; one for `serializeImagePulls`.
-    pub fn new(cri: CriClient, recorder: Recorder, parallel: usize) -> Self {
+    pub fn new(cri: CriClient, recorder: Recorder, deps: PullDeps) -> Self {
         let state = State { backoff: Backoff::new(INITIAL, MAX), errors: HashMap::new() };
-        let slots = Semaphore::new(parallel.clamp(1, Semaphore::MAX_PERMITS));
-        Self { cri, recorder, slots, state: Mutex::new(state) }
+        let slots = Semaphore::new(deps.parallel.clamp(1, Semaphore::MAX_PERMITS));
+        let (qps, burst) = deps.rate;
+        let rate = (qps > 0).then(|| Bucket::new(Duration::from_secs(1) / qps, burst.max(1)));
+        let PullDeps { records, providers, .. } = deps;
+        Self { cri, recorder, slots, rate, records, providers, state: Mutex::new(state) }
+    }
+
+    pub fn records(&self) -> Option<Arc<Records>> {
+        self.records.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -123,21 +148,45 @@ impl Puller {
             event(EventType::Warning, "InspectFailed", message.clone());
             refusal("ImageInspectError", message)
         })?;
-        match (wanted.policy, present) {
-            ("Never", None) => {
-                let message = format!("Container image {written:?} is not present with pull policy of Never");
-                event(EventType::Warning, "ErrImageNeverPull", message.clone());
-                return Err(refusal("ErrImageNeverPull", message));
-            }
-            ("Never" | "IfNotPresent" | "", Some(found)) => {
+        let is_present = if present.is_some() { "true" } else { "false" };
+        let policy = if wanted.policy.is_empty() { "ifnotpresent".to_owned() } else { wanted.policy.to_lowercase() };
+        let count = |required: &str| metrics::IMAGE_REQUESTS.inc(&[is_present, &policy, required]);
+        if wanted.policy == "Never" && present.is_none() {
+            count("unknown");
+            let message = format!("Container image {written:?} is not present with pull policy of Never");
+            event(EventType::Warning, "ErrImageNeverPull", message.clone());
+            return Err(refusal("ErrImageNeverPull", message));
+        }
+        let credentials = self.credentials(&image, wanted.pod, secrets).await;
+        if let Some(found) = present.filter(|_| wanted.policy != "Always") {
+            if !self.records.as_ref().is_some_and(|r| r.must_pull(&image, &found.id, &credentials)) {
+                count("false");
                 let message =
                     format!("Container image {written:?} already present on machine and can be accessed by the pod");
                 event(EventType::Normal, "Pulled", message);
                 return Ok(found);
             }
-            _ => {}
+            if wanted.policy == "Never" {
+                count("true");
+                let message = format!(
+                    "Container image {written:?} is present with pull policy of Never but does not have the proper \
+                     auth (image secret) that was used to pull the image"
+                );
+                event(EventType::Warning, "ErrImageNeverPull", message.clone());
+                return Err(refusal("ErrImageNeverPull", message));
+            }
         }
-        self.pull(wanted, spec, sandbox, secrets).await
+        count("true");
+        self.pull(wanted, spec, sandbox, credentials).await
+    }
+
+    /// What the registry may be shown for the pod: its pull secrets, then what the node's programs give.
+    async fn credentials(&self, image: &str, pod: &Pod, secrets: &[Arc<Secret>]) -> Vec<Credential> {
+        let mut found = credentials::for_image(image, secrets);
+        if let Ok(name) = reference::parse(image) {
+            found.extend(self.providers.credentials(&format!("{}/{}", name.domain, name.path), pod).await);
+        }
+        found
     }
 
     async fn pull(
@@ -145,33 +194,28 @@ impl Puller {
         wanted: Wanted<'_>,
         spec: cri::ImageSpec,
         sandbox: &cri::PodSandboxConfig,
-        secrets: &[Arc<Secret>],
+        credentials: Vec<Credential>,
     ) -> Result<cri::Image, StartError> {
         let event = |kind, reason: &str, message: String| wanted.tell(&self.recorder, kind, reason, message);
         let written = wanted.image;
         let key = (wanted.pod.uid().to_owned(), spec.image.clone());
-        {
-            let state = self.state();
-            if state.backoff.remaining_since_update(&key, unix_nanos()).is_some() {
-                let message = format!("Back-off pulling image {written:?}");
-                event(EventType::Normal, "BackOff", message.clone());
-                let message = match state.errors.get(&key) {
-                    Some(error) => format!("{message}: {error}"),
-                    None => message,
-                };
-                return Err(refusal("ImagePullBackOff", message));
-            }
-        }
+        self.refuse_held_back(wanted, &key)?;
+        let recorded = Recorded::begin(self.records.clone(), &spec.image).map_err(|e| {
+            let why = format!("Failed to record image pull intent for container image {written:?}: {e}");
+            event(EventType::Warning, "Failed", why.clone());
+            refusal("ErrImagePull", why)
+        })?;
         event(EventType::Normal, "Pulling", format!("Pulling image {written:?}"));
         let asked = Instant::now();
         let _waits = pulling(wanted.pod.uid());
         let slot = self.slots.acquire().await.map_err(|e| refusal("ErrImagePull", e.to_string()))?;
         let begun = Instant::now();
-        let pulled = self.try_credentials(&spec, sandbox, secrets).await;
+        let pulled = self.try_credentials(&spec, sandbox, credentials).await;
         drop(slot);
         let now = unix_nanos();
         match pulled {
-            Ok(found) => {
+            Ok((found, used)) => {
+                recorded.done(&found.id, used.as_ref());
                 let mut state = self.state();
                 state.backoff.reset(&key);
                 state.errors.remove(&key);
@@ -198,26 +242,46 @@ impl Puller {
         }
     }
 
+    /// An image that could not be pulled a short while ago has to wait.
+    fn refuse_held_back(&self, wanted: Wanted<'_>, key: &Key) -> Result<(), StartError> {
+        let state = self.state();
+        if state.backoff.remaining_since_update(key, unix_nanos()).is_none() {
+            return Ok(());
+        }
+        let message = format!("Back-off pulling image {:?}", wanted.image);
+        wanted.tell(&self.recorder, EventType::Normal, "BackOff", message.clone());
+        let message = match state.errors.get(key) {
+            Some(error) => format!("{message}: {error}"),
+            None => message,
+        };
+        Err(refusal("ImagePullBackOff", message))
+    }
+
+    /// The image, and the credential that it was had with; `None` for none at all.
     async fn try_credentials(
         &self,
         spec: &cri::ImageSpec,
         sandbox: &cri::PodSandboxConfig,
-        secrets: &[Arc<Secret>],
-    ) -> Result<cri::Image, String> {
-        let mut tries: Vec<Option<cri::AuthConfig>> =
-            credentials::for_image(&spec.image, secrets).into_iter().map(Some).collect();
+        credentials: Vec<Credential>,
+    ) -> Result<(cri::Image, Option<Credential>), String> {
+        let mut tries: Vec<Option<Credential>> = credentials.into_iter().map(Some).collect();
         if tries.is_empty() {
             tries.push(None);
         }
         let mut errors: Vec<String> = Vec::new();
-        for auth in tries {
+        for credential in tries {
+            if !self.rate.as_ref().is_none_or(Bucket::take) {
+                return Err("pull QPS exceeded".to_owned());
+            }
+            let auth = credential.as_ref().map(|c| c.auth.clone());
             let request =
                 cri::PullImageRequest { image: Some(spec.clone()), auth, sandbox_config: Some(sandbox.clone()) };
             match self.cri.pull_image(request).await {
                 Ok(reference) => {
                     let by_reference = cri::ImageSpec { image: reference, ..spec.clone() };
                     let found = self.cri.image_status(by_reference).await.map_err(|e| e.message)?;
-                    return found.ok_or_else(|| "the runtime pulled the image but does not have it".to_owned());
+                    let found = found.ok_or_else(|| "the runtime pulled the image but does not have it".to_owned())?;
+                    return Ok((found, credential));
                 }
                 Err(e) => {
                     let text = e.message;
@@ -247,6 +311,35 @@ impl Puller {
         for key in keys {
             state.backoff.reset(&key);
             state.errors.remove(&key);
+        }
+    }
+}
+
+/// A pull on record; one that is given up is taken off when it is dropped.
+struct Recorded {
+    records: Option<Arc<Records>>,
+    image: String,
+}
+
+impl Recorded {
+    fn begin(records: Option<Arc<Records>>, image: &str) -> std::io::Result<Self> {
+        if let Some(records) = &records {
+            records.begin(image)?;
+        }
+        Ok(Recorded { records, image: image.to_owned() })
+    }
+
+    fn done(mut self, id: &str, used: Option<&Credential>) {
+        if let Some(records) = self.records.take() {
+            records.end(&self.image, Some((id, used)));
+        }
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        if let Some(records) = &self.records {
+            records.end(&self.image, None);
         }
     }
 }

@@ -131,6 +131,9 @@ families! { ALL:
     LIFECYCLE_HTTP_FALLBACKS = Counter Alpha "kubelet_lifecycle_handler_http_fallbacks_total" [], NONE, "The number of times lifecycle handlers successfully fell back to http from https.";
     NODE_STARTUP_REGISTRATION = Gauge Alpha "kubelet_node_startup_registration_duration_seconds" [], NONE, "Duration in seconds of node startup during registration.";
     IMAGES_COLLECTED = Counter Alpha "kubelet_image_garbage_collected_total" ["reason"], NONE, "Total number of images garbage collected by the kubelet, whether through disk usage or image age.";
+    CREDENTIAL_PROVIDER = Histogram Alpha "kubelet_credential_provider_plugin_duration_seconds" ["plugin_name"], DEFAULT, "Duration of execution in seconds for credential provider plugin";
+    CREDENTIAL_PROVIDER_ERRORS = Counter Alpha "kubelet_credential_provider_plugin_errors_total" ["plugin_name"], NONE, "Number of errors from credential provider plugin";
+    IMAGE_REQUESTS = Counter Alpha "kubelet_image_manager_ensure_image_requests_total" ["present_locally", "pull_policy", "pull_required"], NONE, "Number of ensure-image requests processed by the kubelet.";
     IMAGE_PULL_SECONDS = Histogram Alpha "kubelet_image_pull_duration_seconds" ["image_size_in_bytes"], IMAGE_PULL, "Duration in seconds to pull an image.";
     HTTP_REQUESTS = Counter Alpha "kubelet_http_requests_total" ["long_running", "method", "path", "server_type"], NONE, "Number of the http requests received since the server started";
     HTTP_REQUESTS_SECONDS = Histogram Alpha "kubelet_http_requests_duration_seconds" ["long_running", "method", "path", "server_type"], DEFAULT, "Duration in seconds to serve http requests";

@@ -85,7 +85,7 @@ impl Manager {
         let (verdicts, verdict_queue) = mpsc::channel(QUEUE);
         let (prober, run_probes) = Prober::new(deps.cri.clone(), recorder.clone(), verdicts);
         let status = StatusManager::new(deps.client.clone(), deps.feed.clone());
-        let puller = Puller::new(deps.cri.clone(), recorder.clone(), deps.config.max_parallel_pulls);
+        let puller = Puller::new(deps.cri.clone(), recorder.clone(), deps.pulls);
         tokio::spawn(send_events);
         tokio::spawn(run_probes);
         tokio::spawn(status.clone().run());
@@ -114,7 +114,8 @@ impl Manager {
             managers: deps.managers,
         });
         let (images, image_demands) = mpsc::channel(1);
-        tokio::spawn(crate::images::gc::run(shared.cri.clone(), shared.config.image_gc.clone(), image_demands));
+        let image_gc = shared.config.image_gc.clone();
+        tokio::spawn(crate::images::gc::run(shared.cri.clone(), image_gc, shared.puller.records(), image_demands));
         let nudge = Nudge::default();
         let (runtime, runtime_queue) = mpsc::channel(QUEUE);
         tokio::spawn(pleg::watch(shared.cri.clone(), runtime, nudge.clone()));

@@ -43,7 +43,7 @@ use crate::device_plugins::Devices;
 use crate::dns_hosts::NodeDns;
 use crate::events::Recorder;
 use crate::images::gc::ImageGc;
-use crate::images::puller::Puller;
+use crate::images::puller::{PullDeps, Puller};
 use crate::node::{NodeEvents, NodeSignals};
 use crate::objects::Objects;
 use crate::pod::resources::NodeResources;
@@ -73,7 +73,6 @@ pub struct Config {
     /// Longest time between looks at a pod that nothing happened to.
     pub sync_frequency: Duration,
     pub crash_loop_max: Duration,
-    pub max_parallel_pulls: usize,
     pub image_gc: ImageGc,
     pub seccomp_default: bool,
     /// `idsPerPod` of user namespaces.
@@ -106,6 +105,7 @@ pub struct Deps {
     pub managers: Arc<Managers>,
     /// Tells of the node as a whole.
     pub node_events: NodeEvents,
+    pub pulls: PullDeps,
 }
 
 /// What every worker shares.

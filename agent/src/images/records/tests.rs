@@ -1,0 +1,85 @@
+use super::*;
+use proto::cri::AuthConfig;
+
+fn records(name: &str, verification: Verification) -> (PathBuf, Records) {
+    let root = std::env::temp_dir().join(format!("records-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&root);
+    (root.clone(), Records::open(&root, verification))
+}
+
+fn secret(uid: &str, password: &str) -> Credential {
+    let auth = AuthConfig { username: "u".into(), password: password.into(), ..AuthConfig::default() };
+    Credential { auth, source: Source::Secret { uid: uid.into(), namespace: "n".into(), name: "s".into() } }
+}
+
+const IMAGE: &str = "a.example.com/x:1";
+
+#[test]
+fn an_image_is_for_those_who_could_pull_it() {
+    let (root, records) = records("pulled", Verification::NotPreloaded);
+    assert!(!records.must_pull(IMAGE, "id", &[]), "nobody pulled it: it was there before");
+    records.begin(IMAGE).unwrap();
+    assert!(records.must_pull(IMAGE, "id", &[]), "it is being pulled with who knows what");
+    records.end(IMAGE, Some(("id", Some(&secret("1", "p")))));
+    assert!(!file(&records.pulling, IMAGE).exists());
+    assert!(records.must_pull(IMAGE, "id", &[]));
+    assert!(records.must_pull(IMAGE, "id", &[secret("2", "other")]));
+    assert!(!records.must_pull(IMAGE, "id", &[secret("1", "p")]));
+    // The same words from another secret, then that secret with other words.
+    assert!(!records.must_pull(IMAGE, "id", &[secret("2", "p")]));
+    assert!(!records.must_pull(IMAGE, "id", &[secret("2", "changed")]));
+    // The same image by another name was not asked of that registry.
+    assert!(records.must_pull("b.example.com/x:1", "id", &[secret("1", "p")]));
+    let text = std::fs::read_to_string(file(&records.pulled, "id")).unwrap();
+    let tree: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(tree["kind"], "ImagePulledRecord");
+    assert_eq!(tree["imageRef"], "id");
+    let known = tree["credentialMapping"]["a.example.com/x"]["kubernetesSecrets"].as_array().unwrap();
+    assert_eq!(known.len(), 2);
+    std::fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn what_nobody_needs_credentials_for_is_everybodys() {
+    let (root, records) = records("open", Verification::Always);
+    assert!(records.must_pull(IMAGE, "id", &[]));
+    records.begin(IMAGE).unwrap();
+    records.end(IMAGE, Some(("id", None)));
+    assert!(!records.must_pull(IMAGE, "id", &[secret("9", "x")]));
+    let text = std::fs::read_to_string(file(&records.pulled, "id")).unwrap();
+    assert!(text.contains(r#""credentialMapping":{"a.example.com/x":{"nodePodsAccessible":true}}"#), "{text}");
+    records.prune(&["id"], "2999-01-01T00:00:00Z");
+    assert!(file(&records.pulled, "id").exists());
+    records.prune(&[], "2000-01-01T00:00:00Z");
+    assert!(file(&records.pulled, "id").exists(), "the record is younger than the list");
+    records.prune(&[], "2999-01-01T00:00:00Z");
+    assert!(!file(&records.pulled, "id").exists());
+    std::fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn a_pull_that_an_earlier_agent_began_counts_as_pulled() {
+    let (root, records) = records("intent", Verification::NotPreloaded);
+    records.begin(IMAGE).unwrap();
+    let again = Records::open(&root, Verification::NotPreloaded);
+    again.take_up(&[]);
+    assert!(file(&again.pulling, IMAGE).exists(), "it is not there yet");
+    let image = cri::Image { id: "id".into(), repo_tags: vec![IMAGE.into()], ..cri::Image::default() };
+    again.take_up(&[image]);
+    assert!(!file(&again.pulling, IMAGE).exists());
+    assert!(again.must_pull(IMAGE, "id", &[secret("1", "p")]));
+    std::fs::write(file(&again.pulled, "id"), "garbage").unwrap();
+    assert!(again.must_pull(IMAGE, "id", &[]));
+    std::fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn allowlisted_images_are_for_all() {
+    let list = ["a.example.com/x".to_owned(), "b.example.com/*".to_owned()];
+    let policy = Verification::new("NeverVerifyAllowlistedImages", &list);
+    assert!(!policy.asks("a.example.com/x", true));
+    assert!(!policy.asks("b.example.com/any/thing", true));
+    assert!(policy.asks("a.example.com/xy", false));
+    assert!(!Verification::new("NeverVerify", &[]).asks("x", true));
+    assert!(Verification::new("AlwaysVerify", &[]).asks("x", false));
+}
