@@ -11,6 +11,7 @@ mod clock;
 pub mod config;
 pub mod container_logs;
 pub mod cri;
+pub mod csi;
 pub mod daemon;
 pub mod device_plugins;
 pub mod dns_hosts;

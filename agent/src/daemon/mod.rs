@@ -32,6 +32,8 @@ use crate::cli::Flags;
 use crate::config::{Configuration, FeatureGates, Loaded};
 use crate::container_logs::{self, RotatePolicy};
 use crate::cri::{CriClient, CriError};
+use crate::csi::Drivers;
+use crate::csi::volumes::CsiDeps;
 use crate::device_plugins::Devices;
 use crate::dns_hosts::NodeDns;
 use crate::events::{EventType, Recorder};
@@ -169,8 +171,11 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     let events = node_events(&recorder, &name);
     let damaged = |file: &Damaged| events("Warning", state_file::EVENT, file.to_string());
     let devices = Devices::new(flags.root_dir.join("device-plugins"), feed.clone(), damaged);
-    let stats =
-        || Stats::new(cri.clone(), &name, flags.root_dir.clone(), config.pod_logs_dir.clone(), config.cgroups_per_qos);
+    let drivers = Arc::new(Drivers::default());
+    let stats = || {
+        let folders = (flags.root_dir.clone(), config.pod_logs_dir.clone());
+        Stats::new(cri.clone(), &name, folders, config.cgroups_per_qos, drivers.clone())
+    };
     let node_api = NodeApi::new(node_receiver.clone(), stats());
     let of_managers = resource_managers::Settings::of(&config, &settings.gates, &flags.root_dir);
     let managers = Managers::open(&of_managers).await.map_err(StartError::Managers)?;
@@ -194,7 +199,8 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
             devices: devices.clone(),
         }));
     }
-    let registrars = Handlers::new(devices.clone(), (!standalone).then(|| client.clone()), name.clone());
+    let registry_client = (!standalone).then(|| client.clone());
+    let registrars = Handlers::new(devices.clone(), drivers.clone(), registry_client, name.clone());
     tasks.spawn(plugin_registry::start(flags.root_dir.join("plugins_registry"), registrars));
     let certificate = Arc::new(identity::Serving::default());
     let mut serving = server::start(server::ServerDeps {
@@ -207,6 +213,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
         addresses: addresses.clone(),
         client: client.clone(),
         cri: cri.clone(),
+        drivers: drivers.clone(),
         pods: pods_receiver.clone(),
     })
     .await?;
@@ -239,6 +246,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
             feed,
             devices,
             managers,
+            drivers,
             providers,
         };
         let node = node_receiver.clone();
@@ -325,6 +333,7 @@ struct PodParts {
     feed: Arc<PodFeed>,
     devices: Arc<Devices>,
     managers: Arc<Managers>,
+    drivers: Arc<Drivers>,
     providers: Vec<Provider>,
     events: NodeEvents,
 }
@@ -382,6 +391,28 @@ async fn start_pods(
         }
     };
     node_signals.send_modify(|s| s.not_ready.clear());
+    let volumes = Arc::new(volumes::Manager::new(volumes::VolumeDeps {
+        root_dir: parts.flags.root_dir.clone(),
+        objects: objects.clone(),
+        tokens: tokens.clone(),
+        claims: Arc::new(parts.client.clone()),
+        node: node.clone(),
+        csi: CsiDeps {
+            root_dir: parts.flags.root_dir.clone(),
+            node: parts.settings.name.clone(),
+            drivers: parts.drivers.clone(),
+            in_use: {
+                let signals = node_signals.clone();
+                Box::new(move |names| signals.send_modify(|s| s.volumes_in_use = names))
+            },
+        },
+    }));
+    tokio::spawn({
+        let volumes = volumes.clone();
+        async move { volumes.sweep().await }
+    });
+    let (drivers, period) = (parts.drivers, config.volume_stats_agg_period.get());
+    tokio::spawn(async move { drivers.usages.keep(&drivers, period).await });
     pods::Manager::start(pods::Deps {
         config: pods::Config {
             node_name: parts.settings.name.clone(),
@@ -418,13 +449,7 @@ async fn start_pods(
                 resolv_conf: PathBuf::from(&config.resolv_conf),
             },
         },
-        volumes: Arc::new(volumes::Manager::new(volumes::VolumeDeps {
-            root_dir: parts.flags.root_dir.clone(),
-            objects: objects.clone(),
-            tokens: tokens.clone(),
-            claims: Arc::new(parts.client.clone()),
-            node: node.clone(),
-        })),
+        volumes,
         pulls: PullDeps {
             parallel,
             rate: (unsigned(config.registry_pull_qps), unsigned(config.registry_burst)),

@@ -141,6 +141,12 @@ families! { ALL:
     WEBSOCKET_STREAMING = Counter Alpha "kubelet_websocket_streaming_requests_total" ["subresource"], NONE, "Total number of WebSocket streaming requests received by the kubelet for exec, attach, and portforward.";
     METRICS_PROVIDER = Gauge Alpha "kubelet_metrics_provider" ["provider"], NONE, "Indicates which provider serves the metrics of containers. The count is always 1.";
     STORAGE_OPERATION = Histogram Alpha "storage_operation_duration_seconds" ["migrated", "operation_name", "status", "volume_plugin"], STORAGE, "Storage operation duration";
+    VOLUME_AVAILABLE = Gauge Alpha "kubelet_volume_stats_available_bytes" ["namespace", "persistentvolumeclaim"], NONE, "Number of available bytes in the volume";
+    VOLUME_CAPACITY = Gauge Alpha "kubelet_volume_stats_capacity_bytes" ["namespace", "persistentvolumeclaim"], NONE, "Capacity in bytes of the volume";
+    VOLUME_INODES = Gauge Alpha "kubelet_volume_stats_inodes" ["namespace", "persistentvolumeclaim"], NONE, "Maximum number of inodes in the volume";
+    VOLUME_INODES_FREE = Gauge Alpha "kubelet_volume_stats_inodes_free" ["namespace", "persistentvolumeclaim"], NONE, "Number of free inodes in the volume";
+    VOLUME_INODES_USED = Gauge Alpha "kubelet_volume_stats_inodes_used" ["namespace", "persistentvolumeclaim"], NONE, "Number of used inodes in the volume";
+    VOLUME_USED = Gauge Alpha "kubelet_volume_stats_used_bytes" ["namespace", "persistentvolumeclaim"], NONE, "Number of used bytes in the volume";
     VOLUMES = Gauge Alpha "volume_manager_total_volumes" ["plugin_name", "state"], NONE, "Number of volumes in Volume Manager";
     REST_REQUESTS = Counter Alpha "rest_client_requests_total" ["code", "host", "method"], NONE, "Number of HTTP requests, partitioned by status code, method, and host.";
     REST_SECONDS = Histogram Alpha "rest_client_request_duration_seconds" ["host", "verb"], REST, "Request latency in seconds. Broken down by verb, and host.";

@@ -6,20 +6,16 @@
 //! Followed: `pkg/volume/csi/csi_plugin.go`, `nodeinfomanager`.
 
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
 
 use proto::api::core::v1::Node;
 use proto::api::storage::v1::CsiNode;
-use proto::csi::node_client::NodeClient;
-use proto::csi::{NodeGetInfoRequest, NodeGetInfoResponse};
+use proto::csi::NodeGetInfoResponse;
 use serde_json::{Map, Value, json};
 
 use crate::api::{ApiError, Client, Kind as _, PatchType};
-use crate::device_plugins::described;
-use crate::sockets;
+use crate::csi::Drivers;
 
-const DIAL_LIMIT: Duration = Duration::from_secs(10);
-const CALL_LIMIT: Duration = Duration::from_secs(120);
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 
 /// Whether a driver with these versions can be used.
@@ -65,13 +61,15 @@ fn parse(version: &str) -> Option<(Vec<u64>, String)> {
 pub struct CsiDrivers {
     client: Option<Client>,
     node: String,
+    /// Where volumes find them.
+    drivers: Arc<Drivers>,
     /// One driver at a time changes the objects that they share.
     turn: tokio::sync::Mutex<()>,
 }
 
 impl CsiDrivers {
-    pub fn new(client: Option<Client>, node: String) -> Self {
-        Self { client, node, turn: tokio::sync::Mutex::default() }
+    pub fn new(client: Option<Client>, node: String, drivers: Arc<Drivers>) -> Self {
+        Self { client, node, drivers, turn: tokio::sync::Mutex::default() }
     }
 
     /// Asks the driver about this node and writes it down.
@@ -79,12 +77,17 @@ impl CsiDrivers {
     /// # Errors
     /// When the driver does not answer or the objects cannot be written.
     pub async fn register(&self, name: &str, endpoint: &Path) -> Result<(), String> {
-        let channel = sockets::channel(endpoint, DIAL_LIMIT).await.map_err(|e| e.to_string())?;
-        let mut client = NodeClient::new(channel).max_decoding_message_size(1 << 20);
-        let info = tokio::time::timeout(CALL_LIMIT, client.node_get_info(NodeGetInfoRequest {})).await;
-        let info =
-            info.map_err(|_| "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned())?;
-        let info = info.map_err(|status| described(&status))?.into_inner();
+        self.drivers.insert(name, endpoint.to_owned());
+        let registered = self.tell(name).await;
+        if registered.is_err() {
+            self.drivers.remove(name);
+        }
+        registered
+    }
+
+    async fn tell(&self, name: &str) -> Result<(), String> {
+        let driver = self.drivers.get(name).map_err(|e| e.to_string())?;
+        let info = driver.info().await.map_err(|e| e.to_string())?;
         if info.node_id.is_empty() {
             return Err(format!("error adding CSI driver node info: driver {name} has no id for this node"));
         }
@@ -116,6 +119,7 @@ impl CsiDrivers {
 
     /// The driver is gone.
     pub async fn unregister(&self, name: &str) {
+        self.drivers.remove(name);
         let Some(client) = &self.client else { return };
         let _turn = self.turn.lock().await;
         let removed = async {

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::api::Client;
+use crate::csi::Drivers;
 use crate::device_plugins::{self, Devices};
 use crate::sockets;
 
@@ -43,8 +44,8 @@ pub struct Handlers {
 
 impl Handlers {
     /// `client` is `None` without an API server: storage drivers are then known on this node only.
-    pub fn new(devices: Arc<Devices>, client: Option<Client>, node: String) -> Self {
-        Self { devices, csi: CsiDrivers::new(client, node) }
+    pub fn new(devices: Arc<Devices>, drivers: Arc<Drivers>, client: Option<Client>, node: String) -> Self {
+        Self { devices, csi: CsiDrivers::new(client, node, drivers) }
     }
 
     /// Takes a plugin in.

@@ -20,7 +20,7 @@ use crate::pod::security::{ImageUser, SecurityDefaults, verify_non_root};
 use crate::pod::spec::{ContainerKind, PodExt, find_container};
 use crate::pod::step::{Kill, KillReason};
 use crate::status::StartError;
-use crate::volumes::{MountContext, PodVolumes, container_mounts};
+use crate::volumes::{MountContext, PodVolumes, container_devices, container_mounts};
 
 use super::kill::kill_one;
 use super::{Shared, hooks};
@@ -158,6 +158,8 @@ impl StartContext<'_> {
             }
         }
         mounts.extend(from_plugins.mounts);
+        let mut devices = from_plugins.devices;
+        devices.extend(container_devices(container, self.volumes));
         let target = match target {
             Some(name) if !name.is_empty() => Some(self.target_id(name)?),
             _ => None,
@@ -171,7 +173,7 @@ impl StartContext<'_> {
             image_user,
             envs,
             mounts,
-            devices: from_plugins.devices,
+            devices,
             cdi_devices: from_plugins.cdi_devices,
             annotations: from_plugins.annotations,
             target,

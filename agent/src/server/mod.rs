@@ -68,6 +68,8 @@ pub struct ServerDeps {
     pub addresses: Vec<IpAddr>,
     pub client: Client,
     pub cri: CriClient,
+    /// Storage drivers, for how full their volumes are.
+    pub drivers: Arc<crate::csi::Drivers>,
     /// None until the runtime has answered for the first time.
     pub pods: watch::Receiver<Option<pods::Handle>>,
 }
@@ -87,7 +89,13 @@ pub async fn start(deps: ServerDeps) -> Result<JoinSet<()>, ServerError> {
     let mut tasks = JoinSet::new();
     if config.enable_server {
         let (root, logs) = (deps.flags.root_dir.clone(), config.pod_logs_dir.clone());
-        let stats = Arc::new(Stats::new(deps.cri.clone(), &deps.node, root, logs, config.cgroups_per_qos));
+        let stats = Arc::new(Stats::new(
+            deps.cri.clone(),
+            &deps.node,
+            (root, logs),
+            config.cgroups_per_qos,
+            deps.drivers.clone(),
+        ));
         let surface = Surface {
             debugging: config.enable_debugging_handlers,
             checkpoint: deps.gates.enabled("ContainerCheckpoint"),

@@ -18,7 +18,7 @@ mod summary;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use proto::cri;
@@ -32,6 +32,7 @@ pub use self::local_storage::{ContainerStorage, PodStorage};
 pub use self::running::RunningPod;
 pub use self::summary::{Memory, Summary};
 use crate::cri::{CriClient, CriError};
+use crate::csi::Drivers;
 use crate::metrics::Snapshot;
 use crate::pod::labels;
 
@@ -77,6 +78,8 @@ pub struct Stats {
     pod_logs_dir: PathBuf,
     /// Pods have cgroups around their containers'.
     pods_have_cgroups: bool,
+    /// They tell how full their volumes are.
+    drivers: Arc<Drivers>,
     found: Mutex<HashMap<String, Found>>,
     /// CPU time by cgroup at the last request.
     before: Mutex<HashMap<String, (Instant, u64)>>,
@@ -87,13 +90,20 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Stats {
-    pub fn new(cri: CriClient, node: &str, root_dir: PathBuf, pod_logs_dir: PathBuf, pods_have_cgroups: bool) -> Self {
+    pub fn new(
+        cri: CriClient,
+        node: &str,
+        (root_dir, pod_logs_dir): (PathBuf, PathBuf),
+        pods_have_cgroups: bool,
+        drivers: Arc<Drivers>,
+    ) -> Self {
         Stats {
             cri,
             node: node.to_owned(),
             root_dir,
             pod_logs_dir,
             pods_have_cgroups,
+            drivers,
             found: Mutex::default(),
             before: Mutex::default(),
         }

@@ -6,6 +6,8 @@ use std::path::Path;
 use proto::cri::ImageFsInfoResponse;
 use serde::Serialize;
 
+use crate::csi::usage::Usage as DriverUsage;
+
 use super::cgroup::Psi;
 use super::disk_usage::{Held, held};
 use super::network::{self, Network};
@@ -81,6 +83,32 @@ pub struct VolumeStats {
     #[serde(flatten)]
     pub fs: Fs,
     pub name: String,
+    #[serde(rename = "pvcRef", skip_serializing_if = "Option::is_none")]
+    pub claim: Option<ClaimRef>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct ClaimRef {
+    pub name: String,
+    pub namespace: String,
+}
+
+/// A volume as its driver told of it.
+fn of_driver(name: String, usage: DriverUsage, now: &str) -> VolumeStats {
+    let (bytes, inodes) = (usage.bytes, usage.inodes);
+    VolumeStats {
+        fs: Fs {
+            time: now.to_owned(),
+            available_bytes: bytes.available,
+            capacity_bytes: bytes.total,
+            used_bytes: bytes.used,
+            inodes_free: inodes.available,
+            inodes: inodes.total,
+            inodes_used: inodes.used,
+        },
+        name,
+        claim: usage.claim.map(|(namespace, name)| ClaimRef { name, namespace }),
+    }
 }
 
 /// CPU, memory, pressure and swap of anything that has a cgroup.
@@ -227,10 +255,13 @@ pub(super) fn build(
         let folder = stats.root_dir.join("pods").join(uid).join("volumes");
         let mut found: Vec<VolumeStats> = Vec::new();
         let plugins = if only_cpu_and_memory { None } else { folder.read_dir().ok() };
-        for plugin in plugins.into_iter().flatten().flatten() {
+        // Of its volumes a driver tells itself; they are none of the node's storage.
+        let counted = |plugin: &std::fs::DirEntry| plugin.file_name() != "kubernetes.io~csi";
+        for plugin in plugins.into_iter().flatten().flatten().filter(counted) {
             for volume in plugin.path().read_dir().into_iter().flatten().flatten() {
                 let Some(fs) = held(&volume.path()).and_then(|used| local(used, &volume.path())) else { continue };
-                found.push(VolumeStats { fs, name: volume.file_name().to_string_lossy().into_owned() });
+                let name = volume.file_name().to_string_lossy().into_owned();
+                found.push(VolumeStats { fs, name, claim: None });
             }
         }
         found.sort_by(|a, b| a.name.cmp(&b.name));
@@ -250,8 +281,11 @@ pub(super) fn build(
     let pod = |(uid, found): (&String, &PodFound)| {
         let containers: Vec<ContainerStats> =
             found.containers.iter().map(|(name, c)| container(uid, name, c, found)).collect();
-        let volumes = volumes(uid);
+        let mut volumes = volumes(uid);
         let ephemeral_storage = storage(&containers, &volumes);
+        if !only_cpu_and_memory {
+            volumes.extend(stats.drivers.usages.of_pod(uid).into_iter().map(|(name, u)| of_driver(name, u, &now)));
+        }
         PodStats {
             pod_ref: PodRef { name: found.name.clone(), namespace: found.namespace.clone(), uid: uid.clone() },
             start_time: moment(found.created_at),

@@ -1,4 +1,5 @@
-//! Claims: from a persistent volume claim in a pod, its own or a generic ephemeral one, to the volume that it is bound to.
+//! Claims: from a persistent volume claim in a pod, its own or a generic ephemeral one, to the volume that it is bound to;
+//! and the other objects of the API that volumes depend on.
 //!
 //! The API is asked anew at each look, because a claim may be bound, or be deleted, while a pod waits for it.
 //!
@@ -8,14 +9,32 @@ use std::future::Future;
 use std::pin::Pin;
 
 use proto::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use proto::api::storage::v1::{CsiDriver, VolumeAttachment};
 
-use crate::api::{ApiError, Client};
+use crate::api::{ApiError, Client, PatchType};
 use crate::pod::spec::PodExt;
 
-/// Where claims and volumes come from.
+/// Where claims and volumes come from. What an implementation does not have is as without an API server.
 pub trait Claims: Send + Sync {
     fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Found<'a, PersistentVolumeClaim>;
     fn volume<'a>(&'a self, name: &'a str) -> Found<'a, PersistentVolume>;
+    /// What a storage driver says of itself.
+    fn driver<'a>(&'a self, _name: &'a str) -> Found<'a, CsiDriver> {
+        Box::pin(std::future::ready(Err(ApiError::Standalone)))
+    }
+    /// How far a volume is attached to this node.
+    fn attachment<'a>(&'a self, _name: &'a str) -> Found<'a, VolumeAttachment> {
+        Box::pin(std::future::ready(Err(ApiError::Standalone)))
+    }
+    /// A strategic merge patch of a claim's status.
+    fn patch_claim<'a>(
+        &'a self,
+        _namespace: &'a str,
+        _name: &'a str,
+        _patch: String,
+    ) -> Found<'a, PersistentVolumeClaim> {
+        Box::pin(std::future::ready(Err(ApiError::Standalone)))
+    }
 }
 
 pub type Found<'a, T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send + 'a>>;
@@ -27,11 +46,21 @@ impl Claims for Client {
     fn volume<'a>(&'a self, name: &'a str) -> Found<'a, PersistentVolume> {
         Box::pin(self.get::<PersistentVolume>("", name))
     }
+    fn driver<'a>(&'a self, name: &'a str) -> Found<'a, CsiDriver> {
+        Box::pin(self.get::<CsiDriver>("", name))
+    }
+    fn attachment<'a>(&'a self, name: &'a str) -> Found<'a, VolumeAttachment> {
+        Box::pin(self.get::<VolumeAttachment>("", name))
+    }
+    fn patch_claim<'a>(&'a self, namespace: &'a str, name: &'a str, patch: String) -> Found<'a, PersistentVolumeClaim> {
+        Box::pin(self.patch::<PersistentVolumeClaim>(namespace, name, "status", PatchType::StrategicMerge, patch))
+    }
 }
 
-/// A claim's volume, and whether the pod may only read it.
+/// A claim and its volume, and whether the pod may only read it.
 #[derive(Debug)]
 pub struct Bound {
+    pub claim: PersistentVolumeClaim,
     pub volume: PersistentVolume,
     pub read_only: bool,
 }
@@ -89,7 +118,7 @@ pub async fn resolve(claims: &dyn Claims, pod: &Pod, volume: &Volume) -> Result<
         }
         Some(_) => {}
     }
-    Ok(Some(Bound { volume: found, read_only }))
+    Ok(Some(Bound { claim, volume: found, read_only }))
 }
 
 fn owned_by(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {

@@ -5,28 +5,33 @@
 //! lies where the kubelet has it (`pods/UID/volumes/PLUGIN/NAME`), so that either can take over from the other.
 //!
 //! Followed: kubelet `volumemanager` and the plugins `emptydir`, `hostpath`, `configmap`, `secret`, `downwardapi`,
-//! `projected`, `image`, `local`, `nfs`.
+//! `projected`, `image`, `local`, `nfs`; those of drivers are in [`crate::csi`].
 //!
-//! Limits: CSI and iSCSI are not there; a pod that names one waits with `FailedMount`.
+//! Limits: iSCSI is not there, nor are file systems on local block devices; a pod that names one waits with `FailedMount`.
 
 mod atomic;
 pub mod claims;
 mod container_mounts;
+mod devices;
 mod empty_dir;
 mod host_path;
-mod mount_table;
-mod ownership;
+pub(crate) mod mount_table;
+pub(crate) mod ownership;
 mod payload;
 mod persistent;
 mod sub_path;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use proto::api::core::v1::{Node, Pod, Volume, VolumeSource};
+use proto::api::core::v1::{Node, PersistentVolumeSpec, Pod, Volume, VolumeSource};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use crate::csi::Wanted;
+use crate::csi::volumes::{CsiDeps, Failure, Volumes};
 use crate::objects::{Objects, Tokens};
 use crate::pod::spec::PodExt;
 
@@ -34,13 +39,23 @@ use claims::Claims;
 use payload::{Payload, Sources};
 
 pub use container_mounts::{MountContext, container_mounts};
+pub use devices::container_devices;
 pub use mount_table::unmount_below;
+
+/// A claim is asked for again at the first sync after this: it may have grown.
+const CLAIM_AGE: Duration = Duration::from_secs(60);
 
 /// Why a volume cannot be had; the text is that of the `FailedMount` event. Trying again later may help.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum VolumeError {
     #[error("MountVolume.SetUp failed for volume {volume:?} : {why}")]
     SetUp { volume: String, why: String },
+    /// A volume that no node has yet, or another has.
+    #[error("AttachVolume.Attach failed for volume {volume:?} : {why}")]
+    Attach { volume: String, why: String },
+    /// A volume that cannot be made ready for the pods of this node.
+    #[error("MountVolume.MountDevice failed for volume {volume:?} : {why}")]
+    Device { volume: String, why: String },
     /// A volume that may not be used from this node.
     #[error("MountVolume.NodeAffinity check failed for volume {volume:?} : {why}")]
     Affinity { volume: String, why: String },
@@ -63,6 +78,8 @@ pub struct MountSource {
     pub read_only: bool,
     /// An image that the runtime mounts; there is no host path then.
     pub image: Option<String>,
+    /// The host path is a device, for `volumeDevices`, and no file system.
+    pub block: bool,
 }
 
 /// By volume name.
@@ -76,16 +93,55 @@ pub struct VolumeDeps {
     pub claims: Arc<dyn Claims>,
     /// For limits that a pod leaves to the node.
     pub node: watch::Receiver<Arc<Node>>,
+    pub csi: CsiDeps,
 }
+
+/// A claim as it was when it was last asked for.
+type KnownClaim = (Instant, Arc<claims::Bound>);
 
 /// Makes and removes the volumes of pods below the root directory.
 pub struct Manager {
-    deps: VolumeDeps,
+    root_dir: PathBuf,
+    objects: Arc<dyn Objects>,
+    tokens: Arc<dyn Tokens>,
+    claims: Arc<dyn Claims>,
+    node: watch::Receiver<Arc<Node>>,
+    csi: Volumes,
+    /// Claims of volumes that pods have, by pod and volume: a pod that runs does not need the API server for them.
+    bound: Mutex<HashMap<(String, String), KnownClaim>>,
 }
 
 impl Manager {
     pub fn new(deps: VolumeDeps) -> Self {
-        Manager { deps }
+        let VolumeDeps { root_dir, objects, tokens, claims, node, csi } = deps;
+        let csi = Volumes::new(csi, claims.clone(), objects.clone(), tokens.clone());
+        Manager { root_dir, objects, tokens, claims, node, csi, bound: Mutex::default() }
+    }
+
+    /// Clears up what an earlier agent left half done, as drivers arrive; runs until dropped.
+    pub async fn sweep(&self) {
+        self.csi.sweep().await;
+    }
+
+    fn bound(&self) -> MutexGuard<'_, HashMap<(String, String), KnownClaim>> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The claim behind a volume. Of a volume that the pod has, the last that was seen counts until it is old, and
+    /// longer when the API server has no better word.
+    async fn claimed(&self, pod: &Pod, volume: &Volume) -> Result<Option<Arc<claims::Bound>>, String> {
+        let key = (pod.uid().to_owned(), volume.name.clone());
+        let known = self.bound().get(&key).cloned();
+        if let Some((at, bound)) = &known
+            && at.elapsed() < CLAIM_AGE
+        {
+            return Ok(Some(bound.clone()));
+        }
+        match (claims::resolve(&*self.claims, pod, volume).await, known) {
+            (Ok(found), _) => Ok(found.map(Arc::new)),
+            (Err(_), Some((_, bound))) => Ok(Some(bound)),
+            (Err(why), None) => Err(why),
+        }
     }
 
     /// Makes what is missing and refreshes what changed. Called again on every sync.
@@ -108,8 +164,10 @@ impl Manager {
 
     async fn one(&self, pod: &Pod, volume: &Volume) -> Result<MountSource, VolumeError> {
         let unprocessed = |why| VolumeError::Unprocessed { volume: volume.name.clone(), why };
-        if let Some(bound) = claims::resolve(&*self.deps.claims, pod, volume).await.map_err(unprocessed)? {
-            return self.persistent(pod, volume, bound).await;
+        if let Some(bound) = self.claimed(pod, volume).await.map_err(unprocessed)? {
+            let made = self.persistent(pod, volume, &bound).await?;
+            self.bound().insert((pod.uid().to_owned(), volume.name.clone()), (Instant::now(), bound));
+            return Ok(made);
         }
         let empty = VolumeSource::default();
         let source = volume.volume_source.as_ref().unwrap_or(&empty);
@@ -120,40 +178,89 @@ impl Manager {
             );
             return Err(unprocessed(why));
         }
+        if let Some(csi) = &source.csi {
+            let wanted = Wanted::inline(pod, &volume.name, csi);
+            let made = self.of_driver(&wanted).await?;
+            self.csi.note_usage(&wanted, &volume.name, &made.host_path, None);
+            return Ok(made);
+        }
         let set_up = |why| VolumeError::SetUp { volume: volume.name.clone(), why };
         self.direct(pod, volume, source).await.map_err(set_up)
     }
 
     /// A volume behind a claim.
-    async fn persistent(&self, pod: &Pod, volume: &Volume, bound: claims::Bound) -> Result<MountSource, VolumeError> {
+    async fn persistent(&self, pod: &Pod, volume: &Volume, bound: &claims::Bound) -> Result<MountSource, VolumeError> {
         let name = bound.volume.metadata.as_ref().map_or("", |m| &m.name).to_owned();
         let spec = bound.volume.spec.clone().unwrap_or_default();
-        let source = spec.persistent_volume_source.unwrap_or_default();
-        let node = self.deps.node.borrow().clone();
+        let node = self.node.borrow().clone();
         persistent::check_affinity(&bound.volume, &node)
             .map_err(|why| VolumeError::Affinity { volume: name.clone(), why })?;
+        let block = spec.volume_mode.as_deref() == Some("Block");
+        devices::check_use(pod, &volume.name, block)
+            .map_err(|why| VolumeError::Unprocessed { volume: volume.name.clone(), why })?;
+        let source = spec.persistent_volume_source.clone().unwrap_or_default();
+        if let Some(csi) = &source.csi {
+            let wanted = Wanted::persistent(pod, &bound.volume, &spec, csi, bound.read_only);
+            let made = self.of_driver(&wanted).await?;
+            let claim = bound.claim.metadata.as_ref().map(|m| (m.namespace.clone(), m.name.clone()));
+            self.csi.note_usage(&wanted, &volume.name, &made.host_path, claim);
+            if let Err(error) = self.csi.expand(&wanted, &bound.volume, &bound.claim).await {
+                tracing::warn!(error, pod = pod.name(), volume = name, "a volume cannot grow");
+            }
+            return Ok(made);
+        }
         let set_up = |why| VolumeError::SetUp { volume: name.clone(), why };
-        let mut made = MountSource { read_only: bound.read_only, ..Default::default() };
+        let mut made = MountSource { read_only: bound.read_only, block, ..Default::default() };
         if let Some(host) = &source.host_path {
             host_path::check(Path::new(&host.path), host.r#type.as_deref().unwrap_or_default()).map_err(set_up)?;
             made.host_path = host.path.clone().into();
+        } else if let Some(local) = &source.local
+            && block
+        {
+            made.host_path = self.device(pod.uid(), "kubernetes.io~local-volume", &name);
+            persistent::link_device(Path::new(&local.path), &made.host_path).map_err(set_up)?;
         } else if let Some(local) = &source.local {
             made.host_path = self.directory(pod.uid(), "kubernetes.io~local-volume", &name);
             persistent::bind_local(Path::new(&local.path), &made.host_path, bound.read_only).map_err(set_up)?;
             if !bound.read_only {
                 ownership::give_to_pod(&made.host_path, pod).map_err(|e| set_up(e.to_string()))?;
             }
-        } else if let Some(nfs) = &source.nfs {
-            made.host_path = self.directory(pod.uid(), "kubernetes.io~nfs", &name);
-            let read_only = bound.read_only || nfs.read_only;
-            persistent::mount_nfs(nfs, &made.host_path, read_only, &spec.mount_options).await.map_err(set_up)?;
-        } else if let Some(csi) = &source.csi {
-            return Err(set_up(no_driver(&csi.driver)));
         } else {
-            let why = format!("failed to get Plugin from volumeSpec for volume {name:?} err=no volume plugin matched");
-            return Err(VolumeError::Unprocessed { volume: volume.name.clone(), why });
+            return self.nfs_claim(pod, volume, &spec, (&name, bound.read_only)).await;
         }
         Ok(made)
+    }
+
+    async fn nfs_claim(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        spec: &PersistentVolumeSpec,
+        (name, read_only): (&str, bool),
+    ) -> Result<MountSource, VolumeError> {
+        let Some(nfs) = spec.persistent_volume_source.as_ref().and_then(|s| s.nfs.as_ref()) else {
+            let why = format!("failed to get Plugin from volumeSpec for volume {name:?} err=no volume plugin matched");
+            return Err(VolumeError::Unprocessed { volume: volume.name.clone(), why });
+        };
+        let host_path = self.directory(pod.uid(), "kubernetes.io~nfs", name);
+        let mounted = persistent::mount_nfs(nfs, &host_path, read_only || nfs.read_only, &spec.mount_options).await;
+        mounted.map_err(|why| VolumeError::SetUp { volume: name.to_owned(), why })?;
+        Ok(MountSource { host_path, read_only, ..Default::default() })
+    }
+
+    /// A volume of a storage driver.
+    async fn of_driver(&self, wanted: &Wanted<'_>) -> Result<MountSource, VolumeError> {
+        let made = match wanted.block {
+            true => self.csi.set_up_block(wanted).await,
+            false => self.csi.set_up(wanted).await,
+        };
+        let volume = wanted.name.clone();
+        let host_path = made.map_err(|failure| match failure {
+            Failure::Attach(why) => VolumeError::Attach { volume, why },
+            Failure::Device(why) => VolumeError::Device { volume, why },
+            Failure::SetUp(why) => VolumeError::SetUp { volume, why },
+        })?;
+        Ok(MountSource { host_path, read_only: wanted.read_only, image: None, block: wanted.block })
     }
 
     async fn direct(&self, pod: &Pod, volume: &Volume, source: &VolumeSource) -> Result<MountSource, String> {
@@ -168,20 +275,17 @@ impl Manager {
         }
         if let Some(empty_dir) = &source.empty_dir {
             let path = directory("kubernetes.io~empty-dir");
-            let node = self.deps.node.borrow().clone();
+            let node = self.node.borrow().clone();
             empty_dir::make(&path, &self.ready_file(pod.uid(), &volume.name), pod, &node, empty_dir)?;
             return Ok(MountSource { host_path: path, ..Default::default() });
         }
         if let Some(nfs) = &source.nfs {
             let path = directory("kubernetes.io~nfs");
             persistent::mount_nfs(nfs, &path, nfs.read_only, &[]).await?;
-            return Ok(MountSource { host_path: path, read_only: nfs.read_only, image: None });
+            return Ok(MountSource { host_path: path, read_only: nfs.read_only, ..Default::default() });
         }
-        if let Some(csi) = &source.csi {
-            return Err(no_driver(&csi.driver));
-        }
-        let node = self.deps.node.borrow().clone();
-        let sources = Sources { pod, objects: &*self.deps.objects, tokens: &*self.deps.tokens, node: &node };
+        let node = self.node.borrow().clone();
+        let sources = Sources { pod, objects: &*self.objects, tokens: &*self.tokens, node: &node };
         let (plugin, in_memory, payload) = if let Some(config_map) = &source.config_map {
             ("kubernetes.io~configmap", false, sources.config_map_volume(config_map).await?)
         } else if let Some(secret) = &source.secret {
@@ -195,16 +299,21 @@ impl Manager {
         };
         let path = directory(plugin);
         write_payload(&path, in_memory, pod, &payload)?;
-        Ok(MountSource { host_path: path, read_only: true, image: None })
+        Ok(MountSource { host_path: path, read_only: true, ..Default::default() })
     }
 
     fn directory(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
-        self.deps.root_dir.join("pods").join(uid).join("volumes").join(plugin).join(name)
+        self.root_dir.join("pods").join(uid).join("volumes").join(plugin).join(name)
+    }
+
+    /// A link to a device of a pod.
+    fn device(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
+        self.root_dir.join("pods").join(uid).join("volumeDevices").join(plugin).join(name)
     }
 
     /// Marks a directory as done, so that a restarted agent does not touch what containers have written since.
     fn ready_file(&self, uid: &str, name: &str) -> PathBuf {
-        let plugins = self.deps.root_dir.join("pods").join(uid).join("plugins");
+        let plugins = self.root_dir.join("pods").join(uid).join("plugins");
         plugins.join("kubernetes.io~empty-dir").join(name).join("ready")
     }
 
@@ -213,10 +322,13 @@ impl Manager {
     /// # Errors
     /// Something is in use or cannot be removed; a retry may help.
     pub async fn teardown(&self, uid: &str) -> Result<(), VolumeError> {
-        let pod_dir = self.deps.root_dir.join("pods").join(uid);
-        self.deps.tokens.forget(uid);
-        let removed = tokio::task::spawn_blocking(move || take_down(&pod_dir)).await;
-        removed.map_err(|e| VolumeError::Mount(e.to_string()))?.map_err(VolumeError::Mount)
+        let pod_dir = self.root_dir.join("pods").join(uid);
+        self.tokens.forget(uid);
+        self.bound().retain(|(pod, _), _| pod != uid);
+        // Parts of volumes go before the volumes, and those that a driver gave before anything is removed.
+        take_down(&pod_dir, &["volume-subpaths"]).await?;
+        self.csi.tear_down(uid).await.map_err(VolumeError::Mount)?;
+        take_down(&pod_dir, &["volumeDevices", "volumes"]).await
     }
 }
 
@@ -233,13 +345,6 @@ fn is_known(source: &VolumeSource) -> bool {
         || source.csi.is_some()
 }
 
-fn no_driver(name: &str) -> String {
-    format!(
-        "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: \
-         driver name {name} not found in the list of registered CSI drivers"
-    )
-}
-
 fn write_payload(path: &Path, in_memory: bool, pod: &Pod, payload: &Payload) -> Result<(), String> {
     empty_dir::make_directory(path)?;
     if in_memory {
@@ -253,18 +358,21 @@ fn write_payload(path: &Path, in_memory: bool, pod: &Pod, payload: &Payload) -> 
     .map_err(|e| format!("error writing {}: {e}", path.display()))
 }
 
-fn take_down(pod_dir: &Path) -> Result<(), String> {
-    let folders = [pod_dir.join("volume-subpaths"), pod_dir.join("volumes")];
-    for folder in &folders {
-        mount_table::unmount_below(folder)?;
-        match std::fs::remove_dir_all(folder) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                return Err(format!("failed to remove {}: {e}", folder.display()));
-            }
-            _ => {}
+async fn take_down(pod_dir: &Path, folders: &[&str]) -> Result<(), VolumeError> {
+    let folders: Vec<PathBuf> = folders.iter().map(|name| pod_dir.join(name)).collect();
+    let removed = tokio::task::spawn_blocking(move || folders.iter().try_for_each(|folder| remove_below(folder))).await;
+    removed.map_err(|e| VolumeError::Mount(e.to_string()))?.map_err(VolumeError::Mount)
+}
+
+/// Unmounts all below a folder, then removes it.
+fn remove_below(folder: &Path) -> Result<(), String> {
+    mount_table::unmount_below(folder)?;
+    match std::fs::remove_dir_all(folder) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("failed to remove {}: {e}", folder.display()))
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 #[cfg(test)]

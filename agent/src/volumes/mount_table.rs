@@ -34,7 +34,9 @@ pub fn unmount_below(directory: &Path) -> Result<(), String> {
 /// Whether something is mounted right there.
 pub fn is_mount_point(path: &Path) -> bool {
     let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return false };
-    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    // The place itself is not touched: what is mounted there may not answer.
+    let parent = path.parent().and_then(|p| std::fs::canonicalize(p).ok());
+    let real = parent.zip(path.file_name()).map_or_else(|| path.to_owned(), |(parent, name)| parent.join(name));
     mount_points(&table).any(|p| p == real)
 }
 

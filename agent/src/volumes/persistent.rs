@@ -28,11 +28,8 @@ pub fn check_affinity(volume: &PersistentVolume, node: &Node) -> Result<(), Stri
     }
 }
 
-/// Binds a path of this node to the place of the volume, unless it is there already.
-///
-/// # Errors
-/// The path is none that may be used, or the kernel refuses.
-pub fn bind_local(from: &Path, to: &Path, read_only: bool) -> Result<(), String> {
+/// Whether a path may be used as a local volume.
+fn check_path(from: &Path, to: &Path) -> Result<(), String> {
     if from.as_os_str().is_empty() {
         return Err(format!("LocalVolume volume {:?} path is empty", to.file_name().unwrap_or_default()));
     }
@@ -42,6 +39,33 @@ pub fn bind_local(from: &Path, to: &Path, read_only: bool) -> Result<(), String>
     if !from.exists() {
         return Err(format!("path {:?} does not exist", from.display().to_string()));
     }
+    Ok(())
+}
+
+/// Links the place of a raw device to a local one.
+///
+/// # Errors
+/// The path is no device, or the link cannot be made.
+pub fn link_device(from: &Path, to: &Path) -> Result<(), String> {
+    use std::os::unix::fs::FileTypeExt as _;
+    check_path(from, to)?;
+    if !std::fs::metadata(from).is_ok_and(|m| m.file_type().is_block_device()) {
+        return Err(format!("{} is not a block device", from.display()));
+    }
+    if std::fs::read_link(to).is_ok_and(|old| old == from) {
+        return Ok(());
+    }
+    let folder = to.parent().unwrap_or(to);
+    crate::csi::make_private(folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+    crate::csi::make_link(from, to)
+}
+
+/// Binds a path of this node to the place of the volume, unless it is there already.
+///
+/// # Errors
+/// The path is none that may be used, or the kernel refuses.
+pub fn bind_local(from: &Path, to: &Path, read_only: bool) -> Result<(), String> {
+    check_path(from, to)?;
     if !from.is_dir() {
         return Err(format!(
             "{} is not a directory; block devices cannot be used as file systems here",

@@ -95,6 +95,7 @@ fn manager(root: &Path, objects: &Arc<Memory>) -> Manager {
         tokens: objects.clone(),
         claims: objects.clone(),
         node,
+        csi: CsiDeps { root_dir: root.into(), node: "n".into(), drivers: Arc::default(), in_use: Box::new(|_| {}) },
     })
 }
 

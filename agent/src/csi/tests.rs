@@ -1,0 +1,390 @@
+//! Whole lives of volumes with a driver that keeps book of what it is asked.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use proto::api::core::v1::{
+    ConfigMap, CsiPersistentVolumeSource, CsiVolumeSource, PersistentVolume, PersistentVolumeClaim,
+    PersistentVolumeSpec, Pod, Secret, Service,
+};
+use proto::api::storage::v1::{CsiDriver, CsiDriverSpec, VolumeAttachment, VolumeAttachmentStatus};
+use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use proto::csi::node_server::{Node, NodeServer};
+use proto::csi::node_service_capability::rpc::Type as RpcType;
+use proto::csi::node_service_capability::{Rpc, Type};
+use proto::csi::*;
+use tonic::codegen::Service as _;
+use tonic::{Request, Response, Status};
+
+use super::volumes::{CsiDeps, Failure, Volumes};
+use super::*;
+use crate::api::ApiError;
+use crate::objects::{Answer, Issued, ObjectError, Objects, TokenQuery, Tokens};
+use crate::volumes::claims::{Claims, Found};
+
+/// Makes a folder where a volume is published, and removes it again.
+#[derive(Default)]
+struct Book {
+    calls: Mutex<Vec<String>>,
+    contexts: Mutex<Vec<BTreeMap<String, String>>>,
+    refuse: Mutex<Option<Status>>,
+}
+
+impl Book {
+    fn note(&self, call: &str, path: &str) -> Result<(), Status> {
+        let place = path.split("/kubelet/").last().unwrap_or_default();
+        self.calls.lock().unwrap().push(format!("{call} {place}"));
+        self.refuse.lock().unwrap().clone().map_or(Ok(()), Err)
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.calls.lock().unwrap())
+    }
+}
+
+#[tonic::async_trait]
+impl Node for Book {
+    async fn node_stage_volume(
+        &self,
+        request: Request<NodeStageVolumeRequest>,
+    ) -> Result<Response<NodeStageVolumeResponse>, Status> {
+        let request = request.into_inner();
+        self.contexts.lock().unwrap().push(request.publish_context);
+        self.note("stage", &request.staging_target_path)?;
+        Ok(Response::new(NodeStageVolumeResponse {}))
+    }
+    async fn node_unstage_volume(
+        &self,
+        request: Request<NodeUnstageVolumeRequest>,
+    ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
+        self.note("unstage", &request.into_inner().staging_target_path)?;
+        Ok(Response::new(NodeUnstageVolumeResponse {}))
+    }
+    async fn node_publish_volume(
+        &self,
+        request: Request<NodePublishVolumeRequest>,
+    ) -> Result<Response<NodePublishVolumeResponse>, Status> {
+        let request = request.into_inner();
+        self.contexts.lock().unwrap().push(request.volume_context);
+        self.note("publish", &request.target_path)?;
+        std::fs::create_dir_all(&request.target_path)?;
+        Ok(Response::new(NodePublishVolumeResponse {}))
+    }
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<NodeUnpublishVolumeRequest>,
+    ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
+        let target = request.into_inner().target_path;
+        self.note("unpublish", &target)?;
+        // Asked twice is no mistake.
+        let _ = std::fs::remove_dir_all(&target);
+        Ok(Response::new(NodeUnpublishVolumeResponse {}))
+    }
+    async fn node_get_volume_stats(
+        &self,
+        _: Request<NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
+        Err(Status::unimplemented("no statistics"))
+    }
+    async fn node_expand_volume(
+        &self,
+        request: Request<NodeExpandVolumeRequest>,
+    ) -> Result<Response<NodeExpandVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let bytes = request.capacity_range.map_or(0, |r| r.required_bytes);
+        self.note(&format!("expand to {bytes}"), &request.volume_path)?;
+        Ok(Response::new(NodeExpandVolumeResponse { capacity_bytes: bytes }))
+    }
+    async fn node_get_capabilities(
+        &self,
+        _: Request<NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
+        let types = [RpcType::StageUnstageVolume, RpcType::ExpandVolume];
+        let capabilities =
+            types.map(|t| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: t.into() })) }).into();
+        Ok(Response::new(NodeGetCapabilitiesResponse { capabilities }))
+    }
+    async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Result<Response<NodeGetInfoResponse>, Status> {
+        Ok(Response::new(NodeGetInfoResponse { node_id: "me".into(), ..Default::default() }))
+    }
+}
+
+/// An API server with one driver, and attachments that are done at once.
+struct Api {
+    spec: CsiDriverSpec,
+    patches: Mutex<Vec<String>>,
+}
+
+impl Claims for Api {
+    fn claim<'a>(&'a self, _: &'a str, _: &'a str) -> Found<'a, PersistentVolumeClaim> {
+        Box::pin(std::future::ready(Err(ApiError::Standalone)))
+    }
+    fn volume<'a>(&'a self, _: &'a str) -> Found<'a, PersistentVolume> {
+        Box::pin(std::future::ready(Err(ApiError::Standalone)))
+    }
+    fn driver<'a>(&'a self, _: &'a str) -> Found<'a, CsiDriver> {
+        Box::pin(std::future::ready(Ok(CsiDriver { spec: Some(self.spec.clone()), ..Default::default() })))
+    }
+    fn attachment<'a>(&'a self, _: &'a str) -> Found<'a, VolumeAttachment> {
+        let metadata = [("disk".to_owned(), "sdx".to_owned())].into();
+        let status = VolumeAttachmentStatus { attached: true, attachment_metadata: metadata, ..Default::default() };
+        Box::pin(std::future::ready(Ok(VolumeAttachment { status: Some(status), ..Default::default() })))
+    }
+    fn patch_claim<'a>(&'a self, _: &'a str, _: &'a str, patch: String) -> Found<'a, PersistentVolumeClaim> {
+        self.patches.lock().unwrap().push(patch);
+        Box::pin(std::future::ready(Ok(PersistentVolumeClaim::default())))
+    }
+}
+
+struct Nothing;
+
+fn missing<'a, T: Send + 'a>() -> Answer<'a, Result<T, ObjectError>> {
+    Box::pin(std::future::ready(Err(ObjectError::NotSynced)))
+}
+
+impl Objects for Nothing {
+    fn config_map<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, Result<Arc<ConfigMap>, ObjectError>> {
+        missing()
+    }
+    fn secret<'a>(&'a self, _: &'a str, _: &'a str) -> Answer<'a, Result<Arc<Secret>, ObjectError>> {
+        missing()
+    }
+    fn services<'a>(&'a self, _: &'a str) -> Answer<'a, Result<Vec<Arc<Service>>, ObjectError>> {
+        missing()
+    }
+    fn register(&self, _: &Pod) {}
+    fn unregister(&self, _: &str) {}
+}
+
+impl Tokens for Nothing {
+    fn issued<'a>(&'a self, query: &'a TokenQuery) -> Answer<'a, Result<Issued, ObjectError>> {
+        let token = format!("for {}", query.audience);
+        Box::pin(std::future::ready(Ok(Issued { token, expires: std::time::UNIX_EPOCH })))
+    }
+    fn forget(&self, _: &str) {}
+}
+
+/// A node with one driver.
+struct World {
+    root: PathBuf,
+    book: Arc<Book>,
+    drivers: Arc<Drivers>,
+    api: Arc<Api>,
+    in_use: Arc<Mutex<Vec<String>>>,
+}
+
+impl World {
+    fn new(name: &str, spec: CsiDriverSpec) -> Self {
+        let root = std::env::temp_dir().join(format!("csi-{name}-{}", std::process::id())).join("kubelet");
+        std::fs::create_dir_all(&root).unwrap();
+        let (book, drivers) = (Arc::new(Book::default()), Arc::new(Drivers::default()));
+        let socket = root.join("driver.sock");
+        let listener = crate::sockets::bind(&socket, 0o600).unwrap();
+        let served = book.clone();
+        tokio::spawn(crate::sockets::serve(listener, move |request| {
+            let mut service = NodeServer::from_arc(served.clone());
+            async move { service.call(request.map(tonic::body::Body::new)).await.unwrap_or_else(|never| match never {}) }
+        }));
+        drivers.insert("folder.example.com", socket);
+        let api = Arc::new(Api { spec, patches: Mutex::default() });
+        World { root, book, drivers, api, in_use: Arc::default() }
+    }
+
+    /// A run of the agent.
+    fn volumes(&self) -> Volumes {
+        let in_use = self.in_use.clone();
+        let deps = CsiDeps {
+            root_dir: self.root.clone(),
+            node: "n".into(),
+            drivers: self.drivers.clone(),
+            in_use: Box::new(move |names| *in_use.lock().unwrap() = names),
+        };
+        Volumes::new(deps, self.api.clone(), Arc::new(Nothing), Arc::new(Nothing))
+    }
+
+    fn end(self) {
+        std::fs::remove_dir_all(self.root.parent().unwrap()).unwrap();
+    }
+}
+
+fn pod(uid: &str) -> Pod {
+    let metadata = ObjectMeta { name: "p".into(), namespace: "ns".into(), uid: uid.into(), ..Default::default() };
+    Pod { metadata: Some(metadata), ..Default::default() }
+}
+
+fn volume(block: bool) -> PersistentVolume {
+    PersistentVolume {
+        metadata: Some(ObjectMeta { name: "pv".into(), ..Default::default() }),
+        spec: Some(PersistentVolumeSpec {
+            access_modes: vec!["ReadWriteOnce".into()],
+            volume_mode: block.then(|| "Block".to_owned()),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+fn wanted<'a>(pod: &'a Pod, volume: &PersistentVolume) -> Wanted<'a> {
+    let source = CsiPersistentVolumeSource {
+        driver: "folder.example.com".into(),
+        volume_handle: "abc".into(),
+        ..Default::default()
+    };
+    Wanted::persistent(pod, volume, volume.spec.as_ref().unwrap(), &source, false)
+}
+
+const STAGED: &str = "plugins/kubernetes.io/csi/folder.example.com/ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad/globalmount";
+
+fn plain() -> CsiDriverSpec {
+    CsiDriverSpec {
+        attach_required: Some(false),
+        volume_lifecycle_modes: vec!["Persistent".into(), "Ephemeral".into()],
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn a_volume_is_taken_back_by_the_next_run_of_the_agent() {
+    let world = World::new("restart", plain());
+    let (pod, volume) = (pod("u1"), volume(false));
+    let first = world.volumes();
+    let path = first.set_up(&wanted(&pod, &volume)).await.unwrap();
+    assert_eq!(path, world.root.join("pods/u1/volumes/kubernetes.io~csi/pv/mount"));
+    let published = "publish pods/u1/volumes/kubernetes.io~csi/pv/mount".to_owned();
+    assert_eq!(world.book.take(), [format!("stage {STAGED}"), published.clone()]);
+    first.set_up(&wanted(&pod, &volume)).await.unwrap();
+    assert_eq!(world.book.take(), Vec::<String>::new(), "the pod has it");
+    drop(first);
+    let second = world.volumes();
+    second.set_up(&wanted(&pod, &volume)).await.unwrap();
+    assert_eq!(world.book.take(), [format!("stage {STAGED}"), published], "once more after a start");
+    let third = world.volumes();
+    third.tear_down("u1").await.unwrap();
+    let unpublished = "unpublish pods/u1/volumes/kubernetes.io~csi/pv/mount".to_owned();
+    assert_eq!(world.book.take(), [unpublished, format!("unstage {STAGED}")]);
+    assert!(!path.exists() && !world.root.join(STAGED).exists());
+    third.tear_down("u1").await.unwrap();
+    assert_eq!(world.book.take(), Vec::<String>::new());
+    world.end();
+}
+
+#[tokio::test]
+async fn the_last_pod_of_a_node_has_the_volume_unstaged() {
+    let world = World::new("shared", plain());
+    let (one, two, volume) = (pod("u1"), pod("u2"), volume(false));
+    let volumes = world.volumes();
+    volumes.set_up(&wanted(&one, &volume)).await.unwrap();
+    volumes.set_up(&wanted(&two, &volume)).await.unwrap();
+    world.book.take();
+    volumes.tear_down("u1").await.unwrap();
+    assert_eq!(world.book.take().len(), 1);
+    *world.book.refuse.lock().unwrap() = Some(Status::internal("busy"));
+    let why = volumes.tear_down("u2").await.unwrap_err();
+    assert!(why.ends_with("rpc error: code = Internal desc = busy"), "{why}");
+    assert!(Path::new(&world.root.join("pods/u2/volumes/kubernetes.io~csi/pv/vol_data.json")).exists());
+    *world.book.refuse.lock().unwrap() = None;
+    world.book.take();
+    volumes.tear_down("u2").await.unwrap();
+    assert_eq!(world.book.take().len(), 2);
+    world.end();
+}
+
+#[tokio::test]
+async fn what_was_left_staged_is_unstaged_when_its_driver_registers() {
+    let world = World::new("sweep", plain());
+    let (pod, volume) = (pod("u1"), volume(false));
+    world.volumes().set_up(&wanted(&pod, &volume)).await.unwrap();
+    // The agent was killed after the unpublish.
+    std::fs::remove_dir_all(world.root.join("pods")).unwrap();
+    world.book.take();
+    let next = Arc::new(world.volumes());
+    let sweeping = tokio::spawn({
+        let next = next.clone();
+        async move { next.sweep().await }
+    });
+    let limit = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    while world.root.join(STAGED).exists() && tokio::time::Instant::now() < limit {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(world.book.take(), [format!("unstage {STAGED}")]);
+    sweeping.abort();
+    world.end();
+}
+
+#[tokio::test]
+async fn an_attached_volume_is_in_use_and_its_driver_hears_of_pod_tokens_and_disk() {
+    let request = proto::api::storage::v1::TokenRequest { audience: "vault".into(), expiration_seconds: None };
+    let world = World::new(
+        "attach",
+        CsiDriverSpec {
+            attach_required: Some(true),
+            pod_info_on_mount: Some(true),
+            token_requests: vec![request],
+            ..plain()
+        },
+    );
+    let (pod, volume) = (pod("u1"), volume(false));
+    let volumes = world.volumes();
+    volumes.set_up(&wanted(&pod, &volume)).await.unwrap();
+    assert_eq!(*world.in_use.lock().unwrap(), ["kubernetes.io/csi/folder.example.com^abc"]);
+    let contexts = std::mem::take(&mut *world.book.contexts.lock().unwrap());
+    assert_eq!(contexts[0].get("disk").map(String::as_str), Some("sdx"));
+    assert_eq!(contexts[1].get("csi.storage.k8s.io/pod.uid").map(String::as_str), Some("u1"));
+    assert_eq!(
+        contexts[1].get("csi.storage.k8s.io/serviceAccount.tokens").map(String::as_str),
+        Some(r#"{"vault":{"expirationTimestamp":"1970-01-01T00:00:00Z","token":"for vault"}}"#)
+    );
+    assert_eq!(*world.in_use.lock().unwrap(), ["kubernetes.io/csi/folder.example.com^abc"]);
+    volumes.tear_down("u1").await.unwrap();
+    assert!(world.in_use.lock().unwrap().is_empty());
+    world.end();
+}
+
+#[tokio::test]
+async fn an_inline_volume_is_published_only_and_only_where_the_driver_says_so() {
+    let world = World::new("inline", plain());
+    let pod = pod("u1");
+    let source = CsiVolumeSource { driver: "folder.example.com".into(), ..Default::default() };
+    let volumes = world.volumes();
+    volumes.set_up(&Wanted::inline(&pod, "tmp", &source)).await.unwrap();
+    volumes.tear_down("u1").await.unwrap();
+    let place = "pods/u1/volumes/kubernetes.io~csi/tmp/mount";
+    assert_eq!(world.book.take(), [format!("publish {place}"), format!("unpublish {place}")]);
+    let other = CsiVolumeSource { driver: "other".into(), ..Default::default() };
+    let Err(Failure::SetUp(why)) = volumes.set_up(&Wanted::inline(&pod, "tmp", &other)).await else { panic!() };
+    assert_eq!(
+        why,
+        "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: driver name other not found in the list of \
+         registered CSI drivers"
+    );
+    world.end();
+}
+
+#[tokio::test]
+async fn a_device_is_linked_and_a_larger_volume_grows() {
+    let world = World::new("block", plain());
+    let (pod, mut volume) = (pod("u1"), volume(true));
+    let volumes = world.volumes();
+    let link = volumes.set_up_block(&wanted(&pod, &volume)).await.unwrap();
+    let blocks = "plugins/kubernetes.io/csi/volumeDevices";
+    assert_eq!(std::fs::read_link(&link).unwrap(), world.root.join(blocks).join("publish/pv/u1"));
+    world.book.take();
+    let sized = |text: &str| {
+        let size = proto::apimachinery::pkg::api::resource::Quantity { string: text.into() };
+        [("storage".to_owned(), size)].into()
+    };
+    volume.spec.as_mut().unwrap().capacity = sized("2Gi");
+    let status = proto::api::core::v1::PersistentVolumeClaimStatus { capacity: sized("1Gi"), ..Default::default() };
+    let claim = PersistentVolumeClaim { status: Some(status), ..Default::default() };
+    volumes.expand(&wanted(&pod, &volume), &volume, &claim).await.unwrap();
+    volumes.expand(&wanted(&pod, &volume), &volume, &claim).await.unwrap();
+    assert_eq!(world.book.take(), [format!("expand to 2147483648 {blocks}/publish/pv/u1")], "once in a while");
+    assert!(world.api.patches.lock().unwrap()[0].contains(r#""capacity":{"storage":"2Gi"}"#));
+    // The driver published a folder here; a device is a file.
+    std::fs::remove_dir(world.root.join(blocks).join("publish/pv/u1")).unwrap();
+    world.volumes().tear_down("u1").await.unwrap();
+    let calls = world.book.take();
+    assert_eq!(calls, [format!("unpublish {blocks}/publish/pv/u1"), format!("unstage {blocks}/staging/pv")]);
+    assert!(link.symlink_metadata().is_err() && !world.root.join(blocks).join("pv").exists());
+    world.end();
+}
