@@ -61,7 +61,7 @@ impl WebKey {
                 let mut point = vec![4];
                 for name in ["x", "y"] {
                     let number = bytes(name)?;
-                    point.extend(std::iter::repeat_n(0, half.checked_sub(number.len()).unwrap_or_default()));
+                    point.extend(std::iter::repeat_n(0, half.saturating_sub(number.len())));
                     point.extend(number);
                 }
                 Material::Curve(point)
