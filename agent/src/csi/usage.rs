@@ -147,9 +147,12 @@ fn amount(usage: &VolumeUsage) -> Amount {
     Amount { available: positive(usage.available), total: positive(usage.total), used: positive(usage.used) }
 }
 
+/// What a family shows of a volume.
+type Of = fn(&Usage) -> u64;
+
 /// `kubelet_volume_stats_*`, of volumes with a claim.
 fn show(usages: &BTreeMap<Key, Usage>) {
-    let families: [(&'static metrics::Family, fn(&Usage) -> u64); 6] = [
+    let families: [(&metrics::Family, Of); 6] = [
         (&metrics::VOLUME_CAPACITY, |u| u.bytes.total),
         (&metrics::VOLUME_AVAILABLE, |u| u.bytes.available),
         (&metrics::VOLUME_USED, |u| u.bytes.used),

@@ -41,7 +41,7 @@ pub struct Cluster {
 pub fn url(text: &str) -> Result<String, JoinError> {
     let wrong = || JoinError::Usage(format!("{text:?} is no server; it looks like https://HOST:6443"));
     let uri: http::Uri = text.parse().map_err(|_| wrong())?;
-    if uri.scheme_str() != Some("https") || uri.path().trim_end_matches('/') != "" || uri.query().is_some() {
+    if uri.scheme_str() != Some("https") || !uri.path().trim_end_matches('/').is_empty() || uri.query().is_some() {
         return Err(wrong());
     }
     let authority = uri.authority().filter(|a| !a.host().is_empty() && !a.as_str().contains('@')).ok_or_else(wrong)?;
