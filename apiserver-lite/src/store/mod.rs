@@ -7,6 +7,7 @@
 
 mod disk;
 mod frame;
+mod memory;
 mod image;
 mod object;
 mod text;
@@ -89,6 +90,7 @@ impl Store {
         let no_thread = |source| OpenError::Io { path: PathBuf::from("store-writer"), source };
         let writer = writer::Writer {
             recent: Default::default(),
+            since_idle: 0,
             world,
             disk,
             queue: requests,

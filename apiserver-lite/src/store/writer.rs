@@ -84,6 +84,8 @@ pub(super) struct Writer {
     pub trim_at: Option<Instant>,
     /// Trees of what was written last, kept for those who look at every change.
     pub recent: VecDeque<Arc<serde_json::Value>>,
+    /// Writes since there were none for a moment.
+    pub since_idle: usize,
     /// The last batch found no room.
     pub full: bool,
     /// For waiting with a deadline.
@@ -96,8 +98,11 @@ const BATCH: usize = 512;
 const BATCH_BYTES: usize = 16 << 20;
 
 /// Trees that are kept for readers of changes, and for how long after the last write.
-const RECENT: usize = 256;
+const RECENT: usize = 64;
 const LINGER: Duration = Duration::from_millis(100);
+
+/// After so many writes there is memory to give back.
+const BURST: usize = 1000;
 
 /// A write that passed its check, before it is durable.
 struct Accepted {
@@ -116,7 +121,7 @@ impl Writer {
                 self.trim();
             }
             if requests.is_empty() {
-                self.recent = VecDeque::new();
+                self.rest();
             }
             while !requests.is_empty() && !self.failed.load(Ordering::Acquire) {
                 let count = batch_length(requests.iter().map(|r| r.write.change.bytes()));
@@ -129,7 +134,8 @@ impl Writer {
     /// Waits for writes, or until history has to be looked at; false when there will be no more writes.
     fn wait(&mut self, requests: &mut Vec<Request>) -> bool {
         let trim = self.trim_at.map(|at| at.saturating_duration_since(Instant::now()));
-        let left = if self.recent.is_empty() { trim } else { Some(trim.map_or(LINGER, |t| t.min(LINGER))) };
+        let rested = self.recent.is_empty() && self.since_idle < BURST;
+        let left = if rested { trim } else { Some(trim.map_or(LINGER, |t| t.min(LINGER))) };
         let queue = &mut self.queue;
         self.timer.block_on(async {
             let received = queue.recv_many(requests, BATCH);
@@ -138,6 +144,14 @@ impl Writer {
                 None => received.await,
             }
         }) > 0
+    }
+
+    /// Lets go of what was kept for a burst of writes that is over.
+    fn rest(&mut self) {
+        self.recent = VecDeque::new();
+        if std::mem::take(&mut self.since_idle) >= BURST {
+            super::memory::give_back();
+        }
     }
 
     /// Lets go of history that is too old, of resources that nobody writes as well.
@@ -185,6 +199,7 @@ impl Writer {
             tracing::info!("there is room for the log again");
         }
         revision += accepted.len() as u64;
+        self.since_idle += accepted.len();
         let answers = self.publish(accepted, revision);
         // A caller that went away has no one to tell.
         answers.into_iter().for_each(|(answer, object)| drop(answer.send(Ok(object))));
