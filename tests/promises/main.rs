@@ -15,6 +15,7 @@ mod kubectl;
 mod licences;
 mod node_clients;
 mod node_endpoints;
+mod node_recordings;
 mod python_client;
 mod recorded_exchanges;
 mod shutdown;

@@ -7,8 +7,8 @@
 
 mod disk;
 mod frame;
-mod memory;
 mod image;
+mod memory;
 mod object;
 mod text;
 mod watch;
