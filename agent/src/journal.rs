@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn line_breaks_take_the_binary_form_and_long_values_are_cut() {
         let entry = said(|| tracing::error!(priority = "mine", "a\nb"));
-        assert!(entry.contains("MESSAGE\n\u{16}\0\0\0\0\0\0\0a\nb priority=\"mine\"\n"), "{entry:?}");
+        assert!(entry.contains("MESSAGE\n\u{13}\0\0\0\0\0\0\0a\nb priority=\"mine\"\n"), "{entry:?}");
         assert!(entry.contains("FIELD_PRIORITY=mine\n"), "{entry:?}");
         let long = "ü".repeat(LONGEST_VALUE);
         let entry = said(|| tracing::info!("{long}"));

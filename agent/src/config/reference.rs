@@ -125,7 +125,7 @@ mod tests {
     fn every_field_and_its_default_is_there() {
         let page = reference();
         for row in [
-            "| `syncFrequency` | duration | `1m0s` |  |",
+            "| `syncFrequency` | duration | `1m0s` | `--sync-frequency` |",
             "| `maxPods` | number | `110` | `--max-pods` |",
             "| `authentication.webhook.cacheTTL` | duration | `2m0s` | `--authentication-token-webhook-cache-ttl` |",
             "| `evictionHard` | map to text | ",
