@@ -141,7 +141,11 @@ impl NodeAuthorizer {
         if found() { Ok(()) } else { Err(format!("no relationship found between node '{node}' and this object")) }
     }
 
+    /// Reading the service accounts of a node's pods, which credential providers are told of, and making their tokens.
     fn token(&self, node: &str, request: &Attributes<'_>) -> Result<(), String> {
+        if request.info.verb == "get" && request.info.subresource.is_empty() {
+            return self.get(node, request, || self.wants(node, request, Kind::ServiceAccount));
+        }
         if request.info.verb != "create" || request.info.name.is_empty() {
             return Err("can only create tokens for individual service accounts".into());
         }

@@ -4,6 +4,7 @@
 
 mod account_tokens;
 mod aggregation;
+mod attach_detach;
 mod bootstrap_signer;
 mod certificates;
 mod cronjob;
@@ -75,6 +76,7 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     start.with(aggregation::Aggregation::new);
     start.with(quota::Quotas::new);
     start.reporting(volumes::Binder::new);
+    start.reporting(attach_detach::AttachDetach::new);
     start.with(protection::Claims::new);
     start.with(protection::Volumes::new);
     start.reporting(protection::Ephemeral::new);

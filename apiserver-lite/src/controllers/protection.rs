@@ -43,7 +43,8 @@ async fn hold(client: &Client, resource: &str, key: &Key, finalizer: &str, wante
     done(written.await.map(|_| ())).map(|_| ())
 }
 
-fn claims_of(pod: &ObjectRef) -> Vec<String> {
+/// Names of the claims that a pod uses, those that it brings along included.
+pub fn claims_of(pod: &ObjectRef) -> Vec<String> {
     let value = pod.without_owners();
     let volumes = value["spec"]["volumes"].as_array().into_iter().flatten();
     let name = |v: &Value| {

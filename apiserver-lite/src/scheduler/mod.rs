@@ -100,13 +100,14 @@ impl Scheduler {
 
     /// Works until events are lost.
     async fn follow(mut self) {
-        let resources: [ResourceId; 6] = [
+        let resources: [ResourceId; 7] = [
             "pods".into(),
             "nodes".into(),
             "persistentvolumeclaims".into(),
             "persistentvolumes".into(),
             "storageclasses.storage.k8s.io".into(),
             "namespaces".into(),
+            "csinodes.storage.k8s.io".into(),
         ];
         let store = self.client.store().clone();
         let mut feed = Feed::open(&store, &resources);

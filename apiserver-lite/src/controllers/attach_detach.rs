@@ -1,0 +1,304 @@
+//! `persistentvolume-attach-detach-controller`: which volumes of storage drivers are to be attached to which node.
+//!
+//! For each node, what its pods use and what its VolumeAttachments say are compared: missing ones are made, the driver's
+//! own attacher does the rest. One that no pod uses goes once the node says that it has let go of the volume
+//! (`volumesInUse`), or the node is gone. Volumes of drivers that need no attaching (`attachRequired: false`) are none
+//! of its business.
+//!
+//! Limit: a node that is down keeps its volumes until it is deleted or tainted `out-of-service`.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use ring::digest::{SHA256, digest};
+use serde_json::{Value, json};
+
+use super::events::Recorder;
+use super::feed::Change;
+use super::index::Index;
+use super::ownership::done;
+use super::pods::is_terminal;
+use super::queue::Queue;
+use super::runner::Controller;
+use crate::client::{Client, unchanged};
+use crate::status::Result;
+use crate::store::{ObjectRef, ResourceId};
+use crate::write::DeleteOptions;
+
+const ATTACHMENTS: &str = "volumeattachments.storage.k8s.io";
+const DRIVERS: &str = "csidrivers.storage.k8s.io";
+const CLAIMS: &str = "persistentvolumeclaims";
+const VOLUMES: &str = "persistentvolumes";
+const COMPONENT: &str = "attachdetach-controller";
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// A volume that a node is to have.
+struct Wanted {
+    driver: String,
+    /// As node statuses name it.
+    unique: String,
+    volume: String,
+    /// At one node at a time.
+    exclusive: bool,
+    pod: ObjectRef,
+}
+
+pub struct AttachDetach {
+    client: Client,
+    recorder: Recorder,
+    /// Pods that have claims, by node.
+    pods: Index,
+    /// VolumeAttachments by node.
+    attachments: Index,
+    /// Nodes whose pods wait for something that is not there yet.
+    waiting: HashSet<Box<str>>,
+}
+
+impl AttachDetach {
+    pub fn new(client: Client, recorder: Recorder) -> Self {
+        let (pods, attachments) = (Index::default(), Index::default());
+        AttachDetach { client, recorder, pods, attachments, waiting: HashSet::new() }
+    }
+}
+
+/// The name that the node computes as well.
+fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
+    let hash = digest(&SHA256, format!("{handle}{driver}{node}").as_bytes());
+    let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("csi-{hex}")
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
+}
+
+fn uses_claims(pod: &ObjectRef) -> bool {
+    let own = pod.json.own();
+    let has = |word: &[u8]| own.windows(word.len()).any(|w| w == word);
+    !is_terminal(pod) && (has(b"claimName") || has(b"\"ephemeral\""))
+}
+
+/// Whether the node says that it holds a volume.
+fn in_use(node: &Value, unique: &str) -> bool {
+    node["status"]["volumesInUse"].as_array().is_some_and(|list| list.iter().any(|v| v == unique))
+}
+
+/// Nobody is there to let go of volumes any more.
+fn is_out_of_service(node: &Value) -> bool {
+    node["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(|t| text(t, "key") == OUT_OF_SERVICE))
+}
+
+impl Controller for AttachDetach {
+    const NAME: &'static str = "persistentvolume-attach-detach-controller";
+    /// A node.
+    type Key = Box<str>;
+
+    fn watched(&self) -> Vec<ResourceId> {
+        ["pods", ATTACHMENTS, "nodes", CLAIMS, VOLUMES, DRIVERS].map(Into::into).into()
+    }
+
+    fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Box<str>>) {
+        let object = change.object;
+        match change.resource {
+            0 => {
+                let before = change.previous.is_some_and(uses_claims);
+                if before || uses_claims(object) {
+                    self.pods.observe(change, |pod| {
+                        let node = pod.field("spec.nodeName");
+                        (uses_claims(pod) && !node.is_empty()).then_some(node)
+                    });
+                    queue.add(object.field("spec.nodeName").into());
+                }
+            }
+            1 => {
+                // Of an attachment everything but its status is fixed.
+                let node: Box<str> = text(&object.value()["spec"], "nodeName").into();
+                self.attachments.observe(change, |_| Some(&*node));
+                queue.add(node.clone());
+                self.queue_waiting(queue);
+            }
+            2 => {
+                let seen = |node: &ObjectRef| {
+                    let value = node.value();
+                    (value["status"]["volumesInUse"].clone(), is_out_of_service(&value))
+                };
+                if change.deleted() || change.previous.map(seen) != Some(seen(object)) {
+                    queue.add(object.key.name.clone());
+                }
+            }
+            _ => self.queue_waiting(queue),
+        }
+    }
+
+    async fn sync(&mut self, node: &Box<str>) -> Result<Option<Duration>> {
+        if node.is_empty() {
+            return Ok(None);
+        }
+        let (wanted, complete) = self.wanted(node);
+        let mut waits = !complete;
+        let mut present: BTreeMap<Box<str>, ObjectRef> = BTreeMap::new();
+        for attachment in self.attachments.get(node) {
+            present.insert(attachment.key.name.clone(), attachment.clone());
+        }
+        for (name, want) in &wanted {
+            if !present.contains_key(&**name) {
+                waits |= !self.attach(node, name, want).await?;
+            }
+        }
+        let object = self.client.get("nodes", "", node).map(|n| n.value());
+        let mut attached = Vec::new();
+        for (name, attachment) in &present {
+            let value = attachment.value();
+            let unique = match wanted.get(&**name) {
+                Some(want) => want.unique.clone(),
+                None => self.unique(&value),
+            };
+            if value["status"]["attached"] == true {
+                attached.push(unique.clone());
+            }
+            if wanted.contains_key(&**name) || attachment.keys.deleting || !name.starts_with("csi-") {
+                continue;
+            }
+            let held = object.as_ref().is_some_and(|node| in_use(node, &unique) && !is_out_of_service(node));
+            // While it is not known what pods want, nothing is taken from them.
+            if !held && complete {
+                let deleted = self.client.delete(ATTACHMENTS, "", name, &DeleteOptions::default()).await;
+                done(deleted)?;
+            }
+        }
+        if object.is_some() {
+            self.show(node, attached).await?;
+        }
+        match waits {
+            true => self.waiting.insert(node.clone()),
+            false => self.waiting.remove(node),
+        };
+        Ok(None)
+    }
+}
+
+impl AttachDetach {
+    fn queue_waiting(&self, queue: &mut Queue<Box<str>>) {
+        for node in &self.waiting {
+            queue.add(node.clone());
+        }
+    }
+
+    /// What the pods of a node use, by the name of the attachment; whether all of it is known.
+    fn wanted(&self, node: &str) -> (BTreeMap<String, Wanted>, bool) {
+        let (mut wanted, mut complete) = (BTreeMap::new(), true);
+        for pod in self.pods.get(node) {
+            for claim in super::protection::claims_of(pod) {
+                let bound = self.client.get(CLAIMS, &pod.key.namespace, &claim).map(|c| c.value());
+                let volume = bound.as_ref().map_or("", |c| text(&c["spec"], "volumeName"));
+                let found = if volume.is_empty() { None } else { self.client.get(VOLUMES, "", volume) };
+                let Some(found) = found.map(|v| v.value()) else {
+                    complete = false;
+                    continue;
+                };
+                let csi = &found["spec"]["csi"];
+                let (driver, handle) = (text(csi, "driver"), text(csi, "volumeHandle"));
+                if !csi.is_object() || !self.attaches(driver) {
+                    continue;
+                }
+                let shared = |mode: &Value| mode == "ReadWriteMany" || mode == "ReadOnlyMany";
+                let exclusive = !found["spec"]["accessModes"].as_array().is_some_and(|modes| modes.iter().any(shared));
+                wanted.insert(
+                    attachment_name(handle, driver, node),
+                    Wanted {
+                        driver: driver.to_owned(),
+                        unique: format!("kubernetes.io/csi/{driver}^{handle}"),
+                        volume: volume.to_owned(),
+                        exclusive,
+                        pod: pod.clone(),
+                    },
+                );
+            }
+        }
+        (wanted, complete)
+    }
+
+    /// A driver that says nothing of itself is taken to need it.
+    fn attaches(&self, driver: &str) -> bool {
+        let found = self.client.get(DRIVERS, "", driver);
+        found.is_none_or(|d| d.value()["spec"]["attachRequired"] != false)
+    }
+
+    /// The name that node statuses have for the volume of an attachment; empty when the volume is gone.
+    fn unique(&self, attachment: &Value) -> String {
+        let volume = text(&attachment["spec"]["source"], "persistentVolumeName");
+        let found = self.client.get(VOLUMES, "", volume).map(|v| v.value());
+        found.map_or_else(String::new, |v| {
+            let csi = &v["spec"]["csi"];
+            format!("kubernetes.io/csi/{}^{}", text(csi, "driver"), text(csi, "volumeHandle"))
+        })
+    }
+
+    /// Makes an attachment; false when another node still has the volume.
+    async fn attach(&self, node: &str, name: &str, want: &Wanted) -> Result<bool> {
+        if want.exclusive {
+            let snapshot = self.client.store().snapshot(&ATTACHMENTS.into());
+            let elsewhere = snapshot.range(None, None).find_map(|a| {
+                let spec = a.value()["spec"].clone();
+                let same = text(&spec["source"], "persistentVolumeName") == want.volume;
+                (same && text(&spec, "nodeName") != node).then_some(())
+            });
+            if elsewhere.is_some() {
+                let message = format!(
+                    "Multi-Attach error for volume \"{}\" Volume is already exclusively attached to one node and \
+                     can't be attached to another",
+                    want.volume
+                );
+                self.recorder.warn(COMPONENT, ("Pod", "v1", &want.pod), "FailedAttachVolume", message);
+                return Ok(false);
+            }
+        }
+        let attachment = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+            "metadata": {"name": name},
+            "spec": {"attacher": want.driver, "nodeName": node, "source": {"persistentVolumeName": want.volume}}});
+        match self.client.create(ATTACHMENTS, "", attachment).await {
+            Err(error) if error.is_already_exists() => Ok(true),
+            made => made.map(|_| true),
+        }
+    }
+
+    /// Writes what is attached into the node's status, where its agent looks for it.
+    async fn show(&self, node: &str, mut attached: Vec<String>) -> Result<()> {
+        attached.retain(|unique| !unique.is_empty());
+        attached.sort();
+        let list: Vec<Value> = attached.iter().map(|name| json!({"name": name, "devicePath": ""})).collect();
+        let written = self.client.update_status("nodes", "", node, |value| {
+            let status = &mut value["status"];
+            let before = status["volumesAttached"].as_array().cloned().unwrap_or_default();
+            let names = |list: &[Value]| list.iter().map(|v| text(v, "name").to_owned()).collect::<Vec<_>>();
+            if names(&before) == names(&list) {
+                return Err(unchanged());
+            }
+            match list.is_empty() {
+                true => drop(status.as_object_mut().and_then(|s| s.remove("volumesAttached"))),
+                false => status["volumesAttached"] = list.clone().into(),
+            }
+            Ok(())
+        });
+        done(written.await.map(|_| ())).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_an_attachment_is_what_the_node_computes() {
+        let of_abc = "csi-ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(attachment_name("a", "b", "c"), of_abc);
+    }
+
+    #[test]
+    fn a_node_holds_what_it_names_until_it_is_out_of_service() {
+        let node = json!({"status": {"volumesInUse": ["kubernetes.io/csi/d^h"]}});
+        assert!(in_use(&node, "kubernetes.io/csi/d^h") && !in_use(&node, "kubernetes.io/csi/d^x"));
+        assert!(!is_out_of_service(&node));
+        assert!(is_out_of_service(&json!({"spec": {"taints": [{"key": OUT_OF_SERVICE}]}})));
+    }
+}
