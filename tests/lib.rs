@@ -12,3 +12,4 @@ pub use daemon::{ApiServer, free_port, release_binary, repository, scratch};
 pub use hook::Hook;
 pub use raw::{Api, Connection};
 pub mod runtime;
+pub mod storage_driver;

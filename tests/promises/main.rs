@@ -19,4 +19,5 @@ mod node_recordings;
 mod python_client;
 mod recorded_exchanges;
 mod shutdown;
+mod storage;
 mod survival;
