@@ -42,7 +42,8 @@ fn header() -> Value {
     json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"})
 }
 
-/// Writes what the agent needs to ask for its certificate. What an operator wrote is left as it is.
+/// Writes what the agent needs to ask for its certificate, into an absolute `folder`. What an operator wrote is left as it
+/// is.
 ///
 /// # Errors
 /// When the folder does not let us.
@@ -50,7 +51,6 @@ pub fn write(folder: &Path, cluster: &Cluster, token: &Token, endpoint: Option<&
     let drop_ins = folder.join(DROP_INS);
     std::fs::create_dir_all(&drop_ins).map_err(|source| JoinError::Write { path: drop_ins.clone(), source })?;
     let authority = folder.join(AUTHORITY);
-    let authority = std::path::absolute(&authority).unwrap_or(authority);
     let mut drop_in = header();
     drop_in["authentication"] = json!({"x509": {"clientCAFile": authority}});
     if let Some(endpoint) = endpoint {

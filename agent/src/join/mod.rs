@@ -93,7 +93,9 @@ async fn join(options: &JoinOptions, booted: &Path) -> Result<(), JoinError> {
     let token = jws::Token::parse(&options.token).ok_or_else(|| {
         JoinError::Usage("a token is six lower case letters or digits, a dot, and sixteen more".into())
     })?;
-    let joined = options.config_dir.join(files::KUBECONFIG);
+    // The agent that reads the files may be started elsewhere.
+    let folder = std::path::absolute(&options.config_dir).unwrap_or_else(|_| options.config_dir.clone());
+    let joined = folder.join(files::KUBECONFIG);
     if joined.exists() {
         return Err(JoinError::Joined(joined));
     }
@@ -101,7 +103,7 @@ async fn join(options: &JoinOptions, booted: &Path) -> Result<(), JoinError> {
     println!("the cluster at {server} has the authority {}", cluster.hash);
     println!("the token {} is accepted, as {}", token.id(), cluster.user);
     let endpoint = options.container_runtime_endpoint.clone().or_else(runtime);
-    let written = files::write(&options.config_dir, &cluster, &token, endpoint.as_deref())?;
+    let written = files::write(&folder, &cluster, &token, endpoint.as_deref())?;
     for path in &written.paths {
         println!("wrote {}", path.display());
     }
@@ -112,7 +114,7 @@ async fn join(options: &JoinOptions, booted: &Path) -> Result<(), JoinError> {
         return Ok(());
     }
     if !booted.is_dir() {
-        println!("systemd does not run here; start the agent with:\n  {}", command(options, &written));
+        println!("systemd does not run here; start the agent with:\n  {}", command(&folder, &written));
         return Ok(());
     }
     start().await?;
@@ -126,8 +128,7 @@ fn runtime() -> Option<String> {
 }
 
 /// What a person types who has no systemd.
-fn command(options: &JoinOptions, written: &Written) -> String {
-    let folder = &options.config_dir;
+fn command(folder: &Path, written: &Written) -> String {
     format!(
         "node-agent run --config {} --config-dir {} --bootstrap-kubeconfig {} --kubeconfig {}",
         written.config.display(),
