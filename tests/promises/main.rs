@@ -2,6 +2,7 @@
 
 mod access;
 mod admission;
+mod agent_configuration;
 mod agent_service;
 mod bad_input;
 mod controllers;
@@ -9,6 +10,7 @@ mod custom_resources;
 mod eviction;
 mod first_run;
 mod full_disk;
+mod heartbeats;
 mod kill_nine;
 mod kube_crate;
 mod kubectl;
@@ -16,6 +18,8 @@ mod licences;
 mod node_clients;
 mod node_endpoints;
 mod node_recordings;
+mod node_resources;
+mod node_variants;
 mod python_client;
 mod recorded_exchanges;
 mod shutdown;
