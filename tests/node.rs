@@ -22,6 +22,8 @@ pub const IMAGE: &str = "localhost/busybox:1";
 pub struct Node {
     pub name: String,
     pub dir: PathBuf,
+    /// Address that the agent is told to use; without one it finds its own.
+    pub address: Option<&'static str>,
     bridge: String,
     environment: BTreeMap<String, String>,
     containerd: Option<Child>,
@@ -58,6 +60,7 @@ impl Node {
         let mut node = Node {
             name: name.to_owned(),
             dir: scratch(name)?,
+            address: Some("127.0.0.1"),
             bridge: format!("t{process}x{count}"),
             environment: environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             containerd: None,
@@ -139,7 +142,9 @@ impl Node {
                 "node-agent",
                 Command::new(binary)
                     .envs(&self.environment)
-                    .args(["run", "--node-ip", "127.0.0.1", "--hostname-override", &self.name, "--config"])
+                    .arg("run")
+                    .args(self.address.iter().flat_map(|address| ["--node-ip", address]))
+                    .args(["--hostname-override", &self.name, "--config"])
                     .arg(dir.join("agent.yaml"))
                     .arg("--kubeconfig")
                     .arg(dir.join("agent.conf"))

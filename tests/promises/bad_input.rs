@@ -301,18 +301,13 @@ fn body(random: &mut Random) -> Bytes {
     }
 }
 
-#[tokio::test]
-async fn ten_thousand_random_requests_neither_panic_nor_hang_nor_lose_data() {
-    let mut server = ApiServer::start("fuzz", &[]).expect("the server starts");
-    let (code, _) =
-        answer(&server, Method::POST, "/api/v1/namespaces", "application/json", r#"{"metadata":{"name":"fuzz"}}"#)
-            .await;
-    assert_eq!(code, 201);
-    let kept = r#"{"metadata":{"name":"kept"},"data":{"a":"b"}}"#;
-    assert_eq!(answer(&server, Method::POST, CONFIG_MAPS, "application/json", kept).await.0, 201);
-    let mut random = Random(0x5eed);
-    let mut connection = Connection::http1(&server).await.expect("the server accepts connections");
-    for number in 0..10_000 {
+/// Some requests watch for a second; in the meantime others go on.
+const LANES: u64 = 8;
+
+async fn random_requests(server: &ApiServer, seed: u64, count: u64) {
+    let mut random = Random(seed);
+    let mut connection = Connection::http1(server).await.expect("the server accepts connections");
+    for number in 0..count {
         let method = random
             .pick(&[
                 Method::GET,
@@ -327,7 +322,7 @@ async fn ten_thousand_random_requests_neither_panic_nor_hang_nor_lose_data() {
         let path = format!("/{}{}{}", random.pick(RESOURCES), random.pick(TAILS), random.pick(QUERIES));
         let media = *random.pick(MEDIA);
         let body = body(&mut random);
-        let what = format!("request {number}: {method} {path} {media} {body:?}");
+        let what = format!("request {number} of {seed}: {method} {path} {media} {body:?}");
         let result = tokio::time::timeout(LIMIT, connection.call(method, &path, media, body))
             .await
             .unwrap_or_else(|_| panic!("hangs: {what}"));
@@ -340,9 +335,22 @@ async fn ten_thousand_random_requests_neither_panic_nor_hang_nor_lose_data() {
                 assert!(answer.status() != 500 || known && !said.contains("panic"), "{what}: {said}");
             }
             // Refused before the whole request was read: the server may close. It must take the next connection.
-            Err(_) => connection = Connection::http1(&server).await.unwrap_or_else(|e| panic!("{what}: {e:#}")),
+            Err(_) => connection = Connection::http1(server).await.unwrap_or_else(|e| panic!("{what}: {e:#}")),
         }
     }
+}
+
+#[tokio::test]
+async fn ten_thousand_random_requests_neither_panic_nor_hang_nor_lose_data() {
+    let mut server = ApiServer::start("fuzz", &[]).expect("the server starts");
+    let (code, _) =
+        answer(&server, Method::POST, "/api/v1/namespaces", "application/json", r#"{"metadata":{"name":"fuzz"}}"#)
+            .await;
+    assert_eq!(code, 201);
+    let kept = r#"{"metadata":{"name":"kept"},"data":{"a":"b"}}"#;
+    assert_eq!(answer(&server, Method::POST, CONFIG_MAPS, "application/json", kept).await.0, 201);
+    let lanes = (0..LANES).map(|lane| random_requests(&server, 0x5eed + lane, 10_000 / LANES));
+    futures_util::future::join_all(lanes).await;
     assert!(server.alive());
     assert!(!server.log().contains("panicked"), "{}", server.log());
     server.stop();

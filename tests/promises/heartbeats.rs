@@ -53,8 +53,10 @@ fn the_lease_is_renewed_every_ten_seconds_and_soon_after_the_server_is_back() ->
     let mut agent = Agent::start(&place, &["--kubeconfig", &kubeconfig, "--node-ip", "127.0.0.1"], &[("WATCHDOG_USEC", "4000000")])?;
     agent.hear_until("READY=1")?;
     let seen = renewals(&server, Duration::from_secs(43));
-    let gaps: Vec<f64> = seen.windows(2).skip(1).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
-    ensure!(gaps.len() >= 2 && gaps.iter().all(|gap| (9.0..12.5).contains(gap)), "{gaps:?}");
+    let gaps: Vec<f64> = seen.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
+    // The first was there before it was looked for.
+    let whole = gaps.get(1..).unwrap_or_default();
+    ensure!(whole.len() >= 2 && whole.iter().all(|gap| (9.0..12.5).contains(gap)), "{gaps:?}\n{}", agent.log());
     let before = renewed(&server)?;
     for _ in 0..2 {
         server.stop();
@@ -90,7 +92,8 @@ fn certificates_that_live_a_minute_are_replaced_in_time() -> Result<()> {
     agent.hear_until("READY=1")?;
     let begun = Instant::now();
     let (mut clients, mut servers) = (Vec::new(), Vec::new());
-    while begun.elapsed() < Duration::from_secs(130) {
+    // Two replacements each, at 42 to 54 seconds; what comes too early would be the third by then.
+    while begun.elapsed() < Duration::from_secs(130) && (clients.len() < 3 || servers.len() < 3) {
         // Serving certificates wait for somebody to approve them.
         let list: Value = serde_json::from_str(&server.kubectl(&["get", "csr", "-o", "json"])?)?;
         for request in list["items"].as_array().into_iter().flatten() {
@@ -108,7 +111,7 @@ fn certificates_that_live_a_minute_are_replaced_in_time() -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(500));
     }
-    // 42 to 54 seconds each: at least two replacements in 130 s, and no storm of them.
+    ensure!(begun.elapsed() > Duration::from_secs(80), "two replacements after {:?}", begun.elapsed());
     ensure!((3..=5).contains(&clients.len()), "client certificates: {clients:?}\n{}", agent.log());
     ensure!((3..=5).contains(&servers.len()), "serving certificates: {servers:?}\n{}", agent.log());
     // The first two are long over, so what renews the lease and what is served now are later ones.

@@ -104,18 +104,41 @@ fn import_images(node: &Node, lab: &Path) -> Result<()> {
     Ok(())
 }
 
+/// A root folder that mounts pass into containers and back, as a kubelet's is.
+struct Shared(PathBuf);
+
+impl Shared {
+    fn mount(folder: PathBuf) -> Result<Self> {
+        let mount = |args: &[&str]| Command::new("mount").args(args).arg(&folder).status();
+        let path = folder.to_str().context("a path in text")?;
+        ensure!(mount(&["--bind", path])?.success() && mount(&["--make-rshared"])?.success(), "{path} is not mounted");
+        Ok(Shared(folder))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["--recursive", "--lazy"]).arg(&self.0).status();
+    }
+}
+
 /// Puts the proxy between agent and runtime, and sets what the recordings were made with.
-fn reconfigure(node: &mut Node) -> Result<()> {
+fn reconfigure(node: &mut Node) -> Result<Shared> {
     let dir = node.dir.clone();
     std::fs::write(dir.join("resolv.conf"), "nameserver 192.0.2.53\nsearch node.example\noptions timeout:1\n")?;
     let path = dir.join("agent.yaml");
     let text = std::fs::read_to_string(&path)?;
     let text = text.replace("cri.sock", "proxy.sock").replace("fileCheckFrequency: 1s\n", "");
+    // A node's own address is masked wherever it stands, so it must not be that of the host's loopback.
+    let text = text.replace("address: 127.0.0.1\n", "");
+    node.address = None;
     // The recordings have the folder of logs where the kubelet has it.
     let text = text.replace(&format!("podLogsDir: {}/pod-logs\n", dir.display()), "");
     std::fs::write(&path, format!("{text}resolvConf: {}/resolv.conf\n", dir.display()))?;
     node.end_agent(Signal::SIGTERM);
-    node.start_agent()
+    let shared = Shared::mount(dir.join("kubelet"))?;
+    node.start_agent()?;
+    Ok(shared)
 }
 
 fn replay(python: PathBuf, shared: &Path) -> Result<()> {
@@ -126,7 +149,7 @@ fn replay(python: PathBuf, shared: &Path) -> Result<()> {
     let recordings = shared.join("node-recordings");
     let proxy =
         Replay { python: python.clone(), recordings: recordings.clone(), node: &node, server: &server }.proxy()?;
-    reconfigure(&mut node)?;
+    let mounted = reconfigure(&mut node)?;
     let replay = Replay { python, recordings, node: &node, server: &server };
     let (failed, said) = replay.play(&format!("^(?!{WITHOUT_IMAGE})"), 6)?;
     println!("{said}");
@@ -136,7 +159,8 @@ fn replay(python: PathBuf, shared: &Path) -> Result<()> {
         let (failed, said) = replay.play(&only, 1)?;
         ensure!(failed.is_empty(), "{said}{}", node.logs());
     }
-    drop(proxy);
+    node.end_agent(Signal::SIGTERM);
+    drop((proxy, mounted));
     Ok(())
 }
 
