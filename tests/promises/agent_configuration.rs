@@ -45,12 +45,17 @@ fn every_mistake_has_its_message_and_ends_with_1() -> Result<()> {
     let place = Place::new("refused", "")?;
     for (config, arguments, words) in REFUSED {
         std::fs::write(place.config(), config.replace("HEAD", HEAD))?;
-        let given: Vec<OsString> =
-            place.arguments().into_iter().chain(arguments.iter().map(Into::into)).collect();
+        let given: Vec<OsString> = place.arguments().into_iter().chain(arguments.iter().map(Into::into)).collect();
         let (code, said) = run_to_end(&given, &place.dir)?;
-        ensure!(code == Some(1) && said.contains(words), "{config:?} {arguments:?}: {code:?}, no {words:?} in:\n{said}");
+        ensure!(
+            code == Some(1) && said.contains(words),
+            "{config:?} {arguments:?}: {code:?}, no {words:?} in:\n{said}"
+        );
         // What was refused has left nothing behind.
-        ensure!(!place.dir.join("root/pods").exists() || words.contains("client") || words.contains(".conf"), "{config:?} made folders");
+        ensure!(
+            !place.dir.join("root/pods").exists() || words.contains("client") || words.contains(".conf"),
+            "{config:?} made folders"
+        );
     }
     Ok(())
 }

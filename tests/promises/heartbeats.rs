@@ -50,7 +50,11 @@ fn the_lease_is_renewed_every_ten_seconds_and_soon_after_the_server_is_back() ->
     let mut server = ApiServer::start("heartbeats", &[])?;
     let place = Place::new("heartbeats-node", "")?;
     let kubeconfig = join(&server, &place, "")?;
-    let mut agent = Agent::start(&place, &["--kubeconfig", &kubeconfig, "--node-ip", "127.0.0.1"], &[("WATCHDOG_USEC", "4000000")])?;
+    let mut agent = Agent::start(
+        &place,
+        &["--kubeconfig", &kubeconfig, "--node-ip", "127.0.0.1"],
+        &[("WATCHDOG_USEC", "4000000")],
+    )?;
     agent.hear_until("READY=1")?;
     let seen = renewals(&server, Duration::from_secs(43));
     let gaps: Vec<f64> = seen.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
@@ -65,7 +69,11 @@ fn the_lease_is_renewed_every_ten_seconds_and_soon_after_the_server_is_back() ->
         // The back-off ends at 7 s, and a busy machine takes its time.
         let back = Instant::now();
         while renewed(&server).map_or(true, |now| now == before) {
-            ensure!(back.elapsed() < Duration::from_secs(12), "no renewal 12 s after the server came back\n{}", agent.log());
+            ensure!(
+                back.elapsed() < Duration::from_secs(12),
+                "no renewal 12 s after the server came back\n{}",
+                agent.log()
+            );
             std::thread::sleep(Duration::from_millis(200));
         }
     }
@@ -123,7 +131,10 @@ fn certificates_that_live_a_minute_are_replaced_in_time() -> Result<()> {
     }
     let shown = std::process::Command::new("sh")
         .arg("-c")
-        .arg(format!("openssl s_client -connect 127.0.0.1:{} </dev/null 2>/dev/null | openssl x509 -noout -checkend 0", place.port))
+        .arg(format!(
+            "openssl s_client -connect 127.0.0.1:{} </dev/null 2>/dev/null | openssl x509 -noout -checkend 0",
+            place.port
+        ))
         .output()?;
     ensure!(shown.status.success(), "the port shows an expired certificate: {shown:?}");
     Ok(())

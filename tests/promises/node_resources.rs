@@ -48,17 +48,22 @@ fn logs_are_rotated(server: &ApiServer, node: &Node) -> Result<()> {
     follow.kill()?;
     follow.wait()?;
     let text = followed()?;
-    let first: usize = text.lines().next().and_then(|l| l.strip_prefix("line-")?.parse().ok()).context("a first line")?;
+    let first: usize =
+        text.lines().next().and_then(|l| l.strip_prefix("line-")?.parse().ok()).context("a first line")?;
     let expected: Vec<String> = (first..LINES).map(|i| format!("line-{i}")).collect();
     ensure!(text.lines().eq(expected), "the followed log has gaps: {} lines from {first}", text.lines().count());
     let names = || -> Result<Vec<String>> {
         let pods = std::fs::read_dir(node.dir.join("pod-logs"))?.flatten();
-        let pod = pods.map(|e| e.path()).find(|p| p.to_string_lossy().contains("chatty")).context("a folder of logs")?;
+        let pod =
+            pods.map(|e| e.path()).find(|p| p.to_string_lossy().contains("chatty")).context("a folder of logs")?;
         let entries = std::fs::read_dir(pod.join("main"))?.flatten();
         Ok(entries.filter_map(|e| e.file_name().into_string().ok()).collect())
     };
     let found = names()?;
-    ensure!(found.len() == 3 && found.iter().any(|n| n.ends_with(".gz")), "three files, an old one compressed: {found:?}");
+    ensure!(
+        found.len() == 3 && found.iter().any(|n| n.ends_with(".gz")),
+        "three files, an old one compressed: {found:?}"
+    );
     Ok(())
 }
 
