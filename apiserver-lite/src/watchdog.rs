@@ -23,7 +23,9 @@ async fn beat(store: Store, period: Duration) {
     loop {
         if lives(&store).await {
             // Nobody there any more: nobody to be told.
-            let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+            // Systemd that does not read would stop the sender, which must be none of the workers.
+            let beat = tokio::task::spawn_blocking(|| sd_notify::notify(&[NotifyState::Watchdog]));
+            let _ = tokio::time::timeout(PATIENCE, beat).await;
         } else {
             tracing::error!("the store takes no writes; systemd is not told that the server is well");
         }
