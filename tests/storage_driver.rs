@@ -2,7 +2,6 @@
 //! mounts. It registers with the agent by a socket in `plugins_registry` and writes down what it is asked.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -231,7 +230,6 @@ async fn serve(listener: UnixListener, driver: Arc<Driver>) {
                         true => node.call(request).await,
                         false => registration.call(request).await,
                     }
-                    .map_err(|never| -> Infallible { never })
                 }
             });
             let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());

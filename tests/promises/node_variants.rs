@@ -31,8 +31,11 @@ struct Ports {
     read_only: u16,
 }
 
-/// What curl got: status, headers by lower-case name, body; or that nobody listens.
-fn ask(ports: &Ports, request: &Value) -> Result<Option<(u64, Vec<(String, String)>, String)>> {
+/// Status, headers by lower-case name, body.
+type Answer = (u64, Vec<(String, String)>, String);
+
+/// What curl got; None when nobody listens.
+fn ask(ports: &Ports, request: &Value) -> Result<Option<Answer>> {
     let base = match request["server"].as_str() {
         Some("healthz") => format!("http://127.0.0.1:{}", ports.healthz),
         Some("read-only") => format!("http://127.0.0.1:{}", ports.read_only),
