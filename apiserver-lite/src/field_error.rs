@@ -5,7 +5,7 @@
 
 use std::fmt::{Display, Write};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::status::{Cause, quote};
 
@@ -342,6 +342,25 @@ impl Shown for &Value {
     }
 }
 
+/// Whether two trees are equal when `resources` without members count as absent: a container always has them, whether
+/// the tree says so or not.
+pub fn same_but_resources(a: &Value, b: &Value) -> bool {
+    let nothing = |key: &str, value: &Value| key == "resources" && value.as_object().is_some_and(Map::is_empty);
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            let fits = |(key, value): (&String, &Value)| match b.get(key) {
+                Some(other) => same_but_resources(value, other),
+                None => nothing(key, value),
+            };
+            a.iter().all(fits) && b.iter().all(|(key, value)| a.contains_key(key) || nothing(key, value))
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_but_resources(a, b))
+        }
+        _ => a == b,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -365,5 +384,14 @@ mod tests {
                 "[]: Too long: may not be more than 1 byte",
             ]
         );
+    }
+
+    #[test]
+    fn resources_without_members_count_as_absent_at_any_depth() {
+        let with = serde_json::json!({"spec": {"containers": [{"name": "a", "resources": {}}]}});
+        let without = serde_json::json!({"spec": {"containers": [{"name": "a"}]}});
+        let other = serde_json::json!({"spec": {"containers": [{"name": "a", "resources": {"claims": []}}]}});
+        assert!(same_but_resources(&with, &without) && same_but_resources(&without, &with));
+        assert!(!same_but_resources(&with, &other) && !same_but_resources(&other, &without));
     }
 }

@@ -45,6 +45,7 @@ start() { # start NAME COMMAND...: in a process group of its own, so that Ctrl-C
 stop_all() {
     local code=$? i pid
     trap '' INT TERM
+    end_step
     printf '\n'
     [ ${#pids[@]} -eq 0 ] || note 'stopping; pods get up to 10 s to end'
     for ((i = ${#pids[@]} - 1; i >= 0; i--)); do

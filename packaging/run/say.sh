@@ -23,12 +23,20 @@ spin() {
 }
 unspin() { [ ! -t 1 ] || printf '\r\e[K'; }
 
+# The process group of the step that runs; `end_step` ends it. A command in the background of a script does not hear Ctrl-C.
+step_pid=
+end_step() { [ -z "$step_pid" ] || kill -TERM -- "-$step_pid" 2>/dev/null || true; }
+
 # step TEXT LOG COMMAND...: runs a long command with its output in LOG, a spinner meanwhile, the log's end on failure.
 step() {
     local text=$1 log=$2 started=$SECONDS pid
     shift 2
-    "$@" >"$log" 2>&1 </dev/null &
+    set -m
+    "$@" >"$log" 2>&1 </dev/null 8>&- &
     pid=$!
+    set +m
+    step_pid=$pid
+    [ -n "$(trap -p INT)" ] || trap 'end_step; exit 130' INT TERM
     if [ -t 1 ]; then
         while kill -0 "$pid" 2>/dev/null; do
             spin "$text $c_dim($((SECONDS - started)) s)$c_off"
@@ -39,8 +47,10 @@ step() {
         say "... $text"
     fi
     if wait "$pid"; then
+        step_pid=
         ok "$text$([ $((SECONDS - started)) -lt 2 ] || echo " ($((SECONDS - started)) s)")"
     else
+        step_pid=
         tail -n 30 "$log" >&2
         die "$text failed; all of its output is in $log"
     fi

@@ -70,9 +70,9 @@ fn of_text<'a>(name: &str, text: &str, rest: &[Value<'a>], budget: &mut Budget) 
         ("reverse", []) => made(text.chars().rev().collect()),
         ("strings.quote", []) => made(crate::status::quote(text)),
         ("replace", [Text(from), Text(to), limit @ ..]) => match limit {
-            [] => made(text.replace(&**from, to)),
-            [Int(limit)] if *limit < 0 => made(text.replace(&**from, to)),
-            [Int(limit)] => made(text.replacen(&**from, to, usize::try_from(*limit).unwrap_or(usize::MAX))),
+            [] => Some(replaced(text, (from, to), usize::MAX, budget)),
+            // A negative one is no limit.
+            [Int(limit)] => Some(replaced(text, (from, to), usize::try_from(*limit).unwrap_or(usize::MAX), budget)),
             _ => None,
         },
         ("split", [Text(by), limit @ ..]) => {
@@ -111,9 +111,28 @@ fn of_text<'a>(name: &str, text: &str, rest: &[Value<'a>], budget: &mut Budget) 
                 (_, None) => error(format!("index out of range: {end}")),
             }
         }
-        ("format", [args]) if args.is_list() => Some(format_text(text, &args.members().unwrap_or_default())),
+        ("format", [args]) if args.is_list() => {
+            let args = args.members().unwrap_or_default();
+            Some(pay_for_all(&args, budget).and_then(|()| format_text(text, &args)))
+        }
         _ => None,
     }
+}
+
+/// A text with at most so many places replaced. What it grows by is paid for before it is made: a text put into itself is
+/// as long as its square.
+fn replaced<'a>(text: &str, (from, to): (&str, &str), most: usize, budget: &mut Budget) -> Out<'a> {
+    if to.len() > from.len() {
+        let places = text.matches(from).take(most).count();
+        budget.traverse(places.saturating_mul(to.len() - from.len()))?;
+    }
+    Ok(Value::text(text.replacen(from, to, most)))
+}
+
+/// Pays for texts that become part of one: a list may name the same one many times.
+fn pay_for_all(items: &[Value<'_>], budget: &mut Budget) -> Result<(), Failure> {
+    let length = |item: &Value<'_>| if let Value::Text(text) = item { text.len() } else { 0 };
+    budget.traverse(items.iter().map(length).fold(0, usize::saturating_add))
 }
 
 fn index_of<'a>(name: &str, text: &str, part: &str, from: &[Value<'a>]) -> Option<Out<'a>> {
@@ -154,8 +173,10 @@ fn of_list<'a>(name: &str, list: &Value<'a>, rest: &[Value<'a>], budget: &mut Bu
         Ok(other)
     };
     let out: Out<'a> = match (name, rest) {
-        ("join", []) => Ok(Value::text(items.iter().map(shown).collect::<String>())),
-        ("join", [Value::Text(by)]) => Ok(Value::text(items.iter().map(shown).collect::<Vec<_>>().join(by))),
+        ("join", []) => pay_for_all(&items, budget).map(|()| Value::text(items.iter().map(shown).collect::<String>())),
+        ("join", [Value::Text(by)]) => pay_for_all(&items, budget)
+            .and_then(|()| budget.traverse(items.len().saturating_mul(by.len())))
+            .map(|()| Value::text(items.iter().map(shown).collect::<Vec<_>>().join(by))),
         ("isSorted", []) => Ok(Bool(items.windows(2).all(|w| w[0].compare(&w[1]).is_some_and(Ordering::is_le)))),
         ("sum", []) => {
             let mut sum = match items.first() {

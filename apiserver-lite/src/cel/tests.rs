@@ -164,6 +164,17 @@ fn written_patterns_are_checked_with_the_expression() {
 
 /// Patterns that are made while an expression runs are paid for by their size.
 #[test]
+fn a_text_that_grows_is_paid_for_before_it_is_made() {
+    let long = "lists.range(1000).map(i, 'aaaaaaaaaa').join('')";
+    assert_eq!(run(&format!("{long}.size() == 10000")), "true");
+    assert_eq!(run(&format!("{long}.replace('a', {long}).size() > 0")), "over budget");
+    assert_eq!(
+        run("'%s%s'.format([self.name, self.name]) == 'abcabc' && 'aba'.replace('a', 'cc', 1) == 'ccba'"),
+        "true"
+    );
+}
+
+#[test]
 fn compiling_made_patterns_uses_the_budget_up() {
     let pattern = "'.{0,1000}' + self.name";
     assert_eq!(run(&format!("self.name.matches({pattern})")), "true");

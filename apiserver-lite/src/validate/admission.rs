@@ -1,5 +1,7 @@
 //! Webhook configurations and admission policies.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{has, list, selector, text, texts};
@@ -251,10 +253,10 @@ fn match_resources(report: &mut Report, object: &Value) {
     }
     for name in ["resourceRules", "excludeResourceRules"] {
         report.each(object, name, |r, named| {
-            let all = texts(named, "resourceNames");
+            let (all, mut seen) = (texts(named, "resourceNames"), HashSet::new());
             r.items(named, "resourceNames", |r, index, _| {
                 r.complaints(all[index], names::path_segment(all[index]));
-                if all[..index].contains(&all[index]) {
+                if !seen.insert(all[index]) {
                     r.duplicate(all[index]);
                 }
             });

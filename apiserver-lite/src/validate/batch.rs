@@ -1,5 +1,7 @@
 //! Jobs and cron jobs.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::workload::container_names;
@@ -224,11 +226,12 @@ fn exit_codes(report: &mut Report, codes: &Value, containers: &[&str]) {
     } else if values.len() > 255 {
         report.at("values", |r| r.too_many(values.len(), 255));
     }
-    report.items(codes, "values", |r, index, value| {
+    let mut seen = HashSet::new();
+    report.items(codes, "values", |r, _, value| {
         if text(codes, "operator") == "In" && *value == 0 {
             r.invalid(value, "must not be 0 for the In operator");
         }
-        if values[..index].contains(value) {
+        if !seen.insert(value) {
             r.duplicate(value);
         }
     });

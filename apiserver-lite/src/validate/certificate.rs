@@ -1,5 +1,7 @@
 //! Certificate signing requests and the names of signers.
 
+use std::collections::HashSet;
+
 use base64::Engine as _;
 use serde_json::Value;
 use x509_parser::prelude::FromDer as _;
@@ -69,12 +71,13 @@ pub fn check(report: &mut Report, object: &Value) {
         if usages.is_empty() {
             r.miss("usages", "usages must be provided");
         }
-        r.items(spec, "usages", |r, index, usage| {
+        let mut seen = HashSet::new();
+        r.items(spec, "usages", |r, _, usage| {
             let text = usage.as_str().unwrap_or_default();
             if !USAGES.contains(&text) {
                 r.not_supported(text, &USAGES);
             }
-            if usages[..index].contains(usage) {
+            if !seen.insert(usage) {
                 r.duplicate(usage);
             }
         });

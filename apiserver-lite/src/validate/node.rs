@@ -1,5 +1,7 @@
 //! Nodes.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{amounts, ip, list, scheduling, text, texts};
@@ -69,9 +71,9 @@ pub fn check(report: &mut Report, object: &Value) {
 pub fn update(report: &mut Report, new: &Value, old: &Value) {
     resources(report, new);
     report.at("status", |r| {
-        let all = list(&new["status"], "addresses");
-        r.items(&new["status"], "addresses", |r, index, address| {
-            if all[..index].contains(address) {
+        let mut seen = HashSet::new();
+        r.items(&new["status"], "addresses", |r, _, address| {
+            if !seen.insert(address) {
                 r.duplicate(go_struct(&[("Type", &address["type"]), ("Address", &address["address"])]));
             }
         });

@@ -1,9 +1,11 @@
 //! What may change of a pod that exists: by its owner, by its status's writer, and by its subresources.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::{diff, ip, list, meta, pod, scheduling, security, text};
-use crate::field_error::{IMMUTABLE, Report, same};
+use crate::field_error::{IMMUTABLE, Report, same, same_but_resources};
 use crate::names;
 
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
@@ -113,7 +115,7 @@ fn spec(report: &mut Report, new: &Value, old: &Value) {
     if !list(old, "schedulingGates").is_empty() {
         gated(report, &mut changed, old);
     }
-    if without_empty(&changed) != without_empty(old) {
+    if !same_but_resources(&without_empty(&changed), &without_empty(old)) {
         let text = diff::lines("core.PodSpec", &without_empty(old), &without_empty(&changed));
         report.forbidden(&format!("pod updates may not change fields other than {UPDATABLE}\n{text}"));
     }
@@ -405,8 +407,9 @@ fn addresses(report: &mut Report, status: &Value, name: &str) {
         if all.len() > 2 || !ip::is_dual_stack(all.iter().copied()) {
             report.bad(name, &status[name], "may specify no more than one IP for each IP family");
         }
+        let mut seen = HashSet::new();
         for (index, address) in list(status, name).iter().enumerate() {
-            if all[..index].contains(&all[index]) {
+            if !seen.insert(&all[index]) {
                 report.at(name, |r| r.index(index, |r| r.duplicate(address)));
             }
         }

@@ -1,5 +1,7 @@
 //! Services: ports, addresses, traffic policies, and what may change of them.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{has, ip, list, meta, probe, text, texts};
@@ -61,7 +63,7 @@ pub fn check(report: &mut Report, object: &Value) {
             }
             _ => {}
         }
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen = HashSet::new();
         r.each(spec, "ports", |r, port| one_port(r, port, ports.len() > 1, &mut seen));
         r.at("selector", |r| meta::label_map(r, &spec["selector"]));
         r.choice(spec, "sessionAffinity", &["ClientIP", "None"]);
@@ -93,16 +95,14 @@ pub fn check(report: &mut Report, object: &Value) {
     });
 }
 
-fn one_port<'a>(report: &mut Report, port: &'a Value, named: bool, seen: &mut Vec<&'a str>) {
+fn one_port<'a>(report: &mut Report, port: &'a Value, named: bool, seen: &mut HashSet<&'a str>) {
     let name = text(port, "name");
     if named && name.is_empty() {
         report.miss("name", "");
     } else if !name.is_empty() {
         report.named(port, "name", names::dns_label);
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             report.at("name", |r| r.duplicate(name));
-        } else {
-            seen.push(name);
         }
     }
     let number = port["port"].as_i64().unwrap_or(0);
@@ -209,7 +209,6 @@ fn addresses(report: &mut Report, spec: &Value) {
 }
 
 fn duplicates(report: &mut Report, spec: &Value) {
-    let ports = list(spec, "ports");
     if text(spec, "type") == "ClusterIP" {
         report.each(spec, "ports", |r, port| {
             if port["nodePort"].as_i64().unwrap_or(0) != 0 {
@@ -218,10 +217,10 @@ fn duplicates(report: &mut Report, spec: &Value) {
         });
     }
     for name in ["nodePort", "port"] {
-        let key = |port: &Value| (text(port, "protocol").to_owned(), port[name].as_i64().unwrap_or(0));
-        report.items(spec, "ports", |r, index, port| {
-            let (protocol, number) = key(port);
-            let again = ports[..index].iter().any(|p| key(p) == (protocol.clone(), number));
+        let mut seen = HashSet::new();
+        report.items(spec, "ports", |r, _, port| {
+            let (protocol, number) = (text(port, "protocol"), port[name].as_i64().unwrap_or(0));
+            let again = !seen.insert((protocol, number));
             if name == "nodePort" && number != 0 && again {
                 r.at("nodePort", |r| r.duplicate(number));
             } else if name == "port" && again {

@@ -1,5 +1,7 @@
 //! Storage classes, CSI drivers and nodes, attachments and capacities.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{amounts, has, list, selector, text, volume};
@@ -53,23 +55,23 @@ fn storage_class(report: &mut Report, object: &Value) {
     }
     let terms = list(object, "allowedTopologies");
     report.items(object, "allowedTopologies", |r, index, term| {
-        let mut keys: Vec<&str> = Vec::new();
+        let mut keys = HashSet::new();
         r.each(term, "matchLabelExpressions", |r, expression| {
             let values = list(expression, "values");
             if values.is_empty() {
                 r.miss("values", "");
             }
-            r.items(expression, "values", |r, at, value| {
-                if values[..at].contains(value) {
+            let mut seen = HashSet::new();
+            r.items(expression, "values", |r, _, value| {
+                if !seen.insert(value) {
                     r.duplicate(value);
                 }
             });
             let key = text(expression, "key");
             r.at("key", |r| r.complaints(key, names::qualified_name(key)));
-            if keys.contains(&key) {
+            if !keys.insert(key) {
                 r.at("key", |r| r.duplicate(key));
             }
-            keys.push(key);
         });
         if terms[..index].contains(term) {
             r.at("matchLabelExpressions", |r| r.duplicate(""));
@@ -174,13 +176,13 @@ fn csi_node(report: &mut Report, object: &Value) {
             if let Some(count) = driver["allocatable"]["count"].as_i64().filter(|c| *c < 0) {
                 r.down(&["allocatable", "count"], |r| r.invalid(count, "must be greater than or equal to 0"));
             }
-            let keys = list(driver, "topologyKeys");
-            r.items(driver, "topologyKeys", |r, index, key| {
+            let mut keys = HashSet::new();
+            r.items(driver, "topologyKeys", |r, _, key| {
                 let text = key.as_str().unwrap_or_default();
                 if text.is_empty() {
                     r.required("");
                 }
-                if keys[..index].contains(key) {
+                if !keys.insert(key) {
                     r.duplicate(key);
                 }
                 r.complaints(text, names::qualified_name(text));

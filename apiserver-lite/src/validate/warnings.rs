@@ -1,6 +1,6 @@
 //! What the server accepts but tells the client about: deprecated fields, and definitions that can hardly be meant.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
 use base64::Engine as _;
@@ -335,9 +335,10 @@ impl Found {
     }
 
     fn repeated(&mut self, path: &str, items: &[Value], name: &str) {
+        let mut seen = HashSet::new();
         for (index, item) in items.iter().enumerate() {
             let value = text(item, name);
-            if items[..index].iter().any(|before| text(before, name) == value) {
+            if !seen.insert(value) {
                 self.add(format_args!("{path}[{index}].{name}"), format_args!("duplicate {name} {}", quote(value)));
             }
         }
@@ -382,10 +383,10 @@ impl Found {
     }
 
     fn variables(&mut self, path: &str, container: &Value) {
-        let all = list(container, "env");
-        for (index, variable) in all.iter().enumerate() {
+        let mut seen = HashSet::new();
+        for (index, variable) in list(container, "env").iter().enumerate() {
             let name = text(variable, "name");
-            if !all[..index].iter().any(|before| text(before, "name") == name) {
+            if seen.insert(name) {
                 continue;
             }
             // One that builds on the one before is meant.

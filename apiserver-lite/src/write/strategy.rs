@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::field_error::same_but_resources;
 use crate::request::User;
 use crate::resource::Resource;
 
@@ -54,7 +55,12 @@ fn has_generation(resource: &Resource) -> bool {
 fn same_desire(a: &Value, b: &Value) -> bool {
     let desired = |(key, _): &(&String, &Value)| !matches!(key.as_str(), "metadata" | "status" | "kind" | "apiVersion");
     match (a.as_object(), b.as_object()) {
-        (Some(a), Some(b)) => a.iter().filter(desired).eq(b.iter().filter(desired)),
+        (Some(a), Some(b)) => {
+            let part =
+                |of: &Map<String, Value>| of.iter().filter(desired).map(|(k, v)| (k.clone(), v.clone())).collect();
+            a.iter().filter(desired).eq(b.iter().filter(desired))
+                || same_but_resources(&Value::Object(part(a)), &Value::Object(part(b)))
+        }
         _ => a == b,
     }
 }
@@ -81,11 +87,6 @@ pub fn prepare_create(resource: &Resource, value: &mut Value, user: &User) {
                     "reason": "SchedulingGated",
                     "message": "Scheduling is blocked due to non-empty scheduling gates",
                 }]);
-            }
-            if value["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
-                let why = "Scheduling is blocked due to non-empty scheduling gates";
-                value["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False",
-                    "reason": "SchedulingGated", "message": why}]);
             }
         }
         ("", "namespaces") => {
