@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -172,14 +172,20 @@ impl Node {
     /// # Errors
     /// When containerd does not answer.
     pub fn tasks(&self) -> Result<BTreeMap<String, u32>> {
-        let mut tasks = BTreeMap::new();
-        for line in self.ctr(&["tasks", "list"])?.lines().skip(1) {
-            let mut words = line.split_whitespace();
-            if let (Some(id), Some(pid), Some("RUNNING")) = (words.next(), words.next(), words.next()) {
-                tasks.insert(id.to_owned(), pid.parse().with_context(|| line.to_owned())?);
+        // containerd asks each shim with a deadline of two seconds. One that is late, because it waits for a probe of the
+        // agent that was just killed, is listed as UNKNOWN and without its process, though it runs.
+        let begun = Instant::now();
+        loop {
+            let list = self.ctr(&["tasks", "list"])?;
+            let rows: Vec<Vec<&str>> = list.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+            if rows.iter().any(|row| row.get(2) == Some(&"UNKNOWN")) {
+                ensure!(begun.elapsed() < Duration::from_secs(60), "containerd does not know its tasks:\n{list}");
+                std::thread::sleep(Duration::from_millis(500));
+                continue;
             }
+            let running = rows.iter().filter(|row| row.get(2) == Some(&"RUNNING"));
+            return running.map(|row| Ok((row[0].to_owned(), row[1].parse().with_context(|| list.clone())?))).collect();
         }
-        Ok(tasks)
     }
 
     /// Runs containerd's own client.

@@ -51,6 +51,8 @@ case ${major:-1} in
         snapshot_table=$'[plugins."io.containerd.cri.v1.images"]\n  snapshotter = "'$snapshotter'"'
         ;;
 esac
+# A shim that is late is taken for dead when containerd starts again, and its containers go. Five seconds and two, the
+# defaults, are little where two cores do everything.
 cat >"$run/containerd/config.toml" <<CONFIG
 version = $version
 root = "$run/containerd/root"
@@ -58,6 +60,10 @@ state = "$run/containerd/state"
 
 [grpc]
   address = "$socket"
+
+[timeouts]
+  "io.containerd.timeout.shim.load" = "30s"
+  "io.containerd.timeout.task.state" = "10s"
 
 $cri
   $sandbox
