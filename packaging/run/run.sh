@@ -13,7 +13,7 @@ top=$(cd "$here/../.." && pwd)
 run=${RUN_DIR:-$top/.run}
 port=${SECURE_PORT:-6443}
 agent_port=${AGENT_PORT:-10250}
-node=${NODE_NAME:-$(hostname | tr '[:upper:]' '[:lower:]')}
+node=$(tr '[:upper:]' '[:lower:]' <<<"${NODE_NAME:-$(hostname)}")
 export LOGS=$run/logs
 [ "$(id -u)" = 0 ] || die 'make run starts containers and has to be root: sudo make run'
 mkdir -p "$run" "$LOGS"
@@ -50,13 +50,14 @@ stop_all() {
     [ ${#pids[@]} -eq 0 ] || note 'stopping; pods get up to 10 s to end'
     for ((i = ${#pids[@]} - 1; i >= 0; i--)); do
         pid=${pids[i]}
-        kill -TERM "$pid" 2>/dev/null || continue
-        for _ in $(seq 100); do
-            kill -0 "$pid" 2>/dev/null || break
-            sleep 0.1
-        done
-        kill -KILL "$pid" 2>/dev/null && note "${names[i]} had to be killed"
-        wait "$pid" 2>/dev/null || true
+        if kill -TERM "$pid" 2>/dev/null; then
+            for _ in $(seq 100); do
+                kill -0 "$pid" 2>/dev/null || break
+                sleep 0.1
+            done
+            kill -KILL "$pid" 2>/dev/null && note "${names[i]} had to be killed"
+            wait "$pid" 2>/dev/null || true
+        fi
         # The agent leaves containers alone when it stops, as it must on an upgrade. Here the whole cluster goes.
         [ "${names[i]}" != node-agent ] || stop_containers
     done
@@ -118,7 +119,9 @@ wait_for() { # wait_for SECONDS TEXT NAME COMMAND...: until it succeeds; fails a
 # --- runtime -------------------------------------------------------------------------------------------------------
 answers() { [ -S "$1" ] && "$bin/node-agent" runtime version --container-runtime-endpoint "unix://$1"; }
 cri=${CRI_SOCKET:-}
-if [ -z "$cri" ]; then
+if [ -n "$cri" ]; then
+    answers "$cri" >/dev/null 2>&1 || die "no container runtime answers at CRI_SOCKET=$cri"
+else
     for socket in /run/containerd/containerd.sock /run/crio/crio.sock; do
         if answers "$socket" >/dev/null 2>&1; then
             cri=$socket
@@ -220,7 +223,13 @@ wait_for 60 "node $node is Ready" node-agent node_ready
 
 # --- first pods ----------------------------------------------------------------------------------------------------
 example=$top/docs/examples/first-pod.yaml
-pod_ready() { api GET "/api/v1/namespaces/default/pods/$1" | grep -q '"type":"Ready",[^}]*"status":"True"'; }
+# The status in the API may be left from an earlier run until the agent has seen to the pod, so the agent is asked too.
+pod_ready() {
+    "$bin/node-agent" pods --root-dir "$run/kubelet" | awk -v name="$1" '
+        $1 == "default" && $2 == name && $4 == "Running" { split($3, ready, "/"); up = ready[1] == ready[2] }
+        END { exit !up }' || return 1
+    api GET "/api/v1/namespaces/default/pods/$1" | grep -q '"type":"Ready",[^}]*"status":"True"'
+}
 if command -v kubectl >/dev/null; then
     kubectl apply -f "$example" | sed 's/^/  /'
 else
