@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export LOGS=$PWD/.test/logs
 mkdir -p "$LOGS"
+rm -f .test/skipped
 . packaging/run/say.sh
 
 packaging/run/prerequisites.sh test
@@ -24,4 +25,8 @@ say '... unit tests'
 "${run_tests[@]}" --workspace --exclude tests
 say '... black-box tests'
 "${run_tests[@]}" -p tests
+if [ -s .test/skipped ]; then
+    say 'skipped, for want of something on this machine:'
+    sed 's/^/    /' .test/skipped
+fi
 ok 'everything passed'

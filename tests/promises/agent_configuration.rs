@@ -153,11 +153,11 @@ fn of_the_machine(case: &str) -> bool {
 #[test]
 fn the_recorded_configurations_are_read_as_the_kubelet_reads_them() -> Result<()> {
     let Some(recordings) = recordings() else {
-        println!("skipped: no recordings beside the checkout");
+        tests::skipped("no recordings beside the checkout");
         return Ok(());
     };
     let Some(python) = python().filter(|_| nix::unistd::geteuid().is_root()) else {
-        println!("skipped: root or Python with PyYAML is missing");
+        tests::skipped("root or Python with PyYAML is missing");
         return Ok(());
     };
     let place = Place::new("recorded", "")?;

@@ -15,7 +15,7 @@ impl Cluster {
 
     fn start_with(name: &str, args: &[&str]) -> Option<Self> {
         if std::process::Command::new("kubectl").arg("version").arg("--client").output().is_err() {
-            println!("skipped: no kubectl on this machine (README.md says how to get it)");
+            tests::skipped("no kubectl on this machine (README.md says how to get it)");
             return None;
         }
         Some(Cluster(ApiServer::start(name, args).expect("the server starts")))

@@ -20,7 +20,7 @@ impl Cluster {
     /// `None` where there can be none.
     fn start(name: &str, settings: &str) -> Result<Option<Self>> {
         if let Some(reason) = Node::why_not() {
-            println!("skipped: {reason} is missing");
+            tests::skipped(format_args!("{reason} is missing"));
             return Ok(None);
         }
         release_binary("node-agent")?;

@@ -227,7 +227,7 @@ fn why_not() -> Option<&'static str> {
 #[test]
 fn one_command_leads_to_running_pods_and_ctrl_c_to_a_clean_end() {
     if let Some(reason) = why_not() {
-        println!("skipped: {reason} is missing");
+        tests::skipped(format_args!("{reason} is missing"));
         return;
     }
     // Short, because unix sockets lie below it.

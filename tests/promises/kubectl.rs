@@ -5,7 +5,7 @@ use tests::ApiServer;
 #[test]
 fn kubectl_applies_edits_and_deletes() {
     if std::process::Command::new("kubectl").arg("version").arg("--client").output().is_err() {
-        println!("skipped: no kubectl on this machine (README.md says how to get it)");
+        tests::skipped("no kubectl on this machine (README.md says how to get it)");
         return;
     }
     let server = ApiServer::start("kubectl", &[]).expect("the server starts");

@@ -24,7 +24,7 @@ const NAMES_OF_UPSTREAM: &[&str] = &[
 /// Whether the machine can do this; says why not.
 fn skipped() -> bool {
     if let Some(reason) = Node::why_not() {
-        println!("skipped: {reason} is missing");
+        tests::skipped(format_args!("{reason} is missing"));
         return true;
     }
     false
@@ -35,7 +35,7 @@ fn a_python_client_uses_each_socket_of_the_node() -> Result<()> {
     let python = tests::repository().join(".test/venv/bin/python");
     let able = Command::new(&python).args(["-c", "import grpc, grpc_tools"]).output();
     if !able.is_ok_and(|output| output.status.success()) {
-        println!("skipped: make test prepares .test/venv with grpcio");
+        tests::skipped("make test prepares .test/venv with grpcio");
         return Ok(());
     }
     if skipped() {
@@ -78,7 +78,7 @@ fn complaints(page: &str) -> Result<Vec<String>> {
 #[test]
 fn prometheus_finds_nothing_wrong_with_the_metrics() -> Result<()> {
     if Command::new("promtool").arg("--version").output().is_err() {
-        println!("skipped: promtool (Debian's prometheus) is missing");
+        tests::skipped("promtool (Debian's prometheus) is missing");
         return Ok(());
     }
     if skipped() {

@@ -132,15 +132,15 @@ fn replay(recordings: &Path) -> Result<()> {
 #[test]
 fn the_node_answers_as_the_kubelet_does() {
     let Some(recordings) = recordings() else {
-        println!("skipped: no recordings beside the checkout");
+        tests::skipped("no recordings beside the checkout");
         return;
     };
     if let Some(reason) = Node::why_not() {
-        println!("skipped: {reason} is missing");
+        tests::skipped(format_args!("{reason} is missing"));
         return;
     }
     if Command::new("python3").arg("--version").output().is_err() {
-        println!("skipped: python3 is missing");
+        tests::skipped("python3 is missing");
         return;
     }
     replay(&recordings).expect("the recorded answers");

@@ -168,11 +168,11 @@ fn replay(python: PathBuf, shared: &Path) -> Result<()> {
 fn pods_are_run_as_recorded() {
     let python = tests::repository().join(".test/venv/bin/python");
     let Some(shared) = shared().filter(|_| python.exists()) else {
-        println!("skipped: no recordings beside the checkout, or no .test/venv");
+        tests::skipped("no recordings beside the checkout, or no .test/venv");
         return;
     };
     if let Some(missing) = Node::why_not() {
-        println!("skipped: this machine lacks {missing}");
+        tests::skipped(format_args!("this machine lacks {missing}"));
         return;
     }
     replay(python, &shared).expect("as recorded");

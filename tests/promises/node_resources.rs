@@ -108,7 +108,7 @@ fn cpus_are_exclusive(server: &ApiServer, node: &mut Node) -> Result<()> {
 #[test]
 fn a_node_keeps_logs_small_and_cpus_apart() {
     if let Some(missing) = Node::why_not() {
-        eprintln!("skipped: needs {missing}");
+        tests::skipped(format_args!("needs {missing}"));
         return;
     }
     let keep = || -> Result<()> {
@@ -117,7 +117,7 @@ fn a_node_keeps_logs_small_and_cpus_apart() {
         let mut node = Node::start("node-resources-node", &server, SETTINGS)?;
         logs_are_rotated(&server, &node)?;
         if std::thread::available_parallelism()?.get() < 2 {
-            eprintln!("skipped: CPUs of one's own need two");
+            tests::skipped("CPUs of one's own need two");
             return Ok(());
         }
         cpus_are_exclusive(&server, &mut node)

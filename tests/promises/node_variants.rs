@@ -94,11 +94,11 @@ fn difference(ports: &Ports, request: &Value) -> Result<Option<String>> {
 #[test]
 fn handlers_that_are_switched_answer_as_the_kubelets_do() -> Result<()> {
     let Some(Value::Object(variants)) = recordings() else {
-        println!("skipped: no recordings beside the checkout");
+        tests::skipped("no recordings beside the checkout");
         return Ok(());
     };
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: not root, which an own /var/log needs");
+        tests::skipped("not root, which an own /var/log needs");
         return Ok(());
     }
     let (mut wrong, mut count) = (Vec::new(), 0);

@@ -8,7 +8,7 @@ use tests::ApiServer;
 fn the_python_client_creates_watches_patches_and_deletes() {
     let python = tests::repository().join(".test/venv/bin/python");
     if !python.exists() {
-        println!("skipped: make test prepares .test/venv with the Python client");
+        tests::skipped("make test prepares .test/venv with the Python client");
         return;
     }
     let server = ApiServer::start("python", &[]).expect("the server starts");

@@ -45,7 +45,7 @@ fn exchanges() -> Option<PathBuf> {
 fn the_api_server_answers_as_recorded() {
     let python = tests::repository().join(".test/venv/bin/python");
     let Some(exchanges) = exchanges().filter(|_| python.exists()) else {
-        println!("skipped: no recordings beside the checkout, or no .test/venv");
+        tests::skipped("no recordings beside the checkout, or no .test/venv");
         return;
     };
     let server = ApiServer::start("exchanges", &["--controllers=-*", "--scheduler=false"]).expect("the server starts");

@@ -115,7 +115,7 @@ fn ready(server: &ApiServer, node: &Node) -> Result<Value> {
 async fn shut_down(name: &str) -> Result<()> {
     let no_bus = Command::new("dbus-daemon").arg("--version").output().is_err().then_some("dbus-daemon");
     if let Some(reason) = Node::why_not().or(no_bus) {
-        println!("skipped: {reason} is missing");
+        tests::skipped(format_args!("{reason} is missing"));
         return Ok(());
     }
     release_binary("node-agent")?;

@@ -142,7 +142,7 @@ impl Cluster {
 
 fn survive(name: &str, content_type: &str) -> Result<()> {
     if let Some(reason) = Node::why_not() {
-        println!("skipped: {reason} is missing");
+        tests::skipped(format_args!("{reason} is missing"));
         return Ok(());
     }
     release_binary("node-agent")?;
