@@ -11,6 +11,7 @@ use rustls::ServerConfig as TlsConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::pem::PemObject as _;
+use service::notify::{self, NotifyState};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -138,14 +139,13 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     tracing::info!(%address, kubeconfig = %config.args.data_dir.join("admin.conf").display(), "serving");
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(crate::http::serve(listener, TlsAcceptor::from(tls), server.clone(), stopped));
-    // Not under systemd: nobody to tell.
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    notify::tell(&[NotifyState::Ready]);
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
     tracing::info!("stopping");
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    notify::tell(&[NotifyState::Stopping]);
     let _ = stop.send(true);
     if let Err(error) = serving.await {
         tracing::error!(%error, "the listener failed; this is a bug");
@@ -247,8 +247,8 @@ fn structured(config: &Config) -> Result<Option<Arc<auth::Structured>>, ServeErr
     let Some(path) = &config.args.authentication_config else { return Ok(None) };
     let file = auth::Structured::load(path, &config.issuers).map_err(|e| setting("authentication-config", e))?;
     let file = Arc::new(file);
-    let (followed, own) = (file.clone(), config.issuers.clone());
-    tokio::spawn(async move { followed.follow(&own).await });
+    let followed = file.clone();
+    tokio::spawn(async move { followed.follow().await });
     Ok(Some(file))
 }
 

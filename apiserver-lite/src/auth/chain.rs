@@ -1,36 +1,26 @@
 //! Who is asked what users may do, and in which order, by a file (`--authorization-config`).
 //!
-//! The file is an `AuthorizationConfiguration` of `apiserver.config.k8s.io`. It is read again when it changes; a new
-//! state that is wrong is told in the log, and the old one stays. A webhook is asked only about requests for which all
-//! its match conditions hold. Follows `apiserver/pkg/apis/apiserver/validation` and `kubeapiserver/authorizer`.
+//! The file is an `AuthorizationConfiguration` of `apiserver.config.k8s.io`. A webhook is asked only about requests for
+//! which all its match conditions hold. Follows `apiserver/pkg/apis/apiserver/validation` and `kubeapiserver/authorizer`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use serde_json::Value;
 
 use super::authorizer::{Attributes, Decision};
+use super::config_file::{ConfigFile, FileError, list, text};
 use super::webhook::{AccessWebhook, question};
 use crate::cel::{self, Budget, Failure, Program, Type, Value as Seen};
 use crate::outgoing::Client;
 
-/// How often the file is looked at. Such files are mounted, and replaced by links that no watch of the file sees.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const KIND: &str = "AuthorizationConfiguration";
 /// Steps that the conditions about one request may take together.
 const BUDGET: u64 = 2_500_000;
 /// Longest time that a webhook may be given, and conditions that it may have.
 const LONGEST: Duration = Duration::from_secs(30);
 const MOST_CONDITIONS: usize = 64;
-
-/// Why a file is of no use. The operator has to correct it.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {reason}", path.display())]
-pub struct ChainError {
-    path: PathBuf,
-    reason: String,
-}
 
 /// One that is asked.
 pub enum Link {
@@ -42,45 +32,22 @@ pub enum Link {
 }
 
 /// The file and what it says now.
-pub struct Chain {
-    path: PathBuf,
-    links: ArcSwap<Vec<Link>>,
-}
+pub struct Chain(ConfigFile<Vec<Link>>);
 
 impl Chain {
     /// # Errors
     /// When the file cannot be read, or with everything that is wrong in it.
-    pub fn load(path: &Path) -> Result<Self, ChainError> {
-        let wrong = |reason: String| ChainError { path: path.into(), reason };
-        let text = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
-        let links = parse(&text).map_err(wrong)?;
-        Ok(Chain { path: path.into(), links: ArcSwap::from_pointee(links) })
+    pub fn load(path: &Path) -> Result<Self, FileError> {
+        ConfigFile::load(path, KIND, Box::new(parse)).map(Chain)
     }
 
     pub fn links(&self) -> Arc<Vec<Link>> {
-        self.links.load_full()
+        self.0.state()
     }
 
     /// Takes changes of the file in; never returns.
     pub async fn follow(&self) {
-        let mut last = tokio::fs::read(&self.path).await.unwrap_or_default();
-        loop {
-            tokio::time::sleep(LOOK_AGAIN).await;
-            let Ok(text) = tokio::fs::read(&self.path).await else { continue };
-            if text == last {
-                continue;
-            }
-            match parse(&text) {
-                Ok(links) => {
-                    tracing::info!(path = %self.path.display(), "the authorization configuration was read again");
-                    self.links.store(Arc::new(links));
-                }
-                Err(error) => {
-                    tracing::error!(path = %self.path.display(), %error, "the authorization configuration stays as it was");
-                }
-            }
-            last = text;
-        }
+        self.0.follow().await;
     }
 }
 
@@ -167,25 +134,11 @@ impl Webhook {
     }
 }
 
-fn text<'v>(value: &'v Value, key: &str) -> &'v str {
-    value[key].as_str().unwrap_or_default()
-}
-
-fn parse(file: &[u8]) -> Result<Vec<Link>, String> {
-    let value = proto::yaml::read(file).map_err(|e| e.to_string())?.value;
-    let version = text(&value, "apiVersion").strip_prefix("apiserver.config.k8s.io/").unwrap_or_default();
-    if text(&value, "kind") != "AuthorizationConfiguration" || !matches!(version, "v1" | "v1beta1" | "v1alpha1") {
-        return Err(format!(
-            "expected AuthorizationConfiguration of apiserver.config.k8s.io/v1, got {}, Kind={}",
-            text(&value, "apiVersion"),
-            text(&value, "kind")
-        ));
-    }
-    let mut errors = Vec::new();
+fn parse(value: &Value, errors: &mut Vec<String>) -> Vec<Link> {
     let mut links = Vec::new();
     let mut names: Vec<&str> = Vec::new();
     let mut kinds: Vec<&str> = Vec::new();
-    let all = value["authorizers"].as_array().map_or(&[][..], Vec::as_slice);
+    let all = list(value, "authorizers");
     if all.is_empty() {
         errors.push("authorizers: Required value: at least one authorization mode must be defined".to_owned());
     }
@@ -217,7 +170,7 @@ fn parse(file: &[u8]) -> Result<Vec<Link>, String> {
             "RBAC" => Some(Link::Rbac),
             "AlwaysAllow" => Some(Link::AlwaysAllow),
             "AlwaysDeny" => Some(Link::AlwaysDeny),
-            "Webhook" => webhook(&said["webhook"], &format!("{at}.webhook"), &mut errors).map(|w| Link::Webhook(Box::new(w))),
+            "Webhook" => webhook(&said["webhook"], &format!("{at}.webhook"), errors).map(|w| Link::Webhook(Box::new(w))),
             "" => {
                 errors.push(format!("{at}.type: Required value"));
                 None
@@ -231,7 +184,7 @@ fn parse(file: &[u8]) -> Result<Vec<Link>, String> {
             }
         });
     }
-    if errors.is_empty() { Ok(links) } else { Err(errors.join(", ")) }
+    links
 }
 
 /// Reads a webhook; None where something of it is wrong.
@@ -271,7 +224,7 @@ fn webhook(said: &Value, at: &str, errors: &mut Vec<String>) -> Option<Webhook> 
     };
     let version = choice("subjectAccessReviewVersion", &["v1", "v1beta1"]);
     let deny = choice("failurePolicy", &["NoOpinion", "Deny"]) == "Deny";
-    let conditions = said["matchConditions"].as_array().map_or(&[][..], Vec::as_slice);
+    let conditions = list(said, "matchConditions");
     if !conditions.is_empty() {
         choice("matchConditionSubjectAccessReviewVersion", &["v1"]);
     }
@@ -330,7 +283,7 @@ mod tests {
 
     fn read(authorizers: Value) -> Result<Vec<Link>, String> {
         let file = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthorizationConfiguration", "authorizers": authorizers});
-        parse(file.to_string().as_bytes())
+        super::super::config_file::read(file.to_string().as_bytes(), KIND, parse)
     }
 
     fn hook(kubeconfig: &Path, conditions: Value) -> Value {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{known, list, text};
+use super::super::config_file::{known, list, text};
 use crate::cel::{self, Budget, Failure, Program, Type, Value as Seen};
 use crate::request::User;
 

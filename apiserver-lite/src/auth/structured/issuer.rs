@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
+use super::super::config_file::{known, list, text};
 use super::claims::{Mappings, Rules};
 use super::keys::RemoteKeys;
-use super::{known, list, text};
 use crate::admission::connector;
 use crate::request::User;
 
