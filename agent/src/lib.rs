@@ -24,7 +24,6 @@ mod file_watch;
 pub mod identity;
 pub mod images;
 mod join;
-pub mod journal;
 mod local_sockets;
 pub mod log_level;
 pub mod metrics;

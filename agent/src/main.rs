@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use agent::cli::{self, Command};
-use agent::journal::{self, Journal};
 use agent::settings::{LogFormat, OwnSettings};
 use agent::{capabilities, config, daemon, log_level, node};
+use service::journal::{self, Journal};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{fmt, reload};

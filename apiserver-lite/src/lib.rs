@@ -20,7 +20,6 @@ mod discovery;
 mod field_error;
 mod health;
 pub mod http;
-pub mod journal;
 pub mod kubeconfig;
 mod limits;
 pub mod metrics;

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use apiserver_lite::admin::{self, AdminError};
 use apiserver_lite::config::{Cli, Command, Config, ConfigError, ServeArgs};
-use apiserver_lite::journal::{self, Journal};
 use apiserver_lite::serve::{self, ServeError};
 use clap::Parser as _;
+use service::journal::{self, Journal};
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use sd_notify::NotifyState;
+use service::notify::{self, NotifyState};
 
 use crate::store::Store;
 
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts the beat when systemd waits for it. It ends with the runtime.
 pub fn start(store: &Store) {
-    if let Some(limit) = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero()) {
+    if let Some(limit) = notify::watchdog_enabled().filter(|limit| !limit.is_zero()) {
         tokio::spawn(beat(store.clone(), limit / 2));
     }
 }
@@ -22,10 +22,7 @@ pub fn start(store: &Store) {
 async fn beat(store: Store, period: Duration) {
     loop {
         if lives(&store).await {
-            // Nobody there any more: nobody to be told.
-            // Systemd that does not read would stop the sender, which must be none of the workers.
-            let beat = tokio::task::spawn_blocking(|| sd_notify::notify(&[NotifyState::Watchdog]));
-            let _ = tokio::time::timeout(PATIENCE, beat).await;
+            notify::tell(&[NotifyState::Watchdog]);
         } else {
             tracing::error!("the store takes no writes; systemd is not told that the server is well");
         }

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use sd_notify::NotifyState;
 use serde_json::{Value, json};
+use service::notify::{self, NotifyState};
 
-use super::systemd;
 use crate::cli::Flags;
 use crate::config::{self, Configuration, FeatureGates, Loaded, Origin, leaves};
 use crate::cri::CriClient;
@@ -99,7 +98,7 @@ pub fn reload(flags: &Flags, running: &Loaded) {
     let now = NotifyState::monotonic_usec_now();
     let mut states = vec![NotifyState::Reloading];
     states.extend(now.ok());
-    systemd::tell(&states);
+    notify::tell(&states);
     match (config::load(&flags.sources), OwnSettings::load(flags.settings.as_deref())) {
         (Ok(new), Ok(settings)) => {
             if let Err(error) = log_level::set_by(&new.config.logging, &settings) {
@@ -118,7 +117,7 @@ pub fn reload(flags: &Flags, running: &Loaded) {
             tracing::error!(errors = errors.join("; "), "the new settings are refused; the old ones stay");
         }
     }
-    systemd::tell(&[NotifyState::Ready]);
+    notify::tell(&[NotifyState::Ready]);
 }
 
 /// Fields that differ and do not take effect at once.

@@ -15,12 +15,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sd_notify::NotifyState;
-
 pub use progress::{Beat, Progress, hang_if_asked};
 use signals::{Asked, Signals};
 
 use proto::api::core::v1::{Node, ObjectReference};
+use service::notify::{self, NotifyState};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -116,7 +115,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     if let Some(timeout) = watchdog {
         tasks.spawn(systemd::watchdog(timeout, progress.clone(), pods_receiver.clone()));
     }
-    systemd::status("starting");
+    notify::status("starting");
     let _lock = match &flags.lock_file {
         Some(path) => Some(lock::take(path).await?),
         None => None,
@@ -135,7 +134,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     let name = node_name(&flags)?;
     folders(&flags.root_dir, &loaded.config.pod_logs_dir)?;
     if let (Some(target), Some(source)) = (&flags.kubeconfig, &flags.bootstrap_kubeconfig) {
-        systemd::status("asking for a client certificate");
+        notify::status("asking for a client certificate");
         identity::bootstrap(target, source, &flags.cert_dir, &name).await?;
     }
     let client = client(&flags, &loaded)?;
@@ -251,16 +250,16 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
         };
         let node = node_receiver.clone();
         async move {
-            systemd::status("waiting for the container runtime");
+            notify::status("waiting for the container runtime");
             let handle = start_pods(parts, runtime, node.clone(), signal_sender).await;
             pods_sender.send_replace(Some(handle.clone()));
             if !standalone {
-                systemd::status("registering the node");
+                notify::status("registering the node");
                 let mut node = node;
                 // The sender is gone only when the agent stops.
                 let _ = node.wait_for(|n| !n.uid().is_empty()).await;
             }
-            systemd::tell(&[NotifyState::Ready]);
+            notify::tell(&[NotifyState::Ready]);
             tracing::info!(node = %name, "the node takes pods");
             let shutdown = shutdown::run(shutdown, handle.clone());
             tokio::join!(follow_pods(name, pods_receiver), eviction::run(eviction, handle), shutdown);
@@ -274,7 +273,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
             Asked::Reload => machine_config::reload(&flags, &loaded),
         }
     }
-    systemd::tell(&[NotifyState::Stopping, NotifyState::Status("stopping; containers go on")]);
+    notify::tell(&[NotifyState::Stopping, NotifyState::Status("stopping; containers go on")]);
     tracing::info!("stopping; containers go on");
     serving.abort_all();
     tasks.shutdown().await;
@@ -316,7 +315,7 @@ async fn follow_pods(name: String, pods: watch::Receiver<Option<pods::Handle>>) 
         if let Some(handle) = handle {
             let count = handle.pods().await.len();
             if said != Some(count) {
-                systemd::status(&format!("node {name} is up with {count} pods"));
+                notify::status(&format!("node {name} is up with {count} pods"));
                 said = Some(count);
             }
         }
@@ -384,7 +383,7 @@ async fn start_pods(
             }
             Err(error) => {
                 tracing::error!(%error, "pods cannot have cgroups; the node takes none");
-                systemd::status(&format!("takes no pods: {error}"));
+                notify::status(&format!("takes no pods: {error}"));
                 node_signals.send_modify(|s| s.not_ready = vec![error.to_string()]);
                 tokio::time::sleep(CGROUPS_AGAIN).await;
             }

@@ -4,12 +4,10 @@
 //! Who asks: the binary before it starts anything, the reload on SIGHUP (the log's filter takes effect at once), and
 //! `node-agent config`. A setting that nobody knows is refused with its file and line.
 
-mod files;
-
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use files::{Setting, Settings, SettingsError, Value, drop_in_folder};
+pub use service::settings::{Setting, Settings, SettingsError, Value, drop_in_folder};
 
 /// Where settings are looked for when `--settings` names no file; it need not be there.
 pub const USUAL_PLACE: &str = "/etc/orchestrator-lite/node-agent.toml";

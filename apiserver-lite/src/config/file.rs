@@ -10,10 +10,10 @@ use std::path::Path;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 use serde_json::Value;
+use service::settings::{Setting, Settings, SettingsError, Value as Toml};
 
 use super::ConfigError;
 use super::flags::{Cli, Command, ServeArgs};
-use super::settings::{Setting, Settings, SettingsError, Value as Toml};
 
 /// Read when no other file is named; it need not be there.
 const USUAL_PLACE: &str = "/etc/orchestrator-lite/apiserver-lite.toml";
@@ -58,7 +58,7 @@ fn flag_of(setting: &Setting) -> Result<Flag, SettingsError> {
         Toml::Text(text) => Some(text.clone()),
         Toml::Boolean(on) => Some(on.to_string()),
         Toml::Integer(number) => Some(number.to_string()),
-        Toml::List(_) | Toml::Other => None,
+        Toml::List(_) | Toml::Other(_) => None,
     };
     let values = match &setting.value {
         Toml::List(items) => items.iter().map(plain).collect(),

@@ -10,7 +10,6 @@ mod flags;
 mod gates;
 mod network;
 mod runtime;
-mod settings;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -21,7 +20,7 @@ pub use flags::{Cli, Command, KubeconfigArgs, ServeArgs};
 pub use gates::FeatureGates;
 pub use network::{Cidr, NodeCidrs, PortRange};
 pub use runtime::RuntimeConfig;
-pub use settings::SettingsError;
+pub use service::settings::SettingsError;
 
 /// What is wrong with the settings. The operator has to correct them.
 #[derive(Debug, thiserror::Error)]

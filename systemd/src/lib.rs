@@ -1,0 +1,8 @@
+//! What both daemons need as services of systemd, whose units stand beside this crate: log lines for the journal, words
+//! for the notify socket, settings in TOML with drop-ins.
+//!
+//! Nothing in here knows Kubernetes or either daemon; why it is a crate is told in `docs/decisions/service-crate.md`.
+
+pub mod journal;
+pub mod notify;
+pub mod settings;
