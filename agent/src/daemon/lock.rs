@@ -29,7 +29,7 @@ pub async fn take(path: &Path) -> Result<Lock, StartError> {
     };
     let holder = holder(path).map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
     tracing::warn!(path = %path.display(), "{holder} holds the lock; waiting for its end");
-    super::systemd::status(&format!("waiting for {holder}, which holds {}", path.display()));
+    service::notify::status(&format!("waiting for {holder}, which holds {}", path.display()));
     let waited = tokio::task::spawn_blocking(move || {
         Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| io::Error::from(e))
     });
