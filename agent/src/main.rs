@@ -43,6 +43,9 @@ fn main() -> ExitCode {
         Ok(loaded) => loaded,
         Err(error) => {
             eprintln!("Error: {error}");
+            for place in config::wrong_types(&flags.sources) {
+                eprintln!("  at {place}");
+            }
             return ExitCode::from(1);
         }
     };

@@ -99,7 +99,13 @@ fn check(flags: &Flags) -> ExitCode {
     let wrong = own(flags).1;
     let (oddities, problems) = match config::all_problems(&flags.sources) {
         Ok((loaded, problems)) => (loaded.oddities, problems),
-        Err(error) => (Vec::new(), vec![error]),
+        Err(error) => {
+            // Loading stops at the first; here all of them are told, with their places.
+            for place in config::wrong_types(&flags.sources) {
+                eprintln!("Error: {place}");
+            }
+            (Vec::new(), vec![error])
+        }
     };
     let code = tell(&oddities, &problems, &wrong);
     if problems.is_empty() && wrong.is_empty() {

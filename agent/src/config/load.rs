@@ -261,7 +261,7 @@ fn clean(path: &Path) -> String {
 
 /// All `*.conf` files below the folder, in lexical order of the walk. A file in the folder's place is one file to look
 /// at.
-fn drop_ins(top: &Path, at: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+pub(super) fn drop_ins(top: &Path, at: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     let refuse = |call: &str, path: &Path, e: &std::io::Error| ConfigError::DropInFolder {
         folder: top.to_owned(),
         reason: format!("{call} {}: {}", path.display(), file::reason(e)),
