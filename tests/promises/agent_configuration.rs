@@ -1,7 +1,6 @@
 //! Every mistake in the agent's configuration has its message and its exit code, before anything is started.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -127,20 +126,6 @@ fn view_names_the_origin_of_each_value_and_check_every_problem() -> Result<()> {
     Ok(())
 }
 
-fn recordings() -> Option<PathBuf> {
-    let shared =
-        std::env::var_os("ORCHESTRATOR_SHARED").map_or_else(|| tests::repository().join("../shared"), PathBuf::from);
-    Some(shared.join("node-endpoints/config")).filter(|p| p.join("configz.py").exists())
-}
-
-/// A Python that can read the cases.
-fn python() -> Option<PathBuf> {
-    let venv = tests::repository().join(".test/venv/bin/python");
-    [venv, PathBuf::from("python3")].into_iter().find(|python| {
-        Command::new(python).args(["-c", "import yaml"]).output().is_ok_and(|output| output.status.success())
-    })
-}
-
 /// Cases whose result the machine decides: the name's begin, and whether it can be compared here.
 fn of_the_machine(case: &str) -> bool {
     let unified = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
@@ -152,14 +137,15 @@ fn of_the_machine(case: &str) -> bool {
 
 #[test]
 fn the_recorded_configurations_are_read_as_the_kubelet_reads_them() -> Result<()> {
-    let Some(recordings) = recordings() else {
+    let Some(shared) = tests::recordings("node-endpoints/config/configz.py") else {
         tests::skipped("no recordings beside the checkout");
         return Ok(());
     };
-    let Some(python) = python().filter(|_| nix::unistd::geteuid().is_root()) else {
+    let Some(python) = tests::python("yaml").filter(|_| nix::unistd::geteuid().is_root()) else {
         tests::skipped("root or Python with PyYAML is missing");
         return Ok(());
     };
+    let recordings = shared.join("node-endpoints/config");
     let place = Place::new("recorded", "")?;
     let agent = format!("{} {{args}}", release_binary("node-agent")?.display());
     // The agent owns port 10250 there.

@@ -19,8 +19,7 @@ struct Cluster {
 impl Cluster {
     /// `None` where there can be none.
     fn start(name: &str, settings: &str) -> Result<Option<Self>> {
-        if let Some(reason) = Node::why_not() {
-            tests::skipped(format_args!("{reason} is missing"));
+        if tests::no_node() {
             return Ok(None);
         }
         release_binary("node-agent")?;

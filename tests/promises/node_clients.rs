@@ -21,24 +21,13 @@ const NAMES_OF_UPSTREAM: &[&str] = &[
     "kubelet_pleg_discard_events ",
 ];
 
-/// Whether the machine can do this; says why not.
-fn skipped() -> bool {
-    if let Some(reason) = Node::why_not() {
-        tests::skipped(format_args!("{reason} is missing"));
-        return true;
-    }
-    false
-}
-
 #[test]
 fn a_python_client_uses_each_socket_of_the_node() -> Result<()> {
-    let python = tests::repository().join(".test/venv/bin/python");
-    let able = Command::new(&python).args(["-c", "import grpc, grpc_tools"]).output();
-    if !able.is_ok_and(|output| output.status.success()) {
+    let Some(python) = tests::python("grpc, grpc_tools") else {
         tests::skipped("make test prepares .test/venv with grpcio");
         return Ok(());
-    }
-    if skipped() {
+    };
+    if tests::no_node() {
         return Ok(());
     }
     let server = ApiServer::start("sockets", &[])?;
@@ -81,7 +70,7 @@ fn prometheus_finds_nothing_wrong_with_the_metrics() -> Result<()> {
         tests::skipped("promtool (Debian's prometheus) is missing");
         return Ok(());
     }
-    if skipped() {
+    if tests::no_node() {
         return Ok(());
     }
     let server = ApiServer::start("promtool", &[])?;

@@ -1,6 +1,6 @@
 //! The node's HTTP servers answer as the kubelet's do, where the recordings lie beside the checkout.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -30,12 +30,6 @@ const OF_THE_MACHINE: &[(&str, &str)] = &[
     ("checkpoint success", "the runtime makes no checkpoints"),
     ("Accept application/yaml;as=Statusz", "the version of Go, which there is none of"),
 ];
-
-fn recordings() -> Option<PathBuf> {
-    let shared =
-        std::env::var_os("ORCHESTRATOR_SHARED").map_or_else(|| tests::repository().join("../shared"), PathBuf::from);
-    Some(shared.join("node-endpoints/http")).filter(|p| p.join("endpoints.py").exists())
-}
 
 /// A client certificate by user, as the replay wants them.
 fn credentials(server: &ApiServer, folder: &Path, user: &str) -> Result<()> {
@@ -131,17 +125,16 @@ fn replay(recordings: &Path) -> Result<()> {
 
 #[test]
 fn the_node_answers_as_the_kubelet_does() {
-    let Some(recordings) = recordings() else {
+    let Some(shared) = tests::recordings("node-endpoints/http/endpoints.py") else {
         tests::skipped("no recordings beside the checkout");
         return;
     };
-    if let Some(reason) = Node::why_not() {
-        tests::skipped(format_args!("{reason} is missing"));
+    if tests::no_node() {
         return;
     }
     if Command::new("python3").arg("--version").output().is_err() {
         tests::skipped("python3 is missing");
         return;
     }
-    replay(&recordings).expect("the recorded answers");
+    replay(&shared.join("node-endpoints/http")).expect("the recorded answers");
 }

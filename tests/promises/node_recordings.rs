@@ -12,12 +12,6 @@ use tests::node::Node;
 /// Asks for an image that serves the gRPC health protocol, which no Debian package has.
 const WITHOUT_IMAGE: &str = "grpc-probes";
 
-fn shared() -> Option<PathBuf> {
-    let shared =
-        std::env::var_os("ORCHESTRATOR_SHARED").map_or_else(|| tests::repository().join("../shared"), PathBuf::from);
-    Some(shared).filter(|p| p.join("node-recordings/noderec.py").exists() && p.join("lab/ociimage.py").exists())
-}
-
 /// A proxy that writes down every call; it ends with the value.
 struct Proxy(Child);
 
@@ -166,13 +160,12 @@ fn replay(python: PathBuf, shared: &Path) -> Result<()> {
 
 #[test]
 fn pods_are_run_as_recorded() {
-    let python = tests::repository().join(".test/venv/bin/python");
-    let Some(shared) = shared().filter(|_| python.exists()) else {
+    let shared = tests::recordings("node-recordings/noderec.py").filter(|p| p.join("lab/ociimage.py").exists());
+    let (Some(shared), Some(python)) = (shared, tests::python("yaml")) else {
         tests::skipped("no recordings beside the checkout, or no .test/venv");
         return;
     };
-    if let Some(missing) = Node::why_not() {
-        tests::skipped(format_args!("this machine lacks {missing}"));
+    if tests::no_node() {
         return;
     }
     replay(python, &shared).expect("as recorded");

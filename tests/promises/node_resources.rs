@@ -107,8 +107,7 @@ fn cpus_are_exclusive(server: &ApiServer, node: &mut Node) -> Result<()> {
 
 #[test]
 fn a_node_keeps_logs_small_and_cpus_apart() {
-    if let Some(missing) = Node::why_not() {
-        tests::skipped(format_args!("needs {missing}"));
+    if tests::no_node() {
         return;
     }
     let keep = || -> Result<()> {

@@ -1,6 +1,5 @@
 //! The node's server with handlers switched off and on, log queries among them, answers as the kubelet's did.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -15,9 +14,8 @@ const OTHERWISE: &[(&str, &str)] = &[
 ];
 
 fn recordings() -> Option<Value> {
-    let shared =
-        std::env::var_os("ORCHESTRATOR_SHARED").map_or_else(|| tests::repository().join("../shared"), PathBuf::from);
-    let text = std::fs::read(shared.join("node-endpoints/http/variants.json")).ok()?;
+    const FILE: &str = "node-endpoints/http/variants.json";
+    let text = std::fs::read(tests::recordings(FILE)?.join(FILE)).ok()?;
     serde_json::from_slice(&text).ok()
 }
 

@@ -6,11 +6,10 @@ use tests::ApiServer;
 
 #[test]
 fn the_python_client_creates_watches_patches_and_deletes() {
-    let python = tests::repository().join(".test/venv/bin/python");
-    if !python.exists() {
+    let Some(python) = tests::python("kubernetes") else {
         tests::skipped("make test prepares .test/venv with the Python client");
         return;
-    }
+    };
     let server = ApiServer::start("python", &[]).expect("the server starts");
     let output = Command::new(python)
         .arg(tests::repository().join("tests/python/client.py"))

@@ -1,6 +1,5 @@
 //! The answers equal those recorded from the real programs, where the recordings lie beside the checkout.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use tests::ApiServer;
@@ -35,19 +34,13 @@ const COMPLETE: &[&str] = &[
     "write-validation",
 ];
 
-fn exchanges() -> Option<PathBuf> {
-    let shared =
-        std::env::var_os("ORCHESTRATOR_SHARED").map_or_else(|| tests::repository().join("../shared"), PathBuf::from);
-    Some(shared.join("exchanges")).filter(|p| p.join("exchanges.py").exists())
-}
-
 #[test]
 fn the_api_server_answers_as_recorded() {
-    let python = tests::repository().join(".test/venv/bin/python");
-    let Some(exchanges) = exchanges().filter(|_| python.exists()) else {
+    let (Some(shared), Some(python)) = (tests::recordings("exchanges/exchanges.py"), tests::python("yaml")) else {
         tests::skipped("no recordings beside the checkout, or no .test/venv");
         return;
     };
+    let exchanges = shared.join("exchanges");
     let server = ApiServer::start("exchanges", &["--controllers=-*", "--scheduler=false"]).expect("the server starts");
     let output = Command::new(python)
         .arg(exchanges.join("exchanges.py"))

@@ -80,8 +80,7 @@ impl Cluster {
 
 #[test]
 fn a_volume_of_a_driver_outlives_pods_and_the_agent() -> Result<()> {
-    if let Some(lacking) = Node::why_not() {
-        tests::skipped(format_args!("this machine lacks {lacking}"));
+    if tests::no_node() {
         return Ok(());
     }
     let mut cluster = Cluster::start("storage")?;
