@@ -1,92 +1,48 @@
 #!/usr/bin/env bash
-# The packages on a machine of their own: builds a Debian image with systemd, containerd and CNI plugins from the
-# distribution, boots it in QEMU (software emulation will do), installs our .deb files there and runs suite.sh inside.
+# The packages on a machine of their own: a Debian image (image.sh) is booted in QEMU, our .deb files are installed there
+# and the stages of suite.sh run inside, with a power cut and a reboot between them.
 #
-#   run.sh [build|up|suite|down]     without an argument all of them, and the machine is stopped at the end
+#   run.sh                   image, machine, all stages, and the machine is stopped at the end
+#   run.sh image|up|down     one part; the machine of `up` goes on until `down`
+#   run.sh push              brings the packages, images and stages of today into the machine that runs
+#   run.sh stage NAME...     these stages, in this order, on the machine that runs (cut and reboot may be among them)
+#   run.sh ssh COMMAND       a shell line in the machine
 #
 # Environment: VM_DIR (default .vm; image, disk, key, logs), VM_PACKAGES (target/packages), VM_SSH_PORT (2222),
-# VM_MEMORY (2048 MiB), VM_MIRROR (this machine's apt mirror), VM_BOOT_SECONDS (300).
-# Needs, of Debian: mmdebstrap qemu-system-x86 e2fsprogs openssh-client. Exit code 77 when one of them is missing.
+# VM_API_PORT (16443 on 127.0.0.1 leads to the machine's 6443), VM_MEMORY (2560 MiB), VM_CPUS (2), VM_ACCEL (tcg; kvm
+# where it works), VM_BOOT_SECONDS (300), VM_CUTS (10), and those of image.sh.
+# Needs, of Debian: mmdebstrap qemu-system-x86 cpio e2fsprogs openssh-client busybox-static. Exit code 77 when one is missing.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
 vm=${VM_DIR:-$top/.vm}
 packages=${VM_PACKAGES:-$top/target/packages}
 port=${VM_SSH_PORT:-2222}
-mirror=${VM_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | grep -v security | head -n 1)}
+api=${VM_API_PORT:-16443}
 mkdir -p "$vm"
 vm=$(cd "$vm" && pwd)
 say() { echo "vm: $*" >&2; }
 die() { say "$*"; exit 1; }
-for tool in mmdebstrap qemu-system-x86_64 mke2fs ssh; do
+for tool in mmdebstrap qemu-system-x86_64 mke2fs cpio ssh busybox; do
     command -v "$tool" >/dev/null || { say "skipped: $tool is missing"; exit 77; }
 done
-inside=systemd,systemd-sysv,dbus,udev,kmod,initramfs-tools,linux-image-cloud-amd64,containerd,runc,containernetworking-plugins
-inside=$inside,iproute2,iptables,procps,ca-certificates,openssh-server,busybox-static,curl,apparmor
 ssh_to=(ssh -F none -i "$vm/key" -p "$port" -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR
-    -o ConnectTimeout=20 -o BatchMode=yes root@127.0.0.1)
+    -o ConnectTimeout=20 -o ServerAliveInterval=15 -o BatchMode=yes root@127.0.0.1)
 
-# What the image depends on: it is made again only when this changes.
-recipe() { { echo "$inside $mirror"; declare -f build customize; } | sha256sum | cut -d' ' -f1; }
-
-customize() { # customize ROOT: what makes it a machine that we can talk to
-    local root=$1
-    echo node >"$root/etc/hostname"
-    printf '127.0.0.1 localhost node\n::1 localhost\n' >"$root/etc/hosts"
-    rm -f "$root/etc/resolv.conf"
-    echo 'nameserver 10.0.2.3' >"$root/etc/resolv.conf"
-    echo 'LABEL=root / ext4 defaults 0 1' >"$root/etc/fstab"
-    mkdir -p "$root/etc/systemd/network" "$root/etc/modules-load.d" "$root/etc/sysctl.d" "$root/etc/cni/net.d" "$root/etc/containerd"
-    printf '[Match]\nName=e*\n[Network]\nDHCP=ipv4\n' >"$root/etc/systemd/network/10-lan.network"
-    printf 'overlay\nbr_netfilter\n' >"$root/etc/modules-load.d/node.conf"
-    printf 'net.ipv4.ip_forward=1\n' >"$root/etc/sysctl.d/90-node.conf"
-    # Emulated processors are slow: nothing is to be stopped for that.
-    mkdir -p "$root/etc/systemd/system.conf.d"
-    printf '[Manager]\nDefaultTimeoutStartSec=300s\n' >"$root/etc/systemd/system.conf.d/slow.conf"
-    chroot "$root" systemctl -q enable systemd-networkd ssh containerd
-    cat >"$root/etc/cni/net.d/10-bridge.conflist" <<'CNI'
-{"cniVersion": "1.0.0", "name": "pods", "plugins": [
-  {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true,
-   "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.244.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
-  {"type": "portmap", "capabilities": {"portMappings": true}}]}
-CNI
-    chroot "$root" containerd config default |
-        sed -e 's/SystemdCgroup = false/SystemdCgroup = true/; s|bin_dir = "/opt/cni/bin"|bin_dir = "/usr/lib/cni"|' \
-            -e "s|sandbox\(_image\)\? = '\?\"\?registry.k8s.io/pause:[0-9.]*'\?\"\?|sandbox\1 = \"registry.k8s.io/pause:3.10\"|" >"$root/etc/containerd/config.toml"
-    mkdir -p "$root/root/.ssh"
-    cp "$vm/key.pub" "$root/root/.ssh/authorized_keys"
-    chmod 0700 "$root/root/.ssh"
-    cp "$root"/boot/vmlinuz-* "$vm/vmlinuz"
-    cp "$root"/boot/initrd.img-* "$vm/initrd"
-}
-
-build() {
-    [ "$(cat "$vm/stamp" 2>/dev/null)" != "$(recipe)" ] || { say 'the image is up to date'; return; }
-    rm -rf "$vm/stamp" "$vm/root"
-    [ -e "$vm/key" ] || ssh-keygen -q -t ed25519 -N '' -f "$vm/key"
-    say 'installing Debian'
-    mmdebstrap --mode=root --variant=minbase --format=directory --skip=check/empty --include="$inside" \
-        --dpkgopt=force-unsafe-io --aptopt='Acquire::Languages "none"' --aptopt='Acquire::Check-Valid-Until "false"' \
-        trixie "$vm/root" "deb $mirror trixie main" >"$vm/build.log" 2>&1 || { tail -n 20 "$vm/build.log" >&2; die "no image: $vm/build.log"; }
-    customize "$vm/root" >>"$vm/build.log" 2>&1 || { tail -n 20 "$vm/build.log" >&2; die "no image: $vm/build.log"; }
-    rm -f "$vm/image"
-    mke2fs -q -t ext4 -L root -m 0 -d "$vm/root" "$vm/image" 8G
-    rm -rf "$vm/root"
-    recipe >"$vm/stamp"
-}
+image() { "$here/image.sh" "$vm"; }
 
 alive() { [ -e "$vm/pid" ] && tr '\0' ' ' <"/proc/$(cat "$vm/pid")/cmdline" 2>/dev/null | grep -qF "$vm/disk"; }
 
 boot() { # boot: on the disk as it is
     local accelerate=tcg,thread=multi,tb-size=512
-    [ ! -w /dev/kvm ] || accelerate=kvm
+    [ "${VM_ACCEL:-tcg}" = tcg ] || accelerate=$VM_ACCEL
     rm -f "$vm/console"
     # cx16=off: some versions of QEMU emulate cmpxchg16b wrongly, and the guest's kernel can do without.
-    qemu-system-x86_64 -nodefaults -no-user-config -display none -machine q35 -accel "$accelerate" -cpu max,cx16=off,la57=off,svm=off \
-        -smp 2 -m "${VM_MEMORY:-2048}" -kernel "$vm/vmlinuz" -initrd "$vm/initrd" \
-        -append 'root=LABEL=root rw console=ttyS0 net.ifnames=0 psi=1 mitigations=off panic=-1 random.trust_cpu=on' \
-        -drive "file=$vm/disk,if=virtio,format=raw,cache=writeback" -device virtio-rng-pci \
-        -netdev "user,id=n0,hostfwd=tcp:127.0.0.1:$port-:22" -device virtio-net-pci,netdev=n0,romfile= \
+    qemu-system-x86_64 -nodefaults -no-user-config -display none -machine q35,sata=off,smbus=off,vmport=off -accel "$accelerate" \
+        -cpu max,cx16=off,la57=off,svm=off -smp "${VM_CPUS:-2}" -m "${VM_MEMORY:-2560}" -kernel "$vm/vmlinuz" -initrd "$vm/initrd" \
+        -append 'console=ttyS0 net.ifnames=0 psi=1 mitigations=off quiet panic=-1 random.trust_cpu=on hugepages=8' \
+        -drive "file=$vm/disk,if=virtio,format=raw,cache=writeback" -device virtio-rng-pci -rtc base=utc,clock=host \
+        -netdev "user,id=n0,hostfwd=tcp:127.0.0.1:$port-:22,hostfwd=tcp:127.0.0.1:$api-:6443" -device virtio-net-pci,netdev=n0,romfile= \
         -serial "file:$vm/console" -daemonize -pidfile "$vm/pid"
     wait_for "${VM_BOOT_SECONDS:-300}" 'the machine answers' "${ssh_to[@]}" true
 }
@@ -104,33 +60,69 @@ wait_for() { # wait_for SECONDS TEXT COMMAND...
 
 up() {
     ! alive || die "it runs already, pid $(cat "$vm/pid")"
+    [ -e "$vm/stamp" ] || image
     cp --sparse=always "$vm/image" "$vm/disk"
     boot
 }
 
 # Power off without a word, and on again.
-power_cycle() {
+cut() {
     kill -9 "$(cat "$vm/pid")"
     while alive; do sleep 0.1; done
     boot
 }
 
+reboot() {
+    local before
+    before=$("${ssh_to[@]}" cat /proc/sys/kernel/random/boot_id)
+    "${ssh_to[@]}" systemctl --no-block reboot || true
+    wait_for "${VM_BOOT_SECONDS:-300}" 'the machine is back' other_boot "$before"
+}
+other_boot() {
+    local now
+    now=$("${ssh_to[@]}" cat /proc/sys/kernel/random/boot_id) && [ "$now" != "$1" ]
+}
+
+push() {
+    [ -e "$vm/images/busybox.tar" ] || "$top/packaging/images/build.sh" "$vm/images" >/dev/null
+    tar -C "$packages" -cf - . | "${ssh_to[@]}" 'rm -rf /root/packages; mkdir /root/packages; tar -C /root/packages --no-same-owner -xf -'
+    tar -C "$vm/images" -cf - busybox.tar | "${ssh_to[@]}" 'tar -C /root --no-same-owner -xf -'
+    stages
+}
+stages() { tar -C "$here" -cf - suite.sh lib.sh stages | "${ssh_to[@]}" 'rm -rf /root/stages; tar -C /root --no-same-owner -xf -'; }
+
+stage() {
+    local name began
+    stages
+    for name; do
+        began=$SECONDS
+        say "stage $name"
+        case $name in
+            cut | reboot) "$name" ;;
+            *) "${ssh_to[@]}" "bash /root/suite.sh $name" || die "stage $name failed" ;;
+        esac
+        say "stage $name passed in $((SECONDS - began)) s"
+    done
+}
+
+# Ten power cuts (VM_CUTS) while objects are written: what was acknowledged has to be there each time.
+cuts() {
+    local round writer
+    for round in $(seq "${VM_CUTS:-10}"); do
+        "${ssh_to[@]}" 'bash /root/suite.sh write_load' >"$vm/acknowledged" &
+        writer=$!
+        sleep $((15 + RANDOM % 10))
+        cut
+        wait "$writer" || true
+        "${ssh_to[@]}" 'bash /root/suite.sh after_cut' <"$vm/acknowledged" || die "power cut $round"
+    done
+}
+
 suite() {
-    local stage
-    tar -C "$packages" -cf - . | "${ssh_to[@]}" 'rm -rf /root/packages; mkdir /root/packages; tar -C /root/packages -xf -'
-    "$top/packaging/images/build.sh" "$vm/images" >/dev/null
-    tar -C "$vm/images" -cf - busybox.tar | "${ssh_to[@]}" 'tar -C /root -xf -'
-    "${ssh_to[@]}" 'cat >/root/suite.sh' <"$here/suite.sh"
-    for stage in install join watchdog upgrade; do
-        say "stage $stage"
-        "${ssh_to[@]}" "bash /root/suite.sh $stage"
-    done
-    say 'power off and on'
-    power_cycle
-    for stage in after_power purge; do
-        say "stage $stage"
-        "${ssh_to[@]}" "bash /root/suite.sh $stage"
-    done
+    push
+    stage install join cgroups isolation checkpoint watchdog upgrade pressure cut after_power before_reboot reboot after_reboot
+    cuts
+    stage static_cpus cgroupfs two_nodes packages purge
     say 'all stages passed'
 }
 
@@ -142,9 +134,11 @@ down() {
 }
 
 case ${1:-all} in
-    build | up | suite | down) "$1" ;;
+    image | up | push | cuts | down) "$1" ;;
+    stage) shift; stage "$@" ;;
+    ssh) shift; "${ssh_to[@]}" "$@" ;;
     all)
-        build
+        image
         trap down EXIT
         up
         suite

@@ -1,0 +1,21 @@
+# Three pods that note when they are asked to end, and a shutdown that goes by priority. Followed by a reboot and after_reboot.
+for class in low:0 high:1000; do
+    post /apis/scheduling.k8s.io/v1/priorityclasses "{\"apiVersion\": \"scheduling.k8s.io/v1\", \"kind\": \"PriorityClass\", \"metadata\": {\"name\": \"suite-${class%:*}\"}, \"value\": ${class#*:}}" || true
+done
+configure 50-suite-shutdown 'shutdownGracePeriodByPodPriority:
+- {priority: 0, shutdownGracePeriodSeconds: 20}
+- {priority: 1000, shutdownGracePeriodSeconds: 20}
+- {priority: 2000000000, shutdownGracePeriodSeconds: 20}'
+held() { systemd-inhibit --list --no-pager | grep -i 'shutdown.*delay'; }
+until_true 60 'the agent holds a lock of logind' held
+rm -rf /var/lib/suite-order
+mkdir /var/lib/suite-order
+note() { # note NAME CLASS
+    pod "$1" "{\"command\": [\"sh\", \"-c\", \"trap 'read up rest </proc/uptime; echo \$up $1 >>/order/asked; sleep 3; read up rest </proc/uptime; echo \$up $1 >>/order/ended; sync; exit 0' TERM; while :; do sleep 1; done\"],
+        \"volumeMounts\": [{\"name\": \"o\", \"mountPath\": \"/order\"}]}" \
+        "{\"priorityClassName\": \"$2\", \"terminationGracePeriodSeconds\": 15, \"volumes\": [{\"name\": \"o\", \"hostPath\": {\"path\": \"/var/lib/suite-order\"}}]}"
+}
+note low suite-low
+note high suite-high
+note critical system-node-critical
+for name in low high critical; do runs $name; done
