@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::Issue;
 use super::ast::{Expr, Fold, Kind, Macro};
+use super::issue::Issue;
 use super::overloads::{self, Overload};
 use super::regex;
 use super::types::Type;

@@ -1,6 +1,6 @@
 //! Text of an expression to tokens.
 
-use super::Issue;
+use super::issue::Issue;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Token {

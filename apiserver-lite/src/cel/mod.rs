@@ -13,6 +13,7 @@ mod calls;
 mod check;
 mod estimate;
 mod eval;
+mod issue;
 mod lex;
 mod library;
 mod overloads;
@@ -52,11 +53,10 @@ pub type Variables<'a> = &'a [(&'a str, Type)];
 /// # Errors
 /// Every complaint with its place, in the form of cel-go.
 pub fn compile(text: &str, variables: Variables<'_>) -> Result<Program, String> {
-    let shown = |issues: &[Issue]| issues.iter().map(|i| i.shown(text)).collect::<Vec<_>>().join("\n");
-    let root = parse::parse(text).map_err(|issues| shown(&issues))?;
+    let root = parse::parse(text).map_err(|issues| issue::shown(&issues, text))?;
     let checked = check::check(&root, variables);
     if !checked.issues.is_empty() {
-        return Err(shown(&checked.issues));
+        return Err(issue::shown(&checked.issues, text));
     }
     let patterns = regex::Patterns::new(checked.patterns);
     Ok(Program { root, output: checked.ty, names: checked.names, patterns })
@@ -95,26 +95,6 @@ impl Program {
         budget: &mut Budget,
     ) -> Result<Value<'a>, Failure> {
         eval::eval(&self.root, &self.patterns, variables, host, budget)
-    }
-}
-
-/// A complaint about a place in an expression.
-#[derive(Debug, Clone, PartialEq)]
-struct Issue {
-    /// Offset in bytes.
-    at: usize,
-    text: String,
-}
-
-impl Issue {
-    /// The complaint with its line and a mark below the place.
-    fn shown(&self, source: &str) -> String {
-        let at = self.at.min(source.len());
-        let before = &source[..at];
-        let line = before.matches('\n').count();
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
-        let text = source.split('\n').nth(line).unwrap_or_default();
-        format!("ERROR: <input>:{}:{}: {}\n | {text}\n | {}^", line + 1, column + 1, self.text, ".".repeat(column))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tokens to a tree; macros are expanded on the way.
 
-use super::Issue;
 use super::ast::{Expr, Fold, Kind, Macro};
+use super::issue::Issue;
 use super::lex::{Token, lex};
 use super::words::is_reserved;
 
