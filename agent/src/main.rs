@@ -14,6 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{fmt, reload};
 
 fn main() -> ExitCode {
+    service::memory::limit_arenas();
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let tool = agent::tools::run(&arguments).or_else(|| cli::run_config_command(&arguments));
     if let Some(code) = tool.or_else(|| agent::doctor::run(&arguments)) {

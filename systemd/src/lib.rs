@@ -4,5 +4,6 @@
 //! Nothing in here knows Kubernetes or either daemon; why it is a crate is told in `docs/decisions/service-crate.md`.
 
 pub mod journal;
+pub mod memory;
 pub mod notify;
 pub mod settings;

@@ -5,6 +5,7 @@
 
 mod lock;
 mod machine_config;
+mod memory;
 mod progress;
 mod signals;
 mod systemd;
@@ -262,7 +263,12 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
             notify::tell(&[NotifyState::Ready]);
             tracing::info!(node = %name, "the node takes pods");
             let shutdown = shutdown::run(shutdown, handle.clone());
-            tokio::join!(follow_pods(name, pods_receiver), eviction::run(eviction, handle), shutdown);
+            tokio::join!(
+                follow_pods(name, pods_receiver),
+                eviction::run(eviction, handle),
+                shutdown,
+                memory::keep_small()
+            );
         }
     };
     tasks.spawn(starting);

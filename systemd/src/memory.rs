@@ -1,0 +1,97 @@
+//! What the process holds of the machine's memory, and giving back what it does not need.
+//!
+//! Two kinds are given back: what the allocator keeps though nothing lies in it, and pages of the program's own file that
+//! were needed once, such as all of what runs at the start.
+
+use std::ops::Range;
+
+/// Size of a page on the machines that this runs on.
+const PAGE_BYTES: u64 = 4096;
+
+/// Two arenas instead of eight for each core: threads do not wait for each other noticeably, and what one of them let go
+/// of the others can use. For the first line of `main`.
+#[allow(unsafe_code)]
+pub fn limit_arenas() {
+    // SAFETY: mallopt has no preconditions and changes settings of the allocator alone. Where it fails the default stays,
+    // which is as good.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+}
+
+/// Bytes of memory that are the process's own or shared with others; None where the kernel does not say.
+pub fn resident_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * PAGE_BYTES)
+}
+
+/// Gives pages that hold nothing, and those that can be read again from the program's file, back to the kernel. Takes
+/// some milliseconds, in which others wait for memory, so it is for quiet moments.
+#[allow(unsafe_code)]
+pub fn give_back() {
+    // SAFETY: malloc_trim has no preconditions; it takes the allocator's own locks.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+    let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let mappings = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    for range in unchanged(&mappings, &program.to_string_lossy()) {
+        // SAFETY: the range is a mapping of the program's own file, which stays where it is until the process ends. It
+        // cannot be written to and has no page of the process's own, so what is read there next is what was there.
+        unsafe {
+            libc::madvise(range.start as *mut libc::c_void, range.end - range.start, libc::MADV_DONTNEED);
+        }
+    }
+}
+
+/// Where `file` is mapped read-only and no page differs from it (relocated pages do), by the kernel's list.
+fn unchanged(smaps: &str, file: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut at = None;
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some("Anonymous:"), Some("0")) => found.extend(at.take()),
+            (Some("Anonymous:"), _) => at = None,
+            (Some(range), Some("r--p" | "r-xp")) if line.ends_with(file) && !file.is_empty() => at = ends(range),
+            (Some(range), Some(_)) if range.contains('-') => at = None,
+            _ => {}
+        }
+    }
+    found
+}
+
+fn ends(range: &str) -> Option<Range<usize>> {
+    let (start, end) = range.split_once('-')?;
+    Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_mappings_that_equal_the_file_are_given_back() {
+        let smaps = "1000-2000 r--p 00000000 fe:00 12 /bin/it\nRss: 4 kB\nAnonymous: 0 kB\nVmFlags: rd\n\
+                     2000-4000 r-xp 00001000 fe:00 12 /bin/it\nAnonymous: 0 kB\n\
+                     4000-5000 r--p 00003000 fe:00 12 /bin/it\nAnonymous: 4 kB\n\
+                     5000-6000 rw-p 00004000 fe:00 12 /bin/it\nAnonymous: 0 kB\n\
+                     6000-7000 r--p 00000000 fe:00 13 /lib/other\nAnonymous: 0 kB\n\
+                     7000-8000 rw-p 00000000 00:00 0\nAnonymous: 0 kB\n";
+        assert_eq!(unchanged(smaps, "/bin/it"), [0x1000..0x2000, 0x2000..0x4000]);
+        assert!(unchanged(smaps, "").is_empty());
+    }
+
+    #[test]
+    fn the_program_goes_on_after_it_gave_its_pages_back() {
+        let before = resident_bytes().expect("told");
+        give_back();
+        let after = resident_bytes().expect("told");
+        assert!(after < before, "{before} {after}");
+        let text: String = (0..1000).map(|n| n.to_string()).collect();
+        assert_eq!(text.len(), 2890);
+    }
+}
