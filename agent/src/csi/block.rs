@@ -30,14 +30,7 @@ impl Volumes {
         let target = self.places.block_publish(&wanted.name).join(uid);
         let was_there = link.exists();
         let prepared = || -> Result<(), String> {
-            let volume = VolumeData {
-                attachment_id: data::attachment_name(&wanted.handle, &wanted.driver, &self.deps.node),
-                driver_name: wanted.driver.clone(),
-                node_name: self.deps.node.clone(),
-                spec_vol_id: wanted.name.clone(),
-                volume_handle: wanted.handle.clone(),
-                ..VolumeData::default()
-            };
+            let volume = VolumeData::of(wanted, &self.deps.node);
             data::write(&self.places.block_data(&wanted.name), &volume)?;
             data::make_private(&self.places.block_publish(&wanted.name)).map_err(|e| e.to_string())?;
             data::make_private(&links).map_err(|e| e.to_string())?;

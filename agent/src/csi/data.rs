@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::images::credentials::sha256;
 
+use super::wanted::Wanted;
+
 const FILE: &str = "vol_data.json";
 const PLUGIN: &str = "kubernetes.io~csi";
 
@@ -28,6 +30,20 @@ pub struct VolumeData {
     /// `Persistent` or `Ephemeral`; empty for a staged volume.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub volume_lifecycle_mode: String,
+}
+
+impl VolumeData {
+    /// Of a volume that a pod on `node` gets; how long it lives is not in it.
+    pub fn of(wanted: &Wanted<'_>, node: &str) -> Self {
+        Self {
+            attachment_id: attachment_name(&wanted.handle, &wanted.driver, node),
+            driver_name: wanted.driver.clone(),
+            node_name: node.to_owned(),
+            spec_vol_id: wanted.name.clone(),
+            volume_handle: wanted.handle.clone(),
+            ..Self::default()
+        }
+    }
 }
 
 /// The name of the VolumeAttachment of a volume to a node.

@@ -224,15 +224,8 @@ impl Volumes {
         let driver =
             self.deps.drivers.get(&wanted.driver).map_err(|e| set_up(format!("failed to get CSI client: {e}")))?;
         let spec = self.spec(wanted).await.map_err(|why| set_up(format!("failed to {why}")))?;
-        let volume = VolumeData {
-            attachment_id: data::attachment_name(&wanted.handle, &wanted.driver, &self.deps.node),
-            driver_name: wanted.driver.clone(),
-            node_name: self.deps.node.clone(),
-            spec_vol_id: wanted.name.clone(),
-            volume_handle: wanted.handle.clone(),
-            volume_lifecycle_mode: wanted.lifecycle().into(),
-            ..VolumeData::default()
-        };
+        let volume =
+            VolumeData { volume_lifecycle_mode: wanted.lifecycle().into(), ..VolumeData::of(wanted, &self.deps.node) };
         data::write(folder, &volume).map_err(|why| set_up(format!("failed to save volume info data: {why}")))?;
         let mut step = self.step(wanted, &driver, spec).await?;
         if !wanted.inline {

@@ -32,7 +32,7 @@ pub struct ContainerStorage {
 impl Stats {
     /// Counts what each pod holds, file by file. `with_layers` asks the runtime too, for what containers have written.
     pub async fn storage(&self, pods: &[Arc<Pod>], with_layers: bool) -> HashMap<String, PodStorage> {
-        let layers = if with_layers { self.layers_by_name().await } else { HashMap::new() };
+        let layers = if with_layers { self.layers(name_of).await } else { HashMap::new() };
         let (root, logs, pods) = (self.root_dir.clone(), self.pod_logs_dir.clone(), pods.to_vec());
         let counted = tokio::task::spawn_blocking(move || {
             let of = |pod: &Arc<Pod>| (pod.uid().to_owned(), count(pod, &root, &logs, &layers));
@@ -40,25 +40,11 @@ impl Stats {
         });
         counted.await.unwrap_or_default()
     }
+}
 
-    /// By pod and container name.
-    async fn layers_by_name(&self) -> HashMap<(String, String), Held> {
-        let answer = match self.cri.list_container_stats(cri::ListContainerStatsRequest::default()).await {
-            Ok(answer) => answer.stats,
-            Err(error) => {
-                tracing::debug!(%error, "the runtime tells no statistics");
-                return HashMap::new();
-            }
-        };
-        let layer = |stats: cri::ContainerStats| {
-            let (layer, attributes) = (stats.writable_layer?, stats.attributes?);
-            let label = |key: &str| attributes.labels.get(key).cloned();
-            let inodes = layer.inodes_used.map_or(0, |n| n.value);
-            let held = Held { bytes: layer.used_bytes?.value, inodes };
-            Some(((label(labels::POD_UID)?, label(labels::CONTAINER_NAME)?), held))
-        };
-        answer.into_iter().filter_map(layer).collect()
-    }
+/// Pod and name of a container.
+fn name_of(mut container: cri::ContainerAttributes) -> Option<(String, String)> {
+    Some((container.labels.remove(labels::POD_UID)?, container.labels.remove(labels::CONTAINER_NAME)?))
 }
 
 fn count(pod: &Pod, root: &Path, logs: &Path, layers: &HashMap<(String, String), Held>) -> PodStorage {

@@ -17,6 +17,7 @@ mod running;
 mod summary;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -125,14 +126,15 @@ impl Stats {
             // Without it the rest is still worth having.
             false => self.cri.image_fs_info(cri::ImageFsInfoRequest {}).await.ok(),
         };
-        let layers = if only_cpu_and_memory { HashMap::new() } else { self.layers().await };
+        let layers =
+            if only_cpu_and_memory { HashMap::new() } else { self.layers(|container| Some(container.id)).await };
         // Folders may be large; the pods must not wait for them.
         let build = || summary::build(self, &pods, &measured, image_fs.as_ref(), &layers, only_cpu_and_memory);
         Ok(if only_cpu_and_memory { build() } else { tokio::task::block_in_place(build) })
     }
 
-    /// What containers have written into their file systems, by id, where the runtime says so.
-    async fn layers(&self) -> HashMap<String, Held> {
+    /// What containers have written into their file systems, where the runtime says so, by what `key` makes of them.
+    async fn layers<K: Eq + Hash>(&self, key: impl Fn(cri::ContainerAttributes) -> Option<K>) -> HashMap<K, Held> {
         let answer = match self.cri.list_container_stats(cri::ListContainerStatsRequest::default()).await {
             Ok(answer) => answer.stats,
             Err(error) => {
@@ -141,9 +143,9 @@ impl Stats {
             }
         };
         let layer = |stats: cri::ContainerStats| {
-            let (layer, id) = (stats.writable_layer?, stats.attributes?.id);
+            let layer = stats.writable_layer?;
             let inodes = layer.inodes_used.map_or(0, |n| n.value);
-            Some((id, Held { bytes: layer.used_bytes?.value, inodes }))
+            Some((key(stats.attributes?)?, Held { bytes: layer.used_bytes?.value, inodes }))
         };
         answer.into_iter().filter_map(layer).collect()
     }
