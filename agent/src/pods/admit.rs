@@ -13,13 +13,29 @@ use super::admission::{self, Rejection, Shortage};
 use super::mailbox::KillRequest;
 use super::manager::{Entry, Manager};
 use super::preemption::{self, Victim};
-use super::{device_admission, node_state};
+use super::{Shared, device_admission, node_state};
 
 impl Rejection {
     /// For a pod that runs all the same.
     pub(super) fn into_kill(self) -> KillRequest {
         let message = format!("Pod was rejected: {}", self.message);
         KillRequest { imposed: Some(Override { reason: self.reason, message, disruption: None }), grace: None }
+    }
+}
+
+impl Shared {
+    /// An event and a count.
+    pub(super) fn tell_refused(&self, pod: &Pod, refused: &Rejection) {
+        self.recorder.pod(pod, EventType::Warning, &refused.reason, refused.message.clone());
+        metrics::ADMISSION_REJECTIONS.inc(&[&refused.reason]);
+    }
+
+    /// Tells everybody that the pod, of which nothing runs, is not let in.
+    pub(super) fn refuse(&self, pod: &Pod, refused: &Rejection) {
+        self.tell_refused(pod, refused);
+        let status = rejected(pod, &refused.reason, &refused.message, crate::clock::now());
+        self.status.set(pod.uid(), Arc::new(status), false);
+        self.status.finish(pod.uid());
     }
 }
 
@@ -55,19 +71,6 @@ impl Manager {
             Some(Victim::new(victim, mailbox.end()))
         };
         Ok(chosen.iter().filter_map(end).collect())
-    }
-
-    pub(super) fn tell_refused(&self, pod: &Pod, refused: &Rejection) {
-        self.shared.recorder.pod(pod, EventType::Warning, &refused.reason, refused.message.clone());
-        metrics::ADMISSION_REJECTIONS.inc(&[&refused.reason]);
-    }
-
-    /// Tells everybody that the pod, of which nothing runs, is not let in.
-    pub(super) fn refuse(&self, pod: &Pod, refused: &Rejection) {
-        self.tell_refused(pod, refused);
-        let status = rejected(pod, &refused.reason, &refused.message, crate::clock::now());
-        self.shared.status.set(pod.uid(), Arc::new(status), false);
-        self.shared.status.finish(pod.uid());
     }
 
     /// Other pods that hold resources of the node, as they are allocated.

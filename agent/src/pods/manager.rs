@@ -358,12 +358,12 @@ impl Manager {
                 }
                 // An earlier agent let it in, and it runs.
                 Err(refused) if in_runtime => {
-                    self.tell_refused(&pod, &refused);
+                    self.shared.tell_refused(&pod, &refused);
                     mailbox.kill(refused.into_kill());
                     begin = Begin::Terminate;
                 }
                 Err(refused) => {
-                    self.refuse(&pod, &refused);
+                    self.shared.refuse(&pod, &refused);
                     self.pods.insert(uid, Entry::new(pod, source, None, seen));
                     return;
                 }

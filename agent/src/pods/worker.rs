@@ -20,7 +20,7 @@ use crate::pod::spec::PodExt;
 use crate::pod::step::step;
 use crate::probes::{PodProbes, ProbeKind, Running, Verdicts, has_probes};
 use crate::status::StartError;
-use crate::status::generate::{Override, rejected};
+use crate::status::generate::Override;
 
 use super::act::Failure;
 use super::admission::Rejection;
@@ -104,10 +104,15 @@ impl Worker {
     pub async fn run(mut self) {
         self.take_facts();
         if !self.ending {
-            if let Err(refused) = self.admit_devices().await {
-                return self.stay_refused(&refused).await;
+            match self.admit_devices().await {
+                Ok(()) => self.sync_until_end().await,
+                Err(refused) if self.observed.running().next().is_none() => return self.stay_refused(&refused).await,
+                // An earlier agent let it in, and it runs: what it has is its own until it is down.
+                Err(refused) => {
+                    self.shared.tell_refused(&self.pod, &refused);
+                    self.imposed = self.imposed.take().or(refused.into_kill().imposed);
+                }
             }
-            self.sync_until_end().await;
         }
         self.terminate_until_stopped().await;
         self.finish().await;
@@ -167,11 +172,7 @@ impl Worker {
 
     /// Tells that the pod is refused, and stays until it is in no source any more.
     async fn stay_refused(&mut self, refused: &Rejection) {
-        self.shared.recorder.pod(&self.pod, EventType::Warning, &refused.reason, refused.message.clone());
-        metrics::ADMISSION_REJECTIONS.inc(&[&refused.reason]);
-        let status = rejected(&self.pod, &refused.reason, &refused.message, crate::clock::now());
-        self.shared.status.set(&self.uid, Arc::new(status), false);
-        self.shared.status.finish(&self.uid);
+        self.shared.refuse(&self.pod, refused);
         let mailbox = self.mailbox.clone();
         mailbox.has_ended();
         while !self.removed {

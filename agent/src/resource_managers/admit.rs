@@ -55,6 +55,16 @@ impl From<AllocateError> for Refusal {
     }
 }
 
+/// The container in hand, and what all agreed on for it.
+#[derive(Clone, Copy)]
+struct InHand<'a> {
+    pod: &'a Pod,
+    container: &'a Container,
+    /// It is over before the next one begins, which may then use what it had.
+    passes_on: bool,
+    hint: Hint,
+}
+
 /// What init containers of the pod have had and later ones may use.
 #[derive(Default)]
 struct Reuse {
@@ -72,7 +82,8 @@ impl Managers {
     /// looked at again.
     ///
     /// # Errors
-    /// See [`Refusal`]; the pod has nothing then.
+    /// See [`Refusal`]. The pod has nothing then, but for one of which something runs: that keeps what it has until it is
+    /// ended and [`Managers::release`]d.
     pub async fn admit(&self, devices: &Devices, pod: &Pod, running: &BTreeSet<String>) -> Result<(), Refusal> {
         metrics::TOPOLOGY_REQUESTS.inc(&[]);
         let begun = tokio::time::Instant::now();
@@ -85,7 +96,9 @@ impl Managers {
         if outcome.is_err() {
             metrics::TOPOLOGY_ERRORS.inc(&[]);
             devices.restore(pod.uid(), held);
-            self.take_back(|uid| uid == pod.uid());
+            if running.is_empty() {
+                self.take_back(|uid| uid == pod.uid());
+            }
         }
         if self.merger.policy.guarantees() {
             let family = if outcome.is_ok() { &metrics::ALIGNED } else { &metrics::ALIGNED_FAILURES };
@@ -98,8 +111,8 @@ impl Managers {
 
     async fn admit_all(&self, devices: &Devices, pod: &Pod, running: &BTreeSet<String>) -> Result<(), Refusal> {
         let spec = pod.spec();
-        let containers =
-            || spec.init_containers.iter().map(|c| (c, true)).chain(spec.containers.iter().map(|c| (c, false)));
+        let init = || spec.init_containers.iter().map(|c| (c, !is_sidecar(c)));
+        let containers = || init().chain(spec.containers.iter().map(|c| (c, false)));
         let (mut reuse, mut pool) = (Reuse::default(), Pool::default());
         let aligns = self.merger.policy != Policy::None;
         let nodes: Vec<u32> = self.merger.nodes.nodes().collect();
@@ -108,24 +121,24 @@ impl Managers {
             let from_devices = devices.pod_hints(pod, &nodes);
             let mut state = self.state();
             let hint = self.merge(from_devices, self.pod_hints(&state, pod))?;
-            for (container, init) in containers() {
-                self.take(&mut state, pod, container, init, hint, &mut reuse)?;
+            for (container, passes_on) in containers() {
+                self.take(&mut state, InHand { pod, container, passes_on, hint }, &mut reuse)?;
             }
             pod_hint = Some(hint);
         }
-        for (container, init) in containers() {
+        for (container, passes_on) in containers() {
             let hint = match pod_hint {
                 Some(hint) => hint,
                 None if aligns => {
                     let from_devices = devices.hints(pod.uid(), container, &pool, &nodes);
                     let mut state = self.state();
                     let hint = self.merge(from_devices, self.hints(&state, pod, container, &reuse))?;
-                    self.take(&mut state, pod, container, init, hint, &mut reuse)?;
+                    self.take(&mut state, InHand { pod, container, passes_on, hint }, &mut reuse)?;
                     hint
                 }
                 None => {
                     let hint = Hint { nodes: None, preferred: false };
-                    self.take(&mut self.state(), pod, container, init, hint, &mut reuse)?;
+                    self.take(&mut self.state(), InHand { pod, container, passes_on, hint }, &mut reuse)?;
                     hint
                 }
             };
@@ -194,29 +207,13 @@ impl Managers {
     }
 
     /// Takes CPUs and memory for a container by what all agreed on.
-    fn take(
-        &self,
-        state: &mut State,
-        pod: &Pod,
-        container: &Container,
-        init: bool,
-        hint: Hint,
-        reuse: &mut Reuse,
-    ) -> Result<(), Refusal> {
-        let passes_on = init && !is_sidecar(container);
-        self.take_cpus(state, pod, container, passes_on, hint, reuse)?;
-        self.take_memory(state, pod, container, passes_on, hint, reuse)
+    fn take(&self, state: &mut State, in_hand: InHand, reuse: &mut Reuse) -> Result<(), Refusal> {
+        self.take_cpus(state, in_hand, reuse)?;
+        self.take_memory(state, in_hand, reuse)
     }
 
-    fn take_cpus(
-        &self,
-        state: &mut State,
-        pod: &Pod,
-        container: &Container,
-        passes_on: bool,
-        hint: Hint,
-        reuse: &mut Reuse,
-    ) -> Result<(), Refusal> {
+    fn take_cpus(&self, state: &mut State, in_hand: InHand, reuse: &mut Reuse) -> Result<(), Refusal> {
+        let InHand { pod, container, passes_on, hint } = in_hand;
         let wanted = exclusive_cpus(pod, container);
         let Some(policy) = self.cpus.as_ref().filter(|_| wanted > 0) else { return Ok(()) };
         metrics::CPU_PINNING.inc(&[]);
@@ -234,15 +231,8 @@ impl Managers {
         Ok(())
     }
 
-    fn take_memory(
-        &self,
-        state: &mut State,
-        pod: &Pod,
-        container: &Container,
-        passes_on: bool,
-        hint: Hint,
-        reuse: &mut Reuse,
-    ) -> Result<(), Refusal> {
+    fn take_memory(&self, state: &mut State, in_hand: InHand, reuse: &mut Reuse) -> Result<(), Refusal> {
+        let InHand { pod, container, passes_on, hint } = in_hand;
         let wanted = wanted_memory(pod, container);
         if self.memory.is_none() || wanted.is_empty() {
             return Ok(());
