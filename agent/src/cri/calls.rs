@@ -115,11 +115,16 @@ impl CriClient {
     }
 
     pub async fn pod_sandbox_status(&self, id: &str) -> Result<cri::PodSandboxStatus> {
+        let answer = self.pod_sandbox_answer(id, false).await?;
+        answer.status.ok_or_else(|| CriError::incomplete("the sandbox status"))
+    }
+
+    /// With what only this runtime knows of a sandbox, in its own form, when `verbose`.
+    pub async fn pod_sandbox_answer(&self, id: &str, verbose: bool) -> Result<cri::PodSandboxStatusResponse> {
         counted("podsandbox_status", async {
             let mut service = self.runtime.clone();
-            let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose: false };
-            let response = service.pod_sandbox_status(within(request, self.timeout)).await?.into_inner();
-            response.status.ok_or_else(|| CriError::incomplete("the sandbox status"))
+            let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose };
+            Ok(service.pod_sandbox_status(within(request, self.timeout)).await?.into_inner())
         })
         .await
     }

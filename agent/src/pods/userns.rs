@@ -1,11 +1,12 @@
 //! User namespaces of pods: which range of the node's ids each has, kept in `pods/UID/userns` over restarts.
 //!
 //! Ranges never overlap, and the first one begins where the node's own ids end. Only the sandbox's creation may take a
-//! new range: files of the pod's volumes belong to it.
+//! new range: files of the pod's volumes belong to it. The range of a pod whose record is damaged is had from its sandbox;
+//! until the runtime has said which it is, no new range is given to anybody.
 //!
 //! Followed: `pkg/kubelet/userns`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +14,7 @@ use proto::api::core::v1::{Node, Pod};
 use proto::cri;
 use serde_json::{Value, json};
 
+use crate::cri::{CriClient, CriError};
 use crate::pod::spec::PodExt;
 use crate::state_file::{self, Damaged};
 
@@ -32,6 +34,8 @@ struct Ranges {
     pods: HashMap<String, u32>,
     /// Length of each range by its first host id; they never overlap.
     used: BTreeMap<u32, u32>,
+    /// Pods whose record is damaged: their sandboxes may have any range.
+    unknown: BTreeSet<String>,
 }
 
 impl UserNamespaces {
@@ -44,7 +48,10 @@ impl UserNamespaces {
             let Ok(text) = std::fs::read(&path) else { continue };
             match range_of(&text).and_then(|(first, length)| ranges.take(&uid, first, length)) {
                 Ok(()) => {}
-                Err(why) => tell(&state_file::set_aside(&path, why)),
+                Err(why) => {
+                    tell(&state_file::set_aside(&path, why));
+                    ranges.unknown.insert(uid);
+                }
             }
         }
         Self { root: root.to_owned(), length: length.max(IDS_PER_POD), inner: Mutex::new(ranges) }
@@ -52,6 +59,43 @@ impl UserNamespaces {
 
     fn inner(&self) -> MutexGuard<'_, Ranges> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Learns from the runtime which ranges pods have whose records were damaged. Does nothing once all are known.
+    ///
+    /// # Errors
+    /// The runtime does not answer; to be tried again before any range is given.
+    pub async fn recover(&self, cri: &CriClient) -> Result<(), String> {
+        while let Some(uid) = self.unknown() {
+            let range =
+                range_of_sandbox(cri, &uid).await.map_err(|e| format!("the user namespace of pod {uid}: {e}"))?;
+            self.learn(&uid, range);
+        }
+        Ok(())
+    }
+
+    fn unknown(&self) -> Option<String> {
+        self.inner().unknown.first().cloned()
+    }
+
+    /// Notes the range that the pod of a damaged record has; `None` when it has no sandbox.
+    fn learn(&self, uid: &str, range: Option<(u32, u32)>) {
+        let mut ranges = self.inner();
+        // It may have been released meanwhile.
+        if !ranges.unknown.remove(uid) {
+            return;
+        }
+        let Some((first, length)) = range else { return };
+        if let Err(why) = ranges.take(uid, first, length) {
+            tracing::error!(pod = uid, why, "the user namespace of a pod is not its own");
+            return;
+        }
+        match self.record(uid, first, length) {
+            Ok(()) => {
+                tracing::info!(pod = uid, first, length, "recovered the user namespace of a pod from its sandbox")
+            }
+            Err(error) => tracing::warn!(error, pod = uid, "recovered the user namespace of a pod"),
+        }
     }
 
     /// The pod's own namespace, `None` for a pod with the users of the node.
@@ -79,19 +123,28 @@ impl UserNamespaces {
         if let Some(first) = ranges.pods.get(uid) {
             return Ok(*first);
         }
+        if !ranges.unknown.is_empty() {
+            return Err("the user namespaces of other pods are not known yet".into());
+        }
         let first = ranges.free(self.length).ok_or("could not find an empty slot to allocate a user namespace")?;
-        let mapping = json!([{ "hostId": first, "containerId": 0, "length": self.length }]);
+        self.record(uid, first, self.length)?;
+        ranges.take(uid, first, self.length)?;
+        Ok(first)
+    }
+
+    /// Writes down whose a range is, so that it is on the disk before anybody runs in it.
+    fn record(&self, uid: &str, first: u32, length: u32) -> Result<(), String> {
+        let mapping = json!([{ "hostId": first, "containerId": 0, "length": length }]);
         let record = json!({ "uidMappings": mapping, "gidMappings": mapping }).to_string();
         let path = self.root.join("pods").join(uid).join("userns");
         state_file::write(&path, record.as_bytes())
-            .map_err(|e| format!("failed to record the user namespace of a pod: {e}"))?;
-        ranges.take(uid, first, self.length)?;
-        Ok(first)
+            .map_err(|e| format!("failed to record the user namespace of a pod: {e}"))
     }
 
     /// Gives a pod's range back; nothing of the pod may be left.
     pub fn release(&self, uid: &str) {
         let mut ranges = self.inner();
+        ranges.unknown.remove(uid);
         if let Some(first) = ranges.pods.remove(uid) {
             ranges.used.remove(&first);
         }
@@ -130,6 +183,32 @@ impl Ranges {
             first = first.checked_add(length)?;
         }
     }
+}
+
+/// First host id and length of the users of the pod's newest sandbox that has a namespace of its own.
+async fn range_of_sandbox(cri: &CriClient, uid: &str) -> Result<Option<(u32, u32)>, CriError> {
+    let mut sandboxes = cri.list_pod_sandboxes(Some(uid)).await?;
+    sandboxes.sort_by_key(|s| std::cmp::Reverse(s.created_at));
+    for sandbox in sandboxes {
+        let answer = cri.pod_sandbox_answer(&sandbox.id, true).await?;
+        if let Some(range) = range_of_answer(&answer) {
+            return Ok(Some(range));
+        }
+    }
+    Ok(None)
+}
+
+/// By the status, or by the OCI configuration that runtimes add to it, of those that leave the namespace out.
+fn range_of_answer(answer: &cri::PodSandboxStatusResponse) -> Option<(u32, u32)> {
+    let options = answer.status.as_ref().and_then(|s| s.linux.as_ref()?.namespaces.as_ref()?.options.as_ref());
+    let mapping = options.and_then(|o| o.userns_options.as_ref()?.uids.first());
+    if let Some(mapping) = mapping.filter(|m| m.container_id == 0 && m.length > 0) {
+        return Some((mapping.host_id, mapping.length));
+    }
+    let info: Value = serde_json::from_str(answer.info.get("info")?).ok()?;
+    let mapping = info.get("runtimeSpec")?.get("linux")?.get("uidMappings")?.get(0)?;
+    let number = |name: &str| mapping.get(name).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+    (number("containerID") == Some(0)).then_some((number("hostID")?, number("size")?))
 }
 
 /// First host id and length by a record: one mapping, of users and groups alike, that begins at the container's root.
@@ -212,9 +291,37 @@ mod tests {
         assert!(root.join("pods/bad0/userns.corrupt").exists() && !root.join("pods/bad0/userns").exists());
         let taken = spaces.inner().take("other", 196_607, 65_536);
         assert!(taken.is_err_and(|why| why.contains("overlap those of another pod, from 131072 on")));
-        // The ranges before and after the good pod's.
-        assert_eq!((spaces.range("bad0"), spaces.range("bad1")), (Ok(65_536), Ok(196_608)));
+        // What runs has the ranges before and after the good pod's; nobody gets one before that is known.
+        assert!(spaces.range("new").is_err());
+        spaces.learn("bad0", Some((65_536, 65_536)));
+        spaces.learn("bad1", None);
+        spaces.learn("bad2", Some((131_072, 65_536)));
+        spaces.release("bad3");
+        assert_eq!(spaces.unknown().as_deref(), Some("bad4"));
+        assert!(spaces.range("new").is_err());
+        spaces.learn("bad4", Some((196_608, 65_536)));
+        std::fs::create_dir_all(root.join("pods/new")).unwrap();
+        assert_eq!((spaces.range("bad0"), spaces.range("new")), (Ok(65_536), Ok(262_144)));
+        let spaces = UserNamespaces::open(&root, IDS_PER_POD, |d| panic!("{d}"));
+        assert_eq!((spaces.range("bad0"), spaces.range("bad4")), (Ok(65_536), Ok(196_608)));
         let _ = std::fs::remove_dir_all(&root);
+    }
+
+    #[test]
+    fn a_sandbox_tells_its_range_in_its_status_or_its_configuration() {
+        let mapping = cri::IdMapping { host_id: 131_072, container_id: 0, length: 65_536 };
+        let namespace = cri::UserNamespace { mode: cri::NamespaceMode::Pod as i32, uids: vec![mapping], gids: vec![] };
+        let options = cri::NamespaceOption { userns_options: Some(namespace), ..Default::default() };
+        let linux = cri::LinuxPodSandboxStatus { namespaces: Some(cri::Namespace { options: Some(options) }) };
+        let status = cri::PodSandboxStatus { linux: Some(linux), ..Default::default() };
+        let mut answer = cri::PodSandboxStatusResponse { status: Some(status), ..Default::default() };
+        assert_eq!(range_of_answer(&answer), Some((131_072, 65_536)));
+        answer.status = Some(cri::PodSandboxStatus::default());
+        assert_eq!(range_of_answer(&answer), None);
+        let info =
+            json!({"runtimeSpec": {"linux": {"uidMappings": [{"containerID": 0, "hostID": 65_536, "size": 65_536}]}}});
+        answer.info.insert("info".into(), info.to_string());
+        assert_eq!(range_of_answer(&answer), Some((65_536, 65_536)));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use proto::time::{Timestamp, parse_rfc3339};
 use serde_json::{Value, json};
 
-use crate::metrics;
+use crate::{metrics, state_file};
 
 const FILE: &str = "graceful_node_shutdown_state";
 /// How Go writes a time that is not set.
@@ -42,9 +42,8 @@ impl State {
         metrics::GRACEFUL_SHUTDOWN_END.set(&[], seconds(end));
         let end = end.map_or_else(|| NEVER.to_owned(), Timestamp::to_micros_text);
         let text = json!({"startTime": start.to_micros_text(), "endTime": end}).to_string();
-        let next = self.path.with_file_name(format!(".{FILE}.tmp"));
-        let written = std::fs::write(&next, text).and_then(|()| std::fs::rename(&next, &self.path));
-        if let Err(error) = written {
+        // Readable for all, as the kubelet has it.
+        if let Err(error) = state_file::write_as(&self.path, text.as_bytes(), 0o644) {
             tracing::warn!(%error, path = %self.path.display(), "cannot write a state file");
         }
     }
