@@ -72,6 +72,12 @@ impl Mailbox {
         }
     }
 
+    /// The pod has changed in what nothing follows from, such as our own status coming back: the worker has it when it
+    /// looks next, and goes on waiting.
+    pub fn note(&self, pod: Arc<Pod>) {
+        self.inner().pod = Some(pod);
+    }
+
     /// The runtime has something new about the pod.
     pub fn changed(&self) {
         self.inner().changed = true;
@@ -146,6 +152,20 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_is_only_noted_wakes_nobody_and_is_there_all_the_same() {
+        let mailbox = Mailbox::default();
+        let pod = Arc::new(Pod::default());
+        mailbox.note(pod.clone());
+        let waited = tokio::time::timeout(std::time::Duration::from_millis(10), mailbox.arrival()).await;
+        assert!(waited.is_err());
+        assert!(mailbox.take().pod.is_some_and(|noted| Arc::ptr_eq(&noted, &pod)));
+        // What came before it still wakes.
+        mailbox.update(pod.clone());
+        mailbox.note(pod);
+        mailbox.arrival().await;
+    }
 
     /// A worker that breaks off takes what it has read with it; its successor must end the pod all the same.
     #[test]

@@ -314,9 +314,10 @@ impl Manager {
             let changed = differs(&entry.pod, &pod);
             entry.pod = pod.clone();
             self.shared.feed.pod(&pod);
-            match &entry.mailbox {
+            match entry.mailbox.clone() {
                 Some(_) if changed => self.changed_by_source(&uid),
-                _ => {}
+                Some(mailbox) => mailbox.note(self.allocated(&pod)),
+                None => {}
             }
             return;
         }
@@ -504,7 +505,8 @@ fn seen_now() -> String {
     if nanos.is_empty() { seconds } else { format!("{}.{nanos}Z", seconds.trim_end_matches('Z')) }
 }
 
-/// Whether a worker must look again: everything but our own status and bookkeeping counts.
+/// Whether a worker must look again: everything but our own status and bookkeeping counts. Of the phase only an end counts,
+/// which others may set too.
 fn differs(old: &Pod, new: &Pod) -> bool {
     let meta = |pod: &Pod| {
         let m = pod.meta();
@@ -515,7 +517,32 @@ fn differs(old: &Pod, new: &Pod) -> bool {
         let conditions = status.iter().flat_map(|s| &s.conditions);
         let foreign: Vec<_> = conditions.filter(|c| !crate::status::conditions::is_owned(&c.r#type)).cloned().collect();
         let claims = status.map(|s| s.resource_claim_statuses.clone()).unwrap_or_default();
-        (foreign, claims, status.map(|s| s.phase.clone()))
+        (foreign, claims, status.filter(|s| is_over(s)).map(|s| s.phase.clone()))
     };
     old.spec != new.spec || meta(old) != meta(new) || foreign(old) != foreign(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::PodCondition;
+
+    #[test]
+    fn only_what_is_not_our_own_makes_a_worker_look_again() {
+        let pod = |phase: &str, condition: &str| {
+            let condition = PodCondition { r#type: condition.into(), status: "True".into(), ..Default::default() };
+            let mut pod = Pod::default();
+            let status = pod.status.get_or_insert_default();
+            status.phase = phase.into();
+            status.conditions.push(condition);
+            pod
+        };
+        let before = pod("Pending", "Ready");
+        assert!(!differs(&before, &pod("Running", "ContainersReady")), "our own status");
+        assert!(differs(&before, &pod("Failed", "Ready")), "somebody ended it");
+        assert!(differs(&before, &pod("Pending", "example.com/gate")));
+        let mut labelled = before.clone();
+        labelled.metadata.get_or_insert_default().labels.insert("a".into(), "b".into());
+        assert!(differs(&before, &labelled));
+    }
 }
