@@ -24,6 +24,8 @@ pub struct Node {
     pub dir: PathBuf,
     /// Address that the agent is told to use; without one it finds its own.
     pub address: Option<&'static str>,
+    /// Of the agent's own server.
+    pub port: u16,
     bridge: String,
     environment: BTreeMap<String, String>,
     containerd: Option<Child>,
@@ -54,6 +56,43 @@ impl Node {
     /// # Errors
     /// As [`Node::start`].
     pub fn start_with(name: &str, server: &ApiServer, settings: &str, environment: &[(&str, &str)]) -> Result<Self> {
+        let mut node = Node::prepare(name, environment)?;
+        node.introduce(server)?;
+        let access = format!(
+            "authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, \
+             x509: {{clientCAFile: {}/pki/ca.crt}}}}\nauthorization: {{mode: Webhook}}\n",
+            server.dir.display()
+        );
+        node.configure(&access, settings)?;
+        node.start_agent()?;
+        node.wait_until("the node is Ready", Duration::from_secs(60), || Ok(node.is_ready(server)))?;
+        Ok(node)
+    }
+
+    /// Starts both daemons without an API server, and waits until the agent takes pods. Its server lets everybody in.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn start_alone(name: &str, settings: &str) -> Result<Self> {
+        let mut node = Node::prepare(name, &[])?;
+        node.configure(crate::agent::STANDALONE, settings)?;
+        node.start_agent()?;
+        node.wait_until("the agent shows its pods", Duration::from_secs(60), || Ok(node.pods().is_ok()))?;
+        Ok(node)
+    }
+
+    /// The pods as the agent itself shows them.
+    ///
+    /// # Errors
+    /// When it does not let everybody ask, or does not answer with a list.
+    pub fn pods(&self) -> Result<Vec<serde_json::Value>> {
+        let output = run(Command::new("curl").args(["-skf", &format!("https://127.0.0.1:{}/pods", self.port)]))?;
+        let list: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        Ok(list["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// A folder with a running containerd that has the images; no agent yet.
+    fn prepare(name: &str, environment: &[(&str, &str)]) -> Result<Self> {
         static COUNT: AtomicU8 = AtomicU8::new(0);
         // Address ranges of nodes under test at the same time must differ.
         let (process, count) = (std::process::id() % 250, COUNT.fetch_add(1, Ordering::Relaxed));
@@ -61,6 +100,7 @@ impl Node {
             name: name.to_owned(),
             dir: scratch(name)?,
             address: Some("127.0.0.1"),
+            port: free_port()?,
             bridge: format!("t{process}x{count}"),
             environment: environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             containerd: None,
@@ -75,9 +115,6 @@ impl Node {
         for image in ["pause.tar", "busybox.tar"] {
             node.ctr(&["images", "import", images.join(image).to_str().context("a path in text")?])?;
         }
-        node.configure(server, settings)?;
-        node.start_agent()?;
-        node.wait_until("the node is Ready", Duration::from_secs(60), || Ok(node.is_ready(server)))?;
         Ok(node)
     }
 
@@ -90,29 +127,35 @@ impl Node {
         self.dir.join("manifests")
     }
 
-    fn configure(&self, server: &ApiServer, settings: &str) -> Result<()> {
-        std::fs::create_dir_all(self.manifests())?;
+    /// Gets the agent a kubeconfig of the server.
+    fn introduce(&self, server: &ApiServer) -> Result<()> {
         run(Command::new(release_binary("apiserver-lite")?)
             .args(["kubeconfig", "--group", "system:nodes", "--user"])
             .arg(format!("system:node:{}", self.name))
             .args(["--server", &format!("https://127.0.0.1:{}", server.port), "--data-dir"])
             .arg(&server.dir)
             .arg("--out")
-            .arg(self.dir.join("agent.conf")))?;
+            .arg(self.kubeconfig()))?;
+        Ok(())
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("agent.conf")
+    }
+
+    fn configure(&self, access: &str, settings: &str) -> Result<()> {
+        std::fs::create_dir_all(self.manifests())?;
         let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         let reduced = if unified { "" } else { "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n" };
         // The disk of a build machine may be fuller than the defaults allow; a test that wants pressure names its own.
         let own = settings.lines().any(|line| line.starts_with("evictionHard:"));
         let eviction = if own { "" } else { "evictionHard: {memory.available: 50Mi, nodefs.available: 1%}\n" };
-        let (dir, port) = (self.dir.display(), free_port()?);
+        let (dir, port) = (self.dir.display(), self.port);
         let text = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
              containerRuntimeEndpoint: unix://{dir}/cri.sock\ncgroupDriver: cgroupfs\naddress: 127.0.0.1\n\
              port: {port}\nhealthzPort: 0\nstaticPodPath: {dir}/manifests\nfailSwapOn: false\n\
-             fileCheckFrequency: 1s\npodLogsDir: {dir}/pod-logs\n\
-             authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, \
-             x509: {{clientCAFile: {}/pki/ca.crt}}}}\nauthorization: {{mode: Webhook}}\n{reduced}{eviction}{settings}\n",
-            server.dir.display()
+             fileCheckFrequency: 1s\npodLogsDir: {dir}/pod-logs\n{access}{reduced}{eviction}{settings}\n"
         );
         std::fs::write(self.dir.join("agent.yaml"), text)?;
         Ok(())
@@ -137,6 +180,8 @@ impl Node {
     /// When the program cannot be started.
     pub fn start_agent(&mut self) -> Result<()> {
         let (dir, binary) = (&self.dir, release_binary("node-agent")?);
+        // Without a kubeconfig the agent is on its own.
+        let kubeconfig = Some(self.kubeconfig()).filter(|path| path.exists());
         self.agent = Some(
             self.spawn(
                 "node-agent",
@@ -146,8 +191,7 @@ impl Node {
                     .args(self.address.iter().flat_map(|address| ["--node-ip", address]))
                     .args(["--hostname-override", &self.name, "--config"])
                     .arg(dir.join("agent.yaml"))
-                    .arg("--kubeconfig")
-                    .arg(dir.join("agent.conf"))
+                    .args(kubeconfig.iter().flat_map(|path| [std::ffi::OsStr::new("--kubeconfig"), path.as_os_str()]))
                     .arg("--cert-dir")
                     .arg(dir.join("pki"))
                     .arg("--root-dir")

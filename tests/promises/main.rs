@@ -24,4 +24,5 @@ mod python_client;
 mod recorded_exchanges;
 mod shutdown;
 mod storage;
+mod standalone;
 mod survival;

@@ -23,6 +23,6 @@ pub use kubeconfig::{Kubeconfig, KubeconfigError, Login};
 pub use media::ContentType;
 pub use rate::RateLimit;
 pub use reflector::{Change, Reflector};
-pub use tls::{TlsError, server_name, trust_roots};
+pub use tls::{TlsError, public_servers, server_name, trust_roots};
 pub use transport::{Body, HttpTransport, NoServer, Transport};
 pub use watch::{Watch, WatchEvent};

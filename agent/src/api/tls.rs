@@ -81,6 +81,16 @@ fn system_roots() -> Result<RootCertStore, TlsError> {
     Err(TlsError::NoCertificate("the system's certificate store".into()))
 }
 
+/// Towards servers whose certificates the authorities of the system vouch for; HTTP/1.1.
+///
+/// # Errors
+/// When the system has no store of authorities.
+pub fn public_servers() -> Result<ClientConfig, TlsError> {
+    let mut config = client_config(None, false, None)?;
+    config.alpn_protocols.clear();
+    Ok(config)
+}
+
 pub(super) fn client_config(
     authority: Option<&Pem>,
     insecure: bool,

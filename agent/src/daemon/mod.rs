@@ -46,13 +46,14 @@ use crate::node::{
     self, KUBELET_VERSION, Machine, Network, NodeDeps, NodeEvents, NodeSettings, NodeSignals, RuntimeState,
 };
 use crate::node_api::NodeApi;
-use crate::objects::{ApiObjects, ApiTokens, Strategy};
+use crate::objects::{ApiObjects, ApiTokens, NoObjects, Objects, Strategy};
 use crate::plugin_registry::Handlers;
 use crate::pod::resources::NodeResources;
 use crate::pods_api::PodFeed;
 use crate::resource_managers::{self, Managers, reconcile};
 use crate::server::{self, ServerError};
 use crate::state_file::{self, Damaged};
+use crate::sources::url::StaticPodUrl;
 use crate::stats::Stats;
 use crate::{eviction, local_sockets, oom_watcher, plugin_registry, pods, shutdown, volumes};
 
@@ -356,7 +357,8 @@ async fn start_pods(
     let config = &parts.settings.config;
     let strategy =
         if config.config_map_and_secret_change_detection_strategy == "Watch" { Strategy::Watch } else { Strategy::Get };
-    let objects = Arc::new(ApiObjects::new(parts.client.clone(), strategy));
+    let objects: Arc<dyn Objects> =
+        if parts.standalone { Arc::new(NoObjects) } else { Arc::new(ApiObjects::new(parts.client.clone(), strategy)) };
     let tokens = Arc::new(ApiTokens::new(parts.client.clone()));
     let machine = &parts.settings.machine;
     let megabytes = |bytes: u64| match bytes {
@@ -432,6 +434,11 @@ async fn start_pods(
                 .crash_loop_back_off
                 .max_container_restart_period
                 .map_or(Duration::from_secs(300), crate::config::GoDuration::get),
+            static_pod_url: Some(&config.static_pod_url).filter(|url| !url.is_empty()).map(|url| StaticPodUrl {
+                url: url.clone(),
+                headers: config.static_pod_url_header.clone(),
+                every: config.http_check_frequency.get(),
+            }),
             image_gc: crate::images::gc::ImageGc {
                 high: percent(config.image_gc_high_threshold_percent),
                 low: percent(config.image_gc_low_threshold_percent),

@@ -141,10 +141,15 @@ pub struct NodeDeps {
     pub lease_beat: Beat,
     /// What plugins offer beside the machine's own.
     pub devices: Arc<Devices>,
+    /// There is no API server: what is known of the node is for its own pods alone.
+    pub standalone: bool,
 }
 
 /// Registers the node and keeps its status and lease until the task is dropped.
 pub async fn run(deps: NodeDeps) {
+    if deps.standalone {
+        return Keeper::new(deps.client.clone(), deps).keep().await;
+    }
     let heartbeat =
         deps.client.for_heartbeats(
             deps.settings.config.node_status_update_frequency.get().min(Duration::from_secs(
@@ -157,7 +162,7 @@ pub async fn run(deps: NodeDeps) {
         deps.settings.config.node_lease_duration_seconds,
         deps.lease_beat.clone(),
     );
-    let mut keeper = Keeper { heartbeat, images: Vec::new(), images_at: None, sent: None, first_report: true, deps };
+    let mut keeper = Keeper::new(heartbeat, deps);
     tokio::join!(lease, keeper.keep());
 }
 
@@ -172,19 +177,27 @@ struct Keeper {
 }
 
 impl Keeper {
+    fn new(heartbeat: Client, deps: NodeDeps) -> Self {
+        Keeper { heartbeat, images: Vec::new(), images_at: None, sent: None, first_report: true, deps }
+    }
+
     async fn keep(&mut self) {
         let mut runtime = self.deps.runtime.clone();
         let mut signals = self.deps.signals.clone();
         let mut devices = self.deps.devices.changes();
-        if self.deps.settings.config.register_node {
+        if self.deps.settings.config.register_node && !self.deps.standalone {
             self.register().await;
         }
         let update = self.deps.settings.config.node_status_update_frequency.get();
         loop {
             self.deps.status_beat.begin().await;
-            self.refresh_images().await;
-            if let Err(error) = self.report().await {
-                tracing::warn!(%error, "cannot update the node's status");
+            if self.deps.standalone {
+                self.note();
+            } else {
+                self.refresh_images().await;
+                if let Err(error) = self.report().await {
+                    tracing::warn!(%error, "cannot update the node's status");
+                }
             }
             self.deps.status_beat.end();
             tokio::select! {
@@ -194,6 +207,14 @@ impl Keeper {
                 Ok(()) = devices.changed() => {}
             }
         }
+    }
+
+    /// Keeps the status for this node's own pods: what the runtime can do, and what plugins give.
+    fn note(&mut self) {
+        let old = self.sent.as_ref().map_or(Value::Null, |(status, _)| status.clone());
+        let status = self.compute(&old);
+        self.deps.node.send_replace(Arc::new(register::new_node(&self.deps.settings, &status)));
+        self.sent = Some((status, Instant::now()));
     }
 
     async fn register(&mut self) {

@@ -1,9 +1,10 @@
 //! Objects of the API that pods refer to: config maps, secrets, services and service account tokens.
 //!
 //! [`Objects`] and [`Tokens`] are what volumes, environment and image pulls ask; [`ApiObjects`] and [`ApiTokens`] answer
-//! from the API server. Nothing is kept that no pod refers to.
+//! from the API server, [`NoObjects`] where there is none. Nothing is kept that no pod refers to.
 
 mod cache;
+mod none;
 mod references;
 mod tokens;
 
@@ -17,6 +18,7 @@ use proto::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use crate::api::ApiError;
 
 pub use cache::{ApiObjects, Strategy};
+pub use none::NoObjects;
 pub use tokens::ApiTokens;
 
 /// A future behind a trait object.

@@ -251,6 +251,10 @@ impl Worker {
             .map(|c| c.handler)
             .map_err(|e| format!("failed to get sandbox runtime: runtime class {class:?} could not be looked up: {e}"))
     }
+        // Nobody can say what a class means: the runtime's own handler is the only one.
+        if self.shared.config.standalone {
+            return Ok(String::new());
+        }
 
     /// Starts one container unless it is held back.
     pub(super) async fn start(

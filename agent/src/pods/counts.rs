@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::metrics;
 use crate::pod::spec::PodExt;
-use crate::sources::Source;
 
 use super::manager::{Entry, Manager};
 
@@ -12,7 +11,7 @@ impl Manager {
     /// Sets the numbers anew.
     pub(super) fn count(&self) {
         let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-        let is_static = |entry: &&Entry| entry.source != Source::Api;
+        let is_static = |entry: &&Entry| entry.source.is_static();
         let wanted = || self.pods.values().filter(|e| !e.removed);
         let working = || wanted().filter(|e| e.mailbox.is_some());
         for (word, statics) in [("", false), ("true", true)] {

@@ -129,6 +129,10 @@ impl Manager {
             tokio::spawn(sources::files::follow(path, node.clone(), every, updates.clone()));
         }
         if !shared.config.standalone {
+        if let Some(place) = shared.config.static_pod_url.clone() {
+            waiting_for.push(Source::Http);
+            tokio::spawn(sources::url::follow(place, node.clone(), updates.clone()));
+        }
             waiting_for.push(Source::Api);
             tokio::spawn(sources::api::follow(shared.client.clone(), node, updates.clone()));
         }
@@ -322,7 +326,7 @@ impl Manager {
             return;
         }
         self.add(pod, source, seen);
-        if source == Source::File {
+        if source.is_static() {
             self.reconcile_mirrors();
         }
     }
@@ -330,7 +334,7 @@ impl Manager {
     fn add(&mut self, pod: Arc<Pod>, source: Source, seen: String) {
         let uid = pod.uid().to_owned();
         self.shared.feed.pod(&pod);
-        if source == Source::File && self.name_is_taken(&pod) {
+        if source.is_static() && self.name_is_taken(&pod) {
             // Two pods of one name would be one to everybody else, and fight for the same ports.
             self.pods.insert(uid, Entry { waits: true, ..Entry::new(pod, source, None, seen) });
             return;
@@ -382,7 +386,7 @@ impl Manager {
     /// Whether another static pod of that name still has a worker.
     fn name_is_taken(&self, pod: &Pod) -> bool {
         self.pods.iter().any(|(uid, other)| {
-            uid != pod.uid() && other.source == Source::File && other.mailbox.is_some() && key(&other.pod) == key(pod)
+            uid != pod.uid() && other.source.is_static() && other.mailbox.is_some() && key(&other.pod) == key(pod)
         })
     }
 
@@ -464,7 +468,7 @@ impl Manager {
             if let Some(pod) = ended.returned {
                 self.apply(pod, ended.source);
             }
-            if ended.source == Source::File && !self.name_is_taken(&ended.pod) {
+            if ended.source.is_static() && !self.name_is_taken(&ended.pod) {
                 self.start_waiting(&name);
             }
         }
@@ -479,7 +483,7 @@ impl Manager {
         if !self.ready.contains(&Source::Api) {
             return;
         }
-        let statics = self.pods.iter().filter(|(_, e)| e.source == Source::File && !e.removed);
+        let statics = self.pods.iter().filter(|(_, e)| e.source.is_static() && !e.removed);
         let statics: Vec<_> = statics.map(|(uid, e)| (uid.clone(), e.pod.clone())).collect();
         let all_known = self.sources_ready();
         self.mirrors.reconcile(&self.shared, &statics, all_known);

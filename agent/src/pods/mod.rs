@@ -52,6 +52,7 @@ use crate::pods_api::PodFeed;
 use crate::probes::Prober;
 use crate::resource_managers::Managers;
 use crate::status::manager::StatusManager;
+use crate::sources::url::StaticPodUrl;
 use crate::volumes;
 
 pub use handle::{ContainerInfo, FindError, Handle};
@@ -66,11 +67,12 @@ pub struct Config {
     pub pod_logs_dir: PathBuf,
     /// Where `POD_NS_CTR-ID.log` links are kept; `None` for none.
     pub log_links_dir: Option<PathBuf>,
-    /// No API server: pods come from files alone.
+    /// No API server: all pods are static.
     pub standalone: bool,
     pub static_pod_path: Option<PathBuf>,
     pub file_check_frequency: Duration,
     /// Longest time between looks at a pod that nothing happened to.
+    pub static_pod_url: Option<StaticPodUrl>,
     pub sync_frequency: Duration,
     pub crash_loop_max: Duration,
     pub image_gc: ImageGc,

@@ -1,4 +1,5 @@
 //! HTTP GET for probes and lifecycle hooks: one connection per request, no proxy, no certificate checks.
+//! [`exchange`] is what static pods from a URL use as well.
 //!
 //! Redirects on the same host are followed ten times; one to another host ends there. Errors read like those of Go's
 //! `http.Client`, because they become event texts.
@@ -7,8 +8,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Uri, header};
-use http_body_util::{BodyExt, Empty, Limited};
+use http::{HeaderName, HeaderValue, Request, Response, Uri, header};
+use http_body_util::{BodyExt, Collected, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use proto::api::core::v1::HttpHeader;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -85,43 +86,12 @@ impl Get {
     }
 
     async fn once(&self, timeout: Duration) -> Result<(u16, Option<String>, String), String> {
-        let tcp = dial(&self.target, timeout).await?;
-        if self.https {
-            let name = ServerName::try_from(self.target.host.clone()).map_err(|e| e.to_string())?;
-            let tls = TlsConnector::from(UNVERIFIED.clone()).connect(name, tcp).await;
-            self.exchange(tls.map_err(|e| tls_error(&e))?).await
-        } else {
-            self.exchange(tcp).await
-        }
-    }
-
-    async fn exchange<S>(&self, stream: S) -> Result<(u16, Option<String>, String), String>
-    where
-        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-        let request = self.request()?;
-        let exchange = async {
-            let response = sender.send_request(request).await.map_err(http_error)?;
-            let status = response.status().as_u16();
-            let location = response.headers().get(header::LOCATION);
-            let location = location.and_then(|l| l.to_str().ok()).map(str::to_owned);
-            // A body that is too long or breaks off does not change the verdict.
-            let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect().await;
-            let body = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned()).unwrap_or_default();
-            Ok((status, location, body))
-        };
-        // The connection is driven here and dropped with the exchange.
-        tokio::pin!(exchange);
-        tokio::pin!(connection);
-        tokio::select! {
-            done = &mut exchange => done,
-            ended = &mut connection => match ended {
-                Ok(()) => exchange.await,
-                Err(e) => Err(http_error(e)),
-            },
-        }
+        let tls = self.https.then_some(&*UNVERIFIED);
+        let response = exchange(&self.target, tls, self.request()?, MAX_BODY_BYTES, timeout).await?;
+        let location = location(&response);
+        // A body that is too long or breaks off does not change the verdict.
+        let body = response.body().as_deref().map(|b| String::from_utf8_lossy(b).into_owned()).unwrap_or_default();
+        Ok((response.status().as_u16(), location, body))
     }
 
     fn request(&self) -> Result<Request<Empty<Bytes>>, String> {
@@ -156,6 +126,57 @@ impl Get {
         default(headers, header::HOST, &self.target.to_string());
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         Ok(request)
+    }
+}
+
+/// Where an answer sends the client.
+pub(crate) fn location<B>(response: &Response<B>) -> Option<String> {
+    response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok()).map(str::to_owned)
+}
+
+/// Sends one request over a connection of its own. The body is an error when it breaks off or is longer than `max_body`
+/// bytes.
+///
+/// # Errors
+/// Go's words for what is wrong with the connection.
+pub(crate) async fn exchange(
+    target: &Target,
+    tls: Option<&Arc<rustls::ClientConfig>>,
+    request: Request<Empty<Bytes>>,
+    max_body: usize,
+    timeout: Duration,
+) -> Result<Response<Result<Bytes, String>>, String> {
+    let tcp = dial(target, timeout).await?;
+    let Some(tls) = tls else { return exchange_over(tcp, request, max_body).await };
+    let name = ServerName::try_from(target.host.clone()).map_err(|e| e.to_string())?;
+    let stream = TlsConnector::from(tls.clone()).connect(name, tcp).await.map_err(|e| tls_error(&e))?;
+    exchange_over(stream, request, max_body).await
+}
+
+async fn exchange_over<S>(
+    stream: S,
+    request: Request<Empty<Bytes>>,
+    max_body: usize,
+) -> Result<Response<Result<Bytes, String>>, String>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    let exchange = async {
+        let (head, body) = sender.send_request(request).await.map_err(http_error)?.into_parts();
+        let body = Limited::new(body, max_body).collect().await;
+        Ok(Response::from_parts(head, body.map(Collected::to_bytes).map_err(|e| e.to_string())))
+    };
+    // The connection is driven here and dropped with the exchange.
+    tokio::pin!(exchange);
+    tokio::pin!(connection);
+    tokio::select! {
+        done = &mut exchange => done,
+        ended = &mut connection => match ended {
+            Ok(()) => exchange.await,
+            Err(e) => Err(http_error(e)),
+        },
     }
 }
 

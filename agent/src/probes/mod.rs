@@ -11,7 +11,7 @@ pub mod grpc;
 pub mod http;
 mod run;
 mod schedule;
-mod target;
+pub mod target;
 mod tcp;
 
 use std::collections::HashMap;

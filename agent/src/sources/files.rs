@@ -142,7 +142,7 @@ fn read_one(file: &Path, node: &str, length: u64) -> Option<Pod> {
     let text = std::fs::read(file)
         .inspect_err(|error| tracing::warn!(%error, file = %file.display(), "cannot read a manifest"))
         .ok()?;
-    manifest::parse(&text, node, &format!("file:{}", file.display()))
+    manifest::parse(&text, node, manifest::Origin::File(file))
         .inspect_err(|error| tracing::warn!(%error, file = %file.display(), "not a manifest of a static pod"))
         .ok()
 }

@@ -4,8 +4,11 @@
 //! a hash of the content, the node and the path: the same file is the same pod after a restart, a changed file is
 //! another pod.
 
+use std::path::Path;
+
 use proto::api::core::v1::{Container, Pod, PodSecurityContext, PodSpec, Probe, Toleration, Volume};
 use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
 
 use crate::pod::hash::fnv1a_128;
 use crate::pod::labels;
@@ -28,19 +31,74 @@ pub enum ManifestError {
     Invalid(String),
 }
 
-/// Reads a manifest; `origin` (`file:PATH`) is part of the pod's identity.
-pub fn parse(text: &[u8], node: &str, origin: &str) -> Result<Pod, ManifestError> {
-    let value = proto::yaml::parse(text).map_err(|e| ManifestError::Syntax(e.to_string()))?;
-    let word = |key: &str| value.get(key).and_then(serde_json::Value::as_str).unwrap_or("").to_owned();
-    if word("kind") != "Pod" || word("apiVersion") != "v1" {
-        return Err(ManifestError::Kind(format!("{} {}", word("apiVersion"), word("kind"))));
+/// Where a manifest was found; part of the identity of its pods.
+#[derive(Debug, Clone, Copy)]
+pub enum Origin<'a> {
+    File(&'a Path),
+    Url(&'a str),
+}
+
+/// Reads a manifest of one pod for `node`.
+///
+/// # Errors
+/// The text is no pod, or one that cannot be static.
+pub fn parse(text: &[u8], node: &str, origin: Origin) -> Result<Pod, ManifestError> {
+    pod_of(&value_of(text)?, node, origin)
+}
+
+/// Reads a manifest of one pod, or of a list of them: `PodList`, or a `List` whose items are pods. An empty list is
+/// fine; of a list with a pod that cannot be used, none is.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_all(text: &[u8], node: &str, origin: Origin) -> Result<Vec<Pod>, ManifestError> {
+    let value = value_of(text)?;
+    let list = match (word(&value, "apiVersion"), word(&value, "kind")) {
+        ("v1", kind @ ("PodList" | "List")) => kind,
+        _ => return Ok(vec![pod_of(&value, node, origin)?]),
+    };
+    let items = match value.get("items") {
+        None | Some(Value::Null) => &[][..],
+        Some(Value::Array(items)) => items,
+        Some(_) => return Err(ManifestError::Invalid(format!("the items of the {list} are no list"))),
+    };
+    items
+        .iter()
+        .map(|item| match item {
+            // The items of a PodList need not say again what they are.
+            Value::Object(fields) if list == "PodList" => {
+                let mut fields = fields.clone();
+                fields.entry("apiVersion").or_insert_with(|| "v1".into());
+                fields.entry("kind").or_insert_with(|| "Pod".into());
+                pod_of(&Value::Object(fields), node, origin)
+            }
+            item => pod_of(item, node, origin),
+        })
+        .collect()
+}
+
+fn value_of(text: &[u8]) -> Result<Value, ManifestError> {
+    proto::yaml::parse(text).map_err(|e| ManifestError::Syntax(e.to_string()))
+}
+
+fn word<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or("")
+}
+
+fn pod_of(value: &Value, node: &str, origin: Origin) -> Result<Pod, ManifestError> {
+    let (version, kind) = (word(value, "apiVersion"), word(value, "kind"));
+    if (version, kind) != ("v1", "Pod") {
+        return Err(ManifestError::Kind(format!("{version} {kind}")));
     }
-    let mut pod: Pod = crate::wire_json::from_value(POD, &value)?;
+    let mut pod: Pod = crate::wire_json::from_value(POD, value)?;
     check(&pod)?;
     let meta = pod.metadata.get_or_insert_with(ObjectMeta::default);
     if meta.uid.is_empty() {
         let mut content = value.to_string().into_bytes();
-        content.extend_from_slice(format!("host:{node}{origin}").as_bytes());
+        match origin {
+            Origin::File(path) => content.extend_from_slice(format!("host:{node}file:{}", path.display()).as_bytes()),
+            Origin::Url(url) => content.extend_from_slice(format!("url:{url}").as_bytes()),
+        }
         meta.uid = format!("{:032x}", fnv1a_128(&content));
     }
     meta.name = format!("{}-{}", meta.name, node.to_lowercase());
@@ -50,8 +108,11 @@ pub fn parse(text: &[u8], node: &str, origin: &str) -> Result<Pod, ManifestError
     meta.annotations.insert(labels::CONFIG_HASH.into(), meta.uid.clone());
     let spec = pod.spec.get_or_insert_with(PodSpec::default);
     spec.node_name = node.to_owned();
-    // A static pod belongs here whatever the node suffers.
-    spec.tolerations.push(Toleration { operator: "Exists".into(), effect: "NoExecute".into(), ..Default::default() });
+    // A pod of a file belongs here whatever the node suffers.
+    let tolerates_all = Toleration { operator: "Exists".into(), effect: "NoExecute".into(), ..Default::default() };
+    if matches!(origin, Origin::File(_)) && !spec.tolerations.contains(&tolerates_all) {
+        spec.tolerations.push(tolerates_all);
+    }
     default_spec(spec);
     let status = pod.status.get_or_insert_default();
     status.phase = "Pending".into();
@@ -218,9 +279,33 @@ mod tests {
     const TEXT: &str =
         "apiVersion: v1\nkind: Pod\nmetadata: {name: st}\nspec: {containers: [{name: main, image: busybox}]}\n";
 
+    fn file(path: &str) -> Origin<'_> {
+        Origin::File(Path::new(path))
+    }
+
+    #[test]
+    fn lists_hold_pods_in_any_of_their_forms() {
+        let item = r#"{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"x"}]}}"#;
+        let whole = item.replacen('{', r#"{"apiVersion":"v1","kind":"Pod","#, 1);
+        let parse = |text: String| parse_all(text.as_bytes(), "N", Origin::Url("http://x/"));
+        let names = |text: String| parse(text).unwrap().iter().map(|p| p.name().to_owned()).collect::<Vec<_>>();
+        assert_eq!(names(whole.clone()), ["a-n"]);
+        assert_eq!(
+            names(format!(r#"{{"apiVersion":"v1","kind":"PodList","items":[{item},{whole}]}}"#)),
+            ["a-n", "a-n"]
+        );
+        assert_eq!(names(format!("apiVersion: v1\nkind: List\nitems:\n- {whole}\n")), ["a-n"]);
+        assert!(names(r#"{"apiVersion":"v1","kind":"PodList"}"#.into()).is_empty());
+        // What an item of a general list is, it has to say.
+        assert!(parse(format!(r#"{{"apiVersion":"v1","kind":"List","items":[{item}]}}"#)).is_err());
+        assert!(parse(r#"{"apiVersion":"v1","kind":"PodList","items":{}}"#.into()).is_err());
+        assert!(parse(format!(r#"{{"apiVersion":"v1","kind":"PodList","items":[{whole},{{}}]}}"#)).is_err());
+        assert!(parse(whole).unwrap()[0].spec().tolerations.is_empty(), "only files give the toleration");
+    }
+
     #[test]
     fn a_manifest_becomes_a_named_and_defaulted_pod() {
-        let pod = parse(TEXT.as_bytes(), "Node-A", "file:/m/st.yaml").unwrap();
+        let pod = parse(TEXT.as_bytes(), "Node-A", file("/m/st.yaml")).unwrap();
         assert_eq!((pod.name(), pod.namespace()), ("st-node-a", "default"));
         assert_eq!(pod.uid().len(), 32);
         assert_eq!(pod.annotation(labels::CONFIG_HASH), Some(pod.uid()));
@@ -231,16 +316,20 @@ mod tests {
     #[test]
     fn identity_depends_on_content_node_and_path() {
         let uid = |text: &str, node, path| parse(text.as_bytes(), node, path).unwrap().uid().to_owned();
-        assert_eq!(uid(TEXT, "n", "file:/a"), uid(TEXT, "n", "file:/a"));
-        assert_ne!(uid(TEXT, "n", "file:/a"), uid(TEXT, "n", "file:/b"));
-        assert_ne!(uid(TEXT, "n", "file:/a"), uid(&TEXT.replace("busybox", "x"), "n", "file:/a"));
+        assert_eq!(uid(TEXT, "n", file("/a")), uid(TEXT, "n", file("/a")));
+        assert_ne!(uid(TEXT, "n", file("/a")), uid(TEXT, "n", file("/b")));
+        assert_ne!(uid(TEXT, "n", file("/a")), uid(TEXT, "m", file("/a")));
+        assert_ne!(uid(TEXT, "n", file("/a")), uid(&TEXT.replace("busybox", "x"), "n", file("/a")));
+        // A URL is the same place for every node.
+        assert_eq!(uid(TEXT, "n", Origin::Url("http://a")), uid(TEXT, "m", Origin::Url("http://a")));
+        assert_ne!(uid(TEXT, "n", Origin::Url("http://a")), uid(TEXT, "n", Origin::Url("http://b")));
     }
 
     #[test]
     fn api_objects_cannot_be_referenced() {
         let text = TEXT.replace("spec: {", "spec: {serviceAccountName: x, ");
-        assert!(parse(text.as_bytes(), "n", "f").is_err());
-        assert!(parse(b"kind: Job\napiVersion: v1\n", "n", "f").is_err());
-        assert!(parse(b"{", "n", "f").is_err());
+        assert!(parse(text.as_bytes(), "n", file("f")).is_err());
+        assert!(parse(b"kind: Job\napiVersion: v1\n", "n", file("f")).is_err());
+        assert!(parse(b"{", "n", file("f")).is_err());
     }
 }

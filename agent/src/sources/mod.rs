@@ -1,8 +1,9 @@
-//! Where pods come from: the API server, and manifest files of this node.
+//! Where pods come from: the API server, manifest files of this node, and a URL.
 
 pub mod api;
 pub mod files;
 pub mod manifest;
+pub mod url;
 
 use proto::api::core::v1::Pod;
 
@@ -20,6 +21,7 @@ pub enum Update {
 pub enum Source {
     Api,
     File,
+    Http,
 }
 
 impl Source {
@@ -28,6 +30,12 @@ impl Source {
         match self {
             Self::Api => "api",
             Self::File => "file",
+            Self::Http => "http",
         }
+    }
+
+    /// Whether its pods are static ones: nobody but this node knows of them, unless it makes mirrors.
+    pub fn is_static(self) -> bool {
+        self != Self::Api
     }
 }
