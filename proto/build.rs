@@ -25,6 +25,7 @@ const SERVICES: &[&str] = &[
     "node/csi_v1.proto",
     "node/deviceplugin_v1beta1.proto",
     "node/dra_v1.proto",
+    "node/dra_health_v1alpha1.proto",
     "node/externaljwt_v1.proto",
     "node/kms_v2.proto",
     "node/pluginregistration_v1.proto",

@@ -17,6 +17,7 @@ pub mod device_plugins;
 pub mod dns_hosts;
 pub mod doctor;
 mod document;
+pub mod dra;
 pub mod env;
 pub mod events;
 mod eviction;

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::config::FeatureGates;
 use crate::device_plugins::{self, Devices};
+use crate::dra::Dra;
 use crate::node_api::NodeApi;
 use crate::pod_resources;
 use crate::pods_api::{self, Form, PodFeed};
@@ -22,7 +23,7 @@ pub fn start(
     root: &Path,
     gates: &FeatureGates,
     feed: &Arc<PodFeed>,
-    (devices, managers): (&Arc<Devices>, &Arc<Managers>),
+    (devices, managers, dra): (&Arc<Devices>, &Arc<Managers>, &Arc<Dra>),
     node: NodeApi,
 ) {
     let node = Arc::new(node);
@@ -47,7 +48,7 @@ pub fn start(
         });
     }
     open("pod-resources/kubelet.sock", &|path, tasks| {
-        tasks.spawn(pod_resources::start(path, feed.clone(), devices.clone(), managers.clone())?);
+        tasks.spawn(pod_resources::start(path, feed.clone(), (devices.clone(), managers.clone(), dra.clone()))?);
         Ok(())
     });
     open("device-plugins/kubelet.sock", &|_, tasks| {

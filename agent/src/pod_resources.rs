@@ -1,4 +1,4 @@
-//! PodResources: which devices, CPUs and memory the containers of this node have to themselves, for monitoring agents on it.
+//! PodResources: which devices, claims, CPUs and memory the containers of this node have to themselves, for monitoring agents on it.
 //!
 //! `pod-resources/kubelet.sock` serves v1 and the List of v1alpha1. Active pods are listed: those of which something is
 //! left on the node. All methods share one limit of calls.
@@ -26,6 +26,7 @@ use tonic::server::Grpc;
 use tonic::{Response, Status};
 
 use crate::device_plugins::{AssignedDevice, Devices};
+use crate::dra::Dra;
 use crate::pod::spec::{PodExt as _, is_sidecar};
 use crate::pods_api::{KnownPod, PodFeed};
 use crate::resource_managers::{Block, Managers};
@@ -40,11 +41,10 @@ const REQUEST_BYTES: usize = 64 << 10;
 pub fn start(
     path: &Path,
     feed: Arc<PodFeed>,
-    devices: Arc<Devices>,
-    managers: Arc<Managers>,
+    (devices, managers, dra): (Arc<Devices>, Arc<Managers>, Arc<Dra>),
 ) -> std::io::Result<impl Future<Output = ()> + use<>> {
     let listener = bind(path, 0o755)?;
-    let lister = Arc::new(Lister { feed, devices, managers, bucket: Bucket::of_kubelet() });
+    let lister = Arc::new(Lister { feed, devices, managers, dra, bucket: Bucket::of_kubelet() });
     Ok(serve(listener, move |request| answer(lister.clone(), request)))
 }
 
@@ -71,6 +71,7 @@ struct Lister {
     feed: Arc<PodFeed>,
     devices: Arc<Devices>,
     managers: Arc<Managers>,
+    dra: Arc<Dra>,
     bucket: Bucket,
 }
 
@@ -88,7 +89,7 @@ impl Lister {
             devices: self.devices.assigned(known.pod.uid(), &container.name).into_iter().map(device).collect(),
             cpu_ids: self.managers.exclusive(known.pod.uid(), &container.name).iter().map(i64::from).collect(),
             memory: self.managers.memory_of(known.pod.uid(), &container.name).into_iter().map(memory).collect(),
-            ..Default::default()
+            dynamic_resources: self.dra.resources(&known.pod, container),
         });
         PodResources {
             name: known.pod.name().into(),
@@ -163,6 +164,7 @@ impl Service<tonic::Request<Bytes>> for ListAlpha {
             for container in containers {
                 container.cpu_ids.clear();
                 container.memory.clear();
+                container.dynamic_resources.clear();
                 container.devices.iter_mut().for_each(|device| device.topology = None);
             }
             Response::new(Bytes::from(all.encode_to_vec()))

@@ -38,6 +38,7 @@ service!(cri, "cri/runtime_v1", runtime::v1);
 service!(csi, "node/csi_v1", csi::v1);
 service!(device_plugin, "node/deviceplugin_v1beta1", v1beta1);
 service!(dra, "node/dra_v1", k8s::io::kubelet::pkg::apis::dra::v1);
+service!(dra_health, "node/dra_health_v1alpha1", v1alpha1);
 service!(external_jwt, "node/externaljwt_v1", v1);
 service!(kms, "node/kms_v2", v2);
 service!(plugin_registration, "node/pluginregistration_v1", pluginregistration);

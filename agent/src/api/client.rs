@@ -213,6 +213,14 @@ impl Client {
         self.call(Method::DELETE, &path, Some(self.content_type.media_type()), body).await.map(drop)
     }
 
+    /// Deletes every object that a field selector names.
+    pub async fn delete_selected<T: Kind>(&self, namespace: &str, field_selector: &str) -> Result<(), ApiError> {
+        let mut path = collection_path::<T>(namespace);
+        Query::new(&mut path).push("fieldSelector", field_selector);
+        let body = media::encode_delete_options(&DeleteOptions::default(), self.content_type);
+        self.call(Method::DELETE, &path, Some(self.content_type.media_type()), body).await.map(drop)
+    }
+
     async fn exchange<T: Kind>(
         &self,
         method: Method,

@@ -36,6 +36,7 @@ use crate::csi::Drivers;
 use crate::csi::volumes::CsiDeps;
 use crate::device_plugins::Devices;
 use crate::dns_hosts::NodeDns;
+use crate::dra::Dra;
 use crate::events::{EventType, Recorder};
 use crate::identity;
 use crate::images::providers::{Provider, Providers};
@@ -52,8 +53,8 @@ use crate::pod::resources::NodeResources;
 use crate::pods_api::PodFeed;
 use crate::resource_managers::{self, Managers, reconcile};
 use crate::server::{self, ServerError};
-use crate::state_file::{self, Damaged};
 use crate::sources::url::StaticPodUrl;
+use crate::state_file::{self, Damaged};
 use crate::stats::Stats;
 use crate::{eviction, local_sockets, oom_watcher, plugin_registry, pods, shutdown, volumes};
 
@@ -173,6 +174,9 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     let damaged = |file: &Damaged| events("Warning", state_file::EVENT, file.to_string());
     let devices = Devices::new(flags.root_dir.join("device-plugins"), feed.clone(), damaged);
     let drivers = Arc::new(Drivers::default());
+    let registry_client = (!standalone).then(|| client.clone());
+    let with_health = settings.gates.enabled("ResourceHealthStatus");
+    let dra = Dra::open(&flags.root_dir, registry_client.clone(), &name, with_health, damaged);
     let stats = || {
         let folders = (flags.root_dir.clone(), config.pod_logs_dir.clone());
         Stats::new(cri.clone(), &name, folders, config.cgroups_per_qos, drivers.clone())
@@ -181,27 +185,26 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     let of_managers = resource_managers::Settings::of(&config, &settings.gates, &flags.root_dir);
     let managers = Managers::open(&of_managers).await.map_err(StartError::Managers)?;
     tasks.spawn(reconcile(managers.clone(), cri.clone(), config.cpu_manager_reconcile_period.get()));
-    local_sockets::start(&mut tasks, &flags.root_dir, &settings.gates, &feed, (&devices, &managers), node_api);
+    local_sockets::start(&mut tasks, &flags.root_dir, &settings.gates, &feed, (&devices, &managers, &dra), node_api);
     events("Normal", "Starting", "Starting kubelet.".to_owned());
     tasks.spawn(oom_watcher::run(events.clone()));
     let eviction_stats = stats();
-    if !standalone {
-        tasks.spawn(node::run(NodeDeps {
-            settings: settings.clone(),
-            client: client.clone(),
-            cri: cri.clone(),
-            addresses: addresses.clone(),
-            runtime: runtime.clone(),
-            signals: node_signals,
-            node: node_sender,
-            events: events.clone(),
-            status_beat: progress.register("node status", STATUS_LIMIT),
-            lease_beat: progress.register("lease", LEASE_LIMIT),
-            devices: devices.clone(),
-        }));
-    }
-    let registry_client = (!standalone).then(|| client.clone());
-    let registrars = Handlers::new(devices.clone(), drivers.clone(), registry_client, name.clone());
+    tasks.spawn(node::run(NodeDeps {
+        settings: settings.clone(),
+        client: client.clone(),
+        cri: cri.clone(),
+        addresses: addresses.clone(),
+        runtime: runtime.clone(),
+        signals: node_signals,
+        node: node_sender,
+        events: events.clone(),
+        status_beat: progress.register("node status", STATUS_LIMIT),
+        lease_beat: progress.register("lease", LEASE_LIMIT),
+        devices: devices.clone(),
+        standalone,
+    }));
+    let plugged = (devices.clone(), drivers.clone(), dra.clone());
+    let registrars = Handlers::new(plugged, registry_client, name.clone());
     tasks.spawn(plugin_registry::start(flags.root_dir.join("plugins_registry"), registrars));
     let certificate = Arc::new(identity::Serving::default());
     let mut serving = server::start(server::ServerDeps {
@@ -246,6 +249,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
             events,
             feed,
             devices,
+            dra,
             managers,
             drivers,
             providers,
@@ -338,6 +342,7 @@ struct PodParts {
     standalone: bool,
     feed: Arc<PodFeed>,
     devices: Arc<Devices>,
+    dra: Arc<Dra>,
     managers: Arc<Managers>,
     drivers: Arc<Drivers>,
     providers: Vec<Provider>,
@@ -429,16 +434,16 @@ async fn start_pods(
             standalone: parts.standalone,
             static_pod_path: Some(config.static_pod_path.clone()).filter(|p| !p.as_os_str().is_empty()),
             file_check_frequency: config.file_check_frequency.get(),
-            sync_frequency: config.sync_frequency.get(),
-            crash_loop_max: config
-                .crash_loop_back_off
-                .max_container_restart_period
-                .map_or(Duration::from_secs(300), crate::config::GoDuration::get),
             static_pod_url: Some(&config.static_pod_url).filter(|url| !url.is_empty()).map(|url| StaticPodUrl {
                 url: url.clone(),
                 headers: config.static_pod_url_header.clone(),
                 every: config.http_check_frequency.get(),
             }),
+            sync_frequency: config.sync_frequency.get(),
+            crash_loop_max: config
+                .crash_loop_back_off
+                .max_container_restart_period
+                .map_or(Duration::from_secs(300), crate::config::GoDuration::get),
             image_gc: crate::images::gc::ImageGc {
                 high: percent(config.image_gc_high_threshold_percent),
                 low: percent(config.image_gc_low_threshold_percent),
@@ -480,6 +485,7 @@ async fn start_pods(
         node,
         feed: parts.feed,
         devices: parts.devices,
+        dra: parts.dra,
         signals: node_signals.subscribe(),
         managers: parts.managers,
         node_events: parts.events,

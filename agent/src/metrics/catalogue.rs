@@ -52,6 +52,24 @@ const CERTIFICATE: &[f64] = &[
 ];
 const IMAGE_PULL: &[f64] =
     &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0];
+/// Exponential from 0.1 s to 40 s, 15 of them.
+const CLAIMS: &[f64] = &[
+    0.1,
+    0.153_412_740_463_439_1,
+    0.235_354_689_365_025_24,
+    0.361_064_078_764_099_46,
+    0.553_918_298_061_075_2,
+    0.849_781_240_983_936,
+    1.303_672_689_737_678,
+    1.999_999_999_999_999_3,
+    3.068_254_809_268_781,
+    4.707_093_787_300_502_5,
+    7.221_281_575_281_985,
+    11.078_365_961_221_5,
+    16.995_624_819_678_714,
+    26.073_453_794_754_53,
+    39.999_999_999_999_97,
+];
 const AUTH: &[f64] = &[0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
 
 macro_rules! families {
@@ -94,6 +112,9 @@ families! { ALL:
     ADMISSION_REJECTIONS = Counter Alpha "kubelet_admission_rejections_total" ["reason"], NONE, "Cumulative number pod admission rejections by the Kubelet.";
     DEVICE_PLUGIN_REGISTRATIONS = Counter Alpha "kubelet_device_plugin_registration_total" ["resource_name"], NONE, "Cumulative number of device plugin registrations. Broken down by resource name.";
     DEVICE_PLUGIN_ALLOCATION = Histogram Alpha "kubelet_device_plugin_alloc_duration_seconds" ["resource_name"], DEFAULT, "Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.";
+    DRA_OPERATIONS = Histogram Alpha "dra_operations_duration_seconds" ["operation_name", "is_error"], CLAIMS, "Latency histogram in seconds for the duration of handling all ResourceClaims referenced by a pod when the pod starts or stops. Identified by the name of the operation (PrepareResources or UnprepareResources) and separated by the success of the operation. The number of failed operations is provided through the histogram's overall count.";
+    DRA_CALLS = Histogram Alpha "dra_grpc_operations_duration_seconds" ["driver_name", "method_name", "grpc_status_code"], CLAIMS, "Duration in seconds of the DRA gRPC operations";
+    DRA_CLAIMS = Gauge Alpha "dra_resource_claims_in_use" ["driver_name"], NONE, "The number of ResourceClaims that are currently in use on the node, by driver name (driver_name label value) and across all drivers (special value <any> for driver_name). Note that the sum of all by-driver counts is not the total number of in-use ResourceClaims because the same ResourceClaim might use devices from different drivers. Instead, use the count for the <any> driver_name.";
     CPU_PINNING = Counter Alpha "kubelet_cpu_manager_pinning_requests_total" [], NONE, "The number of cpu core allocations which required pinning.";
     CPU_PINNING_ERRORS = Counter Alpha "kubelet_cpu_manager_pinning_errors_total" [], NONE, "The number of cpu core allocations which required pinning failed.";
     CPU_SHARED_POOL = Gauge Alpha "kubelet_cpu_manager_shared_pool_size_millicores" [], NONE, "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.";

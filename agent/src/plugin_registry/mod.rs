@@ -24,6 +24,7 @@ use tokio::task::AbortHandle;
 use crate::api::Client;
 use crate::csi::Drivers;
 use crate::device_plugins::{self, Devices};
+use crate::dra::Dra;
 use crate::sockets;
 
 use csi::CsiDrivers;
@@ -40,17 +41,22 @@ const LAST_BACKOFF: Duration = Duration::from_secs(122);
 pub struct Handlers {
     pub devices: Arc<Devices>,
     csi: CsiDrivers,
+    dra: Arc<Dra>,
 }
 
 impl Handlers {
     /// `client` is `None` without an API server: storage drivers are then known on this node only.
-    pub fn new(devices: Arc<Devices>, drivers: Arc<Drivers>, client: Option<Client>, node: String) -> Self {
-        Self { devices, csi: CsiDrivers::new(client, node, drivers) }
+    pub fn new(
+        (devices, drivers, dra): (Arc<Devices>, Arc<Drivers>, Arc<Dra>),
+        client: Option<Client>,
+        node: String,
+    ) -> Self {
+        Self { devices, csi: CsiDrivers::new(client, node, drivers), dra }
     }
 
     /// Takes a plugin in.
     async fn register(&self, info: &PluginInfo, socket: &Path) -> Result<(), String> {
-        let endpoint = if info.endpoint.is_empty() { socket.to_owned() } else { PathBuf::from(&info.endpoint) };
+        let endpoint = endpoint(info, socket);
         let invalid = |why: String| format!("RegisterPlugin error -- plugin validation failed with err: {why}");
         let failed = |why: String| format!("RegisterPlugin error -- plugin registration failed with err: {why}");
         match info.r#type.as_str() {
@@ -62,6 +68,10 @@ impl Handlers {
                 csi::check(&info.name, &endpoint, &info.supported_versions).map_err(invalid)?;
                 self.csi.register(&info.name, &endpoint).await.map_err(failed)
             }
+            "DRAPlugin" => {
+                Dra::check(&info.name, &endpoint, &info.supported_versions).map_err(invalid)?;
+                self.dra.register(&info.name, &endpoint, &info.supported_versions).map_err(failed)
+            }
             other => Err(format!(
                 "RegisterPlugin error -- no handler registered for plugin type: {other} at socket {}",
                 socket.display()
@@ -69,14 +79,20 @@ impl Handlers {
         }
     }
 
-    async fn unregister(&self, info: &PluginInfo) {
+    async fn unregister(&self, info: &PluginInfo, socket: &Path) {
         tracing::info!(plugin = info.name, kind = info.r#type, "a plugin took its socket away");
         match info.r#type.as_str() {
             "DevicePlugin" => self.devices.unregister(&info.name),
             "CSIPlugin" => self.csi.unregister(&info.name).await,
+            "DRAPlugin" => self.dra.unregister(&info.name, &endpoint(info, socket)),
             _ => {}
         }
     }
+}
+
+/// Where the plugin serves: on the socket by which it registers unless it names another.
+fn endpoint(info: &PluginInfo, socket: &Path) -> PathBuf {
+    if info.endpoint.is_empty() { socket.to_owned() } else { PathBuf::from(&info.endpoint) }
 }
 
 /// A socket that is being looked after.
@@ -111,7 +127,7 @@ pub fn start(root: PathBuf, handlers: Handlers) -> impl Future<Output = ()> {
                 before.task.abort();
                 let info = before.registered.borrow().clone();
                 if let Some(info) = info {
-                    handlers.unregister(&info).await;
+                    handlers.unregister(&info, &path).await;
                 }
             }
             for (path, identity) in found {

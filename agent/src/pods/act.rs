@@ -214,6 +214,11 @@ impl Worker {
             let ips = addresses(&self.observed);
             return Ok(Sandbox { id: actions.sandbox_id.clone(), config, ips, userns });
         }
+        if let Err(why) = shared.dra.prepare(&pod).await {
+            let message = format!("Failed to prepare dynamic resources: {why}");
+            shared.recorder.pod(&pod, EventType::Warning, "FailedPrepareDynamicResources", message);
+            return Err(Failure::Retry);
+        }
         metrics::STARTED_PODS.inc(&[]);
         let made = match std::fs::create_dir_all(&config.log_directory) {
             Ok(()) => {
@@ -246,15 +251,15 @@ impl Worker {
         let Some(class) = self.pod.spec().runtime_class_name.as_deref().filter(|c| !c.is_empty()) else {
             return Ok(String::new());
         };
+        // Nobody can say what a class means: the runtime's own handler is the only one.
+        if self.shared.config.standalone {
+            return Ok(String::new());
+        }
         let found = self.shared.client.get::<proto::api::node::v1::RuntimeClass>("", class).await;
         found
             .map(|c| c.handler)
             .map_err(|e| format!("failed to get sandbox runtime: runtime class {class:?} could not be looked up: {e}"))
     }
-        // Nobody can say what a class means: the runtime's own handler is the only one.
-        if self.shared.config.standalone {
-            return Ok(String::new());
-        }
 
     /// Starts one container unless it is held back.
     pub(super) async fn start(

@@ -110,6 +110,7 @@ impl Manager {
             puller,
             feed: deps.feed,
             devices: deps.devices,
+            dra: deps.dra,
             signals: deps.signals,
             managers: deps.managers,
         });
@@ -128,23 +129,25 @@ impl Manager {
             let every = shared.config.file_check_frequency;
             tokio::spawn(sources::files::follow(path, node.clone(), every, updates.clone()));
         }
-        if !shared.config.standalone {
         if let Some(place) = shared.config.static_pod_url.clone() {
             waiting_for.push(Source::Http);
             tokio::spawn(sources::url::follow(place, node.clone(), updates.clone()));
         }
+        if !shared.config.standalone {
             waiting_for.push(Source::Api);
             tokio::spawn(sources::api::follow(shared.client.clone(), node, updates.clone()));
         }
         let (messages, message_queue) = mpsc::channel(64);
         let handle = Handle { messages: messages.clone(), images, shared: shared.clone() };
         let messages = messages.downgrade();
-        shared.devices.set_listener(move |uid| {
+        let changed = move |uid: &str| {
             let Some(messages) = messages.upgrade() else { return };
             let uid = uid.to_owned();
             // A full queue is waited for elsewhere: whoever tells of devices goes on.
             tokio::spawn(async move { messages.send(Message::Changed(uid)).await });
-        });
+        };
+        shared.devices.set_listener(changed.clone());
+        shared.dra.set_listener(changed);
         let manager = Self {
             shared,
             pods: BTreeMap::new(),
@@ -229,8 +232,25 @@ impl Manager {
                     crate::daemon::hang_if_asked("pods").await;
                     self.end_orphans();
                     self.retry_resizes();
+                    self.return_claims();
                 }
             }
+        }
+    }
+
+    /// Gives back the claims of pods that went while no agent was there.
+    fn return_claims(&self) {
+        if !self.sources_ready() {
+            return;
+        }
+        let known = |uid: &str| self.pods.contains_key(uid) || self.orphans.contains_key(uid);
+        for uid in self.shared.dra.strangers(known) {
+            let dra = self.shared.dra.clone();
+            tokio::spawn(async move {
+                if let Err(error) = dra.unprepare(&uid).await {
+                    tracing::info!(error, pod = uid, "cannot give back the claims of a pod that is gone; trying again");
+                }
+            });
         }
     }
 

@@ -41,6 +41,7 @@ use crate::cgroups::Cgroups;
 use crate::cri::CriClient;
 use crate::device_plugins::Devices;
 use crate::dns_hosts::NodeDns;
+use crate::dra::Dra;
 use crate::events::Recorder;
 use crate::images::gc::ImageGc;
 use crate::images::puller::{PullDeps, Puller};
@@ -51,8 +52,8 @@ use crate::pod::spec::PodExt;
 use crate::pods_api::PodFeed;
 use crate::probes::Prober;
 use crate::resource_managers::Managers;
-use crate::status::manager::StatusManager;
 use crate::sources::url::StaticPodUrl;
+use crate::status::manager::StatusManager;
 use crate::volumes;
 
 pub use handle::{ContainerInfo, FindError, Handle};
@@ -71,8 +72,8 @@ pub struct Config {
     pub standalone: bool,
     pub static_pod_path: Option<PathBuf>,
     pub file_check_frequency: Duration,
-    /// Longest time between looks at a pod that nothing happened to.
     pub static_pod_url: Option<StaticPodUrl>,
+    /// Longest time between looks at a pod that nothing happened to.
     pub sync_frequency: Duration,
     pub crash_loop_max: Duration,
     pub image_gc: ImageGc,
@@ -102,6 +103,7 @@ pub struct Deps {
     /// Gets what is known of the pods, for local clients.
     pub feed: Arc<PodFeed>,
     pub devices: Arc<Devices>,
+    pub dra: Arc<Dra>,
     /// Pressure and shutdown, which keep pods out.
     pub signals: watch::Receiver<NodeSignals>,
     pub managers: Arc<Managers>,
@@ -128,6 +130,7 @@ pub(crate) struct Shared {
     pub puller: Puller,
     pub feed: Arc<PodFeed>,
     pub devices: Arc<Devices>,
+    pub dra: Arc<Dra>,
     pub signals: watch::Receiver<NodeSignals>,
     pub managers: Arc<Managers>,
 }

@@ -145,6 +145,8 @@ impl StartContext<'_> {
             volumes: self.volumes,
         };
         let from_plugins = shared.devices.container(pod, container).await?;
+        let mut cdi_devices = from_plugins.cdi_devices;
+        cdi_devices.extend(shared.dra.container(pod, container)?);
         let own = container_env(pod, container, &context, &*shared.objects).await.map_err(|e| e.to_string())?;
         // What the pod sets wins over what a plugin sets.
         let mut envs: Vec<(String, String)> =
@@ -174,7 +176,7 @@ impl StartContext<'_> {
             envs,
             mounts,
             devices,
-            cdi_devices: from_plugins.cdi_devices,
+            cdi_devices,
             annotations: from_plugins.annotations,
             target,
             resources: &shared.config.resources,

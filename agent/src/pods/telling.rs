@@ -46,6 +46,7 @@ impl Worker {
             now: crate::clock::now(),
         });
         self.shared.devices.annotate(&self.uid, &mut status);
+        self.shared.dra.annotate(&self.pod, &mut status);
         status
     }
 

@@ -70,6 +70,12 @@ impl Worker {
             }
             tokio::time::sleep(self.failed()).await;
         }
+        // The devices are nobody's as long as something may run; the pod is not over while they are its own.
+        self.retry = FIRST_RETRY;
+        while let Err(error) = self.shared.dra.unprepare(&self.uid).await {
+            tracing::warn!(error, pod = self.pod.name(), "could not give back the claims of a pod");
+            tokio::time::sleep(self.failed()).await;
+        }
         if !self.orphan {
             self.tell(true);
         }
