@@ -1,4 +1,7 @@
 //! Feature gates: one table, read once, passed down.
+//!
+//! The table holds every gate of Kubernetes 1.36 and not only those that mean something here: one list configures a whole
+//! cluster, and only a name that none of its components knows is a mistake.
 
 use super::{ConfigError, bad};
 
@@ -6,8 +9,10 @@ use super::{ConfigError, bad};
 pub enum Stage {
     Alpha,
     Beta,
-    /// Always on.
+    /// Locked to its default.
     Stable,
+    /// About to go away; off or on as the table says.
+    Deprecated,
 }
 
 /// A feature, its stage and whether it is on unless told otherwise (Kubernetes 1.36).
@@ -17,83 +22,74 @@ struct Gate {
     default: bool,
 }
 
-const fn gate(name: &'static str, stage: Stage, default: bool) -> Gate {
-    Gate { name, stage, default }
-}
+const TABLE: &str = include_str!("gates.txt");
 
-const GATES: &[Gate] = &[
-    gate("AuthorizeNodeWithSelectors", Stage::Stable, true),
-    gate("AuthorizeWithSelectors", Stage::Stable, true),
-    gate("AuthorizePodWebsocketUpgradeCreatePermission", Stage::Beta, true),
-    gate("APIResponseCompression", Stage::Beta, true),
-    gate("CBORServingAndStorage", Stage::Alpha, false),
-    gate("ConsistentListFromCache", Stage::Stable, true),
-    gate("ConstrainedImpersonation", Stage::Beta, true),
-    gate("CRDValidationRatcheting", Stage::Stable, true),
-    gate("CustomResourceFieldSelectors", Stage::Stable, true),
-    gate("ClusterTrustBundle", Stage::Beta, false),
-    gate("CoordinatedLeaderElection", Stage::Beta, false),
-    gate("DRADeviceTaintRules", Stage::Beta, false),
-    gate("DRAResourcePoolStatus", Stage::Alpha, false),
-    gate("GenericWorkload", Stage::Alpha, false),
-    gate("InPlacePodVerticalScaling", Stage::Stable, true),
-    gate("ListFromCacheSnapshot", Stage::Beta, true),
-    gate("MutatingAdmissionPolicy", Stage::Stable, true),
-    gate("OpenAPIEnums", Stage::Beta, true),
-    gate("OrderedNamespaceDeletion", Stage::Stable, true),
-    gate("PodLevelResources", Stage::Beta, true),
-    gate("PodCertificateRequest", Stage::Beta, false),
-    gate("RelaxedServiceNameValidation", Stage::Beta, true),
-    gate("RetryGenerateName", Stage::Stable, true),
-    gate("ShardedListAndWatch", Stage::Alpha, false),
-    gate("StorageVersionAPI", Stage::Alpha, false),
-    gate("StorageVersionHash", Stage::Beta, true),
-    gate("StorageVersionMigrator", Stage::Beta, false),
-    gate("WatchList", Stage::Beta, true),
+/// Deprecated, and no longer to be switched either.
+const LOCKED: [&str; 4] = [
+    "AggregatedDiscoveryRemoveBetaType",
+    "DisableNodeKubeProxyVersion",
+    "GitRepoVolumeDriver",
+    "SeparateCacheWatchRPC",
 ];
+
+fn table() -> impl Iterator<Item = Gate> {
+    TABLE.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+        let mut words = line.split(' ');
+        let (name, stage, default) = (words.next()?, words.next()?, words.next()?);
+        let stage = match stage {
+            "alpha" => Stage::Alpha,
+            "beta" => Stage::Beta,
+            "ga" => Stage::Stable,
+            _ => Stage::Deprecated,
+        };
+        Some(Gate { name, stage, default: default == "true" })
+    })
+}
 
 /// Which features are on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeatureGates(Vec<(&'static str, bool)>);
 
 impl FeatureGates {
-    /// Reads `NAME=true` entries. Features we do not know are noted and passed over: scripts for other versions of
-    /// Kubernetes name many.
+    /// Reads `NAME=true` entries. `AllAlpha` and `AllBeta` set what no entry names.
     ///
     /// # Errors
-    /// An entry of another form, or a stable feature that is to be switched off.
+    /// An entry of another form, a name that no feature has, or one that is locked to another value.
     pub(super) fn parse(list: &[String]) -> Result<Self, ConfigError> {
-        let flag = "feature-gates";
-        let mut gates: Vec<(&'static str, bool)> = GATES.iter().map(|g| (g.name, g.default)).collect();
+        let wrong = |reason: String| Err(bad("feature-gates", reason));
+        let mut gates: Vec<(Gate, Option<bool>)> = table().map(|gate| (gate, None)).collect();
+        let mut stages: [(Stage, Option<bool>); 2] = [(Stage::Alpha, None), (Stage::Beta, None)];
         for entry in list.iter().map(|e| e.trim()).filter(|e| !e.is_empty()) {
             let Some((name, value)) = entry.split_once('=') else {
-                return Err(bad(flag, format!("missing bool value for {entry}")));
+                return wrong(format!("missing bool value for {entry}"));
             };
+            let name = name.trim();
             let value = match value.trim() {
                 "true" | "True" | "TRUE" | "t" | "T" | "1" => true,
                 "false" | "False" | "FALSE" | "f" | "F" | "0" => false,
-                other => return Err(bad(flag, format!("invalid value of {name}={other}: not true or false"))),
+                other => return wrong(format!("invalid value of {name}={other}: not true or false")),
             };
-            let name = name.trim();
-            if matches!(name, "AllAlpha" | "AllBeta") {
-                let stage = if name == "AllAlpha" { Stage::Alpha } else { Stage::Beta };
-                for (gate, state) in GATES.iter().zip(&mut gates).filter(|(g, _)| g.stage == stage) {
-                    state.1 = value && (gate.default || stage == Stage::Alpha || stage == Stage::Beta);
-                }
+            if let Some(at) = ["AllAlpha", "AllBeta"].iter().position(|group| *group == name) {
+                stages[at].1 = Some(value);
                 continue;
             }
-            match GATES.iter().zip(&mut gates).find(|(g, _)| g.name == name) {
-                Some((gate, _)) if gate.stage == Stage::Stable && !value => {
-                    return Err(bad(
-                        flag,
-                        format!("cannot set feature gate {name} to false, feature is locked to true"),
-                    ));
+            match gates.iter_mut().find(|(gate, _)| gate.name == name) {
+                None => return wrong(format!("unrecognized feature gate: {name}")),
+                Some((gate, _))
+                    if value != gate.default && (gate.stage == Stage::Stable || LOCKED.contains(&gate.name)) =>
+                {
+                    let default = gate.default;
+                    return wrong(format!("cannot set feature gate {name} to {value}, feature is locked to {default}"));
                 }
-                Some((_, state)) => state.1 = value,
-                None => tracing::warn!(feature = name, "no such feature here; passed over"),
+                Some((_, said)) => *said = Some(value),
             }
         }
-        Ok(FeatureGates(gates))
+        let all = |stage: Stage| stages.iter().find(|(s, _)| *s == stage).and_then(|(_, value)| *value);
+        let settled = gates.into_iter().map(|(gate, said)| {
+            let value = said.or_else(|| all(gate.stage)).unwrap_or(gate.default);
+            (gate.name, value)
+        });
+        Ok(FeatureGates(settled.collect()))
     }
 
     pub fn enabled(&self, name: &str) -> bool {
@@ -102,5 +98,44 @@ impl FeatureGates {
 
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, bool)> {
         self.0.iter().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &[&str]) -> Result<FeatureGates, String> {
+        let list: Vec<String> = list.iter().map(|e| (*e).into()).collect();
+        FeatureGates::parse(&list).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn every_line_of_the_table_is_a_gate_and_names_are_sorted() {
+        let names: Vec<&str> = table().map(|g| g.name).collect();
+        assert_eq!(names.len() + 1, TABLE.lines().count());
+        assert!(names.is_sorted());
+        let gated = table().filter(|g| g.stage == Stage::Alpha).all(|g| !g.default);
+        assert!(gated, "what is alpha is off");
+        assert!(LOCKED.iter().all(|name| names.contains(name)));
+    }
+
+    #[test]
+    fn unknown_and_locked_gates_are_refused() {
+        assert_eq!(parse(&["NoSuchGate=true"]).unwrap_err(), "--feature-gates: unrecognized feature gate: NoSuchGate");
+        assert_eq!(
+            parse(&["AuthorizeWithSelectors=false"]).unwrap_err(),
+            "--feature-gates: cannot set feature gate AuthorizeWithSelectors to false, feature is locked to true"
+        );
+        assert!(parse(&["WatchList"]).unwrap_err().contains("missing bool value for WatchList"));
+        assert!(parse(&["WatchList=maybe"]).unwrap_err().contains("invalid value of WatchList=maybe"));
+    }
+
+    #[test]
+    fn a_stage_is_switched_where_no_entry_names_the_gate() {
+        let gates = parse(&["ShardedListAndWatch=false", "AllAlpha=true", "AllBeta=false", "WatchList=true"]).unwrap();
+        assert!(gates.enabled("CBORServingAndStorage") && gates.enabled("WatchList"));
+        assert!(!gates.enabled("ShardedListAndWatch") && !gates.enabled("StorageVersionHash"));
+        assert!(gates.enabled("AuthorizeWithSelectors"));
     }
 }

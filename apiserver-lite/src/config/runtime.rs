@@ -3,7 +3,29 @@
 //! Words for whole kinds of versions (`api/all`, `api/ga`, `api/beta`, `api/alpha`) are applied first and in that order,
 //! then `GROUP/VERSION`, then `GROUP/VERSION/RESOURCE`, wherever they stand in the list: the finer one wins.
 
+use std::collections::BTreeSet;
+
 use super::{ConfigError, bad};
+
+/// Versions that are known and no longer served, so that naming them is no mistake.
+const RETIRED: &[(&str, &[&str])] = &[
+    ("apiextensions.k8s.io", &["v1beta1"]),
+    ("apiregistration.k8s.io", &["v1beta1"]),
+    ("apps", &["v1beta1", "v1beta2"]),
+    ("authentication.k8s.io", &["v1alpha1", "v1beta1"]),
+    ("authorization.k8s.io", &["v1beta1"]),
+    ("batch", &["v1beta1"]),
+    ("discovery.k8s.io", &["v1beta1"]),
+    ("events.k8s.io", &["v1beta1"]),
+    ("extensions", &["v1beta1"]),
+    ("flowcontrol.apiserver.k8s.io", &["v1beta1", "v1beta2", "v1beta3"]),
+    ("imagepolicy.k8s.io", &["v1alpha1"]),
+    ("node.k8s.io", &["v1alpha1", "v1beta1"]),
+    ("policy", &["v1beta1"]),
+    ("rbac.authorization.k8s.io", &["v1alpha1", "v1beta1"]),
+    ("scheduling.k8s.io", &["v1beta1"]),
+    ("storage.k8s.io", &["v1alpha1"]),
+];
 
 /// What is switched, and to what.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,6 +49,7 @@ impl RuntimeConfig {
     pub fn parse(list: &[String]) -> Result<Self, ConfigError> {
         let wrong = |reason: String| bad("runtime-config", reason);
         let mut out: Vec<(Scope, bool)> = Vec::new();
+        let mut unknown = BTreeSet::new();
         for entry in list.iter().filter(|e| !e.trim().is_empty()) {
             let (key, value) = entry.split_once('=').unwrap_or((entry, "true"));
             let (key, value) = (key.trim(), value.trim());
@@ -52,14 +75,23 @@ impl RuntimeConfig {
                 [group, version, resource] => Scope::Resource((*group).into(), (*version).into(), (*resource).into()),
                 _ => return Err(wrong(format!("invalid key {key}"))),
             };
-            if let Scope::Version(group, _) | Scope::Resource(group, ..) = &scope
-                && !crate::resource::is_built_in_group(group)
-            {
-                return Err(wrong(format!("unknown api groups {}/{}", parts[0], parts.get(1).unwrap_or(&""))));
+            if let Scope::Version(group, version) | Scope::Resource(group, version, _) = &scope {
+                let retired = RETIRED.iter().find(|(g, _)| g == group).map(|(_, versions)| *versions);
+                if !crate::resource::is_built_in_group(group) && retired.is_none() {
+                    unknown.insert(group.clone());
+                } else if !crate::resource::is_built_in_version(group, version)
+                    && !retired.is_some_and(|versions| versions.contains(&version.as_str()))
+                {
+                    return Err(wrong(format!("group version {group}/{version} that has not been registered")));
+                }
             }
             // Of two entries for one key the later counts.
             out.retain(|(s, _)| *s != scope);
             out.push((scope, on));
+        }
+        if !unknown.is_empty() {
+            let groups: Vec<String> = unknown.into_iter().collect();
+            return Err(wrong(format!("unknown api groups {}", groups.join(","))));
         }
         if out == [(Scope::All, false)] {
             return Err(wrong("invalid runtime-config with only api/all=false".into()));
@@ -117,5 +149,14 @@ mod tests {
         {
             assert!(RuntimeConfig::parse(&[entry.into()]).is_err(), "{entry}");
         }
+        let said = |list: &[&str]| {
+            let list: Vec<String> = list.iter().map(|e| (*e).into()).collect();
+            RuntimeConfig::parse(&list).map_err(|e| e.to_string())
+        };
+        let groups = said(&["more.nonsense/v1", "apps/v1", "a.nonsense/v1/things=false"]).unwrap_err();
+        assert_eq!(groups, "--runtime-config: unknown api groups a.nonsense,more.nonsense");
+        let version = said(&["apps/v9=true"]).unwrap_err();
+        assert_eq!(version, "--runtime-config: group version apps/v9 that has not been registered");
+        assert!(said(&["batch/v1beta1=true", "extensions/v1beta1/ingresses=true"]).is_ok(), "they were once");
     }
 }

@@ -122,6 +122,11 @@ pub fn is_built_in_group(group: &str) -> bool {
     TypeSet::built_in().kinds.iter().any(|kind| *kind.group == *group)
 }
 
+/// Whether a version of a group is one of the server's own, served or not.
+pub fn is_built_in_version(group: &str, version: &str) -> bool {
+    TypeSet::built_in().kinds.iter().any(|kind| *kind.group == *group && *kind.version == *version)
+}
+
 impl Resource {
     /// `v1` or `apps/v1`.
     pub fn api_version(&self) -> String {
