@@ -18,6 +18,7 @@ mod crd;
 mod defaults;
 mod discovery;
 mod field_error;
+mod flow;
 mod health;
 pub mod http;
 pub mod kubeconfig;

@@ -1,9 +1,10 @@
 //! How much work the server takes on at once, how long a request may take, and the end of all of it.
 //!
-//! Requests that change something and requests that do not have a limit each (`--max-mutating-requests-inflight`,
-//! `--max-requests-inflight`); who comes when it is reached waits a moment for a place and is then told to come back.
-//! Requests that live as long as the client likes, such as watches, count for neither and have no deadline; they end when
-//! the server stops. Members of `system:masters` always get an answer. Follows `k8s.io/apiserver/pkg/server/filters`.
+//! Without flow control ([`crate::flow`]) requests that change something and requests that do not have a limit each
+//! (`--max-mutating-requests-inflight`, `--max-requests-inflight`); who comes when it is reached waits a moment for a place
+//! and is then told to come back. Requests that live as long as the client likes, such as watches, count for neither and
+//! have no deadline; they end when the server stops. Members of `system:masters` always get an answer. Follows
+//! `k8s.io/apiserver/pkg/server/filters`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,11 @@ pub struct Place(#[expect(dead_code, reason = "held for its drop")] Option<Owned
 pub fn is_long_running(info: &RequestInfo) -> bool {
     matches!(info.verb.as_str(), "watch" | "proxy")
         || info.is_resource && matches!(info.subresource.as_str(), "attach" | "exec" | "log" | "portforward" | "proxy")
+}
+
+/// Whether a request is part of a flow: all but those that go on without end, of which watches have a beginning.
+pub fn has_flow(info: &RequestInfo) -> bool {
+    info.verb == "watch" || !is_long_running(info)
 }
 
 impl Limits {

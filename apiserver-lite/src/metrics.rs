@@ -131,6 +131,9 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
             requests(&server.metrics.0, &mut out);
             deprecated(&server.metrics.0, &mut out);
             objects(server, &mut out);
+            if let Some(flow) = &server.flow {
+                crate::flow::metrics(flow, &mut out);
+            }
             process(&mut out);
         }
         "/metrics/slis" => health_checks(server, &mut out),

@@ -30,7 +30,7 @@ use crate::outgoing::Client;
 use crate::pki::{self, Leaf, Pki};
 use crate::proxy::KubeletClient;
 use crate::resource::Resources;
-use crate::server::{Admission, ApiServer, Limits, ServerConfig, ServiceAllocator, Shutdown};
+use crate::server::{Admission, ApiServer, FlowControl, Limits, ServerConfig, ServiceAllocator, Shutdown};
 use crate::store::{OpenError, Store};
 
 /// Why the server does not start, or stopped.
@@ -96,6 +96,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             config.args.max_mutating_requests_inflight,
             config.request_timeout,
         ),
+        flow: flow(&config, &store),
         shutdown: Shutdown::default(),
         kubelets: kubelets(&config, &pki)?,
         resources: Resources::chosen(&config.runtime, &config.gates),
@@ -128,11 +129,19 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     crate::watchdog::start(&server.store);
     let authorities = authorities(&config, &pki)?;
     crate::bootstrap::ensure(&server, &config, &authorities).await.map_err(ServeError::Bootstrap)?;
+    if let Some(flow) = &server.flow {
+        flow.read(&server.store);
+        tokio::spawn(crate::flow::run(server.clone()));
+    }
     // Kinds that clients defined are served from the first request on.
     let (ready, defined) = tokio::sync::oneshot::channel();
     tokio::spawn(crate::crd::run(server.clone(), ready));
     let _ = defined.await;
     tokio::spawn(crate::aggregate::run(server.clone()));
+    tokio::spawn(crate::service_ip::run(server.clone()));
+    if config.gates.enabled("APIServerIdentity") {
+        tokio::spawn(crate::bootstrap::identity::run(server.clone()));
+    }
     crate::controllers::start(&server, &config, pki.authority()?);
     let address = config.address();
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
@@ -151,6 +160,14 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         tracing::error!(%error, "the listener failed; this is a bug");
     }
     Ok(())
+}
+
+/// How clients share the server; None where nothing limits them, or only their number.
+fn flow(config: &Config, store: &Store) -> Option<FlowControl> {
+    let seats = config.args.max_requests_inflight.saturating_add(config.args.max_mutating_requests_inflight);
+    let seats = u32::try_from(seats).unwrap_or(u32::MAX);
+    let wanted = config.args.enable_priority_and_fairness && seats > 0;
+    wanted.then(|| FlowControl::new(store, seats, config.request_timeout))
 }
 
 /// Makes or renews the cluster's keys, and the administrator's kubeconfig.

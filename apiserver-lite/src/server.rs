@@ -10,11 +10,12 @@ use http::header::{
 };
 use http_body_util::{BodyExt, Either, Empty};
 use hyper::body::Incoming;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 pub use crate::admission::Admission;
 use crate::audit::Trail;
 use crate::auth::{Attributes, Authenticator, Authorizer};
+pub use crate::flow::FlowControl;
 use crate::http::{Accepted, Body, Peer, Response, SILENCE, Unread, cbor, for_error, negotiate, pretty, respond};
 use crate::limits;
 pub use crate::limits::{Limits, Shutdown};
@@ -30,6 +31,8 @@ use crate::{discovery, health, metrics, openid, read, routing, status_pages, wri
 const MAX_BODY: usize = 3 << 20;
 /// Bytes beyond it that are read before the connection is given up.
 const MAX_THROWN_AWAY: usize = 4 * MAX_BODY;
+/// Time for the body of a request that has no end itself.
+const LONGEST_BODY: Duration = Duration::from_secs(60);
 
 pub struct ApiServer {
     pub store: Store,
@@ -39,6 +42,8 @@ pub struct ApiServer {
     pub authorizer: Authorizer,
     pub admission: Admission,
     pub limits: Limits,
+    /// None where `limits` alone say how much is done at once.
+    pub flow: Option<FlowControl>,
     pub shutdown: Shutdown,
     pub kubelets: crate::proxy::KubeletClient,
     pub config: ServerConfig,
@@ -146,6 +151,11 @@ impl Request {
         for_error(&self.accept(), self.pretty())
     }
 
+    /// When the answer has to be there; None without end.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
     /// The body as it comes in; once.
     pub fn take_body(&mut self) -> RequestBody {
         self.body.take().map_or_else(|| Either::Right(Empty::new()), Either::Left)
@@ -170,16 +180,14 @@ impl Request {
         // takes the answer with it.
         let mut thrown_away = 0;
         // A client that sends slowly does not keep us longer than it may.
-        let deadline = self.deadline;
+        let deadline = self.deadline.unwrap_or_else(|| Instant::now() + LONGEST_BODY);
         let mut next = async |refused: bool| {
             if refused {
                 // A client that is silent has noticed or waits for the answer.
-                return Ok(timeout(SILENCE, incoming.frame()).await.unwrap_or(None));
+                let silent = (Instant::now() + SILENCE).min(deadline);
+                return Ok(timeout_at(silent, incoming.frame()).await.unwrap_or(None));
             }
-            match deadline {
-                Some(at) => timeout_at(at, incoming.frame()).await.map_err(|_| limits::timed_out()),
-                None => Ok(incoming.frame().await),
-            }
+            timeout_at(deadline, incoming.frame()).await.map_err(|_| limits::timed_out())
         };
         while let Some(frame) = next(refused || thrown_away > 0).await? {
             let frame = frame.map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -296,11 +304,26 @@ impl ApiServer {
 
     /// Answers a request of somebody known.
     async fn serve(self: &Arc<Self>, request: Request) -> Response {
-        let Some(_place) = self.limits.place(&request.info, &request.user).await else {
-            let mut response = respond::text(429, limits::TOO_MANY);
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-            return response;
+        let Some(flow) = self.flow.as_ref().filter(|_| limits::has_flow(&request.info)) else {
+            let Some(_place) = self.limits.place(&request.info, &request.user).await else { return too_many(1) };
+            return self.authorized(request).await;
         };
+        match flow.admit(self, &request.user, &request.info, &request.query).await {
+            Ok(ticket) => {
+                let mut response = self.authorized(request).await;
+                ticket.tell(response.headers_mut());
+                response
+            }
+            Err(rejected) => {
+                let mut response = too_many(rejected.retry_after);
+                rejected.tell(response.headers_mut());
+                response
+            }
+        }
+    }
+
+    /// Answers a request that has its place, if its user may ask for it.
+    async fn authorized(self: &Arc<Self>, request: Request) -> Response {
         let decision = self.authorizer.decide(&Attributes { user: &request.user, info: &request.info });
         let word = if decision.allowed { "allow" } else { "forbid" };
         crate::audit::annotate("authorization.k8s.io/decision", word);
@@ -349,6 +372,7 @@ impl ApiServer {
             let answer = health::answer(self, &request)
                 .or_else(|| metrics::answer(self, &request))
                 .or_else(|| status_pages::answer(self, &request))
+                .or_else(|| crate::flow::answer(self, &request))
                 .or_else(|| crate::openapi::answer(self, &request))
                 .or_else(|| openid::answer(self, &request))
                 .or_else(|| discovery::answer(self, &request));
@@ -405,6 +429,13 @@ impl ApiServer {
         }
         response
     }
+}
+
+/// The answer to a client that should come back later, in so many seconds.
+fn too_many(seconds: u64) -> Response {
+    let mut response = respond::text(429, limits::TOO_MANY);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    response
 }
 
 /// Path of no group: a plain text 404.

@@ -3,6 +3,7 @@
 //! Made at every start where missing, through the same write path as everything else; what an operator changed stays.
 
 mod api_services;
+pub(crate) mod identity;
 mod joining;
 mod namespaces;
 pub mod roles;
@@ -17,6 +18,7 @@ pub use system::Authorities;
 pub(crate) use api_services::{available, priority};
 
 use crate::config::Config;
+use crate::flow;
 use crate::request::User;
 use crate::server::ApiServer;
 use crate::status::Result;
@@ -40,6 +42,11 @@ pub async fn ensure(server: &Arc<ApiServer>, config: &Config, authorities: &Auth
     wanted.extend(bindings.map(|b| ((RBAC, "v1", "clusterrolebindings"), cluster(), b)));
     wanted.extend(roles::roles().into_iter().map(|(n, r)| ((RBAC, "v1", "roles"), n.to_owned(), r)));
     wanted.extend(roles::role_bindings().into_iter().map(|(n, b)| ((RBAC, "v1", "rolebindings"), n.to_owned(), b)));
+    let flow = flow::bootstrap::GROUP;
+    wanted.extend(
+        flow::bootstrap::levels().into_iter().map(|l| ((flow, "v1", "prioritylevelconfigurations"), cluster(), l)),
+    );
+    wanted.extend(flow::bootstrap::schemas().into_iter().map(|s| ((flow, "v1", "flowschemas"), cluster(), s)));
     wanted.extend(system::priority_classes().map(|c| (("scheduling.k8s.io", "v1", "priorityclasses"), cluster(), c)));
     if config.args.enable_bootstrap_token_auth {
         let public = || "kube-public".to_owned();
@@ -55,6 +62,7 @@ pub async fn ensure(server: &Arc<ApiServer>, config: &Config, authorities: &Auth
     }
     let authentication = system::extension_authentication(config, authorities);
     wanted.push((("", "v1", "configmaps"), "kube-system".into(), authentication));
+    wanted.push((("", "v1", "configmaps"), "kube-system".into(), system::token_tracking()));
     wanted.push((("networking.k8s.io", "v1", "servicecidrs"), cluster(), system::service_cidr(config)));
     wanted.push((("", "v1", "services"), "default".into(), system::service(config)));
     if let Some(address) = config.reachable() {
@@ -112,7 +120,8 @@ async fn create_missing(
     if server.store.get(&resource.storage, namespace, &name).is_some() {
         return Ok(());
     }
-    let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
+    let manager = if group == flow::bootstrap::GROUP { flow::bootstrap::PRODUCER } else { "kube-apiserver" };
+    let options = WriteOptions { manager: manager.into(), ..WriteOptions::default() };
     match write::create(server, &resource, namespace, object, &options, &User::system("system:apiserver")).await {
         Err(error) if !error.is_already_exists() => Err(error),
         _ => Ok(()),

@@ -54,6 +54,17 @@ pub(super) fn extension_authentication(config: &Config, authorities: &Authoritie
     })
 }
 
+/// Since when it is noted which tokens in secrets are used.
+pub(super) fn token_tracking() -> Value {
+    let today = proto::time::Timestamp::now().to_seconds_text();
+    let date = today.split('T').next().unwrap_or_default();
+    json!({
+        "kind": "ConfigMap", "apiVersion": "v1",
+        "metadata": {"name": "kube-apiserver-legacy-service-account-token-tracking", "namespace": "kube-system"},
+        "data": {"since": date},
+    })
+}
+
 pub(super) fn service_cidr(config: &Config) -> Value {
     let cidrs: Vec<String> = config.service_cidrs.iter().map(ToString::to_string).collect();
     json!({

@@ -259,6 +259,9 @@ pub struct ServeArgs {
     /// Requests that change something, at the same time; 0 for no limit.
     #[arg(long, default_value_t = 200)]
     pub max_mutating_requests_inflight: usize,
+    /// Share both between clients by FlowSchemas and PriorityLevelConfigurations.
+    #[arg(long, default_value_t = true, num_args = 0..=1, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set)]
+    pub enable_priority_and_fairness: bool,
     /// Time for a request that does not stream.
     #[arg(long, default_value = "1m0s")]
     pub request_timeout: String,

@@ -40,7 +40,10 @@ pub mod volumes;
 
 use std::sync::Arc;
 
-use self::runner::Controller;
+pub(crate) use self::feed::Change;
+pub(crate) use self::ownership::{done, set_condition};
+pub(crate) use self::queue::Queue;
+pub(crate) use self::runner::{Controller, run as follow};
 use crate::client::Client;
 use crate::config::{Config, Controllers};
 use crate::pki::Authority;

@@ -15,6 +15,8 @@ use tokio::time::timeout;
 const MOST: usize = 256 << 10;
 /// A client that is silent for so long has noticed, or waits for its answer.
 pub const SILENCE: Duration = Duration::from_millis(500);
+/// Longest time for all of it: one that sends a byte now and then is not waited for.
+pub const LINGER: Duration = Duration::from_secs(5);
 
 /// Reads on what is left of it when it is dropped.
 pub struct Unread {
@@ -41,11 +43,15 @@ impl Drop for Unread {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             let mut read = 0;
-            while read < MOST
-                && let Ok(Some(Ok(frame))) = timeout(SILENCE, body.frame()).await
-            {
-                read += frame.data_ref().map_or(0, |data| data.len());
-            }
+            let rest = async {
+                while read < MOST
+                    && let Ok(Some(Ok(frame))) = timeout(SILENCE, body.frame()).await
+                {
+                    read += frame.data_ref().map_or(0, |data| data.len());
+                }
+            };
+            // What is left then goes with the connection.
+            let _ = timeout(LINGER, rest).await;
         });
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use http::header::{CONNECTION, HOST, HeaderMap, HeaderValue, UPGRADE};
 use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioIo;
+use tokio::time::timeout_at;
 
 use crate::http::{Body, Response};
 use crate::resource::Resource;
@@ -151,7 +152,13 @@ pub(crate) async fn pass_on(
     *outgoing.headers_mut() = headers;
     let host = HeaderValue::from_str(host).map_err(|e| refuse(e.to_string()))?;
     outgoing.headers_mut().insert(HOST, host);
-    let mut incoming = sender.send_request(outgoing).await.map_err(PassError::Connection)?;
+    // A client that does not send the rest of its body keeps neither connection.
+    let sent = sender.send_request(outgoing);
+    let answered = match request.deadline() {
+        Some(at) => timeout_at(at, sent).await.map_err(|_| PassError::Request(crate::limits::timed_out()))?,
+        None => sent.await,
+    };
+    let mut incoming = answered.map_err(PassError::Connection)?;
     if incoming.status() != http::StatusCode::SWITCHING_PROTOCOLS {
         let (head, body) = incoming.into_parts();
         return Ok(Passed::Answered(head, body, sender));

@@ -5,6 +5,7 @@
 //! at once, so that no other gets it, and given back where the write fails; what it lets go is free only once the write
 //! has succeeded.
 
+mod addresses;
 mod fields;
 
 use std::collections::HashSet;
@@ -13,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
+pub use self::addresses::run;
 use self::fields::{text, texts};
 use crate::config::{Cidr, PortRange};
 use crate::status::{ApiError, Cause, Result};

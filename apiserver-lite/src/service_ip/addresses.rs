@@ -1,0 +1,147 @@
+//! An IPAddress for every address of a service, as clients see what is taken, and the condition of the ranges.
+//!
+//! Addresses are handed out from memory ([`super`]); these objects follow. Those that belong to no service go; what somebody
+//! else made under such a name stays.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, unchanged};
+use crate::controllers::{Change, Controller, Queue, done, follow, set_condition};
+use crate::server::ApiServer;
+use crate::status::Result;
+use crate::store::{Key, ObjectRef, ResourceId};
+use crate::write::DeleteOptions;
+
+const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
+const RANGES: &str = "servicecidrs.networking.k8s.io";
+const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
+const MANAGER: &str = "ipallocator.k8s.io";
+
+/// Follows the services until the runtime ends.
+pub async fn run(server: Arc<ApiServer>) {
+    // What `--runtime-config` switched off has no objects.
+    if server.resources.lookup("networking.k8s.io", "v1", "ipaddresses").is_none() {
+        return;
+    }
+    let client = Client::new(server.clone(), "system:apiserver", "kube-apiserver");
+    follow(server.store.clone(), move || Addresses { client: client.clone(), owners: HashMap::new() }).await;
+}
+
+struct Addresses {
+    client: Client,
+    /// The service of each address.
+    owners: HashMap<IpAddr, Key>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Work {
+    Address(IpAddr),
+    Range(Box<str>),
+}
+
+fn addresses(service: &ObjectRef) -> Vec<IpAddr> {
+    let value = service.without_owners();
+    let all = value["spec"]["clusterIPs"].as_array().into_iter().flatten();
+    all.filter_map(|ip| ip.as_str()?.parse().ok()).collect()
+}
+
+impl Addresses {
+    async fn address(&self, ip: IpAddr) -> Result<()> {
+        let name = ip.to_string();
+        let there = self.client.get(ADDRESSES, "", &name);
+        match (self.owners.get(&ip), there) {
+            (Some(service), None) => {
+                let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+                let parent =
+                    json!({"group": "", "resource": "services", "namespace": service.namespace, "name": service.name});
+                let object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
+                    "metadata": {"name": name, "labels": {FAMILY: family, MANAGED_BY: MANAGER}},
+                    "spec": {"parentRef": parent}});
+                match self.client.create(ADDRESSES, "", object).await {
+                    Err(error) if !error.is_already_exists() => Err(error),
+                    _ => Ok(()),
+                }
+            }
+            (owner, Some(object)) if object.label(MANAGED_BY) == Some(MANAGER) => {
+                let parent = &object.without_owners()["spec"]["parentRef"];
+                let same = owner.is_some_and(|service| {
+                    parent["namespace"] == *service.namespace && parent["name"] == *service.name
+                });
+                // A reference does not change: its object is made again when it is gone.
+                if same {
+                    Ok(())
+                } else {
+                    self.client.delete_object(ADDRESSES, &object, DeleteOptions::default()).await
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn range(&self, name: &str) -> Result<()> {
+        let written = self.client.update_status(RANGES, "", name, |value| {
+            if !value["metadata"]["deletionTimestamp"].is_null() {
+                return Err(unchanged());
+            }
+            let ready = json!({"type": "Ready", "status": "True", "reason": "",
+                "message": "Kubernetes Service CIDR is ready"});
+            if set_condition(value, ready) { Ok(()) } else { Err(unchanged()) }
+        });
+        done(written.await.map(|_| ())).map(|_| ())
+    }
+}
+
+impl Controller for Addresses {
+    const NAME: &'static str = "service-addresses";
+    type Key = Work;
+
+    fn watched(&self) -> Vec<ResourceId> {
+        vec!["services".into(), ADDRESSES.into(), RANGES.into()]
+    }
+
+    fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Work>) {
+        let object = change.object;
+        match change.resource {
+            0 => {
+                for ip in change.previous.into_iter().chain(change.deleted().then_some(object)).flat_map(addresses) {
+                    if self.owners.get(&ip) == Some(&object.key) {
+                        self.owners.remove(&ip);
+                        queue.add(Work::Address(ip));
+                    }
+                }
+                if !change.deleted() {
+                    for ip in addresses(object) {
+                        self.owners.insert(ip, object.key.clone());
+                        queue.add(Work::Address(ip));
+                    }
+                }
+            }
+            1 => {
+                if let Ok(ip) = object.key.name.parse() {
+                    queue.add(Work::Address(ip));
+                }
+            }
+            _ if change.deleted() => {}
+            _ => {
+                let conditions = |value: &Value| !value["status"]["conditions"].is_null();
+                if !conditions(&object.without_owners()) {
+                    queue.add(Work::Range(object.key.name.clone()));
+                }
+            }
+        }
+    }
+
+    async fn sync(&mut self, work: &Work) -> Result<Option<Duration>> {
+        match work {
+            Work::Address(ip) => self.address(*ip).await?,
+            Work::Range(name) => self.range(name).await?,
+        }
+        Ok(None)
+    }
+}
