@@ -19,6 +19,8 @@ mod defaults;
 mod discovery;
 mod field_error;
 mod flow;
+#[cfg(test)]
+mod fuzz;
 mod health;
 pub mod http;
 pub mod kubeconfig;

@@ -138,6 +138,113 @@ async fn half_open_and_broken_connections_leave_the_server_working() {
     assert!(!server.log().contains("panicked"), "{}", server.log());
 }
 
+/// The first line of what comes back for text that is sent as it is.
+async fn first_line(server: &ApiServer, text: &str) -> String {
+    let mut stream = tests::raw::tls(server, b"http/1.1").await.expect("connected");
+    // A server that has read enough may close before everything is sent.
+    let _ = stream.write_all(text.as_bytes()).await;
+    let mut answer = Vec::new();
+    let read = async {
+        let mut byte = [0];
+        while stream.read_exact(&mut byte).await.is_ok() && byte[0] != b'\r' {
+            answer.push(byte[0]);
+        }
+    };
+    tokio::time::timeout(LIMIT, read).await.expect("no hang");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn each_limit_has_its_status() {
+    let server = ApiServer::start("limits", &[]).expect("the server starts");
+    let (code, _) = answer(
+        &server,
+        Method::POST,
+        CONFIG_MAPS,
+        "application/json",
+        r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"k":"v"}}"#,
+    )
+    .await;
+    assert_eq!(code, 201);
+    let one = format!("{CONFIG_MAPS}/a");
+    let patch = |count: usize| {
+        let operation = r#"{"op":"test","path":"/data/k","value":"v"}"#;
+        format!("[{}]", vec![operation; count].join(","))
+    };
+    let media = "application/json-patch+json";
+    assert_eq!(answer(&server, Method::PATCH, &one, media, patch(10_000)).await.0, 200);
+    let (code, said) = answer(&server, Method::PATCH, &one, media, patch(10_001)).await;
+    assert_eq!((code, &said["reason"]), (413, &Value::from("RequestEntityTooLarge")), "{said}");
+    assert_eq!(said["message"], "The allowed maximum operations in a JSON patch is 10000, got 10001");
+
+    let large = format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"b"}},"data":{{"k":"{}"}}}}"#,
+        "x".repeat(3 << 20)
+    );
+    let (code, said) = answer(&server, Method::POST, CONFIG_MAPS, "application/json", large).await;
+    assert_eq!(code, 413);
+    assert_eq!(said["message"], "Request entity too large: limit is 3145728");
+
+    // Nested too deeply, in each text format; a patch that would nest too deeply does no harm either.
+    let deep =
+        |open: &str, close: &str| format!(r#"{{"data":{{"k":{}1{}}}}}"#, open.repeat(5_000), close.repeat(5_000));
+    for (media, body) in [
+        ("application/merge-patch+json", deep("[", "]")),
+        ("application/strategic-merge-patch+json", deep(r#"{"a":"#, "}")),
+        ("application/apply-patch+yaml", deep("[", "]")),
+    ] {
+        let path = format!("{one}?fieldManager=me");
+        let (code, said) = answer(&server, Method::PATCH, &path, media, body).await;
+        assert_eq!((code, &said["kind"]), (400, &Value::from("Status")), "{media}: {said}");
+    }
+    let (code, said) = answer(&server, Method::POST, CONFIG_MAPS, "application/yaml", deep("[", "]")).await;
+    assert_eq!((code, &said["kind"]), (400, &Value::from("Status")), "{said}");
+
+    // Long selectors are read; parts of them that are too long are told.
+    let many: Vec<String> = (0..1_000).map(|n| format!("key-{n}!=value-{n}")).collect();
+    let path = format!("{CONFIG_MAPS}?labelSelector={}", many.join("%2C"));
+    assert_eq!(answer(&server, Method::GET, &path, "", "").await.0, 200);
+    let path = format!("{CONFIG_MAPS}?labelSelector=a%3D{}", "x".repeat(64));
+    let (code, said) = answer(&server, Method::GET, &path, "", "").await;
+    assert_eq!(code, 400);
+    assert!(said["message"].as_str().is_some_and(|m| m.contains("must be no more than 63")), "{said}");
+
+    // What does not fit a request's head never reaches a handler.
+    let line = first_line(&server, &format!("GET /api?{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(70_000))).await;
+    assert!(line.starts_with("HTTP/1.1 414 "), "{line}");
+    let head = format!("GET /api HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "a".repeat(1 << 20));
+    let line = first_line(&server, &head).await;
+    assert!(line.starts_with("HTTP/1.1 431 "), "{line}");
+    assert_eq!(answer(&server, Method::GET, &one, "", "").await.0, 200);
+    assert!(!server.log().contains("panicked"), "{}", server.log());
+}
+
+#[tokio::test]
+async fn a_body_that_is_half_sent_is_not_waited_for() {
+    let server = ApiServer::start("half-sent", &["--request-timeout=2s"]).expect("the server starts");
+    let head = |path: &str| {
+        format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n{{")
+    };
+    let begun = std::time::Instant::now();
+    let line = first_line(&server, &head(CONFIG_MAPS)).await;
+    assert!(line.starts_with("HTTP/1.1 504 "), "{line}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    // A body that nobody reads, in drops: the answer is there at once, and the connection does not stay.
+    let mut stream = tests::raw::tls(&server, b"http/1.1").await.expect("connected");
+    stream.write_all(head("/apis/none/v1/things").as_bytes()).await.expect("sent");
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let drops = tokio::spawn(async move {
+        while writer.write_all(b"a").await.is_ok() && writer.flush().await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    let mut answer = Vec::new();
+    // How the connection ends is not of interest.
+    let _ = tokio::time::timeout(LIMIT, reader.read_to_end(&mut answer)).await.expect("the connection ends");
+    assert!(answer.starts_with(b"HTTP/1.1 404 "), "{}", String::from_utf8_lossy(&answer));
+    drops.abort();
+}
+
 /// A small reproducible generator (xorshift64*), so that a failure can be run again.
 struct Random(u64);
 

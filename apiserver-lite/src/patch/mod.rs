@@ -289,7 +289,7 @@ fn go_print(value: &Value) -> String {
 }
 
 /// Applies a JSON Merge Patch: null removes, objects merge, everything else replaces.
-fn apply_merge(target: &mut Value, patch: &Value) {
+pub(crate) fn apply_merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         target.clone_from(patch);
         return;

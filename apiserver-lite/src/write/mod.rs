@@ -33,10 +33,13 @@ use crate::store::{Change, CommitError, Encoded, Expect, Key, ObjectRef, Write};
 pub use binding::bind;
 pub use create::create;
 pub(crate) use create::to_stored_version;
+#[cfg(test)]
+pub(crate) use decode::object as decode_object;
 pub(crate) use decode::{no_conversion, not_registered};
 pub use delete::{Deleted, delete};
 pub use delete_options::DeleteOptions;
 pub use options::{FieldValidation, WriteOptions, invalid};
+pub(crate) use scale::scale_of;
 pub use update::{Target, update};
 
 /// Routes a request that is no plain read.

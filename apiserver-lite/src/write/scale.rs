@@ -192,7 +192,7 @@ pub(super) async fn admit(call: &Call<'_>, workload: &mut Value) -> Result<()> {
 }
 
 /// The `Scale` of a workload.
-fn scale_of(own: Option<&crate::crd::Scale>, workload: &Value) -> Value {
+pub fn scale_of(own: Option<&crate::crd::Scale>, workload: &Value) -> Value {
     let metadata = &workload["metadata"];
     let mut shown = json!({});
     for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
