@@ -30,6 +30,13 @@ impl Client {
         Client { server, user: Arc::new(User::system(user)), options: Arc::new(options) }
     }
 
+    /// The same under another name as a manager of fields.
+    #[must_use]
+    pub fn named(&self, manager: &str) -> Self {
+        let options = WriteOptions { manager: manager.into(), ..WriteOptions::default() };
+        Client { options: Arc::new(options), ..self.clone() }
+    }
+
     pub fn server(&self) -> &Arc<ApiServer> {
         &self.server
     }

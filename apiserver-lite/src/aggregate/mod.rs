@@ -9,18 +9,23 @@ mod remote;
 mod watch;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::Value;
 
 pub use remote::Remote;
 pub use watch::run;
 
 use crate::http::{Response, respond};
-use crate::outgoing::Identity;
+use crate::outgoing::{Client, Identity};
 use crate::proxy::{PassError, Passed, forwarded_headers, pass_on, streamed};
 use crate::request::User;
-use crate::server::Request;
+use crate::server::{ApiServer, Request};
+
+/// Time for an answer that one of our own waits for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The servers of aggregated APIs as they are known now.
 pub struct Aggregated {
@@ -111,6 +116,27 @@ pub async fn forward(request: Request, remote: &Remote) -> Response {
         Err(PassError::Request(error)) => respond::error(&error, errors),
         Err(PassError::Connection(error)) => unreachable(&error),
     }
+}
+
+/// Asks an aggregated API for an object, as one of the system's own users.
+///
+/// # Errors
+/// Nothing where no such API is there, else why there is no answer.
+pub async fn ask(server: &ApiServer, path: &str, query: &str, user: &str) -> Result<Value, Option<String>> {
+    let remote = server.aggregated.of_path(path).ok_or(None)?;
+    let unavailable = || Some("the server is currently unable to handle the request".to_owned());
+    let dialer = remote.dialer.as_ref().map_err(|_| unavailable())?;
+    let mut headers = HeaderMap::new();
+    headers.insert(http::header::ACCEPT, HeaderValue::from_static("application/json"));
+    name_user(&mut headers, &User::system(user));
+    let client = Client::new(dialer.clone(), String::new(), None);
+    let answer = client.send(http::Method::GET, query, headers, bytes::Bytes::new(), PATIENCE).await;
+    let answer = answer.map_err(|error| Some(error.to_string()))?;
+    let body = proto::json::parse(&answer.body).map(|p| p.value).map_err(|error| Some(error.to_string()))?;
+    if (200..300).contains(&answer.code) {
+        return Ok(body);
+    }
+    Err(body["message"].as_str().map(str::to_owned).or_else(unavailable))
 }
 
 #[cfg(test)]

@@ -16,7 +16,12 @@ pub fn check_policy(spec: &Value) -> Checked {
     let params = spec["paramKind"].is_object();
     let composed = spec["variables"].as_array().is_some_and(|v| !v.is_empty());
     Checked {
-        environment: Environment { params, authorizer: true, patches: false, variables: composed.then(Vec::new) },
+        environment: Environment {
+            params,
+            authorizer: true,
+            variables: composed.then(Vec::new),
+            ..Environment::default()
+        },
     }
 }
 

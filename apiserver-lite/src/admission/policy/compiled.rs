@@ -80,7 +80,8 @@ impl Compiled {
     pub fn new(policy: &Value, revision: u64) -> Self {
         let spec = &policy["spec"];
         let params = spec["paramKind"].is_object();
-        let mut environment = Environment { params, authorizer: true, patches: false, variables: Some(Vec::new()) };
+        let mut environment =
+            Environment { params, authorizer: true, variables: Some(Vec::new()), ..Environment::default() };
         let mut variables = Vec::new();
         for variable in list(spec, "variables") {
             let name = text(variable, "name");

@@ -36,18 +36,20 @@ pub struct Environment {
     pub patches: bool,
     /// `variables` and what is known of them; None where there are none.
     pub variables: Option<Vec<(String, Type)>>,
+    /// Types of `object` and of `params` where they are known, which they are when types are checked for a status.
+    pub typed: (Option<Type>, Option<Type>),
 }
 
 impl Environment {
     fn declared(&self) -> Vec<(&'static str, Type)> {
         let mut out = vec![
-            ("object", Type::Dyn),
-            ("oldObject", Type::Dyn),
+            ("object", self.typed.0.clone().unwrap_or(Type::Dyn)),
+            ("oldObject", self.typed.0.clone().unwrap_or(Type::Dyn)),
             ("namespaceObject", NAMESPACE.clone()),
             ("request", REQUEST.clone()),
         ];
         if self.params {
-            out.push(("params", Type::Dyn));
+            out.push(("params", self.typed.1.clone().unwrap_or(Type::Dyn)));
         }
         if self.authorizer {
             out.push(("authorizer", Type::Opaque(cel::AUTHORIZER)));
@@ -79,6 +81,11 @@ impl Environment {
             })
         });
         Expression { text: text.into(), program }
+    }
+
+    /// What the checker has against an expression whose value may be of any type.
+    pub fn issues(&self, text: &str) -> Option<String> {
+        cel::compile(text, &self.declared()).err()
     }
 
     /// Takes in a variable, which later expressions may use.

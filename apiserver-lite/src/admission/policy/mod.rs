@@ -8,12 +8,14 @@ mod compiled;
 mod expression;
 mod mutating;
 mod params;
+mod typed;
 mod validating;
 
 pub use check::{Checked, check_conditions, check_policy};
 pub use compiled::{Binding, Compiled, Policy};
 pub use expression::{Conditions, Environment, Facts, Seen};
 pub use mutating::mutate;
+pub use typed::type_warnings;
 pub use validating::validate;
 
 use std::borrow::Cow;

@@ -1,0 +1,141 @@
+//! From what pods use to how many there should be.
+//!
+//! Follows `pkg/controller/podautoscaler/replica_calculator.go`: pods that are over are passed over, those that have just
+//! begun or whose use is not known count as if they used what makes for the smaller change.
+
+use std::collections::BTreeMap;
+
+/// A pod of the target.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Pod {
+    /// What it uses, in the unit of the target; None where that is not known.
+    pub used: Option<i64>,
+    /// What it asks for; what it uses is a part of that where the target is a percentage.
+    pub requested: i64,
+    /// It has not been ready yet, or began a moment ago.
+    pub unready: bool,
+}
+
+/// What a metric should be at.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Target {
+    /// Per cent of what is requested.
+    Utilization(i64),
+    /// For each pod.
+    Average(i64),
+}
+
+/// What came of a metric.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outcome {
+    pub replicas: i64,
+    /// Per cent of what is requested, where that is the target.
+    pub utilization: Option<i64>,
+    /// For each pod whose use is known.
+    pub average: i64,
+}
+
+/// How far the use may be from the target before anything is done about it.
+pub const TOLERANCE: f64 = 0.1;
+
+#[expect(clippy::cast_precision_loss, reason = "amounts of a cluster are far below 2^53")]
+fn ratio(used: i64, wanted: i64) -> f64 {
+    if wanted == 0 { 0.0 } else { used as f64 / wanted as f64 }
+}
+
+/// The use by the target's measure: how many times the target it is, and in per cent of the requests.
+fn measure(pods: &BTreeMap<usize, (i64, i64)>, target: Target) -> (f64, Option<i64>) {
+    let used: i64 = pods.values().map(|(used, _)| used).sum();
+    match target {
+        Target::Utilization(percent) => {
+            let requested: i64 = pods.values().map(|(_, requested)| requested).sum();
+            let utilization = if requested == 0 { 0 } else { used.saturating_mul(100) / requested };
+            (ratio(utilization, percent), Some(utilization))
+        }
+        Target::Average(wanted) => {
+            let count = i64::try_from(pods.len()).unwrap_or(i64::MAX).max(1);
+            (ratio(used / count, wanted), None)
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "as above; floats saturate")]
+fn ceil(ratio: f64, count: usize) -> i64 {
+    (ratio * count as f64).ceil() as i64
+}
+
+/// The replicas that bring a metric to its target.
+///
+/// # Errors
+/// When nothing is known of any pod.
+pub fn replicas(all: &[Pod], current: i64, target: Target, tolerance: f64) -> Result<Outcome, &'static str> {
+    let known = |pod: &Pod| Some((pod.used?, pod.requested));
+    let ready = all.iter().enumerate().filter(|(_, pod)| !pod.unready);
+    let mut counted: BTreeMap<usize, (i64, i64)> = ready.filter_map(|(at, pod)| Some((at, known(pod)?))).collect();
+    if counted.is_empty() {
+        return Err("did not receive metrics for targeted pods (pods might be unready)");
+    }
+    let (first, utilization) = measure(&counted, target);
+    let count = i64::try_from(counted.len()).unwrap_or(i64::MAX);
+    let average = counted.values().map(|(used, _)| used).sum::<i64>() / count;
+    let outcome = |replicas: i64| Ok(Outcome { replicas, utilization, average });
+    let is_near = |ratio: f64| (1.0 - ratio).abs() <= tolerance;
+    let missing: Vec<usize> = (0..all.len()).filter(|at| !all[*at].unready && all[*at].used.is_none()).collect();
+    let unready: Vec<usize> = (0..all.len()).filter(|at| all[*at].unready).collect();
+    let fill = !unready.is_empty() && first > 1.0;
+    if !fill && missing.is_empty() {
+        return outcome(if is_near(first) { current } else { ceil(first, counted.len()) });
+    }
+    for at in missing {
+        let used = match target {
+            _ if first > 1.0 => 0,
+            Target::Utilization(_) => all[at].requested,
+            Target::Average(wanted) => wanted,
+        };
+        if first != 1.0 {
+            counted.insert(at, (used, all[at].requested));
+        }
+    }
+    if fill {
+        counted.extend(unready.into_iter().map(|at| (at, (0, all[at].requested))));
+    }
+    let (second, _) = measure(&counted, target);
+    if is_near(second) || first < 1.0 && second > 1.0 || first > 1.0 && second < 1.0 {
+        return outcome(current);
+    }
+    let wanted = ceil(second, counted.len());
+    let backwards = second < 1.0 && wanted > current || second > 1.0 && wanted < current;
+    outcome(if backwards { current } else { wanted })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(used: i64) -> Pod {
+        Pod { used: Some(used), requested: 100, unready: false }
+    }
+
+    fn wanted(pods: &[Pod], current: i64) -> i64 {
+        replicas(pods, current, Target::Utilization(50), TOLERANCE).expect("known").replicas
+    }
+
+    #[test]
+    fn replicas_follow_the_use() {
+        assert_eq!(wanted(&[pod(100), pod(100)], 2), 4);
+        assert_eq!(wanted(&[pod(53), pod(52)], 2), 2, "near enough");
+        assert_eq!(wanted(&[pod(10), pod(10), pod(10)], 3), 1);
+        let by_average = replicas(&[pod(300), pod(100)], 2, Target::Average(100), TOLERANCE).expect("known");
+        assert_eq!(by_average, Outcome { replicas: 4, utilization: None, average: 200 });
+    }
+
+    #[test]
+    fn what_is_not_known_makes_for_the_smaller_change() {
+        let unknown = Pod { used: None, requested: 100, unready: false };
+        assert_eq!(wanted(&[pod(100), unknown.clone()], 2), 2, "it may use nothing");
+        assert_eq!(wanted(&[pod(10), unknown.clone(), unknown.clone()], 3), 3, "they may use all they ask for");
+        let unready = Pod { unready: true, ..pod(100) };
+        assert_eq!(wanted(&[pod(100), unready.clone(), unready.clone()], 3), 3);
+        assert!(replicas(&[unknown, unready], 2, Target::Utilization(50), TOLERANCE).is_err());
+    }
+}
