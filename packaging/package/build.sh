@@ -4,7 +4,8 @@
 #   build.sh FOLDER       leaves FOLDER/*.deb and FOLDER/*.rpm
 #
 # Environment: BIN_DIR (folder of the two binaries, default target/release), FORMATS ("deb rpm"), PACKAGES
-# ("node-agent apiserver-lite"), ARCH (amd64 or arm64, default this machine's), SOURCE_DATE_EPOCH (default: the commit's).
+# ("node-agent apiserver-lite"), ARCH (amd64 or arm64, default this machine's), VERSION (default: the workspace's),
+# SOURCE_DATE_EPOCH (default: the commit's).
 # Needs dpkg-deb, and rpmbuild for .rpm (Debian: apt-get install rpm); cc and busybox for the pause image.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,7 +21,7 @@ case $arch in
     arm64) rpm_arch=aarch64 ;;
     *) echo "no packages for $arch" >&2; exit 1 ;;
 esac
-version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$top/Cargo.toml")
+version=${VERSION:-$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$top/Cargo.toml")}
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$top" log -1 --format=%ct)}
 export TZ=UTC LC_ALL=C.UTF-8
 umask 022
