@@ -69,6 +69,10 @@ customize() { # customize ROOT: what makes it a machine that we can talk to
     mkdir -p "$root"/etc/{systemd/system.conf.d,modules-load.d,sysctl.d,cni/net.d,containerd} "$root/etc/systemd/system"
     # Emulated processors are slow: nothing is to be given up for that, and what no node needs stays asleep.
     printf '[Manager]\nDefaultTimeoutStartSec=300s\nShowStatus=no\n' >"$root/etc/systemd/system.conf.d/slow.conf"
+    for unit in node-agent apiserver-lite; do
+        mkdir -p "$root/etc/systemd/system/$unit.service.d"
+        printf '[Service]\nWatchdogSec=90\n' >"$root/etc/systemd/system/$unit.service.d/slow.conf"
+    done
     for unit in getty@tty1.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer \
         e2scrub_reap.service ldconfig.service systemd-hwdb-update.service systemd-journal-catalog-update.service \
         systemd-networkd-wait-online.service systemd-firstboot.service systemd-pstore.service systemd-udev-settle.service; do

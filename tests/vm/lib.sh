@@ -47,17 +47,22 @@ pod_gone() { ! api GET "$pods/$1"; }
 api_up() { curl -fsSk "$server/readyz"; }
 ready() { until_true 240 "the node is Ready" node_is True; }
 
-# pod NAME CONTAINER [SPEC]: one container of busybox that sleeps; both are members of JSON objects, which win.
+# pod NAME CONTAINER [SPEC]: one container of busybox that sleeps; both are members of JSON objects, which win. A stage that
+# failed and runs again goes on with the pods that are there.
 pod() {
+    ! look "$1" 2>/dev/null || return 0
     post "$pods" "$(jq -n --arg name "$1" --argjson container "${2:-{\}}" --argjson spec "${3:-{\}}" '{apiVersion: "v1", kind: "Pod",
         metadata: {name: $name}, spec: ({terminationGracePeriodSeconds: 1, containers: [
         {name: "c", image: "localhost/busybox:1", command: ["sleep", "86399"]} + $container]} + $spec)}')" || fail "pod $1 is refused"
 }
 runs() { until_true 240 "pod $1 is ready" pod_is "$1"; }
+# One after another: a runtime that is asked to end many at once in an emulator misses its own deadlines.
 remove() {
     local name
-    for name; do api DELETE "$pods/$name?gracePeriodSeconds=1" -o /dev/null || true; done
-    for name; do until_true 120 "pod $name is gone" pod_gone "$name"; done
+    for name; do
+        api DELETE "$pods/$name?gracePeriodSeconds=1" -o /dev/null || true
+        until_true 180 "pod $name is gone" pod_gone "$name"
+    done
 }
 uid() { seen "$1" .metadata.uid; }
 container_id() { seen "$1" '.status.containerStatuses[0].containerID' | sed 's|.*//||'; }

@@ -18,5 +18,12 @@ on_purge() {
         echo "/var/lib/kubelet stays: volumes of pods are mounted in it" >&2
     else
         rm -rf --one-file-system /var/lib/kubelet
+        # Limits that the agent gave to the slice of all pods: systemd would keep them until the next boot.
+        rm -rf /run/systemd/system.control/kubepods.slice.d
+        reload
+    fi
+    if grep -qs 'Set by node-agent' /etc/systemd/logind.conf.d/99-kubelet.conf; then
+        rm -f /etc/systemd/logind.conf.d/99-kubelet.conf
+        rmdir /etc/systemd/logind.conf.d 2>/dev/null || true
     fi
 }

@@ -1,0 +1,60 @@
+# Pods are run as a recorded kubelet runs them, with cgroups for pods and classes. Not one of the usual stages: it wants
+# /root/node-recordings (noderec.py and its cases), /root/lab/ociimage.py, the runtime's protocol file, and python3 with yaml,
+# grpc and grpc_tools (VM_EXTRA of image.sh). ONLY is a pattern of case names, EXTRA more arguments.
+dir=/root/recorded
+rm -rf $dir
+mkdir -p $dir/{got,static,images,kubelet}
+systemctl stop node-agent
+node-agent pods stop
+for unit in recorded-api recorded-proxy recorded-agent; do systemctl stop $unit 2>/dev/null || true; systemctl reset-failed $unit 2>/dev/null || true; done
+(
+    cd $dir/images
+    printf 'root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\napp:x:1000:2000::/:/bin/sh\n' >passwd
+    printf 'root:x:0:\napp:x:2000:\nextra:x:3000:app\nnogroup:x:65534:\n' >group
+    image() { # image NAME OPTION...
+        python3 /root/lab/ociimage.py "$1.tar" "noderec.test/$1:1" "${@:2}" --cmd sh /usr/bin/busybox=/bin/busybox @busybox=/bin/sh @busybox=/bin/sleep \
+            passwd=/etc/passwd:644 group=/etc/group:644 /tmp/:1777 /data/
+        ctr -n k8s.io images import "$1.tar" >/dev/null
+    }
+    image box
+    image user --user 1000
+    image named --user app
+    ctr -n k8s.io images tag --force localhost/busybox:1 docker.io/library/busybox:latest >/dev/null
+)
+printf 'nameserver 192.0.2.53\nsearch node.example\noptions timeout:1\n' >$dir/resolv.conf
+systemd-run -q --unit recorded-api apiserver-lite serve --data-dir $dir/api --secure-port 7443 --controllers=-\* --scheduler=false
+until_true 120 'an API server of its own' curl -fsSk https://127.0.0.1:7443/readyz
+noderec() { # noderec MODE ARGUMENT...
+    python3 /root/node-recordings/noderec.py "$1" --runtime /run/containerd/containerd.sock --log $dir/calls.log \
+        --proto /root/runtime_v1.proto --stubs $dir/stubs "${@:2}"
+}
+noderec proxy --listen $dir/proxy.sock >$dir/proxy.log 2>&1 &
+proxy=$!
+trap 'kill $proxy' EXIT
+until_true 120 'the proxy listens' test -S $dir/proxy.sock
+cat >$dir/agent.yaml <<YAML
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: unix://$dir/proxy.sock
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
+resolvConf: $dir/resolv.conf
+staticPodPath: $dir/static
+port: 20260
+healthzPort: 20258
+YAML
+systemd-run -q --unit recorded-agent -p KillMode=process -p Delegate=yes node-agent run --config $dir/agent.yaml \
+    --kubeconfig $dir/api/admin.conf --root-dir $dir/kubelet --cert-dir $dir/pki --hostname-override recorded
+agent_is_up() { curl -fsS http://127.0.0.1:20258/healthz; }
+until_true 120 'the agent is up' agent_is_up
+sleep 20
+status=0
+noderec check --kubeconfig $dir/api/admin.conf --node recorded --root-dir $dir/kubelet --static-dir $dir/static --got $dir/got --jobs "${JOBS:-2}" \
+    ${ONLY:+--only "$ONLY"} ${EXTRA:-} || status=1
+systemctl stop recorded-agent
+node-agent pods stop --root-dir $dir/kubelet
+systemctl stop recorded-api
+systemctl start node-agent
+[ "$status" = 0 ] || fail 'some cases differ'
