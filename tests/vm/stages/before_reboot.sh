@@ -2,7 +2,10 @@
 for class in low:0 high:1000; do
     post /apis/scheduling.k8s.io/v1/priorityclasses "{\"apiVersion\": \"scheduling.k8s.io/v1\", \"kind\": \"PriorityClass\", \"metadata\": {\"name\": \"suite-${class%:*}\"}, \"value\": ${class#*:}}" || true
 done
-configure 50-suite-shutdown 'shutdownGracePeriodByPodPriority:
+# The packaged configuration gives one period for all, which excludes periods by priority.
+configure 50-suite-shutdown 'shutdownGracePeriod: 0s
+shutdownGracePeriodCriticalPods: 0s
+shutdownGracePeriodByPodPriority:
 - {priority: 0, shutdownGracePeriodSeconds: 20}
 - {priority: 1000, shutdownGracePeriodSeconds: 20}
 - {priority: 2000000000, shutdownGracePeriodSeconds: 20}'
