@@ -69,10 +69,22 @@ pub fn same(set: &TypeSet, ty: Ty, a: &Value, b: &Value) -> bool {
 
 /// Whether two structs are equal as the server writes them.
 pub fn same_struct(set: &TypeSet, id: StructId, a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
+    same_struct_but(set, id, &[], a, b)
+}
+
+/// The same, whatever the named members are.
+pub fn same_struct_but(
+    set: &TypeSet,
+    id: StructId,
+    but: &[&str],
+    a: &Map<String, Value>,
+    b: &Map<String, Value>,
+) -> bool {
     let mut equal = true;
     let all = struct_members(set, View::Stored, set.get(id), Some(a), Some(b), |member| {
         equal = equal
             && match (member.left, member.right) {
+                _ if but.contains(&member.name) => true,
                 (Some(left), Some(right)) => same(set, member.ty, left, right),
                 _ => false,
             };
@@ -286,6 +298,25 @@ mod tests {
         let old = json!({"spec": {"containers": [{"name": "a", "resources": {}}, {"name": "b"}]}, "status": {}});
         let new = json!({"spec": {"containers": [{"name": "b"}, {"name": "a"}]}});
         assert_eq!(changes(POD, &old, &new), (vec![], vec![]));
+    }
+
+    #[test]
+    fn structs_are_compared_as_they_are_written_and_but_for_what_is_named() {
+        let set = TypeSet::built_in();
+        let id = set.kind("", "v1", "Pod").expect("a built-in kind");
+        let equal = |but: &[&str], a: &Value, b: &Value| {
+            same_struct_but(set, id, but, a.as_object().expect("an object"), b.as_object().expect("an object"))
+        };
+        let pod =
+            |container: Value, phase: &str| json!({"spec": {"containers": [container]}, "status": {"phase": phase}});
+        let with = pod(json!({"name": "a", "resources": {}, "env": []}), "Pending");
+        let without = pod(json!({"name": "a"}), "Pending");
+        let other = pod(json!({"name": "a", "resources": {"limits": {"cpu": "1"}}}), "Pending");
+        assert!(equal(&[], &with, &without) && equal(&[], &without, &with));
+        assert!(!equal(&[], &with, &other) && !equal(&[], &other, &without));
+        let running = pod(json!({"name": "a"}), "Running");
+        assert!(!equal(&[], &with, &running) && equal(&["status"], &with, &running));
+        assert!(equal(&["spec"], &with, &other) && equal(&["spec"], &with, &json!({"status": {"phase": "Pending"}})));
     }
 
     #[test]

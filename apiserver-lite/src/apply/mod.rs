@@ -26,6 +26,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+pub use compare::same_struct_but;
 pub use configuration::apply;
 pub use overlay::overlay;
 pub use track::{Writer, created, keep_times, put, updated};

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
+use proto::schema::Type;
 use proto::time::Timestamp;
 use serde_json::{Map, Value};
 
-use super::compare::{compare, same_struct};
+use super::compare::{compare, same_struct_but};
 use super::managed::{Entries, Entry, Operation, is_reset, same_but_times};
 use super::reset::Reset;
 use super::set::Set;
@@ -100,19 +101,23 @@ pub fn keep_times(resource: &Resource, new: &mut Value, old: &Value) {
     if is.is_null() || was == is || !same_but_times(was, is) {
         return;
     }
-    let renewed = take(new);
-    let mut rest = old.clone();
-    let before = take(&mut rest);
-    for value in [&mut *new, &mut rest] {
-        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("resourceVersion");
-        }
+    if same_but_owners(resource, new, old) {
+        let before = was.clone();
+        put(new, Some(before));
     }
-    let equal = match (new.as_object(), rest.as_object()) {
-        (Some(new), Some(old)) => same_struct(resource.stored.set(), resource.stored.id, new, old),
-        _ => false,
-    };
-    put(new, Some(if equal { before } else { renewed }));
+}
+
+/// Whether two objects of a kind differ in nothing but their version and who owns their fields.
+fn same_but_owners(resource: &Resource, new: &Value, old: &Value) -> bool {
+    let (set, id) = (resource.stored.set(), resource.stored.id);
+    let (Some(a), Some(b)) = (new.as_object(), old.as_object()) else { return false };
+    let Some((_, metadata)) = set.get(id).prop("metadata") else { return false };
+    let Type::Struct(of_metadata) = set.ty(metadata.ty) else { return false };
+    same_struct_but(set, id, &["metadata"], a, b)
+        && match (a.get("metadata").and_then(Value::as_object), b.get("metadata").and_then(Value::as_object)) {
+            (Some(a), Some(b)) => same_struct_but(set, *of_metadata, &["managedFields", "resourceVersion"], a, b),
+            _ => false,
+        }
 }
 
 /// The list after a write, None when nobody owns anything.

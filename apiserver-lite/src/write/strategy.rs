@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::field_error::same_but_resources;
+use crate::apply::same_struct_but;
 use crate::request::User;
 use crate::resource::Resource;
 
@@ -51,16 +51,17 @@ fn has_generation(resource: &Resource) -> bool {
         )
 }
 
-/// Whether two objects want the same, whatever their metadata and status.
-fn same_desire(a: &Value, b: &Value) -> bool {
-    let desired = |(key, _): &(&String, &Value)| !matches!(key.as_str(), "metadata" | "status" | "kind" | "apiVersion");
+/// Whether two objects want the same, whatever their metadata and status. Nothing is copied for it: mostly they do, and
+/// where they do not the first difference ends it.
+fn same_desire(resource: &Resource, a: &Value, b: &Value) -> bool {
+    const UNDESIRED: &[&str] = &["metadata", "status", "kind", "apiVersion"];
     match (a.as_object(), b.as_object()) {
-        (Some(a), Some(b)) => {
-            let part =
-                |of: &Map<String, Value>| of.iter().filter(desired).map(|(k, v)| (k.clone(), v.clone())).collect();
+        // Custom objects are what they say; those of built-in kinds have members whether the tree spells them out or not.
+        (Some(a), Some(b)) if resource.custom => {
+            let desired = |(key, _): &(&String, &Value)| !UNDESIRED.contains(&key.as_str());
             a.iter().filter(desired).eq(b.iter().filter(desired))
-                || same_but_resources(&Value::Object(part(a)), &Value::Object(part(b)))
         }
+        (Some(a), Some(b)) => same_struct_but(resource.stored.set(), resource.stored.id, UNDESIRED, a, b),
         _ => a == b,
     }
 }
@@ -244,7 +245,7 @@ pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, o
     let annotated = &*resource.plural == "deployments"
         && new["metadata"]["annotations"] != old["metadata"]["annotations"]
         && subresource.is_empty();
-    if has_generation(resource) && (annotated || !same_desire(new, old)) {
+    if has_generation(resource) && (annotated || !same_desire(resource, new, old)) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
         new["metadata"]["generation"] = (generation + 1).into();
     }

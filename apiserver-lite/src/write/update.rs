@@ -75,7 +75,8 @@ pub async fn put(
     let expected = parse_expected(&version)?;
     let object = update(server, target, options, |old, _| {
         check_preconditions(target, old, expected, &uid)?;
-        Ok(value.clone())
+        // Who names a version has one attempt: after a conflict the version is another one.
+        Ok(if expected.is_some() { std::mem::take(&mut value) } else { value.clone() })
     });
     Ok((object.await?, false))
 }
