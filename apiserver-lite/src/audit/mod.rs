@@ -214,9 +214,11 @@ impl Trail {
         let failed = code >= 400;
         let wants_object = self.inner.verdict.level == Level::RequestResponse;
         let mut object = None;
+        let readable = !response.headers().contains_key(http::header::CONTENT_ENCODING);
+        let looked_at = readable && (failed || wants_object);
+        let response = if looked_at { response.map(Body::whole) } else { response };
         if let Body::Chunks(chunks) = response.body()
-            && (failed || wants_object)
-            && !response.headers().contains_key(http::header::CONTENT_ENCODING)
+            && looked_at
         {
             let all: Vec<u8> = chunks.iter().flatten().copied().collect();
             object = self.object(&content_type, &all).filter(Value::is_object);
@@ -245,7 +247,7 @@ impl Trail {
                 let end = End(self.clone());
                 response.map(|body| body.holding(end))
             }
-            Body::Chunks(_) => {
+            Body::Chunks(_) | Body::Pieces(_) => {
                 self.write(Stage::ResponseComplete);
                 response
             }

@@ -1,4 +1,5 @@
-//! Response bodies: nothing, bytes, a list of ready-made slices, or a stream that ends when it likes.
+//! Response bodies: nothing, bytes, a list of ready-made slices, something long that is put together while it is sent, or
+//! a stream that ends when it likes.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -14,6 +15,8 @@ pub type Response = http::Response<Body>;
 pub enum Body {
     /// Slices in order; the length is known.
     Chunks(VecDeque<Bytes>),
+    /// Made chunk by chunk while the client takes them, so that a long answer is never in memory as a whole.
+    Pieces(Pieces),
     Stream(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
 }
 
@@ -31,7 +34,7 @@ impl Body {
     pub fn until(self, end: impl Future<Output = ()> + Send + 'static) -> Self {
         match self {
             Body::Stream(stream) => Body::stream(stream.take_until(Box::pin(end))),
-            chunks => chunks,
+            other => other,
         }
     }
 
@@ -43,7 +46,7 @@ impl Body {
                 let _ = &held;
                 bytes
             })),
-            chunks => chunks,
+            other => other,
         }
     }
 
@@ -51,7 +54,17 @@ impl Body {
     pub fn len(&self) -> usize {
         match self {
             Body::Chunks(chunks) => chunks.iter().map(Bytes::len).sum(),
+            Body::Pieces(pieces) => pieces.left.unwrap_or(0),
             Body::Stream(_) => 0,
+        }
+    }
+
+    /// The same with all of it in memory, for those who look at an answer before it is sent.
+    #[must_use]
+    pub fn whole(self) -> Self {
+        match self {
+            Body::Pieces(mut pieces) => Body::Chunks(std::iter::from_fn(|| pieces.next()).collect()),
+            other => other,
         }
     }
 
@@ -68,27 +81,66 @@ impl<T: Into<Bytes>> From<T> for Body {
 
 /// A long body of many small pieces, put together to chunks of a size that TLS and the kernel like: a record holds
 /// 16 KiB, and each chunk is looked at several times on its way.
-#[derive(Default)]
-pub struct Gathered {
-    full: VecDeque<Bytes>,
-    last: Vec<u8>,
+pub struct Pieces {
+    /// Appends the next piece; false when there was none left.
+    append: Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>,
+    /// Bytes that are still to come; None where nobody knows, which is so of compressed ones.
+    left: Option<usize>,
+    ended: bool,
 }
 
+/// Large enough that the cost of a chunk does not count, small enough that it stays in the processor's cache and its
+/// memory is used again by the next.
 const CHUNK: usize = 64 << 10;
 
-impl Gathered {
-    /// Where the next piece goes.
-    pub fn last(&mut self) -> &mut Vec<u8> {
-        if self.last.len() >= CHUNK {
-            let next = Vec::with_capacity(CHUNK + CHUNK / 4);
-            self.full.push_back(std::mem::replace(&mut self.last, next).into());
-        }
-        &mut self.last
+impl Pieces {
+    /// `append` adds the next piece to what it is given, and says false when there was none left. `length` is that of all
+    /// pieces together where it is known; it has to be right.
+    pub fn new(length: Option<usize>, append: impl FnMut(&mut Vec<u8>) -> bool + Send + 'static) -> Self {
+        Pieces { append: Box::new(append), left: length, ended: length == Some(0) }
     }
 
-    pub fn chunks(mut self) -> VecDeque<Bytes> {
-        self.full.push_back(self.last.into());
-        self.full
+    fn next(&mut self) -> Option<Bytes> {
+        if self.ended {
+            return None;
+        }
+        let room = CHUNK + CHUNK / 4;
+        let mut chunk = Vec::with_capacity(self.left.map_or(room, |left| left.min(room)));
+        while chunk.len() < CHUNK && !self.ended {
+            self.ended = !(self.append)(&mut chunk);
+        }
+        if let Some(left) = &mut self.left {
+            *left = left.saturating_sub(chunk.len());
+            self.ended |= *left == 0;
+        }
+        (!chunk.is_empty()).then(|| chunk.into())
+    }
+
+    /// The same compressed, as fast as it goes: clients are near.
+    #[must_use]
+    pub fn gzipped(mut self) -> Self {
+        let mut encoder = Some(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(1)));
+        Pieces::new(None, move |out| {
+            use std::io::Write as _;
+            let Some(deflate) = &mut encoder else { return false };
+            // Writing to memory does not fail.
+            if let Some(chunk) = self.next() {
+                let _ = deflate.write_all(&chunk);
+                out.append(deflate.get_mut());
+                return true;
+            }
+            out.extend_from_slice(&encoder.take().and_then(|e| e.finish().ok()).unwrap_or_default());
+            false
+        })
+    }
+}
+
+impl From<VecDeque<Bytes>> for Pieces {
+    fn from(mut chunks: VecDeque<Bytes>) -> Self {
+        Pieces::new(Some(chunks.iter().map(Bytes::len).sum()), move |out| {
+            let chunk = chunks.pop_front();
+            chunk.inspect(|c| out.extend_from_slice(c)).is_some()
+        })
     }
 }
 
@@ -99,18 +151,72 @@ impl http_body::Body for Body {
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.get_mut() {
             Body::Chunks(chunks) => Poll::Ready(chunks.pop_front().map(|b| Ok(Frame::data(b)))),
+            Body::Pieces(pieces) => Poll::Ready(pieces.next().map(|b| Ok(Frame::data(b)))),
             Body::Stream(stream) => stream.as_mut().poll_next(context).map(|next| next.map(|b| Ok(Frame::data(b)))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Body::Chunks(chunks) if chunks.is_empty())
+        match self {
+            Body::Chunks(chunks) => chunks.is_empty(),
+            Body::Pieces(pieces) => pieces.ended,
+            Body::Stream(_) => false,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Body::Chunks(_) => SizeHint::with_exact(self.len() as u64),
-            Body::Stream(_) => SizeHint::default(),
+            Body::Chunks(_) | Body::Pieces(Pieces { left: Some(_), .. }) => SizeHint::with_exact(self.len() as u64),
+            Body::Pieces(_) | Body::Stream(_) => SizeHint::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body::Body as _;
+
+    use super::*;
+
+    fn sent(mut body: Body) -> Vec<Bytes> {
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut all = Vec::new();
+        while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut context) {
+            all.extend(frame.into_data());
+        }
+        assert!(body.is_end_stream());
+        all
+    }
+
+    fn counted(count: usize, size: usize, length: Option<usize>) -> Pieces {
+        let mut left = count;
+        Pieces::new(length, move |out| {
+            let some = left > 0;
+            left = left.saturating_sub(1);
+            out.extend(std::iter::repeat_n(b'a', if some { size } else { 0 }));
+            some
+        })
+    }
+
+    #[test]
+    fn pieces_become_chunks_of_their_size_and_the_length_is_told_before() {
+        let pieces = Body::Pieces(counted(100, 2000, Some(200_000)));
+        assert_eq!(pieces.size_hint().exact(), Some(200_000));
+        let chunks = sent(pieces);
+        assert_eq!(chunks.iter().map(Bytes::len).sum::<usize>(), 200_000);
+        assert!(chunks[0].len() >= CHUNK && chunks.len() == 4, "{}", chunks.len());
+        assert!(sent(Body::Pieces(counted(0, 0, Some(0)))).is_empty());
+        assert_eq!(Body::Pieces(counted(3, 5, None)).whole().len(), 15);
+    }
+
+    #[test]
+    fn compressed_pieces_come_back_as_they_were() {
+        use std::io::Read as _;
+        for count in [0, 1, 100] {
+            let packed: Vec<u8> = sent(Body::Pieces(counted(count, 2000, None).gzipped())).concat();
+            let mut plain = Vec::new();
+            flate2::read::GzDecoder::new(&packed[..]).read_to_end(&mut plain).expect("gzip");
+            assert_eq!(plain.len(), count * 2000);
         }
     }
 }

@@ -115,7 +115,7 @@ pub fn answer(response: Response) -> Response {
     }
     let (mut head, body) = response.into_parts();
     head.headers.remove(CONTENT_LENGTH);
-    let (body, content_type) = match body {
+    let (body, content_type) = match body.whole() {
         Body::Chunks(chunks) => {
             let all: Vec<u8> = chunks.into_iter().flatten().collect();
             match encoded(&all) {
@@ -127,6 +127,7 @@ pub fn answer(response: Response) -> Response {
         Body::Stream(stream) => {
             (Body::stream(stream.filter_map(|line| async move { event(&line) })), "application/cbor-seq")
         }
+        pieces @ Body::Pieces(_) => (pieces, "application/json"),
     };
     head.headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     Response::from_parts(head, body)

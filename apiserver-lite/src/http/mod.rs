@@ -8,7 +8,7 @@ pub mod respond;
 mod serve;
 mod unread;
 
-pub use body::{Body, Gathered, Response};
+pub use body::{Body, Pieces, Response};
 pub use negotiate::{Accepted, Form, Media, body_media, for_error, negotiate, pretty, route_accepts};
 pub use serve::{Peer, serve};
 pub use unread::{SILENCE, Unread};

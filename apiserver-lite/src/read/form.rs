@@ -25,21 +25,31 @@ pub(super) fn strip_type(value: &mut Value) {
     }
 }
 
-/// Appends the stored JSON without its leading kind and apiVersion, which items of built-in lists lack.
-pub(super) fn append_item(object: &ObjectRef, out: &mut Vec<u8>) {
+/// Where the stored JSON goes on behind its kind and apiVersion, which items of built-in lists lack.
+fn behind_type(object: &ObjectRef) -> usize {
     let json = object.json.own();
     // Built-in objects are stored with these two properties first, each a plain string.
     let mut at = 1;
     for key in [&b"\"kind\":\""[..], b"\"apiVersion\":\""] {
-        let Some(rest) = json[at..].strip_prefix(key) else { break };
+        let Some(rest) = json.get(at..).and_then(|rest| rest.strip_prefix(key)) else { break };
         let Some(end) = rest.iter().position(|b| *b == b'"') else { break };
         at += key.len() + end + 1;
         if json.get(at) == Some(&b',') {
             at += 1;
         }
     }
+    at.min(json.len())
+}
+
+/// Appends the stored JSON as an item of a list.
+pub(super) fn append_item(object: &ObjectRef, out: &mut Vec<u8>) {
     out.push(b'{');
-    object.json.append_from(at.min(json.len()), out);
+    object.json.append_from(behind_type(object), out);
+}
+
+/// How many bytes [`append_item`] appends.
+pub(super) fn item_length(object: &ObjectRef) -> usize {
+    1 + object.json.len() - behind_type(object)
 }
 
 /// `metadata` of a list in schema order.

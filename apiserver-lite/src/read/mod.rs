@@ -1,6 +1,6 @@
 //! Reads: get, list and watch of any resource, straight from stored bytes.
 //!
-//! A list is the stored JSON of its objects with a head and a tail around it; a watch event is encoded once and shared
+//! A list is the stored JSON of its objects with a head and a tail around it, put together while it is sent; a watch event is encoded once and shared
 //! by every watcher. Trees are made only for tables and metadata forms.
 
 mod form;
@@ -11,9 +11,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod watch;
+mod whole;
 
-use bytes::Bytes;
-use http::header::HeaderValue;
 use serde_json::json;
 
 pub use form::convert;
@@ -22,7 +21,7 @@ pub use selector::{Selector, exact_name, field_requirements, label_requirements}
 pub use table::since;
 pub use watch::watch;
 
-use crate::http::{Accepted, Body, Form, Gathered, Media, Response, respond};
+use crate::http::{Accepted, Form, Response, respond};
 use crate::resource::{Resource, Verbs};
 use crate::server::{ApiServer, Request, wrong_method};
 use crate::status::{ApiError, Result};
@@ -180,12 +179,12 @@ pub async fn list_response(
         metadata["shardInfo"] = json!({"selector": shard});
     }
     let mut response = match accepted.form {
-        Form::Whole => whole_list(accepted, resource, page, &metadata),
+        Form::Whole => whole::list(accepted, resource, page, &metadata),
         Form::Metadata => return Err(wrong_form(resource, "PartialObjectMetadata", "a list", "List")),
         Form::MetadataList => form::metadata_list(accepted, &page.objects, &metadata),
         Form::Table => table::response(200, accepted, resource, &page.objects, metadata, &request.query)?,
     };
-    gzip(request, &mut response);
+    whole::gzip(request, &mut response);
     Ok(response)
 }
 
@@ -271,120 +270,4 @@ fn stale_token(token: &Token) -> ApiError {
          modified, or deleted between the time the first chunk was returned and now may show up in the list.",
     )
     .with_continue(fresh.encode())
-}
-
-fn whole_list(accepted: Accepted, resource: &Resource, page: &Page, metadata: &serde_json::Value) -> Response {
-    if accepted.media == Media::Protobuf && !resource.custom {
-        return protobuf_list(resource, page, metadata);
-    }
-    let mut head = Vec::with_capacity(256);
-    let custom = resource.custom;
-    let named = |out: &mut Vec<u8>, key: &str, text: &str| {
-        out.extend_from_slice(format!("\"{key}\":\"{text}\"").as_bytes());
-    };
-    let mut meta = Vec::new();
-    if custom {
-        // Lists of unstructured objects spell an empty token out.
-        let mut metadata = metadata.clone();
-        if metadata["continue"].is_null() {
-            metadata["continue"] = "".into();
-        }
-        proto::json::write_sorted(&metadata, &mut meta);
-    } else {
-        form::write_list_meta(metadata, &mut meta);
-    }
-    head.push(b'{');
-    if custom {
-        named(&mut head, "apiVersion", &resource.api_version());
-        head.extend_from_slice(b",\"items\":[");
-    } else {
-        named(&mut head, "kind", &resource.list_kind);
-        head.push(b',');
-        named(&mut head, "apiVersion", &resource.api_version());
-        head.extend_from_slice(b",\"metadata\":");
-        head.extend_from_slice(&meta);
-        head.extend_from_slice(b",\"items\":[");
-    }
-    let mut body = Gathered::default();
-    body.last().extend_from_slice(&head);
-    for (index, object) in page.objects.iter().enumerate() {
-        let out = body.last();
-        if index > 0 {
-            out.push(b',');
-        }
-        // Items of built-in lists have no kind and version of their own.
-        if !is_stored_form(resource, object) {
-            let mut value = convert(resource, object.value());
-            if custom {
-                proto::json::write_sorted(&value, out);
-            } else {
-                form::strip_type(&mut value);
-                proto::json::write(resource.schema.set(), resource.schema.id, &value, out);
-            }
-        } else if custom {
-            object.json.append_from(0, out);
-        } else {
-            form::append_item(object, out);
-        }
-    }
-    let tail = body.last();
-    tail.push(b']');
-    if custom {
-        tail.push(b',');
-        named(tail, "kind", &resource.list_kind);
-        tail.extend_from_slice(b",\"metadata\":");
-        tail.extend_from_slice(&meta);
-    }
-    tail.push(b'}');
-    if accepted.pretty || accepted.media == Media::Yaml {
-        let all: Vec<u8> = body.chunks().into_iter().flatten().collect();
-        return respond::json_bytes(200, accepted, all.into());
-    }
-    tail.push(b'\n');
-    respond::with_type(200, Media::Json.name(), Body::Chunks(body.chunks()))
-}
-
-fn protobuf_list(resource: &Resource, page: &Page, metadata: &serde_json::Value) -> Response {
-    let items: Vec<Bytes> = page
-        .objects
-        .iter()
-        .map(|o| {
-            if is_stored_form(resource, o) {
-                let whole = o.protobuf(resource);
-                return proto::protobuf::read_envelope(&whole).map(|u| whole.slice_ref(u.raw)).unwrap_or_default();
-            }
-            let mut out = Vec::new();
-            proto::protobuf::encode(resource.schema.set(), resource.schema.id, &convert(resource, o.value()), &mut out);
-            out.into()
-        })
-        .collect();
-    let mut meta = Vec::new();
-    let set = proto::schema::TypeSet::built_in();
-    if let Some(id) = set.struct_named("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta") {
-        proto::protobuf::encode(set, id, metadata, &mut meta);
-    }
-    let chunks = proto::protobuf::list_chunks(&resource.api_version(), &resource.list_kind, &meta, items);
-    let mut body = Gathered::default();
-    chunks.iter().for_each(|chunk| body.last().extend_from_slice(chunk));
-    respond::with_type(200, Media::Protobuf.name(), Body::Chunks(body.chunks()))
-}
-
-/// Bodies above this size are compressed for clients that ask, as upstream does.
-const GZIP_FROM: usize = 128 << 10;
-
-fn gzip(request: &Request, response: &mut Response) {
-    let encodings = request.header(&http::header::ACCEPT_ENCODING);
-    let wanted = encodings.split(',').any(|e| e.trim() == "gzip");
-    if !wanted || response.body().len() <= GZIP_FROM {
-        return;
-    }
-    let Body::Chunks(chunks) = std::mem::replace(response.body_mut(), Body::empty()) else { return };
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(1));
-    for chunk in &chunks {
-        // Writing to memory does not fail.
-        let _ = std::io::Write::write_all(&mut encoder, chunk);
-    }
-    *response.body_mut() = Body::from(encoder.finish().unwrap_or_default());
-    response.headers_mut().insert(http::header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-    response.headers_mut().insert(http::header::VARY, HeaderValue::from_static("Accept-Encoding"));
 }

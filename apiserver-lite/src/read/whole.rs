@@ -1,0 +1,173 @@
+//! Lists of whole objects: a head, what is stored, and a tail.
+//!
+//! Such a list may be many megabytes. It is put together while the client takes it, so a slow client costs references to
+//! the objects and no copy of them, and the memory of one chunk serves the next. How long it will be is known before,
+//! because stored encodings are taken as they are. Objects that are stored in another version than they are served in
+//! have to be converted first; their lists are made at once.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use http::header::HeaderValue;
+use serde_json::Value;
+
+use super::{Page, convert, form, is_stored_form};
+use crate::http::{Accepted, Body, Media, Pieces, Response, respond};
+use crate::resource::Resource;
+use crate::server::Request;
+use crate::store::ObjectRef;
+
+/// A page as a list in JSON, YAML or protobuf.
+pub(super) fn list(accepted: Accepted, resource: &Resource, page: &Page, metadata: &Value) -> Response {
+    if accepted.media == Media::Protobuf && !resource.custom {
+        return protobuf(resource, page, metadata);
+    }
+    let one_piece = accepted.pretty || accepted.media == Media::Yaml;
+    let Frame { head, mut tail } = Frame::new(resource, metadata);
+    if !one_piece {
+        tail.push(b'\n');
+    }
+    let body = match page.objects.iter().all(|object| is_stored_form(resource, object)) {
+        true => Body::Pieces(stored(head, page.objects.clone(), tail, resource.custom)),
+        false => converted(head, resource, page, &tail).into(),
+    };
+    if one_piece {
+        let all: Vec<u8> = match body.whole() {
+            Body::Chunks(chunks) => chunks.into_iter().flatten().collect(),
+            _ => Vec::new(),
+        };
+        return respond::json_bytes(200, accepted, all.into());
+    }
+    respond::with_type(200, Media::Json.name(), body)
+}
+
+/// What stands before and after the items.
+struct Frame {
+    head: Vec<u8>,
+    tail: Vec<u8>,
+}
+
+impl Frame {
+    fn new(resource: &Resource, metadata: &Value) -> Self {
+        let named = |out: &mut Vec<u8>, key: &str, text: &str| {
+            out.extend_from_slice(format!("\"{key}\":\"{text}\"").as_bytes());
+        };
+        let (mut head, mut tail) = (vec![b'{'], vec![b']']);
+        if resource.custom {
+            // Lists of unstructured objects have their keys in order, and spell an empty token out.
+            let mut metadata = metadata.clone();
+            if metadata["continue"].is_null() {
+                metadata["continue"] = "".into();
+            }
+            named(&mut head, "apiVersion", &resource.api_version());
+            tail.push(b',');
+            named(&mut tail, "kind", &resource.list_kind);
+            tail.extend_from_slice(b",\"metadata\":");
+            proto::json::write_sorted(&metadata, &mut tail);
+        } else {
+            named(&mut head, "kind", &resource.list_kind);
+            head.push(b',');
+            named(&mut head, "apiVersion", &resource.api_version());
+            head.extend_from_slice(b",\"metadata\":");
+            form::write_list_meta(metadata, &mut head);
+        }
+        head.extend_from_slice(b",\"items\":[");
+        tail.push(b'}');
+        Frame { head, tail }
+    }
+}
+
+/// A list of objects as they are stored. Items of built-in lists have no kind and version of their own.
+fn stored(head: Vec<u8>, objects: Vec<ObjectRef>, tail: Vec<u8>, typed: bool) -> Pieces {
+    let item = |object: &ObjectRef| if typed { object.json.len() } else { form::item_length(object) };
+    let commas = objects.len().saturating_sub(1);
+    let length = head.len() + objects.iter().map(item).sum::<usize>() + commas + tail.len();
+    let (mut next, mut objects) = (Some(head), objects.into_iter());
+    let mut first = true;
+    Pieces::new(Some(length), move |out| {
+        if let Some(head) = next.take() {
+            out.extend_from_slice(&head);
+            return true;
+        }
+        let Some(object) = objects.next() else {
+            out.extend_from_slice(&tail);
+            return false;
+        };
+        if !std::mem::take(&mut first) {
+            out.push(b',');
+        }
+        match typed {
+            true => object.json.append_from(0, out),
+            false => form::append_item(&object, out),
+        }
+        true
+    })
+}
+
+/// A list some of whose objects have to be brought into another version first.
+fn converted(mut out: Vec<u8>, resource: &Resource, page: &Page, tail: &[u8]) -> Vec<u8> {
+    for (index, object) in page.objects.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        if is_stored_form(resource, object) {
+            match resource.custom {
+                true => object.json.append_from(0, &mut out),
+                false => form::append_item(object, &mut out),
+            }
+            continue;
+        }
+        let mut value = convert(resource, object.value());
+        if resource.custom {
+            proto::json::write_sorted(&value, &mut out);
+        } else {
+            form::strip_type(&mut value);
+            proto::json::write(resource.schema.set(), resource.schema.id, &value, &mut out);
+        }
+    }
+    out.extend_from_slice(tail);
+    out
+}
+
+/// The protobuf of each object is made once and kept with it, so what is gathered here are references.
+fn protobuf(resource: &Resource, page: &Page, metadata: &Value) -> Response {
+    let item = |object: &ObjectRef| {
+        if is_stored_form(resource, object) {
+            let whole = object.protobuf(resource);
+            return proto::protobuf::read_envelope(&whole).map(|u| whole.slice_ref(u.raw)).unwrap_or_default();
+        }
+        let mut out = Vec::new();
+        let value = convert(resource, object.value());
+        proto::protobuf::encode(resource.schema.set(), resource.schema.id, &value, &mut out);
+        out.into()
+    };
+    let items: Vec<Bytes> = page.objects.iter().map(item).collect();
+    let mut meta = Vec::new();
+    let set = proto::schema::TypeSet::built_in();
+    if let Some(id) = set.struct_named("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta") {
+        proto::protobuf::encode(set, id, metadata, &mut meta);
+    }
+    let chunks = proto::protobuf::list_chunks(&resource.api_version(), &resource.list_kind, &meta, items);
+    respond::with_type(200, Media::Protobuf.name(), Body::Pieces(VecDeque::from(chunks).into()))
+}
+
+/// Bodies above this size are compressed for clients that ask, as upstream does.
+const GZIP_FROM: usize = 128 << 10;
+
+/// Compresses a long answer for a client that takes it so.
+pub(super) fn gzip(request: &Request, response: &mut Response) {
+    let encodings = request.header(&http::header::ACCEPT_ENCODING);
+    let wanted = encodings.split(',').any(|e| e.trim() == "gzip");
+    if !wanted || response.body().len() <= GZIP_FROM {
+        return;
+    }
+    let packed = match std::mem::replace(response.body_mut(), Body::empty()) {
+        Body::Pieces(pieces) => pieces.gzipped(),
+        Body::Chunks(chunks) => Pieces::from(chunks).gzipped(),
+        // What has no end cannot be compressed as a whole; its length is none, so it does not come here.
+        stream => return *response.body_mut() = stream,
+    };
+    *response.body_mut() = Body::Pieces(packed);
+    response.headers_mut().insert(http::header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    response.headers_mut().insert(http::header::VARY, HeaderValue::from_static("Accept-Encoding"));
+}
