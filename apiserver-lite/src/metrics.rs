@@ -230,12 +230,10 @@ fn objects(server: &ApiServer, out: &mut String) {
 
 /// Facts of the process from /proc; left out where they cannot be read.
 fn process(out: &mut String) {
-    if let Ok(statm) = std::fs::read_to_string("/proc/self/statm")
-        && let Some(pages) = statm.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok())
-    {
+    if let Some(bytes) = crate::memory::resident_bytes() {
         let name = "process_resident_memory_bytes";
         head(out, name, "gauge", "Resident memory.");
-        let _ = writeln!(out, "{name} {}", pages * 4096);
+        let _ = writeln!(out, "{name} {bytes}");
     }
     if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
         let name = "process_open_fds";

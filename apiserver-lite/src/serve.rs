@@ -98,6 +98,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         ),
         flow: flow(&config, &store),
         shutdown: Shutdown::default(),
+        quiet: Arc::default(),
         kubelets: kubelets(&config, &pki)?,
         resources: Resources::chosen(&config.runtime, &config.gates),
         services: ServiceAllocator::new(config.service_cidrs.clone(), config.node_ports),
@@ -127,6 +128,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     });
     crate::status_pages::start();
     crate::watchdog::start(&server.store);
+    tokio::spawn(server.quiet.clone().keep(server.store.subscribe_revision()));
     let authorities = authorities(&config, &pki)?;
     crate::bootstrap::ensure(&server, &config, &authorities).await.map_err(ServeError::Bootstrap)?;
     if let Some(flow) = &server.flow {

@@ -20,6 +20,7 @@ use crate::http::{Accepted, Body, Peer, Response, SILENCE, Unread, cbor, for_err
 use crate::limits;
 pub use crate::limits::{Limits, Shutdown};
 use crate::metrics::Metrics;
+pub use crate::quiet::Quiet;
 use crate::request::{Query, RequestInfo, User};
 use crate::resource::Resources;
 pub use crate::service_ip::ServiceAllocator;
@@ -45,6 +46,7 @@ pub struct ApiServer {
     /// None where `limits` alone say how much is done at once.
     pub flow: Option<FlowControl>,
     pub shutdown: Shutdown,
+    pub quiet: Arc<Quiet>,
     pub kubelets: crate::proxy::KubeletClient,
     pub config: ServerConfig,
     pub metrics: Metrics,
@@ -254,13 +256,17 @@ impl ApiServer {
         request.deadline = time.map(|t| Instant::now() + t);
         let (deadline, errors) = (request.deadline, request.for_error());
         let endless = limits::is_long_running(&request.info);
+        let busy = (!endless).then(|| self.quiet.busy());
         let (server, peer, id) = (self.clone(), peer.clone(), audit_id.clone());
         let trail: Arc<OnceLock<Trail>> = Arc::default();
         let begun = trail.clone();
         // A task of its own: a panic ends it and not the connection, and neither a client that goes away nor a deadline
         // can cancel a write half way through its bookkeeping.
         // In a box: a spawned future is moved several times, and this one has those of all verbs in it.
-        let task = tokio::spawn(Box::pin(async move { server.route(request, &peer, &id, &begun).await }));
+        let task = tokio::spawn(Box::pin(async move {
+            let _busy = busy;
+            server.route(request, &peer, &id, &begun).await
+        }));
         let answered = match deadline {
             Some(at) => match timeout_at(at, task).await {
                 Ok(answered) => answered,

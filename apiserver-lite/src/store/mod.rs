@@ -8,7 +8,6 @@
 mod disk;
 mod frame;
 mod image;
-mod memory;
 mod object;
 mod text;
 mod watch;
@@ -90,7 +89,6 @@ impl Store {
         let no_thread = |source| OpenError::Io { path: PathBuf::from("store-writer"), source };
         let writer = writer::Writer {
             recent: Default::default(),
-            since_idle: 0,
             world,
             disk,
             queue: requests,

@@ -84,8 +84,6 @@ pub(super) struct Writer {
     pub trim_at: Option<Instant>,
     /// Trees of what was written last, kept for those who look at every change.
     pub recent: VecDeque<Arc<serde_json::Value>>,
-    /// Writes since there were none for a moment.
-    pub since_idle: usize,
     /// The last batch found no room.
     pub full: bool,
     /// For waiting with a deadline.
@@ -101,8 +99,8 @@ const BATCH_BYTES: usize = 16 << 20;
 const RECENT: usize = 64;
 const LINGER: Duration = Duration::from_millis(100);
 
-/// After so many writes there is memory to give back.
-const BURST: usize = 1000;
+/// When so many events are let go of at a time, what they leave free is worth giving back.
+const MANY: usize = 1000;
 
 /// A write that passed its check, before it is durable.
 struct Accepted {
@@ -121,7 +119,7 @@ impl Writer {
                 self.trim();
             }
             if requests.is_empty() {
-                self.rest();
+                self.recent = VecDeque::new();
             }
             while !requests.is_empty() && !self.failed.load(Ordering::Acquire) {
                 let count = batch_length(requests.iter().map(|r| r.write.change.bytes()));
@@ -134,8 +132,7 @@ impl Writer {
     /// Waits for writes, or until history has to be looked at; false when there will be no more writes.
     fn wait(&mut self, requests: &mut Vec<Request>) -> bool {
         let trim = self.trim_at.map(|at| at.saturating_duration_since(Instant::now()));
-        let rested = self.recent.is_empty() && self.since_idle < BURST;
-        let left = if rested { trim } else { Some(trim.map_or(LINGER, |t| t.min(LINGER))) };
+        let left = if self.recent.is_empty() { trim } else { Some(trim.map_or(LINGER, |t| t.min(LINGER))) };
         let queue = &mut self.queue;
         self.timer.block_on(async {
             let received = queue.recv_many(requests, BATCH);
@@ -146,20 +143,17 @@ impl Writer {
         }) > 0
     }
 
-    /// Lets go of what was kept for a burst of writes that is over.
-    fn rest(&mut self) {
-        self.recent = VecDeque::new();
-        if std::mem::take(&mut self.since_idle) >= BURST {
-            super::memory::give_back();
-        }
-    }
-
     /// Lets go of history that is too old, of resources that nobody writes as well.
     fn trim(&mut self) {
         let (mut gone, now) = (Vec::new(), Instant::now());
         let oldest = self.world.write().unwrap_or_else(PoisonError::into_inner).trim(&self.limits, now, &mut gone);
         // Not at every event's own time: a busy store would do nothing else.
         self.trim_at = oldest.map(|oldest| (oldest + self.limits.age).max(now + self.limits.age / 16));
+        // Nobody else notices: nothing was asked and nothing written.
+        if gone.len() >= MANY {
+            drop(gone);
+            crate::memory::give_back();
+        }
     }
 
     fn batch(&mut self, requests: impl Iterator<Item = Request>) {
@@ -199,7 +193,6 @@ impl Writer {
             tracing::info!("there is room for the log again");
         }
         revision += accepted.len() as u64;
-        self.since_idle += accepted.len();
         let answers = self.publish(accepted, revision);
         // A caller that went away has no one to tell.
         answers.into_iter().for_each(|(answer, object)| drop(answer.send(Ok(object))));
