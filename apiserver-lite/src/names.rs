@@ -213,6 +213,53 @@ pub fn subdomain_with_underscores(text: &str) -> Vec<String> {
     out
 }
 
+/// A name as programs have them, such as that of a device's attribute.
+pub fn c_identifier(text: &str) -> Vec<String> {
+    let start = |b: u8| b.is_ascii_alphabetic() || b == b'_';
+    let bytes = text.as_bytes();
+    if bytes.first().is_some_and(|b| start(*b)) && bytes.iter().all(|b| start(*b) || b.is_ascii_digit()) {
+        return Vec::new();
+    }
+    vec![
+        "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric \
+         characters or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is \
+         '[A-Za-z_][A-Za-z0-9_]*')"
+            .into(),
+    ]
+}
+
+/// Why a condition is as it is, in one word.
+pub fn condition_reason(text: &str) -> Vec<String> {
+    let inner = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b',' | b':');
+    let (bytes, end) = (text.as_bytes(), |b: &u8| b.is_ascii_alphanumeric() || *b == b'_');
+    let fits = bytes.first().is_some_and(u8::is_ascii_alphabetic) && bytes.last().is_some_and(end);
+    if fits && bytes.iter().all(inner) {
+        return Vec::new();
+    }
+    vec![
+        "a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric \
+         characters or '_,:', and must end with an alphanumeric character or '_' (e.g. 'my_name',  or 'MY_NAME',  or \
+         'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex used for validation is \
+         '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')"
+            .into(),
+    ]
+}
+
+/// Whether a text is a version as semver.org has it in 2.0.0.
+pub fn is_semantic_version(text: &str) -> bool {
+    let (rest, build) = text.split_once('+').map_or((text, None), |(rest, build)| (rest, Some(build)));
+    let (core, before) = rest.split_once('-').map_or((rest, None), |(core, before)| (core, Some(before)));
+    let number = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) && (part == "0" || !part.starts_with('0'))
+    };
+    let word = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let release = |part: &str| word(part) && (number(part) || !part.bytes().all(|b| b.is_ascii_digit()));
+    core.split('.').count() == 3
+        && core.split('.').all(number)
+        && before.is_none_or(|parts| parts.split('.').all(release))
+        && build.is_none_or(|parts| parts.split('.').all(word))
+}
+
 /// The name of an environment variable: printable ASCII without `=`.
 pub fn variable(text: &str) -> Vec<String> {
     if text.is_empty() {
@@ -294,5 +341,16 @@ mod tests {
         for key in ["", "/a", "a/b/c", "a b", "-a", &"x".repeat(64)] {
             assert!(!qualified_name(key).is_empty(), "{key}");
         }
+    }
+
+    #[test]
+    fn versions_have_three_numbers_and_perhaps_words_after_them() {
+        for good in ["1.2.3", "0.0.0", "1.0.0-alpha.1+build.007", "1.0.0--", "1.0.0+0a"] {
+            assert!(is_semantic_version(good), "{good}");
+        }
+        for bad in ["", "1.2", "01.0.0", "1.0.0-01", "1.0.0-", "1.0.0+", "v1.0.0", "1.0.0+a+b"] {
+            assert!(!is_semantic_version(bad), "{bad}");
+        }
+        assert!(c_identifier("_a1").is_empty() && !c_identifier("1a").is_empty() && !c_identifier("").is_empty());
     }
 }

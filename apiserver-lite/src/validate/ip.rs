@@ -4,6 +4,19 @@
 
 use std::net::IpAddr;
 
+/// The address of an interface with the length of its network, in the usual spelling.
+pub fn interface(text: &str) -> Vec<String> {
+    let Some((address, length)) = parse_range(text) else {
+        return vec!["must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)".into()];
+    };
+    let usual = format!("{address}/{length}");
+    if text == usual {
+        Vec::new()
+    } else {
+        vec![format!("must be in canonical form ({})", crate::status::quote(&usual))]
+    }
+}
+
 /// An address as Go's lenient parser reads it: leading zeros in IPv4 octets are decimal.
 pub fn parse(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse() {

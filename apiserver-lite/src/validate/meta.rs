@@ -86,6 +86,46 @@ pub fn label_map(report: &mut Report, labels: &Value) {
     }
 }
 
+/// `conditions` of a status, as every kind has them that follows the common form.
+pub fn conditions(report: &mut Report, status: &Value) {
+    const REASON: usize = 1024;
+    const MESSAGE: usize = 32 << 10;
+    let mut seen: Vec<&str> = Vec::new();
+    report.each(status, "conditions", |r, condition| {
+        let kind = text(condition, "type");
+        if seen.contains(&kind) {
+            r.at("type", |r| r.duplicate(kind));
+        } else {
+            seen.push(kind);
+        }
+        r.at("type", |r| r.complaints(kind, names::qualified_name(kind)));
+        let said = text(condition, "status");
+        if !["False", "True", "Unknown"].contains(&said) {
+            r.at("status", |r| r.not_supported(said, &["False", "True", "Unknown"]));
+        }
+        if let Some(generation) = condition["observedGeneration"].as_i64().filter(|g| *g < 0) {
+            r.bad("observedGeneration", generation, "must be greater than or equal to zero");
+        }
+        if condition["lastTransitionTime"].is_null() {
+            r.miss("lastTransitionTime", "must be set");
+        }
+        let reason = text(condition, "reason");
+        if reason.is_empty() {
+            r.miss("reason", "must be set");
+        } else {
+            r.at("reason", |r| {
+                r.complaints(reason, names::condition_reason(reason));
+                if reason.len() > REASON {
+                    r.too_long(REASON);
+                }
+            });
+        }
+        if text(condition, "message").len() > MESSAGE {
+            r.at("message", |r| r.too_long(MESSAGE));
+        }
+    });
+}
+
 /// Labels and annotations; pod templates have no more than these.
 pub fn labels(report: &mut Report, metadata: &Value) {
     report.at("labels", |r| label_map(r, &metadata["labels"]));

@@ -18,6 +18,7 @@ mod claim;
 mod config;
 mod container;
 mod cron;
+mod device;
 mod diff;
 mod event;
 mod flow;
@@ -101,6 +102,10 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value) 
         ("certificates.k8s.io", "certificatesigningrequests", _) => {
             whole(report, group, plural, new);
             certificate::update(report, new, old, subresource);
+        }
+        ("resource.k8s.io", ..) => {
+            unchanged(report, new, old);
+            device::update(report, plural, new, old);
         }
         ("rbac.authorization.k8s.io", ..) => {
             whole(report, group, plural, new);
@@ -201,7 +206,7 @@ fn body(report: &mut Report, group: &str, plural: &str, object: &Value) {
         ("flowcontrol.apiserver.k8s.io", "flowschemas") => flow::schema(report, object),
         ("flowcontrol.apiserver.k8s.io", _) => flow::priority_level(report, object),
         ("apiregistration.k8s.io", "apiservices") => small::api_service(report, object),
-        ("resource.k8s.io", plural) => small::dynamic_resource(report, plural, object),
+        ("resource.k8s.io", plural) => device::create(report, plural, object),
         _ => {}
     }
 }
@@ -230,7 +235,6 @@ fn changed(report: &mut Report, group: &str, plural: &str, new: &Value, old: &Va
         ("scheduling.k8s.io", "priorityclasses") => small::priority_class_update(report, new, old),
         ("node.k8s.io", "runtimeclasses") => report.immutable(new, old, "handler"),
         ("storage.k8s.io", plural) => storage::update(report, plural, new, old),
-        ("resource.k8s.io", "resourceclaims" | "resourceclaimtemplates") => report.immutable(new, old, "spec"),
         _ => {}
     }
 }
@@ -250,7 +254,9 @@ fn status(report: &mut Report, group: &str, plural: &str, new: &Value, old: &Val
             r.not_negative(&new["status"], "currentReplicas");
             r.not_negative(&new["status"], "desiredReplicas");
         }),
+        ("resource.k8s.io", _) => device::status(report, plural, new, old),
         ("policy", "poddisruptionbudgets") => report.at("status", |r| {
+            meta::conditions(r, &new["status"]);
             for name in ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"] {
                 r.not_negative(&new["status"], name);
             }

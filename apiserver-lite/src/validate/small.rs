@@ -1,8 +1,8 @@
-//! Kinds with a few rules each: disruption budgets, leases, priority and runtime classes, API services, device claims.
+//! Kinds with a few rules each: disruption budgets, leases, priority and runtime classes, API services.
 
 use serde_json::{Value, json};
 
-use super::{amounts, has, list, meta, scheduling, selector, text, workload};
+use super::{amounts, has, meta, scheduling, selector, text, workload};
 use crate::field_error::{Report, go_struct};
 use crate::names;
 
@@ -169,97 +169,4 @@ pub fn api_service(report: &mut Report, object: &Value) {
             r.bad("insecureSkipTLSVerify", true, "may not be true if caBundle is present");
         }
     });
-}
-
-/// Claims and slices of devices: names and counts.
-pub fn dynamic_resource(report: &mut Report, plural: &str, object: &Value) {
-    let spec = &object["spec"];
-    match plural {
-        "resourceclaims" => report.at("spec", |r| device_claim(r, spec)),
-        "resourceclaimtemplates" => report.at("spec", |r| {
-            r.at("metadata", |r| super::claim::template_metadata(r, &spec["metadata"]));
-            r.at("spec", |r| device_claim(r, &spec["spec"]));
-        }),
-        "resourceslices" => report.at("spec", |r| {
-            r.at("driver", |r| super::volume::driver(r, text(spec, "driver")));
-            r.at("pool", |r| {
-                let pool = &spec["pool"];
-                r.need(pool, "name");
-                if pool["resourceSliceCount"].as_i64().unwrap_or(0) <= 0 {
-                    r.bad(
-                        "resourceSliceCount",
-                        pool["resourceSliceCount"].as_i64().unwrap_or(0),
-                        "must be greater than zero",
-                    );
-                }
-                r.not_negative(pool, "generation");
-            });
-            let mut seen: Vec<&str> = Vec::new();
-            let devices = list(spec, "devices");
-            if devices.len() > 128 {
-                return r.at("devices", |r| r.too_many(devices.len(), 128));
-            }
-            r.each(spec, "devices", |r, device| {
-                r.need_named(device, "name", names::dns_label);
-                let name = text(device, "name");
-                if seen.contains(&name) {
-                    r.duplicate(name);
-                } else {
-                    seen.push(name);
-                }
-            });
-        }),
-        _ => {}
-    }
-}
-
-fn device_claim(report: &mut Report, spec: &Value) {
-    let devices = &spec["devices"];
-    let mut seen: Vec<&str> = Vec::new();
-    report.at("devices", |r| {
-        if list(devices, "requests").len() > 32 {
-            r.at("requests", |r| r.too_many(list(devices, "requests").len(), 32));
-        }
-        r.each(devices, "requests", |r, request| {
-            r.need_named(request, "name", names::dns_label);
-            let name = text(request, "name");
-            if seen.contains(&name) {
-                r.duplicate(name);
-            } else {
-                seen.push(name);
-            }
-            let (exactly, first) = (has(request, "exactly"), !list(request, "firstAvailable").is_empty());
-            match (exactly, first) {
-                (true, true) => {
-                    let why = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
-                    r.wrong(why);
-                }
-                (false, false) => r.required("exactly one of `exactly` or `firstAvailable` is required"),
-                _ => {}
-            }
-            r.with(request, "exactly", device_request);
-            r.each(request, "firstAvailable", |r, sub| {
-                r.need_named(sub, "name", names::dns_label);
-                device_request(r, sub);
-            });
-        });
-    });
-}
-
-fn device_request(report: &mut Report, request: &Value) {
-    report.need_named(request, "deviceClassName", names::dns_subdomain);
-    match text(request, "allocationMode") {
-        "All" if request["count"].as_i64().unwrap_or(0) != 0 => {
-            report.bad(
-                "count",
-                request["count"].as_i64().unwrap_or(0),
-                "must not be specified when allocationMode is 'All'",
-            );
-        }
-        "ExactCount" if request["count"].as_i64().unwrap_or(0) <= 0 => {
-            report.bad("count", request["count"].as_i64().unwrap_or(0), "must be greater than zero");
-        }
-        "All" | "ExactCount" => {}
-        other => report.at("allocationMode", |r| r.not_supported(other, &["All", "ExactCount"])),
-    }
 }

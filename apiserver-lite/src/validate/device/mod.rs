@@ -1,0 +1,84 @@
+//! Dynamic resource allocation: what pods claim ([`claim`]), what was allocated ([`allocation`]), what drivers offer
+//! ([`slice`], [`capacity`]) and the classes in between. Follows `pkg/apis/resource/validation`.
+//!
+//! Limits: expressions are compiled, and their cost is not estimated; lists as attributes are behind a gate that is off.
+
+mod allocation;
+mod capacity;
+mod claim;
+mod rules;
+mod slice;
+
+use serde_json::Value;
+
+use super::{claim::template_metadata, has, list, text};
+use crate::field_error::Report;
+use rules::{Age, configuration, selectors};
+
+/// All but the metadata of a new object.
+pub fn create(report: &mut Report, plural: &str, object: &Value) {
+    let spec = &object["spec"];
+    report.at("spec", |r| match plural {
+        "resourceclaims" => claim::spec(r, spec),
+        "resourceclaimtemplates" => {
+            r.at("metadata", |r| template_metadata(r, &spec["metadata"]));
+            r.at("spec", |r| claim::spec(r, &spec["spec"]));
+        }
+        "resourceslices" => slice::spec(r, spec, &Value::Null),
+        "deviceclasses" => class(r, spec, &Value::Null),
+        "devicetaintrules" => taint_rule(r, spec, &Value::Null),
+        _ => {}
+    });
+}
+
+/// All but the metadata of a changed object.
+pub fn update(report: &mut Report, plural: &str, new: &Value, old: &Value) {
+    let (spec, was) = (&new["spec"], &old["spec"]);
+    match plural {
+        // Nothing else can be wrong with a spec that was right before.
+        "resourceclaims" | "resourceclaimtemplates" => report.immutable(new, old, "spec"),
+        "resourceslices" => report.at("spec", |r| slice::spec(r, spec, was)),
+        "deviceclasses" => report.at("spec", |r| class(r, spec, was)),
+        "devicetaintrules" => report.at("spec", |r| taint_rule(r, spec, was)),
+        _ => {}
+    }
+}
+
+/// A status that was written.
+pub fn status(report: &mut Report, plural: &str, new: &Value, old: &Value) {
+    report.at("status", |r| match plural {
+        "resourceclaims" => allocation::status(r, new, old),
+        "devicetaintrules" => {
+            super::meta::conditions(r, &new["status"]);
+            let count = list(&new["status"], "conditions").len();
+            if count > 8 {
+                r.at("conditions", |r| r.too_many(count, 8));
+            }
+        }
+        _ => {}
+    });
+}
+
+/// A class of devices. What is as it was is not compiled again.
+fn class(report: &mut Report, spec: &Value, old: &Value) {
+    let age = |name: &str| if old.is_object() && spec[name] == old[name] { Age::Stored } else { Age::New };
+    selectors(report, spec, age("selectors"));
+    rules::items(report, spec, "config", rules::CONFIGS, |r, config| configuration(r, config, age("config")));
+    if let Some(name) = spec["extendedResourceName"].as_str().filter(|name| !super::amounts::is_extended(name)) {
+        report.bad("extendedResourceName", name, "must be a valid extended resource name");
+    }
+}
+
+fn taint_rule(report: &mut Report, spec: &Value, old: &Value) {
+    report.with(spec, "deviceSelector", |r, selector| {
+        r.with(selector, "driver", |r, name| super::volume::driver(r, name.as_str().unwrap_or_default()));
+        r.with(selector, "pool", |r, name| rules::pool(r, name.as_str().unwrap_or_default()));
+        if has(selector, "device") {
+            r.at("device", |r| rules::label(r, text(selector, "device")));
+        }
+    });
+    report.at("taint", |r| rules::taint(r, &spec["taint"], &old["taint"]));
+}
+
+#[cfg(test)]
+mod tests;
