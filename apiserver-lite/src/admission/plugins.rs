@@ -175,6 +175,12 @@ impl Admission {
         self.enabled.iter().map(|p| p.name)
     }
 
+    /// Whether anybody is shown whole objects, owners of fields included.
+    pub fn shows_owners(&self, server: &crate::server::ApiServer) -> bool {
+        let in_force = self.hooks.current(server);
+        !in_force.changes_nothing() || !in_force.validating.is_empty() || !in_force.validating_webhooks.is_empty()
+    }
+
     /// Completes a new state, or refuses it.
     ///
     /// # Errors

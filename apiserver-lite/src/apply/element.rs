@@ -58,6 +58,26 @@ impl<'a> Element<'a> {
         }))
     }
 
+    /// Whether a text is this element's text form.
+    pub fn is(&self, text: &str) -> bool {
+        match self {
+            Element::Name(name) => text.strip_prefix("f:").is_some_and(|rest| *rest == **name),
+            other => other.text() == text,
+        }
+    }
+
+    /// The same without anything borrowed.
+    pub fn into_owned(self) -> Element<'static> {
+        match self {
+            Element::Name(name) => Element::Name(Cow::Owned(name.into_owned())),
+            Element::Keys(keys) => Element::Keys(
+                keys.into_iter().map(|(k, v)| (Cow::Owned(k.into_owned()), Cow::Owned(v.into_owned()))).collect(),
+            ),
+            Element::Value(value) => Element::Value(Cow::Owned(value.into_owned())),
+            Element::Index(index) => Element::Index(index),
+        }
+    }
+
     /// The text form; Go's JSON inside.
     pub fn text(&self) -> String {
         let mut out = Vec::new();
@@ -161,6 +181,15 @@ impl fmt::Display for Shown<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn elements_know_their_text() {
+        for text in ["f:spec", r#"k:{"a":1}"#, r#"v:"x""#, "i:3"] {
+            let element = Element::parse(text).expect("an element").expect("of a known kind");
+            assert!(element.is(text) && !element.is("f:") && !element.is("spec"));
+            assert_eq!(element.clone().into_owned(), element);
+        }
+    }
 
     #[test]
     fn elements_read_back_as_they_are_written() {

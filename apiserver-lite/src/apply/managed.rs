@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use proto::json;
 use proto::time::parse_rfc3339;
 use serde_json::{Map, Value};
 
@@ -29,6 +30,8 @@ pub struct Entry<'a> {
 #[derive(Debug, Clone)]
 enum Fields<'a> {
     Unread(&'a Value),
+    /// The same where the list was never a tree; in normal form.
+    Text(&'a [u8]),
     Set(Set<'a>),
 }
 
@@ -70,6 +73,7 @@ impl<'a> Entry<'a> {
             Fields::Set(set) => Cow::Borrowed(set),
             // What is stored was checked before; an entry that cannot be read all the same owns nothing.
             Fields::Unread(fields) => Cow::Owned(Set::parse(fields).unwrap_or_default()),
+            Fields::Text(fields) => Cow::Owned(Set::parse_text(fields).unwrap_or_default()),
         }
     }
 
@@ -81,6 +85,7 @@ impl<'a> Entry<'a> {
         match &self.fields {
             Fields::Set(set) => set.is_empty(),
             Fields::Unread(fields) => fields.as_object().is_none_or(Map::is_empty),
+            Fields::Text(fields) => *fields == b"{}",
         }
     }
 
@@ -89,7 +94,13 @@ impl<'a> Entry<'a> {
         match &self.fields {
             Fields::Set(set) => set.overlaps(paths),
             Fields::Unread(fields) => paths.overlaps_fields(fields),
+            Fields::Text(fields) => paths.overlaps_text(fields),
         }
+    }
+
+    /// Whether the entry, in text, owns the same after it took some paths and lost others as before.
+    pub fn stays(&self, taken: &Set<'_>, lost: &Set<'_>) -> bool {
+        matches!(self.fields, Fields::Text(fields) if taken.is_in_text(fields) && !lost.overlaps_text(fields))
     }
 
     /// Text by which upstream tells managers apart; it orders conflicts.
@@ -132,6 +143,85 @@ impl<'a> Entry<'a> {
         })
     }
 
+    /// Reads an entry of a stored list.
+    fn read_text(text: &'a [u8]) -> Option<Self> {
+        let empty = Cow::Borrowed("");
+        let (mut manager, mut api_version, mut subresource) = (empty.clone(), empty.clone(), empty);
+        let (mut operation, mut time, mut fields) = (None, None, &b"{}"[..]);
+        for (key, value) in json::members(text)? {
+            match &*key {
+                "manager" => manager = json::string(value)?,
+                "operation" => {
+                    let said = json::string(value)?;
+                    operation = [Operation::Apply, Operation::Update].into_iter().find(|o| o.name() == said);
+                }
+                "apiVersion" => api_version = json::string(value)?,
+                "time" => time = Some(json::string(value)?),
+                "fieldsV1" if value.first() == Some(&b'{') => fields = value,
+                "subresource" => subresource = json::string(value)?,
+                _ => {}
+            }
+        }
+        Some(Entry {
+            manager,
+            operation: operation?,
+            api_version: Some(api_version).filter(|version| !version.is_empty())?,
+            subresource,
+            time,
+            fields: Fields::Text(fields),
+        })
+    }
+
+    /// Appends the entry as a list at rest has it.
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(b'{');
+        let mut put = |key: &str, text: &str| {
+            if !text.is_empty() {
+                json::write_string(key, out);
+                out.push(b':');
+                json::write_string(text, out);
+                out.push(b',');
+            }
+        };
+        put("manager", &self.manager);
+        put("operation", self.operation.name());
+        put("apiVersion", &self.api_version);
+        put("time", self.time.as_deref().unwrap_or_default());
+        put("fieldsType", "FieldsV1");
+        out.extend_from_slice(b"\"fieldsV1\":");
+        self.write_fields(out);
+        if !self.subresource.is_empty() {
+            out.extend_from_slice(b",\"subresource\":");
+            json::write_string(&self.subresource, out);
+        }
+        out.push(b'}');
+    }
+
+    fn write_fields(&self, out: &mut Vec<u8>) {
+        match &self.fields {
+            Fields::Set(set) => set.write(out),
+            Fields::Unread(fields) => json::write_fields(fields, out),
+            Fields::Text(fields) => out.extend_from_slice(fields),
+        }
+    }
+
+    /// Whether two entries say the same of the same manager, whatever their times.
+    fn same_but_time(&self, other: &Entry<'_>) -> bool {
+        let text = |entry: &Entry<'_>| {
+            let mut out = Vec::new();
+            entry.write_fields(&mut out);
+            out
+        };
+        self.manager == other.manager
+            && self.operation == other.operation
+            && self.api_version == other.api_version
+            && self.subresource == other.subresource
+            && match (&self.fields, &other.fields) {
+                (Fields::Text(a), Fields::Text(b)) => a == b,
+                _ => text(self) == text(other),
+            }
+    }
+
     fn to_value(&self) -> Value {
         let mut map = Map::new();
         let mut put = |key: &str, text: &str| {
@@ -148,6 +238,7 @@ impl<'a> Entry<'a> {
         let fields = match &self.fields {
             Fields::Set(set) => set.to_fields(),
             Fields::Unread(fields) => (*fields).clone(),
+            Fields::Text(_) => self.set().to_fields(),
         };
         map.insert("fieldsV1".into(), fields);
         Value::Object(map)
@@ -193,6 +284,45 @@ impl<'a> Entries<'a> {
             }
         }
         Ok(entries)
+    }
+
+    /// Reads the list of a stored object where it is text; an empty text is an empty list.
+    ///
+    /// # Errors
+    /// As [`Entries::stored`].
+    pub fn stored_text(list: &'a [u8]) -> Result<Self, Unreadable> {
+        if list.is_empty() {
+            return Ok(Entries::default());
+        }
+        let items = json::items(list).ok_or(Unreadable(0))?.into_iter().enumerate();
+        items.map(|(at, item)| Entry::read_text(item).ok_or(Unreadable(at))).collect::<Result<_, _>>().map(Entries)
+    }
+
+    /// Whether two lists differ in nothing but times. Both in the order of [`Entries::sort`].
+    pub fn same_but_times(&self, other: &Entries<'_>) -> bool {
+        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|(a, b)| a.same_but_time(b))
+    }
+
+    /// Whether two lists are the same in all. Both in the order of [`Entries::sort`].
+    pub fn same(&self, other: &Entries<'_>) -> bool {
+        self.same_but_times(other) && self.0.iter().zip(&other.0).all(|(a, b)| a.time == b.time)
+    }
+
+    /// Puts the list in the order that objects have it in.
+    pub fn sort(&mut self) {
+        self.0.sort_by(|a, b| a.order().cmp(&b.order()));
+    }
+
+    /// Appends the list as an object at rest has it.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.push(b'[');
+        for (at, entry) in self.0.iter().enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            entry.write(out);
+        }
+        out.push(b']');
     }
 
     /// Position of the entry of the same manager.
@@ -335,5 +465,34 @@ mod tests {
         }
         assert!(is_reset(&json!([])) && is_reset(&json!([{}])));
         assert!(!is_reset(&Value::Null) && !is_reset(&json!([entry("a", "", "b")])));
+    }
+
+    #[test]
+    fn lists_as_text_are_what_lists_as_trees_are() {
+        let mut applied = entry("z\"", "2026-01-01T00:00:09Z", "a");
+        applied["operation"] = "Apply".into();
+        applied["subresource"] = "status".into();
+        let list = json!([applied, entry("b", "2026-01-01T00:00:02Z", "b"), entry("c", "", "c")]);
+        let mut tree = Entries::read(&list).expect("valid");
+        tree.sort();
+        let mut text = Vec::new();
+        tree.write(&mut text);
+        // As the schema writes it.
+        let set = proto::schema::TypeSet::built_in();
+        let id = set.struct_named("k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta").expect("built in");
+        let mut whole = Vec::new();
+        proto::json::write(set, id, &json!({"managedFields": tree.to_value()}), &mut whole);
+        let wanted = format!("\"managedFields\":{}", String::from_utf8_lossy(&text));
+        assert!(String::from_utf8_lossy(&whole).contains(&wanted), "{wanted}");
+
+        let read = Entries::stored_text(&text).expect("valid");
+        assert!(read.same(&tree) && read.0[0].set() == tree.0[0].set());
+        assert_eq!(read.to_value(), tree.to_value());
+        let mut later = read.clone();
+        later.0[1].time = Some("2026-01-01T00:00:03Z".into());
+        assert!(later.same_but_times(&read) && !later.same(&read));
+        later.0[1].manager = "d".into();
+        assert!(!later.same_but_times(&read));
+        assert!(Entries::stored_text(b"").is_ok_and(|e| e.0.is_empty()) && Entries::stored_text(b"[{}]").is_err());
     }
 }

@@ -3,9 +3,11 @@
 //! A path and the paths below it are independent members: a set may hold `spec.template` without `spec.template.spec`
 //! and the other way round. Nodes are sorted, so every operation is one merge of two sorted lists.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt::Write as _;
 
+use proto::json;
 use serde_json::{Map, Value};
 
 use super::element::{BadElement, Element};
@@ -249,6 +251,85 @@ impl<'a> Set<'a> {
         Ok((set, member))
     }
 
+    /// Reads the text of a `FieldsV1`, as [`Set::parse`] does a tree.
+    ///
+    /// # Errors
+    /// As [`Set::parse`].
+    pub fn parse_text(fields: &'a [u8]) -> Result<Self, BadElement> {
+        Ok(Self::parse_text_level(fields)?.0)
+    }
+
+    fn parse_text_level(fields: &'a [u8]) -> Result<(Self, bool), BadElement> {
+        if fields == b"{}" {
+            return Ok((Set::new(), true));
+        }
+        let bad = || BadElement::of(String::from_utf8_lossy(fields).into_owned());
+        let members = json::members(fields).ok_or_else(bad)?;
+        let mut set = Set { nodes: Vec::with_capacity(members.len()) };
+        let mut member = false;
+        for (key, value) in members {
+            if key == "." {
+                member = true;
+                continue;
+            }
+            let element = match key {
+                Cow::Borrowed(key) => Element::parse(key)?,
+                Cow::Owned(key) => Element::parse(&key)?.map(Element::into_owned),
+            };
+            let Some(element) = element else { continue };
+            let (children, child) = Self::parse_text_level(value)?;
+            set.push(element, child, children);
+        }
+        set.sort();
+        let member = member || set.is_empty();
+        Ok((set, member))
+    }
+
+    /// Appends the set as the text of a `FieldsV1`.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        self.write_level(false, out);
+    }
+
+    fn write_level(&self, member: bool, out: &mut Vec<u8>) {
+        out.push(b'{');
+        if member && !self.nodes.is_empty() {
+            out.extend_from_slice(b"\".\":{},");
+        }
+        for (at, node) in self.nodes.iter().enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            json::write_string(&node.element.text(), out);
+            out.push(b':');
+            node.children.write_level(node.member, out);
+        }
+        out.push(b'}');
+    }
+
+    /// Whether some path is in this set and in the text of a `FieldsV1` in normal form.
+    pub fn overlaps_text(&self, fields: &[u8]) -> bool {
+        if self.is_empty() || fields == b"{}" {
+            return false;
+        }
+        let members = json::members(fields).unwrap_or_default();
+        self.nodes.iter().any(|node| {
+            let Some((_, below)) = members.iter().find(|(key, _)| node.element.is(key)) else { return false };
+            node.member && is_member(below) || node.children.overlaps_text(below)
+        })
+    }
+
+    /// Whether every path of this set is in the text of a `FieldsV1` in normal form.
+    pub fn is_in_text(&self, fields: &[u8]) -> bool {
+        if self.is_empty() {
+            return true;
+        }
+        let members = json::members(fields).unwrap_or_default();
+        self.nodes.iter().all(|node| {
+            let Some((_, below)) = members.iter().find(|(key, _)| node.element.is(key)) else { return false };
+            (!node.member || is_member(below)) && node.children.is_in_text(below)
+        })
+    }
+
     /// The set as a `FieldsV1` tree.
     pub fn to_fields(&self) -> Value {
         Value::Object(self.level())
@@ -265,6 +346,11 @@ impl<'a> Set<'a> {
         }
         map
     }
+}
+
+/// Whether the text below a path says that the path itself belongs to the set.
+fn is_member(below: &[u8]) -> bool {
+    below == b"{}" || json::member(below, ".").is_some()
 }
 
 #[cfg(test)]
@@ -309,6 +395,29 @@ mod tests {
         assert_eq!(set(&a).intersection(&set(&both)).to_fields(), json!({"f:a": {"f:b": {}}}));
         assert!(set(&a).overlaps(&set(&both)));
         assert!(set(&a).overlaps_fields(&both) && !set(&a).overlaps_fields(&b));
+    }
+
+    #[test]
+    fn texts_say_what_trees_say() {
+        let fields = json!({"f:a": {".": {}, "f:b": {}}, "f:c": {"k:{\"port\":443}": {}, "k:{\"port\":80}": {".": {}, "f:x": {}}},
+            "f:d": {"v:\"a\"": {}}});
+        let mut text = Vec::new();
+        proto::json::write_fields(&fields, &mut text);
+        let read = Set::parse_text(&text).expect("a field set");
+        assert_eq!(read, set(&fields));
+        let mut again = Vec::new();
+        read.write(&mut again);
+        assert_eq!(String::from_utf8_lossy(&again), String::from_utf8_lossy(&text));
+        assert!(read.is_in_text(&text) && read.overlaps_text(&text));
+        for (some, inside, overlaps) in [
+            (json!({"f:c": {"k:{\"port\":80}": {"f:x": {}}}}), true, true),
+            (json!({"f:a": {}, "f:z": {}}), false, true),
+            (json!({"f:c": {}}), false, false),
+            (json!({}), true, false),
+        ] {
+            assert_eq!((set(&some).is_in_text(&text), set(&some).overlaps_text(&text)), (inside, overlaps), "{some}");
+        }
+        assert!(Set::parse_text(b"{\"nonsense\":{}}").is_err() && Set::parse_text(b"[]").is_err());
     }
 
     #[test]

@@ -73,8 +73,8 @@ pub fn created(writer: Writer<'_>, value: &mut Value) {
     let said = take(value);
     let entries = Entries::read(&said).unwrap_or_default();
     let empty = Value::Object(Map::new());
-    let fields = updated_entries(writer, &empty, value, entries);
-    put(value, fields);
+    let fields = updated_entries(writer, &empty, value, entries, |entries| entries.to_value());
+    put(value, fields.flatten());
 }
 
 /// Owners after a write that made `new` of `old`, both in the version of storage. A client may set the list itself; one
@@ -83,16 +83,24 @@ pub fn updated(writer: Writer<'_>, old: &Value, new: &mut Value) {
     let said = take(new);
     let live = &old["metadata"]["managedFields"];
     let live = || Entries::stored(live).unwrap_or_default();
-    let entries = if !writer.subresource.is_empty() || said == old["metadata"]["managedFields"] {
-        live()
-    } else if is_reset(&said) {
-        Entries::default()
-    } else {
-        Entries::read(&said).ok().filter(|e| !e.0.is_empty()).unwrap_or_else(live)
+    let entries = match !writer.subresource.is_empty() || said == old["metadata"]["managedFields"] {
+        true => live(),
+        false => wanted(&said).unwrap_or_else(live),
     };
     // Nobody owns anything, and a mere update does not begin with it.
-    let fields = if entries.0.is_empty() { None } else { updated_entries(writer, old, new, entries) };
-    put(new, fields);
+    let fields = match entries.0.is_empty() {
+        true => None,
+        false => updated_entries(writer, old, new, entries, |entries| entries.to_value()),
+    };
+    put(new, fields.flatten());
+}
+
+/// The list that a client wants an object to have; None where it wants none, or makes no sense.
+pub(super) fn wanted(said: &Value) -> Option<Entries<'_>> {
+    if is_reset(said) {
+        return Some(Entries::default());
+    }
+    Entries::read(said).ok().filter(|e| !e.0.is_empty())
 }
 
 /// Undoes new times of owners in a write that changes nothing else, so that it stays one that changes nothing.
@@ -108,7 +116,7 @@ pub fn keep_times(resource: &Resource, new: &mut Value, old: &Value) {
 }
 
 /// Whether two objects of a kind differ in nothing but their version and who owns their fields.
-fn same_but_owners(resource: &Resource, new: &Value, old: &Value) -> bool {
+pub(super) fn same_but_owners(resource: &Resource, new: &Value, old: &Value) -> bool {
     let (set, id) = (resource.stored.set(), resource.stored.id);
     let (Some(a), Some(b)) = (new.as_object(), old.as_object()) else { return false };
     let Some((_, metadata)) = set.get(id).prop("metadata") else { return false };
@@ -120,8 +128,14 @@ fn same_but_owners(resource: &Resource, new: &Value, old: &Value) -> bool {
         }
 }
 
-/// The list after a write, None when nobody owns anything.
-fn updated_entries(writer: Writer<'_>, old: &Value, new: &Value, entries: Entries<'_>) -> Option<Value> {
+/// Makes something of the list after a write; None when it cannot be told who owns what.
+pub(super) fn updated_entries<T>(
+    writer: Writer<'_>,
+    old: &Value,
+    new: &Value,
+    entries: Entries<'_>,
+    finish: impl FnOnce(Entries<'_>) -> T,
+) -> Option<T> {
     let version = writer.resource.api_version();
     let (old_here, new_here) =
         (versions::at(writer.resource, &version, old)?, versions::at(writer.resource, &version, new)?);
@@ -134,15 +148,23 @@ fn updated_entries(writer: Writer<'_>, old: &Value, new: &Value, entries: Entrie
     let others = disown(writer.resource, old, new, &version, &reset, &mut entries);
     others.ok()?;
     let mut entries = Entries(entries);
+    let mut own = writer.entry(Operation::Update);
+    let taken = changes.changed.difference(&UNTRACKED);
+    // Whoever writes the same fields again and again owns the same afterwards, and their list need not be made anew.
+    let lost = touched.difference(&taken);
+    let mut renewed = false;
     entries.0.retain_mut(|entry| {
+        if !taken.is_empty() && entry.same_manager(&own) && entry.stays(&taken, &lost) {
+            entry.time = Some(now());
+            renewed = true;
+            return true;
+        }
         if *entry.api_version == *version && entry.owns_some(&touched) {
             entry.set_fields(entry.set().difference(&touched));
         }
         !entry.is_empty()
     });
-    let mut own = writer.entry(Operation::Update);
-    let taken = changes.changed.difference(&UNTRACKED);
-    if !taken.is_empty() {
+    if !taken.is_empty() && !renewed {
         own.time = Some(now());
         match entries.find(&own) {
             Some(at) => {
@@ -156,7 +178,7 @@ fn updated_entries(writer: Writer<'_>, old: &Value, new: &Value, entries: Entrie
         }
     }
     entries.cap();
-    entries.to_value()
+    Some(finish(entries))
 }
 
 /// Takes what a write touched from owners in other versions than the written one. Owners in versions that are not

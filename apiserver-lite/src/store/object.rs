@@ -61,6 +61,14 @@ pub struct Encoded {
 }
 
 impl Encoded {
+    /// The tree that was encoded, as the object has it that gets this version; None where somebody else holds it too.
+    pub(super) fn tree_at(&mut self, revision: u64) -> Option<Arc<Value>> {
+        let mut tree = self.tree.take()?;
+        let metadata = Arc::get_mut(&mut tree)?.get_mut("metadata").and_then(Value::as_object_mut)?;
+        metadata.insert("resourceVersion".into(), revision.to_string().into());
+        Some(tree)
+    }
+
     /// Hands on the tree that was encoded.
     #[must_use]
     pub fn with_tree(mut self, mut value: Value) -> Self {
@@ -68,6 +76,13 @@ impl Encoded {
             metadata.remove("managedFields");
         }
         self.tree = Some(Arc::new(value));
+        self
+    }
+
+    /// Puts in the owners of fields, which the tree that was encoded did not have.
+    #[must_use]
+    pub fn with_owners(mut self, list: &[u8]) -> Self {
+        self.json = self.json.with_owners(list);
         self
     }
 
@@ -203,8 +218,7 @@ impl StoredObject {
         proto::json::parse(&self.json.bytes()).map(|p| p.value).unwrap_or_default()
     }
 
-    /// The object as a tree but for `metadata.managedFields`, which are most of it and mean nothing to who only reads, and,
-    /// right after a commit, but for its version.
+    /// The object as a tree but for `metadata.managedFields`, which are most of it and mean nothing to who only reads.
     pub fn without_owners(&self) -> Arc<Value> {
         let parsed = || Arc::new(proto::json::parse_without_owners(&self.json.bytes()).unwrap_or_default());
         self.tree.upgrade().unwrap_or_else(parsed)

@@ -320,12 +320,13 @@ fn accept(
     frame: &mut frame::Writer,
 ) -> Accepted {
     let Request { write: Write { resource, key, change, .. }, answer } = request;
-    let (encoded, deleted) = match change {
+    let (mut encoded, deleted) = match change {
         Change::Put(encoded) => (encoded, false),
         Change::Delete(encoded) => (encoded, true),
     };
     let json = encoded.json.with_version(revision);
-    let object = Arc::new(StoredObject::new(key, revision, encoded.keys, json).with_tree(encoded.tree.as_ref()));
+    let tree = encoded.tree_at(revision);
+    let object = Arc::new(StoredObject::new(key, revision, encoded.keys, json).with_tree(tree.as_ref()));
     let kind = match (&previous, deleted) {
         (_, true) => EventKind::Deleted,
         (None, false) => EventKind::Added,
@@ -342,7 +343,7 @@ fn accept(
         let objects = if previous.is_some() { objects.remove(&key as &dyn Place) } else { objects };
         objects.insert(ByKey(object.clone()))
     };
-    Accepted { resource, event: event(kind, object, previous, revision), after, tree: encoded.tree, answer }
+    Accepted { resource, event: event(kind, object, previous, revision), after, tree, answer }
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub(super) async fn apply(
     let warnings: Vec<String> = if options.validation == FieldValidation::Warn { lines.collect() } else { Vec::new() };
     for _ in 0..ATTEMPTS {
         let done = if server.store.get(&resource.storage, namespace, name).is_some() {
-            let changed = update::replace(server, target, options, false, |old, tree| {
+            let changed = update::replace(server, target, options, update::Tracking::Said, |old, tree| {
                 let value = merge(Some(tree))?;
                 update::check_preconditions(target, old, update::parse_expected(text(&value, "resourceVersion"))?, "")?;
                 Ok(value)

@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::meta::{self, text};
 use super::options::{WriteOptions, invalid};
-use super::update::Target;
+use super::update::{self, Target};
 use super::{commit, commit_error, put, strategy};
 use crate::admission::{Call, Operation, Reservation};
-use crate::apply::{self, Writer};
+use crate::apply::{self, Owners, Writer};
 use crate::auth::{Attributes, RbacWrite};
 use crate::request::{RequestInfo, User};
 use crate::resource::Resource;
@@ -70,9 +70,15 @@ pub(super) async fn place(
     let generated = text(&value, "name").is_empty() && !stem.is_empty();
     crate::defaults::apply(resource, &mut value);
     // What admission adds has no owner.
-    if tracked {
-        apply::created(Writer { resource, subresource: "", manager: &options.manager }, &mut value);
-    }
+    let writer = Writer { resource, subresource: "", manager: &options.manager };
+    let owners = match tracked {
+        true if update::hides_owners(server, resource) => Some(Owners::created(writer, &mut value)),
+        true => {
+            apply::created(writer, &mut value);
+            None
+        }
+        false => None,
+    };
     let name = text(&value, "name").to_owned();
     let call = Call {
         server,
@@ -107,7 +113,7 @@ pub(super) async fn place(
         let name = text(&value, "name").to_owned();
         // Only another name can make it go through at a second attempt.
         let body = if generated && attempt < ATTEMPTS { value.clone() } else { std::mem::take(&mut value) };
-        let write = put(server, resource, Key::new(namespace, &name), Expect::Absent, body).await?;
+        let write = put(server, resource, Key::new(namespace, &name), Expect::Absent, body, owners.as_ref()).await?;
         if let Some(allocation) = &mut allocation {
             allocation.begin();
         }

@@ -23,6 +23,7 @@ mod update;
 
 use std::sync::Arc;
 
+use crate::apply::Owners;
 use crate::http::Response;
 use crate::read;
 use crate::resource::{Resource, Verbs};
@@ -150,14 +151,20 @@ async fn put(
     key: Key,
     expect: Expect,
     mut value: serde_json::Value,
+    owners: Option<&Owners>,
 ) -> Result<Write> {
-    let encoded = converted(server, resource, &mut value).await?;
+    let encoded = converted(server, resource, &mut value, owners).await?;
     let change = Change::Put(encoded.with_tree(value));
     Ok(Write { resource: resource.storage.clone(), key, expect, change })
 }
 
-/// An object ready to be stored, in the version of storage.
-async fn converted(server: &ApiServer, resource: &Resource, value: &mut serde_json::Value) -> Result<Encoded> {
+/// An object ready to be stored, in the version of storage. Without `owners` those of its fields are in the tree.
+async fn converted(
+    server: &ApiServer,
+    resource: &Resource,
+    value: &mut serde_json::Value,
+    owners: Option<&Owners>,
+) -> Result<Encoded> {
     // Fields are selected by in the version that was written.
     let fields = crate::resource::fields::of(resource, value);
     let fields: Vec<(String, String)> = fields.into_iter().map(|(name, field)| (name.to_owned(), field)).collect();
@@ -165,7 +172,12 @@ async fn converted(server: &ApiServer, resource: &Resource, value: &mut serde_js
     if let Some(definition) = &resource.definition {
         definition.to_storage(value);
     }
-    Ok(crate::store::encode(resource, value, fields.iter().map(|(name, field)| (&**name, field.clone())).collect()))
+    let fields = fields.iter().map(|(name, field)| (&**name, field.clone())).collect();
+    let encoded = crate::store::encode(resource, value, fields);
+    Ok(match owners.map(Owners::list).filter(|list| !list.is_empty()) {
+        Some(list) => encoded.with_owners(list),
+        None => encoded,
+    })
 }
 
 /// An object that stays in the version that it is in, ready to be stored.

@@ -96,7 +96,7 @@ pub(super) async fn handle(
     };
     let target = Target { resource, subresource: "scale", namespace: &namespace, name: &name };
     let writer = Writer { resource: &SCALE_RESOURCE, subresource: "scale", manager: &options.manager };
-    let object = update::replace(server, target, &options, false, |old, tree| {
+    let object = update::replace(server, target, &options, update::Tracking::Said, |old, tree| {
         let mut before = scale_of(own, tree);
         let owners = &tree["metadata"]["managedFields"];
         let api_version = resource.api_version();

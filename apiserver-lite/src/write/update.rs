@@ -1,13 +1,15 @@
 //! Replacing and patching objects: compute the new state from the stored one, commit if nothing came in between, try
 //! again if something did and the client did not insist on a version.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::meta::{self, text};
 use super::options::{WriteOptions, invalid};
 use super::{MODIFIED, commit, commit_error, create, strategy};
 use crate::admission::{Call, Operation, Reservation};
-use crate::apply::{self, Writer};
+use crate::apply::{self, Owners, Writer};
 use crate::patch::{self, Patch};
 use crate::request::User;
 use crate::resource::Resource;
@@ -127,16 +129,38 @@ pub async fn update(
     change: impl FnMut(&ObjectRef, &Value) -> Result<Value>,
 ) -> Result<ObjectRef> {
     // A binding and an eviction are requests of their own; what they change in a pod has no owner.
-    let tracked = !matches!(target.subresource, "binding" | "eviction");
-    replace(server, target, options, tracked, change).await
+    let owners = match target.subresource {
+        "binding" | "eviction" => Tracking::Untouched,
+        _ => Tracking::Writer,
+    };
+    replace(server, target, options, owners, change).await
 }
 
-/// The same; without `tracked` the owners of fields are what `change` says.
+/// What a change does to the owners of fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tracking {
+    /// Who writes owns what changes. The change leaves the list alone, or sets it without looking at it.
+    Writer,
+    /// The same for a change that looks at the list.
+    Looking,
+    /// They stay.
+    Untouched,
+    /// They are what the change says.
+    Said,
+}
+
+/// Whether nobody but the server looks at the owners of fields while an object of a kind is written, so that they need
+/// not be in its tree.
+pub(super) fn hides_owners(server: &ApiServer, resource: &Resource) -> bool {
+    !resource.custom && !server.admission.shows_owners(server)
+}
+
+/// The same, with what is known of the owners of fields.
 pub(super) async fn replace(
     server: &ApiServer,
     target: Target<'_>,
     options: &WriteOptions,
-    tracked: bool,
+    tracking: Tracking,
     mut change: impl FnMut(&ObjectRef, &Value) -> Result<Value>,
 ) -> Result<ObjectRef> {
     let Target { resource, subresource, namespace, name } = target;
@@ -144,10 +168,21 @@ pub(super) async fn replace(
         let Some(old) = server.store.get(&resource.storage, namespace, name) else {
             return Err(ApiError::not_found(&resource.group, &resource.plural, name));
         };
-        let old_value = crate::crd::worked_on(server, resource, &old).await?;
+        let apart = matches!(tracking, Tracking::Writer | Tracking::Untouched) && hides_owners(server, resource);
+        let old_value = match apart {
+            true => old.without_owners(),
+            false => Arc::new(crate::crd::worked_on(server, resource, &old).await?),
+        };
         let mut new = change(&old, &old_value)?;
-        if tracked {
-            apply::updated(Writer { resource, subresource, manager: &options.manager }, &old_value, &mut new);
+        let writer = Writer { resource, subresource, manager: &options.manager };
+        let mut owners = None;
+        match tracking {
+            Tracking::Writer if apart => {
+                owners = Some(Owners::updated(writer, &old.json.bytes(), &old_value, &mut new));
+            }
+            Tracking::Untouched if apart => owners = Some(Owners::unchanged(&old.json.bytes())),
+            Tracking::Writer | Tracking::Looking => apply::updated(writer, &old_value, &mut new),
+            Tracking::Untouched | Tracking::Said => {}
         }
         let call = Call {
             server,
@@ -183,8 +218,11 @@ pub(super) async fn replace(
             true => server.admission.validate(&call, &new).await?,
             false => Reservation::default(),
         };
-        apply::keep_times(resource, &mut new, &old_value);
-        let encoded = super::converted(server, resource, &mut new).await?;
+        match &mut owners {
+            Some(owners) => owners.keep_times(resource, &new, &old_value),
+            None => apply::keep_times(resource, &mut new, &old_value),
+        }
+        let encoded = super::converted(server, resource, &mut new, owners.as_ref()).await?;
         let write = |change| Write {
             resource: resource.storage.clone(),
             key: Key::new(namespace, name),
@@ -286,7 +324,8 @@ pub async fn patch(
     let mut warnings = Vec::new();
     // The owners of fields are most of an object's tree, and a patch that leaves them alone need not carry them.
     let without_owners = patch.leaves_owners();
-    let object = update(server, target, options, |old, tree| {
+    let tracking = if without_owners { Tracking::Writer } else { Tracking::Looking };
+    let object = replace(server, target, options, tracking, |old, tree| {
         let served = |tree: Value| crate::read::convert(resource, tree);
         let json = || match *resource.storage_version == resource.api_version() {
             true => old.json.bytes().to_vec(),
@@ -306,7 +345,8 @@ pub async fn patch(
         };
         let lean = if without_owners { apply(meta::without_owners(tree)).ok() } else { None };
         // An error may show the whole object.
-        let patched = lean.map_or_else(|| apply(tree.clone()), Ok)?;
+        let whole = || if resource.custom { tree.clone() } else { old.value() };
+        let patched = lean.map_or_else(|| apply(whole()), Ok)?;
         warnings = patched.warnings;
         let mut value = patched.value;
         meta::settle_namespace(&mut value, target.namespace)?;

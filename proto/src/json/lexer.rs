@@ -44,6 +44,11 @@ impl<'a> Lexer<'a> {
         std::mem::take(&mut self.strict)
     }
 
+    /// How many bytes were read.
+    pub fn offset(&self) -> usize {
+        self.at
+    }
+
     fn space(&mut self) {
         while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.text.get(self.at) {
             self.at += 1;

@@ -8,6 +8,7 @@
 mod fields;
 mod form;
 pub(crate) mod lexer;
+mod parts;
 mod shown;
 mod slot;
 mod typed;
@@ -19,6 +20,7 @@ use crate::schema::{StructId, TypeSet};
 
 pub use fields::{compare as compare_field_elements, compare_values};
 pub use lexer::SyntaxError;
+pub use parts::{items, member, members, string};
 pub use shown::shown;
 pub use slot::{Slotted, write_with_version_slot};
 pub use write::{indent, write, write_sorted, write_string};

@@ -37,6 +37,22 @@ impl Slotted {
         out
     }
 
+    /// The same with a list of the owners of fields, as text, at its place in a built-in kind: the end of `metadata`, which
+    /// has none yet.
+    #[must_use]
+    pub fn with_owners(mut self, list: &[u8]) -> Self {
+        const NAME: &[u8] = b",\"managedFields\":";
+        // There is metadata in everything that has a version, and the version is in it.
+        if let Some(metadata) = super::member(&self.json, "metadata").filter(|m| m.contains(&self.offset)) {
+            self.json.reserve(NAME.len() + list.len());
+            let rest = self.json.split_off(metadata.end - 1);
+            self.json.extend_from_slice(NAME);
+            self.json.extend_from_slice(list);
+            self.json.extend_from_slice(&rest);
+        }
+        self
+    }
+
     /// Whether `with_version(version)` would give these bytes, without making them.
     pub fn is_at_version(&self, version: u64, bytes: &[u8]) -> bool {
         let (before, after) = self.json.split_at(self.offset);
@@ -89,6 +105,12 @@ mod tests {
         let text = String::from_utf8(slotted.with_version(42)).expect("JSON is text");
         assert!(text.contains(r#""uid":"u","resourceVersion":"42","generation":2"#), "{text}");
         assert!(slotted.is_at_version(42, text.as_bytes()));
+        let owned = slotted.clone().with_owners(b"[{}]").with_version(42);
+        let mut whole = value.clone();
+        whole["metadata"]["managedFields"] = serde_json::json!([{}]);
+        let whole = write_with_version_slot(Some((set, id)), &mut whole).with_version(42);
+        let end = r#""generation":2,"managedFields":["#;
+        assert!(String::from_utf8_lossy(&owned).contains(end) && String::from_utf8_lossy(&whole).contains(end));
         assert!(!slotted.is_at_version(4, text.as_bytes()) && !slotted.is_at_version(42, &text.as_bytes()[1..]));
     }
 }
