@@ -174,6 +174,23 @@ impl Schemas {
     }
 
     fn ty(&mut self, id: TypeId) -> Value {
+        let ty = TypeSet::built_in().ty(id);
+        match leaf_name(ty) {
+            Some(name) => {
+                if !self.done.contains_key(&public_name(name)) {
+                    let mut schema = self.inline(id);
+                    if let Some(text) = descriptions::of_type(name) {
+                        schema["description"] = text.into();
+                    }
+                    self.done.insert(public_name(name), schema);
+                }
+                self.format.reference(&public_name(name))
+            }
+            None => self.inline(id),
+        }
+    }
+
+    fn inline(&mut self, id: TypeId) -> Value {
         let choice = |types: &[&str], format: Option<&str>| {
             let mut out = json!({"oneOf": types.iter().map(|t| json!({"type": t})).collect::<Vec<_>>()});
             if let Some(format) = format {
@@ -202,6 +219,20 @@ impl Schemas {
     }
 }
 
+/// The name under which a type without members of its own is found, where it has one: `kubectl explain` shows it.
+fn leaf_name(ty: &Type) -> Option<&'static str> {
+    Some(match ty {
+        Type::Quantity => "k8s.io.apimachinery.pkg.api.resource.Quantity",
+        Type::IntOrString => "k8s.io.apimachinery.pkg.util.intstr.IntOrString",
+        Type::Time => "k8s.io.apimachinery.pkg.apis.meta.v1.Time",
+        Type::MicroTime => "k8s.io.apimachinery.pkg.apis.meta.v1.MicroTime",
+        Type::Duration => "k8s.io.apimachinery.pkg.apis.meta.v1.Duration",
+        Type::Fields => "k8s.io.apimachinery.pkg.apis.meta.v1.FieldsV1",
+        Type::Raw => "k8s.io.apimachinery.pkg.runtime.RawExtension",
+        _ => return None,
+    })
+}
+
 fn members(members: &[Box<str>]) -> Value {
     members.iter().map(|m| (m.to_string(), Value::from(capital(m)))).collect::<Map<_, _>>().into()
 }
@@ -209,4 +240,35 @@ fn members(members: &[Box<str>]) -> Value {
 fn capital(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map(|c| c.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(format: Format) -> Value {
+        let set = TypeSet::built_in();
+        let mut schemas = Schemas::new(format);
+        for kind in ["Pod", "Service"] {
+            schemas.reference(set.kind("", "v1", kind).expect("built in"));
+        }
+        schemas.finish()
+    }
+
+    #[test]
+    fn amounts_and_ports_go_by_the_names_of_their_types() {
+        const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
+        const CHOICE: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
+        for (format, place) in [(Format::V2, "#/definitions"), (Format::V3, "#/components/schemas")] {
+            let all = all(format);
+            let limits = &all["io.k8s.api.core.v1.ResourceRequirements"]["properties"]["limits"];
+            assert_eq!(limits["additionalProperties"], json!({"$ref": format!("{place}/{QUANTITY}")}));
+            let port = &all["io.k8s.api.core.v1.ServicePort"]["properties"]["targetPort"];
+            let reference = if format == Format::V3 { &port["allOf"][0] } else { port };
+            assert_eq!(reference["$ref"], format!("{place}/{CHOICE}"));
+            assert!(all[QUANTITY]["description"].is_string() && all[CHOICE]["format"] == "int-or-string");
+        }
+        assert_eq!(all(Format::V2)[QUANTITY]["type"], "string");
+        assert_eq!(all(Format::V3)[QUANTITY]["oneOf"], json!([{"type": "string"}, {"type": "number"}]));
+    }
 }
