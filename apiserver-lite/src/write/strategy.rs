@@ -36,19 +36,30 @@ pub fn needs_version(resource: &Resource) -> bool {
         )
 }
 
-/// Kinds that count changes of their desired state in `metadata.generation`.
+/// Kinds that begin with a `metadata.generation`.
 fn has_generation(resource: &Resource) -> bool {
     resource.custom
         || matches!(
             (&*resource.group, &*resource.plural),
             ("apps", "daemonsets" | "deployments" | "replicasets" | "statefulsets")
                 | ("batch", _)
-                | ("", "pods" | "replicationcontrollers")
+                | ("", "pods" | "replicationcontrollers" | "podtemplates")
                 | ("networking.k8s.io", "ingressclasses" | "ingresses" | "networkpolicies")
                 | ("policy" | "discovery.k8s.io" | "admissionregistration.k8s.io" | "apiextensions.k8s.io", _)
                 | ("flowcontrol.apiserver.k8s.io" | "scheduling.k8s.io", _)
-                | ("resource.k8s.io", "deviceclasses" | "resourceslices")
+                | ("resource.k8s.io", "deviceclasses" | "resourceslices" | "devicetaintrules")
         )
+}
+
+/// Kinds that count changes of their desired state in `metadata.generation`: almost those that begin with one.
+fn counts_changes(resource: &Resource) -> bool {
+    match (&*resource.group, &*resource.plural) {
+        // What a class is worth cannot change, and what can is not counted.
+        ("scheduling.k8s.io", "priorityclasses") => false,
+        // Its count begins with the first change.
+        ("storage.k8s.io", "csidrivers") => true,
+        _ => has_generation(resource),
+    }
 }
 
 /// Whether two objects want the same, whatever their metadata and status. Nothing is copied for it: mostly they do, and
@@ -58,7 +69,9 @@ fn same_desire(resource: &Resource, a: &Value, b: &Value) -> bool {
     match (a.as_object(), b.as_object()) {
         // Custom objects are what they say; those of built-in kinds have members whether the tree spells them out or not.
         (Some(a), Some(b)) if resource.custom => {
-            let desired = |(key, _): &(&String, &Value)| !UNDESIRED.contains(&key.as_str());
+            // A status that has no subresource is a member like any other.
+            let wanted = |key: &str| key == "status" && !has_status(resource);
+            let desired = |(key, _): &(&String, &Value)| wanted(key) || !UNDESIRED.contains(&key.as_str());
             a.iter().filter(desired).eq(b.iter().filter(desired))
         }
         (Some(a), Some(b)) => same_struct_but(resource.stored.set(), resource.stored.id, UNDESIRED, a, b),
@@ -245,7 +258,7 @@ pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, o
     let annotated = &*resource.plural == "deployments"
         && new["metadata"]["annotations"] != old["metadata"]["annotations"]
         && subresource.is_empty();
-    if has_generation(resource) && (annotated || !same_desire(resource, new, old)) {
+    if counts_changes(resource) && (annotated || !same_desire(resource, new, old)) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
         new["metadata"]["generation"] = (generation + 1).into();
     }
@@ -304,5 +317,46 @@ pub fn orphans(resource: &Resource) -> Option<bool> {
         // What these two did before there was a garbage collector.
         ("", "replicationcontrollers") | ("batch", "jobs") => Some(true),
         _ => Some(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::Resources;
+
+    fn generation(group: &str, version: &str, plural: &str, old: Value, new: Value) -> Value {
+        let resource = Resources::built_in().current().lookup(group, version, plural).expect("built in");
+        let mut created = old;
+        prepare_create(&resource, &mut created, &User::default());
+        let mut changed = new;
+        changed["metadata"] = created["metadata"].clone();
+        prepare_update(&resource, "", &mut changed, &created);
+        json!([created["metadata"]["generation"], changed["metadata"]["generation"]])
+    }
+
+    #[test]
+    fn changes_are_counted_by_the_kinds_that_count_them() {
+        let class = |text: &str| json!({"metadata": {}, "value": 1, "description": text});
+        let counted = generation("scheduling.k8s.io", "v1", "priorityclasses", class("a"), class("b"));
+        assert_eq!(counted, json!([1, 1]));
+        let driver = |on: bool| json!({"metadata": {}, "spec": {"requiresRepublish": on}});
+        assert_eq!(generation("storage.k8s.io", "v1", "csidrivers", driver(false), driver(true)), json!([null, 1]));
+        assert_eq!(generation("storage.k8s.io", "v1", "csidrivers", driver(true), driver(true)), json!([null, null]));
+        let template = |name: &str| json!({"metadata": {}, "template": {"spec": {"nodeName": name}}});
+        assert_eq!(generation("", "v1", "podtemplates", template("a"), template("b")), json!([1, 2]));
+        let slice =
+            |address: &str| json!({"metadata": {}, "addressType": "IPv4", "endpoints": [{"addresses": [address]}]});
+        assert_eq!(
+            generation("discovery.k8s.io", "v1", "endpointslices", slice("10.0.0.1"), slice("10.0.0.2")),
+            json!([1, 2])
+        );
+    }
+
+    #[test]
+    fn empty_members_that_are_always_there_are_no_change() {
+        let pod = |container: Value| json!({"metadata": {}, "spec": {"containers": [container]}});
+        let (with, without) = (pod(json!({"name": "a", "resources": {}})), pod(json!({"name": "a"})));
+        assert_eq!(generation("", "v1", "pods", with, without), json!([1, 1]));
     }
 }
