@@ -14,6 +14,7 @@ const NAMES_OF_UPSTREAM: &[&str] = &[
     "kubelet_cpu_manager_exclusive_cpu_allocation_count ",
     "kubelet_topology_manager_admission_duration_ms ",
     "cadvisor_version_info ",
+    "container_cpu_load_d_average_10s ",
     "container_fs_inodes_total ",
     "container_memory_failcnt ",
     "kubelet_evented_pleg_connection_error_count ",

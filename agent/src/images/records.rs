@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::credentials::{Credential, Source, sha256};
 use super::reference;
+use crate::metrics;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const OLD_API_VERSION: &str = "kubelet.config.k8s.io/v1alpha1";
@@ -169,6 +170,30 @@ impl Credentials {
     }
 }
 
+/// What a look at the records came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Checked {
+    /// Nobody has to show anything for it.
+    Allowed,
+    /// The pod has what it was pulled with.
+    Found,
+    /// The registry has to say.
+    Missing,
+    Broken,
+}
+
+impl Checked {
+    /// As the kubelet counts it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Allowed => "credentialPolicyAllowed",
+            Self::Found => "credentialRecordFound",
+            Self::Missing => "mustAuthenticate",
+            Self::Broken => "error",
+        }
+    }
+}
+
 /// The records of this node.
 pub struct Records {
     pulling: PathBuf,
@@ -193,6 +218,7 @@ impl Records {
                 tracing::error!(%error, path = %path.display(), "pull records cannot be kept");
             }
         }
+        records.count();
         records
     }
 
@@ -224,6 +250,7 @@ impl Records {
             Intent { kind: "ImagePullIntent".into(), api_version: API_VERSION.into(), image: image.to_owned() };
         write(&self.pulling, image, &intent)?;
         *turn.entry(image.to_owned()).or_default() += 1;
+        self.count();
         Ok(())
     }
 
@@ -247,26 +274,34 @@ impl Records {
             turn.remove(image);
             remove(&file(&self.pulling, image));
         }
+        self.count();
     }
 
     /// Whether an image that is on the node has to be pulled, so that the registry says whether this pod may have it.
     pub fn must_pull(&self, image: &str, id: &str, credentials: &[Credential]) -> bool {
+        let checked = self.check(image, id, credentials);
+        metrics::IMAGE_CHECKS.inc(&[checked.word()]);
+        !matches!(checked, Checked::Allowed | Checked::Found)
+    }
+
+    fn check(&self, image: &str, id: &str, credentials: &[Credential]) -> Checked {
         let turn = self.turn();
         let record: Option<Record> = match read(&file(&self.pulled, id)) {
             Ok(record) => record,
             Err(error) => {
                 tracing::error!(%error, image, "a pull record cannot be read");
-                return true;
+                return Checked::Broken;
             }
         };
         let pulled_here = record.is_some() || turn.contains_key(image) || file(&self.pulling, image).exists();
-        let Some(repository) = repository(image) else { return true };
+        let Some(repository) = repository(image) else { return Checked::Broken };
         if !self.verification.asks(&repository, pulled_here) {
-            return false;
+            return Checked::Allowed;
         }
-        let Some(known) = record.as_ref().and_then(|r| r.credential_mapping.get(&repository)) else { return true };
+        let known = record.as_ref().and_then(|r| r.credential_mapping.get(&repository));
+        let Some(known) = known else { return Checked::Missing };
         if known.node_pods_accessible {
-            return false;
+            return Checked::Found;
         }
         for credential in credentials {
             let hash = credential.hash();
@@ -277,9 +312,17 @@ impl Records {
                     tracing::error!(%error, image, "cannot write a pull record");
                 }
             }
-            return false;
+            return Checked::Found;
         }
-        true
+        Checked::Missing
+    }
+
+    /// Counts the files. What is in memory is what is on disk: there is no cache that could be full.
+    fn count(&self) {
+        let files = |folder: &Path| f64::from(u32::try_from(paths(folder).count()).unwrap_or(u32::MAX));
+        metrics::PULL_INTENTS.set(&[], files(&self.pulling));
+        metrics::PULLED_RECORDS.set(&[], files(&self.pulled));
+        metrics::PULLED_RECORDS_IN_MEMORY.set(&[], 0.0);
     }
 
     /// Forgets images that the runtime does not have any more. `since` is when the list was begun, as RFC 3339 text: later
@@ -291,6 +334,7 @@ impl Records {
                 remove(&path);
             }
         }
+        self.count();
     }
 
     /// To be called in turn.
@@ -381,10 +425,14 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> std::io::Result<Option<T
     Ok(Some(serde_json::from_value(tree)?))
 }
 
+/// The records in a folder, without those that are being written.
+fn paths(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let all = folder.read_dir().into_iter().flatten().flatten().map(|e| e.path());
+    all.filter(|p| p.extension().is_none())
+}
+
 fn read_all<T: serde::de::DeserializeOwned>(folder: &Path) -> Vec<(PathBuf, T)> {
-    let paths = folder.read_dir().into_iter().flatten().flatten().map(|e| e.path());
-    let named = paths.filter(|p| p.extension().is_none());
-    named.filter_map(|path| read(&path).ok().flatten().map(|value| (path, value))).collect()
+    paths(folder).filter_map(|path| read(&path).ok().flatten().map(|value| (path, value))).collect()
 }
 
 fn remove(path: &Path) {

@@ -154,6 +154,14 @@ families! { ALL:
     IMAGES_COLLECTED = Counter Alpha "kubelet_image_garbage_collected_total" ["reason"], NONE, "Total number of images garbage collected by the kubelet, whether through disk usage or image age.";
     CREDENTIAL_PROVIDER = Histogram Alpha "kubelet_credential_provider_plugin_duration_seconds" ["plugin_name"], DEFAULT, "Duration of execution in seconds for credential provider plugin";
     CREDENTIAL_PROVIDER_ERRORS = Counter Alpha "kubelet_credential_provider_plugin_errors_total" ["plugin_name"], NONE, "Number of errors from credential provider plugin";
+    IMAGE_CHECKS = Counter Alpha "kubelet_imagemanager_image_mustpull_checks_total" ["result"], NONE, "Counter for how many times kubelet checked whether credentials need to be re-verified to access an image";
+    PULL_INTENTS = Gauge Alpha "kubelet_imagemanager_ondisk_pullintents" [], NONE, "Number of ImagePullIntents stored on disk.";
+    PULLED_RECORDS = Gauge Alpha "kubelet_imagemanager_ondisk_pulledrecords" [], NONE, "Number of ImagePulledRecords stored on disk.";
+    PULLED_RECORDS_IN_MEMORY = Gauge Alpha "kubelet_imagemanager_inmemory_pulledrecords_usage_percent" [], NONE, "The ImagePulledRecords in-memory cache usage in percent.";
+    USERNS_PODS = Counter Alpha "kubelet_started_user_namespaced_pods_total" [], NONE, "Cumulative number of pods with user namespaces started.";
+    USERNS_PODS_ERRORS = Counter Alpha "kubelet_started_user_namespaced_pods_errors_total" [], NONE, "Cumulative number of errors when starting pods with user namespaces.";
+    TERMINATED_CONTAINERS = Counter Alpha "kubelet_terminated_containers_total" ["container_type", "exit_code", "reason"], NONE, "Cumulative number of containers that have terminated, by type of container, exit code and reason.";
+    SLEEP_CUT_SHORT = Counter Alpha "kubelet_sleep_action_terminated_early_total" [], NONE, "The number of times lifecycle sleep handler got terminated before it finishes";
     IMAGE_REQUESTS = Counter Alpha "kubelet_image_manager_ensure_image_requests_total" ["present_locally", "pull_policy", "pull_required"], NONE, "Number of ensure-image requests processed by the kubelet.";
     IMAGE_PULL_SECONDS = Histogram Alpha "kubelet_image_pull_duration_seconds" ["image_size_in_bytes"], IMAGE_PULL, "Duration in seconds to pull an image.";
     HTTP_REQUESTS = Counter Alpha "kubelet_http_requests_total" ["long_running", "method", "path", "server_type"], NONE, "Number of the http requests received since the server started";

@@ -220,6 +220,9 @@ impl Worker {
             return Err(Failure::Retry);
         }
         metrics::STARTED_PODS.inc(&[]);
+        if userns.is_some() {
+            metrics::USERNS_PODS.inc(&[]);
+        }
         let made = match std::fs::create_dir_all(&config.log_directory) {
             Ok(()) => {
                 let labels = [handler.as_str()];
@@ -235,6 +238,9 @@ impl Worker {
         };
         let id = made.map_err(|why| {
             metrics::STARTED_PODS_ERRORS.inc(&[]);
+            if userns.is_some() {
+                metrics::USERNS_PODS_ERRORS.inc(&[]);
+            }
             self.sandbox_failed(&why)
         })?;
         if let Err(error) = self.look().await {

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::cri::CriError;
 use crate::events::EventType;
+use crate::metrics;
 use crate::pleg::observed::{ContainerRecord, Observed, RunState};
 use crate::pod::grace::{MINIMUM_STOP_SECONDS, container_grace};
 use crate::pod::spec::{ContainerKind, PodExt, find_container, is_sidecar};
@@ -134,7 +135,12 @@ async fn stop(
                 let kind = EventType::Warning;
                 shared.recorder.container(pod, &container.name, kind, "FailedPreStopHook", "PreStopHook failed");
             }
-            Err(_) => tracing::debug!(pod = pod.name(), container = container.name, "preStop hook used up the grace"),
+            Err(_) => {
+                if hook.sleep.is_some() {
+                    metrics::SLEEP_CUT_SHORT.inc(&[]);
+                }
+                tracing::debug!(pod = pod.name(), container = container.name, "preStop hook used up the grace");
+            }
         }
         left -= whole_seconds(begun.elapsed());
     }

@@ -50,11 +50,7 @@ impl StartContext<'_> {
     /// # Errors
     /// The waiting reason and message; the event has been sent.
     pub async fn start(&self, container: &Container, target: Option<&str>) -> Result<(), StartError> {
-        let kind = match find_container(self.pod.spec(), &container.name) {
-            Some((ContainerKind::Init, _)) => "init_container",
-            Some((ContainerKind::Ephemeral, _)) => "ephemeral_container",
-            Some((ContainerKind::Regular, _)) | None => "container",
-        };
+        let kind = kind_word(self.pod, &container.name);
         metrics::STARTED_CONTAINERS.inc(&[kind]);
         let started = self.pull_and_start(container, target).await;
         if let Err(error) = &started {
@@ -261,6 +257,15 @@ impl StartContext<'_> {
             tracing::warn!(%error, pod = self.pod.name(), container = container.name, "could not stop a container");
         }
         Err(failure("PostStartHookError", why))
+    }
+}
+
+/// The kind of a container as metrics name it.
+pub fn kind_word(pod: &Pod, container: &str) -> &'static str {
+    match find_container(pod.spec(), container) {
+        Some((ContainerKind::Init, _)) => "init_container",
+        Some((ContainerKind::Ephemeral, _)) => "ephemeral_container",
+        Some((ContainerKind::Regular, _)) | None => "container",
     }
 }
 

@@ -25,6 +25,7 @@ use crate::status::generate::Override;
 use super::act::Failure;
 use super::admission::Rejection;
 use super::mailbox::{KillRequest, Mailbox};
+use super::start::kind_word;
 use super::{Shared, device_admission, gc};
 
 /// Retry of a failed step; doubles up to [`LAST_RETRY`].
@@ -296,7 +297,11 @@ impl Worker {
     }
 
     pub(super) async fn look(&mut self) -> Result<(), CriError> {
-        self.observed = observe(&self.shared.cri, &self.uid, &self.observed).await?;
+        let seen = observe(&self.shared.cri, &self.uid, &self.observed).await?;
+        let before = std::mem::replace(&mut self.observed, seen);
+        if self.adopted {
+            self.count_ended(&before);
+        }
         let alive: HashSet<&str> = self.observed.containers.iter().map(|c| c.id.as_str()).collect();
         self.verdicts.retain(|id| alive.contains(id));
         if !self.adopted {
@@ -305,6 +310,16 @@ impl Worker {
         }
         self.sync_probes(self.ending);
         Ok(())
+    }
+
+    /// Counts the containers that have come to their end since the last look.
+    fn count_ended(&self, before: &Observed) {
+        let had_ended = |id: &str| before.containers.iter().any(|c| c.id == id && c.state == RunState::Exited);
+        let ended = self.observed.containers.iter().filter(|c| c.state == RunState::Exited && !had_ended(&c.id));
+        for record in ended {
+            let labels = [kind_word(&self.pod, &record.name), &record.exit_code.to_string(), &record.reason];
+            metrics::TERMINATED_CONTAINERS.inc(&labels);
+        }
     }
 
     /// Containers that ran before the agent did keep what was known of them.

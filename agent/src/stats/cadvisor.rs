@@ -1,7 +1,7 @@
 //! `/metrics/cadvisor`: everything that the cgroups of node, pods and containers say, and what the machine is.
 //!
 //! Names, labels and help are cAdvisor's. A family has samples only where the kernel has the figure: none of them is
-//! zero because nobody knows it.
+//! zero because nobody knows it, but for the load averages, which are never anything else.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -225,6 +225,13 @@ fn describe(page: &mut Page, subject: &Subject<'_>) {
         ),
     ] {
         page.add(Kind::Counter, name, help, plain(), value, true);
+    }
+    // Nobody counts the tasks that wait: cAdvisor's own value is zero without its load reader, which kubelets do not have.
+    for (name, help) in [
+        ("container_cpu_load_average_10s", "Value of container cpu load average over the last 10 seconds."),
+        ("container_cpu_load_d_average_10s", "Value of container cpu load.d average over the last 10 seconds."),
+    ] {
+        page.add(Kind::Gauge, name, help, plain(), Some(0.0), true);
     }
     for (name, help, value) in [
         (
