@@ -37,6 +37,25 @@ pub fn container_grace(pod: &Pod, container: &Container, reason: KillReason) -> 
     own.or(pod.spec().termination_grace_period_seconds).unwrap_or(DEFAULT_SECONDS)
 }
 
+/// The time that the end of a pod may take: it only ever shrinks, and what has passed is not given again.
+#[derive(Debug, Default)]
+pub struct Budget(Option<i64>);
+
+impl Budget {
+    /// What is allowed as a whole, in seconds, now that `wanted` is asked for.
+    pub fn allow(&mut self, wanted: i64) -> i64 {
+        let allowed = self.0.map_or(wanted, |before| wanted.min(before));
+        self.0 = Some(allowed);
+        allowed
+    }
+
+    /// What is left of it after `passed` seconds; a try that was cut short gets a second at least.
+    pub fn left(&self, passed: i64) -> i64 {
+        let allowed = self.0.unwrap_or_default();
+        if passed == 0 { allowed } else { allowed.saturating_sub(passed).max(1) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +74,30 @@ mod tests {
             ..Default::default()
         });
         assert_eq!(pod_grace(&pod, Some(3)), 1);
+    }
+
+    /// Deletions, evictions and failed tries in any order, at any time.
+    #[test]
+    fn whoever_asks_for_what_no_grace_is_exceeded() {
+        let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+        let mut chance = |below: i64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            i64::try_from(random >> 1).unwrap_or_default() % below
+        };
+        for _ in 0..2000 {
+            let (mut budget, mut least, mut passed) = (Budget::default(), i64::MAX, 0);
+            for _ in 0..chance(8) + 1 {
+                let wanted = chance(60) + 1;
+                least = least.min(wanted);
+                assert_eq!(budget.allow(wanted), least, "a later demand gives no more time");
+                let left = budget.left(passed);
+                assert!(passed + left <= least.max(passed + 1), "{left} s after {passed} of {least}");
+                assert!(left >= 1);
+                passed += chance(20);
+            }
+        }
     }
 
     #[test]

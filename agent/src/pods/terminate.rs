@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use crate::pod::grace::pod_grace;
+use crate::pod::grace::{Budget, pod_grace};
 use crate::pod::spec::PodExt;
 
 use super::act::Failure;
@@ -16,7 +16,7 @@ impl Worker {
         self.start_errors.clear();
         let mailbox = self.mailbox.clone();
         let begun = Instant::now();
-        let mut allowed = None;
+        let mut budget = Budget::default();
         loop {
             self.take_facts();
             if let Err(error) = self.look().await {
@@ -27,15 +27,9 @@ impl Worker {
             if !self.orphan {
                 self.tell(false);
             }
-            // Grace only ever shrinks, and what has passed is not given again.
             let wanted = if self.orphan { ORPHAN_GRACE_SECONDS } else { pod_grace(&self.pod, self.grace) };
             let passed = i64::try_from(begun.elapsed().as_secs()).unwrap_or(i64::MAX);
-            let grace = match allowed {
-                Some(before) => wanted.min(before),
-                None => wanted,
-            };
-            allowed = Some(grace);
-            let left = if passed == 0 { grace } else { grace.saturating_sub(passed).max(1) };
+            let (grace, left) = (budget.allow(wanted), budget.left(passed));
             let (shared, pod) = (self.shared.clone(), self.pod.clone());
             let observed = self.observed.clone();
             let mut stopped = std::mem::take(&mut self.stopped_sandboxes);
