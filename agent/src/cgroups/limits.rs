@@ -5,6 +5,7 @@
 use proto::api::core::v1::{Container, Pod};
 
 use crate::node::Resources;
+use crate::pod::memory_qos::Kept;
 use crate::pod::resources::{
     MIN_SHARES, NodeResources, QosClass, milli_cpu_to_quota, milli_cpu_to_shares, milli_of, pod_totals, qos_class,
 };
@@ -18,6 +19,8 @@ pub struct Limits {
     pub cpu_quota: Option<(i64, i64)>,
     /// Bytes.
     pub memory: Option<i64>,
+    /// What the kernel keeps for it.
+    pub memory_kept: Option<Kept>,
     pub pids: Option<i64>,
     /// Page size as the kernel's files have it (`2MB`), bytes.
     pub huge_pages: Vec<(String, i64)>,
@@ -38,6 +41,7 @@ pub fn pod_limits(pod: &Pod, node: &NodeResources, pids: i64) -> Limits {
     let huge_pages = node.hugepage_sizes.iter().map(|size| (size.clone(), huge_page_bytes(&totals.limits, size)));
     let mut limits = Limits { huge_pages: huge_pages.collect(), ..Limits::default() };
     limits.pids = (pids > 0).then_some(pids);
+    limits.memory_kept = node.memory_qos.as_ref().map(|qos| qos.of_pod(pod)).filter(|kept| *kept != Kept::default());
     match qos_class(pod) {
         QosClass::BestEffort => limits.cpu_shares = Some(MIN_SHARES),
         class => {
@@ -85,6 +89,7 @@ pub fn kubepods_limits(left: &Resources, node: &NodeResources, pids: Option<i64>
         cpu_shares: left.get("cpu").map(|q| milli_cpu_to_shares(q.milli_value())),
         cpu_quota: None,
         memory: value("memory"),
+        memory_kept: None,
         pids,
         huge_pages: node.hugepage_sizes.iter().map(page).collect(),
     }

@@ -26,6 +26,7 @@ use crate::config::Configuration;
 use crate::cri::CriClient;
 use crate::metrics;
 use crate::node::Resources;
+use crate::pod::memory_qos::Kept;
 use crate::pod::resources::{MIN_SHARES, NodeResources, QosClass, milli_cpu_to_shares, qos_class};
 use crate::pod::spec::PodExt;
 
@@ -85,10 +86,13 @@ struct Owned {
 /// The pods that have, or are about to have, a cgroup.
 #[derive(Default)]
 struct Pods {
-    /// Milli-CPU that each asks for as part of the Burstable tier, by uid.
-    asked: HashMap<String, i64>,
-    /// Their sum, kept so that a pod costs one addition.
+    /// Milli-CPU that each asks for as part of the Burstable tier, and the memory that is kept for it, by uid.
+    asked: HashMap<String, (i64, Kept)>,
+    /// Their sums, kept so that a pod costs one addition.
     sum: i64,
+    kept: Kept,
+    /// What the tiers last had of it.
+    given: Kept,
     /// What the Burstable tier was last given.
     shares: i64,
 }
@@ -158,7 +162,7 @@ impl Cgroups {
     pub async fn ensure(&self, pod: &Pod, unlimited: bool) -> Result<(), Failure> {
         let Some(owned) = &self.owned else { return Ok(()) };
         let name = owned.name(pod);
-        owned.pods().note(pod.uid(), Some(burstable_milli_cpu(pod)));
+        owned.pods().note(pod.uid(), Some(owned.asked(pod)));
         if !owned.tree.exists(&owned.path(&name)) {
             let mut limits = pod_limits(pod, &owned.settings.node, owned.settings.pod_pids_limit);
             if unlimited {
@@ -178,7 +182,7 @@ impl Cgroups {
     /// The kernel or systemd refuses.
     pub async fn set(&self, pod: &Pod, limits: &Limits) -> Result<(), Failure> {
         let Some(owned) = &self.owned else { return Ok(()) };
-        owned.pods().note(pod.uid(), Some(burstable_milli_cpu(pod)));
+        owned.pods().note(pod.uid(), Some(owned.asked(pod)));
         owned.limit(&owned.name(pod), limits).await
     }
 
@@ -229,12 +233,16 @@ impl Cgroups {
 
 impl Pods {
     /// Takes a pod in, or out with `None`.
-    fn note(&mut self, uid: &str, asked: Option<i64>) {
+    fn note(&mut self, uid: &str, asked: Option<(i64, Kept)>) {
         let before = match asked {
-            Some(milli) => self.asked.insert(uid.to_owned(), milli),
+            Some(asked) => self.asked.insert(uid.to_owned(), asked),
             None => self.asked.remove(uid),
         };
-        self.sum = self.sum.saturating_sub(before.unwrap_or(0)).saturating_add(asked.unwrap_or(0));
+        let ((gone, freed), (come, kept)) = (before.unwrap_or_default(), asked.unwrap_or_default());
+        let moved = |sum: i64, minus: i64, plus: i64| sum.saturating_sub(minus).saturating_add(plus);
+        self.sum = moved(self.sum, gone, come);
+        self.kept.min = moved(self.kept.min, freed.min, kept.min);
+        self.kept.low = moved(self.kept.low, freed.low, kept.low);
     }
 }
 
@@ -243,8 +251,32 @@ impl Owned {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the Burstable tier the weight that its pods ask for together, when that has changed.
+    /// What the pod adds to what its tier has.
+    fn asked(&self, pod: &Pod) -> (i64, Kept) {
+        let kept = self.settings.node.memory_qos.as_ref().map(|qos| qos.of_pod(pod));
+        (burstable_milli_cpu(pod), kept.unwrap_or_default())
+    }
+
+    /// Memory is kept for a pod only where all above it keep as much.
+    async fn keep_memory(&self) -> Result<(), Failure> {
+        let kept = {
+            let mut pods = self.pods();
+            let kept = pods.kept;
+            if std::mem::replace(&mut pods.given, kept) == kept {
+                return Ok(());
+            }
+            kept
+        };
+        self.limit(&self.parent, &Limits { memory_kept: Some(kept), ..Limits::default() }).await?;
+        let burstable = Kept { min: 0, low: kept.low };
+        let tier = self.parent.tier(QosClass::Burstable);
+        self.limit(&tier, &Limits { memory_kept: Some(burstable), ..Limits::default() }).await
+    }
+
+    /// Gives the Burstable tier the weight that its pods ask for together, and the memory that is kept for them, when
+    /// either has changed.
     async fn weigh(&self) -> Result<(), Failure> {
+        self.keep_memory().await?;
         let shares = {
             let mut pods = self.pods();
             let shares = milli_cpu_to_shares(pods.sum);
@@ -324,13 +356,14 @@ mod tests {
     #[test]
     fn the_sum_follows_pods_that_come_change_and_go() {
         let mut pods = Pods::default();
-        pods.note("a", Some(100));
-        pods.note("b", Some(250));
-        pods.note("a", Some(50));
-        assert_eq!(pods.sum, 300);
+        let kept = |min, low| Kept { min, low };
+        pods.note("a", Some((100, kept(0, 5))));
+        pods.note("b", Some((250, kept(7, 0))));
+        pods.note("a", Some((50, kept(0, 3))));
+        assert_eq!((pods.sum, pods.kept), (300, kept(7, 3)));
         pods.note("b", None);
         pods.note("never", None);
-        assert_eq!((pods.sum, pods.asked.len()), (50, 1));
+        assert_eq!((pods.sum, pods.kept, pods.asked.len()), (50, kept(0, 3), 1));
     }
 
     #[test]

@@ -117,6 +117,10 @@ fn limit_properties(limits: &Limits) -> Properties {
     if let Some(bytes) = limits.memory {
         properties.push(("MemoryMax", number(bytes)));
     }
+    if let Some(kept) = limits.memory_kept {
+        properties.push(("MemoryMin", number(kept.min)));
+        properties.push(("MemoryLow", number(kept.low)));
+    }
     if let Some(count) = limits.pids {
         properties.push(("TasksMax", number(count)));
     }

@@ -96,6 +96,10 @@ impl Tree {
         if let Some(bytes) = limits.memory {
             set("memory.max", bytes.to_string())?;
         }
+        if let Some(kept) = limits.memory_kept {
+            set("memory.min", kept.min.to_string())?;
+            set("memory.low", kept.low.to_string())?;
+        }
         if let Some(count) = limits.pids {
             set("pids.max", count.to_string())?;
         }

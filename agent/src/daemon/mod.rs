@@ -49,6 +49,7 @@ use crate::node::{
 use crate::node_api::NodeApi;
 use crate::objects::{ApiObjects, ApiTokens, NoObjects, Objects, Strategy};
 use crate::plugin_registry::Handlers;
+use crate::pod::memory_qos::MemoryQos;
 use crate::pod::resources::NodeResources;
 use crate::pods_api::PodFeed;
 use crate::resource_managers::{self, Managers, reconcile};
@@ -375,6 +376,7 @@ async fn start_pods(
     } else {
         usize::try_from(config.max_parallel_image_pulls.unwrap_or(0)).ok().filter(|n| *n > 0).unwrap_or(usize::MAX >> 4)
     };
+    let cgroup_v2 = Path::new(cgroups::MOUNT).join("cgroup.controllers").exists();
     let resources = NodeResources {
         memory_bytes: i64::try_from(machine.memory_bytes).unwrap_or(i64::MAX),
         enforce_quota: config.cpu_cfs_quota,
@@ -382,7 +384,8 @@ async fn start_pods(
         hugepage_sizes: machine.huge_pages.iter().map(|p| megabytes(p.page_bytes)).collect(),
         limited_swap: config.memory_swap.swap_behavior == "LimitedSwap",
         single_process_oom_kill: config.single_process_oom_kill,
-        cgroup_v2: Path::new(cgroups::MOUNT).join("cgroup.controllers").exists(),
+        cgroup_v2,
+        memory_qos: (cgroup_v2 && parts.settings.gates.enabled("MemoryQoS")).then(|| memory_qos(&parts.settings)),
         swap_bytes: i64::try_from(machine.swap_bytes).unwrap_or(i64::MAX),
     };
     let cgroups = loop {
@@ -490,6 +493,24 @@ async fn start_pods(
         managers: parts.managers,
         node_events: parts.events,
     })
+}
+
+fn memory_qos(settings: &NodeSettings) -> MemoryQos {
+    let (_, allocatable) = settings.resources();
+    MemoryQos {
+        // The default of the configuration.
+        factor: settings.config.memory_throttling_factor.unwrap_or(0.9),
+        tiered: settings.config.memory_reservation_policy == "TieredReservation",
+        allocatable_bytes: allocatable.get("memory").map_or(0, proto::quantity::Quantity::value),
+        page_bytes: page_bytes(Path::new("/proc/self/smaps")).unwrap_or(4096),
+    }
+}
+
+/// The kernel's page size by the first mapping of this process.
+fn page_bytes(smaps: &Path) -> Option<i64> {
+    let text = std::fs::read_to_string(smaps).ok()?;
+    let kilobytes = text.lines().find_map(|line| line.strip_prefix("KernelPageSize:")?.trim().strip_suffix(" kB"))?;
+    Some(kilobytes.parse::<i64>().ok()? * 1024)
 }
 
 /// What a resize may not change because a static policy has given it out.

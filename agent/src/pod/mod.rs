@@ -9,6 +9,7 @@ pub mod expand;
 pub mod grace;
 pub mod hash;
 pub mod labels;
+pub mod memory_qos;
 pub mod placement;
 pub mod quantity;
 pub mod resize;

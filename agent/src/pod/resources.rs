@@ -11,6 +11,7 @@ use proto::api::core::v1::{Container, Pod, ResourceRequirements};
 use proto::apimachinery::pkg::api::resource::Quantity;
 use proto::cri::{HugepageLimit, LinuxContainerResources};
 
+use super::memory_qos::MemoryQos;
 use super::quantity::{milli, whole};
 use super::spec::{PodExt, is_sidecar};
 
@@ -36,6 +37,8 @@ pub struct NodeResources {
     pub single_process_oom_kill: Option<bool>,
     pub cgroup_v2: bool,
     pub swap_bytes: i64,
+    /// Only with cgroup v2.
+    pub memory_qos: Option<MemoryQos>,
 }
 
 impl Default for NodeResources {
@@ -49,6 +52,7 @@ impl Default for NodeResources {
             single_process_oom_kill: None,
             cgroup_v2: false,
             swap_bytes: 0,
+            memory_qos: None,
         }
     }
 }
@@ -261,6 +265,9 @@ pub fn container_resources(pod: &Pod, container: &Container, node: &NodeResource
     if node.cgroup_v2 {
         let group = if node.single_process_oom_kill.unwrap_or(false) { "0" } else { "1" };
         resources.unified.insert("memory.oom.group".into(), group.into());
+    }
+    if let Some(qos) = &node.memory_qos {
+        resources.unified.extend(qos.unified(pod, container));
     }
     resources
 }
