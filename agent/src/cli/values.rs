@@ -11,14 +11,7 @@ pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
         Form::Text => json!(text),
         Form::Bool => json!(boolean(text)?),
         Form::Int => {
-            let number = text.parse::<i64>().map_err(|e| {
-                let why = match e.kind() {
-                    std::num::IntErrorKind::PosOverflow | std::num::IntErrorKind::NegOverflow => "value out of range",
-                    _ => "invalid syntax",
-                };
-                format!("strconv.ParseInt: parsing {text:?}: {why}")
-            })?;
-            json!(number)
+            json!(integer(text).map_err(|why| format!("strconv.ParseInt: parsing {text:?}: {why}"))?)
         }
         Form::Duration => {
             let nanos = proto::duration::parse(text).map_err(|e| e.to_string())?;
@@ -53,6 +46,31 @@ pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
             let amount: Quantity = text.parse().map_err(|e: proto::quantity::ParseError| e.to_string())?;
             json!(amount.to_string())
         }
+    })
+}
+
+/// A number as Go reads one of base zero: decimal, `0x`, `0o` or a bare `0` before octal, `0b`, and single underscores
+/// between digits where the base is told.
+fn integer(text: &str) -> Result<i64, &'static str> {
+    const INVALID: &str = "invalid syntax";
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let lower = digits.to_ascii_lowercase();
+    let (radix, rest) = match lower.as_bytes() {
+        [b'0', b'x', ..] => (16, &lower[2..]),
+        [b'0', b'o', ..] => (8, &lower[2..]),
+        [b'0', b'b', ..] => (2, &lower[2..]),
+        [b'0', _, ..] => (8, &lower[1..]),
+        _ => (10, lower.as_str()),
+    };
+    let told = radix != 10;
+    let badly = rest.contains("__") || rest.ends_with('_') || rest.starts_with(['+', '-']);
+    if rest.is_empty() || badly || rest.contains('_') && !told {
+        return Err(INVALID);
+    }
+    let sign = if text.starts_with('-') { "-" } else { "" };
+    i64::from_str_radix(&format!("{sign}{}", rest.replace('_', "")), radix).map_err(|e| match e.kind() {
+        std::num::IntErrorKind::PosOverflow | std::num::IntErrorKind::NegOverflow => "value out of range",
+        _ => INVALID,
     })
 }
 
@@ -122,4 +140,23 @@ fn taint(text: &str) -> Result<Value, String> {
         taint.insert("value".into(), json!(value));
     }
     Ok(Value::Object(taint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_go() {
+        for (text, number) in
+            [("10", 10), ("+7", 7), ("-1", -1), ("0", 0), ("0x1F", 31), ("017", 15), ("0o1_7", 15), ("-0b11", -3)]
+        {
+            assert_eq!(integer(text), Ok(number), "{text}");
+        }
+        for text in ["", "-", "1_000", "0x", "0x_", "0x1__0", "08", "1.5", "--1", "0x-1", "ten"] {
+            assert_eq!(integer(text), Err("invalid syntax"), "{text}");
+        }
+        assert_eq!(integer("9223372036854775808"), Err("value out of range"));
+        assert_eq!(value(Form::Int, "1k").unwrap_err(), "strconv.ParseInt: parsing \"1k\": invalid syntax");
+    }
 }
