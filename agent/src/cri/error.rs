@@ -85,10 +85,16 @@ pub fn go_name(code: Code) -> &'static str {
 mod tests {
     use super::*;
 
-    #[test]
-    fn errors_read_like_go_grpc_errors() {
+    #[tokio::test]
+    async fn errors_read_like_go_grpc_errors() {
         let e = CriError::from(Status::unknown("no runtime"));
         assert_eq!(e.to_string(), "rpc error: code = Unknown desc = no runtime");
+        // Where nobody listens.
+        let client = crate::cri::CriClient::new("/nowhere.sock", None, std::time::Duration::from_secs(1)).unwrap();
+        let why = client.version().await.unwrap_err().to_string();
+        let want = "rpc error: code = Unavailable desc = connection error: desc = \"transport: Error while dialing: dial \
+                    unix /nowhere.sock: connect: no such file or directory\"";
+        assert_eq!(why, want);
         assert_eq!(CriError::from(Status::cancelled("Timeout expired")).code, Code::DeadlineExceeded);
     }
 }

@@ -107,10 +107,9 @@ impl Plugin {
         Q: prost::Message + Send + Sync + 'static,
         A: prost::Message + Default + Send + Sync + 'static,
     {
-        let unavailable = |why: String| Status::unavailable(format!("connection error: desc = {why:?}"));
         let channel = sockets::channel(&self.endpoint, DIAL_LIMIT).await;
-        let mut grpc = Grpc::new(channel.map_err(|e| unavailable(e.to_string()))?);
-        grpc.ready().await.map_err(|e| unavailable(e.to_string()))?;
+        let mut grpc = Grpc::new(channel.map_err(|e| Status::unavailable(e.to_string()))?);
+        grpc.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
         let codec: ProstCodec<Q, A> = ProstCodec::default();
         grpc.unary(tonic::Request::new(request), PathAndQuery::from_static(path), codec)
             .await

@@ -11,8 +11,8 @@ pub mod grpc;
 pub mod http;
 mod run;
 mod schedule;
-pub mod target;
-mod tcp;
+mod target;
+pub(crate) mod tcp;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -16,8 +16,10 @@ pub async fn dial(target: &Target, timeout: Duration) -> Result<TcpStream, Strin
     }
 }
 
-fn connect_error(e: &io::Error) -> String {
+/// In Go's words.
+pub(crate) fn connect_error(e: &io::Error) -> String {
     let words = match e.raw_os_error() {
+        Some(libc::ENOENT) => "no such file or directory",
         Some(libc::ECONNREFUSED) => "connection refused",
         Some(libc::EHOSTUNREACH) => "no route to host",
         Some(libc::ENETUNREACH) => "network is unreachable",

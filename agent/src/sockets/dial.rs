@@ -1,6 +1,7 @@
 //! Dialling a local socket: of a plugin, or of the agent by its own tools.
 
 use std::future::Future;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,13 +13,15 @@ use tokio::net::UnixStream;
 use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::probes::tcp::connect_error;
+
 /// Dials the same socket for whatever address a channel names.
 #[derive(Clone)]
 pub struct UnixConnector(pub PathBuf);
 
 impl Service<Uri> for UnixConnector {
     type Response = TokioIo<UnixStream>;
-    type Error = std::io::Error;
+    type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -27,8 +30,17 @@ impl Service<Uri> for UnixConnector {
 
     fn call(&mut self, _: Uri) -> Self::Future {
         let path = self.0.clone();
-        Box::pin(async move { Ok(TokioIo::new(UnixStream::connect(path).await?)) })
+        Box::pin(async move {
+            let stream = UnixStream::connect(&path).await;
+            Ok(TokioIo::new(stream.map_err(|error| io::Error::new(error.kind(), in_words_of_go(&path, &error)))?))
+        })
     }
+}
+
+/// People see it in events, and clients take it for what it is: kubectl reads a shorter text as YAML, and shows nothing.
+fn in_words_of_go(path: &Path, error: &io::Error) -> String {
+    let why = connect_error(error);
+    format!("connection error: desc = \"transport: Error while dialing: dial unix {}: {why}\"", path.display())
 }
 
 /// Connects to the socket within `limit`. The channel does not come back once it is lost: whoever listens there next may

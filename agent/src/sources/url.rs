@@ -22,8 +22,8 @@ use super::manifest::{self, ManifestError, Origin};
 use super::{Source, Update};
 use crate::api::public_servers;
 use crate::node::KUBELET_VERSION;
+use crate::probes::Target;
 use crate::probes::http::{exchange, location};
-use crate::probes::target::Target;
 
 /// The kubelet's limit for one answer, redirects included.
 const PATIENCE: Duration = Duration::from_secs(10);
