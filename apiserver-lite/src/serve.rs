@@ -3,6 +3,7 @@
 //! Order of start: keys, store, the objects every cluster has, the port, READY. Order of stop: the port closes, running
 //! requests finish, the store writes what it took in.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::pem::PemObject as _;
 use service::notify::{self, NotifyState};
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
@@ -53,6 +54,9 @@ pub enum ServeError {
     Tls(#[from] rustls::Error),
 }
 
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
 fn setting(flag: &'static str, reason: impl std::fmt::Display) -> ServeError {
     ServeError::Setting { flag, reason: reason.to_string() }
 }
@@ -68,12 +72,16 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         Some(path) => TokenFile::load(path).map_err(|e| setting("token-auth-file", e))?,
         None => TokenFile::default(),
     };
+    // The port and the store are had before anything is written: a start that fails must not change the files of the
+    // server that has them.
+    let address = config.address();
+    let refused = |source| ServeError::Listen { address, source };
+    let socket = bound(address).map_err(refused)?;
     pki::private_folder(&config.args.data_dir)?;
+    let store = Store::open(Some(config.args.data_dir.join("store")))?;
     let pki = ensure_pki(&config)?;
     let tls = tls(&config, &pki)?;
-    // One process may have the folder; the store's own lock guards the rest.
-    let store = Store::open(Some(config.args.data_dir.join("store")))?;
-    let advertised = std::net::SocketAddr::new(config.advertised(), config.args.secure_port).to_string();
+    let advertised = SocketAddr::new(config.advertised(), config.args.secure_port).to_string();
     let structured = structured(&config)?;
     let server = Arc::new(ApiServer {
         authenticator: Authenticator::new(AuthenticatorOptions {
@@ -145,8 +153,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         tokio::spawn(crate::bootstrap::identity::run(server.clone()));
     }
     crate::controllers::start(&server, &config, pki.authority()?);
-    let address = config.address();
-    let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
+    let listener = socket.listen(BACKLOG).map_err(refused)?;
     tracing::info!(%address, kubeconfig = %config.args.data_dir.join("admin.conf").display(), "serving");
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(crate::http::serve(listener, TlsAcceptor::from(tls), server.clone(), stopped));
@@ -170,6 +177,15 @@ fn flow(config: &Config, store: &Store) -> Option<FlowControl> {
     let seats = u32::try_from(seats).unwrap_or(u32::MAX);
     let wanted = config.args.enable_priority_and_fairness && seats > 0;
     wanted.then(|| FlowControl::new(store, seats, config.request_timeout))
+}
+
+/// The port, not yet open: a connection is refused until everything that a request needs is there.
+fn bound(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // As the standard library does it: connections of the server before this one may linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
 }
 
 /// Makes or renews the cluster's keys, and the administrator's kubeconfig.

@@ -27,6 +27,7 @@ mod node_variants;
 mod policy_types;
 mod python_client;
 mod recorded_exchanges;
+mod second_start;
 mod shutdown;
 mod standalone;
 mod storage;
