@@ -273,7 +273,7 @@ pub struct ServeArgs {
     pub event_ttl: String,
 
     /// Verbosity of the log, 0 to 10.
-    #[arg(short = 'v', long = "v", default_value_t = 0)]
+    #[arg(short = 'v', long = "v", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=10))]
     pub verbosity: u8,
     /// text or json.
     #[arg(long, default_value = "text", value_parser = ["text", "json"])]

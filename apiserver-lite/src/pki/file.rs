@@ -91,10 +91,10 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
             .truncate(true)
             .mode(mode)
             .open(&unfinished)
-            .map_err(io(&unfinished))?;
+            .map_err(io(path))?;
         // The mode above only counts for a file that was not there.
-        file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(io(&unfinished))?;
-        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io(&unfinished))?;
+        file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(io(path))?;
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io(path))?;
         std::fs::rename(&unfinished, path).map_err(io(path))?;
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(folder).and_then(|f| f.sync_all()).map_err(io(folder))
