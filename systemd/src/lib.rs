@@ -1,9 +1,10 @@
 //! What both daemons need as services of systemd, whose units stand beside this crate: log lines for the journal, words
-//! for the notify socket, settings in TOML with drop-ins.
+//! for the notify socket, settings in TOML with drop-ins, memory that is given back.
 //!
 //! Nothing in here knows Kubernetes or either daemon; why it is a crate is told in `docs/decisions/service-crate.md`.
 
 pub mod journal;
 pub mod memory;
 pub mod notify;
+pub mod plain_http;
 pub mod settings;

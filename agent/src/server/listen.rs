@@ -38,13 +38,17 @@ pub(super) async fn serve_tls(listener: TcpListener, tls: Arc<rustls::ServerConf
     let mut connections = tokio::task::JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((mut stream, _)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
         let (acceptor, router) = (acceptor.clone(), router.clone());
         connections.spawn(async move {
-            let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else { return };
+            let handshake = async {
+                service::plain_http::refuse(&mut stream).await?;
+                acceptor.accept(stream).await
+            };
+            let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, handshake).await else { return };
             let certificate = stream.get_ref().1.peer_certificates().and_then(|c| c.first()).map(|c| c.to_vec());
             let certificate: Option<Arc<[u8]>> = certificate.map(Into::into);
             let service = service_fn(move |request: Request<Incoming>| {

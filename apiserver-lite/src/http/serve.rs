@@ -14,9 +14,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use rustls_pki_types::CertificateDer;
+use service::plain_http;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::body::Response;
 use crate::auth::Shown;
@@ -75,6 +77,12 @@ pub async fn serve(listener: TcpListener, tls: TlsAcceptor, server: Arc<ApiServe
     }
 }
 
+/// TLS; whoever sends a request without it is told so.
+async fn handshake(mut tcp: TcpStream, tls: &TlsAcceptor) -> std::io::Result<TlsStream<TcpStream>> {
+    plain_http::refuse(&mut tcp).await?;
+    tls.accept(tcp).await
+}
+
 async fn connection(
     tcp: TcpStream,
     address: SocketAddr,
@@ -86,7 +94,7 @@ async fn connection(
     // Small writes are whole watch events; waiting for more would only delay them.
     let _ = tcp.set_nodelay(true);
     super::keepalive::watch_over(&tcp);
-    let stream = match tokio::time::timeout(PATIENCE, tls.accept(tcp)).await {
+    let stream = match tokio::time::timeout(PATIENCE, handshake(tcp, &tls)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             tracing::debug!(%address, %error, "TLS handshake failed");
