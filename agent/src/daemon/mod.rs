@@ -604,7 +604,7 @@ fn folders(root: &Path, logs: &Path) -> Result<(), StartError> {
 
 fn node_events(recorder: &Recorder, name: &str) -> NodeEvents {
     let recorder = recorder.clone();
-    // The kubelet uses the node's name as its uid here, and tools look for that.
+    // Without a uid, as the kubelet of 1.36 sends them: the node may not be registered yet.
     let object = ObjectReference {
         kind: "Node".into(),
         name: name.to_owned(),

@@ -33,6 +33,8 @@ pub struct NodeDns {
 pub struct Trouble {
     pub reason: &'static str,
     pub message: String,
+    /// What is told of the node besides, where it is the node's.
+    pub of_node: Option<String>,
 }
 
 /// The resolver of a pod, and what had to be left out of it.
@@ -51,12 +53,10 @@ pub fn dns_config(pod: &Pod, node: &NodeDns) -> (cri::DnsConfig, Vec<Trouble>) {
         // Without a cluster resolver the node's own is the best there is.
         Some(wanted) => {
             if wanted {
-                let message = format!(
-                    "pod: {:?}. kubelet does not have ClusterDNS IP configured and cannot create Pod using \
-                     \"ClusterFirst\" policy. Falling back to \"Default\" policy.",
-                    pod.described()
-                );
-                troubles.push(Trouble { reason: "MissingClusterDNS", message });
+                let lacking = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
+                               \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
+                let message = format!("pod: {:?}. {lacking}", pod.described());
+                troubles.push(Trouble { reason: "MissingClusterDNS", message, of_node: Some(lacking.to_owned()) });
             }
             host_config(&node.resolv_conf)
         }
@@ -100,7 +100,7 @@ fn add_new(list: &mut Vec<String>, more: &[String]) {
 
 /// Cuts a resolver to what the C library takes.
 fn limit(config: &mut cri::DnsConfig, troubles: &mut Vec<Trouble>) {
-    let mut forming = |message: String| troubles.push(Trouble { reason: "DNSConfigForming", message });
+    let mut forming = |message: String| troubles.push(Trouble { reason: "DNSConfigForming", message, of_node: None });
     if config.servers.len() > MAX_SERVERS {
         config.servers.truncate(MAX_SERVERS);
         forming(format!(

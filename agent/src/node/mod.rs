@@ -346,7 +346,7 @@ impl Keeper {
                 continue;
             }
             let reason = match (kind.as_str(), now.as_str()) {
-                ("Ready", "True") if before.is_some() => "NodeReady",
+                ("Ready", "True") => "NodeReady",
                 ("Ready", _) if before.is_some() => "NodeNotReady",
                 ("MemoryPressure", "True") => "NodeHasInsufficientMemory",
                 ("MemoryPressure", _) => "NodeHasSufficientMemory",

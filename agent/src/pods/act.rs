@@ -187,6 +187,9 @@ impl Worker {
         let hostname = crate::dns_hosts::hostname(&pod, &shared.config.dns).map_err(|why| self.sandbox_failed(&why))?;
         let (dns, troubles) = crate::dns_hosts::dns_config(&pod, &shared.config.dns);
         for trouble in troubles {
+            if let Some(message) = trouble.of_node {
+                (shared.node_events)("Warning", trouble.reason, message);
+            }
             shared.recorder.pod(&pod, EventType::Warning, trouble.reason, trouble.message);
         }
         let mut config = sandbox_config(

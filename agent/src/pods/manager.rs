@@ -103,6 +103,7 @@ impl Manager {
             cgroups: deps.cgroups,
             node: deps.node,
             recorder,
+            node_events: deps.node_events,
             status,
             allocations,
             userns,

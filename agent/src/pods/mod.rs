@@ -123,6 +123,7 @@ pub(crate) struct Shared {
     pub cgroups: Arc<Cgroups>,
     pub node: watch::Receiver<Arc<Node>>,
     pub recorder: Recorder,
+    pub node_events: NodeEvents,
     pub status: StatusManager,
     pub allocations: Arc<allocations::Allocations>,
     pub userns: userns::UserNamespaces,
