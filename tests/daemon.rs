@@ -132,6 +132,16 @@ impl ApiServer {
         Ok(Duration::from_millis(ticks * 10))
     }
 
+    /// Time that the main thread waited for a core so far, though it could have run: proc(5), `schedstat`.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn time_in_queue(&self) -> Result<Duration> {
+        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.pid()))?;
+        let nanos = text.split_whitespace().nth(1).context("a second number")?;
+        Ok(Duration::from_nanos(nanos.parse()?))
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::Method;
 use serde_json::{Value, json};
@@ -43,17 +43,22 @@ async fn create_until_killed(server: &mut ApiServer, round: usize) -> Vec<(Strin
     }
     // Somewhere in the middle of the load, elsewhere in every round.
     let moment = (round + 1) * CREATES / (ROUNDS + 1);
+    let begun = Instant::now();
     while next.load(Ordering::Relaxed) < moment {
+        assert!(begun.elapsed() < Duration::from_secs(120), "the load came to a stand: {}", server.log());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     server.kill();
-    clients.join_all().await.into_iter().flatten().collect()
+    let acknowledged: Vec<_> = clients.join_all().await.into_iter().flatten().collect();
+    assert!(!acknowledged.is_empty(), "nothing was written: {}", server.log());
+    acknowledged
 }
 
-/// Starts the server again; how long that took, without the time in which it waited for others' work.
+/// Starts the server again; how long that took, less the time that its main thread was ready to run while the cores did
+/// others' work.
 fn start(server: &mut ApiServer) -> Duration {
     let took = server.launch().expect("the store opens after kill -9");
-    took.min(server.cpu_time().expect("the server runs"))
+    took.saturating_sub(server.time_in_queue().expect("the server runs"))
 }
 
 fn version(object: &Value) -> u64 {
@@ -96,7 +101,8 @@ async fn every_acknowledged_create_survives_kill_nine_twenty_times() {
     starts.sort();
     println!("start after kill -9: median {:?}, longest {:?}", starts[ROUNDS / 2], starts[ROUNDS - 1]);
     assert!(starts[ROUNDS / 2] < PROMISE, "half of the starts took longer than {:?}", starts[ROUNDS / 2]);
-    assert!(starts[ROUNDS - 1] < 2 * PROMISE, "the longest start took {:?}", starts[ROUNDS - 1]);
+    // One of them may have waited for a disk that others use too.
+    assert!(starts[ROUNDS - 1] < 2 * PROMISE, "a start took {:?}; all of them {starts:?}", starts[ROUNDS - 1]);
 }
 
 /// Objects of each of two kinds.
