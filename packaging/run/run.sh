@@ -10,18 +10,28 @@ here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
 . "$here/say.sh"
 
+# Where a step's output goes elsewhere, the traps still speak to the person.
+exec 6>&1 7>&2
 run=${RUN_DIR:-$top/.run}
 port=${SECURE_PORT:-6443}
 agent_port=${AGENT_PORT:-10250}
 node=$(tr '[:upper:]' '[:lower:]' <<<"${NODE_NAME:-$(hostname)}")
 export LOGS=$run/logs
 [ "$(id -u)" = 0 ] || die 'make run starts containers and has to be root: sudo make run'
-mkdir -p "$run" "$LOGS"
+for value in "$port" "$agent_port"; do
+    [[ $value =~ ^[1-9][0-9]{0,4}$ ]] && [ "$value" -le 65535 ] || die "$value is no port (SECURE_PORT, AGENT_PORT)"
+done
+[[ $node =~ ^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$ ]] ||
+    die "$node is no name for a node: letters, digits, '-' and '.' (NODE_NAME)"
+mkdir -p "$run" "$LOGS" 2>/dev/null || die "cannot make the folder $run (RUN_DIR)"
 run=$(cd "$run" && pwd)
 [ ${#run} -le 70 ] || die "$run is too long for the unix sockets in it; set RUN_DIR to a shorter path"
 exec 8>"$run/lock"
 flock -n 8 || die "another make run uses $run"
 
+for program in apiserver-lite node-agent; do
+    [ -z "${BIN_DIR:-}" ] || [ -x "$BIN_DIR/$program" ] || die "there is no $program in BIN_DIR=$BIN_DIR"
+done
 "$here/prerequisites.sh"
 bin=${BIN_DIR:-${CARGO_TARGET_DIR:-$top/target}/release}
 [ -n "${BIN_DIR:-}" ] || step 'building release binaries (some minutes the first time)' "$LOGS/build.log" \
@@ -38,12 +48,13 @@ started_containerd=
 start() { # start NAME COMMAND...: in a process group of its own, so that Ctrl-C reaches only this script
     local name=$1
     shift
-    setsid "$@" >>"$LOGS/$name.log" 2>&1 </dev/null 8>&- &
+    setsid "$@" >>"$LOGS/$name.log" 2>&1 </dev/null 6>&- 7>&- 8>&- &
     pids+=($!)
     names+=("$name")
 }
 stop_all() {
     local code=$? i pid
+    exec 1>&6 2>&7
     trap '' INT TERM
     end_step
     printf '\n'
@@ -64,10 +75,11 @@ stop_all() {
     # Only what this run's own containerd ran on it; containers that are left need it when the next run takes them over.
     [ -z "$started_containerd" ] || [ -z "$stopped" ] || ip link delete "$bridge" 2>/dev/null || true
     find /var/log/containers -maxdepth 1 -lname "$run/*" -delete 2>/dev/null || true
-    [ ${#pids[@]} -eq 0 ] || ok 'stopped; make run continues from here'
+    [ ${#pids[@]} -eq 0 ] || ok "stopped$([ -z "$came_up" ] || echo '; make run continues from here')"
     exit "$code"
 }
 stopped=
+came_up=
 stop_containers() {
     local last=$((${#pids[@]} - 1))
     if [ -n "$started_containerd" ] && ! answers "$cri" >/dev/null 2>&1; then
@@ -108,7 +120,7 @@ wait_for() { # wait_for SECONDS TEXT NAME COMMAND...: until it succeeds; fails a
         [ "$SECONDS" -lt "$limit" ] || {
             unspin
             tail -n 20 "$LOGS/$name.log" >&2
-            die "$text took too long; see $LOGS/$name.log"
+            die "timed out waiting until $text; see $LOGS/$name.log"
         }
         sleep 0.1
     done
@@ -261,6 +273,7 @@ else
         api GET "/api/v1/namespaces/default/pods/$pod/log?tailLines=5"
     done
 fi
+came_up=1
 cat <<DONE
 
 ${c_bold}The cluster is up.${c_off} In another terminal:
@@ -272,7 +285,7 @@ DONE
 # Ends when any of the daemons does; a signal ends the wait through the traps. Ctrl-C is the wished end from here on.
 trap 'exit 0' INT TERM
 set +e
-wait -n "${pids[@]}"
+wait -n "${pids[@]}" 2>/dev/null
 for i in "${!pids[@]}"; do
     kill -0 "${pids[i]}" 2>/dev/null || die "${names[i]} ended by itself; its log is $LOGS/${names[i]}.log"
 done
