@@ -16,6 +16,10 @@ use tracing_subscriber::{fmt, reload};
 fn main() -> ExitCode {
     service::memory::limit_arenas();
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments == ["version"] {
+        println!("Kubernetes {}\nnode-agent {}", node::KUBELET_VERSION, env!("CARGO_PKG_VERSION"));
+        return ExitCode::SUCCESS;
+    }
     let tool = agent::tools::run(&arguments).or_else(|| cli::run_config_command(&arguments));
     if let Some(code) = tool.or_else(|| agent::doctor::run(&arguments)) {
         return code;
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
     };
     let privileges = settings.drop_capabilities.then(capabilities::drop_unneeded);
     start_log(&loaded.config.logging, &settings);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), kubernetes = node::KUBELET_VERSION, "node-agent");
     for oddity in &loaded.oddities {
         tracing::warn!("configuration: {oddity}");
     }

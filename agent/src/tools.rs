@@ -118,15 +118,17 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
     };
     Some(runtime.block_on(async {
         let outcome = match tool {
-            Tool::Runtime(RuntimeTool::Version(endpoint)) => version(&endpoint).await,
-            Tool::Pods(Pods { tool: Some(PodsTool::Stop(options)), .. }) => stop_pods(&options).await,
+            Tool::Runtime(RuntimeTool::Version(endpoint)) => version(&endpoint).await.map_err(|e| endpoint.failed(&e)),
+            Tool::Pods(Pods { tool: Some(PodsTool::Stop(options)), .. }) => {
+                stop_pods(&options).await.map_err(|e| options.endpoint.failed(&e))
+            }
             Tool::Pods(Pods { tool: None, show }) => Ok(people::pods(&show).await),
             Tool::Status(common) => Ok(people::status(&common).await),
             Tool::Top(options) => Ok(people::top(&options).await),
             Tool::Checkpoint(CheckpointTool::Inspect(options)) => Ok(inspect(&options)),
             Tool::Join(options) => Ok(join::run(&options).await),
         };
-        outcome.unwrap_or_else(|error| failed(&error))
+        outcome.unwrap_or_else(|code| code)
     }))
 }
 
@@ -136,6 +138,11 @@ fn failed(error: &dyn std::error::Error) -> ExitCode {
 }
 
 impl Endpoint {
+    fn failed(&self, error: &CriError) -> ExitCode {
+        eprintln!("Error: {}: {error}", self.container_runtime_endpoint);
+        ExitCode::from(1)
+    }
+
     fn connect(&self) -> Result<CriClient, CriError> {
         CriClient::new(&self.container_runtime_endpoint, None, Duration::from_secs(10))
     }

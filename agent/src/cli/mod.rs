@@ -89,8 +89,10 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Command, Usa
         };
         read.map_err(|e| UsageError(format!("failed to parse kubelet flag: {e}")))?;
     }
-    if let Some(word) = positional {
-        return Err(UsageError(format!("unknown command {word}")));
+    match positional.as_deref() {
+        Some("help") => return Ok(Command::Help),
+        Some(word) => return Err(UsageError(format!("unknown command {word}"))),
+        None => {}
     }
     if line.is_on("help") {
         return Ok(Command::Help);
@@ -303,14 +305,34 @@ pub fn own_flags() -> impl Iterator<Item = (&'static str, &'static str)> {
     OWN.iter().map(|o| (o.0, o.2))
 }
 
+/// What the program does besides running pods; each but `config` and `doctor` has a `--help` of its own.
+const COMMANDS: &[(&str, &str)] = &[
+    ("status", "the node at a glance: conditions, pressure, pods in trouble"),
+    ("top", "who uses the node's resources, and who waits for them"),
+    ("pods", "the pods of the node as the agent knows them"),
+    ("pods stop", "end all containers and unmount the pods' volumes, without the agent"),
+    ("join https://HOST:6443", "make this machine a node of a cluster"),
+    ("config view|check [flags]", "the merged configuration with its origins; everything that is wrong with it"),
+    ("config reference", "every field and its default"),
+    ("doctor [flags]", "whether this machine can be a node"),
+    ("checkpoint inspect FILE", "what the checkpoint of a container holds"),
+    ("runtime version", "whether the container runtime answers"),
+    ("version", "versions of Kubernetes and of this program"),
+    ("help", "this text"),
+];
+
 /// The text of `--help`.
 pub fn help() -> String {
     let mut text = String::from(
         "node-agent runs the pods of this node over the Container Runtime Interface.\n\nUsage:\n  node-agent [run] \
-         [flags]\n  node-agent config view|check [flags]\n  node-agent config reference\n  node-agent doctor [flags]\n  \
-         node-agent runtime version\n  node-agent pods stop\n  node-agent join https://HOST:6443 --token TOKEN --ca-hash HASH\n\n\
-         Exit codes: 0 stopped on request, 1 refused or failed at start, 2 fault of the \
-         program.\n\nFlags:\n",
+         [flags]\n\nCommands:\n",
+    );
+    for (command, what) in COMMANDS {
+        text.push_str(&format!("  node-agent {command:<36} {what}\n"));
+    }
+    text.push_str(
+        "\nExit codes: 0 stopped on request, 1 refused or failed at start, 2 fault of the program; 64 from a command \
+         that is called wrongly.\n\nFlags:\n",
     );
     for (name, form, what) in OWN {
         let argument = if *form == Form::Bool { "" } else { " VALUE" };
