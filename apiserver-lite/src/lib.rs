@@ -25,7 +25,6 @@ mod health;
 pub mod http;
 pub mod kubeconfig;
 mod limits;
-mod memory;
 pub mod metrics;
 mod names;
 mod openapi;

@@ -65,7 +65,7 @@ fn run(args: ServeArgs) -> ExitCode {
         println!("the settings are valid");
         return ExitCode::SUCCESS;
     }
-    allocator();
+    service::memory::limit_arenas();
     log(&config.args);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "apiserver-lite");
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -76,18 +76,6 @@ fn run(args: ServeArgs) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error @ ServeError::Setting { .. }) => fail(&error, USAGE),
         Err(error) => fail(&error, 1),
-    }
-}
-
-/// Two arenas instead of eight for each core: threads do not wait for each other noticeably, and what one of them let go
-/// of the others can use.
-#[allow(unsafe_code)]
-fn allocator() {
-    // SAFETY: mallopt has no preconditions and changes settings of the allocator alone. No other thread runs yet. Where
-    // it fails the default stays, which is as good.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 2);
     }
 }
 

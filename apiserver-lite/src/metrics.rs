@@ -230,7 +230,7 @@ fn objects(server: &ApiServer, out: &mut String) {
 
 /// Facts of the process from /proc; left out where they cannot be read.
 fn process(out: &mut String) {
-    if let Some(bytes) = crate::memory::resident_bytes() {
+    if let Some(bytes) = service::memory::resident_bytes() {
         let name = "process_resident_memory_bytes";
         head(out, name, "gauge", "Resident memory.");
         let _ = writeln!(out, "{name} {bytes}");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use crate::memory;
+use service::memory;
 
 /// How long nothing must have happened. Longer than the pauses of a client at work, shorter than most look at a process.
 const MOMENT: Duration = Duration::from_secs(2);
@@ -50,7 +50,8 @@ impl Quiet {
 
     /// Gives memory back whenever the server comes to rest; ends with the store, whose newest revision `written` is.
     pub async fn keep(self: Arc<Self>, mut written: watch::Receiver<u64>) {
-        let mut last = memory::resident_bytes().unwrap_or(0);
+        // What only the start needed goes at the first rest.
+        let mut last = 0;
         while self.rest(&mut written).await {
             let now = memory::resident_bytes().unwrap_or(0);
             if !is_worth_it(last, now) {

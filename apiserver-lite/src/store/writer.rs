@@ -152,7 +152,7 @@ impl Writer {
         // Nobody else notices: nothing was asked and nothing written.
         if gone.len() >= MANY {
             drop(gone);
-            crate::memory::give_back();
+            service::memory::give_back();
         }
     }
 
