@@ -108,15 +108,19 @@ stage() {
 # Ten power cuts (VM_CUTS) while objects are written: what was acknowledged has to be there each time.
 cuts() {
     local round writer
+    stages
     for round in $(seq "${VM_CUTS:-10}"); do
-        "${ssh_to[@]}" 'bash /root/suite.sh write_load' >"$vm/acknowledged" &
+        : >"$vm/acknowledged"
+        "${ssh_to[@]}" 'bash /root/suite.sh write_load' >"$vm/acknowledged" 2>/dev/null &
         writer=$!
-        sleep $((15 + RANDOM % 10))
+        wait_for 180 "round $round: objects are written" some_acknowledged
+        sleep $((RANDOM % 8))
         cut
         wait "$writer" || true
         "${ssh_to[@]}" 'bash /root/suite.sh after_cut' <"$vm/acknowledged" || die "power cut $round"
     done
 }
+some_acknowledged() { [ "$(wc -l <"$vm/acknowledged")" -ge 30 ]; }
 
 suite() {
     push

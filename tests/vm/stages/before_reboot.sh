@@ -6,9 +6,9 @@ done
 configure 50-suite-shutdown 'shutdownGracePeriod: 0s
 shutdownGracePeriodCriticalPods: 0s
 shutdownGracePeriodByPodPriority:
-- {priority: 0, shutdownGracePeriodSeconds: 20}
-- {priority: 1000, shutdownGracePeriodSeconds: 20}
-- {priority: 2000000000, shutdownGracePeriodSeconds: 20}'
+- {priority: 0, shutdownGracePeriodSeconds: 90}
+- {priority: 1000, shutdownGracePeriodSeconds: 90}
+- {priority: 2000000000, shutdownGracePeriodSeconds: 90}'
 held() { systemd-inhibit --list --no-pager | grep -i 'shutdown.*delay'; }
 until_true 60 'the agent holds a lock of logind' held
 rm -rf /var/lib/suite-order
