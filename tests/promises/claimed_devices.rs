@@ -126,14 +126,11 @@ impl Cluster {
 
 #[test]
 fn claims_are_prepared_once_and_given_back_whoever_dies() -> Result<()> {
-    let python = tests::repository().join(".test/venv/bin/python");
-    let able = Command::new(&python).args(["-c", "import grpc, grpc_tools"]).output();
-    if !able.is_ok_and(|output| output.status.success()) {
+    if tests::python("grpc, grpc_tools").is_none() {
         tests::skipped("make test prepares .test/venv with grpcio");
         return Ok(());
     }
-    if let Some(lacking) = Node::why_not() {
-        tests::skipped(format_args!("this machine lacks {lacking}"));
+    if tests::no_node() {
         return Ok(());
     }
     let mut cluster = Cluster::start("claims")?;

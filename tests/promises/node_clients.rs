@@ -99,3 +99,23 @@ fn prometheus_finds_nothing_wrong_with_the_metrics() -> Result<()> {
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())
 }
+
+/// kubectl reads a shorter error as YAML, and showed nothing at all.
+#[test]
+fn kubectl_hears_why_there_is_no_exec() -> Result<()> {
+    if tests::no_node() {
+        return Ok(());
+    }
+    let server = ApiServer::start("no-exec", &[])?;
+    let mut node = Node::start("no-exec-node", &server, "")?;
+    let overrides = format!(r#"{{"spec":{{"nodeName":"{}","terminationGracePeriodSeconds":1}}}}"#, node.name);
+    let run = ["run", "web", "--image", IMAGE, "--image-pull-policy=Never", "--overrides", &overrides];
+    server.kubectl(&[&run[..], &["--", "sleep", "100000"]].concat())?;
+    server.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=60s"])?;
+    ensure!(server.kubectl(&["exec", "web", "--", "echo", "hi"])? == "hi\n", "exec works");
+    node.kill_containerd();
+    let refused =
+        server.kubectl(&["exec", "web", "--", "echo", "hi"]).err().context("there is no runtime")?.to_string();
+    ensure!(refused.contains("cri.sock: connect: connection refused"), "{refused}");
+    Ok(())
+}

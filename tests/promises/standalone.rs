@@ -71,8 +71,7 @@ fn wait_for_container(node: &Node, pod: &str, restarts: u64) -> Result<String> {
 
 #[test]
 fn static_pods_run_without_an_api_server() -> Result<()> {
-    if let Some(lacking) = Node::why_not() {
-        tests::skipped(format_args!("this machine lacks {lacking}"));
+    if tests::no_node() {
         return Ok(());
     }
     let port = free_port()?;
