@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
-
 use service::memory;
+use tokio::sync::{Notify, watch};
 
 /// How long nothing must have happened. Longer than the pauses of a client at work, shorter than most look at a process.
 const MOMENT: Duration = Duration::from_secs(2);
