@@ -250,11 +250,11 @@ impl Token {
             return Err(bad("continue key is not valid: encoded start key empty (version meta.k8s.io/v1)".into()));
         }
         // A key below the collection, with or without the slash before it; anything that would lead out of it is refused.
-        let inside = start.strip_prefix('/').unwrap_or(start);
+        let inside = start.strip_prefix('/').unwrap_or(start).trim_end_matches('\0');
         if inside.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Err(bad(format!("continue key is not valid: {start}")));
         }
-        let start = inside.trim_end_matches('\0');
+        let start = inside;
         let after = match start.split_once('/') {
             Some((namespace, name)) => Key::new(namespace, name),
             None if namespaced => Key::new(base, start),
