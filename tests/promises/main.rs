@@ -28,6 +28,7 @@ mod policy_types;
 mod python_client;
 mod recorded_exchanges;
 mod second_start;
+mod server_settings;
 mod shutdown;
 mod standalone;
 mod storage;

@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
 
 use self::backoff::Backoff;
@@ -40,8 +40,9 @@ use crate::store::Store;
 pub use keeper::run;
 pub use shown::{answer, metrics};
 
-const SCHEMA_HEADER: &str = "x-kubernetes-pf-flowschema-uid";
-const LEVEL_HEADER: &str = "x-kubernetes-pf-prioritylevel-uid";
+// Copies of these are no allocation.
+static SCHEMA_HEADER: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+static LEVEL_HEADER: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
 pub struct FlowControl {
     table: ArcSwap<Table>,
@@ -168,8 +169,8 @@ impl Drop for Queued<'_> {
 }
 
 fn tell(schema: &Schema, headers: &mut HeaderMap) {
-    headers.insert(SCHEMA_HEADER, schema.uid.clone());
-    headers.insert(LEVEL_HEADER, schema.level.uid.clone());
+    headers.insert(SCHEMA_HEADER.clone(), schema.uid.clone());
+    headers.insert(LEVEL_HEADER.clone(), schema.level.uid.clone());
 }
 
 impl Ticket {
