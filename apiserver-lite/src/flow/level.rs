@@ -40,6 +40,8 @@ pub struct Level {
     pub kind: Kind,
     /// Its place in the pool of seats; none for an exempt one.
     pub slot: Option<usize>,
+    /// The most seats that one request takes.
+    pub widest: u32,
 }
 
 /// The seats of a level.

@@ -29,7 +29,6 @@ use tokio::time::Instant;
 
 use self::backoff::Backoff;
 use self::counters::Reason;
-use self::level::Kind;
 use self::pool::{Answer, Held, Pool, Shown};
 use self::schema::Schema;
 use self::table::Table;
@@ -96,11 +95,8 @@ impl FlowControl {
         query: &Query,
     ) -> Result<Ticket, Rejected> {
         let schema = self.table.load().classify(user, info).clone();
-        let (Kind::Limited(limited), Some(slot)) = (&schema.level.kind, schema.level.slot) else {
-            return Ok(Ticket::new(schema, 1, Duration::ZERO, None));
-        };
-        let most = limited.widest(self.pool.nominal(slot));
-        let seats = estimate::seats(server, info, query, most);
+        let Some(slot) = schema.level.slot else { return Ok(Ticket::new(schema, 1, Duration::ZERO, None)) };
+        let seats = estimate::seats(server, info, query, schema.level.widest);
         let shown = || Shown {
             schema: schema.name.clone(),
             flow: schema.flow(user, info).into(),

@@ -25,6 +25,7 @@ pub struct Pool(Arc<Mutex<Seats>>);
 
 #[derive(Default)]
 struct Seats {
+    /// Never gets shorter: a place that was given out stays one.
     levels: Vec<State>,
     /// Requests that wait, on all levels.
     waiting: usize,
@@ -353,11 +354,6 @@ impl Pool {
         // Others may wait because the first of them needs many seats.
         all.dispatch(slot);
         Answer::Waits(Waiting { pool: self.clone(), slot, seats, queue, id, go: wait, done: false })
-    }
-
-    /// Seats of a level when nothing is lent.
-    pub fn nominal(&self, slot: usize) -> u32 {
-        self.lock().levels.get(slot).map_or(0, |level| level.share.nominal)
     }
 
     pub fn view(&self, slot: usize) -> View {

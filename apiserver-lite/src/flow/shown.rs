@@ -6,11 +6,11 @@ use std::time::SystemTime;
 
 use proto::time::Timestamp;
 
+use super::FlowControl;
 use super::counters::{BOUNDS, Histogram, Reason};
-use super::level::Level;
+use super::level::{Kind, Level};
 use super::pool::{Shown, View};
 use super::table::Table;
-use super::{FlowControl, Kind};
 use crate::http::{Response, respond};
 use crate::server::{ApiServer, Request};
 

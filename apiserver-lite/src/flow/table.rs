@@ -78,7 +78,8 @@ impl Table {
 }
 
 fn unlimited() -> Arc<Level> {
-    Arc::new(Level { name: EXEMPT.into(), uid: HeaderValue::from_static(""), kind: Kind::Exempt, slot: None })
+    let uid = HeaderValue::from_static("");
+    Arc::new(Level { name: EXEMPT.into(), uid, kind: Kind::Exempt, slot: None, widest: 1 })
 }
 
 /// Gives every level its seats.
@@ -98,9 +99,12 @@ fn arrange(objects: &[Value], pool: &Pool, seats: u32, before: Option<&Table>) -
     let mut places = pool.arrange(&wanted).into_iter();
     let level = |(object, kind): (&Value, Kind)| {
         let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
-        let slot = if kind == Kind::Exempt { None } else { places.next() };
+        let (slot, widest) = match &kind {
+            Kind::Exempt => (None, 1),
+            Kind::Limited(limited) => (places.next(), limited.widest(limited.share(seats, all_shares).nominal)),
+        };
         let uid = HeaderValue::from_str(uid).unwrap_or(HeaderValue::from_static(""));
-        (name(object).into(), Arc::new(Level { name: name(object).into(), uid, kind, slot }))
+        (name(object).into(), Arc::new(Level { name: name(object).into(), uid, kind, slot, widest }))
     };
     kinds.into_iter().map(level).collect()
 }

@@ -43,12 +43,16 @@ fn ratio(used: i64, wanted: i64) -> f64 {
     if wanted == 0 { 0.0 } else { used as f64 / wanted as f64 }
 }
 
+fn sum(amounts: impl Iterator<Item = i64>) -> i64 {
+    amounts.fold(0, i64::saturating_add)
+}
+
 /// The use by the target's measure: how many times the target it is, and in per cent of the requests.
 fn measure(pods: &BTreeMap<usize, (i64, i64)>, target: Target) -> (f64, Option<i64>) {
-    let used: i64 = pods.values().map(|(used, _)| used).sum();
+    let used = sum(pods.values().map(|(used, _)| *used));
     match target {
         Target::Utilization(percent) => {
-            let requested: i64 = pods.values().map(|(_, requested)| requested).sum();
+            let requested = sum(pods.values().map(|(_, requested)| *requested));
             let utilization = if requested == 0 { 0 } else { used.saturating_mul(100) / requested };
             (ratio(utilization, percent), Some(utilization))
         }
@@ -77,7 +81,7 @@ pub fn replicas(all: &[Pod], current: i64, target: Target, tolerance: f64) -> Re
     }
     let (first, utilization) = measure(&counted, target);
     let count = i64::try_from(counted.len()).unwrap_or(i64::MAX);
-    let average = counted.values().map(|(used, _)| used).sum::<i64>() / count;
+    let average = sum(counted.values().map(|(used, _)| *used)) / count;
     let outcome = |replicas: i64| Ok(Outcome { replicas, utilization, average });
     let is_near = |ratio: f64| (1.0 - ratio).abs() <= tolerance;
     let missing: Vec<usize> = (0..all.len()).filter(|at| !all[*at].unready && all[*at].used.is_none()).collect();
