@@ -137,7 +137,8 @@ mod tests {
         assert_eq!(wanted.as_array().map(Vec::len), Some(2));
         let object = at_rest(resource, value, &owners);
         // The same again, something else, something that others own, and something that goes.
-        let changes: [(Writer<'_>, &dyn Fn(&mut Value)); 5] = [
+        type Change<'a> = (Writer<'a>, &'a dyn Fn(&mut Value));
+        let changes: [Change<'_>; 5] = [
             (node, &|pod| pod["status"]["phase"] = "Failed".into()),
             (node, &|pod| pod["status"]["message"] = "m".into()),
             (node, &|pod| pod["status"]["conditions"][0]["status"] = "True".into()),

@@ -79,11 +79,13 @@ impl<T: Into<Bytes>> From<T> for Body {
     }
 }
 
+/// Appends the next piece; false when there was none left.
+type Append = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
+
 /// A long body of many small pieces, put together to chunks of a size that TLS and the kernel like: a record holds
 /// 16 KiB, and each chunk is looked at several times on its way.
 pub struct Pieces {
-    /// Appends the next piece; false when there was none left.
-    append: Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>,
+    append: Append,
     /// Bytes that are still to come; None where nobody knows, which is so of compressed ones.
     left: Option<usize>,
     ended: bool,
