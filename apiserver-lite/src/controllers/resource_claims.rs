@@ -53,6 +53,11 @@ fn told<'a>(pod: &'a Value, entry: &str) -> Option<&'a str> {
     list(&pod["status"], "resourceClaimStatuses").find(|s| s["name"] == entry)?["resourceClaimName"].as_str()
 }
 
+/// Whether a claim is reserved for more than those that keep it.
+fn is_surplus(claim: &Value, kept: &[Value]) -> bool {
+    list(&claim["status"], "reservedFor").count() > kept.len()
+}
+
 impl ResourceClaims {
     pub fn new(client: Client, recorder: Recorder) -> Self {
         ResourceClaims { client, recorder }
@@ -150,6 +155,8 @@ impl ResourceClaims {
         })
     }
 
+    /// Gives back what is reserved for pods that are over. The devices go with the last of them, or with the claim: a
+    /// scheduler gives a claim its finalizer and its devices before it reserves it, and that is no business of ours.
     async fn give_back(&self, key: &Key) -> Result<()> {
         let Some(claim) = self.client.get(CLAIMS, &key.namespace, &key.name) else { return Ok(()) };
         let reserved = |value: &Value| -> Vec<Value> {
@@ -159,10 +166,15 @@ impl ResourceClaims {
         let value = claim.without_owners();
         let guarded = |value: &Value| list(&value["metadata"], "finalizers").any(|f| f == FINALIZER);
         let free = reserved(&value).is_empty();
-        let surplus = list(&value["status"], "reservedFor").count() > reserved(&value).len();
-        if surplus || free && guarded(&value) && value["status"]["allocation"].is_object() {
+        let surplus = is_surplus(&value, &reserved(&value));
+        let deleting = claim.keys.deleting;
+        let mut version = value["metadata"]["resourceVersion"].clone();
+        if surplus || deleting && free && guarded(&value) && value["status"]["allocation"].is_object() {
             let written = self.client.update_status(CLAIMS, &key.namespace, &key.name, |value| {
                 let kept = reserved(value);
+                if !is_surplus(value, &kept) && !deleting {
+                    return Err(unchanged());
+                }
                 let guarded = guarded(value);
                 let Some(status) = value["status"].as_object_mut() else { return Err(unchanged()) };
                 if kept.is_empty() {
@@ -175,18 +187,24 @@ impl ResourceClaims {
                 }
                 Ok(())
             });
+            let written =
+                written.await.map(|claim| version = claim.without_owners()["metadata"]["resourceVersion"].clone());
+            done(written)?;
+        }
+        if free && (surplus || deleting) {
+            let written = self.client.update(CLAIMS, &key.namespace, &key.name, |value| {
+                // Since then a scheduler may have begun to allocate it again.
+                let same = deleting || value["metadata"]["resourceVersion"] == version;
+                if !same || !guarded(value) || value["status"]["allocation"].is_object() {
+                    return Err(unchanged());
+                }
+                if let Some(all) = value["metadata"]["finalizers"].as_array_mut() {
+                    all.retain(|finalizer| finalizer != FINALIZER);
+                }
+                Ok(())
+            });
             done(written.await.map(|_| ()))?;
         }
-        let written = self.client.update(CLAIMS, &key.namespace, &key.name, |value| {
-            if !guarded(value) || value["status"]["allocation"].is_object() {
-                return Err(unchanged());
-            }
-            if let Some(all) = value["metadata"]["finalizers"].as_array_mut() {
-                all.retain(|finalizer| finalizer != FINALIZER);
-            }
-            Ok(())
-        });
-        done(written.await.map(|_| ()))?;
         // A claim that was made for a pod goes when the pod is over, and not only with it.
         let owner = list(&value["metadata"], "ownerReferences").find(|o| o["controller"] == true && o["kind"] == "Pod");
         let over = owner.and_then(|owner| {
