@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use proto::json;
@@ -311,9 +312,9 @@ impl<'a> Set<'a> {
         if self.is_empty() || fields == b"{}" {
             return false;
         }
-        let members = json::members(fields).unwrap_or_default();
+        let members = Members::read(fields, self.nodes.len());
         self.nodes.iter().any(|node| {
-            let Some((_, below)) = members.iter().find(|(key, _)| node.element.is(key)) else { return false };
+            let Some(below) = members.get(&node.element) else { return false };
             node.member && is_member(below) || node.children.overlaps_text(below)
         })
     }
@@ -323,9 +324,9 @@ impl<'a> Set<'a> {
         if self.is_empty() {
             return true;
         }
-        let members = json::members(fields).unwrap_or_default();
+        let members = Members::read(fields, self.nodes.len());
         self.nodes.iter().all(|node| {
-            let Some((_, below)) = members.iter().find(|(key, _)| node.element.is(key)) else { return false };
+            let Some(below) = members.get(&node.element) else { return false };
             (!node.member || is_member(below)) && node.children.is_in_text(below)
         })
     }
@@ -345,6 +346,36 @@ impl<'a> Set<'a> {
             map.insert(node.element.text(), Value::Object(below));
         }
         map
+    }
+}
+
+/// The members of one level of a `FieldsV1` text.
+enum Members<'t> {
+    /// Few are looked through.
+    Few(Vec<(Cow<'t, str>, &'t [u8])>),
+    Many(HashMap<Cow<'t, str>, &'t [u8]>),
+}
+
+impl<'t> Members<'t> {
+    /// Comparisons that cost less than a map.
+    const FEW: usize = 512;
+
+    /// Reads them for so many lookups.
+    fn read(fields: &'t [u8], lookups: usize) -> Self {
+        let all = json::members(fields).unwrap_or_default();
+        if all.len().saturating_mul(lookups) <= Self::FEW {
+            return Members::Few(all);
+        }
+        // The first of a name counts, as in a walk.
+        Members::Many(all.into_iter().rev().collect())
+    }
+
+    /// What is below an element.
+    fn get(&self, element: &Element<'_>) -> Option<&'t [u8]> {
+        match self {
+            Members::Few(all) => all.iter().find(|(key, _)| element.is(key)).map(|(_, below)| *below),
+            Members::Many(all) => all.get(element.text().as_str()).copied(),
+        }
     }
 }
 
@@ -418,6 +449,30 @@ mod tests {
             assert_eq!((set(&some).is_in_text(&text), set(&some).overlaps_text(&text)), (inside, overlaps), "{some}");
         }
         assert!(Set::parse_text(b"{\"nonsense\":{}}").is_err() && Set::parse_text(b"[]").is_err());
+    }
+
+    #[test]
+    fn long_texts_say_what_trees_say_and_are_not_looked_through_for_each_path() {
+        let many = |from: usize, to: usize| {
+            let names = (from..to).map(|n| (format!("f:key\"{n}"), json!({})));
+            let values = (from..to).map(|n| (format!("v:\"{n}\""), json!({})));
+            json!({"f:data": Value::Object(names.collect()), "f:finalizers": Value::Object(values.collect())})
+        };
+        let all = many(0, 20_000);
+        let mut text = Vec::new();
+        proto::json::write_fields(&all, &mut text);
+        for (some, inside, overlaps) in [
+            (many(0, 20_000), true, true),
+            (many(5_000, 19_999), true, true),
+            (many(1, 20_001), false, true),
+            (many(20_000, 40_000), false, false),
+        ] {
+            let some = set(&some);
+            assert_eq!(some.is_in_text(&text), inside);
+            assert_eq!(some.difference(&set(&all)).is_empty(), inside, "as the trees have it");
+            assert_eq!(some.overlaps_text(&text), overlaps);
+            assert_eq!(some.overlaps_fields(&all), overlaps, "as the trees have it");
+        }
     }
 
     #[test]
