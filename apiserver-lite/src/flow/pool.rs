@@ -2,7 +2,8 @@
 //!
 //! One lock guards the counts of all levels, so that seats can go from one to another; it is held for a few additions,
 //! and never while anything waits. A level that is full takes over seats that others may lend and do not use; one that
-//! has lent seats gets them back as soon as it needs them: free ones at once, others when a request on them ends.
+//! has lent seats gets them back at once when it needs them, even those that requests still run on. Until those end more
+//! seats are in use than there are.
 //!
 //! Within a level requests wait in queues. Each flow is dealt a hand of them (shuffle sharding), so that a flow with very
 //! many requests fills its own hand and others still find a queue; the queues take turns by the work they have had
