@@ -1,5 +1,7 @@
 //! `metadata` of every kind: names, labels, annotations, owners and finalizers.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{list, text};
@@ -90,13 +92,11 @@ pub fn label_map(report: &mut Report, labels: &Value) {
 pub fn conditions(report: &mut Report, status: &Value) {
     const REASON: usize = 1024;
     const MESSAGE: usize = 32 << 10;
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen = HashSet::new();
     report.each(status, "conditions", |r, condition| {
         let kind = text(condition, "type");
-        if seen.contains(&kind) {
+        if !seen.insert(kind) {
             r.at("type", |r| r.duplicate(kind));
-        } else {
-            seen.push(kind);
         }
         r.at("type", |r| r.complaints(kind, names::qualified_name(kind)));
         let said = text(condition, "status");

@@ -100,8 +100,9 @@ fn one_device(report: &mut Report, device: &Value, allocated: &HashSet<String>) 
     let count = list(device, "conditions").len();
     if count > CONDITIONS {
         report.at("conditions", |r| r.too_many(count, CONDITIONS));
+    } else {
+        meta::conditions(report, device);
     }
-    meta::conditions(report, device);
     report.with(device, "data", |r, data| rules::raw(r, data, Age::New));
     report.with(device, "networkData", |r, network| {
         for (name, most) in [("interfaceName", INTERFACE_NAME), ("hardwareAddress", HARDWARE_ADDRESS)] {

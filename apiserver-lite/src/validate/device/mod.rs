@@ -49,10 +49,11 @@ pub fn status(report: &mut Report, plural: &str, new: &Value, old: &Value) {
     report.at("status", |r| match plural {
         "resourceclaims" => allocation::status(r, new, old),
         "devicetaintrules" => {
-            super::meta::conditions(r, &new["status"]);
             let count = list(&new["status"], "conditions").len();
             if count > 8 {
                 r.at("conditions", |r| r.too_many(count, 8));
+            } else {
+                super::meta::conditions(r, &new["status"]);
             }
         }
         _ => {}

@@ -223,6 +223,9 @@ pub fn binding(report: &mut Report, object: &Value) {
         });
     }
     for (name, conditions) in LISTS.into_iter().zip([&wanted, &failures]) {
+        if conditions.len() > BINDING_CONDITIONS {
+            continue;
+        }
         for (index, condition) in conditions.iter().enumerate() {
             report.at(name, |r| {
                 r.index(index, |r| {

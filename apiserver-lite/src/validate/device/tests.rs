@@ -155,6 +155,33 @@ fn a_reservation_needs_an_allocation_that_then_stays() {
 }
 
 #[test]
+fn lists_that_are_too_long_are_told_so_and_not_looked_at() {
+    let claim = |status: Value| json!({"spec": {"devices": {"requests": [request("a")]}}, "status": status});
+    let check = |new: Value| told(|r| status(r, "resourceclaims", &claim(new), &claim(json!({}))));
+    let many = Value::from(vec!["example.com/same"; 50_000]);
+    let result = json!({"request": "a", "driver": "gpu.example.com", "pool": "p", "device": "d",
+        "bindingConditions": many, "bindingFailureConditions": ["example.com/same"]});
+    let path = "status.allocation.devices.results[0].binding";
+    assert_eq!(
+        check(json!({"allocation": {"devices": {"results": [result]}}})),
+        [
+            format!("{path}Conditions: Too many: 50000: must have at most 4 items"),
+            format!(
+                "{path}FailureConditions[0]: Invalid value: \"example.com/same\": bindingFailureConditions must not \
+                 overlap with bindingConditions"
+            ),
+        ]
+    );
+    let result = json!({"request": "a", "driver": "gpu.example.com", "pool": "p", "device": "d"});
+    let mut device = result.clone();
+    device["conditions"] = vec![json!({"type": "Ready"}); 9].into();
+    assert_eq!(
+        check(json!({"allocation": {"devices": {"results": [result]}}, "devices": [device]})),
+        ["status.devices[0].conditions: Too many: 9: must have at most 8 items"]
+    );
+}
+
+#[test]
 fn expressions_of_a_class_are_compiled_once() {
     let class =
         json!({"spec": {"selectors": [{"cel": {"expression": "device.nothing"}}], "extendedResourceName": "cpu"}});
