@@ -254,14 +254,23 @@ pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, o
         ("apiextensions.k8s.io", "customresourcedefinitions", "") => crate::crd::prepare_definition(new, Some(old)),
         _ => {}
     }
-    // A deployment's annotations are handed down to its replica sets, so they count as desired state.
-    let annotated = &*resource.plural == "deployments"
-        && new["metadata"]["annotations"] != old["metadata"]["annotations"]
-        && subresource.is_empty();
-    if counts_changes(resource) && (annotated || !same_desire(resource, new, old)) {
+    let described = subresource.is_empty()
+        && match (&*resource.group, &*resource.plural) {
+            // Its annotations are handed down to its replica sets.
+            ("apps", "deployments") => filled(new, "annotations") != filled(old, "annotations"),
+            // Its labels say which service it belongs to.
+            ("discovery.k8s.io", "endpointslices") => filled(new, "labels") != filled(old, "labels"),
+            _ => false,
+        };
+    if counts_changes(resource) && (described || !same_desire(resource, new, old)) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
         new["metadata"]["generation"] = (generation + 1).into();
     }
+}
+
+/// A map of the metadata; none and an empty one are the same.
+fn filled<'v>(object: &'v Value, key: &str) -> Option<&'v Map<String, Value>> {
+    object["metadata"][key].as_object().filter(|map| !map.is_empty())
 }
 
 fn keep_path(new: &mut Value, old: &Value, key: &str) {
@@ -351,6 +360,28 @@ mod tests {
             generation("discovery.k8s.io", "v1", "endpointslices", slice("10.0.0.1"), slice("10.0.0.2")),
             json!([1, 2])
         );
+    }
+
+    #[test]
+    fn labels_of_a_slice_are_part_of_what_is_wanted() {
+        let (slices, deployments) = (("discovery.k8s.io", "endpointslices"), ("apps", "deployments"));
+        let counted = |(group, plural): (&str, &str), old: Value, new: Value| {
+            let resource = Resources::built_in().current().lookup(group, "v1", plural).expect("built in");
+            let object = |metadata: &Value| json!({"metadata": metadata, "addressType": "IPv4", "endpoints": []});
+            let (mut new, mut old) = (object(&new), object(&old));
+            old["metadata"]["generation"] = 1.into();
+            new["metadata"]["generation"] = 1.into();
+            prepare_update(&resource, "", &mut new, &old);
+            new["metadata"]["generation"].as_i64()
+        };
+        let labels = |name: &str| json!({"labels": {"kubernetes.io/service-name": name}});
+        let notes = |text: &str| json!({"annotations": {"note": text}});
+        assert_eq!(counted(slices, labels("a"), labels("b")), Some(2));
+        assert_eq!(counted(slices, labels("a"), labels("a")), Some(1));
+        assert_eq!(counted(slices, json!({}), json!({"labels": {}})), Some(1), "none and empty are the same");
+        assert_eq!(counted(slices, notes("a"), notes("b")), Some(1));
+        assert_eq!(counted(deployments, notes("a"), notes("b")), Some(2));
+        assert_eq!(counted(deployments, labels("a"), labels("b")), Some(1));
     }
 
     #[test]
