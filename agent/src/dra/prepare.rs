@@ -151,6 +151,10 @@ impl Dra {
             let mut state = self.state();
             let Some(known) = state.claims.get_mut(&key) else { continue };
             let claim = &mut known.claim;
+            // It may have been given back while this waited its turn, and others may have it now.
+            if !claim.pods.contains(uid) {
+                continue;
+            }
             if claim.pods.len() > 1 {
                 claim.pods.remove(uid);
                 continue;
@@ -191,6 +195,11 @@ impl Dra {
             Some(0) | None => Ok(()),
             Some(skipped) => Err(format!("NodeUnprepareResources skipped {skipped} ResourceClaims")),
         }
+    }
+
+    /// Whether the pod has claims that were not given back.
+    pub fn has(&self, uid: &str) -> bool {
+        self.state().claims.values().any(|known| known.claim.pods.contains(uid))
     }
 
     /// Pods that are in the records, and are none any more by `known`.
@@ -240,5 +249,50 @@ fn device(device: dra::Device) -> Device {
         share_id: device.share_id,
         request_names: some(device.request_names),
         cdi_devices: some(device.cdi_device_ids),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(pods: &[&str]) -> Claim {
+        Claim {
+            uid: "u".into(),
+            name: "c".into(),
+            namespace: "ns".into(),
+            pods: pods.iter().map(|uid| (*uid).to_owned()).collect(),
+            drivers: BTreeMap::from([("d".to_owned(), checkpoint::Driver::default())]),
+        }
+    }
+
+    fn open(name: &str) -> (Arc<Dra>, std::path::PathBuf) {
+        let root = std::env::temp_dir().join(format!("dra-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        (Dra::open(&root, None, "n", false, |d| panic!("{d}")), root)
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_went_to_another_pod_meanwhile_stays_prepared() {
+        let (dra, root) = open("turns");
+        let key: Key = ("ns".into(), "c".into());
+        dra.state().claims.insert(key.clone(), Known { claim: claim(&["a"]), prepared: true });
+        assert!(dra.has("a") && !dra.has("b"));
+        let turns = dra.turns(&BTreeSet::from([key.clone()])).await;
+        let waiting = tokio::spawn({
+            let dra = dra.clone();
+            async move { dra.unprepare("a").await }
+        });
+        // It has looked for its claims, and waits.
+        tokio::task::yield_now().await;
+        dra.state().claims.insert(key.clone(), Known { claim: claim(&["b"]), prepared: true });
+        drop(turns);
+        assert_eq!(waiting.await.unwrap(), Ok(()));
+        let prepared = dra.state().claims[&key].prepared;
+        assert!(prepared && dra.has("b"));
+        // Its own it cannot give back without the driver.
+        assert!(dra.unprepare("b").await.is_err_and(|why| why.ends_with("DRA driver d is not registered")));
+        assert!(dra.has("b"));
+        let _ = std::fs::remove_dir_all(&root);
     }
 }

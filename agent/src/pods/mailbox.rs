@@ -113,6 +113,11 @@ impl Mailbox {
         End(self.ended.subscribe())
     }
 
+    /// Whether the end has come.
+    pub fn is_over(&self) -> bool {
+        *self.ended.borrow()
+    }
+
     /// Tells all that wait for the end of the pod.
     pub fn has_ended(&self) {
         self.ended.send_replace(true);
@@ -165,6 +170,15 @@ mod tests {
         mailbox.update(pod.clone());
         mailbox.note(pod);
         mailbox.arrival().await;
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_over_once_its_end_was_told() {
+        let mailbox = Mailbox::default();
+        assert!(!mailbox.is_over());
+        mailbox.has_ended();
+        assert!(mailbox.is_over());
+        mailbox.end().come().await;
     }
 
     /// A worker that breaks off takes what it has read with it; its successor must end the pod all the same.

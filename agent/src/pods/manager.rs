@@ -11,6 +11,7 @@ use std::time::Duration;
 use proto::api::core::v1::Pod;
 use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 
 use crate::events::Recorder;
 use crate::images::puller::Puller;
@@ -76,6 +77,8 @@ pub struct Manager {
     ready: HashSet<Source>,
     waiting_for: Vec<Source>,
     nudge: Nudge,
+    /// Pods without a worker whose claims are being given back.
+    returning: HashMap<String, JoinHandle<()>>,
 }
 
 impl Manager {
@@ -160,6 +163,7 @@ impl Manager {
             cgroups_swept: false,
             waiting_for,
             nudge,
+            returning: HashMap::new(),
         };
         if manager.sources_ready() {
             manager.shared.feed.sources_ready();
@@ -239,19 +243,30 @@ impl Manager {
         }
     }
 
-    /// Gives back the claims of pods that went while no agent was there.
-    fn return_claims(&self) {
-        if !self.sources_ready() {
+    /// Gives back the claims of pods that no worker will: they went or ended while no agent was there, or were refused.
+    fn return_claims(&mut self) {
+        // What runs has workers once the runtime and every source have spoken.
+        if !self.sources_ready() || self.runtime.is_none() {
             return;
         }
-        let known = |uid: &str| self.pods.contains_key(uid) || self.orphans.contains_key(uid);
+        self.returning.retain(|_, task| !task.is_finished());
+        let known = |uid: &str| {
+            let waits = self.pods.get(uid).is_some_and(|e| e.waits);
+            waits || self.returning.contains_key(uid) || self.mailbox(uid).is_some_and(|m| !m.is_over())
+        };
         for uid in self.shared.dra.strangers(known) {
             let dra = self.shared.dra.clone();
-            tokio::spawn(async move {
+            let pod = uid.clone();
+            let task = tokio::spawn(async move {
                 if let Err(error) = dra.unprepare(&uid).await {
-                    tracing::info!(error, pod = uid, "cannot give back the claims of a pod that is gone; trying again");
+                    tracing::info!(
+                        error,
+                        pod = uid,
+                        "cannot give back the claims of a pod without a worker; trying again"
+                    );
                 }
             });
+            self.returning.insert(pod, task);
         }
     }
 
@@ -295,12 +310,15 @@ impl Manager {
                 if source == Source::Api {
                     self.mirrors.keep_only(&mirrors);
                 }
-                self.ready.insert(source);
+                let begins = self.ready.insert(source) && self.sources_ready();
                 if self.sources_ready() {
                     self.shared.feed.sources_ready();
                 }
                 self.reconcile_mirrors();
                 self.end_orphans();
+                if begins {
+                    self.return_claims();
+                }
             }
             Update::Applied(pod) => self.apply(pod, Source::Api),
             Update::Deleted(pod) if pod.is_mirror() => {

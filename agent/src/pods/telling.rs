@@ -18,7 +18,8 @@ impl Worker {
     /// Computes the status and hands it on. `terminal`: nothing will be started any more.
     pub(super) fn tell(&mut self, terminal: bool) {
         self.status = Arc::new(self.status_now(terminal));
-        let may_run = self.observed.running().next().is_some();
+        // A pod is not over while its claims are its own.
+        let may_run = self.observed.running().next().is_some() || self.shared.dra.has(&self.uid);
         self.shared.status.set(&self.uid, self.status.clone(), may_run);
     }
 
