@@ -182,7 +182,9 @@ impl Worker {
             Err(_) => String::new(),
         };
         let node = shared.node.borrow().clone();
-        shared.userns.recover(&shared.cri).await.map_err(|why| self.sandbox_failed(&why))?;
+        if pod.spec().host_users == Some(false) {
+            shared.userns.recover(&shared.cri).await.map_err(|why| self.sandbox_failed(&why))?;
+        }
         let userns = shared.userns.of(&pod, &handler, &node).map_err(|why| self.sandbox_failed(&why))?;
         let hostname = crate::dns_hosts::hostname(&pod, &shared.config.dns).map_err(|why| self.sandbox_failed(&why))?;
         let (dns, troubles) = crate::dns_hosts::dns_config(&pod, &shared.config.dns);

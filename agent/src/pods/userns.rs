@@ -190,7 +190,12 @@ async fn range_of_sandbox(cri: &CriClient, uid: &str) -> Result<Option<(u32, u32
     let mut sandboxes = cri.list_pod_sandboxes(Some(uid)).await?;
     sandboxes.sort_by_key(|s| std::cmp::Reverse(s.created_at));
     for sandbox in sandboxes {
-        let answer = cri.pod_sandbox_answer(&sandbox.id, true).await?;
+        let answer = match cri.pod_sandbox_answer(&sandbox.id, true).await {
+            Ok(answer) => answer,
+            // It went since it was listed.
+            Err(error) if error.is_not_found() => continue,
+            Err(error) => return Err(error),
+        };
         if let Some(range) = range_of_answer(&answer) {
             return Ok(Some(range));
         }
