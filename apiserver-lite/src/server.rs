@@ -10,7 +10,8 @@ use http::header::{
 };
 use http_body_util::{BodyExt, Either, Empty};
 use hyper::body::Incoming;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout, timeout_at};
 
 pub use crate::admission::Admission;
 use crate::audit::Trail;
@@ -34,6 +35,8 @@ const MAX_BODY: usize = 3 << 20;
 const MAX_THROWN_AWAY: usize = 4 * MAX_BODY;
 /// Time for the body of a request that has no end itself.
 const LONGEST_BODY: Duration = Duration::from_secs(60);
+/// How long a watch keeps its seats: it has no deadline, and one that is passed on begins when another server answers.
+const LONGEST_BEGINNING: Duration = Duration::from_secs(5);
 
 pub struct ApiServer {
     pub store: Store,
@@ -88,6 +91,8 @@ pub struct Request {
     pub upgrade: Option<hyper::upgrade::OnUpgrade>,
     /// When the answer has to be there; None without end.
     deadline: Option<Instant>,
+    /// Ends when nobody waits for the answer any more.
+    client: Option<oneshot::Receiver<()>>,
     body: Unread,
     /// What the audit log is told of it.
     trail: Option<Trail>,
@@ -112,6 +117,7 @@ impl Request {
             uri: head.uri,
             upgrade,
             deadline: None,
+            client: None,
             body,
             trail: None,
             cbor: cbor::Spoken::default(),
@@ -156,6 +162,17 @@ impl Request {
     /// When the answer has to be there; None without end.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
+    }
+
+    /// Waits until nobody waits for the answer any more; only the first to ask is told.
+    pub fn client_gone(&mut self) -> impl Future<Output = ()> + Send + use<> {
+        let client = self.client.take();
+        async move {
+            match client {
+                Some(client) => drop(client.await),
+                None => std::future::pending().await,
+            }
+        }
     }
 
     /// The body as it comes in; once.
@@ -255,6 +272,9 @@ impl ApiServer {
     ) -> Response {
         request.deadline = time.map(|t| Instant::now() + t);
         let (deadline, errors) = (request.deadline, request.for_error());
+        // Dropped with this, whether it has an answer or a client that went away.
+        let (_waits, client) = oneshot::channel();
+        request.client = Some(client);
         let endless = limits::is_long_running(&request.info);
         let busy = (!endless).then(|| self.quiet.busy());
         let (server, peer, id) = (self.clone(), peer.clone(), audit_id.clone());
@@ -309,14 +329,25 @@ impl ApiServer {
     }
 
     /// Answers a request of somebody known.
-    async fn serve(self: &Arc<Self>, request: Request) -> Response {
+    async fn serve(self: &Arc<Self>, mut request: Request) -> Response {
         let Some(flow) = self.flow.as_ref().filter(|_| limits::has_flow(&request.info)) else {
             let Some(_place) = self.limits.place(&request.info, &request.user).await else { return too_many(1) };
             return self.authorized(request).await;
         };
-        match flow.admit(self, &request.user, &request.info, &request.query).await {
-            Ok(ticket) => {
-                let mut response = self.authorized(request).await;
+        match flow.admit(self, &mut request).await {
+            Ok(mut ticket) => {
+                let begins = request.info.verb == "watch";
+                let mut answer = std::pin::pin!(self.authorized(request));
+                let mut response = match begins {
+                    true => match timeout(LONGEST_BEGINNING, answer.as_mut()).await {
+                        Ok(response) => response,
+                        Err(_) => {
+                            ticket.let_go();
+                            answer.await
+                        }
+                    },
+                    false => answer.await,
+                };
                 ticket.tell(response.headers_mut());
                 response
             }

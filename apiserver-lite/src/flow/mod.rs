@@ -32,8 +32,7 @@ use self::counters::Reason;
 use self::pool::{Answer, Held, Pool, Shown};
 use self::schema::Schema;
 use self::table::Table;
-use crate::request::{Query, RequestInfo, User};
-use crate::server::ApiServer;
+use crate::server::{ApiServer, Request};
 use crate::store::Store;
 
 pub use keeper::run;
@@ -58,7 +57,8 @@ pub struct Ticket {
     schema: Arc<Schema>,
     seats: u32,
     since: Instant,
-    _held: Option<Held>,
+    held: Option<Held>,
+    over: bool,
 }
 
 /// A request that is sent away.
@@ -86,14 +86,9 @@ impl FlowControl {
     /// Waits for the seats that a request needs.
     ///
     /// # Errors
-    /// When there are none and it cannot wait, or has waited for too long.
-    pub async fn admit(
-        &self,
-        server: &ApiServer,
-        user: &User,
-        info: &RequestInfo,
-        query: &Query,
-    ) -> Result<Ticket, Rejected> {
+    /// When there are none and it cannot wait, has waited for too long or has no client any more.
+    pub async fn admit(&self, server: &ApiServer, request: &mut Request) -> Result<Ticket, Rejected> {
+        let Request { user, info, query, .. } = &*request;
         let schema = self.table.load().classify(user, info).clone();
         let Some(slot) = schema.level.slot else { return Ok(Ticket::new(schema, 1, Duration::ZERO, None)) };
         let seats = estimate::seats(server, info, query, schema.level.widest);
@@ -109,17 +104,23 @@ impl FlowControl {
             Answer::Seated(held) => return Ok(Ticket::new(schema, seats, Duration::ZERO, Some(held))),
             Answer::QueueFull => Reason::QueueFull,
             Answer::NoSeats => Reason::ConcurrencyLimit,
-            Answer::Waits(mut waiting) => {
+            Answer::Waits(waiting) => {
                 let begun = Instant::now();
+                let patience = begun + self.patience;
+                let until = request.deadline().map_or(patience, |deadline| deadline.min(patience));
+                let gone = request.client_gone();
                 let counted = Queued::new(&schema, seats);
-                let seated = tokio::time::timeout(self.patience, waiting.seated()).await;
-                counted.ends();
-                match seated {
-                    Ok(Some(held)) => return Ok(Ticket::new(schema, seats, begun.elapsed(), Some(held))),
-                    Ok(None) => {}
-                    Err(_) => waiting.timed_out(),
+                let seated = waiting.seated_before(until, gone).await;
+                drop(counted);
+                let reason = match seated {
+                    Ok(held) => return Ok(Ticket::new(schema, seats, begun.elapsed(), Some(held))),
+                    Err(reason) => reason,
+                };
+                schema.counters.reject(reason, begun.elapsed());
+                if reason == Reason::Cancelled {
+                    // Nobody reads this, and it says nothing of how full the level is.
+                    return Err(Rejected { schema, retry_after: 1 });
                 }
-                schema.counters.reject(Reason::TimeOut, begun.elapsed());
                 return Err(self.rejected(schema));
             }
         };
@@ -133,23 +134,17 @@ impl FlowControl {
     }
 }
 
-/// A request that is counted as waiting, until it ends or is dropped with its client gone.
+/// A request that is counted as waiting, until this is dropped.
 struct Queued<'a> {
     schema: &'a Schema,
     seats: u32,
-    since: Instant,
-    gone: bool,
 }
 
 impl<'a> Queued<'a> {
     fn new(schema: &'a Schema, seats: u32) -> Self {
         schema.counters.waiting.fetch_add(1, Relaxed);
         schema.counters.waiting_seats.fetch_add(i64::from(seats), Relaxed);
-        Queued { schema, seats, since: Instant::now(), gone: true }
-    }
-
-    fn ends(mut self) {
-        self.gone = false;
+        Queued { schema, seats }
     }
 }
 
@@ -158,9 +153,6 @@ impl Drop for Queued<'_> {
         let counters = &self.schema.counters;
         counters.waiting.fetch_sub(1, Relaxed);
         counters.waiting_seats.fetch_sub(i64::from(self.seats), Relaxed);
-        if self.gone {
-            counters.reject(Reason::Cancelled, self.since.elapsed());
-        }
     }
 }
 
@@ -176,21 +168,31 @@ impl Ticket {
         counters.executing.fetch_add(1, Relaxed);
         counters.executing_seats.fetch_add(i64::from(seats), Relaxed);
         counters.served_wait.observe(waited);
-        Ticket { schema, seats, since: Instant::now(), _held: held }
+        Ticket { schema, seats, since: Instant::now(), held, over: false }
     }
 
     /// Says in an answer how its request was classified.
     pub fn tell(&self, headers: &mut HeaderMap) {
         tell(&self.schema, headers);
     }
-}
 
-impl Drop for Ticket {
-    fn drop(&mut self) {
+    /// Gives the seats back before the request is answered; it runs on without.
+    pub fn let_go(&mut self) {
+        if self.over {
+            return;
+        }
+        self.over = true;
+        self.held = None;
         let counters = &self.schema.counters;
         counters.executing.fetch_sub(1, Relaxed);
         counters.executing_seats.fetch_sub(i64::from(self.seats), Relaxed);
         counters.execution.observe(self.since.elapsed());
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 

@@ -17,7 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 
+use super::counters::Reason;
 use super::level::{Queuing, Share};
 
 /// The seats of all limited levels; clones share them.
@@ -392,9 +394,27 @@ impl Waiting {
         Some(Held { pool: self.pool.clone(), slot: self.slot, seats: self.seats })
     }
 
-    /// Gives up because it took too long.
-    pub fn timed_out(self) {
-        self.pool.lock().levels[self.slot].totals.timed_out += 1;
+    /// Waits for its seats until it takes too long or nobody wants them any more. Seats that are there are taken first.
+    ///
+    /// # Errors
+    /// Why it gave up.
+    pub async fn seated_before(mut self, until: Instant, gone: impl Future<Output = ()>) -> Result<Held, Reason> {
+        let reason = tokio::select! {
+            biased;
+            seated = timeout_at(until, self.seated()) => match seated {
+                Ok(Some(held)) => return Ok(held),
+                Ok(None) | Err(_) => Reason::TimeOut,
+            },
+            () = gone => Reason::Cancelled,
+        };
+        let mut all = self.pool.lock();
+        let totals = &mut all.levels[self.slot].totals;
+        match reason {
+            Reason::Cancelled => totals.cancelled += 1,
+            _ => totals.timed_out += 1,
+        }
+        drop(all);
+        Err(reason)
     }
 }
 
@@ -545,6 +565,32 @@ mod tests {
         assert_eq!(pool.view(0).in_use, 1);
         drop(told);
         assert_eq!(pool.view(0).in_use, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_longer_than_its_time_or_its_client() {
+        use std::future::{pending, ready};
+        use std::time::Duration;
+
+        let pool = pool(&[(1, 1, 1, Some(QUEUING))]);
+        let held = seated(&pool, 0, 1);
+        let begun = Instant::now();
+        let until = begun + Duration::from_secs(3);
+        let late = waits(&pool, "a").expect("waits").seated_before(until, pending()).await;
+        assert_eq!((late.err(), begun.elapsed()), (Some(Reason::TimeOut), Duration::from_secs(3)));
+        let until = Instant::now() + Duration::from_secs(3);
+        let begun = Instant::now();
+        let left = waits(&pool, "a").expect("waits").seated_before(until, ready(())).await;
+        assert_eq!((left.err(), begun.elapsed()), (Some(Reason::Cancelled), Duration::ZERO));
+        let view = pool.view(0);
+        assert_eq!((view.waiting, view.totals.timed_out, view.totals.cancelled), (0, 1, 1));
+        // Who has its seats by then has them, and gives them back at its end.
+        let told = waits(&pool, "a").expect("waits");
+        drop(held);
+        let seat = told.seated_before(until, ready(())).await.ok();
+        assert_eq!((seat.is_some(), pool.view(0).in_use), (true, 1));
+        drop(seat);
+        assert_eq!((pool.view(0).in_use, pool.lock().waiting), (0, 0));
     }
 
     #[test]

@@ -113,3 +113,26 @@ fn without_any_object_the_mandatory_ones_are_there() {
     let names: Vec<&str> = table.schemas.iter().map(|s| &*s.name).collect();
     assert_eq!(names, ["exempt", "catch-all"]);
 }
+
+#[test]
+fn a_ticket_gives_its_seat_back_once() {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::pool::{Answer, Shown};
+    use crate::flow::Ticket;
+
+    let pool = Pool::default();
+    let table = Table::read(&Store::open(None).expect("in memory"), &pool, 600, None);
+    let schema = table.classify(&user("nobody", &[]), &info("GET", "/api/v1/pods")).clone();
+    let slot = schema.level.slot.expect("is limited");
+    let Answer::Seated(held) = pool.ask(slot, 1, || -> Shown { unreachable!("it need not wait") }) else {
+        panic!("there are seats")
+    };
+    let mut ticket = Ticket::new(schema.clone(), 1, std::time::Duration::ZERO, Some(held));
+    let running = || (pool.view(slot).in_use, schema.counters.executing.load(Relaxed));
+    assert_eq!(running(), (1, 1));
+    ticket.let_go();
+    assert_eq!(running(), (0, 0));
+    drop(ticket);
+    assert_eq!(running(), (0, 0));
+}

@@ -10,11 +10,12 @@ mod options;
 mod target;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{CONNECTION, HOST, HeaderMap, HeaderValue, UPGRADE};
 use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioIo;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use crate::http::{Body, Response};
 use crate::resource::Resource;
@@ -137,6 +138,9 @@ pub(crate) enum PassError {
     Connection(hyper::Error),
 }
 
+/// Time for the head of the answer to a watch.
+const LONGEST_BEGINNING: Duration = Duration::from_secs(60);
+
 /// Sends a request over a connection, as it came but for what is given.
 pub(crate) async fn pass_on(
     mut request: Request,
@@ -154,7 +158,10 @@ pub(crate) async fn pass_on(
     outgoing.headers_mut().insert(HOST, host);
     // A client that does not send the rest of its body keeps neither connection.
     let sent = sender.send_request(outgoing);
-    let answered = match request.deadline() {
+    // A watch that does not begin would be kept for ever: a server answers before the first event.
+    let begins = request.info.verb == "watch" && !is_proxied(&request.info.subresource);
+    let deadline = request.deadline().or_else(|| begins.then(|| Instant::now() + LONGEST_BEGINNING));
+    let answered = match deadline {
         Some(at) => timeout_at(at, sent).await.map_err(|_| PassError::Request(crate::limits::timed_out()))?,
         None => sent.await,
     };
