@@ -61,8 +61,30 @@ pub async fn channel(path: &Path, limit: Duration) -> Result<Channel, DialError>
 /// Why a socket cannot be talked to; its owner's to mend.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    #[error("{0}")]
+    /// What the connector made of it; what wraps that says no more than that there was an error.
+    #[error("{}", innermost(.0))]
     Refused(#[source] tonic::transport::Error),
     #[error("nobody answered in time")]
     TooSlow,
+}
+
+/// The error that an error goes back to.
+fn innermost<'a>(mut error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_that_is_not_there_is_told_in_gos_words() {
+        let error = channel(Path::new("/nowhere/it.sock"), Duration::from_secs(5)).await.err().map(|e| e.to_string());
+        let want = "connection error: desc = \"transport: Error while dialing: dial unix /nowhere/it.sock: connect: no such \
+                    file or directory\"";
+        assert_eq!(error.as_deref(), Some(want));
+    }
 }
