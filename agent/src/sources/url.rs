@@ -27,7 +27,7 @@ use crate::probes::http::{exchange, location};
 
 /// The kubelet's limit for one answer, redirects included.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// As many as Go's client follows.
+/// As many requests as Go's client makes.
 const MAX_REDIRECTS: usize = 10;
 /// Failures in a row that are told as warnings; a server that stays away must not fill the log.
 const LOUD_FAILURES: u32 = 4;
@@ -80,7 +80,7 @@ pub async fn follow(place: StaticPodUrl, node: String, updates: mpsc::Sender<Upd
         }
         match error {
             None if failures > 0 => {
-                tracing::info!(url = %reader.place.url, failures, "static pods could be read again");
+                tracing::info!(url = without_password(&reader.place.url), failures, "static pods could be read again");
                 failures = 0;
             }
             None => {}
@@ -110,7 +110,7 @@ struct Reader {
 impl Reader {
     /// The pods that are to be from now on, if that changed, and what went wrong.
     async fn read(&mut self) -> (Option<Vec<Pod>>, Option<FetchError>) {
-        let url = self.place.url.clone();
+        let url = without_password(&self.place.url);
         let body = match tokio::time::timeout(PATIENCE, fetch(&self.place)).await {
             Ok(Ok(body)) => body,
             Ok(Err(error)) => return (None, Some(error)),
@@ -123,10 +123,12 @@ impl Reader {
         if self.last.as_ref() == Some(&body) {
             return (None, None);
         }
-        let parsed = manifest::parse_all(&body, &self.node, Origin::Url(&url));
-        self.last = Some(body);
-        match parsed {
-            Ok(pods) => (Some(pods), None),
+        match manifest::parse_all(&body, &self.node, Origin::Url(&self.place.url)) {
+            Ok(pods) => {
+                self.last = Some(body);
+                (Some(pods), None)
+            }
+            // Not remembered: the same mistake is one the next time too.
             Err(error) => (None, Some(FetchError::Manifest(url, error))),
         }
     }
@@ -141,7 +143,7 @@ async fn fetch(place: &StaticPodUrl) -> Result<Bytes, FetchError> {
         headers.entry(header::AUTHORIZATION).or_insert(authorization);
     }
     let mut tls: Option<Arc<ClientConfig>> = None;
-    for _ in 0..=MAX_REDIRECTS {
+    for _ in 0..MAX_REDIRECTS {
         if at.target.host != first && !at.target.host.ends_with(&format!(".{first}")) {
             PRIVATE.iter().for_each(|name| drop(headers.remove(name)));
         }
@@ -165,7 +167,7 @@ async fn fetch(place: &StaticPodUrl) -> Result<Bytes, FetchError> {
         }
         return response.into_body().map_err(wrong);
     }
-    Err(FetchError::Redirects(place.url.clone()))
+    Err(FetchError::Redirects(without_password(&place.url)))
 }
 
 /// The headers of the configuration; the host is that of the URL, as in Go.
@@ -185,9 +187,27 @@ fn headers(given: &BTreeMap<String, Vec<String>>) -> Result<HeaderMap, FetchErro
     Ok(headers)
 }
 
+/// The URL for people to read, with stars for a password, as Go has it.
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    match authority.rsplit_once('@').and_then(|(user, host)| Some((user.split_once(':')?.0, host))) {
+        Some((name, host)) => format!("{scheme}://{name}:***@{host}{path}"),
+        None => url.to_owned(),
+    }
+}
+
+/// Whether a `Location` names everything from the scheme on; a URL may also be part of a query.
+fn is_absolute(location: &str) -> bool {
+    let scheme = location.split_once("://").map(|(scheme, _)| scheme).unwrap_or_default();
+    let inside = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.chars().all(inside)
+}
+
 /// A URL taken apart.
 #[derive(Debug)]
 struct Address {
+    /// To be told, without its password.
     url: String,
     https: bool,
     target: Target,
@@ -199,7 +219,7 @@ struct Address {
 
 impl Address {
     fn of(url: &str) -> Result<Self, FetchError> {
-        let wrong = || FetchError::Url(url.to_owned());
+        let wrong = || FetchError::Url(without_password(url));
         let uri: Uri = url.parse().map_err(|_| wrong())?;
         let https = match uri.scheme_str() {
             Some("http") => false,
@@ -218,13 +238,13 @@ impl Address {
             HeaderValue::try_from(format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(user))).ok()
         });
         let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
-        Ok(Address { url: url.to_owned(), https, target: Target { host, port }, path, authorization })
+        Ok(Address { url: without_password(url), https, target: Target { host, port }, path, authorization })
     }
 
     /// Where a `Location` header leads to from here.
     fn redirected(&self, to: &str) -> Result<Self, FetchError> {
         let scheme = if self.https { "https" } else { "http" };
-        if to.contains("://") {
+        if is_absolute(to) {
             return Address::of(to);
         }
         if let Some(rest) = to.strip_prefix("//") {
@@ -232,6 +252,8 @@ impl Address {
         }
         let path = if to.starts_with('/') {
             to.to_owned()
+        } else if to.starts_with('?') {
+            format!("{}{to}", self.path.split('?').next().unwrap_or_default())
         } else {
             let own = self.path.split('?').next().unwrap_or_default();
             format!("{}/{to}", own.rsplit_once('/').map_or("", |(folder, _)| folder))
@@ -367,7 +389,7 @@ mod tests {
         let server = web(vec![status("302 Found", "Location: /again\r\n")]).await;
         let (_, error) = reader(format!("http://127.0.0.1:{}/", server.port), &[]).read().await;
         assert!(error.is_some_and(|e| e.to_string().ends_with("stopped after 10 redirects")));
-        assert_eq!(server.asked.lock().unwrap().len(), 11);
+        assert_eq!(server.asked.lock().unwrap().len(), 10);
     }
 
     #[test]
@@ -379,5 +401,44 @@ mod tests {
         assert_eq!((at.target.to_string().as_str(), at.path.as_str()), ("[::1]:81", "/a/b?c"));
         assert_eq!(at.redirected("../x").unwrap().url, "http://[::1]:81/a/../x");
         assert_eq!(at.redirected("//h/y").unwrap().target.to_string(), "h:80");
+        assert_eq!(at.redirected("?x=1").unwrap().url, "http://[::1]:81/a/b?x=1");
+        let login = at.redirected("/login?next=http://x/").unwrap();
+        assert_eq!(login.url, "http://[::1]:81/login?next=http://x/");
+        assert_eq!(at.redirected("HTTP://h/y").unwrap().target.to_string(), "h:80");
+    }
+
+    #[tokio::test]
+    async fn passwords_are_not_told() {
+        for (url, told) in [
+            ("http://me:secret@h:1/x?to=a@b", "http://me:***@h:1/x?to=a@b"),
+            ("http://me:se@cret@h", "http://me:***@h"),
+            ("http://me@h/", "http://me@h/"),
+            ("http://h/me:secret@x", "http://h/me:secret@x"),
+            ("me:secret", "me:secret"),
+        ] {
+            assert_eq!(without_password(url), told);
+        }
+        let server = web(vec![ok(""), ok("["), status("404 Not Found", ""), ok("[")]).await;
+        let mut good = reader(format!("http://me:secret@127.0.0.1:{}/", server.port), &[]);
+        let mut bad = reader("ftp://me:secret@h/".into(), &[]);
+        for reader in [&mut good, &mut bad] {
+            for _ in 0..3 {
+                let error = reader.read().await.1.map(|e| e.to_string()).unwrap_or_default();
+                assert!(error.contains("me:***@") && !error.contains("secret"), "{error}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_mistake_that_stays_is_told_again_and_what_was_before_is_no_news() {
+        let server = web(vec![ok(POD), ok("["), ok("["), ok(POD)]).await;
+        let mut reader = reader(format!("http://127.0.0.1:{}/", server.port), &[]);
+        assert!(reader.read().await.1.is_none());
+        for _ in 0..2 {
+            let (pods, error) = reader.read().await;
+            assert!(pods.is_none() && error.is_some());
+        }
+        let (pods, error) = reader.read().await;
+        assert!(pods.is_none() && error.is_none(), "{error:?}");
     }
 }
