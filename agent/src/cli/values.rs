@@ -50,7 +50,7 @@ pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
 }
 
 /// A number as Go reads one of base zero: decimal, `0x`, `0o` or a bare `0` before octal, `0b`, and single underscores
-/// between digits where the base is told.
+/// between digits and after what tells the base.
 fn integer(text: &str) -> Result<i64, &'static str> {
     const INVALID: &str = "invalid syntax";
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -64,7 +64,7 @@ fn integer(text: &str) -> Result<i64, &'static str> {
     };
     let told = radix != 10;
     let badly = rest.contains("__") || rest.ends_with('_') || rest.starts_with(['+', '-']);
-    if rest.is_empty() || badly || rest.contains('_') && !told {
+    if rest.is_empty() || badly || rest.starts_with('_') && !told {
         return Err(INVALID);
     }
     let sign = if text.starts_with('-') { "-" } else { "" };
@@ -153,7 +153,10 @@ mod tests {
         {
             assert_eq!(integer(text), Ok(number), "{text}");
         }
-        for text in ["", "-", "1_000", "0x", "0x_", "0x1__0", "08", "1.5", "--1", "0x-1", "ten"] {
+        for (text, number) in [("1_000", 1000), ("-1_0_0", -100), ("0_7", 7), ("0x_f", 15)] {
+            assert_eq!(integer(text), Ok(number), "{text}");
+        }
+        for text in ["", "-", "_1", "-_1", "1_", "1__0", "0x", "0x_", "0x1__0", "08", "1.5", "--1", "0x-1", "ten"] {
             assert_eq!(integer(text), Err("invalid syntax"), "{text}");
         }
         assert_eq!(integer("9223372036854775808"), Err("value out of range"));
