@@ -91,10 +91,10 @@ struct Pods {
     /// Their sums, kept so that a pod costs one addition.
     sum: i64,
     kept: Kept,
-    /// What the tiers last had of it.
-    given: Kept,
-    /// What the Burstable tier was last given.
-    shares: i64,
+    /// What the tiers last had of it; None where that failed.
+    given: Option<Kept>,
+    /// What the Burstable tier was last given; None where that failed.
+    shares: Option<i64>,
 }
 
 /// Whom the runtime wants to make cgroups: asked three times, else as configured.
@@ -136,7 +136,7 @@ impl Cgroups {
         let parent = CgroupName::kubepods(&settings.root);
         let root = settings.root.clone();
         let limits = kubepods_limits(left, &settings.node, pids);
-        let owned = Owned { settings, tree, parent, pods: Mutex::new(Pods { shares: MIN_SHARES, ..Pods::default() }) };
+        let owned = Owned { settings, tree, parent, pods: Mutex::new(Pods::new()) };
         owned.make(&owned.parent, &limits).await?;
         // The tiers share huge pages freely; pods are limited one by one.
         let least = Limits { cpu_shares: Some(MIN_SHARES), ..Limits::default() };
@@ -232,6 +232,11 @@ impl Cgroups {
 }
 
 impl Pods {
+    /// As the tiers are made.
+    fn new() -> Self {
+        Self { given: Some(Kept::default()), shares: Some(MIN_SHARES), ..Self::default() }
+    }
+
     /// Takes a pod in, or out with `None`.
     fn note(&mut self, uid: &str, asked: Option<(i64, Kept)>) {
         let before = match asked {
@@ -262,15 +267,19 @@ impl Owned {
         let kept = {
             let mut pods = self.pods();
             let kept = pods.kept;
-            if std::mem::replace(&mut pods.given, kept) == kept {
+            if pods.given.replace(kept) == Some(kept) {
                 return Ok(());
             }
             kept
         };
-        self.limit(&self.parent, &Limits { memory_kept: Some(kept), ..Limits::default() }).await?;
-        let burstable = Kept { min: 0, low: kept.low };
-        let tier = self.parent.tier(QosClass::Burstable);
-        self.limit(&tier, &Limits { memory_kept: Some(burstable), ..Limits::default() }).await
+        let kept_by_all = async {
+            self.limit(&self.parent, &Limits { memory_kept: Some(kept), ..Limits::default() }).await?;
+            let burstable = Kept { min: 0, low: kept.low };
+            let tier = self.parent.tier(QosClass::Burstable);
+            self.limit(&tier, &Limits { memory_kept: Some(burstable), ..Limits::default() }).await
+        };
+        // To be written again the next time.
+        kept_by_all.await.inspect_err(|_| self.pods().given = None)
     }
 
     /// Gives the Burstable tier the weight that its pods ask for together, and the memory that is kept for them, when
@@ -280,13 +289,14 @@ impl Owned {
         let shares = {
             let mut pods = self.pods();
             let shares = milli_cpu_to_shares(pods.sum);
-            if std::mem::replace(&mut pods.shares, shares) == shares {
+            if pods.shares.replace(shares) == Some(shares) {
                 return Ok(());
             }
             shares
         };
         let tier = self.parent.tier(QosClass::Burstable);
-        self.limit(&tier, &Limits { cpu_shares: Some(shares), ..Limits::default() }).await
+        let weighed = self.limit(&tier, &Limits { cpu_shares: Some(shares), ..Limits::default() }).await;
+        weighed.inspect_err(|_| self.pods().shares = None)
     }
 
     fn name(&self, pod: &Pod) -> CgroupName {
@@ -364,6 +374,36 @@ mod tests {
         pods.note("b", None);
         pods.note("never", None);
         assert_eq!((pods.sum, pods.kept, pods.asked.len()), (50, kept(0, 3), 1));
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_written_is_not_taken_for_written() {
+        // No folder, so that every write fails.
+        let mount = PathBuf::from("/dev/null");
+        let node = NodeResources {
+            memory_bytes: 1 << 30,
+            enforce_quota: true,
+            period_micros: 100_000,
+            hugepage_sizes: Vec::new(),
+            limited_swap: false,
+            single_process_oom_kill: None,
+            cgroup_v2: true,
+            swap_bytes: 0,
+            memory_qos: None,
+        };
+        let settings =
+            Settings { mount: mount.clone(), driver: Driver::Cgroupfs, root: String::new(), node, pod_pids_limit: -1 };
+        let (tree, parent) = (Tree::new(mount), CgroupName::kubepods(""));
+        let owned = Owned { settings, tree, parent, pods: Mutex::new(Pods::new()) };
+        assert!(owned.weigh().await.is_ok(), "there is nothing to write");
+        owned.pods().note("a", Some((1000, Kept { min: 1, low: 2 })));
+        for _ in 0..2 {
+            assert!(owned.weigh().await.is_err());
+        }
+        owned.pods().given = Some(Kept { min: 1, low: 2 });
+        for _ in 0..2 {
+            assert!(owned.weigh().await.is_err());
+        }
     }
 
     #[test]
