@@ -149,12 +149,8 @@ async fn keep_trying(path: PathBuf, handlers: Arc<Handlers>, registered: watch::
     let mut backoff = FIRST_BACKOFF;
     loop {
         tokio::time::sleep(LOOK.saturating_sub(FIRST_BACKOFF)).await;
-        match attempt(&path, &handlers).await {
-            Ok(info) => {
-                tracing::info!(plugin = info.name, kind = info.r#type, "a plugin registered");
-                registered.send_replace(Some(info));
-                return;
-            }
+        match attempt(&path, &handlers, &registered).await {
+            Ok(()) => return,
             Err(error) => tracing::info!(%error, path = %path.display(), "a plugin is not registered"),
         }
         tokio::time::sleep(backoff).await;
@@ -162,13 +158,22 @@ async fn keep_trying(path: PathBuf, handlers: Arc<Handlers>, registered: watch::
     }
 }
 
-async fn attempt(path: &Path, handlers: &Handlers) -> Result<PluginInfo, String> {
+async fn attempt(
+    path: &Path,
+    handlers: &Handlers,
+    registered: &watch::Sender<Option<PluginInfo>>,
+) -> Result<(), String> {
     let channel = sockets::channel(path, DIAL_LIMIT).await.map_err(|e| format!("cannot dial: {e}"))?;
     let mut client = RegistrationClient::new(channel).max_decoding_message_size(64 << 10);
     let info = tokio::time::timeout(INFO_LIMIT, client.get_info(InfoRequest {})).await;
     let info = info.map_err(|_| "GetInfo takes too long".to_owned())?.map_err(|e| format!("GetInfo: {e}"))?;
     let info = info.into_inner();
     let outcome = handlers.register(&info, path).await;
+    if outcome.is_ok() {
+        // Before it is told: a socket that goes away meanwhile takes the plugin out again.
+        tracing::info!(plugin = info.name, kind = info.r#type, "a plugin registered");
+        registered.send_replace(Some(info));
+    }
     let status = RegistrationStatus {
         plugin_registered: outcome.is_ok(),
         error: outcome.as_ref().err().cloned().unwrap_or_default(),
@@ -179,5 +184,5 @@ async fn attempt(path: &Path, handlers: &Handlers) -> Result<PluginInfo, String>
         Ok(Err(error)) => tracing::debug!(%error, "a plugin does not want to know"),
         Err(_) => tracing::debug!("a plugin does not hear how its registration went"),
     }
-    outcome.map(|()| info)
+    outcome
 }
