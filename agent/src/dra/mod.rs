@@ -47,7 +47,7 @@ pub struct Dra {
     /// Whose turn it is with a claim.
     turns: Mutex<BTreeMap<Key, Weak<tokio::sync::Mutex<()>>>>,
     /// One writer of the checkpoint at a time.
-    writing: tokio::sync::Mutex<()>,
+    writing: Arc<tokio::sync::Mutex<()>>,
     listener: Mutex<Option<Listener>>,
 }
 
@@ -105,7 +105,7 @@ impl Dra {
             with_health,
             state: Mutex::new(state),
             turns: Mutex::default(),
-            writing: tokio::sync::Mutex::default(),
+            writing: Arc::default(),
             listener: Mutex::default(),
         });
         dra.count(&dra.state());

@@ -88,7 +88,8 @@ impl Dra {
                 ));
             }
             known.claim.pods.insert(uid.to_owned());
-            if !known.prepared {
+            // A pod may have a claim under two names.
+            if !known.prepared && !wanted.iter().any(|w: &Wanted| w.key == key) {
                 let each = |plugin| Wanted { plugin, claim: of_driver.clone(), key: key.clone() };
                 wanted.extend(plugins.into_iter().map(each));
             }
@@ -232,11 +233,16 @@ impl Dra {
 
     /// Writes what is known, before anybody relies on it.
     async fn save(&self) -> std::io::Result<()> {
-        let _writing = self.writing.lock().await;
+        let writing = self.writing.clone().lock_owned().await;
         let claims = self.state().claims.values().map(|known| known.claim.clone()).collect();
         let text = checkpoint::encode(claims).map_err(std::io::Error::other)?;
         let path = self.root.join(checkpoint::FILE);
-        let written = tokio::task::spawn_blocking(move || state_file::write(&path, &text)).await;
+        // The write goes on when nobody waits for it any more, and so does its turn.
+        let written = tokio::task::spawn_blocking(move || {
+            let _writing = writing;
+            state_file::write(&path, &text)
+        });
+        let written = written.await;
         written.unwrap_or_else(|broke| Err(std::io::Error::other(broke)))
     }
 }
@@ -270,6 +276,17 @@ mod tests {
         let root = std::env::temp_dir().join(format!("dra-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&root).unwrap();
         (Dra::open(&root, None, "n", false, |d| panic!("{d}")), root)
+    }
+
+    #[tokio::test]
+    async fn a_claim_under_two_names_is_asked_for_once() {
+        let (dra, root) = open("names");
+        let version = super::super::plugin::Version::V1;
+        let plugin = || vec![Plugin { driver: "d".into(), endpoint: "/nowhere".into(), version }];
+        let wanted = dra.note("a", vec![(claim(&[]), plugin()), (claim(&[]), plugin())]).unwrap_or_default();
+        assert_eq!(wanted.len(), 1);
+        assert!(dra.has("a"));
+        let _ = std::fs::remove_dir_all(&root);
     }
 
     #[tokio::test]
