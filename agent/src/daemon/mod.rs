@@ -454,6 +454,8 @@ async fn start_pods(
                 maximum_age: config.image_maximum_gc_age.get(),
             },
             seccomp_default: config.seccomp_default,
+            device_health: parts.settings.gates.enabled("ResourceHealthStatus"),
+            device_health_messages: parts.settings.gates.enabled("ResourceHealthStatusMessage"),
             ids_per_pod: config
                 .user_namespaces
                 .as_ref()

@@ -78,6 +78,9 @@ pub struct Config {
     pub crash_loop_max: Duration,
     pub image_gc: ImageGc,
     pub seccomp_default: bool,
+    /// Whether statuses show the health of devices, and what their drivers say of it.
+    pub device_health: bool,
+    pub device_health_messages: bool,
     /// `idsPerPod` of user namespaces.
     pub ids_per_pod: u32,
     /// Patterns, `*` at the end.

@@ -46,8 +46,13 @@ impl Worker {
             resize: self.resize_conditions(),
             now: crate::clock::now(),
         });
-        self.shared.devices.annotate(&self.uid, &mut status);
-        self.shared.dra.annotate(&self.pod, &mut status);
+        if self.shared.config.device_health {
+            self.shared.devices.annotate(&self.uid, &mut status);
+            self.shared.dra.annotate(&self.pod, &mut status);
+        }
+        if !self.shared.config.device_health_messages {
+            leave_messages_out(&mut status);
+        }
         status
     }
 
@@ -101,5 +106,34 @@ impl Worker {
             condition(RESIZE_IN_PROGRESS, reason, p.error.as_deref().unwrap_or(""), p.generation, p.since)
         });
         pending.into_iter().chain(under_way).collect()
+    }
+}
+
+/// Leaves of the health of devices only the word.
+fn leave_messages_out(status: &mut PodStatus) {
+    let of_containers = status.container_statuses.iter_mut().flat_map(|c| &mut c.allocated_resources_status);
+    of_containers.flat_map(|r| &mut r.resources).for_each(|device| device.message = None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::{ContainerStatus, ResourceHealth, ResourceStatus};
+
+    #[test]
+    fn of_the_health_only_the_word_is_left() {
+        let health = |message: Option<&str>| {
+            let resources = vec![ResourceHealth {
+                resource_id: "d".into(),
+                health: "Unhealthy".into(),
+                message: message.map(Into::into),
+            }];
+            let status = ResourceStatus { name: "claim:c".into(), resources };
+            let container = ContainerStatus { allocated_resources_status: vec![status], ..Default::default() };
+            PodStatus { container_statuses: vec![container], ..Default::default() }
+        };
+        let mut status = health(Some("too hot"));
+        leave_messages_out(&mut status);
+        assert_eq!(status, health(None));
     }
 }
