@@ -54,8 +54,11 @@ fn unchanged(smaps: &str, file: &str) -> Vec<Range<usize>> {
     for line in smaps.lines() {
         let mut words = line.split_whitespace();
         match (words.next(), words.next()) {
-            (Some("Anonymous:"), Some("0")) => found.extend(at.take()),
+            (Some("Anonymous:"), Some("0")) => {}
             (Some("Anonymous:"), _) => at = None,
+            // The last word: pages of its own may lie in the swap space.
+            (Some("Swap:"), Some("0")) => found.extend(at.take()),
+            (Some("Swap:"), _) => at = None,
             (Some(range), Some("r--p" | "r-xp")) if line.ends_with(file) && !file.is_empty() => at = ends(range),
             (Some(range), Some(_)) if range.contains('-') => at = None,
             _ => {}
@@ -75,12 +78,13 @@ mod tests {
 
     #[test]
     fn only_mappings_that_equal_the_file_are_given_back() {
-        let smaps = "1000-2000 r--p 00000000 fe:00 12 /bin/it\nRss: 4 kB\nAnonymous: 0 kB\nVmFlags: rd\n\
-                     2000-4000 r-xp 00001000 fe:00 12 /bin/it\nAnonymous: 0 kB\n\
-                     4000-5000 r--p 00003000 fe:00 12 /bin/it\nAnonymous: 4 kB\n\
-                     5000-6000 rw-p 00004000 fe:00 12 /bin/it\nAnonymous: 0 kB\n\
-                     6000-7000 r--p 00000000 fe:00 13 /lib/other\nAnonymous: 0 kB\n\
-                     7000-8000 rw-p 00000000 00:00 0\nAnonymous: 0 kB\n";
+        let smaps = "1000-2000 r--p 00000000 fe:00 12 /bin/it\nRss: 4 kB\nAnonymous: 0 kB\nSwap: 0 kB\nSwapPss: 0 kB\n\
+                     2000-4000 r-xp 00001000 fe:00 12 /bin/it\nAnonymous: 0 kB\nSwap: 0 kB\n\
+                     4000-5000 r--p 00003000 fe:00 12 /bin/it\nAnonymous: 4 kB\nSwap: 0 kB\n\
+                     5000-6000 rw-p 00004000 fe:00 12 /bin/it\nAnonymous: 0 kB\nSwap: 0 kB\n\
+                     6000-7000 r--p 00000000 fe:00 13 /lib/other\nAnonymous: 0 kB\nSwap: 0 kB\n\
+                     7000-8000 rw-p 00000000 00:00 0\nAnonymous: 0 kB\nSwap: 0 kB\n\
+                     8000-9000 r--p 00000000 fe:00 12 /bin/it\nAnonymous: 0 kB\nSwap: 4 kB\nSwapPss: 0 kB\n";
         assert_eq!(unchanged(smaps, "/bin/it"), [0x1000..0x2000, 0x2000..0x4000]);
         assert!(unchanged(smaps, "").is_empty());
     }
