@@ -21,6 +21,7 @@ export LOGS=$run/logs
 for value in "$port" "$agent_port"; do
     [[ $value =~ ^[1-9][0-9]{0,4}$ ]] && [ "$value" -le 65535 ] || die "$value is no port (SECURE_PORT, AGENT_PORT)"
 done
+[ "$port" != "$agent_port" ] || die "SECURE_PORT and AGENT_PORT are both $port; each needs its own"
 [[ $node =~ ^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$ ]] ||
     die "$node is no name for a node: letters, digits, '-' and '.' (NODE_NAME)"
 mkdir -p "$run" "$LOGS" 2>/dev/null || die "cannot make the folder $run (RUN_DIR)"
