@@ -132,14 +132,18 @@ impl ApiServer {
         Ok(Duration::from_millis(ticks * 10))
     }
 
-    /// Time that the main thread waited for a core so far, though it could have run: proc(5), `schedstat`.
+    /// Time that the threads waited for a core so far, though they could have run, together: proc(5), `schedstat`.
     ///
     /// # Errors
     /// When the process is gone.
     pub fn time_in_queue(&self) -> Result<Duration> {
-        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.pid()))?;
-        let nanos = text.split_whitespace().nth(1).context("a second number")?;
-        Ok(Duration::from_nanos(nanos.parse()?))
+        let mut nanos = 0_u64;
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+            // A thread may end meanwhile.
+            let Ok(text) = std::fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+            nanos += text.split_whitespace().nth(1).context("a second number")?.parse::<u64>()?;
+        }
+        Ok(Duration::from_nanos(nanos))
     }
 
     pub fn pid(&self) -> u32 {

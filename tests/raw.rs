@@ -189,7 +189,7 @@ impl<'s> Api<'s> {
             if wanted(code, &body) {
                 return Ok(body);
             }
-            if begun.elapsed() > std::time::Duration::from_secs(20) {
+            if begun.elapsed() > std::time::Duration::from_secs(60) {
                 anyhow::bail!("{path} is still {code}: {body}");
             }
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;

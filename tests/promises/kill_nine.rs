@@ -54,7 +54,7 @@ async fn create_until_killed(server: &mut ApiServer, round: usize) -> Vec<(Strin
     acknowledged
 }
 
-/// Starts the server again; how long that took, less the time that its main thread was ready to run while the cores did
+/// Starts the server again; how long that took, less the time that its threads were ready to run while the cores did
 /// others' work.
 fn start(server: &mut ApiServer) -> Duration {
     let took = server.launch().expect("the store opens after kill -9");

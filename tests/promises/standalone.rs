@@ -3,9 +3,9 @@
 //! Needs a runtime, so it is skipped with a stated reason where there is none.
 
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::free_port;
@@ -17,15 +17,30 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Web {
     child: Child,
     folder: std::path::PathBuf,
+    port: u16,
 }
 
 impl Web {
-    fn start(port: u16, folder: &std::path::Path) -> Result<Self> {
-        std::fs::create_dir_all(folder)?;
-        let mut httpd = Command::new("busybox");
-        httpd.args(["httpd", "-f", "-p", &format!("127.0.0.1:{port}"), "-h"]).arg(folder);
-        let child = httpd.stdin(Stdio::null()).spawn().context("starting busybox httpd")?;
-        Ok(Web { child, folder: folder.to_owned() })
+    /// Listens when this returns, on a port that nobody took meanwhile.
+    fn start(folder: std::path::PathBuf) -> Result<Self> {
+        let own = folder.to_string_lossy().into_owned();
+        std::fs::write(folder.join("own"), &own)?;
+        for _ in 0..5 {
+            let port = free_port()?;
+            let mut httpd = Command::new("busybox");
+            httpd.args(["httpd", "-f", "-p", &format!("127.0.0.1:{port}"), "-h"]).arg(&folder);
+            let child = httpd.stdin(Stdio::null()).spawn().context("starting busybox httpd")?;
+            let mut web = Web { child, folder: folder.clone(), port };
+            let begun = Instant::now();
+            while web.child.try_wait()?.is_none() && begun.elapsed() < PATIENCE {
+                let said = Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{port}/own")]).output()?;
+                if said.stdout == own.as_bytes() {
+                    return Ok(web);
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        bail!("busybox httpd does not listen")
     }
 
     fn serve(&self, text: &str) -> Result<()> {
@@ -74,8 +89,8 @@ fn static_pods_run_without_an_api_server() -> Result<()> {
     if tests::no_node() {
         return Ok(());
     }
-    let port = free_port()?;
-    let settings = format!("staticPodURL: http://127.0.0.1:{port}/pods\nhttpCheckFrequency: 1s\n");
+    let web = Web::start(tests::scratch("alone-web")?)?;
+    let settings = format!("staticPodURL: http://127.0.0.1:{}/pods\nhttpCheckFrequency: 1s\n", web.port);
     let mut node = Node::start_alone("alone", &settings)?;
     let file = node.manifests().join("steady.json");
     std::fs::write(&file, manifest("steady", "sleep 100000"))?;
@@ -86,8 +101,7 @@ fn static_pods_run_without_an_api_server() -> Result<()> {
     let steady = wait_for_container(&node, "steady", 0)?;
     let again = wait_for_container(&node, "again", 1)?;
 
-    // The web server comes late, and gives two pods in a list.
-    let web = Web::start(port, &node.dir.join("web"))?;
+    // The web server had nothing so far, and now gives two pods in a list.
     let list = |names: [&str; 2]| {
         let items = names.map(|name| manifest(name, "sleep 100000")).join(",");
         format!(r#"{{"apiVersion": "v1", "kind": "List", "items": [{items}]}}"#)
@@ -110,7 +124,9 @@ fn static_pods_run_without_an_api_server() -> Result<()> {
     assert_eq!(wait_for_container(&node, "steady", 0)?, steady);
     assert_eq!(wait_for_container(&node, "again", 1)?, again);
     assert_eq!(wait_for_container(&node, "first", 0)?, first);
+    let folder = web.folder.clone();
     drop(web);
+    std::fs::remove_dir_all(folder)?;
     std::fs::remove_file(file)?;
     node.wait_until("steady is gone", PATIENCE, || Ok(container(&node, "steady")?.is_null()))?;
     assert_eq!(wait_for_container(&node, "first", 0)?, first);
