@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 
 /// The top folder of the checkout.
 pub fn repository() -> PathBuf {
@@ -213,6 +214,25 @@ impl ApiServer {
             );
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// `kubectl create` of one object.
+    ///
+    /// # Errors
+    /// When it is refused; the text holds what kubectl said.
+    pub fn create(&self, object: &Value) -> Result<()> {
+        let path = self.dir.join("object.json");
+        std::fs::write(&path, object.to_string())?;
+        self.kubectl(&["create", "-f", path.to_str().context("a path in text")?])?;
+        Ok(())
+    }
+
+    /// `kubectl get` of one object (`pod`, `web`).
+    ///
+    /// # Errors
+    /// As [`ApiServer::create`].
+    pub fn get(&self, what: &str, name: &str) -> Result<Value> {
+        Ok(serde_json::from_str(&self.kubectl(&["get", what, name, "-o", "json"])?)?)
     }
 }
 

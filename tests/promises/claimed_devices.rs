@@ -68,29 +68,19 @@ impl Cluster {
         all.filter(|call| call["call"] == kind).collect()
     }
 
-    fn create(&self, object: &Value) -> Result<()> {
-        let path = self.node.dir.join("object.json");
-        std::fs::write(&path, object.to_string())?;
-        self.server.kubectl(&["create", "-f", path.to_str().context("a path in text")?])?;
-        Ok(())
-    }
-
-    fn get(&self, what: &str, name: &str) -> Result<Value> {
-        Ok(serde_json::from_str(&self.server.kubectl(&["get", what, name, "-o", "json"])?)?)
-    }
-
     /// A claim, a pod that uses it, and what a scheduler would write of both.
     fn pod(&self, name: &str) -> Result<()> {
         let requests = json!([{"name": "it", "exactly": {"deviceClassName": "things"}}]);
-        self.create(&json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+        self.server
+            .create(&json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
             "spec": {"devices": {"requests": requests}}}))?;
-        self.create(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+        self.server.create(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
             "nodeName": self.node.name, "terminationGracePeriodSeconds": 1,
             "resourceClaims": [{"name": "thing", "resourceClaimName": name}],
             "containers": [{"name": "main", "image": IMAGE, "command": ["sleep", "100000"],
                 "resources": {"claims": [{"name": "thing"}]}}],
         }}))?;
-        let uid = self.get("pod", name)?["metadata"]["uid"].clone();
+        let uid = self.server.get("pod", name)?["metadata"]["uid"].clone();
         let result = json!({"request": "it", "driver": DRIVER, "pool": "pool", "device": "device-0"});
         let status = json!({"status": {
             "allocation": {"devices": {"results": [result]}},
@@ -102,14 +92,14 @@ impl Cluster {
     }
 
     fn wait_running(&self, name: &str) -> Result<()> {
-        let running = || Ok(self.get("pod", name)?["status"]["phase"] == "Running");
+        let running = || Ok(self.server.get("pod", name)?["status"]["phase"] == "Running");
         let waited = self.node.wait_until(&format!("{name} runs"), PATIENCE, running);
         waited.with_context(|| self.server.kubectl(&["get", "events"]).unwrap_or_default())
     }
 
     fn wait_health(&self, name: &str, word: &str) -> Result<()> {
         self.node.wait_until(&format!("the device of {name} is {word}"), PATIENCE, || {
-            let pod = self.get("pod", name)?;
+            let pod = self.server.get("pod", name)?;
             let health = &pod["status"]["containerStatuses"][0]["allocatedResourcesStatus"][0];
             let of = &health["resources"][0];
             Ok(health["name"] == "claim:thing"
@@ -148,7 +138,7 @@ fn claims_are_prepared_once_and_given_back_whoever_dies() -> Result<()> {
     cluster.node.wait_until("the driver refuses", PATIENCE, refused)?;
     std::fs::remove_file(cluster.node.dir.join("driver/refuse"))?;
     cluster.wait_running("first")?;
-    let uid = cluster.get("resourceclaim", "first")?["metadata"]["uid"].clone();
+    let uid = cluster.server.get("resourceclaim", "first")?["metadata"]["uid"].clone();
     let prepared = || cluster.calls("prepare").into_iter().filter(|call| call["refused"] == false).collect::<Vec<_>>();
     assert_eq!(prepared().len(), 1, "{:?}", cluster.calls("prepare"));
     assert_eq!(prepared()[0]["uid"], uid);
@@ -167,9 +157,9 @@ fn claims_are_prepared_once_and_given_back_whoever_dies() -> Result<()> {
     cluster.server.kubectl(&["delete", "pod", "first", "--wait=false"])?;
     cluster.node.start_agent()?;
     cluster.node.wait_until("the node is Ready", PATIENCE, || Ok(cluster.node.is_ready(&cluster.server)))?;
-    assert!(cluster.get("pod", "first").is_ok(), "nobody has given the claim back yet");
+    assert!(cluster.server.get("pod", "first").is_ok(), "nobody has given the claim back yet");
     let driver = cluster.driver("v1beta1")?;
-    cluster.node.wait_until("the pod is gone", PATIENCE, || Ok(cluster.get("pod", "first").is_err()))?;
+    cluster.node.wait_until("the pod is gone", PATIENCE, || Ok(cluster.server.get("pod", "first").is_err()))?;
     assert!(cluster.calls("unprepare").iter().any(|call| call["uid"] == uid), "{:?}", cluster.calls("unprepare"));
     assert_eq!(cluster.checkpoint()?["ClaimInfoStateList"], json!([]));
     cluster.pod("second")?;
@@ -177,17 +167,17 @@ fn claims_are_prepared_once_and_given_back_whoever_dies() -> Result<()> {
 
     // Slices of a driver that stays away are taken from the API server, those of others are not.
     for (name, driver) in [("own", DRIVER), ("other", "other.example.com")] {
-        cluster.create(
+        cluster.server.create(
             &json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
             "spec": {"driver": driver, "nodeName": cluster.node.name, "devices": [{"name": "device-0"}],
                 "pool": {"name": "pool", "generation": 1, "resourceSliceCount": 1}}}),
         )?;
     }
     cluster.server.kubectl(&["delete", "pod", "second", "--timeout=60s"])?;
-    assert!(cluster.get("resourceslice", "own").is_ok());
+    assert!(cluster.server.get("resourceslice", "own").is_ok());
     drop(driver);
-    let wiped = || Ok(cluster.get("resourceslice", "own").is_err());
+    let wiped = || Ok(cluster.server.get("resourceslice", "own").is_err());
     cluster.node.wait_until("the driver's slice is gone", PATIENCE, wiped)?;
-    assert!(cluster.get("resourceslice", "other").is_ok());
+    assert!(cluster.server.get("resourceslice", "other").is_ok());
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 use tests::ApiServer;
 use tests::node::{IMAGE, Node};
 use tests::storage_driver::{DRIVER, Running};
@@ -31,19 +31,8 @@ impl Cluster {
         Ok(Cluster { node, driver, server })
     }
 
-    fn create(&self, object: &Value) -> Result<()> {
-        let path = self.node.dir.join("object.json");
-        std::fs::write(&path, object.to_string())?;
-        self.server.kubectl(&["create", "-f", path.to_str().context("a path in text")?])?;
-        Ok(())
-    }
-
-    fn get(&self, what: &str, name: &str) -> Result<Value> {
-        Ok(serde_json::from_str(&self.server.kubectl(&["get", what, name, "-o", "json"])?)?)
-    }
-
     fn pod(&self, name: &str, script: &str) -> Result<()> {
-        self.create(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+        self.server.create(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
             "terminationGracePeriodSeconds": 1,
             "containers": [{"name": "main", "image": IMAGE, "command": ["sh", "-c", script],
                 "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
@@ -52,26 +41,29 @@ impl Cluster {
     }
 
     fn wait_running(&self, name: &str) -> Result<()> {
-        let running = || Ok(self.get("pod", name)?["status"]["phase"] == "Running");
+        let running = || Ok(self.server.get("pod", name)?["status"]["phase"] == "Running");
         let waited = self.node.wait_until(&format!("{name} runs"), PATIENCE, running);
         waited.with_context(|| self.server.kubectl(&["get", "events,pvc,pv"]).unwrap_or_default())
     }
 
     fn storage(&self) -> Result<()> {
-        self.create(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
+        self.server
+            .create(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
             "spec": {"attachRequired": false}}))?;
-        self.create(
+        self.server.create(
             &json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "folders"},
             "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}),
         )?;
         let mode = ["ReadWriteOnce"];
-        self.create(&json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"}, "spec": {
-            "capacity": {"storage": "1Gi"}, "accessModes": mode, "storageClassName": "folders",
-            "persistentVolumeReclaimPolicy": "Retain", "csi": {"driver": DRIVER, "volumeHandle": "disk-1"},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
-                {"key": "topology.folder.example.com/node", "operator": "In", "values": [self.node.name]}]}]}},
-        }}))?;
-        self.create(
+        self.server.create(
+            &json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"}, "spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": mode, "storageClassName": "folders",
+                "persistentVolumeReclaimPolicy": "Retain", "csi": {"driver": DRIVER, "volumeHandle": "disk-1"},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                    {"key": "topology.folder.example.com/node", "operator": "In", "values": [self.node.name]}]}]}},
+            }}),
+        )?;
+        self.server.create(
             &json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": {
             "accessModes": mode, "storageClassName": "folders", "resources": {"requests": {"storage": "1Gi"}}}}),
         )
@@ -85,8 +77,8 @@ fn a_volume_of_a_driver_outlives_pods_and_the_agent() -> Result<()> {
     }
     let mut cluster = Cluster::start("storage")?;
     let registered = || {
-        let drivers = cluster.get("csinode", &cluster.node.name)?["spec"]["drivers"].clone();
-        let labels = cluster.get("node", &cluster.node.name)?["metadata"]["labels"].clone();
+        let drivers = cluster.server.get("csinode", &cluster.node.name)?["spec"]["drivers"].clone();
+        let labels = cluster.server.get("node", &cluster.node.name)?["metadata"]["labels"].clone();
         let known = drivers[0]["name"] == DRIVER && drivers[0]["allocatable"]["count"] == 5;
         Ok(known && labels["topology.folder.example.com/node"] == *cluster.node.name)
     };
@@ -97,14 +89,14 @@ fn a_volume_of_a_driver_outlives_pods_and_the_agent() -> Result<()> {
     let driver = cluster.driver.driver.clone();
     let file = driver.folder("disk-1").join("file");
     cluster.node.wait_until("the pod has written", PATIENCE, || Ok(std::fs::read_to_string(&file)? == "kept\n"))?;
-    let uid = cluster.get("pod", "writer")?["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    let uid = cluster.server.get("pod", "writer")?["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
     let target = format!("{}/kubelet/pods/{uid}/volumes/kubernetes.io~csi/disk/mount", cluster.node.dir.display());
     assert!(driver.calls().contains(&format!("publish {target}")), "{:?}", driver.calls());
 
     cluster.node.end_agent(Signal::SIGKILL);
     cluster.server.kubectl(&["delete", "pod", "writer", "--wait=false"])?;
     cluster.node.start_agent()?;
-    let gone = || Ok(cluster.get("pod", "writer").is_err() && driver.mounted() == 0);
+    let gone = || Ok(cluster.server.get("pod", "writer").is_err() && driver.mounted() == 0);
     cluster.node.wait_until("the pod is gone and nothing is mounted", PATIENCE, gone)?;
     assert!(driver.calls().contains(&format!("unpublish {target}")), "{:?}", driver.calls());
     assert!(driver.calls().iter().any(|c| c.starts_with("unstage ")), "{:?}", driver.calls());
