@@ -321,7 +321,10 @@ impl ApiServer {
     ) -> Response {
         let served = self.metrics.begin(&request.info);
         let response = match self.identify(&mut request, peer, id, begun).await {
-            Ok(()) => crate::audit::within(begun.get().cloned(), self.serve(request)).await,
+            Ok(()) => {
+                let served = std::pin::pin!(self.serve(request));
+                crate::audit::within(begun.get().cloned(), served).await
+            }
             Err(error) => failure(&error, &request),
         };
         served.end(response.status().as_u16());
@@ -369,7 +372,8 @@ impl ApiServer {
             let attributes = Attributes { user: &request.user, info: &request.info };
             return failure(&crate::auth::forbidden(&attributes, &decision.reason), &request);
         }
-        let (mut response, warnings) = crate::warning::collect(self.dispatch(request)).await;
+        let answer = std::pin::pin!(self.dispatch(request));
+        let (mut response, warnings) = crate::warning::collect(answer).await;
         warnings.iter().for_each(|text| warn(&mut response, text));
         response
     }
@@ -403,7 +407,7 @@ impl ApiServer {
 
     async fn dispatch(self: &Arc<Self>, request: Request) -> Response {
         if let Some(remote) = self.aggregated.of_path(&request.info.path) {
-            return crate::aggregate::forward(request, &remote).await;
+            return Box::pin(crate::aggregate::forward(request, &remote)).await;
         }
         if !request.info.is_resource {
             let answer = health::answer(self, &request)
@@ -454,7 +458,8 @@ impl ApiServer {
                 _ => read::watch(self, &request, &resource).await,
             }
         } else {
-            write::handle(self, request, resource.clone()).await
+            // The largest of all, and reads should not carry its room.
+            Box::pin(write::handle(self, request, resource.clone())).await
         };
         if let Some(text) = routing::deprecation(&resource) {
             crate::audit::annotate("k8s.io/deprecated", "true");

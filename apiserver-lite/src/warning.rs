@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::pin::Pin;
 
 tokio::task_local! {
     static COLLECTED: RefCell<Vec<String>>;
@@ -22,8 +23,9 @@ pub fn add(text: impl Into<String>) {
     });
 }
 
-/// Runs the work on a request; returns its outcome and what it warned of.
-pub async fn collect<T>(work: impl Future<Output = T>) -> (T, Vec<String>) {
+/// Runs the work on a request; returns its outcome and what it warned of. Pinned by the caller: an `async fn` keeps two
+/// copies of what it is given, and this work is large.
+pub async fn collect<T>(work: Pin<&mut impl Future<Output = T>>) -> (T, Vec<String>) {
     COLLECTED
         .scope(RefCell::default(), async {
             let outcome = work.await;
@@ -39,13 +41,13 @@ mod tests {
     #[tokio::test]
     async fn a_warning_is_told_once_and_only_inside_a_request() {
         add("nobody hears this");
-        let (outcome, warnings) = collect(async {
+        let (outcome, warnings) = collect(std::pin::pin!(async {
             add("a");
             tokio::task::yield_now().await;
             add("b");
             add("a");
             7
-        })
+        }))
         .await;
         assert_eq!((outcome, warnings), (7, vec!["a".to_owned(), "b".to_owned()]));
     }

@@ -6,6 +6,7 @@
 mod log;
 mod policy;
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -33,8 +34,8 @@ pub fn annotate(key: &str, value: &str) {
     let _ = CURRENT.try_with(|trail| trail.as_ref().inspect(|t| t.annotate(key, value)).is_some());
 }
 
-/// Runs the work on a request.
-pub async fn within<T>(trail: Option<Trail>, work: impl Future<Output = T>) -> T {
+/// Runs the work on a request. Pinned by the caller: an `async fn` keeps two copies of what it is given.
+pub async fn within<T>(trail: Option<Trail>, work: Pin<&mut impl Future<Output = T>>) -> T {
     CURRENT.scope(trail, work).await
 }
 
@@ -363,7 +364,7 @@ mod tests {
         let uri: http::Uri = "/api/v1/pods?x=1".parse().expect("a URI");
         let auditor = auditor(&path, "RequestResponse");
         let trail = auditor.begin("id-1", &user, &info, &uri, &HeaderMap::new(), &peer).expect("audited");
-        within(Some(trail.clone()), async { annotate("a/b", "c") }).await;
+        within(Some(trail.clone()), std::pin::pin!(async { annotate("a/b", "c") })).await;
         trail.request_body("application/json", &Bytes::from_static(b"{\"metadata\":{\"managedFields\":[]}}"));
         let mut response = Response::new(Body::from("{\"kind\":\"Status\",\"code\":409}"));
         *response.status_mut() = http::StatusCode::CONFLICT;
