@@ -24,6 +24,7 @@ mod node_endpoints;
 mod node_recordings;
 mod node_resources;
 mod node_variants;
+mod own_node;
 mod policy_types;
 mod python_client;
 mod recorded_exchanges;

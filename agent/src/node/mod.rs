@@ -1,13 +1,15 @@
 //! The node's own presence in the cluster: registration, status, lease.
 //!
 //! [`run`] registers the node and keeps its status: computed when something it depends on changes and every
-//! `nodeStatusUpdateFrequency`, sent when it differs or `nodeStatusReportFrequency` has passed. The lease is renewed by a
-//! task of its own, so that neither can hold up the other. [`monitor_runtime`] feeds the runtime's state to both the
-//! status and the pods.
+//! `nodeStatusUpdateFrequency`, sent when it differs or `nodeStatusReportFrequency` has passed. What others write into
+//! the object (labels, taints, conditions of the node controller) is watched, so that pods are judged by it at once. The
+//! lease is renewed by a task of its own, so that neither can hold up the other. [`monitor_runtime`] feeds the runtime's
+//! state to both the status and the pods.
 
 mod addresses;
 mod lease;
 mod machine;
+mod own;
 mod patch;
 mod register;
 mod resources;
@@ -27,13 +29,15 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::api::{ApiError, Client, PatchType};
+use crate::api::{ApiError, Change, Client, PatchType};
 use crate::backoff::jitter;
 use crate::config::{Configuration, FeatureGates};
 use crate::cri::CriClient;
 use crate::daemon::Beat;
 use crate::device_plugins::Devices;
 use crate::metrics;
+
+use own::OwnNode;
 
 pub use addresses::{Network, choose as choose_addresses};
 pub use machine::{HugePages, Machine, huge_pages, meminfo};
@@ -134,7 +138,7 @@ pub struct NodeDeps {
     pub addresses: Vec<IpAddr>,
     pub runtime: watch::Receiver<Arc<RuntimeState>>,
     pub signals: watch::Receiver<NodeSignals>,
-    /// Gets the node as the API server has it, after each write.
+    /// Gets the node as the API server has it, after each write of anybody.
     pub node: watch::Sender<Arc<Node>>,
     pub events: NodeEvents,
     pub status_beat: Beat,
@@ -171,14 +175,24 @@ struct Keeper {
     heartbeat: Client,
     images: Vec<Value>,
     images_at: Option<Instant>,
-    /// The status that the API server has, and when it was sent.
-    sent: Option<(Value, Instant)>,
+    /// The status that the API server has, whoever wrote it last.
+    known: Option<Value>,
+    /// When this agent wrote or first read it.
+    reported: Instant,
     first_report: bool,
 }
 
 impl Keeper {
     fn new(heartbeat: Client, deps: NodeDeps) -> Self {
-        Keeper { heartbeat, images: Vec::new(), images_at: None, sent: None, first_report: true, deps }
+        Keeper {
+            heartbeat,
+            images: Vec::new(),
+            images_at: None,
+            known: None,
+            reported: Instant::now(),
+            first_report: true,
+            deps,
+        }
     }
 
     async fn keep(&mut self) {
@@ -188,6 +202,7 @@ impl Keeper {
         if self.deps.settings.config.register_node && !self.deps.standalone {
             self.register().await;
         }
+        let mut own = OwnNode::new(&self.deps);
         let update = self.deps.settings.config.node_status_update_frequency.get();
         loop {
             self.deps.status_beat.begin().await;
@@ -200,21 +215,45 @@ impl Keeper {
                 }
             }
             self.deps.status_beat.end();
-            tokio::select! {
-                () = tokio::time::sleep(jitter(update, 0.04)) => {}
-                Ok(()) = runtime.changed() => {}
-                Ok(()) = signals.changed() => {}
-                Ok(()) = devices.changed() => {}
+            // What others write is answered at the next tick only: two writers that disagree must not race.
+            let next_tick = Instant::now() + jitter(update, 0.04);
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep_until(next_tick) => break,
+                    Ok(()) = runtime.changed() => break,
+                    Ok(()) = signals.changed() => break,
+                    Ok(()) = devices.changed() => break,
+                    change = own.next() => self.seen(change),
+                }
             }
+        }
+    }
+
+    /// Takes over what the watch says of this node.
+    fn seen(&mut self, change: Change<Node>) {
+        match change {
+            Change::Applied(node) => self.accept_newer(node),
+            Change::Listed(nodes) => match nodes.into_iter().next() {
+                Some(node) => self.accept_newer(node),
+                None => self.known = None,
+            },
+            // The next report finds out whether it is really gone, and registers it again.
+            Change::Deleted(_) => self.known = None,
+        }
+    }
+
+    /// The watch also brings this agent's own writes, and may bring them late.
+    fn accept_newer(&mut self, node: Node) {
+        if self.known.is_none() || own::is_newer(&node, &self.deps.node.borrow()) {
+            self.accept(node);
         }
     }
 
     /// Keeps the status for this node's own pods: what the runtime can do, and what plugins give.
     fn note(&mut self) {
-        let old = self.sent.as_ref().map_or(Value::Null, |(status, _)| status.clone());
-        let status = self.compute(&old);
+        let status = self.compute(self.known.as_ref().unwrap_or(&Value::Null));
         self.deps.node.send_replace(Arc::new(register::new_node(&self.deps.settings, &status)));
-        self.sent = Some((status, Instant::now()));
+        self.known = Some(status);
     }
 
     async fn register(&mut self) {
@@ -234,18 +273,22 @@ impl Keeper {
             tracing::warn!(%error, "cannot make the node's CSINode");
         }
         self.accept(node);
+        self.reported = Instant::now();
     }
 
     /// Sends the status when it differs from what the API server has, or has not been sent for long.
     async fn report(&mut self) -> Result<(), ApiError> {
-        if self.sent.is_none() {
-            let node: Node = self.heartbeat.get_at("", &self.deps.settings.name, "0").await?;
-            self.accept(node);
+        if self.known.is_none() {
+            match self.heartbeat.get_at::<Node>("", &self.deps.settings.name, "0").await {
+                Ok(node) => self.accept(node),
+                Err(error) if error.is_not_found() && self.deps.settings.config.register_node => self.register().await,
+                Err(error) => return Err(error),
+            }
         }
         for attempt in 1.. {
-            let Some((old, at)) = &self.sent else { return Ok(()) };
+            let Some(old) = &self.known else { return Ok(()) };
             let new = self.compute(old);
-            if !status::differ(old, &new) && at.elapsed() < self.report_interval() && !self.first_report {
+            if !status::differ(old, &new) && self.reported.elapsed() < self.report_interval() && !self.first_report {
                 return Ok(());
             }
             let Some(changes) = patch::diff(old, &new) else { return Ok(()) };
@@ -255,12 +298,13 @@ impl Keeper {
             match self.heartbeat.patch::<Node>("", &name, "status", PatchType::StrategicMerge, body).await {
                 Ok(node) => {
                     self.first_report = false;
+                    self.reported = Instant::now();
                     self.accept(node);
                     return Ok(());
                 }
                 Err(error) if error.is_not_found() && self.deps.settings.config.register_node => {
                     // Someone deleted the node: it is still here, so it says so.
-                    self.sent = None;
+                    self.known = None;
                     self.register().await;
                 }
                 Err(error) if error.is_retriable() && attempt < TRIES => {
@@ -269,7 +313,7 @@ impl Keeper {
                 }
                 Err(error) => {
                     // Patches build on what the server has: read it again before the next one.
-                    self.sent = None;
+                    self.known = None;
                     return Err(error);
                 }
             }
@@ -283,7 +327,7 @@ impl Keeper {
 
     fn accept(&mut self, node: Node) {
         let status = tree::of(STATUS_TYPE, &node.status.clone().unwrap_or_default());
-        self.sent = Some((status, Instant::now()));
+        self.known = Some(status);
         self.deps.node.send_replace(Arc::new(node));
     }
 
