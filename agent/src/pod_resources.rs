@@ -87,7 +87,7 @@ impl Lister {
         let containers = sidecars.chain(&spec.containers).map(|container| ContainerResources {
             name: container.name.clone(),
             devices: self.devices.assigned(known.pod.uid(), &container.name).into_iter().map(device).collect(),
-            cpu_ids: self.managers.exclusive(known.pod.uid(), &container.name).iter().map(i64::from).collect(),
+            cpu_ids: self.managers.exclusive(&known.pod, container).iter().map(i64::from).collect(),
             memory: self.managers.memory_of(known.pod.uid(), &container.name).into_iter().map(memory).collect(),
             dynamic_resources: self.dra.resources(&known.pod, container),
         });

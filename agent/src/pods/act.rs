@@ -206,7 +206,7 @@ impl Worker {
                 userns: userns.as_ref(),
             },
         );
-        if shared.managers.lifts_quota(&self.uid)
+        if shared.managers.lifts_quota(&pod)
             && let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut())
             && resources.cpu_quota > 0
         {

@@ -232,7 +232,7 @@ impl Worker {
             return Ok(wait);
         }
         self.shared.objects.register(&self.pod);
-        if let Err(error) = self.shared.cgroups.ensure(&self.pod, self.shared.managers.lifts_quota(&self.uid)).await {
+        if let Err(error) = self.shared.cgroups.ensure(&self.pod, self.shared.managers.lifts_quota(&self.pod)).await {
             let message = format!("unable to ensure pod container exists: {error}");
             self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedToCreatePodContainer", message);
             return Ok(self.failed());

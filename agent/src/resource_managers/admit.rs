@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 
 use proto::api::core::v1::{Container, Pod};
 
-use super::cpu_policy::{CpuError, exclusive_cpus, pod_cpus};
+use super::cpu_policy::CpuError;
 use super::cpu_set::CpuSet;
-use super::memory_policy::{Reusable, StaticMemory, pod_memory, wanted_memory};
+use super::memory_policy::{Reusable, StaticMemory};
 use super::merge::Policy;
 use super::numa::{Hint, Hints};
 use super::{Managers, State};
@@ -25,16 +25,24 @@ pub enum Refusal {
     Locality,
     #[error("{0}")]
     Smt(CpuError),
+    /// A pod with resources of its own leaves nothing of them for containers that have no part to themselves.
+    #[error("{0}")]
+    NothingToShare(String),
     #[error("Allocate failed due to {0}, which is unexpected")]
     Unexpected(String),
 }
 
 impl Refusal {
+    pub(super) fn unexpected(why: String) -> Self {
+        Self::Unexpected(why)
+    }
+
     /// The reason in the pod's status.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Locality => "TopologyAffinityError",
             Self::Smt(_) => "SMTAlignmentError",
+            Self::NothingToShare(_) => "EmptyPodSharedPoolError",
             Self::Unexpected(_) => "UnexpectedAdmissionError",
         }
     }
@@ -75,7 +83,11 @@ struct Reuse {
 impl Managers {
     /// Whether the pod is to get anything here.
     pub fn concern(&self, pod: &Pod) -> bool {
-        self.cpus.is_some() && pod_cpus(pod) > 0 || self.memory.is_some() && !pod_memory(pod).is_empty()
+        let (spec, wanted) = (pod.spec(), self.wanted);
+        let mut containers = spec.init_containers.iter().chain(&spec.containers);
+        self.cpus.is_some() && (wanted.pod_cpus(pod) > 0 || containers.clone().any(|c| wanted.cpus(pod, c) > 0))
+            || self.memory.is_some()
+                && (!wanted.pod_memory(pod).is_empty() || containers.any(|c| !wanted.memory(pod, c).is_empty()))
     }
 
     /// Gives every container of the pod what it asks for. What it has stays with it; containers in `running` are not
@@ -120,9 +132,15 @@ impl Managers {
         if aligns && self.pod_scope {
             let from_devices = devices.pod_hints(pod, &nodes);
             let mut state = self.state();
-            let hint = self.merge(from_devices, self.pod_hints(&state, pod))?;
-            for (container, passes_on) in containers() {
-                self.take(&mut state, InHand { pod, container, passes_on, hint }, &mut reuse)?;
+            let hint;
+            if self.wanted.of_pod(pod).is_some() {
+                hint = self.merge(from_devices, self.whole_pod_hints(&state, pod))?;
+                self.take_for_pod(&mut state, pod, hint)?;
+            } else {
+                hint = self.merge(from_devices, self.pod_hints(&state, pod))?;
+                for (container, passes_on) in containers() {
+                    self.take(&mut state, InHand { pod, container, passes_on, hint }, &mut reuse)?;
+                }
             }
             pod_hint = Some(hint);
         }
@@ -156,7 +174,7 @@ impl Managers {
     /// Where the CPUs and the memory of a container could come from.
     fn hints(&self, state: &State, pod: &Pod, container: &Container, reuse: &Reuse) -> Vec<Hints> {
         let (uid, mut hints) = (pod.uid(), Vec::new());
-        let wanted = exclusive_cpus(pod, container);
+        let wanted = self.wanted.cpus(pod, container);
         if let Some(policy) = self.cpus.as_ref().filter(|_| wanted > 0) {
             hints.push(match state.cpus.of(uid, &container.name) {
                 // Another number than it has: that cannot be met.
@@ -166,7 +184,7 @@ impl Managers {
             });
         }
         if self.memory.is_some() {
-            let wanted = wanted_memory(pod, container);
+            let wanted = self.wanted.memory(pod, container);
             let found = match state.memory.of(uid, &container.name) {
                 Some(has) => StaticMemory::hints_of(has, &wanted),
                 None => StaticMemory::hints(&state.memory.machine, &wanted, &reuse.memory),
@@ -180,12 +198,12 @@ impl Managers {
     fn pod_hints(&self, state: &State, pod: &Pod) -> Vec<Hints> {
         let (uid, spec, mut hints) = (pod.uid(), pod.spec(), Vec::new());
         let all = || spec.init_containers.iter().chain(&spec.containers);
-        let wanted = pod_cpus(pod);
+        let wanted = self.wanted.pod_cpus(pod);
         if let Some(policy) = self.cpus.as_ref().filter(|_| wanted > 0) {
             let has = state.cpus.of_pod(uid);
             let changed = |container: &Container| {
                 let had = state.cpus.of(uid, &container.name);
-                had.is_some_and(|had| had.len() != exclusive_cpus(pod, container))
+                had.is_some_and(|had| had.len() != self.wanted.cpus(pod, container))
             };
             hints.push(if all().any(changed) {
                 Some(Vec::new())
@@ -196,7 +214,7 @@ impl Managers {
             });
         }
         if self.memory.is_some() {
-            let wanted = pod_memory(pod);
+            let wanted = self.wanted.pod_memory(pod);
             let found = match all().find_map(|container| state.memory.of(uid, &container.name)) {
                 Some(has) => StaticMemory::hints_of(has, &wanted),
                 None => StaticMemory::hints(&state.memory.machine, &wanted, &Reusable::default()),
@@ -214,7 +232,7 @@ impl Managers {
 
     fn take_cpus(&self, state: &mut State, in_hand: InHand, reuse: &mut Reuse) -> Result<(), Refusal> {
         let InHand { pod, container, passes_on, hint } = in_hand;
-        let wanted = exclusive_cpus(pod, container);
+        let wanted = self.wanted.cpus(pod, container);
         let Some(policy) = self.cpus.as_ref().filter(|_| wanted > 0) else { return Ok(()) };
         metrics::CPU_PINNING.inc(&[]);
         let cpus = match state.cpus.of(pod.uid(), &container.name) {
@@ -233,7 +251,7 @@ impl Managers {
 
     fn take_memory(&self, state: &mut State, in_hand: InHand, reuse: &mut Reuse) -> Result<(), Refusal> {
         let InHand { pod, container, passes_on, hint } = in_hand;
-        let wanted = wanted_memory(pod, container);
+        let wanted = self.wanted.memory(pod, container);
         if self.memory.is_none() || wanted.is_empty() {
             return Ok(());
         }

@@ -7,17 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use proto::api::core::v1::{Container, Pod};
-
 use super::cpu_set::CpuSet;
 use super::cpu_spread::{Request, take_distributed};
 use super::cpu_state::CpuState;
 use super::cpu_take::{Manner, take_packed};
 use super::numa::{Hint, Hints, NodeMask, each_mask};
 use super::topology::{CpuTopology, Part};
-use crate::pod::quantity::milli;
-use crate::pod::resources::{QosClass, qos_class};
-use crate::pod::spec::{PodExt as _, is_sidecar};
 
 /// `cpuManagerPolicyOptions`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -190,6 +185,7 @@ impl StaticCpus {
                 known = known.union(cpus);
             }
         }
+        known = state.pods.values().fold(known, |known, own| known.union(own));
         if known != all {
             return Err(format!(
                 "current set of available CPUs \"{all}\" doesn't match with CPUs in state \"{known}\""
@@ -237,7 +233,11 @@ impl StaticCpus {
         Ok(())
     }
 
-    fn take(&self, free: &CpuSet, wanted: usize) -> Result<CpuSet, String> {
+    /// Picks CPUs out of `free` and nothing else.
+    ///
+    /// # Errors
+    /// When there are not as many.
+    pub fn take(&self, free: &CpuSet, wanted: usize) -> Result<CpuSet, String> {
         let options = &self.options;
         if options.distribute_across_numa {
             let group = if options.full_pcpus_only { self.machine.per(Part::Core) } else { 1 };
@@ -298,30 +298,4 @@ impl StaticCpus {
             .collect();
         self.machine.parts(&cpus, Part::Socket).len() == least_nodes.div_ceil(per_socket)
     }
-}
-
-/// CPUs that the container is to have to itself; 0 for none.
-pub fn exclusive_cpus(pod: &Pod, container: &Container) -> usize {
-    if qos_class(pod) != QosClass::Guaranteed || pod.spec().resources.is_some() {
-        // What a pod gets as a whole the static policy does not split among its containers.
-        return 0;
-    }
-    let Some(resources) = &container.resources else { return 0 };
-    let amount = resources.requests.get("cpu").or_else(|| resources.limits.get("cpu")).map_or(0, milli);
-    if amount % 1000 == 0 { usize::try_from(amount / 1000).unwrap_or(0) } else { 0 }
-}
-
-/// CPUs that the pod needs at the same time.
-pub fn pod_cpus(pod: &Pod) -> usize {
-    let (mut init, mut sidecars) = (0, 0);
-    for container in &pod.spec().init_containers {
-        let wanted = exclusive_cpus(pod, container);
-        if is_sidecar(container) {
-            sidecars += wanted;
-        } else {
-            init = init.max(sidecars + wanted);
-        }
-    }
-    let regular: usize = pod.spec().containers.iter().map(|container| exclusive_cpus(pod, container)).sum();
-    init.max(regular + sidecars)
 }

@@ -7,17 +7,15 @@
 
 use std::collections::BTreeMap;
 
-use proto::api::core::v1::{Container, Pod};
+use proto::api::core::v1::Pod;
 use proto::quantity::{Format, Quantity};
 
 use super::memory_state::{Block, Machine, MemoryState, Node, Table};
 use super::numa::{Hint, Hints, NodeMask, each_mask};
 use super::topology::NodeMemory;
-use crate::pod::quantity::whole;
-use crate::pod::resources::{QosClass, qos_class};
 use crate::pod::spec::{PodExt as _, is_sidecar};
 
-const MEMORY: &str = "memory";
+pub const MEMORY: &str = "memory";
 
 /// Bytes by resource.
 pub type Amounts = BTreeMap<String, u64>;
@@ -95,7 +93,10 @@ impl StaticMemory {
         }
         let mut expected = self.empty.clone();
         for (pod, containers) in &state.assigned {
-            for (name, blocks) in containers {
+            // What a pod has as a whole counts once, however its containers share it.
+            let whole = state.pods.get(pod).map(|blocks| ("", blocks));
+            let parts = containers.iter().filter(|_| whole.is_none()).map(|(name, blocks)| (name.as_str(), blocks));
+            for (name, blocks) in parts.chain(whole) {
                 for block in blocks {
                     let missing = |what: &str| {
                         format!(
@@ -209,8 +210,12 @@ impl StaticMemory {
 
     /// Gives the pod's memory back; whether it had any.
     pub fn release(state: &mut MemoryState, pod: &str) -> bool {
-        let Some(containers) = state.assigned.remove(pod) else { return false };
-        for block in containers.into_values().flatten() {
+        let (whole, containers) = (state.pods.remove(pod), state.assigned.remove(pod));
+        if whole.is_none() && containers.is_none() {
+            return false;
+        }
+        let parts = || containers.into_iter().flat_map(BTreeMap::into_values).flatten().collect();
+        for block in whole.unwrap_or_else(parts) {
             let mut left = block.size;
             for id in &block.numa_affinity {
                 let Some(node) = state.machine.get_mut(id) else { continue };
@@ -329,48 +334,6 @@ fn alike(one: &Machine, other: &Machine) -> bool {
                         && in_group(one, a, name) == in_group(other, b, name)
                 })
         })
-}
-
-/// Memory that the container is to have from given nodes; empty for none.
-pub fn wanted_memory(pod: &Pod, container: &Container) -> Amounts {
-    if qos_class(pod) != QosClass::Guaranteed || pod.spec().resources.is_some() {
-        return Amounts::new();
-    }
-    let Some(resources) = &container.resources else { return Amounts::new() };
-    let mut wanted = Amounts::new();
-    for (name, amount) in resources.limits.iter().chain(&resources.requests) {
-        if name == MEMORY || name.starts_with("hugepages-") {
-            wanted.insert(name.clone(), u64::try_from(whole(amount)).unwrap_or(0));
-        }
-    }
-    wanted
-}
-
-/// Memory that the pod needs at the same time.
-pub fn pod_memory(pod: &Pod) -> Amounts {
-    let (mut init, mut sidecars, mut sum) = (Amounts::new(), Amounts::new(), Amounts::new());
-    for container in &pod.spec().init_containers {
-        for (name, bytes) in wanted_memory(pod, container) {
-            let beside = sidecars.entry(name.clone()).or_default();
-            if is_sidecar(container) {
-                *beside = beside.saturating_add(bytes);
-            } else {
-                let highest = init.entry(name).or_default();
-                *highest = (*highest).max(beside.saturating_add(bytes));
-            }
-        }
-    }
-    for container in &pod.spec().containers {
-        for (name, bytes) in wanted_memory(pod, container) {
-            let slot = sum.entry(name).or_default();
-            *slot = slot.saturating_add(bytes);
-        }
-    }
-    for (name, bytes) in &mut sum {
-        let running = bytes.saturating_add(sidecars.get(name).copied().unwrap_or(0));
-        *bytes = running.max(init.get(name).copied().unwrap_or(0));
-    }
-    sum
 }
 
 #[cfg(test)]

@@ -53,6 +53,8 @@ pub type Assignments = BTreeMap<String, BTreeMap<String, Vec<Block>>>;
 pub struct MemoryState {
     pub machine: Machine,
     pub assigned: Assignments,
+    /// What pods with resources of their own have as a whole, by uid; their containers' are parts of it.
+    pub pods: BTreeMap<String, Vec<Block>>,
 }
 
 impl MemoryState {
@@ -68,16 +70,28 @@ struct Document {
     machine_state: Option<Machine>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     entries: Option<Assignments>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pod_entries: Option<BTreeMap<String, PodEntry>>,
     checksum: u64,
 }
 
-/// The file's text.
-pub fn encode(policy: &str, state: &MemoryState) -> String {
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodEntry {
+    #[serde(default)]
+    memory_blocks: Vec<Block>,
+}
+
+/// The file's text; with `pod_level` in the form that tells what pods have as a whole.
+pub fn encode(policy: &str, state: &MemoryState, pod_level: bool) -> String {
+    let entry = |(uid, blocks): (&String, &Vec<Block>)| (uid.clone(), PodEntry { memory_blocks: blocks.clone() });
+    let pods = Some(&state.pods).filter(|pods| pod_level && !pods.is_empty());
     let document = Document {
         policy_name: policy.to_owned(),
         machine_state: Some(state.machine.clone()),
         entries: Some(state.assigned.clone()).filter(|entries| !entries.is_empty()),
-        checksum: checksum(policy, state).into(),
+        pod_entries: pods.map(|pods| pods.iter().map(entry).collect()),
+        checksum: checksum(policy, state, pod_level).into(),
     };
     // Strings and numbers always encode.
     serde_json::to_string(&document).unwrap_or_default()
@@ -92,8 +106,11 @@ pub fn decode(text: &str, policy: &str) -> Result<MemoryState, String> {
     let state = MemoryState {
         machine: document.machine_state.unwrap_or_default(),
         assigned: document.entries.unwrap_or_default(),
+        pods: document.pod_entries.into_iter().flatten().map(|(uid, entry)| (uid, entry.memory_blocks)).collect(),
     };
-    if document.checksum != u64::from(checksum(&document.policy_name, &state)) {
+    // Either form may have been written, by the gate that was set then.
+    let sum = |pod_level| u64::from(checksum(&document.policy_name, &state, pod_level));
+    if document.checksum != sum(true) && (!state.pods.is_empty() || document.checksum != sum(false)) {
         return Err("checkpoint is corrupted".into());
     }
     if document.policy_name != policy {
@@ -111,7 +128,7 @@ fn spaced<T>(elements: impl IntoIterator<Item = T>, one: impl Fn(T) -> String) -
     all.join(" ")
 }
 
-fn checksum(policy: &str, state: &MemoryState) -> u32 {
+fn checksum(policy: &str, state: &MemoryState, pod_level: bool) -> u32 {
     let ids = |ids: &[u32]| format!("([]int)[{}]", spaced(ids, u32::to_string));
     let table = |(name, t): (&String, &Table)| {
         format!(
@@ -135,15 +152,22 @@ fn checksum(policy: &str, state: &MemoryState) -> u32 {
     let pod = |(uid, containers): (&String, &BTreeMap<String, Vec<Block>>)| {
         format!("{uid}:map[{}]", spaced(containers, container))
     };
+    let whole = |(uid, blocks): (&String, &Vec<Block>)| {
+        format!("{uid}:{{MemoryBlocks:([]state.Block)[{}]}}", spaced(blocks, block))
+    };
     let mut text = String::from("(*state.MemoryManagerCheckpoint){");
     // Writing to a string does not fail.
     let _ = write!(
         text,
         "PolicyName:(string){policy} MachineState:(state.NUMANodeMap)map[{}] \
-         Entries:(state.ContainerMemoryAssignments)map[{}] Checksum:(checksum.Checksum)0}}",
+         Entries:(state.ContainerMemoryAssignments)map[{}]",
         spaced(&state.machine, node),
         spaced(&state.assigned, pod)
     );
+    if pod_level {
+        let _ = write!(text, " PodEntries:(state.PodMemoryAssignments)map[{}]", spaced(&state.pods, whole));
+    }
+    text.push_str(" Checksum:(checksum.Checksum)0}");
     fnv1a_32(text.as_bytes())
 }
 
@@ -159,30 +183,50 @@ mod tests {
         MemoryState {
             machine: [(0, node)].into(),
             assigned: [("pod".to_owned(), [("container1".to_owned(), vec![block])].into())].into(),
+            pods: BTreeMap::new(),
         }
     }
 
     /// The kubelet's own checksum of this very content.
     #[test]
     fn the_file_is_the_kubelets() {
-        assert_eq!(checksum("static", &state()), 4_215_593_881);
-        let text = encode("static", &state());
+        assert_eq!(checksum("static", &state(), false), 4_215_593_881);
+        let text = encode("static", &state(), false);
         assert_eq!(
             text,
             r#"{"policyName":"static","machineState":{"0":{"numberOfAssignments":0,"memoryMap":{"memory":{"total":2048,"systemReserved":512,"allocatable":1536,"reserved":512,"free":1024}},"cells":[]}},"entries":{"pod":{"container1":[{"numaAffinity":[0],"type":"memory","size":512}]}},"checksum":4215593881}"#
         );
         assert_eq!(decode(&text, "static"), Ok(state()));
-        let nothing = encode("None", &MemoryState::default());
+        let nothing = encode("None", &MemoryState::default(), false);
         assert_eq!(nothing, r#"{"policyName":"None","machineState":{},"checksum":4236770233}"#);
     }
 
     #[test]
     fn damage_and_another_policy_are_refused() {
-        let text = encode("Static", &state());
+        let text = encode("Static", &state(), false);
         assert_eq!(decode(&text.replace("1024", "1025"), "Static"), Err("checkpoint is corrupted".into()));
         assert_eq!(
             decode(&text, "None"),
             Err(r#"[memorymanager] configured policy "None" differs from state checkpoint policy "Static""#.into())
         );
+    }
+
+    /// As above, with what a pod has as a whole.
+    #[test]
+    fn the_file_with_pods_is_the_kubelets() {
+        let mut state = state();
+        state.pods = [("pod".to_owned(), state.assigned["pod"]["container1"].clone())].into();
+        let text = encode("static", &state, true);
+        let pods = r#""podEntries":{"pod":{"memoryBlocks":[{"numaAffinity":[0],"type":"memory","size":512}]}},"checksum":1278640530}"#;
+        assert!(text.ends_with(pods), "{text}");
+        assert_eq!(decode(&text, "static"), Ok(state.clone()));
+        state.pods.clear();
+        for pod_level in [false, true] {
+            assert_eq!(
+                decode(&encode("static", &state, pod_level), "static"),
+                Ok(state.clone()),
+                "either form is read"
+            );
+        }
     }
 }

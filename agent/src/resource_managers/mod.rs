@@ -6,8 +6,7 @@
 //! Which CPUs or memory are picked is a pure function of machine, state and request. The state is on disk before a pod is
 //! admitted, in the kubelet's files, so that neither a restart nor a change to the kubelet and back moves a container.
 //!
-//! Followed: `pkg/kubelet/cm/{cpumanager,memorymanager,topologymanager}`. Limits: pods with pod-level resources get nothing
-//! to themselves (the gate PodLevelResourceManagers is not served).
+//! Followed: `pkg/kubelet/cm/{cpumanager,memorymanager,topologymanager}`.
 
 mod admit;
 mod cpu_policy;
@@ -22,9 +21,13 @@ mod numa;
 mod open;
 mod reconcile;
 mod topology;
+mod wanted;
+mod whole_pod;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod whole_pod_tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -49,6 +52,7 @@ use cpu_state::CpuState;
 use memory_policy::StaticMemory;
 use memory_state::MemoryState;
 use merge::Merger;
+use wanted::Wanted;
 
 /// See the module's documentation.
 pub struct Managers {
@@ -62,6 +66,7 @@ pub struct Managers {
     pod_scope: bool,
     /// Containers with CPUs of their own have no CPU quota (gate DisableCPUQuotaWithExclusiveCPUs).
     without_quota: bool,
+    wanted: Wanted,
     state: Mutex<State>,
     /// One pod at a time takes devices by their nodes.
     turn: tokio::sync::Mutex<()>,
@@ -87,14 +92,18 @@ impl Managers {
         self.applied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The CPUs that the container has to itself; empty for none.
-    pub fn exclusive(&self, uid: &str, container: &str) -> CpuSet {
-        self.state().cpus.of(uid, container).cloned().unwrap_or_default()
+    /// The CPUs that the container has to itself; empty for none. What it shares with others of its pod is not.
+    pub fn exclusive(&self, pod: &Pod, container: &Container) -> CpuSet {
+        let state = self.state();
+        let own = state.cpus.of(pod.uid(), &container.name).filter(|_| self.wanted.cpus(pod, container) > 0);
+        own.cloned().unwrap_or_default()
     }
 
     /// Whether some container of the pod has CPUs to itself and is to run without a quota.
-    pub fn lifts_quota(&self, uid: &str) -> bool {
-        self.without_quota && !self.state().cpus.of_pod(uid).is_empty()
+    pub fn lifts_quota(&self, pod: &Pod) -> bool {
+        let spec = pod.spec();
+        let mut containers = spec.init_containers.iter().chain(&spec.containers);
+        self.without_quota && containers.any(|container| !self.exclusive(pod, container).is_empty())
     }
 
     /// The CPUs that the container runs on: its own or the shared ones. Empty where nothing is managed.
@@ -103,7 +112,7 @@ impl Managers {
         state.cpus.of(uid, container).unwrap_or(&state.cpus.shared).clone()
     }
 
-    /// The memory that the container has to itself.
+    /// The memory that the container has, to itself or with others of its pod.
     pub fn memory_of(&self, uid: &str, container: &str) -> Vec<Block> {
         self.state().memory.of(uid, container).cloned().unwrap_or_default()
     }
@@ -126,7 +135,7 @@ impl Managers {
         // One number after the other, as the kubelet writes it.
         let nodes: Vec<String> = nodes.collect::<CpuSet>().iter().map(|node| node.to_string()).collect();
         resources.cpuset_mems = nodes.join(",");
-        if self.without_quota && resources.cpu_quota > 0 && !self.exclusive(uid, name).is_empty() {
+        if self.without_quota && resources.cpu_quota > 0 && !self.exclusive(pod, container).is_empty() {
             resources.cpu_quota = -1;
         }
     }
@@ -157,6 +166,7 @@ impl Managers {
     fn take_back(&self, from: impl Fn(&str) -> bool) -> bool {
         let mut state = self.state();
         let all = state.cpus.assigned.keys().chain(state.memory.assigned.keys());
+        let all = all.chain(state.cpus.pods.keys()).chain(state.memory.pods.keys());
         let pods: BTreeSet<String> = all.filter(|pod| from(pod)).cloned().collect();
         for pod in &pods {
             state.cpus.release(pod);
@@ -192,7 +202,9 @@ impl Managers {
             let state = self.state();
             let cpu_policy = if self.cpus.is_some() { open::STATIC_CPUS } else { open::NO_CPUS };
             let memory_policy = if self.memory.is_some() { open::STATIC_MEMORY } else { open::NO_MEMORY };
-            (cpu_state::encode(cpu_policy, &state.cpus), memory_state::encode(memory_policy, &state.memory))
+            let pod_level = self.wanted.pod_level;
+            let cpus = cpu_state::encode(cpu_policy, &state.cpus, pod_level);
+            (cpus, memory_state::encode(memory_policy, &state.memory, pod_level))
         };
         if *written == texts {
             return;

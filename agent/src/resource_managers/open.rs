@@ -12,6 +12,7 @@ use super::memory_policy::{Amounts, StaticMemory};
 use super::merge::{Merger, Policy};
 use super::numa::NodeMask;
 use super::topology::Topology;
+use super::wanted::Wanted;
 use super::{Managers, State, cpu_state, memory_state};
 use crate::config::{Configuration, FeatureGates};
 
@@ -41,6 +42,8 @@ pub struct Settings {
     pub topology_options: BTreeMap<String, String>,
     /// The gate DisableCPUQuotaWithExclusiveCPUs.
     pub without_quota: bool,
+    /// The gates PodLevelResources and PodLevelResourceManagers.
+    pub pod_level: bool,
 }
 
 impl Settings {
@@ -74,6 +77,7 @@ impl Settings {
             topology_scope: config.topology_manager_scope.clone(),
             topology_options: config.topology_manager_policy_options.clone(),
             without_quota: gates.enabled("DisableCPUQuotaWithExclusiveCPUs"),
+            pod_level: gates.enabled("PodLevelResources") && gates.enabled("PodLevelResourceManagers"),
         }
     }
 }
@@ -110,6 +114,11 @@ pub(super) fn open(settings: &Settings, machine: &Topology) -> Result<Managers, 
         })
         .map_err(|e| format!("start memory manager error: {e}"))?,
     };
+    if !settings.pod_level {
+        // What it was for is no longer looked at; the check below tells if something is missing then.
+        state.cpus.pods.clear();
+        state.memory.pods.clear();
+    }
     match &cpus {
         Some(policy) => policy.validate(&mut state.cpus).map_err(|e| format!("start cpu manager error: {e}"))?,
         // Nothing is managed, whatever the file says.
@@ -125,6 +134,7 @@ pub(super) fn open(settings: &Settings, machine: &Topology) -> Result<Managers, 
         merger: Merger::new(policy, closest, &machine.nodes),
         pod_scope: settings.topology_scope == "pod",
         without_quota: settings.without_quota,
+        wanted: Wanted { pod_level: settings.pod_level },
         state: Mutex::new(state),
         turn: tokio::sync::Mutex::default(),
         written: tokio::sync::Mutex::default(),

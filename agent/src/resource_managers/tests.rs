@@ -11,26 +11,26 @@ use proto::cri::LinuxContainerResources;
 
 use super::open::open;
 use super::topology::{NodeMemory, Part, Topology, machine};
-use super::{Managers, Settings, cpu_state, memory_state};
+use super::{CpuSet, Managers, Settings, cpu_state, memory_state};
 use crate::device_plugins::Devices;
 use crate::pods_api::PodFeed;
 
-const MI: u64 = 1 << 20;
+pub(super) const MI: u64 = 1 << 20;
 
 /// Two sockets of four cores with two threads (core N has CPUs N and N + 8), a node with 1000 Mi each.
-fn dual() -> Topology {
+pub(super) fn dual() -> Topology {
     let node = NodeMemory { bytes: 1000 * MI, ..NodeMemory::default() };
     Topology { cpus: machine(2, 2, 2, 4, 2), nodes: [(0, node.clone()), (1, node)].into() }
 }
 
-struct Fixture {
+pub(super) struct Fixture {
     dir: PathBuf,
-    settings: Settings,
+    pub(super) settings: Settings,
     devices: Arc<Devices>,
 }
 
 impl Fixture {
-    fn new(name: &str, topology_policy: &str, options: &[&str]) -> Self {
+    pub(super) fn new(name: &str, topology_policy: &str, options: &[&str]) -> Self {
         let dir = std::env::temp_dir().join(format!("managers-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();
@@ -51,11 +51,11 @@ impl Fixture {
         Self { dir, settings, devices }
     }
 
-    fn open(&self) -> Managers {
+    pub(super) fn open(&self) -> Managers {
         open(&self.settings, &dual()).unwrap()
     }
 
-    async fn admit(&self, managers: &Managers, pod: &Pod) -> Result<(), String> {
+    pub(super) async fn admit(&self, managers: &Managers, pod: &Pod) -> Result<(), String> {
         let admitted = managers.admit(&self.devices, pod, &BTreeSet::new()).await;
         admitted.map_err(|refusal| format!("{}: {refusal}", refusal.reason()))
     }
@@ -67,18 +67,18 @@ impl Drop for Fixture {
     }
 }
 
-fn container(name: &str, cpu: &str, memory: &str) -> Container {
+pub(super) fn container(name: &str, cpu: &str, memory: &str) -> Container {
     let quantity = |text: &str| Quantity { string: text.into() };
     let limits = [("cpu".to_owned(), quantity(cpu)), ("memory".to_owned(), quantity(memory))].into();
     let resources = Some(ResourceRequirements { limits, ..Default::default() });
     Container { name: name.into(), resources, ..Default::default() }
 }
 
-fn sidecar(name: &str, cpu: &str, memory: &str) -> Container {
+pub(super) fn sidecar(name: &str, cpu: &str, memory: &str) -> Container {
     Container { restart_policy: Some("Always".into()), ..container(name, cpu, memory) }
 }
 
-fn pod(uid: &str, init_containers: Vec<Container>, containers: Vec<Container>) -> Pod {
+pub(super) fn pod(uid: &str, init_containers: Vec<Container>, containers: Vec<Container>) -> Pod {
     let metadata = Some(ObjectMeta { uid: uid.into(), name: uid.into(), ..Default::default() });
     let spec = Some(PodSpec { init_containers, containers, ..Default::default() });
     Pod { metadata, spec, ..Default::default() }
@@ -88,8 +88,13 @@ fn one(uid: &str, cpu: &str, memory: &str) -> Pod {
     pod(uid, Vec::new(), vec![container("c", cpu, memory)])
 }
 
+/// The CPUs that a container is on, if it is not on those of everybody.
+pub(super) fn had(managers: &Managers, uid: &str, name: &str) -> CpuSet {
+    managers.state().cpus.of(uid, name).cloned().unwrap_or_default()
+}
+
 fn cpus(managers: &Managers, uid: &str) -> String {
-    managers.exclusive(uid, "c").to_string()
+    had(managers, uid, "c").to_string()
 }
 
 fn placed(managers: &Managers, pod: &Pod, name: &str) -> LinuxContainerResources {
@@ -110,7 +115,7 @@ async fn whole_cpus_are_exclusive_and_come_back() {
     let (own, shared) = (placed(&managers, &whole, "c"), placed(&managers, &part, "c"));
     assert_eq!((own.cpuset_cpus.as_str(), own.cpuset_mems.as_str(), own.cpu_quota), ("1,9", "0", -1));
     assert_eq!((shared.cpuset_cpus.as_str(), shared.cpu_quota), ("0,2-8,10-15", 200_000));
-    assert!(managers.lifts_quota("a") && !managers.lifts_quota("b"));
+    assert!(managers.lifts_quota(&whole) && !managers.lifts_quota(&part));
     let refused = fixture.admit(&managers, &one("c", "13", "10Mi")).await.unwrap_err();
     assert_eq!(
         refused,
@@ -165,7 +170,7 @@ async fn containers_are_kept_on_one_node_or_refused() {
     fixture.admit(&managers, &one("a", "4", "800Mi")).await.unwrap();
     // Node 0 has CPUs left, but not the memory.
     fixture.admit(&managers, &one("b", "2", "200Mi")).await.unwrap();
-    let node = |uid: &str| dual().cpus.parts(&managers.exclusive(uid, "c"), Part::Node);
+    let node = |uid: &str| dual().cpus.parts(&had(&managers, uid, "c"), Part::Node);
     assert_eq!((node("a"), node("b")), ([0].into(), [1].into()));
     assert_eq!(managers.memory_of("b", "c")[0].numa_affinity, [1]);
     let before = std::fs::read_to_string(fixture.dir.join(cpu_state::FILE)).unwrap();
@@ -181,7 +186,7 @@ async fn the_scope_of_a_pod_keeps_all_its_containers_together() {
     let managers = fixture.open();
     let two = |uid| pod(uid, Vec::new(), vec![container("c", "3", "10Mi"), container("d", "4", "10Mi")]);
     fixture.admit(&managers, &two("a")).await.unwrap();
-    let used = managers.exclusive("a", "c").union(&managers.exclusive("a", "d"));
+    let used = had(&managers, "a", "c").union(&had(&managers, "a", "d"));
     assert_eq!((used.len(), dual().cpus.parts(&used, Part::Node).len()), (7, 1));
     let refused = fixture.admit(&managers, &one("b", "9", "10Mi")).await.unwrap_err();
     assert!(refused.starts_with("TopologyAffinityError"), "{refused}");
@@ -193,7 +198,7 @@ async fn init_containers_pass_their_cpus_on_and_sidecars_keep_theirs() {
     let managers = fixture.open();
     let init = vec![container("i", "4", "10Mi"), sidecar("s", "2", "10Mi")];
     fixture.admit(&managers, &pod("a", init, vec![container("c", "2", "10Mi")])).await.unwrap();
-    let of = |name: &str| managers.exclusive("a", name);
+    let of = |name: &str| had(&managers, "a", name);
     assert!(of("s").is_subset(&of("i")) && of("c").is_subset(&of("i")));
     assert!(of("s").intersection(&of("c")).is_empty());
     assert_eq!(managers.state().cpus.exclusive(), 4);
