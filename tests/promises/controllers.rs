@@ -51,7 +51,8 @@ impl Cluster {
         self.run(&["patch", "node", name, "--subresource=status", "--type=merge", "-p", &status.to_string()]);
     }
 
-    /// What an agent would do: start what is assigned, end what is deleted.
+    /// What an agent would do: start what is assigned, end what is deleted. Pods that run once succeed, but for the
+    /// index of a job that an annotation names.
     fn play_agent(&self, namespace: &str) {
         // A node that says nothing for long is given up. There may be none yet.
         let beat = format!("beat={:?}", std::time::SystemTime::now());
@@ -73,7 +74,15 @@ impl Cluster {
                 ]);
             } else if pod["spec"]["nodeName"].is_string() && pod["status"]["phase"] == "Pending" {
                 let once = pod["spec"]["restartPolicy"] == "Never";
-                let status = json!({"status": {"phase": if once { "Succeeded" } else { "Running" },
+                let annotations = &pod["metadata"]["annotations"];
+                let fails = annotations["fails"].is_string()
+                    && annotations["fails"] == annotations["batch.kubernetes.io/job-completion-index"];
+                let phase = match once {
+                    true if fails => "Failed",
+                    true => "Succeeded",
+                    false => "Running",
+                };
+                let status = json!({"status": {"phase": phase,
                     "podIP": "10.1.0.7", "podIPs": [{"ip": "10.1.0.7"}], "conditions": [{"type": "Ready",
                     "status": if once { "False" } else { "True" }, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
                 let patch = ["patch", "pod", "-n", namespace, name, "--subresource=status", "--type=merge", "-p"];
@@ -210,6 +219,40 @@ fn pods_wait_for_room_and_the_more_important_make_it() {
     cluster.run(&["delete", "pod", "third", "--wait=false"]);
     cluster
         .wait("the second has its turn", "default", |c| c.json(&["get", "pod", "second"])["spec"]["nodeName"] == "n1");
+}
+
+#[test]
+fn an_index_of_a_job_fails_for_itself() {
+    let Some(cluster) = Cluster::start("controllers-indexes") else { return };
+    cluster.node("n1", "8");
+    let job = |name: &str, retries: i64, most: Option<i64>| {
+        cluster.apply(&json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {
+            "completions": 3, "parallelism": 3, "completionMode": "Indexed", "suspend": false,
+            "backoffLimitPerIndex": retries, "maxFailedIndexes": most,
+            "template": {"metadata": {"annotations": {"fails": "1"}}, "spec": {"restartPolicy": "Never",
+                "containers": [{"name": "c", "image": "localhost/a:1"}]}}}}));
+    };
+    let failed = |name: &str, reason: &str| {
+        cluster.wait(&format!("{name} has failed: {reason}"), "default", |c| {
+            let job = c.json(&["get", "job", name]);
+            let conditions = job["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            conditions.iter().any(|c| c["type"] == "Failed" && c["reason"] == reason)
+        });
+        cluster.json(&["get", "job", name])["status"].take()
+    };
+    job("all", 1, None);
+    let status = failed("all", "FailedIndexes");
+    assert_eq!((&status["completedIndexes"], &status["failedIndexes"]), (&json!("0,2"), &json!("1")), "{status}");
+    assert_eq!((&status["succeeded"], &status["failed"]), (&json!(2), &json!(2)), "one retry: {status}");
+    let pods = cluster.items(&["get", "pods", "-l", "batch.kubernetes.io/job-completion-index=1"]);
+    let mut counts: Vec<&Value> =
+        pods.iter().map(|p| &p["metadata"]["annotations"]["batch.kubernetes.io/job-index-failure-count"]).collect();
+    counts.sort_by_key(|c| c.to_string());
+    assert_eq!(counts, [&json!("0"), &json!("1")]);
+    assert!(pods.iter().all(|p| p["metadata"]["finalizers"].is_null()), "every pod is counted and free");
+    job("few", 0, Some(0));
+    let status = failed("few", "MaxFailedIndexesExceeded");
+    assert_eq!(status["failedIndexes"], "1", "{status}");
 }
 
 #[test]

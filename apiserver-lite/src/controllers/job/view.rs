@@ -1,0 +1,282 @@
+//! What a look at a job and its pods shows, and what follows from it.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use proto::time::Timestamp;
+use serde_json::Value;
+
+use super::super::pods::{PodDigest, condition, is_active, seconds};
+use super::indexes::{PerIndex, index_of, parse_indexes};
+use super::policy::{self, Action, Rule};
+use super::{FINALIZER, backoff_after, ended};
+use crate::store::ObjectRef;
+
+/// What a look at a job's pods shows.
+pub struct View {
+    pub object: ObjectRef,
+    pub value: Value,
+    pub pods: Vec<ObjectRef>,
+    pub succeeded: i64,
+    pub failed: i64,
+    /// Uids that are over and not yet counted.
+    pub new_succeeded: Vec<Box<str>>,
+    pub new_failed: Vec<Box<str>>,
+    /// Failures that the policy says not to count.
+    pub ignored: Vec<Box<str>>,
+    pub completed_indexes: BTreeSet<i64>,
+    /// Set when every index may fail for itself.
+    pub per_index: Option<PerIndex>,
+}
+
+pub enum Verdict {
+    Goes,
+    Done { ok: bool, reason: String, message: String },
+}
+
+/// How a job ended.
+pub fn finished(job: &Value) -> Option<bool> {
+    let is = |kind: &str| condition(job, kind).is_some_and(|c| c["status"] == "True");
+    if is("Complete") {
+        Some(true)
+    } else if is("Failed") {
+        Some(false)
+    } else {
+        None
+    }
+}
+
+impl View {
+    pub fn read(object: ObjectRef, value: Value, pods: Vec<ObjectRef>) -> Self {
+        let status = &value["status"];
+        let mut view = View {
+            succeeded: status["succeeded"].as_i64().unwrap_or(0),
+            failed: status["failed"].as_i64().unwrap_or(0),
+            new_succeeded: Vec::new(),
+            new_failed: Vec::new(),
+            ignored: Vec::new(),
+            completed_indexes: parse_indexes(status["completedIndexes"].as_str().unwrap_or_default()),
+            per_index: PerIndex::of(&value),
+            object,
+            value,
+            pods,
+        };
+        let needed = view.count_per_index();
+        let held: HashMap<Box<str>, bool> = view
+            .pods
+            .iter()
+            .map(|p| (p.keys.uid.clone(), PodDigest::of(p).finalizers.iter().any(|f| **f == *FINALIZER)))
+            .collect();
+        let noted = |key: &str| -> Vec<Box<str>> {
+            let list = view.value["status"]["uncountedTerminatedPods"][key].as_array().into_iter().flatten();
+            list.filter_map(Value::as_str).map(Into::into).collect()
+        };
+        let (mut ok, mut bad) = (noted("succeeded"), noted("failed"));
+        // Noted earlier and free by now: they become numbers.
+        let counted = |list: &mut Vec<Box<str>>| {
+            let before = list.len();
+            list.retain(|uid| held.get(uid).copied().unwrap_or(false));
+            i64::try_from(before - list.len()).unwrap_or(0)
+        };
+        let indexed = view.indexed();
+        let more = counted(&mut ok);
+        if !indexed {
+            view.succeeded += more;
+        }
+        view.failed += counted(&mut bad);
+        let completions = view.completions();
+        let mut ignored = Vec::new();
+        for pod in &view.pods.clone() {
+            if needed.contains(&pod.keys.uid) || !held.get(&pod.keys.uid).copied().unwrap_or(false) {
+                continue;
+            }
+            let known = ok.contains(&pod.keys.uid) || bad.contains(&pod.keys.uid);
+            match pod.field("status.phase") {
+                "Succeeded" if indexed => {
+                    // An index counts once, however many pods succeed with it.
+                    if let Some(index) = index_of(pod).filter(|i| completions.is_none_or(|c| *i < c)) {
+                        view.completed_indexes.insert(index);
+                    }
+                    if !known {
+                        ok.push(pod.keys.uid.clone());
+                    }
+                }
+                "Succeeded" if !known => ok.push(pod.keys.uid.clone()),
+                "Failed" if !known => match policy::of(&view.value, pod) {
+                    Some(Rule { action: Action::Ignore, .. }) => ignored.push(pod.keys.uid.clone()),
+                    _ => bad.push(pod.keys.uid.clone()),
+                },
+                // Deleted before its end: it will not succeed any more, and is replaced at once.
+                _ if pod.keys.deleting && !known && !view.replaces_late() => bad.push(pod.keys.uid.clone()),
+                _ => {}
+            }
+        }
+        if indexed {
+            view.succeeded = i64::try_from(view.completed_indexes.len()).unwrap_or(i64::MAX);
+        }
+        (view.new_succeeded, view.new_failed, view.ignored) = (ok, bad, ignored);
+        view
+    }
+
+    /// Counts failures where every index has its own; the pods that must stay, for they alone know the number.
+    fn count_per_index(&mut self) -> HashSet<Box<str>> {
+        // Once the end is decided the job deletes pods itself, which is no failure of theirs.
+        if self.decided().is_some() {
+            return HashSet::new();
+        }
+        let Some(mut per_index) = self.per_index.take() else { return HashSet::new() };
+        let mut failed = Vec::new();
+        for pod in &self.pods {
+            let is_failed = match pod.field("status.phase") {
+                "Failed" => true,
+                "Succeeded" => false,
+                _ => pod.keys.deleting && !self.replaces_late(),
+            };
+            if let Some(index) = index_of(pod).filter(|i| is_failed && !self.completed_indexes.contains(i)) {
+                per_index.failure(index, pod, policy::of(&self.value, pod).as_ref());
+                failed.push((index, pod));
+            }
+        }
+        let needed = failed.iter().filter(|(index, pod)| per_index.is_needed(*index, &pod.keys.uid, &self.pods));
+        let needed = needed.map(|(_, pod)| pod.keys.uid.clone()).collect();
+        self.per_index = Some(per_index);
+        needed
+    }
+
+    pub fn indexed(&self) -> bool {
+        self.value["spec"]["completionMode"] == "Indexed"
+    }
+
+    /// A pod that is being deleted counts once it is over, not before.
+    pub fn replaces_late(&self) -> bool {
+        let spec = &self.value["spec"];
+        spec["podReplacementPolicy"] == "Failed" || spec["podFailurePolicy"].is_object()
+    }
+
+    pub fn completions(&self) -> Option<i64> {
+        self.value["spec"]["completions"].as_i64()
+    }
+
+    fn count(list: &[Box<str>]) -> i64 {
+        i64::try_from(list.len()).unwrap_or(i64::MAX)
+    }
+
+    pub fn all_succeeded(&self) -> i64 {
+        if self.indexed() { self.succeeded } else { self.succeeded + Self::count(&self.new_succeeded) }
+    }
+
+    fn all_failed(&self) -> i64 {
+        self.failed + Self::count(&self.new_failed)
+    }
+
+    fn active(&self) -> usize {
+        self.pods.iter().filter(|p| is_active(p)).count()
+    }
+
+    pub fn suspended(&self) -> bool {
+        self.value["spec"]["suspend"] == true
+    }
+
+    /// Whether the job is over.
+    pub fn verdict(&self) -> Verdict {
+        let done = |ok, reason: &str, message: String| Verdict::Done { ok, reason: reason.into(), message };
+        // What was decided stays decided while the last pods end.
+        if let Some((ok, target)) = self.decided() {
+            let text = |key: &str| target[key].as_str().unwrap_or_default().to_owned();
+            return done(ok, &text("reason"), text("message"));
+        }
+        for pod in self.pods.iter().filter(|p| p.field("status.phase") == "Failed") {
+            if let Some(Rule { action: Action::FailJob, message }) = policy::of(&self.value, pod) {
+                return done(false, "PodFailurePolicy", message);
+            }
+        }
+        let limit = self.value["spec"]["backoffLimit"].as_i64().unwrap_or(6);
+        let restarts: i64 = match self.value["spec"]["template"]["spec"]["restartPolicy"].as_str() {
+            Some("OnFailure") => self.pods.iter().filter(|p| is_active(p)).map(|p| PodDigest::of(p).restarts).sum(),
+            _ => 0,
+        };
+        if self.all_failed() > limit || restarts > 0 && restarts >= limit {
+            return done(false, "BackoffLimitExceeded", "Job has reached the specified backoff limit".into());
+        }
+        if self.deadline() == Some(Duration::ZERO) {
+            let message = "Job was active longer than specified deadline";
+            return done(false, "DeadlineExceeded", message.into());
+        }
+        if let Some((reason, message)) = self.indexes_failed() {
+            return done(false, reason, message.into());
+        }
+        if self.suspended() {
+            return Verdict::Goes;
+        }
+        let complete = match self.completions() {
+            Some(completions) => self.all_succeeded() >= completions,
+            // Without a number of completions the first success is the last.
+            None => self.all_succeeded() > 0 && self.active() == 0,
+        };
+        if complete {
+            return done(true, "CompletionsReached", "Reached expected number of succeeded pods".into());
+        }
+        self.success_policy().map_or(Verdict::Goes, |message| done(true, "SuccessPolicy", message))
+    }
+
+    /// How the job will end, and the condition that says so.
+    fn decided(&self) -> Option<(bool, &Value)> {
+        let targets = [("SuccessCriteriaMet", true), ("FailureTarget", false)].into_iter();
+        let mut found = targets.filter_map(|(kind, ok)| Some((ok, condition(&self.value, kind)?)));
+        found.find(|(_, target)| target["status"] == "True")
+    }
+
+    /// Why the job failed by its indexes.
+    fn indexes_failed(&self) -> Option<(&'static str, &'static str)> {
+        let failed = i64::try_from(self.failed_indexes()?.len()).unwrap_or(i64::MAX);
+        if self.value["spec"]["maxFailedIndexes"].as_i64().is_some_and(|most| failed > most) {
+            let message = "Job has exceeded the specified maximal number of failed indexes";
+            return Some(("MaxFailedIndexesExceeded", message));
+        }
+        let over = failed.saturating_add(self.succeeded);
+        (failed > 0 && self.completions().is_some_and(|c| over >= c))
+            .then_some(("FailedIndexes", "Job has failed indexes"))
+    }
+
+    pub fn failed_indexes(&self) -> Option<&BTreeSet<i64>> {
+        self.per_index.as_ref().map(|p| &p.failed)
+    }
+
+    /// Time left of the active deadline.
+    pub fn deadline(&self) -> Option<Duration> {
+        let limit = self.value["spec"]["activeDeadlineSeconds"].as_i64().filter(|_| !self.suspended())?;
+        let started = seconds(&self.value["status"]["startTime"]);
+        if started == 0 {
+            return Some(Duration::from_secs(limit.max(1).unsigned_abs()));
+        }
+        Some(Duration::from_secs((started + limit - Timestamp::now().seconds).max(0).unsigned_abs()))
+    }
+
+    fn success_policy(&self) -> Option<String> {
+        let rules = self.value["spec"]["successPolicy"]["rules"].as_array().filter(|_| self.indexed())?;
+        for (at, rule) in rules.iter().enumerate() {
+            let listed = rule["succeededIndexes"].as_str().map(parse_indexes);
+            let done: Vec<&i64> =
+                self.completed_indexes.iter().filter(|i| listed.as_ref().is_none_or(|l| l.contains(i))).collect();
+            let needed = rule["succeededCount"].as_u64().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+            let needed = needed.or(listed.as_ref().map(BTreeSet::len)).unwrap_or(usize::MAX);
+            if done.len() >= needed {
+                return Some(format!("Matched rules at index {at}"));
+            }
+        }
+        None
+    }
+
+    /// How long the last failures make the next pod wait.
+    pub fn backoff(&self) -> Option<Duration> {
+        let failed = self.pods.iter().filter(|p| p.field("status.phase") == "Failed");
+        let times = failed.map(ended);
+        let last = times.max()?;
+        // A success in between clears the record.
+        let succeeded = self.pods.iter().filter(|p| p.field("status.phase") == "Succeeded");
+        if succeeded.map(|p| PodDigest::of(p).started).max().is_some_and(|t| t > last) {
+            return None;
+        }
+        backoff_after(last, self.all_failed(), Timestamp::now().seconds)
+    }
+}
