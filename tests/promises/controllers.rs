@@ -256,6 +256,27 @@ fn an_index_of_a_job_fails_for_itself() {
 }
 
 #[test]
+fn what_a_node_out_of_service_had_is_let_go() {
+    let Some(cluster) = Cluster::start("controllers-service") else { return };
+    cluster.node("n1", "4");
+    for name in ["early", "late"] {
+        cluster
+            .apply(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"nodeName": "n1",
+            "containers": [{"name": "c", "image": "localhost/a:1"}]}}));
+    }
+    cluster.run(&["delete", "pod", "early", "--wait=false"]);
+    cluster.run(&["taint", "node", "n1", "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"]);
+    std::thread::sleep(Duration::from_secs(2));
+    let is_there = |c: &Cluster, name: &str| c.0.kubectl(&["get", "pod", name]).is_ok();
+    assert!(is_there(&cluster, "early"), "the node is ready, so it may still do its work");
+    let down = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}]}});
+    cluster.run(&["patch", "node", "n1", "--subresource=status", "-p", &down.to_string()]);
+    cluster.wait("the pod that was being deleted is gone", "none", |c| !is_there(c, "early"));
+    // The taint evicts the other one; nobody plays the node, so only the collector can end it.
+    cluster.wait("the evicted pod is gone too", "none", |c| !is_there(c, "late"));
+}
+
+#[test]
 fn jobs_daemons_and_stateful_sets_run() {
     let Some(cluster) = Cluster::start("controllers-workloads") else { return };
     cluster.node("n1", "8");

@@ -17,6 +17,7 @@ use super::events::Recorder;
 use super::feed::Change;
 use super::index::Index;
 use super::ownership::done;
+use super::podgc::OUT_OF_SERVICE;
 use super::pods::is_terminal;
 use super::queue::Queue;
 use super::runner::Controller;
@@ -30,7 +31,6 @@ const DRIVERS: &str = "csidrivers.storage.k8s.io";
 const CLAIMS: &str = "persistentvolumeclaims";
 const VOLUMES: &str = "persistentvolumes";
 const COMPONENT: &str = "attachdetach-controller";
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// A volume that a node is to have.
 struct Wanted {

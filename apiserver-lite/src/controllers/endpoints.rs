@@ -54,6 +54,24 @@ struct Endpoint {
     target: Value,
 }
 
+/// Which endpoints a service's traffic should stay with, where there are any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Near {
+    Zone,
+    /// And with those of the zone when the node has none.
+    Node,
+}
+
+impl Near {
+    fn of(service: &Value) -> Option<Self> {
+        match service["spec"]["trafficDistribution"].as_str()? {
+            "PreferClose" | "PreferSameZone" => Some(Near::Zone),
+            "PreferSameNode" => Some(Near::Node),
+            _ => None,
+        }
+    }
+}
+
 /// Endpoints with the same ports, in the order of their addresses.
 #[derive(Default)]
 struct Subset {
@@ -281,7 +299,8 @@ impl<const LEGACY: bool> Endpoints<LEGACY> {
         wanted: Vec<Endpoint>,
         existing: Vec<ObjectRef>,
     ) -> Result<()> {
-        let mut left: BTreeMap<String, Value> = wanted.iter().map(|e| (e.address.clone(), e.in_slice())).collect();
+        let near = Near::of(value);
+        let mut left: BTreeMap<String, Value> = wanted.iter().map(|e| (e.address.clone(), e.in_slice(near))).collect();
         let mut slices: Vec<(ObjectRef, Vec<Value>)> = Vec::new();
         for slice in existing {
             let have = slice.value();
@@ -435,7 +454,7 @@ fn without_empty_name(mut port: Value) -> Value {
 }
 
 impl Endpoint {
-    fn in_slice(&self) -> Value {
+    fn in_slice(&self, near: Option<Near>) -> Value {
         let mut out = json!({"addresses": [self.address], "conditions": {"ready": self.ready, "serving": self.serving,
             "terminating": self.terminating}, "targetRef": self.target});
         if !self.node.is_empty() {
@@ -446,6 +465,14 @@ impl Endpoint {
         }
         if let Some(hostname) = &self.hostname {
             out["hostname"] = hostname.as_str().into();
+        }
+        if let Some(near) = near.filter(|_| self.ready) {
+            if let Some(zone) = &self.zone {
+                out["hints"]["forZones"] = json!([{"name": zone}]);
+            }
+            if near == Near::Node && !self.node.is_empty() {
+                out["hints"]["forNodes"] = json!([{"name": self.node}]);
+            }
         }
         out
     }
@@ -465,6 +492,31 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hints_follow_the_traffic_distribution_and_only_to_ready_pods() {
+        let endpoint = |ready| Endpoint {
+            address: "10.0.0.1".into(),
+            ready,
+            serving: ready,
+            terminating: false,
+            node: "n1".into(),
+            zone: Some("a".into()),
+            hostname: None,
+            target: json!({}),
+        };
+        let hints = |distribution: Value, ready| {
+            let near = Near::of(&json!({"spec": {"trafficDistribution": distribution}}));
+            endpoint(ready).in_slice(near).get("hints").cloned()
+        };
+        let zones = json!({"forZones": [{"name": "a"}]});
+        assert_eq!(hints("PreferClose".into(), true), Some(zones.clone()));
+        assert_eq!(hints("PreferSameZone".into(), true), Some(zones));
+        let both = json!({"forZones": [{"name": "a"}], "forNodes": [{"name": "n1"}]});
+        assert_eq!(hints("PreferSameNode".into(), true), Some(both));
+        assert_eq!(hints("PreferSameNode".into(), false), None);
+        assert_eq!(hints(Value::Null, true), None);
+    }
 
     #[test]
     fn a_target_port_may_be_a_name_that_each_pod_resolves() {

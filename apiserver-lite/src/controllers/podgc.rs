@@ -1,22 +1,24 @@
 //! `pod-garbage-collector-controller`: removes pods that no node will finish: those whose node is gone, those that were
-//! deleted before they had a node, and the oldest of too many that are over.
+//! deleted before they had a node or from one that is out of service, and the oldest of too many that are over.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::feed::Change;
 use super::index::{Index, by_node};
-use super::pods::{PodDigest, is_terminal};
+use super::pods::{PodDigest, condition, is_terminal};
 use super::queue::Queue;
 use super::runner::Controller;
 use crate::client::Client;
 use crate::scheduler::set_condition;
 use crate::status::Result;
-use crate::store::{Key, ResourceId};
+use crate::store::{Key, ObjectRef, ResourceId};
 use crate::write::DeleteOptions;
 
 /// A node that is gone this long does not come back under its name.
 const QUARANTINE: Duration = Duration::from_secs(40);
+/// The taint by which a person says that a node is down and will not come back with what it ran.
+pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Pods that are over and still kept, as `--terminated-pod-gc-threshold`.
 const KEPT: usize = 12_500;
 
@@ -46,6 +48,9 @@ impl Controller for PodGc {
         if change.resource == 1 {
             if change.deleted() {
                 self.pods.get(&object.key.name).for_each(|pod| queue.add_after(pod.key.clone(), QUARANTINE));
+            } else if is_out_of_service(object) {
+                let ending = self.pods.get(&object.key.name).filter(|pod| pod.keys.deleting);
+                ending.for_each(|pod| queue.add(pod.key.clone()));
             }
             return;
         }
@@ -70,8 +75,13 @@ impl Controller for PodGc {
             None => {}
             Some(node) => {
                 let new = change.previous.and_then(by_node).is_none();
-                if new && self.client.get("nodes", "", node).is_none() {
-                    queue.add_after(object.key.clone(), QUARANTINE);
+                if !new && !object.keys.deleting {
+                    return;
+                }
+                match self.client.get("nodes", "", node) {
+                    None if new => queue.add_after(object.key.clone(), QUARANTINE),
+                    Some(node) if object.keys.deleting && is_out_of_service(&node) => queue.add(object.key.clone()),
+                    _ => {}
                 }
             }
         }
@@ -79,10 +89,12 @@ impl Controller for PodGc {
 
     async fn sync(&mut self, key: &Key) -> Result<Option<Duration>> {
         let Some(pod) = self.client.get("pods", &key.namespace, &key.name) else { return Ok(None) };
-        let orphan = by_node(&pod).is_some_and(|node| self.client.get("nodes", "", node).is_none());
+        let node = by_node(&pod).map(|name| self.client.get("nodes", "", name));
+        let orphan = matches!(node, Some(None));
+        let left_behind = pod.keys.deleting && node.flatten().as_ref().is_some_and(is_out_of_service);
         let unassigned = by_node(&pod).is_none() && pod.keys.deleting;
         let crowd = self.over.len() > KEPT && is_terminal(&pod);
-        if !(orphan || unassigned || crowd) {
+        if !(orphan || unassigned || left_behind || crowd) {
             return Ok(None);
         }
         if !is_terminal(&pod) {
@@ -104,4 +116,12 @@ impl Controller for PodGc {
         self.client.delete_object("pods", &pod, options).await?;
         Ok(None)
     }
+}
+
+/// Not ready, and tainted by hand.
+fn is_out_of_service(node: &ObjectRef) -> bool {
+    let value = node.value();
+    let taints = value["spec"]["taints"].as_array().into_iter().flatten();
+    taints.into_iter().any(|t| t["key"] == OUT_OF_SERVICE)
+        && condition(&value, "Ready").is_none_or(|ready| ready["status"] != "True")
 }
