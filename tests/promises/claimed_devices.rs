@@ -68,18 +68,23 @@ impl Cluster {
         all.filter(|call| call["call"] == kind).collect()
     }
 
-    /// A claim, a pod that uses it, and what a scheduler would write of both.
-    fn pod(&self, name: &str) -> Result<()> {
+    /// A claim and a pod that uses it, on a node or for the scheduler.
+    fn ask(&self, name: &str, node: Option<&str>) -> Result<()> {
         let requests = json!([{"name": "it", "exactly": {"deviceClassName": "things"}}]);
         self.server
             .create(&json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
             "spec": {"devices": {"requests": requests}}}))?;
         self.server.create(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
-            "nodeName": self.node.name, "terminationGracePeriodSeconds": 1,
+            "nodeName": node, "terminationGracePeriodSeconds": 1,
             "resourceClaims": [{"name": "thing", "resourceClaimName": name}],
             "containers": [{"name": "main", "image": IMAGE, "command": ["sleep", "100000"],
                 "resources": {"claims": [{"name": "thing"}]}}],
-        }}))?;
+        }}))
+    }
+
+    /// The same with what a scheduler of somebody else would write, of a device that nobody publishes.
+    fn pod(&self, name: &str) -> Result<()> {
+        self.ask(name, Some(&self.node.name))?;
         let uid = self.server.get("pod", name)?["metadata"]["uid"].clone();
         let result = json!({"request": "it", "driver": DRIVER, "pool": "pool", "device": "device-0"});
         let status = json!({"status": {
@@ -162,10 +167,14 @@ fn claims_are_prepared_once_and_given_back_whoever_dies() -> Result<()> {
     cluster.node.wait_until("the pod is gone", PATIENCE, || Ok(cluster.server.get("pod", "first").is_err()))?;
     assert!(cluster.calls("unprepare").iter().any(|call| call["uid"] == uid), "{:?}", cluster.calls("unprepare"));
     assert_eq!(cluster.checkpoint()?["ClaimInfoStateList"], json!([]));
-    cluster.pod("second")?;
-    cluster.wait_running("second")?;
 
-    // Slices of a driver that stays away are taken from the API server, those of others are not.
+    // The scheduler gives the second pod the device once the driver's slice is there.
+    cluster.server.create(&json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
+        "metadata": {"name": "things"},
+        "spec": {"selectors": [{"cel": {"expression": format!("device.driver == '{DRIVER}'")}}]}}))?;
+    cluster.ask("second", None)?;
+    let waits = || Ok(cluster.server.get("pod", "second")?.to_string().contains("cannot allocate all claims"));
+    cluster.node.wait_until("there is no device for the second pod", PATIENCE, waits)?;
     for (name, driver) in [("own", DRIVER), ("other", "other.example.com")] {
         cluster.server.create(
             &json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
@@ -173,7 +182,13 @@ fn claims_are_prepared_once_and_given_back_whoever_dies() -> Result<()> {
                 "pool": {"name": "pool", "generation": 1, "resourceSliceCount": 1}}}),
         )?;
     }
+    cluster.wait_running("second")?;
+    let claim = cluster.server.get("resourceclaim", "second")?;
+    assert_eq!(claim["status"]["allocation"]["devices"]["results"][0]["device"], "device-0", "{claim}");
     cluster.server.kubectl(&["delete", "pod", "second", "--timeout=60s"])?;
+    let given_back = || Ok(cluster.server.get("resourceclaim", "second")?["status"].get("allocation").is_none());
+    cluster.node.wait_until("the claim has no device any more", PATIENCE, given_back)?;
+    // Slices of a driver that stays away are taken from the API server, those of others are not.
     assert!(cluster.server.get("resourceslice", "own").is_ok());
     drop(driver);
     let wiped = || Ok(cluster.server.get("resourceslice", "own").is_err());

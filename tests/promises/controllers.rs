@@ -277,6 +277,85 @@ fn what_a_node_out_of_service_had_is_let_go() {
 }
 
 #[test]
+fn pods_with_claims_go_where_their_devices_are() {
+    let Some(cluster) = Cluster::start("controllers-claims") else { return };
+    cluster.node("n1", "4");
+    cluster.node("n2", "4");
+    cluster.apply(&json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"},
+        "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}],
+            "config": [{"opaque": {"driver": "gpu.example.com", "parameters": {"kind": "Settings"}}}]}}));
+    let device = |name: &str, model: &str, memory: &str, board: i64| {
+        json!({"name": name, "capacity": {"memory": {"value": memory}},
+            "attributes": {"model": {"string": model}, "board": {"int": board}}})
+    };
+    let slice = |node: &str, devices: Value| {
+        cluster.apply(&json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": node},
+            "spec": {"driver": "gpu.example.com", "nodeName": node, "devices": devices,
+                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}}));
+    };
+    slice("n1", json!([device("a", "small", "4Gi", 1), device("b", "small", "4Gi", 2)]));
+    slice(
+        "n2",
+        json!([device("a", "large", "40Gi", 1), device("b", "large", "40Gi", 2), device("c", "large", "40Gi", 2)]),
+    );
+    let pod = |name: &str, claim: Value| {
+        let template = format!("{name}-template");
+        cluster.apply(&json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+            "metadata": {"name": template}, "spec": {"spec": {"devices": claim}}}));
+        cluster.apply(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+            "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": template}],
+            "containers": [{"name": "c", "image": "localhost/a:1", "resources": {"claims": [{"name": "gpus"}]}}]}}));
+    };
+    let exactly = |count: i64, expression: &str| {
+        json!([{"name": "g", "exactly": {"deviceClassName": "gpu", "count": count,
+            "selectors": [{"cel": {"expression": expression}}]}}])
+    };
+    let placed = |name: &str, node: &str| {
+        cluster.wait(&format!("{name} is on {node}"), "none", |c| {
+            c.json(&["get", "pod", name])["spec"]["nodeName"] == node
+        });
+        let claims = cluster.items(&["get", "resourceclaims"]);
+        let claim = claims.into_iter().find(|c| c["metadata"]["ownerReferences"][0]["name"] == name);
+        let claim = claim.expect("the pod has a claim");
+        assert_eq!(claim["status"]["reservedFor"][0]["name"], name, "{claim}");
+        let allocation = &claim["status"]["allocation"];
+        assert_eq!(allocation["devices"]["config"][0]["source"], "FromClass", "{claim}");
+        assert_eq!(
+            allocation["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0]["values"],
+            json!([node]),
+            "{claim}"
+        );
+        let results = allocation["devices"]["results"].as_array().cloned().unwrap_or_default();
+        let names = results.iter().map(|r| r["device"].as_str().unwrap_or_default().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let large = "device.capacity['gpu.example.com'].memory.compareTo(quantity('10Gi')) >= 0";
+    let small = "device.attributes['gpu.example.com'].model == 'small'";
+    // The first two of the large ones are on different boards.
+    pod("pair", json!({"requests": exactly(2, large), "constraints": [{"matchAttribute": "gpu.example.com/board"}]}));
+    assert_eq!(placed("pair", "n2"), ["b", "c"]);
+    let either = json!([{"name": "g", "firstAvailable": [
+        {"name": "two", "deviceClassName": "gpu", "count": 2, "selectors": [{"cel": {"expression": large}}]},
+        {"name": "one", "deviceClassName": "gpu", "count": 1, "selectors": [{"cel": {"expression": large}}]},
+    ]}]);
+    pod("either", json!({"requests": either}));
+    assert_eq!(placed("either", "n2"), ["a"]);
+    pod(
+        "all",
+        json!({"requests": [{"name": "g", "exactly": {"deviceClassName": "gpu", "allocationMode": "All",
+        "selectors": [{"cel": {"expression": small}}]}}]}),
+    );
+    assert_eq!(placed("all", "n1"), ["a", "b"]);
+    pod("late", json!({"requests": exactly(1, small)}));
+    cluster.wait("no device is left", "none", |c| {
+        c.json(&["get", "pod", "late"])["status"].to_string().contains("2 cannot allocate all claims")
+    });
+    cluster.run(&["delete", "pod", "all", "--wait=false"]);
+    cluster.wait("the pod that had them is gone", "default", |c| c.0.kubectl(&["get", "pod", "all"]).is_err());
+    assert_eq!(placed("late", "n1"), ["a"]);
+}
+
+#[test]
 fn jobs_daemons_and_stateful_sets_run() {
     let Some(cluster) = Cluster::start("controllers-workloads") else { return };
     cluster.node("n1", "8");

@@ -28,6 +28,7 @@ mod words;
 pub use authz::{AUTHORIZER, Asked, Check, Decision, RESOURCE_CHECK};
 pub use estimate::{Bounds, Inner};
 pub use eval::{Alone, Budget, Failure, Host};
+pub use semver::parse as parse_version;
 pub use types::{Field, ObjectType, Type, escape};
 pub use value::Value;
 pub use words::is_identifier;

@@ -72,7 +72,7 @@ fn capital(word: &str) -> String {
     chars.next().map(|first| first.to_ascii_uppercase().to_string() + chars.as_str()).unwrap_or_default()
 }
 
-fn parse(text: &str) -> Result<Version, String> {
+pub fn parse(text: &str) -> Result<Version, String> {
     if text.is_empty() {
         return Err("Version string empty".into());
     }

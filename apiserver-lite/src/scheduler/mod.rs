@@ -5,9 +5,12 @@
 //! own; until a binding is seen in the store its pod is assumed to be on its node. Follows kube-scheduler's default
 //! profile: its filters in its order, its scores and weights, its words.
 //!
-//! Limits: no dynamic resource allocation, no extenders, one profile (`default-scheduler`).
+//! Limits: no extenders, one profile (`default-scheduler`); no pod goes to make devices free ([`devices`] has the others
+//! of dynamic resource allocation).
 
+mod claims;
 mod cluster;
+mod devices;
 mod filter;
 mod node;
 mod pod;
@@ -27,6 +30,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use self::claims::{Claims, Reservation, UnderWay};
 use self::cluster::Cluster;
 use self::filter::Refusal;
 use self::node::NodeInfo;
@@ -76,6 +80,8 @@ struct Scheduler {
     queue: SchedulingQueue,
     /// Pods that others were removed for, and the node they wait for.
     nominated: HashMap<Box<str>, Box<str>>,
+    /// Devices that bindings under way take.
+    devices: UnderWay,
     outcomes: mpsc::Sender<Outcome>,
     outcomes_in: mpsc::Receiver<Outcome>,
 }
@@ -93,6 +99,7 @@ impl Scheduler {
             cluster: Cluster::default(),
             queue: SchedulingQueue::default(),
             nominated: HashMap::new(),
+            devices: UnderWay::default(),
             outcomes,
             outcomes_in,
         }
@@ -100,7 +107,7 @@ impl Scheduler {
 
     /// Works until events are lost.
     async fn follow(mut self) {
-        let resources: [ResourceId; 7] = [
+        let resources: [ResourceId; 10] = [
             "pods".into(),
             "nodes".into(),
             "persistentvolumeclaims".into(),
@@ -108,6 +115,9 @@ impl Scheduler {
             "storageclasses.storage.k8s.io".into(),
             "namespaces".into(),
             "csinodes.storage.k8s.io".into(),
+            "resourceclaims.resource.k8s.io".into(),
+            "resourceslices.resource.k8s.io".into(),
+            "deviceclasses.resource.k8s.io".into(),
         ];
         let store = self.client.store().clone();
         let mut feed = Feed::open(&store, &resources);
@@ -154,6 +164,7 @@ impl Scheduler {
             }
             // A namespace's labels matter to terms that select namespaces, volumes to pods with claims.
             5 => self.queue.awaken_all(|pod| !pod.affinity.is_empty() || !pod.anti_affinity.is_empty()),
+            7..=9 => self.queue.awaken_all(|pod| pod.wants_devices),
             _ => self.queue.awaken_all(|pod| !pod.claims.is_empty()),
         }
     }
@@ -217,18 +228,24 @@ impl Scheduler {
             return self.give_up(pod, "no nodes available to schedule pods".into(), None);
         }
         let store = self.client.store();
+        let nowhere = |reason: &str| {
+            let not_helpful = unavailable(total, (0..total).map(|_| NOT_HELPFUL.into()));
+            format!("{} {NO_CLAIMS}preemption: {not_helpful}", unavailable_for(total, reason))
+        };
         let volumes = match Volumes::read(store, pod) {
             Ok(volumes) => volumes,
-            Err(reason) => {
-                let not_helpful = unavailable(total, (0..total).map(|_| NOT_HELPFUL.into()));
-                let message = format!("{} {NO_CLAIMS}preemption: {not_helpful}", unavailable_for(total, &reason));
-                return self.give_up(pod, message, None);
-            }
+            Err(reason) => return self.give_up(pod, nowhere(&reason), None),
+        };
+        let claims = match Claims::read(store, pod, &self.devices) {
+            Ok(claims) => claims,
+            Err(reason) => return self.give_up(pod, nowhere(&reason), None),
         };
         let topology = Topology::count(store, &self.cluster, pod, &[]);
         let (mut fitting, mut refused) = (Vec::new(), Vec::new());
         for node in self.cluster.nodes() {
-            match self.check(pod, node, &topology, &volumes) {
+            let refusal = self.check(pod, node, &topology, &volumes);
+            let without_devices = |reason: String| Refusal { reasons: vec![reason.into()], resolvable: false };
+            match refusal.or_else(|| claims.refusal(node).map(without_devices)) {
                 None => fitting.push(node),
                 Some(refusal) => refused.push((Box::<str>::from(node.name()), refusal)),
             }
@@ -240,7 +257,9 @@ impl Scheduler {
             None => best(pod, &fitting, &topology),
         };
         if let Some(node) = chosen {
-            return self.assume(pod, &node, volumes.waits());
+            let at = self.cluster.node(&node);
+            let reservation = at.map(|at| claims.reserve(pod, at, &mut self.devices)).unwrap_or_default();
+            return self.assume(pod, &node, volumes.waits(), reservation);
         }
         let nominated = self.nominated.get(uid).cloned();
         let summary = unavailable(total, refused.iter().flat_map(|(_, r)| r.reasons.iter().cloned()));
@@ -275,7 +294,7 @@ impl Scheduler {
     }
 
     /// Counts the pod as being on the node and has that written.
-    fn assume(&mut self, pod: &Arc<PodInfo>, node: &str, waits: bool) {
+    fn assume(&mut self, pod: &Arc<PodInfo>, node: &str, waits: bool, reservation: Reservation) {
         self.cluster.place(pod.clone(), node);
         let (client, recorder, outcomes) = (self.client.clone(), self.recorder.clone(), self.outcomes.clone());
         let (pod, node) = (pod.clone(), node.to_owned());
@@ -284,10 +303,17 @@ impl Scheduler {
                 true => crate::controllers::volumes::prepare(&client, &pod.object, &pod.claims, &node).await,
                 false => Ok(()),
             };
-            let result = match ready {
+            let reserved = match ready {
+                Ok(()) => reservation.write(&client, &pod.object).await,
+                Err(error) => Err(error),
+            };
+            let result = match reserved {
                 Ok(()) => client.bind(&pod.object, &node).await,
                 Err(error) => Err(error),
             };
+            if result.is_err() {
+                reservation.release(&client, &pod.object).await;
+            }
             if result.is_ok() {
                 let key = &pod.object.key;
                 let message = format!("Successfully assigned {}/{} to {node}", key.namespace, key.name);
@@ -301,6 +327,7 @@ impl Scheduler {
     /// Takes note of how a binding went.
     fn finish(&mut self, outcome: Outcome) {
         let uid = &outcome.pod.object.keys.uid;
+        self.devices.forget(uid);
         let Err(error) = outcome.result else {
             self.queue.remove(uid);
             return;

@@ -29,6 +29,9 @@ pub struct PodInfo {
     pub spread: Box<[Spread]>,
     pub images: Box<[Box<str>]>,
     pub claims: Box<[Box<str>]>,
+    /// There are resource claims; and how many of them the status names.
+    pub wants_devices: bool,
+    pub told_claims: usize,
     pub gated: bool,
     pub never_preempts: bool,
     /// In seconds since 1970.
@@ -249,6 +252,8 @@ impl PodInfo {
                 .collect(),
             images: containers().filter_map(|c| c["image"].as_str()).map(Into::into).collect(),
             claims: claims(&value).into(),
+            wants_devices: value["spec"]["resourceClaims"].as_array().is_some_and(|c| !c.is_empty()),
+            told_claims: value["status"]["resourceClaimStatuses"].as_array().map_or(0, Vec::len),
             gated: spec["schedulingGates"].as_array().is_some_and(|g| !g.is_empty()),
             never_preempts: spec["preemptionPolicy"] == "Never",
             start_time: start.map_or(0, |t| t.seconds),

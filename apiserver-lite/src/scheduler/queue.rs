@@ -56,8 +56,9 @@ impl SchedulingQueue {
         let uid = pod.object.keys.uid.clone();
         match self.entries.get_mut(&uid) {
             Some(entry) => {
-                let changed =
-                    entry.pod.generation != pod.generation || entry.pod.object.keys.labels != pod.object.keys.labels;
+                let changed = entry.pod.generation != pod.generation
+                    || entry.pod.told_claims != pod.told_claims
+                    || entry.pod.object.keys.labels != pod.object.keys.labels;
                 entry.pod = pod;
                 if changed && matches!(entry.state, State::Unschedulable(_)) {
                     self.awaken(&uid);

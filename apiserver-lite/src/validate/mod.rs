@@ -46,6 +46,7 @@ use serde_json::Value;
 use crate::field_error::{FieldError, Report};
 use crate::resource::Resource;
 
+pub use device::DEVICE_VARIABLES;
 pub use service::cluster_ips;
 pub use warnings::warnings;
 

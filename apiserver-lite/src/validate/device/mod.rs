@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::{claim::template_metadata, has, list, text};
 use crate::field_error::Report;
+pub use rules::DEVICE as DEVICE_VARIABLES;
 use rules::{Age, configuration, selectors};
 
 /// All but the metadata of a new object.

@@ -143,7 +143,7 @@ pub fn selectors(report: &mut Report, object: &Value, age: Age) {
 }
 
 /// What an expression about a device knows.
-static DEVICE: LazyLock<[(&str, Type); 1]> = LazyLock::new(|| {
+pub static DEVICE: LazyLock<[(&str, Type); 1]> = LazyLock::new(|| {
     let fields = [
         ("driver", Type::Text),
         ("attributes", Type::map(Type::map(Type::Dyn))),
