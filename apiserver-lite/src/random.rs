@@ -1,8 +1,9 @@
-//! Random names: uids, and the suffixes of generated names.
+//! Random names: uids, and the suffixes of generated names; and the bytes that they are made of.
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-fn bytes<const N: usize>() -> [u8; N] {
+/// Bytes that nobody can guess.
+pub fn bytes<const N: usize>() -> [u8; N] {
     let mut out = [0; N];
     // The kernel's generator does not fail once the machine is up; a predictable uid would be worse than stopping.
     SystemRandom::new().fill(&mut out).expect("the kernel gives random bytes");

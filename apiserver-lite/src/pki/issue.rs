@@ -3,17 +3,19 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
-use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::file::{read, tighten, write_private, write_public};
-use super::{Pair, PkiError};
+use super::{Pair, PkiError, rsa};
 
 /// As kubeadm: authorities live ten years, the rest one.
 const AUTHORITY_DAYS: i64 = 3650;
@@ -299,21 +301,33 @@ impl Authority {
     }
 }
 
-/// Makes a signing key and its public half unless there is one.
+/// Makes a signing key and its public half unless there is one; an RSA or elliptic curve key that is there stays.
 pub(super) fn ensure_key(private: &Path, public: &Path) -> Result<(), PkiError> {
     tighten(private)?;
+    let unusable = |reason: String| PkiError::Unusable { path: private.into(), reason };
     let key = match read(private)? {
-        Some(text) => {
-            KeyPair::from_pem(&text).map_err(|e| PkiError::Unusable { path: private.into(), reason: e.to_string() })?
-        }
+        Some(text) => PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|e| unusable(e.to_string()))?,
         None => {
-            let key = KeyPair::generate()?;
-            write_private(private, &key.serialize_pem())?;
-            key
+            let key = rsa::generate();
+            write_private(private, &pem("PRIVATE KEY", key.secret_pkcs8_der()))?;
+            PrivateKeyDer::from(key)
         }
     };
     if read(public)?.is_none() {
-        write_public(public, &key.public_key_pem())?;
+        let key = rustls::crypto::ring::sign::any_supported_type(&key).map_err(|e| unusable(e.to_string()))?;
+        let half = key.public_key().ok_or_else(|| unusable("it does not tell its public half".into()))?;
+        write_public(public, &pem("PUBLIC KEY", &half))?;
     }
     Ok(())
+}
+
+/// RFC 7468.
+fn pem(label: &str, der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let mut out = format!("-----BEGIN {label}-----\n");
+    for at in (0..text.len()).step_by(64) {
+        out.push_str(&text[at..(at + 64).min(text.len())]);
+        out.push('\n');
+    }
+    out + &format!("-----END {label}-----\n")
 }

@@ -9,6 +9,7 @@
 mod file;
 mod issue;
 mod names;
+mod rsa;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
