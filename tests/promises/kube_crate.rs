@@ -9,7 +9,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use tests::ApiServer;
 
 /// A client with the admin's credentials.
-async fn client(server: &ApiServer) -> kube::Client {
+pub async fn client(server: &ApiServer) -> kube::Client {
     let kubeconfig = kube::config::Kubeconfig::read_from(server.kubeconfig()).expect("the kubeconfig loads");
     let options = kube::config::KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("the kubeconfig is complete");

@@ -28,6 +28,7 @@ mod own_node;
 mod policy_types;
 mod python_client;
 mod recorded_exchanges;
+mod reflector;
 mod second_start;
 mod server_settings;
 mod shutdown;
