@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use crate::server::ApiServer;
 
+/// Whom the APIs of metrics are asked as.
+pub const USER: &str = "system:serviceaccount:kube-system:horizontal-pod-autoscaler";
+
 /// Use of one resource by pods, in thousandths.
 #[derive(Debug, Default)]
 pub struct Used {
@@ -40,9 +43,7 @@ pub async fn used(
     let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods");
     let unable = |why: &str| format!("unable to fetch metrics from resource metrics API: {why}");
     let query = format!("{path}?labelSelector={}", escaped(selector));
-    let list =
-        crate::aggregate::ask(server, &path, &query, "system:serviceaccount:kube-system:horizontal-pod-autoscaler");
-    let list = list.await.map_err(|why| {
+    let list = crate::aggregate::ask(server, &path, &query, USER).await.map_err(|why| {
         unable(
             &why.unwrap_or_else(|| "the server could not find the requested resource (get pods.metrics.k8s.io)".into()),
         )
@@ -68,8 +69,8 @@ pub async fn used(
     Ok(out)
 }
 
-/// Text for a query.
-fn escaped(text: &str) -> String {
+/// Text for a path or a query.
+pub fn escaped(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }

@@ -3,11 +3,13 @@
 //! Looks at each autoscaler every fifteen seconds and says in its conditions what it could do and what not. Follows
 //! `pkg/controller/podautoscaler/horizontal.go`.
 //!
-//! Limits: metrics of kinds `Resource` and `ContainerResource`. For `Pods`, `Object` and `External` it says that their APIs
-//! are not there, as upstream does without an adapter for them.
+//! What pods use comes from `metrics.k8s.io`, what else is measured from `custom.metrics.k8s.io` and
+//! `external.metrics.k8s.io`: aggregated APIs all three, which somebody has to add.
 
+mod custom;
 mod limits;
 mod metrics;
+mod sources;
 mod usage;
 
 use std::collections::HashMap;
@@ -17,7 +19,7 @@ use proto::time::Timestamp;
 use serde_json::{Value, json};
 
 use self::limits::History;
-use self::usage::{Outcome, Pod, TOLERANCE, Target};
+use self::usage::Pod;
 use super::events::{Recorder, Report, Reporter};
 use super::feed::Change;
 use super::ownership::{done, set_condition};
@@ -50,6 +52,8 @@ struct Obstacle {
     reason: &'static str,
     message: String,
     error: String,
+    /// The error as it is told of all metrics together.
+    whole: String,
 }
 
 /// What a metric wants, and what the status shows of it.
@@ -62,7 +66,9 @@ struct Proposal {
 /// A workload's scale.
 struct Scale {
     resource: String,
+    /// As many as are wanted, and as there are.
     replicas: i64,
+    running: i64,
     selector: String,
 }
 
@@ -101,6 +107,7 @@ impl Autoscaler {
         Ok(Scale {
             resource: resource.storage.0.to_string(),
             replicas: scale["spec"]["replicas"].as_i64().unwrap_or(0),
+            running: scale["status"]["replicas"].as_i64().unwrap_or(0),
             selector: scale["status"]["selector"].as_str().unwrap_or_default().to_owned(),
         })
     }
@@ -159,61 +166,6 @@ impl Autoscaler {
         Ok(out)
     }
 
-    /// What one metric of an autoscaler wants.
-    async fn metric(&self, key: &Key, metric: &Value, scale: &Scale) -> std::result::Result<Proposal, Obstacle> {
-        let (source, kind, reason) = match metric["type"].as_str().unwrap_or_default() {
-            "Resource" => (&metric["resource"], "resource", "FailedGetResourceMetric"),
-            "ContainerResource" => {
-                (&metric["containerResource"], "containerResource", "FailedGetContainerResourceMetric")
-            }
-            other => return Err(elsewhere(other, metric)),
-        };
-        let name = source["name"].as_str().unwrap_or_default();
-        let container = source["container"].as_str();
-        let of = container.map(|container| format!(" of container {container}")).unwrap_or_default();
-        let target = &source["target"];
-        let percent = target["averageUtilization"].as_i64();
-        let average = metrics::thousandths(&target["averageValue"]);
-        let wanted = percent.map(Target::Utilization).or(average.map(Target::Average));
-        let measured = match percent {
-            Some(_) => format!("{name} utilization"),
-            None => format!("{name} usage"),
-        };
-        let fail = |why: String| {
-            let error = format!("failed to get {measured}: {why}");
-            let message = format!("the HPA was unable to compute the replica count: {error}");
-            Obstacle { reason, message, error }
-        };
-        let Some(wanted) = wanted else {
-            return Err(fail(
-                "invalid resource metric source: neither an average utilization nor an average value target was set"
-                    .into(),
-            ));
-        };
-        let server = self.client.server();
-        let used = metrics::used(server, &key.namespace, &scale.selector, name, container).await;
-        let used = used.map_err(|why| fail(format!("unable to get metrics for resource {name}: {why}")))?;
-        let asked = (name, container);
-        let pods = self.pods(&key.namespace, &scale.selector, asked, &used, percent.is_some()).map_err(fail)?;
-        let Outcome { replicas, utilization, average } =
-            usage::replicas(&pods, scale.replicas, wanted, TOLERANCE).map_err(|why| fail(why.into()))?;
-        let mut current = json!({"averageValue": milli(average)});
-        if let Some(utilization) = utilization {
-            current["averageUtilization"] = utilization.into();
-        }
-        let mut shown = json!({"name": name, "current": current});
-        if let Some(container) = container {
-            shown["container"] = container.into();
-        }
-        let suffix = if percent.is_some() { " utilization (percentage of request)" } else { "" };
-        let kind_word = if container.is_some() { "container resource" } else { "resource" };
-        Ok(Proposal {
-            replicas,
-            name: format!("{name} {kind_word}{suffix}{of}"),
-            shown: json!({"type": metric["type"], kind: shown}),
-        })
-    }
-
     /// What all metrics want together, and what the status shows of them.
     async fn metrics(
         &self,
@@ -225,7 +177,8 @@ impl Autoscaler {
             let text = "selector is required";
             self.warn(scaler, "SelectorRequired", text.into());
             let message = "the HPA target's scale is missing a selector".to_owned();
-            return Err((Obstacle { reason: "InvalidSelector", message, error: text.into() }, Vec::new()));
+            let obstacle = Obstacle { reason: "InvalidSelector", message, error: text.into(), whole: text.into() };
+            return Err((obstacle, Vec::new()));
         }
         let (mut best, mut first, mut shown, mut invalid): (Option<Proposal>, Option<Obstacle>, _, _) =
             (None, None, Vec::new(), 0);
@@ -251,12 +204,13 @@ impl Autoscaler {
             (_, Some(first)) => {
                 let all = list(&value["spec"], "metrics").count();
                 let error =
-                    format!("invalid metrics ({invalid} invalid out of {all}), first error is: {}", first.error);
+                    format!("invalid metrics ({invalid} invalid out of {all}), first error is: {}", first.whole);
                 Err((Obstacle { error, ..first }, shown))
             }
             (None, None) => {
                 let error = "no metrics".to_owned();
-                Err((Obstacle { reason: "InvalidMetricSourceType", message: error.clone(), error }, shown))
+                let (message, whole) = (error.clone(), error.clone());
+                Err((Obstacle { reason: "InvalidMetricSourceType", message, error, whole }, shown))
             }
         }
     }
@@ -346,22 +300,6 @@ impl Autoscaler {
         }
         out
     }
-}
-
-/// A metric of an API that nobody has added.
-fn elsewhere(kind: &str, metric: &Value) -> Obstacle {
-    let (own, api, group, reason) = match kind {
-        "Pods" => ("pods", "custom", "custom.metrics.k8s.io", "FailedGetPodsMetric"),
-        "Object" => ("object", "custom", "custom.metrics.k8s.io", "FailedGetObjectMetric"),
-        _ => ("external", "external", "external.metrics.k8s.io", "FailedGetExternalMetric"),
-    };
-    let name = metric[own]["metric"]["name"].as_str().unwrap_or_default();
-    let error = format!(
-        "unable to get metric {name}: unable to fetch metrics from {api} metrics API: no {api} metrics API ({group}) \
-         registered"
-    );
-    let message = format!("the HPA was unable to compute the replica count: {error}");
-    Obstacle { reason, message, error }
 }
 
 /// An amount of thousandths as a quantity.

@@ -112,6 +112,37 @@ pub fn replicas(all: &[Pod], current: i64, target: Target, tolerance: f64) -> Re
     outcome(if backwards { current } else { wanted })
 }
 
+/// The replicas that bring a value, which they have all together, to its target; `ready` are those that count.
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "as above; floats saturate")]
+pub fn proportional(used: i64, wanted: i64, current: i64, ready: i64, tolerance: f64) -> i64 {
+    let ratio = ratio(used, wanted);
+    match current {
+        // There is nobody yet whose share this could be.
+        0 => ratio.ceil() as i64,
+        _ if (1.0 - ratio).abs() <= tolerance => current,
+        _ => (ratio * ready as f64).ceil() as i64,
+    }
+}
+
+/// The replicas of which each has its target as its share of a value.
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "as above; floats saturate")]
+pub fn shared(used: i64, wanted: i64, running: i64, tolerance: f64) -> i64 {
+    let share = ratio(used, wanted.saturating_mul(running));
+    // Without replicas any value is too much.
+    if running > 0 && (1.0 - share).abs() <= tolerance {
+        return running;
+    }
+    if wanted == 0 { running } else { (used as f64 / wanted as f64).ceil() as i64 }
+}
+
+/// The share of each, rounded up.
+pub fn divided(used: i64, running: i64) -> i64 {
+    match running {
+        ..=0 => 0,
+        _ => used.div_euclid(running) + i64::from(used.rem_euclid(running) != 0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,5 +172,16 @@ mod tests {
         let unready = Pod { unready: true, ..pod(100) };
         assert_eq!(wanted(&[pod(100), unready.clone(), unready.clone()], 3), 3);
         assert!(replicas(&[unknown, unready], 2, Target::Utilization(50), TOLERANCE).is_err());
+    }
+
+    #[test]
+    fn values_of_all_replicas_together_are_shared_out() {
+        assert_eq!(proportional(20_000, 10_000, 3, 2, TOLERANCE), 4, "twice as much as two can do");
+        assert_eq!(proportional(10_500, 10_000, 3, 2, TOLERANCE), 3, "near enough");
+        assert_eq!(proportional(25_000, 10_000, 0, 0, TOLERANCE), 3);
+        assert_eq!(shared(90_000, 30_000, 1, TOLERANCE), 3);
+        assert_eq!(shared(61_000, 30_000, 2, TOLERANCE), 2, "near enough");
+        assert_eq!(shared(0, 30_000, 2, TOLERANCE), 0);
+        assert_eq!((divided(10, 3), divided(9, 3), divided(9, 0)), (4, 3, 0));
     }
 }
