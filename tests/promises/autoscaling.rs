@@ -89,3 +89,43 @@ async fn a_pod_gets_the_claim_that_its_template_describes() {
     let claims = format!("{DEVICES}/resourceclaims");
     api.until(&claims, |_, list| list["items"] == json!([])).await.expect("the claim goes");
 }
+
+#[tokio::test]
+async fn claims_are_given_back_when_their_last_pod_is_over_and_not_before_they_have_one() {
+    let server = ApiServer::start("give-back", &["--scheduler=false"]).expect("the server starts");
+    let api = Api::new(&server);
+    let (claims, pods) = (format!("{DEVICES}/resourceclaims"), "/api/v1/namespaces/default/pods");
+    api.until("/api/v1/namespaces/default/serviceaccounts/default", |code, _| code == 200).await.expect("is made");
+    let pod = json!({"metadata": {"name": "p"}, "spec": {
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "used"}],
+        "containers": [{"name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}]}});
+    let (code, pod) = api.post(pods, &pod).await.expect("an answer");
+    assert_eq!(code, 201, "{pod}");
+    let user = json!({"resource": "pods", "name": "p", "uid": pod["metadata"]["uid"]});
+    // As a scheduler does it: first the finalizer, then the devices, then the pod.
+    for name in ["waiting", "used"] {
+        let request = json!({"name": "r", "exactly": {"deviceClassName": "example.org"}});
+        let claim = json!({"metadata": {"name": name, "finalizers": ["resource.kubernetes.io/delete-protection"]},
+            "spec": {"devices": {"requests": [request]}}});
+        let (code, said) = api.post(&claims, &claim).await.expect("an answer");
+        assert_eq!(code, 201, "{said}");
+        let device = json!({"request": "r", "driver": "example.org", "pool": "p", "device": "d"});
+        let mut status = json!({"status": {"allocation": {"devices": {"results": [device]}}}});
+        let path = format!("{claims}/{name}/status");
+        let (code, said) = api.merge(&path, &status).await.expect("an answer");
+        assert_eq!(code, 200, "{said}");
+        if name == "used" {
+            status["status"]["reservedFor"] = json!([user]);
+            let (code, said) = api.merge(&path, &status).await.expect("an answer");
+            assert_eq!(code, 200, "{said}");
+        }
+    }
+    let over = json!({"status": {"phase": "Succeeded"}});
+    assert_eq!(api.merge(&format!("{pods}/p/status"), &over).await.expect("an answer").0, 200);
+    let free = |_, claim: &Value| claim["metadata"]["finalizers"].is_null();
+    let used = api.until(&format!("{claims}/used"), free).await.expect("it is given back");
+    assert!(used["status"]["allocation"].is_null() && used["status"]["reservedFor"].is_null(), "{used}");
+    // It came first, so it has been looked at as well.
+    let (_, waiting) = api.get(&format!("{claims}/waiting")).await.expect("an answer");
+    assert!(waiting["status"]["allocation"].is_object() && waiting["metadata"]["finalizers"].is_array(), "{waiting}");
+}

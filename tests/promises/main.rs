@@ -4,6 +4,7 @@ mod access;
 mod admission;
 mod agent_configuration;
 mod agent_service;
+mod aggregated_metrics;
 mod autoscaling;
 mod bad_input;
 mod claimed_devices;
