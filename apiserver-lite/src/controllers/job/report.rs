@@ -100,7 +100,7 @@ impl Jobs {
         }
         let about = JOB.about(&view.object);
         if let Some((reason, message)) = turned {
-            self.recorder.say(COMPONENT, about.clone(), reason, message.into());
+            self.recorder.say(COMPONENT, about, reason, message.into());
         }
         match ended {
             Some((true, ..)) => self.recorder.say(COMPONENT, about, "Completed", "Job completed".into()),
