@@ -1,12 +1,17 @@
 //! The load generator: what the API server costs in time, CPU and memory for the work of a cluster.
 //!
-//!     load [--pods N] [--clients N]
+//!     load [--pods N] [--clients N] [--under PROGRAM --around PROGRAM]
 //!     load --idle PID
 //!
 //! Starts a server of its own with controllers and scheduler on, then: start-up, idle, creates (clients share one HTTP/2
 //! connection each), gets, status patches, lists (JSON and protobuf), watch fan-out to 100 watchers, and a start on what
 //! was written after kill -9. CPU is the server process's own user and system time, read from /proc before and after;
 //! times are of this machine and mean something only beside another figure from the same run.
+//!
+//! `--under` starts the server by a program that must become it, `--around` runs a program as `PROGRAM begin|end PHASE PID`
+//! around creates, gets, patches and lists, and nothing else is done then: so a profiler counts one kind of request. As in
+//! `--under callgrind.sh`, which ends in `exec valgrind --tool=callgrind --instr-atstart=no "$@"`, with `--around` one that
+//! runs `callgrind_control -i on "$3"` at the begin, and `-i off` and `-d` at the end.
 //!
 //! `--idle` tells what a daemon that runs already costs while nothing is asked of it, the node agent for example.
 
@@ -28,16 +33,29 @@ const WATCHERS: usize = 100;
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let (mut pods, mut clients) = (2000, 32);
+    let (mut under, mut around) = (None, None);
     while let Some(flag) = args.next() {
-        let value = args.next().context("a flag needs a value")?.parse()?;
+        let value = args.next().context("a flag needs a value")?;
         match flag.as_str() {
-            "--pods" => pods = value,
-            "--clients" => clients = value,
-            "--idle" => return idle("idle", u32::try_from(value)?, Duration::from_secs(30)),
-            other => anyhow::bail!("unknown flag {other}; flags are --pods, --clients and --idle"),
+            "--pods" => pods = value.parse()?,
+            "--clients" => clients = value.parse()?,
+            "--under" => under = Some(value),
+            "--around" => around = Some(value),
+            "--idle" => return idle("idle", value.parse()?, Duration::from_secs(30)),
+            other => {
+                anyhow::bail!("unknown flag {other}; flags are --pods, --clients, --under, --around and --idle")
+            }
         }
     }
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run(pods, clients))
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let under: Vec<&str> = under.as_deref().into_iter().collect();
+        let mut server = ApiServer::start_under(&under, "load", &[])?;
+        match around {
+            None => run(&mut server, pods, clients).await,
+            Some(program) => requests(&server, pods, clients, Some(&program)).await,
+        }
+    })
 }
 
 /// Time that the threads of a process ran so far, in nanoseconds: what ten minutes of idling take would be lost in the
@@ -81,17 +99,34 @@ struct Meter<'a> {
     server: &'a ApiServer,
     cpu: Duration,
     begun: Instant,
+    /// The program to tell of begin and end, and what the phase is called there.
+    around: Option<(&'a str, &'a str)>,
 }
 
 impl<'a> Meter<'a> {
     fn start(server: &'a ApiServer) -> Result<Self> {
-        Ok(Meter { server, cpu: server.cpu_time()?, begun: Instant::now() })
+        Meter::around(server, None)
+    }
+
+    fn around(server: &'a ApiServer, around: Option<(&'a str, &'a str)>) -> Result<Self> {
+        let meter = Meter { server, cpu: server.cpu_time()?, begun: Instant::now(), around };
+        meter.tell("begin")?;
+        Ok(meter)
+    }
+
+    fn tell(&self, what: &str) -> Result<()> {
+        let Some((program, phase)) = self.around else { return Ok(()) };
+        let pid = self.server.pid().to_string();
+        let status = std::process::Command::new(program).args([what, phase, &pid]).status()?;
+        ensure!(status.success(), "{program} {what} {phase}: {status}");
+        Ok(())
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts are small")]
     fn report(self, what: &str, count: usize) -> Result<()> {
         let took = self.begun.elapsed();
         let used = self.server.cpu_time()? - self.cpu;
+        self.tell("end")?;
         println!(
             "{what:<44} {:>9.3} ms CPU each {:>9.0} /s  RSS {:.1} MiB",
             used.as_secs_f64() * 1000.0 / count as f64,
@@ -193,8 +228,33 @@ async fn watchers(server: &ApiServer, lines: usize) -> Result<JoinSet<Result<()>
     Ok(tasks)
 }
 
-async fn run(pods: usize, clients: usize) -> Result<()> {
-    let mut server = ApiServer::start("load", &[])?;
+/// Creates, gets, status patches and lists.
+async fn requests(server: &ApiServer, pods: usize, clients: usize, around: Option<&str>) -> Result<()> {
+    let meter = |phase| Meter::around(server, around.map(|program| (program, phase)));
+    // Pods of a node that is not there are deleted after a while.
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "none"}}).to_string();
+    let made = Connection::http1(server).await?.call(Method::POST, "/api/v1/nodes", JSON, node).await?;
+    ensure!(made.status() == 201, "{}", String::from_utf8_lossy(made.body()));
+    let creates = meter("create")?;
+    spread(server, clients, pods, 201, |n| (Method::POST, PODS.into(), JSON, pod(n))).await?;
+    creates.report(&format!("create of a two-container pod, {clients} clients"), pods)?;
+    let gets = meter("get")?;
+    spread(server, clients, pods, 200, |n| (Method::GET, format!("{PODS}/p{n}"), "", String::new())).await?;
+    gets.report("get", pods)?;
+    let patches = meter("patch")?;
+    spread(server, clients, pods, 200, |n| (Method::PATCH, format!("{PODS}/p{n}/status"), STRATEGIC, status(n)))
+        .await?;
+    patches.report("status patch", pods)?;
+    for (name, accept) in [("JSON", JSON), ("protobuf", "application/vnd.kubernetes.protobuf")] {
+        let first = list(server, accept, 1).await?;
+        let lists = meter(name)?;
+        list(server, accept, 20).await?;
+        lists.report(&format!("list of {pods} pods, {name}, {:.1} MB", f64::from(u32::try_from(first)?) / 1e6), 20)?;
+    }
+    Ok(())
+}
+
+async fn run(server: &mut ApiServer, pods: usize, clients: usize) -> Result<()> {
     let mut starts = Vec::new();
     for _ in 0..5 {
         server.kill();
@@ -204,33 +264,14 @@ async fn run(pods: usize, clients: usize) -> Result<()> {
     tokio::time::sleep(Duration::from_secs(2)).await;
     idle("idle, empty store", server.pid(), Duration::from_secs(20))?;
 
-    // Pods of a node that is not there are deleted after a while.
-    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "none"}}).to_string();
-    let made = Connection::http1(&server).await?.call(Method::POST, "/api/v1/nodes", JSON, node).await?;
-    ensure!(made.status() == 201, "{}", String::from_utf8_lossy(made.body()));
-    let meter = Meter::start(&server)?;
-    spread(&server, clients, pods, 201, |n| (Method::POST, PODS.into(), JSON, pod(n))).await?;
-    meter.report(&format!("create of a two-container pod, {clients} clients"), pods)?;
-    let meter = Meter::start(&server)?;
-    spread(&server, clients, pods, 200, |n| (Method::GET, format!("{PODS}/p{n}"), "", String::new())).await?;
-    meter.report("get", pods)?;
-    let meter = Meter::start(&server)?;
-    spread(&server, clients, pods, 200, |n| (Method::PATCH, format!("{PODS}/p{n}/status"), STRATEGIC, status(n)))
-        .await?;
-    meter.report("status patch", pods)?;
-    for (name, accept) in [("JSON", JSON), ("protobuf", "application/vnd.kubernetes.protobuf")] {
-        let first = list(&server, accept, 1).await?;
-        let meter = Meter::start(&server)?;
-        list(&server, accept, 20).await?;
-        meter.report(&format!("list of {pods} pods, {name}, {:.1} MB", f64::from(u32::try_from(first)?) / 1e6), 20)?;
-    }
+    requests(server, pods, clients, None).await?;
     let changes = 200.min(pods);
     // Each watch starts with every pod, then sees the changes.
-    let tasks = watchers(&server, pods + changes).await?;
+    let tasks = watchers(server, pods + changes).await?;
     tokio::time::sleep(Duration::from_secs(5)).await;
     println!("{:<44} RSS {:.1} MiB", format!("{WATCHERS} watchers connected"), resident_mib(server.pid())?);
-    let meter = Meter::start(&server)?;
-    spread(&server, 4, changes, 200, |n| {
+    let meter = Meter::start(server)?;
+    spread(server, 4, changes, 200, |n| {
         (Method::PATCH, format!("{PODS}/p{n}"), MERGE, r#"{"metadata":{"labels":{"changed":"yes"}}}"#.into())
     })
     .await?;
