@@ -29,6 +29,8 @@ enum Step {
 
 pub(crate) struct Lexer<'a> {
     text: &'a [u8],
+    /// The same, where all of it is UTF-8: checked once, and not for each of its strings.
+    valid: Option<&'a str>,
     at: usize,
     depth: usize,
     path: Vec<Step>,
@@ -37,7 +39,12 @@ pub(crate) struct Lexer<'a> {
 
 impl<'a> Lexer<'a> {
     pub fn new(text: &'a [u8]) -> Self {
-        Lexer { text, at: 0, depth: 0, path: Vec::new(), strict: Vec::new() }
+        Lexer { valid: std::str::from_utf8(text).ok(), ..Lexer::for_parts(text) }
+    }
+
+    /// A reader of few strings of a text.
+    pub fn for_parts(text: &'a [u8]) -> Self {
+        Lexer { text, valid: None, at: 0, depth: 0, path: Vec::new(), strict: Vec::new() }
     }
 
     pub fn take_strict(&mut self) -> Vec<String> {
@@ -165,18 +172,21 @@ impl<'a> Lexer<'a> {
     pub fn string(&mut self) -> Result<Cow<'a, str>, SyntaxError> {
         self.at += 1;
         let start = self.at;
-        loop {
-            match self.text.get(self.at) {
-                Some(b'"') => {
-                    let raw = &self.text[start..self.at];
-                    self.at += 1;
-                    // The check alone is much faster than the search for what to replace.
-                    return Ok(std::str::from_utf8(raw).map_or_else(|_| String::from_utf8_lossy(raw), Cow::Borrowed));
+        let rest = self.text.get(start..).unwrap_or_default();
+        let length = rest.iter().position(|&b| matches!(b, b'"' | b'\\' | 0..=0x1f)).unwrap_or(rest.len());
+        self.at += length;
+        match rest.get(length) {
+            Some(b'"') => {
+                self.at += 1;
+                if let Some(text) = self.valid.and_then(|text| text.get(start..start + length)) {
+                    return Ok(Cow::Borrowed(text));
                 }
-                Some(b'\\') => return self.escaped(start),
-                Some(0..=0x1f) | None => return Err(self.wrong("in string literal")),
-                Some(_) => self.at += 1,
+                let raw = &rest[..length];
+                // The check alone is much faster than the search for what to replace.
+                Ok(std::str::from_utf8(raw).map_or_else(|_| String::from_utf8_lossy(raw), Cow::Borrowed))
             }
+            Some(b'\\') => self.escaped(start),
+            _ => Err(self.wrong("in string literal")),
         }
     }
 
@@ -330,12 +340,12 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// An object without `metadata.managedFields`; any other value whole.
+    /// An object at rest without `metadata.managedFields`; any other value whole.
     pub fn without_owners(&mut self) -> Result<Value, SyntaxError> {
         self.members_but(|lexer, key| {
             match key {
                 "metadata" => lexer.members_but(|lexer, key| match key {
-                    "managedFields" => lexer.skip().map(|()| None),
+                    "managedFields" => lexer.pass().map(|()| None),
                     _ => lexer.any().map(Some),
                 }),
                 _ => lexer.any(),
@@ -376,6 +386,23 @@ impl<'a> Lexer<'a> {
         let start = self.at;
         self.skip()?;
         Ok(&self.text[start..self.at])
+    }
+
+    /// The same, passed.
+    pub fn raw_at_rest(&mut self) -> Result<&'a [u8], SyntaxError> {
+        self.space();
+        let start = self.at;
+        self.pass()?;
+        Ok(&self.text[start..self.at])
+    }
+
+    /// Skips a value of a text at rest, which we wrote ourselves: nothing but its end is looked for.
+    pub fn pass(&mut self) -> Result<(), SyntaxError> {
+        self.space();
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        let end = super::parts::end(rest);
+        self.at += end.unwrap_or(rest.len());
+        if end.is_some() { Ok(()) } else { Err(self.wrong("")) }
     }
 
     /// Skips a value.
