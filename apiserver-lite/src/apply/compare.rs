@@ -1,5 +1,7 @@
 //! What changed between two objects, as sets of paths.
 
+use std::borrow::Cow;
+
 use proto::schema::{StructId, Type, TypeSet};
 use serde_json::{Map, Value};
 
@@ -23,8 +25,12 @@ impl<'a> Changes<'a> {
     }
 
     /// Paths in either set.
-    pub fn touched(&self) -> Set<'a> {
-        self.changed.union(&self.removed)
+    pub fn touched(&self) -> Cow<'_, Set<'a>> {
+        match (self.changed.is_empty(), self.removed.is_empty()) {
+            (_, true) => Cow::Borrowed(&self.changed),
+            (true, false) => Cow::Borrowed(&self.removed),
+            (false, false) => Cow::Owned(self.changed.union(&self.removed)),
+        }
     }
 }
 

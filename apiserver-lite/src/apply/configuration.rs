@@ -125,7 +125,7 @@ fn check_kind(writer: Writer<'_>, config: &Value) -> Result<()> {
 fn before_first<'a>(writer: Writer<'a>, live: &Typed<'a>, entries: &mut Entries<'a>) -> Result<()> {
     static NOTHING: std::sync::LazyLock<Value> = std::sync::LazyLock::new(|| Value::Object(Map::new()));
     let changes = compare(live.set, live.id, &NOTHING, live.value).map_err(untyped)?;
-    let held = Reset::of(writer.resource, writer.subresource).filter(changes.changed).difference(&UNTRACKED);
+    let held = Reset::of(writer.resource, writer.subresource).filter(changes.changed).minus(&UNTRACKED);
     if !held.is_empty() {
         let mut entry = Writer { manager: BEFORE, ..writer }.entry(Operation::Update);
         entry.time = Some(track::now());

@@ -105,6 +105,16 @@ impl<'a> Element<'a> {
         String::from_utf8(out).unwrap_or_default()
     }
 
+    /// Appends the text form as a key of JSON.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let Element::Name(name) = self else { return proto::json::write_string(&self.text(), out) };
+        out.extend_from_slice(b"\"f");
+        let quote = out.len();
+        proto::json::write_string(name, out);
+        // The quote that a text begins with stands before the kind already.
+        out[quote] = b':';
+    }
+
     fn rank(&self) -> u8 {
         match self {
             Element::Name(_) => 0,
@@ -198,6 +208,10 @@ mod tests {
         {
             let element = Element::parse(text).expect("an element").expect("of a known kind");
             assert_eq!(element.text(), text);
+            let (mut key, mut same) = (Vec::new(), Vec::new());
+            element.write(&mut key);
+            proto::json::write_string(text, &mut same);
+            assert_eq!(key, same);
         }
         assert_eq!(Element::parse("x:later"), Ok(None));
         for bad in ["", "f", "k:{", "k:1", "v:", "i:one", "é:x"] {

@@ -170,19 +170,41 @@ impl<'a> Set<'a> {
         out
     }
 
+    /// [`Set::difference`] of a set that nobody needs afterwards: what stays is not copied.
+    #[must_use]
+    pub fn minus(self, other: &Set<'_>) -> Set<'a> {
+        self.keep(other, &|mine, theirs| {
+            mine.member &= !theirs.member;
+            mine.children = std::mem::take(&mut mine.children).minus(&theirs.children);
+        })
+    }
+
     /// Paths of this set that are neither in the other nor below a path in the other.
     #[must_use]
-    pub fn without(&self, other: &Set<'_>) -> Set<'a> {
-        let mut out = Set::new();
-        self.zip(other, |mine, theirs| match (mine, theirs) {
-            (Some(_), Some(theirs)) if theirs.member => {}
-            (Some(mine), Some(theirs)) => {
-                out.push(mine.element.clone(), mine.member, mine.children.without(&theirs.children));
+    pub fn without(self, other: &Set<'_>) -> Set<'a> {
+        self.keep(other, &|mine, theirs| {
+            mine.member &= !theirs.member;
+            let below = std::mem::take(&mut mine.children);
+            mine.children = if theirs.member { Set::new() } else { below.without(&theirs.children) };
+        })
+    }
+
+    /// Changes the nodes that the other set has too, and drops those that are left without a member.
+    fn keep(mut self, other: &Set<'_>, change: &dyn Fn(&mut Node<'a>, &Node<'_>)) -> Set<'a> {
+        let mut others = other.nodes.iter().peekable();
+        self.nodes.retain_mut(|mine| {
+            let order = loop {
+                match others.peek().map(|theirs| theirs.element.cmp(&mine.element)) {
+                    Some(Ordering::Less) => drop(others.next()),
+                    order => break order,
+                }
+            };
+            if let (Some(Ordering::Equal), Some(theirs)) = (order, others.peek()) {
+                change(mine, theirs);
             }
-            (Some(mine), None) => out.nodes.push(mine.clone()),
-            (None, _) => {}
+            mine.member || !mine.children.is_empty()
         });
-        out
+        self
     }
 
     /// Calls `visit` with the nodes of both sets side by side, in order.
@@ -300,7 +322,7 @@ impl<'a> Set<'a> {
             if at > 0 {
                 out.push(b',');
             }
-            json::write_string(&node.element.text(), out);
+            node.element.write(out);
             out.push(b':');
             node.children.write_level(node.member, out);
         }
@@ -391,6 +413,25 @@ mod tests {
 
     fn set(fields: &Value) -> Set<'_> {
         Set::parse(fields).expect("a field set")
+    }
+
+    #[test]
+    fn what_is_taken_from_a_set_in_place_is_what_is_taken_from_a_copy() {
+        let trees = [
+            json!({}),
+            json!({"f:a": {".": {}, "f:b": {}, "f:c": {}}, "f:d": {}}),
+            json!({"f:a": {"f:b": {}}, "f:e": {}}),
+            json!({"f:a": {}, "f:d": {"f:x": {}}}),
+            json!({"f:0": {}, "f:a": {"f:b": {"k:{\"n\":1}": {}}, "f:c": {}}, "f:d": {}, "f:z": {}}),
+        ];
+        for (a, b) in trees.iter().flat_map(|a| trees.iter().map(move |b| (a, b))) {
+            let (mine, theirs) = (set(a), set(b));
+            assert_eq!(mine.clone().minus(&theirs), mine.difference(&theirs), "{a} {b}");
+            let rest = mine.clone().without(&theirs);
+            assert!(rest.intersection(&theirs).is_empty(), "{a} {b}");
+        }
+        let all = set(&trees[1]).without(&set(&trees[3]));
+        assert_eq!(all.paths(), [".d"], "what is below a path goes with it");
     }
 
     #[test]

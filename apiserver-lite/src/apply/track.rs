@@ -143,13 +143,13 @@ pub(super) fn updated_entries<T>(
     let changes = compare(new_here.set, new_here.id, &old_here.value, &new_here.value).ok()?;
     let reset = Reset::of(writer.resource, writer.subresource);
     let changes = changes.filter(|set| reset.filter(set));
-    let touched = changes.touched();
     let mut entries = entries.0;
     let others = disown(writer.resource, old, new, &version, &reset, &mut entries);
     others.ok()?;
     let mut entries = Entries(entries);
     let mut own = writer.entry(Operation::Update);
-    let taken = changes.changed.difference(&UNTRACKED);
+    let touched = if entries.0.is_empty() { Set::new() } else { changes.touched().into_owned() };
+    let taken = changes.changed.minus(&UNTRACKED);
     // Whoever writes the same fields again and again owns the same afterwards, and their list need not be made anew.
     let lost = touched.difference(&taken);
     let mut renewed = false;
