@@ -337,12 +337,13 @@ fn tls(config: &Config, pki: &Pki) -> Result<Arc<TlsConfig>, ServeError> {
         "VersionTLS13" => &[&rustls::version::TLS13],
         _ => &[&rustls::version::TLS13, &rustls::version::TLS12],
     };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(crate::http::provider());
     let mut tls = TlsConfig::builder_with_provider(provider)
         .with_protocol_versions(versions)?
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)
         .map_err(|e| setting("tls-cert-file", e))?;
+    tls.ignore_client_order = true;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(tls))
 }

@@ -6,9 +6,11 @@ mod keepalive;
 mod negotiate;
 pub mod respond;
 mod serve;
+mod suites;
 mod unread;
 
 pub use body::{Body, Pieces, Response};
 pub use negotiate::{Accepted, Form, Media, body_media, for_error, negotiate, pretty, route_accepts};
 pub use serve::{Peer, serve};
+pub(crate) use suites::provider;
 pub use unread::{SILENCE, Unread};
