@@ -1,13 +1,42 @@
 //! Random names: uids, and the suffixes of generated names; and the bytes that they are made of.
 
+use std::cell::RefCell;
+
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Bytes that nobody can guess.
-pub fn bytes<const N: usize>() -> [u8; N] {
+/// Bytes that are asked of the kernel at a time: what it gives without a second thought, enough for a dozen names.
+const SUPPLY: usize = 256;
+
+thread_local! {
+    /// Random bytes, and how many of them were used. None is used twice.
+    static POOL: RefCell<([u8; SUPPLY], usize)> = const { RefCell::new(([0; SUPPLY], SUPPLY)) };
+}
+
+/// Bytes that nobody can guess, straight from the kernel and kept nowhere else: for keys.
+pub fn secret<const N: usize>() -> [u8; N] {
     let mut out = [0; N];
-    // The kernel's generator does not fail once the machine is up; a predictable uid would be worse than stopping.
-    SystemRandom::new().fill(&mut out).expect("the kernel gives random bytes");
+    fill(&mut out);
     out
+}
+
+fn fill(out: &mut [u8]) {
+    // The kernel's generator does not fail once the machine is up; a predictable uid would be worse than stopping.
+    SystemRandom::new().fill(out).expect("the kernel gives random bytes");
+}
+
+/// Bytes for names.
+fn bytes<const N: usize>() -> [u8; N] {
+    const { assert!(N <= SUPPLY) };
+    POOL.with_borrow_mut(|(pool, used)| {
+        if *used + N > SUPPLY {
+            fill(pool);
+            *used = 0;
+        }
+        let mut out = [0; N];
+        out.copy_from_slice(&pool[*used..*used + N]);
+        *used += N;
+        out
+    })
 }
 
 /// A version 4 UUID.
@@ -15,8 +44,16 @@ pub fn uuid() -> String {
     let mut b: [u8; 16] = bytes();
     b[6] = b[6] & 0x0f | 0x40;
     b[8] = b[8] & 0x3f | 0x80;
-    let hex: String = b.iter().map(|b| format!("{b:02x}")).collect();
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    let digit = |n: u8| char::from_digit(n.into(), 16).unwrap_or('0');
+    let mut text = String::with_capacity(36);
+    for (at, byte) in b.into_iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push(digit(byte >> 4));
+        text.push(digit(byte & 15));
+    }
+    text
 }
 
 /// Letters that upstream uses for generated names: no vowels, no look-alikes.
@@ -39,4 +76,23 @@ pub fn suffix(length: usize) -> String {
 /// A number from 0 up to, but not including, 1.
 pub fn fraction() -> f64 {
     f64::from(u32::from_le_bytes(bytes())) / (f64::from(u32::MAX) + 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_random_and_uids_have_their_form() {
+        let uids: std::collections::HashSet<String> = (0..1000).map(|_| uuid()).collect();
+        assert_eq!(uids.len(), 1000);
+        for uid in &uids {
+            let parts: Vec<usize> = uid.split('-').map(str::len).collect();
+            assert_eq!(parts, [8, 4, 4, 4, 12]);
+            assert!(uid.bytes().all(|b| matches!(b, b'-' | b'0'..=b'9' | b'a'..=b'f')));
+            assert!(&uid[14..15] == "4" && matches!(&uid[19..20], "8" | "9" | "a" | "b"));
+        }
+        assert_eq!(suffix(5).len(), 5);
+        assert!((0.0..1.0).contains(&fraction()));
+    }
 }

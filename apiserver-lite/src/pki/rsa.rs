@@ -42,7 +42,7 @@ fn remainder(number: &BigUint, by: u32) -> u32 {
 /// A random number with the two highest bits set, so that a product of two has all its bits, and the lowest, so that it
 /// is odd.
 fn candidate() -> BigUint {
-    let mut bytes: [u8; (HALF / 8) as usize] = crate::random::bytes();
+    let mut bytes: [u8; (HALF / 8) as usize] = crate::random::secret();
     bytes[0] |= 0xc0;
     bytes[bytes.len() - 1] |= 1;
     BigUint::from_bytes_be(&bytes)
