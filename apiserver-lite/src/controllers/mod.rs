@@ -44,6 +44,8 @@ pub mod volumes;
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+
 pub(crate) use self::feed::Change;
 pub(crate) use self::ownership::{done, set_condition};
 pub(crate) use self::queue::Queue;
@@ -65,7 +67,7 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     let client = |user: &str, manager: &str| Client::new(server.clone(), user, manager);
     let own = client("system:kube-controller-manager", "kube-controller-manager");
     let recorder = events::Recorder::start(own.clone());
-    let mut start = Start { client: &own, recorder: &recorder, enabled, running: BUILT.to_vec() };
+    let mut start = Start { client: &own, recorder: &recorder, enabled, known: BUILT.to_vec(), running: Vec::new() };
     start.with(namespace::Namespaces::new);
     start.with(garbage::Garbage::new);
     start.with(podgc::PodGc::new);
@@ -106,9 +108,10 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     let authority = Arc::new(authority);
     let life = config.signing_duration;
     start.making(move |client, _| certificates::Signer::new(client, authority.clone(), life));
-    for name in enabled.named().filter(|n| !start.running.contains(n)) {
+    for name in enabled.named().filter(|n| !start.known.contains(n)) {
         tracing::warn!(controller = name, "this controller is not part of apiserver-lite");
     }
+    tokio::spawn(runner::run_all(start.running));
     tokio::spawn(expiry::run(client("system:apiserver", "kube-apiserver"), config.event_ttl));
     if config.args.scheduler {
         let client = client("system:kube-scheduler", "kube-scheduler");
@@ -126,7 +129,8 @@ struct Start<'a> {
     recorder: &'a events::Recorder,
     enabled: &'a Controllers,
     /// Those that exist.
-    running: Vec<&'static str>,
+    known: Vec<&'static str>,
+    running: Vec<BoxFuture<'static, ()>>,
 }
 
 impl Start<'_> {
@@ -139,10 +143,11 @@ impl Start<'_> {
     }
 
     fn making<C: Controller>(&mut self, make: impl Fn(Client, events::Recorder) -> C + Send + 'static) {
-        self.running.push(C::NAME);
+        self.known.push(C::NAME);
         if self.enabled.enabled(C::NAME) {
             let (client, recorder) = (self.client.clone(), self.recorder.clone());
-            tokio::spawn(runner::run(client.store().clone(), move || make(client.clone(), recorder.clone())));
+            let run = runner::run(client.store().clone(), move || make(client.clone(), recorder.clone()));
+            self.running.push(Box::pin(run));
         }
     }
 }

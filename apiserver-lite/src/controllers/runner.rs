@@ -6,8 +6,11 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::hash::Hash;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::Instant;
 
 use super::feed::{Change, Feed};
@@ -39,15 +42,21 @@ pub trait Controller: Send + 'static {
 /// Runs a controller until the runtime ends; `make` builds it again after a panic, or after events were lost.
 pub async fn run<C: Controller>(store: Store, make: impl Fn() -> C + Send + 'static) {
     loop {
-        let done = tokio::spawn(follow(store.clone(), make())).await;
-        if let Err(error) = done {
-            if error.is_cancelled() {
-                return;
-            }
-            tracing::error!(controller = C::NAME, %error, "a controller failed and begins again; this is a bug");
+        // What a panic left behind goes with the controller; the store's own locks bear one.
+        let done = AssertUnwindSafe(follow(store.clone(), make())).catch_unwind().await;
+        if done.is_err() {
+            tracing::error!(controller = C::NAME, "a controller failed and begins again; this is a bug");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
+}
+
+/// Runs many controllers as one task. A write concerns a dozen of them, and each task that it wakes may wake a thread.
+/// What one of them waits for, others work through; only [`crate::wait_for`] holds up all of them, which is for policies
+/// whose parameters a webhook has to convert.
+pub async fn run_all(all: Vec<BoxFuture<'static, ()>>) {
+    let mut all: FuturesUnordered<_> = all.into_iter().collect();
+    while all.next().await.is_some() {}
 }
 
 /// Works until events are lost.
