@@ -122,24 +122,29 @@ pub struct RequestInfo {
 impl RequestInfo {
     /// Reads the method, the path as sent (escapes in place) and the query.
     pub fn parse(method: &http::Method, path: &str, query: &Query) -> Self {
-        let mut info =
-            RequestInfo { path: percent(path), verb: method.as_str().to_ascii_lowercase(), ..RequestInfo::default() };
+        let path = percent(path);
         // Escapes are resolved first: an escaped slash separates like a plain one, as upstream.
-        let parts: Vec<String> = info.path.trim_matches('/').split('/').map(Into::into).collect();
+        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        let info = RequestInfo::of_parts(method, &parts, query);
+        RequestInfo { path, ..info }
+    }
+
+    fn of_parts(method: &http::Method, parts: &[&str], query: &Query) -> Self {
+        let mut info = RequestInfo { verb: method.as_str().to_ascii_lowercase(), ..RequestInfo::default() };
         let (prefix, mut rest) = match parts.split_first() {
-            Some((prefix, rest)) if parts.len() >= 3 => (prefix.as_str(), rest),
+            Some((prefix, rest)) if parts.len() >= 3 => (*prefix, rest),
             _ => return info,
         };
         match prefix {
             "api" => {}
             "apis" if rest.len() >= 3 => {
-                info.group.clone_from(&rest[0]);
+                info.group = rest[0].into();
                 rest = &rest[1..];
             }
             _ => return info,
         }
         info.is_resource = true;
-        info.version.clone_from(&rest[0]);
+        info.version = rest[0].into();
         rest = &rest[1..];
         info.verb = match *method {
             http::Method::POST => "create",
@@ -150,23 +155,23 @@ impl RequestInfo {
             _ => "",
         }
         .into();
-        if rest.len() > 1 && matches!(rest[0].as_str(), "watch" | "proxy") {
-            info.verb.clone_from(&rest[0]);
+        if rest.len() > 1 && matches!(rest[0], "watch" | "proxy") {
+            info.verb = rest[0].into();
             rest = &rest[1..];
         }
         if rest[0] == "namespaces" && rest.len() > 1 {
-            info.namespace.clone_from(&rest[1]);
-            if rest.len() > 2 && !matches!(rest[2].as_str(), "status" | "finalize") {
+            info.namespace = rest[1].into();
+            if rest.len() > 2 && !matches!(rest[2], "status" | "finalize") {
                 rest = &rest[2..];
             }
         }
-        info.resource.clone_from(&rest[0]);
+        info.resource = rest[0].into();
         if let Some(name) = rest.get(1) {
-            info.name.clone_from(name);
+            info.name = (*name).into();
         }
         if let Some(subresource) = rest.get(2).filter(|_| info.verb != "proxy") {
-            info.subresource.clone_from(subresource);
-            info.rest = rest[3..].to_vec();
+            info.subresource = (*subresource).into();
+            info.rest = rest[3..].iter().map(|&part| part.into()).collect();
         }
         info.selectors(query);
         info
