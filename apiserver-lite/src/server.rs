@@ -1,9 +1,11 @@
 //! The server's parts in one value, and the way of a request through them: who asks, may they, what do they get.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::{FutureExt as _, TryFutureExt as _, future};
 use http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT,
     WARNING,
@@ -280,13 +282,18 @@ impl ApiServer {
         let (server, peer, id) = (self.clone(), peer.clone(), audit_id.clone());
         let trail: Arc<OnceLock<Trail>> = Arc::default();
         let begun = trail.clone();
-        // A task of its own: a panic ends it and not the connection, and neither a client that goes away nor a deadline
-        // can cancel a write half way through its bookkeeping.
-        // In a box: a spawned future is moved several times, and this one has those of all verbs in it.
-        let task = tokio::spawn(Box::pin(async move {
+        let short = request.info.is_resource && matches!(request.info.verb.as_str(), "get" | "list") && !endless;
+        // In a box: a future is moved several times, and this one has those of all verbs in it.
+        let work = Box::pin(async move {
             let _busy = busy;
             server.route(request, &peer, &id, &begun).await
-        }));
+        });
+        // What only reads may end with its client. Anything else is a task of its own: neither a client that goes away
+        // nor a deadline can cancel a write half way through its bookkeeping. No panic ends the connection.
+        let task = match short {
+            true => future::Either::Left(AssertUnwindSafe(work).catch_unwind().map_err(|_| "it panicked".to_owned())),
+            false => future::Either::Right(tokio::spawn(work).map_err(|error| error.to_string())),
+        };
         let answered = match deadline {
             Some(at) => match timeout_at(at, task).await {
                 Ok(answered) => answered,
