@@ -8,6 +8,7 @@ use proto::cri::{self, LinuxContainerResources};
 
 use crate::cgroups::{Limits, pod_limits};
 use crate::pod::allocation::Allocation;
+use crate::pod::memory_qos::Kept;
 use crate::pod::resize::{Amounts, Plan, Resource, Update};
 use crate::pod::resources::{container_resources, sandbox_overhead};
 use crate::pod::spec::{PodExt, find_container};
@@ -33,6 +34,8 @@ impl Resizing<'_> {
         let wanted = pod_limits(self.pod, node, 0);
         self.check_memory(&plan, wanted.memory)?;
         if !plan.memory.is_empty() || plan.pod {
+            let (more, less) = renewals(now.memory_kept.unwrap_or_default(), wanted.memory_kept.unwrap_or_default());
+            self.keep(more).await?;
             let (from, to) = (now.memory, wanted.memory.or(now.memory));
             let set = Limits { memory: to, ..Limits::default() };
             if greater(to, from) {
@@ -42,6 +45,7 @@ impl Resizing<'_> {
             if greater(from, to) {
                 self.set(&mut now, set).await?;
             }
+            self.keep(less).await?;
         }
         if !plan.cpu.is_empty() || plan.pod {
             let (from, to) = (now.cpu_quota, wanted.cpu_quota.or(now.cpu_quota));
@@ -77,6 +81,13 @@ impl Resizing<'_> {
             return Err(format!("attempting to set pod memory limit ({wanted}) below current usage ({used})"));
         }
         Ok(())
+    }
+
+    /// Memory that is kept for the pod, of which the runtime knows nothing.
+    async fn keep(&self, kept: Option<Kept>) -> Result<(), String> {
+        let Some(kept) = kept else { return Ok(()) };
+        let part = Limits { memory_kept: Some(kept), ..Limits::default() };
+        self.shared.cgroups.set(self.pod, &part).await.map_err(|e| e.to_string())
     }
 
     /// Sets part of the pod's cgroup and tells the runtime, which may not care.
@@ -124,4 +135,25 @@ impl Resizing<'_> {
 
 fn greater(a: Option<i64>, b: Option<i64>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if a > b)
+}
+
+/// What is kept for a pod before its containers change, and what after: never less than they may have.
+fn renewals(from: Kept, to: Kept) -> (Option<Kept>, Option<Kept>) {
+    let most = Kept { min: from.min.max(to.min), low: from.low.max(to.low) };
+    (Some(most).filter(|most| *most != from), Some(to).filter(|to| *to != most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_kept_grows_first_and_shrinks_last() {
+        let kept = |min, low| Kept { min, low };
+        assert_eq!(renewals(kept(1, 0), kept(3, 0)), (Some(kept(3, 0)), None));
+        assert_eq!(renewals(kept(0, 3), kept(0, 1)), (None, Some(kept(0, 1))));
+        assert_eq!(renewals(kept(1, 3), kept(2, 1)), (Some(kept(2, 3)), Some(kept(2, 1))));
+        assert_eq!(renewals(kept(1, 3), kept(1, 3)), (None, None));
+        assert_eq!(renewals(kept(0, 3), kept(0, 0)), (None, Some(kept(0, 0))), "nothing is kept any more");
+    }
 }
