@@ -5,16 +5,18 @@
 //! lies where the kubelet has it (`pods/UID/volumes/PLUGIN/NAME`), so that either can take over from the other.
 //!
 //! Followed: kubelet `volumemanager` and the plugins `emptydir`, `hostpath`, `configmap`, `secret`, `downwardapi`,
-//! `projected`, `image`, `local`, `nfs`; those of drivers are in [`crate::csi`].
+//! `projected`, `image`, `local`, `nfs`, `iscsi`; those of drivers are in [`crate::csi`].
 //!
-//! Limits: iSCSI is not there, nor are file systems on local block devices; a pod that names one waits with `FailedMount`.
+//! Limits: iSCSI disks come as file systems, not as devices; a pod that wants one as device waits with `FailedMount`.
 
 mod atomic;
 pub mod claims;
 mod container_mounts;
 mod devices;
+mod disk;
 mod empty_dir;
 mod host_path;
+mod iscsi;
 pub(crate) mod mount_table;
 pub(crate) mod ownership;
 mod payload;
@@ -36,6 +38,7 @@ use crate::objects::{Objects, Tokens};
 use crate::pod::spec::PodExt;
 
 use claims::Claims;
+use iscsi::{Disk, Initiator};
 use payload::{Payload, Sources};
 
 pub use container_mounts::{MountContext, container_mounts};
@@ -107,6 +110,9 @@ pub struct Manager {
     claims: Arc<dyn Claims>,
     node: watch::Receiver<Arc<Node>>,
     csi: Volumes,
+    iscsi: Initiator,
+    /// Who mounts or unmounts a local device for all pods.
+    local_devices: tokio::sync::Mutex<()>,
     /// Claims of volumes that pods have, by pod and volume: a pod that runs does not need the API server for them.
     bound: Mutex<HashMap<(String, String), KnownClaim>>,
 }
@@ -115,11 +121,19 @@ impl Manager {
     pub fn new(deps: VolumeDeps) -> Self {
         let VolumeDeps { root_dir, objects, tokens, claims, node, csi } = deps;
         let csi = Volumes::new(csi, claims.clone(), objects.clone(), tokens.clone());
-        Manager { root_dir, objects, tokens, claims, node, csi, bound: Mutex::default() }
+        let iscsi = Initiator::new(&root_dir);
+        let local_devices = tokio::sync::Mutex::default();
+        Manager { root_dir, objects, tokens, claims, node, csi, iscsi, local_devices, bound: Mutex::default() }
     }
 
     /// Clears up what an earlier agent left half done, as drivers arrive; runs until dropped.
     pub async fn sweep(&self) {
+        if let Err(error) = self.iscsi.clear(true).await {
+            tracing::warn!(error, "cannot let go of iSCSI disks that no pod has");
+        }
+        if let Err(error) = self.clear_local().await {
+            tracing::warn!(error, "cannot let go of local devices that no pod has");
+        }
         self.csi.sweep().await;
     }
 
@@ -221,14 +235,72 @@ impl Manager {
             persistent::link_device(Path::new(&local.path), &made.host_path).map_err(set_up)?;
         } else if let Some(local) = &source.local {
             made.host_path = self.directory(pod.uid(), "kubernetes.io~local-volume", &name);
-            persistent::bind_local(Path::new(&local.path), &made.host_path, bound.read_only).map_err(set_up)?;
+            let how = disk::How {
+                fs_type: local.fs_type.clone().unwrap_or_default(),
+                read_only: false,
+                options: spec.mount_options.clone(),
+            };
+            let _turn = self.local_devices.lock().await;
+            let from = persistent::stage_local(Path::new(&local.path), &self.local_mounts().join(&name), &how).await;
+            let from = from.map_err(|why| VolumeError::Device { volume: name.clone(), why })?;
+            persistent::bind_local(&from, &made.host_path, bound.read_only).map_err(set_up)?;
             if !bound.read_only {
                 ownership::give_to_pod(&made.host_path, pod).map_err(|e| set_up(e.to_string()))?;
             }
+        } else if let Some(source) = source.iscsi.as_ref().filter(|_| !block) {
+            let mut disk = Disk::of_volume(&name, source);
+            disk.how.options.clone_from(&spec.mount_options);
+            made.host_path = self.directory(pod.uid(), "kubernetes.io~iscsi", &name);
+            made.read_only |= source.read_only;
+            let secret = source.secret_ref.as_ref().map(|s| {
+                let namespace = if s.namespace.is_empty() { pod.namespace() } else { s.namespace.as_str() };
+                (namespace.to_owned(), s.name.clone())
+            });
+            self.iscsi(pod, disk, secret, &made).await.map_err(set_up)?;
         } else {
             return self.nfs_claim(pod, volume, &spec, (&name, bound.read_only)).await;
         }
         Ok(made)
+    }
+
+    /// An iSCSI disk; `secret` is the namespace and name of that with names and passwords.
+    async fn iscsi(
+        &self,
+        pod: &Pod,
+        mut disk: Disk,
+        secret: Option<(String, String)>,
+        made: &MountSource,
+    ) -> Result<(), String> {
+        if let Some((namespace, name)) = secret {
+            let found = self.objects.secret(&namespace, &name).await;
+            let found = found.map_err(|e| format!("couldn't get secret {namespace}/{name} error: {e}"))?;
+            let text = |(key, value): (&String, _)| (key.clone(), String::from_utf8_lossy(value).trim().to_owned());
+            disk.secret = found.data.iter().map(|(key, value)| text((key, value.as_ref()))).collect();
+        }
+        if self.iscsi.give(&disk, &made.host_path, made.read_only).await? && !made.read_only {
+            let (path, pod) = (made.host_path.clone(), pod.clone());
+            let given = tokio::task::spawn_blocking(move || ownership::give_to_pod(&path, &pod)).await;
+            given.map_err(|e| e.to_string())?.map_err(|e| format!("failed to set the group of a volume: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// Where local devices are mounted for all pods.
+    fn local_mounts(&self) -> PathBuf {
+        self.root_dir.join("plugins/kubernetes.io/local-volume/mounts")
+    }
+
+    /// Unmounts local devices that no pod has any more.
+    async fn clear_local(&self) -> Result<(), String> {
+        let Ok(mounted) = std::fs::read_dir(self.local_mounts()) else { return Ok(()) };
+        let _turn = self.local_devices.lock().await;
+        for staged in mounted.flatten().map(|entry| entry.path()) {
+            if !mount_table::is_also_below(&staged, &self.root_dir.join("pods")) {
+                mount_table::unmount_below(&staged)?;
+                std::fs::remove_dir(&staged).map_err(|e| format!("cannot remove {}: {e}", staged.display()))?;
+            }
+        }
+        Ok(())
     }
 
     async fn nfs_claim(
@@ -284,6 +356,13 @@ impl Manager {
             persistent::mount_nfs(nfs, &path, nfs.read_only, &[]).await?;
             return Ok(MountSource { host_path: path, read_only: nfs.read_only, ..Default::default() });
         }
+        if let Some(iscsi) = &source.iscsi {
+            let host_path = directory("kubernetes.io~iscsi");
+            let made = MountSource { host_path, read_only: iscsi.read_only, ..Default::default() };
+            let secret = iscsi.secret_ref.as_ref().map(|s| (pod.namespace().to_owned(), s.name.clone()));
+            self.iscsi(pod, Disk::of_pod(&volume.name, iscsi), secret, &made).await?;
+            return Ok(made);
+        }
         let node = self.node.borrow().clone();
         let sources = Sources { pod, objects: &*self.objects, tokens: &*self.tokens, node: &node };
         let (plugin, in_memory, payload) = if let Some(config_map) = &source.config_map {
@@ -328,7 +407,10 @@ impl Manager {
         // Parts of volumes go before the volumes, and those that a driver gave before anything is removed.
         take_down(&pod_dir, &["volume-subpaths"]).await?;
         self.csi.tear_down(uid).await.map_err(VolumeError::Mount)?;
-        take_down(&pod_dir, &["volumeDevices", "volumes"]).await
+        let had_disks = pod_dir.join("volumes/kubernetes.io~iscsi").exists();
+        take_down(&pod_dir, &["volumeDevices", "volumes"]).await?;
+        self.iscsi.clear(had_disks).await.map_err(VolumeError::Mount)?;
+        self.clear_local().await.map_err(VolumeError::Mount)
     }
 }
 
@@ -342,6 +424,7 @@ fn is_known(source: &VolumeSource) -> bool {
         || source.downward_api.is_some()
         || source.projected.is_some()
         || source.nfs.is_some()
+        || source.iscsi.is_some()
         || source.csi.is_some()
 }
 

@@ -40,6 +40,22 @@ pub fn is_mount_point(path: &Path) -> bool {
     mount_points(&table).any(|p| p == real)
 }
 
+/// Whether what is mounted at `path` is mounted below `folder` as well.
+pub fn is_also_below(path: &Path, folder: &Path) -> bool {
+    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return false };
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    also_below(&table, &real(path), &real(folder))
+}
+
+/// Mounts of one file system have one device number, the third field.
+fn also_below(table: &[u8], path: &Path, folder: &Path) -> bool {
+    let device = |line: &[u8]| line.split(|b| *b == b' ').nth(2).map(<[u8]>::to_vec);
+    let devices = table.split(|b| *b == b'\n').map(device);
+    let mounts: Vec<(PathBuf, Option<Vec<u8>>)> = mount_points(table).zip(devices).collect();
+    let Some((_, own)) = mounts.iter().rev().find(|(point, _)| point == path) else { return false };
+    mounts.iter().any(|(point, device)| device == own && point.starts_with(folder))
+}
+
 fn mount_points(table: &[u8]) -> impl Iterator<Item = PathBuf> + '_ {
     let lines = table.split(|b| *b == b'\n');
     lines.filter_map(|line| line.split(|b| *b == b' ').nth(4)).map(|field| OsString::from_vec(unescaped(field)).into())
@@ -70,5 +86,13 @@ mod tests {
         let table = b"36 35 98:0 /m /mnt/a\\040b\\134 rw,noatime master:1 - ext3 /dev/root rw\n37 35 0:4 / /proc rw - proc proc rw\n";
         let points: Vec<_> = mount_points(table).collect();
         assert_eq!(points, [PathBuf::from("/mnt/a b\\"), PathBuf::from("/proc")]);
+    }
+
+    #[test]
+    fn other_mounts_of_a_file_system_are_found_by_its_device() {
+        let table = b"36 35 98:0 / /r/plugins/d rw - ext4 /dev/a rw\n37 35 98:0 / /r/pods/u/v rw - ext4 /dev/a rw\n\
+            38 35 98:1 / /r/plugins/e rw - ext4 /dev/b rw\n";
+        let below = |path: &str| also_below(table, Path::new(path), Path::new("/r/pods"));
+        assert!(below("/r/plugins/d") && !below("/r/plugins/e") && !below("/r/plugins/none"));
     }
 }

@@ -3,15 +3,14 @@
 //!
 //! Followed: plugins `local` and `nfs`, `mount_helper`.
 
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::process::Stdio;
 
-use nix::mount::{MsFlags, mount};
 use proto::api::core::v1::{NfsVolumeSource, Node, PersistentVolume};
 
 use crate::pod::placement::matches_term;
 
-use super::{empty_dir, mount_table};
+use super::{disk, empty_dir, mount_table};
 
 /// Whether the volume may be used from this node.
 ///
@@ -60,6 +59,21 @@ pub fn link_device(from: &Path, to: &Path) -> Result<(), String> {
     crate::csi::make_link(from, to)
 }
 
+/// What is to be bound for a local volume: its folder, or where the file system on its device is mounted for all pods.
+///
+/// # Errors
+/// The path is none that may be used, or the device cannot be mounted.
+pub async fn stage_local(from: &Path, staged: &Path, how: &disk::How) -> Result<PathBuf, String> {
+    use std::os::unix::fs::FileTypeExt as _;
+    check_path(from, staged)?;
+    let is_device = std::fs::metadata(from).is_ok_and(|m| m.file_type().is_block_device());
+    if !is_device {
+        return Ok(from.to_owned());
+    }
+    disk::format_and_mount(from, staged, how).await?;
+    Ok(staged.to_owned())
+}
+
 /// Binds a path of this node to the place of the volume, unless it is there already.
 ///
 /// # Errors
@@ -67,22 +81,9 @@ pub fn link_device(from: &Path, to: &Path) -> Result<(), String> {
 pub fn bind_local(from: &Path, to: &Path, read_only: bool) -> Result<(), String> {
     check_path(from, to)?;
     if !from.is_dir() {
-        return Err(format!(
-            "{} is not a directory; block devices cannot be used as file systems here",
-            from.display()
-        ));
+        return Err(format!("{} is neither a directory nor a block device", from.display()));
     }
-    if mount_table::is_mount_point(to) {
-        return Ok(());
-    }
-    empty_dir::make_directory(to)?;
-    let refused = |e: nix::Error| format!("failed to bind {} to {}: {e}", from.display(), to.display());
-    mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(refused)?;
-    if read_only {
-        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
-        mount(None::<&str>, to, None::<&str>, flags, None::<&str>).map_err(refused)?;
-    }
-    Ok(())
+    disk::bind(from, to, read_only)
 }
 
 /// Mounts an export by the host's tool, unless it is mounted already.
