@@ -211,6 +211,19 @@ impl Node {
         end(self.containerd.take(), Signal::SIGKILL);
     }
 
+    /// Sends containerd a signal: SIGSTOP hangs it, SIGCONT lets it go on.
+    pub fn signal_containerd(&self, signal: Signal) {
+        if let Some(pid) = self.containerd.as_ref().and_then(|child| i32::try_from(child.id()).ok()) {
+            // Gone already shows in what the test asks next.
+            let _ = kill(Pid::from_raw(pid), signal);
+        }
+    }
+
+    /// The agent's process; 0 while there is none.
+    pub fn agent_pid(&self) -> u32 {
+        self.agent.as_ref().map_or(0, Child::id)
+    }
+
     /// The process of every container and sandbox by id, as the runtime knows them.
     ///
     /// # Errors

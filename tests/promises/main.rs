@@ -22,6 +22,8 @@ mod licences;
 mod mirrored_endpoints;
 mod node_clients;
 mod node_endpoints;
+mod node_faults;
+mod node_full_disk;
 mod node_recordings;
 mod node_resources;
 mod node_variants;
