@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `make bench`: the figures of docs/performance.md, the codecs by themselves first, then the API server as a whole.
+# `make bench`: the figures of docs/performance.md, the codecs by themselves first, then the API server as a whole,
+# then the agent with a runtime of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uname -sr
@@ -8,3 +9,4 @@ git rev-parse --short HEAD
 cargo build --release -p tests --bins
 target/release/codecs
 target/release/load "$@"
+target/release/agent-load

@@ -121,16 +121,12 @@ impl ApiServer {
         bail!("apiserver-lite is not ready after 20 s: {}", self.log())
     }
 
-    /// CPU time that the process has used so far, in steps of 10 ms: what a start costs, however busy the machine is.
+    /// [`crate::process::cpu_time`] of the server.
     ///
     /// # Errors
     /// When the process is gone.
     pub fn cpu_time(&self) -> Result<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
-        // Fields 14 and 15, user and system time; the second field is a name in brackets. A tick is 10 ms on Linux.
-        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
-        let ticks: u64 = fields.map(|f| f.parse().unwrap_or(0_u64)).sum();
-        Ok(Duration::from_millis(ticks * 10))
+        crate::process::cpu_time(self.pid())
     }
 
     /// Time that the threads waited for a core so far, though they could have run, together: proc(5), `schedstat`.

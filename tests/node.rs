@@ -148,14 +148,16 @@ impl Node {
         let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         let reduced = if unified { "" } else { "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n" };
         // The disk of a build machine may be fuller than the defaults allow; a test that wants pressure names its own.
-        let own = settings.lines().any(|line| line.starts_with("evictionHard:"));
-        let eviction = if own { "" } else { "evictionHard: {memory.available: 50Mi, nodefs.available: 1%}\n" };
+        let own = |name: &str| settings.lines().any(|line| line.starts_with(name));
+        let eviction =
+            if own("evictionHard:") { "" } else { "evictionHard: {memory.available: 50Mi, nodefs.available: 1%}\n" };
+        let files = if own("fileCheckFrequency:") { "" } else { "fileCheckFrequency: 1s\n" };
         let (dir, port) = (self.dir.display(), self.port);
         let text = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
              containerRuntimeEndpoint: unix://{dir}/cri.sock\ncgroupDriver: cgroupfs\naddress: 127.0.0.1\n\
              port: {port}\nhealthzPort: 0\nstaticPodPath: {dir}/manifests\nfailSwapOn: false\n\
-             fileCheckFrequency: 1s\npodLogsDir: {dir}/pod-logs\n{access}{reduced}{eviction}{settings}\n"
+             podLogsDir: {dir}/pod-logs\n{files}{access}{reduced}{eviction}{settings}\n"
         );
         std::fs::write(self.dir.join("agent.yaml"), text)?;
         Ok(())
@@ -199,6 +201,11 @@ impl Node {
             )?,
         );
         Ok(())
+    }
+
+    /// The process of the agent; 0 while it does not run.
+    pub fn agent_pid(&self) -> u32 {
+        self.agent.as_ref().map_or(0, Child::id)
     }
 
     /// Ends the agent by a signal and waits until it is gone; containers go on.

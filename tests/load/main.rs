@@ -22,6 +22,7 @@ use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use serde_json::json;
+use tests::process::{idle, resident_mib};
 use tests::{ApiServer, Connection};
 use tokio::task::JoinSet;
 
@@ -56,43 +57,6 @@ fn main() -> Result<()> {
             Some(program) => requests(&server, pods, clients, Some(&program)).await,
         }
     })
-}
-
-/// Time that the threads of a process ran so far, in nanoseconds: what ten minutes of idling take would be lost in the
-/// ticks of [`ApiServer::cpu_time`]. Threads that ended are not in it.
-fn run_time(pid: u32) -> Result<Duration> {
-    let mut nanos = 0;
-    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-        nanos += text.split_whitespace().next().context("run time")?.parse::<u64>()?;
-    }
-    Ok(Duration::from_nanos(nanos))
-}
-
-fn memory_mib(pid: u32, file: &str, field: &str) -> Result<f64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/{file}"))?;
-    let line = text.lines().find(|l| l.starts_with(field)).with_context(|| field.to_owned())?;
-    let kib: f64 = line.split_whitespace().nth(1).with_context(|| field.to_owned())?.parse()?;
-    Ok(kib / 1024.0)
-}
-
-fn resident_mib(pid: u32) -> Result<f64> {
-    memory_mib(pid, "status", "VmRSS:")
-}
-
-/// Memory of a process and the CPU it takes while nobody asks anything of it.
-fn idle(what: &str, pid: u32, time: Duration) -> Result<()> {
-    let before = run_time(pid)?;
-    std::thread::sleep(time);
-    let used = run_time(pid)?.saturating_sub(before);
-    println!(
-        "{what:<44} {:>9.3} % of a core over {} s  RSS {:.1} MiB  PSS {:.1} MiB",
-        used.as_secs_f64() * 100.0 / time.as_secs_f64(),
-        time.as_secs(),
-        resident_mib(pid)?,
-        memory_mib(pid, "smaps_rollup", "Pss:")?
-    );
-    Ok(())
 }
 
 struct Meter<'a> {

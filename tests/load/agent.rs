@@ -1,0 +1,189 @@
+//! What the agent costs in time, CPU and memory: alone, with pods, while they start and go, and when it is asked.
+//!
+//!     agent-load [--pods N] [--scraped N]
+//!
+//! Starts an API server, a containerd and an agent of its own. CPU is the agent's own user and system time, read from
+//! /proc before and after, in steps of 10 ms; what idling takes is read in nanoseconds. Each pod is one container that
+//! sleeps, and sits out its grace of a second when it is deleted. Scrapes go through the API server's proxy, so the
+//! agent's part of them is TLS, HTTP, authorization from its cache, and the page itself.
+//!
+//! Needs root and what a node needs ([`Node::why_not`]).
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::json;
+use tests::node::{IMAGE, Node};
+use tests::process::{cpu_time, idle, resident_mib};
+use tests::{ApiServer, Connection};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+/// Until the agent has given back what its start needed, and looks at an empty runtime as seldom as it ever does.
+const SETTLED: Duration = Duration::from_secs(40);
+/// Until it does so with pods.
+const CALM: Duration = Duration::from_secs(35);
+const LONG: Duration = Duration::from_secs(300);
+/// Requests of one kind, for the average.
+const ROUNDS: u32 = 50;
+/// The local sockets take a hundred calls a second.
+const PACE: Duration = Duration::from_millis(12);
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let (mut pods, mut scraped) = (40, 110);
+    while let Some(flag) = args.next() {
+        let value = args.next().context("a flag needs a value")?.parse()?;
+        match flag.as_str() {
+            "--pods" => pods = value,
+            "--scraped" => scraped = value,
+            other => anyhow::bail!("unknown flag {other}; flags are --pods and --scraped"),
+        }
+    }
+    if let Some(lacks) = Node::why_not() {
+        println!("the agent is not measured: there is no {lacks}");
+        return Ok(());
+    }
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run(pods, scraped))
+}
+
+/// The CPU and time that one thing takes the agent.
+struct Meter {
+    pid: u32,
+    cpu: Duration,
+    begun: Instant,
+}
+
+impl Meter {
+    fn start(pid: u32) -> Result<Self> {
+        Ok(Meter { pid, cpu: cpu_time(pid)?, begun: Instant::now() })
+    }
+
+    fn report(self, what: &str) -> Result<()> {
+        let (took, used) = (self.begun.elapsed(), cpu_time(self.pid)?.saturating_sub(self.cpu));
+        let (took, used) = (took.as_secs_f64(), used.as_secs_f64());
+        println!("{what:<44} {used:>9.2} s CPU  {took:>7.1} s  RSS {:.1} MiB", resident_mib(self.pid)?);
+        Ok(())
+    }
+
+    fn each(self, what: &str, bytes: usize) -> Result<()> {
+        let used = cpu_time(self.pid)?.saturating_sub(self.cpu).as_secs_f64() * 1000.0 / f64::from(ROUNDS);
+        println!("{what:<44} {used:>9.2} ms CPU each  {bytes:>8} bytes  RSS {:.1} MiB", resident_mib(self.pid)?);
+        Ok(())
+    }
+}
+
+fn pod(node: &str, name: &str) -> String {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "load"}},
+        "spec": {"nodeName": node, "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "c", "image": IMAGE, "command": ["sleep", "1000000"],
+                "resources": {"requests": {"cpu": "1m", "memory": "4Mi"}}}]}})
+    .to_string()
+}
+
+/// On a connection of its own: the server ends those that nothing was asked on for long.
+async fn create(server: &ApiServer, node: &str, prefix: &str, count: usize) -> Result<()> {
+    let mut api = Connection::http2(server).await?;
+    for number in 0..count {
+        let name = format!("{prefix}{number}");
+        let made = api.call(Method::POST, PODS, "application/json", pod(node, &name)).await?;
+        ensure!(made.status() == 201, "{}", String::from_utf8_lossy(made.body()));
+    }
+    until(&mut api, |running, all| running == count && all == count).await
+}
+
+/// Waits for as many running pods and pods at all.
+async fn until(api: &mut Connection, done: impl Fn(usize, usize) -> bool) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let answer = api.call(Method::GET, PODS, "", "").await?;
+        let list: serde_json::Value = serde_json::from_slice(answer.body())?;
+        let all = list["items"].as_array().context("a list")?;
+        let running = all.iter().filter(|pod| pod["status"]["phase"] == "Running").count();
+        if done(running, all.len()) {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < LONG, "{running} of {} pods run", all.len());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn run(pods: usize, scraped: usize) -> Result<()> {
+    let server = ApiServer::start("agent-load", &[])?;
+    let node = Node::start("agent-load-node", &server, "maxPods: 250\nfileCheckFrequency: 20s\n")?;
+    let pid = node.agent_pid();
+    tokio::time::sleep(SETTLED).await;
+    idle("agent, no pods", pid, Duration::from_secs(30))?;
+
+    let meter = Meter::start(pid)?;
+    create(&server, &node.name, "a", pods).await?;
+    meter.report(&format!("{pods} pods, created to all Running"))?;
+    tokio::time::sleep(CALM).await;
+    idle(&format!("agent, {pods} pods without probes"), pid, Duration::from_secs(30))?;
+    let meter = Meter::start(pid)?;
+    let mut api = Connection::http2(&server).await?;
+    let gone = api.call(Method::DELETE, PODS, "", "").await?;
+    ensure!(gone.status() == 200, "{}", String::from_utf8_lossy(gone.body()));
+    until(&mut api, |_, all| all == 0).await?;
+    // What follows from the end of the last object is theirs too.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    meter.report(&format!("{pods} pods, deleted to gone, and 5 s"))?;
+
+    let meter = Meter::start(pid)?;
+    create(&server, &node.name, "b", scraped).await?;
+    meter.report(&format!("{scraped} pods, created to all Running"))?;
+    tokio::time::sleep(CALM).await;
+    idle(&format!("agent, {scraped} pods without probes"), pid, Duration::from_secs(20))?;
+    for page in [
+        "metrics",
+        "metrics/resource",
+        "metrics/cadvisor",
+        "stats/summary?only_cpu_and_memory=true",
+        "stats/summary",
+        "pods",
+    ] {
+        scrape(&mut api, &node, page).await?;
+    }
+    masks(&node).await
+}
+
+async fn scrape(api: &mut Connection, node: &Node, page: &str) -> Result<()> {
+    let path = format!("/api/v1/nodes/{}/proxy/{page}", node.name);
+    // The first is answered when containers have been found and users are known.
+    let first = api.call(Method::GET, &path, "", "").await?;
+    ensure!(first.status() == 200, "{page}: {}", String::from_utf8_lossy(first.body()));
+    let meter = Meter::start(node.agent_pid())?;
+    for _ in 0..ROUNDS {
+        api.call(Method::GET, &path, "", "").await?;
+    }
+    meter.each(&format!("GET /{page}"), first.body().len())
+}
+
+/// Lists over the Pods API: whole, and what a network plugin wants.
+async fn masks(node: &Node) -> Result<()> {
+    let socket = tokio::net::UnixStream::connect(node.dir.join("kubelet/pods/kubelet.sock")).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await?;
+    tokio::spawn(connection);
+    for mask in ["", "metadata.uid,status.phase,status.podIPs"] {
+        let mut size = 0;
+        let meter = Meter::start(node.agent_pid())?;
+        for _ in 0..ROUNDS {
+            tokio::time::sleep(PACE).await;
+            let mut request = Request::post("http://node/v1.Pods/ListPods").header("content-type", "application/grpc");
+            if !mask.is_empty() {
+                request = request.header("x-field-mask", mask);
+            }
+            // An empty message, not compressed.
+            let answer = sender.send_request(request.body(Full::new(Bytes::from_static(&[0; 5])))?).await?;
+            ensure!(answer.status() == 200);
+            size = answer.into_body().collect().await?.to_bytes().len();
+        }
+        let what = if mask.is_empty() { "ListPods, whole".to_owned() } else { format!("ListPods, {mask}") };
+        meter.each(&what, size)?;
+    }
+    Ok(())
+}
