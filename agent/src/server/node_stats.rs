@@ -21,7 +21,7 @@ pub(super) async fn summary(stats: &Stats, query: &str) -> Response<Answer> {
 
 /// Says in the page itself that the runtime could not be asked.
 pub(super) async fn resource(stats: &Stats, headers: &HeaderMap) -> Response<Answer> {
-    let summary = stats.summary(true).await;
+    let summary = stats.resources().await;
     if let Err(error) = &summary {
         tracing::warn!(%error, "no statistics");
     }

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::files::{Table, number, text};
+
 const MOUNT: &str = "/sys/fs/cgroup";
 /// Beyond any memory: how v1 writes "no limit".
 pub(super) const NO_LIMIT: u64 = 1 << 60;
@@ -34,6 +36,16 @@ pub struct PsiLine {
 pub struct Psi {
     pub full: PsiLine,
     pub some: PsiLine,
+}
+
+/// How much of a cgroup is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// What of its memory is in use, and the limit.
+    Memory,
+    /// CPU time, working set and swap.
+    Use,
+    Everything,
 }
 
 /// One reading.
@@ -129,80 +141,79 @@ impl Cgroup {
         found.unwrap_or_else(|| "/".into())
     }
 
-    pub fn read(&self) -> Reading {
+    /// What is not `wanted` is `None` as what a kernel does not tell.
+    pub fn read(&self, wanted: Wanted) -> Reading {
         match &self.unified {
-            Some(path) => read_unified(path),
-            None => self.read_v1(),
+            Some(path) => read_unified(path, wanted),
+            None => self.read_v1(wanted),
         }
     }
 
-    fn read_v1(&self) -> Reading {
+    fn read_v1(&self, wanted: Wanted) -> Reading {
         let file = |controller: &str, name: &str| number(&self.v1.get(controller)?.join(name));
-        let stat = self.v1.get("memory").map(|p| table(&p.join("memory.stat"))).unwrap_or_default();
-        let of = |key: &str| stat.get(key).copied();
+        let stat = self.v1.get("memory").map(|p| Table::read(&p.join("memory.stat"))).unwrap_or_default();
         let usage = file("memory", "memory.usage_in_bytes");
-        let both = file("memory", "memory.memsw.usage_in_bytes");
         let limit = |name: &str| file("memory", name).filter(|l| *l < NO_LIMIT);
-        let (memory_limit, both_limit) = (limit("memory.limit_in_bytes"), limit("memory.memsw.limit_in_bytes"));
-        Reading {
-            cpu_nanos: file("cpuacct", "cpuacct.usage"),
+        let mut reading = Reading {
             memory_usage: usage,
-            working_set: usage.map(|u| u.saturating_sub(of("total_inactive_file").unwrap_or(0))),
-            memory_limit,
-            rss: of("total_rss"),
-            page_faults: of("total_pgfault"),
-            major_page_faults: of("total_pgmajfault"),
-            swap_usage: both.zip(usage).map(|(both, usage)| both.saturating_sub(usage)),
-            swap_limit: both_limit.zip(memory_limit).map(|(both, memory)| both.saturating_sub(memory)),
-            processes: file("pids", "pids.current"),
+            working_set: usage.map(|u| u.saturating_sub(stat.get("total_inactive_file").unwrap_or(0))),
+            memory_limit: limit("memory.limit_in_bytes"),
             ..Reading::default()
+        };
+        if wanted == Wanted::Memory {
+            return reading;
         }
+        let both = file("memory", "memory.memsw.usage_in_bytes");
+        let both_limit = limit("memory.memsw.limit_in_bytes");
+        reading.cpu_nanos = file("cpuacct", "cpuacct.usage");
+        reading.swap_usage = both.zip(usage).map(|(both, usage)| both.saturating_sub(usage));
+        reading.swap_limit = both_limit.zip(reading.memory_limit).map(|(both, memory)| both.saturating_sub(memory));
+        if wanted == Wanted::Everything {
+            reading.rss = stat.get("total_rss");
+            reading.page_faults = stat.get("total_pgfault");
+            reading.major_page_faults = stat.get("total_pgmajfault");
+            reading.processes = file("pids", "pids.current");
+        }
+        reading
     }
 }
 
-fn read_unified(path: &Path) -> Reading {
-    let (cpu, stat) = (table(&path.join("cpu.stat")), table(&path.join("memory.stat")));
-    let of = |key: &str| stat.get(key).copied();
-    let is_root = path == Path::new(MOUNT);
+fn read_unified(path: &Path, wanted: Wanted) -> Reading {
+    let stat = Table::read(&path.join("memory.stat"));
     // The root has no files of its own for memory and swap; the host's table stands for it.
-    let host = if is_root { table(Path::new("/proc/meminfo")) } else { HashMap::new() };
+    let host = if path == Path::new(MOUNT) { Table::read(Path::new("/proc/meminfo")) } else { Table::default() };
     let kib = |key: &str| host.get(key).map(|kib| kib.saturating_mul(1024));
     let less = |whole: Option<u64>, part: Option<u64>| Some(whole?.saturating_sub(part?));
     let usage = number(&path.join("memory.current")).or_else(|| less(kib("MemTotal"), kib("MemFree")));
-    Reading {
-        cpu_nanos: cpu.get("usage_usec").map(|micros| micros.saturating_mul(1000)),
+    let mut reading = Reading {
         memory_usage: usage,
-        working_set: usage.map(|u| u.saturating_sub(of("inactive_file").unwrap_or(0))),
-        memory_limit: number(&path.join("memory.max")),
-        rss: of("anon"),
-        page_faults: of("pgfault"),
-        major_page_faults: of("pgmajfault"),
-        swap_usage: number(&path.join("memory.swap.current")).or_else(|| less(kib("SwapTotal"), kib("SwapFree"))),
-        swap_limit: number(&path.join("memory.swap.max")).or_else(|| kib("SwapTotal")),
-        processes: number(&path.join("pids.current")),
-        cpu_psi: psi(&path.join("cpu.pressure")),
-        memory_psi: psi(&path.join("memory.pressure")),
-        io_psi: psi(&path.join("io.pressure")),
-    }
-}
-
-/// A file with one number; `max` is none.
-pub(super) fn number(path: &Path) -> Option<u64> {
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-/// A file of names and numbers, with or without colons and units.
-pub(super) fn table(path: &Path) -> HashMap<String, u64> {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let entry = |line: &str| {
-        let mut words = line.split_whitespace();
-        Some((words.next()?.trim_end_matches(':').to_owned(), words.next()?.parse().ok()?))
+        working_set: usage.map(|u| u.saturating_sub(stat.get("inactive_file").unwrap_or(0))),
+        ..Reading::default()
     };
-    text.lines().filter_map(entry).collect()
+    if wanted != Wanted::Use {
+        reading.memory_limit = number(&path.join("memory.max"));
+    }
+    if wanted == Wanted::Memory {
+        return reading;
+    }
+    let cpu = Table::read(&path.join("cpu.stat"));
+    reading.cpu_nanos = cpu.get("usage_usec").map(|micros| micros.saturating_mul(1000));
+    reading.swap_usage = number(&path.join("memory.swap.current")).or_else(|| less(kib("SwapTotal"), kib("SwapFree")));
+    reading.swap_limit = number(&path.join("memory.swap.max")).or_else(|| kib("SwapTotal"));
+    if wanted == Wanted::Everything {
+        reading.rss = stat.get("anon");
+        reading.page_faults = stat.get("pgfault");
+        reading.major_page_faults = stat.get("pgmajfault");
+        reading.processes = number(&path.join("pids.current"));
+        reading.cpu_psi = psi(&path.join("cpu.pressure"));
+        reading.memory_psi = psi(&path.join("memory.pressure"));
+        reading.io_psi = psi(&path.join("io.pressure"));
+    }
+    reading
 }
 
 pub(super) fn psi(path: &Path) -> Option<Psi> {
-    parse_psi(&std::fs::read_to_string(path).ok()?)
+    parse_psi(&text(path)?)
 }
 
 /// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, and the same for `full`, which the host's CPU may lack.
@@ -266,11 +277,15 @@ mod tests {
             ("a/b/cpu.pressure", "some avg10=1.50 avg60=0.00 avg300=0.00 total=9\n"),
         ]);
         let cgroup = Cgroup::of_lines(&dir.0, "0::/a/b\n");
-        let reading = cgroup.read();
+        let reading = cgroup.read(Wanted::Everything);
         assert_eq!(reading.cpu_nanos, Some(5000));
         assert_eq!((reading.memory_usage, reading.working_set, reading.rss), (Some(1000), Some(600), Some(300)));
         assert_eq!((reading.memory_limit, reading.swap_usage, reading.major_page_faults), (None, None, None));
         assert_eq!(reading.cpu_psi.map(|p| (p.some.avg10, p.some.total, p.full.total)), Some((1.5, 9, 0)));
+        let little = cgroup.read(Wanted::Use);
+        assert_eq!((little.cpu_nanos, little.working_set), (Some(5000), Some(600)));
+        assert_eq!((little.rss, little.cpu_psi), (None, None), "nobody asked");
+        assert_eq!(cgroup.read(Wanted::Memory).cpu_nanos, None);
         assert_eq!(cgroup.parent(), Some(Cgroup::of_lines(&dir.0, "0::/a\n")));
     }
 
@@ -283,7 +298,7 @@ mod tests {
             ("memory/p/memory.limit_in_bytes", "9223372036854771712\n"),
             ("memory/p/memory.stat", "total_inactive_file 100\ntotal_rss 10\n"),
         ]);
-        let reading = Cgroup::of_lines(&dir.0, "0::/\n3:cpu,cpuacct:/p\n4:memory:/p\n").read();
+        let reading = Cgroup::of_lines(&dir.0, "0::/\n3:cpu,cpuacct:/p\n4:memory:/p\n").read(Wanted::Everything);
         assert_eq!(reading.cpu_nanos, Some(12));
         assert_eq!((reading.working_set, reading.swap_usage, reading.memory_limit), (Some(900), Some(100), None));
         assert_eq!((reading.processes, reading.cpu_psi), (None, None));

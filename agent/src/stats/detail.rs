@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::cgroup::{Cgroup, NO_LIMIT, Psi, number, psi, table};
+use super::cgroup::{Cgroup, NO_LIMIT, Psi, psi};
+use super::files::{Table, number, text};
 
 /// One reading. What a kernel does not tell is `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -70,10 +71,11 @@ impl Cgroup {
     fn detail_v1(&self) -> Detail {
         let dir = |controller: &str| self.v1_path(controller);
         let file = |controller: &str, name: &str| number(&dir(controller)?.join(name));
-        let read = |controller: &str, name: &str| dir(controller).map(|p| table(&p.join(name))).unwrap_or_default();
+        let read =
+            |controller: &str, name: &str| dir(controller).map(|p| Table::read(&p.join(name))).unwrap_or_default();
         let (memory, cpu, usage) =
             (read("memory", "memory.stat"), read("cpu", "cpu.stat"), read("cpuacct", "cpuacct.stat"));
-        let of = |key: &str| memory.get(key).copied();
+        let of = |key: &str| memory.get(key);
         let ticks = |key: &str| usage.get(key).map(|t| t.saturating_mul(10_000_000));
         let used = file("memory", "memory.usage_in_bytes");
         let limit = |name: &str| file("memory", name).filter(|l| *l < NO_LIMIT);
@@ -82,9 +84,9 @@ impl Cgroup {
             cpu_nanos: file("cpuacct", "cpuacct.usage"),
             user_nanos: ticks("user"),
             system_nanos: ticks("system"),
-            periods: cpu.get("nr_periods").copied(),
-            throttled_periods: cpu.get("nr_throttled").copied(),
-            throttled_nanos: cpu.get("throttled_time").copied(),
+            periods: cpu.get("nr_periods"),
+            throttled_periods: cpu.get("nr_throttled"),
+            throttled_nanos: cpu.get("throttled_time"),
             usage: used,
             peak: file("memory", "memory.max_usage_in_bytes"),
             working_set: used.map(|u| u.saturating_sub(of("total_inactive_file").unwrap_or(0))),
@@ -98,7 +100,7 @@ impl Cgroup {
             failures: file("memory", "memory.failcnt"),
             faults: [of("pgfault"), of("pgmajfault")],
             faults_below: [of("total_pgfault"), of("total_pgmajfault")],
-            oom_kills: dir("memory").and_then(|p| table(&p.join("memory.oom_control")).get("oom_kill").copied()),
+            oom_kills: dir("memory").and_then(|p| Table::read(&p.join("memory.oom_control")).get("oom_kill")),
             processes: count(pids.len()),
             threads: file("pids", "pids.current"),
             threads_max: file("pids", "pids.max"),
@@ -120,18 +122,18 @@ fn count(of: usize) -> Option<u64> {
 }
 
 fn unified(path: &Path) -> Detail {
-    let (cpu, memory) = (table(&path.join("cpu.stat")), table(&path.join("memory.stat")));
+    let (cpu, memory) = (Table::read(&path.join("cpu.stat")), Table::read(&path.join("memory.stat")));
     let file = |name: &str| number(&path.join(name));
-    let of = |key: &str| memory.get(key).copied();
+    let of = |key: &str| memory.get(key);
     let micros = |key: &str| cpu.get(key).map(|m| m.saturating_mul(1000));
-    let events = |name: &str, key: &str| table(&path.join(name)).get(key).copied();
-    let quota = std::fs::read_to_string(path.join("cpu.max")).unwrap_or_default();
+    let events = Table::read(&path.join("memory.events"));
+    let quota = text(&path.join("cpu.max")).unwrap_or_default();
     let mut quota = quota.split_whitespace().map(|word| word.parse::<u64>().ok());
     let (cpu_quota, cpu_period) = (quota.next().flatten(), quota.next().flatten());
     let used = file("memory.current");
     let pids = processes(path);
     // Periods are counted where there is a quota alone.
-    let limited = |key: &str| cpu_quota.and(cpu.get(key).copied());
+    let limited = |key: &str| cpu_quota.and(cpu.get(key));
     Detail {
         cpu_nanos: micros("usage_usec"),
         user_nanos: micros("user_usec"),
@@ -151,17 +153,17 @@ fn unified(path: &Path) -> Detail {
         swap: file("memory.swap.current"),
         active_file: of("active_file"),
         inactive_file: of("inactive_file"),
-        failures: events("memory.events", "max"),
+        failures: events.get("max"),
         faults: [of("pgfault"), of("pgmajfault")],
         faults_below: [of("pgfault"), of("pgmajfault")],
-        oom_kills: events("memory.events", "oom_kill"),
+        oom_kills: events.get("oom_kill"),
         processes: count(pids.len()),
         threads: file("pids.current"),
         threads_max: file("pids.max"),
         cpu_psi: psi(&path.join("cpu.pressure")),
         memory_psi: psi(&path.join("memory.pressure")),
         io_psi: psi(&path.join("io.pressure")),
-        devices: devices(&std::fs::read_to_string(path.join("io.stat")).unwrap_or_default()),
+        devices: devices(&text(&path.join("io.stat")).unwrap_or_default()),
         cpu_period,
         cpu_quota,
         cpu_shares: file("cpu.weight").map(shares),

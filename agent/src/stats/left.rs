@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use proto::cri;
 
-use super::cgroup::Cgroup;
+use super::cgroup::{Cgroup, Wanted};
 use super::{Stats, summary};
 use crate::cri::CriError;
 
@@ -40,7 +40,7 @@ impl Stats {
     /// Memory that the limit of all pods together leaves.
     pub fn memory_left_to_pods() -> Option<Left> {
         let pods = Cgroup::of_pods()?;
-        let limit = pods.read().memory_limit;
+        let limit = pods.read(Wanted::Memory).memory_limit;
         left_of(pods, limit)
     }
 
@@ -67,7 +67,7 @@ impl Stats {
 
 fn left_of(cgroup: Cgroup, limit: Option<u64>) -> Option<Left> {
     let capacity = limit.or_else(summary::host_memory)?;
-    let used = cgroup.read().working_set?;
+    let used = cgroup.read(Wanted::Memory).working_set?;
     Some(Left { available: capacity.saturating_sub(used), capacity })
 }
 

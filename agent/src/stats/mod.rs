@@ -10,6 +10,7 @@ mod cgroup;
 mod detail;
 mod disk_usage;
 mod exposition;
+mod files;
 mod left;
 mod local_storage;
 mod network;
@@ -25,7 +26,7 @@ use std::time::Duration;
 use proto::cri;
 use tokio::time::Instant;
 
-use self::cgroup::{Cgroup, Reading};
+use self::cgroup::{Cgroup, Reading, Wanted};
 pub use self::disk_usage::Held;
 pub use self::exposition::resource_metrics;
 pub use self::left::{FileSystem, Left, file_system};
@@ -133,6 +134,21 @@ impl Stats {
         Ok(if only_cpu_and_memory { build() } else { tokio::task::block_in_place(build) })
     }
 
+    /// What `/metrics/resource` has: CPU time, working set and swap of node, pods and containers, and no rates.
+    ///
+    /// # Errors
+    /// The runtime does not say what runs.
+    pub async fn resources(&self) -> Result<Summary, CriError> {
+        let pods = self.pods().await?;
+        Ok(tokio::task::block_in_place(|| {
+            let of_node = (node_key(), Cgroup::root());
+            let measured = std::iter::once(of_node)
+                .chain(self.cgroups_of(&pods))
+                .map(|(key, cgroup)| (key, Measured { reading: cgroup.read(Wanted::Use), nano_cores: None }));
+            summary::build(self, &pods, &measured.collect(), None, &HashMap::new(), true)
+        }))
+    }
+
     /// What containers have written into their file systems, where the runtime says so, by what `key` makes of them.
     async fn layers<K: Eq + Hash>(&self, key: impl Fn(cri::ContainerAttributes) -> Option<K>) -> HashMap<K, Held> {
         let answer = match self.cri.list_container_stats(cri::ListContainerStatsRequest::default()).await {
@@ -221,27 +237,31 @@ impl Stats {
         Some(found)
     }
 
-    /// Readings by [`node_key`], [`pod_key`] and [`container_key`].
-    fn measure(&self, pods: &BTreeMap<String, PodFound>) -> HashMap<String, Measured> {
-        let mut readings = HashMap::from([(node_key(), Cgroup::root().read())]);
-        if let Ok(own) = Cgroup::of_process(std::process::id()) {
-            readings.insert(own_key(), own.read());
-        }
-        if let Some(all) = Cgroup::of_pods().filter(|_| self.pods_have_cgroups) {
-            readings.insert(pods_key(), all.read());
-        }
+    /// The cgroups of pods and containers by [`pod_key`] and [`container_key`]; a sandbox's only where no pod's is around
+    /// it.
+    fn cgroups_of(&self, pods: &BTreeMap<String, PodFound>) -> Vec<(String, Cgroup)> {
+        let mut found = Vec::with_capacity(pods.len() * 2);
         for (uid, pod) in pods {
-            if let Some(sandbox) = &pod.sandbox {
-                readings.insert(sandbox_key(uid), sandbox.cgroup.read());
-            }
-            for (name, found) in &pod.containers {
-                readings.insert(container_key(uid, name), found.cgroup.read());
-            }
-            let around = pod.sandbox.as_ref().filter(|_| self.pods_have_cgroups).and_then(|s| s.cgroup.parent());
-            if let Some(around) = around {
-                readings.insert(pod_key(uid), around.read());
-            }
+            found.extend(pod.containers.iter().map(|(name, found)| (container_key(uid, name), found.cgroup.clone())));
+            let Some(sandbox) = &pod.sandbox else { continue };
+            found.push(match sandbox.cgroup.parent().filter(|_| self.pods_have_cgroups) {
+                Some(around) => (pod_key(uid), around),
+                None => (sandbox_key(uid), sandbox.cgroup.clone()),
+            });
         }
+        found
+    }
+
+    /// Readings by [`node_key`], [`own_key`], [`pods_key`], and those of [`Stats::cgroups_of`]. The files of a hundred pods
+    /// take a moment, in which others go on.
+    fn measure(&self, pods: &BTreeMap<String, PodFound>) -> HashMap<String, Measured> {
+        let mut cgroups = vec![(node_key(), Cgroup::root())];
+        cgroups.extend(Cgroup::of_process(std::process::id()).ok().map(|own| (own_key(), own)));
+        cgroups.extend(Cgroup::of_pods().filter(|_| self.pods_have_cgroups).map(|all| (pods_key(), all)));
+        cgroups.extend(self.cgroups_of(pods));
+        let read = |(key, cgroup): (String, Cgroup)| (key, cgroup.read(Wanted::Everything));
+        let readings: HashMap<String, Reading> =
+            tokio::task::block_in_place(|| cgroups.into_iter().map(read).collect());
         let now = Instant::now();
         let mut before = locked(&self.before);
         before.retain(|key, (at, _)| readings.contains_key(key) && now.duration_since(*at) < STALE);
