@@ -197,6 +197,15 @@ fn without_password(url: &str) -> String {
     }
 }
 
+/// The same for what is no URL, where nobody knows where a password ends: one with a slash in it is the usual mistake.
+fn without_what_may_be_a_password(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (&text[..scheme.len() + 3], rest));
+    match rest.rsplit_once('@').and_then(|(user, host)| Some((user.split_once(':')?.0, host))) {
+        Some((name, host)) => format!("{scheme}{name}:***@{host}"),
+        None => text.to_owned(),
+    }
+}
+
 /// Whether a `Location` names everything from the scheme on; a URL may also be part of a query.
 fn is_absolute(location: &str) -> bool {
     let scheme = location.split_once("://").map(|(scheme, _)| scheme).unwrap_or_default();
@@ -219,7 +228,7 @@ struct Address {
 
 impl Address {
     fn of(url: &str) -> Result<Self, FetchError> {
-        let wrong = || FetchError::Url(without_password(url));
+        let wrong = || FetchError::Url(without_what_may_be_a_password(url));
         let uri: Uri = url.parse().map_err(|_| wrong())?;
         let https = match uri.scheme_str() {
             Some("http") => false,
@@ -417,6 +426,15 @@ mod tests {
             ("me:secret", "me:secret"),
         ] {
             assert_eq!(without_password(url), told);
+        }
+        for (url, told) in [
+            ("http://me:sec/ret@host/x", "http://me:***@host/x"),
+            ("http://me:sec/r@t@host:x/", "http://me:***@host:x/"),
+            ("ftp://me:se#cret@host", "ftp://me:***@host"),
+            ("me:secret@host", "me:***@host"),
+        ] {
+            let error = Address::of(url).unwrap_err().to_string();
+            assert_eq!(error, format!("{told:?} is no URL of a web server"));
         }
         let server = web(vec![ok(""), ok("["), status("404 Not Found", ""), ok("[")]).await;
         let mut good = reader(format!("http://me:secret@127.0.0.1:{}/", server.port), &[]);
