@@ -21,7 +21,7 @@ const HUGE_PAGES: &str = "HugePages";
 /// The directory cannot be made or mounted.
 pub fn make(path: &Path, ready: &Path, pod: &Pod, node: &Node, source: &EmptyDirVolumeSource) -> Result<(), String> {
     let on_disk = source.medium.is_empty();
-    if ready.exists() && path.is_dir() && (on_disk || mount_table::is_mount_point(path)) {
+    if ready.exists() && path.is_dir() && (on_disk || mount_table::is_own_file_system(path)) {
         return Ok(());
     }
     make_directory(path)?;
@@ -64,7 +64,7 @@ pub fn make_directory(path: &Path) -> Result<(), String> {
 /// # Errors
 /// The kernel refuses.
 pub fn mount_memory(path: &Path, size_bytes: Option<i64>) -> Result<(), String> {
-    if mount_table::is_mount_point(path) {
+    if mount_table::is_own_file_system(path) {
         return Ok(());
     }
     let size = size_bytes.map(|s| format!("size={s}"));
@@ -95,7 +95,7 @@ fn memory_limit(pod: &Pod) -> Option<i64> {
 }
 
 fn mount_huge_pages(path: &Path, page_size: &str, pod: &Pod) -> Result<(), String> {
-    if mount_table::is_mount_point(path) {
+    if mount_table::is_own_file_system(path) {
         return Ok(());
     }
     let page_size = if page_size.is_empty() { only_page_size(pod)? } else { page_size.to_owned() };

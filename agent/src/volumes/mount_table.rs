@@ -56,6 +56,15 @@ fn also_below(table: &[u8], path: &Path, folder: &Path) -> bool {
     mounts.iter().any(|(point, device)| device == own && point.starts_with(folder))
 }
 
+/// Whether a file system of its own begins right there. Only for file systems in memory: they always answer, where for
+/// others [`is_mount_point`] reads the whole mount table.
+pub fn is_own_file_system(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let device = |path: &Path| std::fs::symlink_metadata(path).ok().map(|found| found.dev());
+    let above = path.parent().and_then(device);
+    device(path).zip(above).is_some_and(|(own, above)| own != above)
+}
+
 fn mount_points(table: &[u8]) -> impl Iterator<Item = PathBuf> + '_ {
     let lines = table.split(|b| *b == b'\n');
     lines.filter_map(|line| line.split(|b| *b == b' ').nth(4)).map(|field| OsString::from_vec(unescaped(field)).into())
