@@ -72,15 +72,21 @@ fn main() -> ExitCode {
     if let Some(outcome) = privileges {
         outcome.log();
     }
-    let mut threads = tokio::runtime::Builder::new_multi_thread();
-    let runtime = match threads.worker_threads(settings.worker_threads).enable_all().build() {
-        Ok(runtime) => runtime,
+    // Clients have threads of their own, so that however many come, pods go on as if there were none. Few threads: one
+    // that is woken for what another could have done costs an idle agent more than all else.
+    let threads = |name| {
+        let mut threads = tokio::runtime::Builder::new_multi_thread();
+        threads.thread_name(name).worker_threads(settings.worker_threads).enable_all().build()
+    };
+    let (runtime, serving) = match threads("pods").and_then(|pods| Ok((pods, threads("clients")?))) {
+        Ok(both) => both,
         Err(error) => {
             tracing::error!(%error, "cannot start");
             return ExitCode::from(1);
         }
     };
-    let outcome = runtime.block_on(daemon::run(flags, loaded));
+    let outcome = runtime.block_on(daemon::run(flags, loaded, serving.handle().clone()));
+    serving.shutdown_timeout(settings.stop_timeout);
     runtime.shutdown_timeout(settings.stop_timeout);
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

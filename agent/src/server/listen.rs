@@ -22,6 +22,13 @@ use super::router::Router;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Go's server gives up on request heads after the same time as on idle connections here.
 const HEADER: Duration = Duration::from_secs(90);
+/// As the agent's own connection to its API server does it.
+const PING: Duration = Duration::from_secs(30);
+const PONG: Duration = Duration::from_secs(15);
+/// Requests of one client at the same time, as Go's server has it.
+const STREAMS: u32 = 250;
+/// Bytes sent ahead of a client that does not read, per request.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// After a failed accept (no file descriptors, mostly) there is no use in trying again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -118,6 +125,10 @@ where
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER);
+    // Who is gone without a word is noticed, and who does not read gets no more sent ahead.
+    let mut http2 = builder.http2();
+    http2.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PONG);
+    http2.max_concurrent_streams(STREAMS).max_send_buf_size(SEND_BUFFER_BYTES);
     if let Err(error) = builder.serve_connection_with_upgrades(io, service).await {
         tracing::debug!(%error, "connection ended");
     }

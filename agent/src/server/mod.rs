@@ -53,6 +53,9 @@ pub enum ServerError {
     Certificate(String),
     #[error("client CA: {0}")]
     ClientCa(String),
+    /// A fault of the program.
+    #[error("the server broke off: {0}")]
+    Broke(tokio::task::JoinError),
 }
 
 /// What the servers need.

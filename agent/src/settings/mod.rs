@@ -50,7 +50,11 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
         "what is logged, as directives such as `agent=debug,info`; wins over `logging.verbosity`, and the variable \
          `RUST_LOG` wins over it. Empty: the verbosity decides. Read again on SIGHUP",
     ),
-    ("service.worker_threads", "2", "threads that run the agent's tasks, 1 to 64"),
+    (
+        "service.worker_threads",
+        "1",
+        "threads that run the agent's tasks, and as many again for what clients ask of its server, 1 to 64",
+    ),
     (
         "service.drop_capabilities",
         "true",
@@ -73,7 +77,7 @@ impl OwnSettings {
         let mut out = OwnSettings {
             log_format: LogFormat::Auto,
             log_filter: None,
-            worker_threads: 2,
+            worker_threads: 1,
             drop_capabilities: true,
             stop_timeout: Duration::from_secs(1),
             origins: Vec::new(),
@@ -108,7 +112,7 @@ impl OwnSettings {
                 self.log_filter = Some(text.to_owned()).filter(|t| !t.is_empty());
             }
             "service.worker_threads" => {
-                self.worker_threads = usize::try_from(setting.integer(1..=64)?).unwrap_or(2);
+                self.worker_threads = usize::try_from(setting.integer(1..=64)?).unwrap_or(1);
             }
             "service.drop_capabilities" => self.drop_capabilities = setting.boolean()?,
             "service.stop_timeout" => {
