@@ -106,11 +106,11 @@ const CGROUPS_AGAIN: Duration = Duration::from_secs(10);
 /// The status line of systemd follows the pods this often.
 const STATUS_LINE: Duration = Duration::from_secs(10);
 
-/// Runs until a signal or a lost lock asks to stop.
+/// Runs until a signal or a lost lock asks to stop. Clients are served by the runtime of `clients`.
 ///
 /// # Errors
 /// See [`StartError`]; nothing keeps running.
-pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
+pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Handle) -> Result<(), StartError> {
     let mut signals = Signals::new().map_err(StartError::Signals)?;
     let watchdog = systemd::own_watchdog().map_err(StartError::Watchdog)?;
     let progress = Progress::default();
@@ -208,7 +208,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
     let registrars = Handlers::new(plugged, registry_client, name.clone());
     tasks.spawn(plugin_registry::start(flags.root_dir.join("plugins_registry"), registrars));
     let certificate = Arc::new(identity::Serving::default());
-    let mut serving = server::start(server::ServerDeps {
+    let server = server::ServerDeps {
         serving: certificate.clone(),
         config: config.clone(),
         gates: settings.gates.clone(),
@@ -220,8 +220,10 @@ pub async fn run(flags: Flags, mut loaded: Loaded) -> Result<(), StartError> {
         cri: cri.clone(),
         drivers: drivers.clone(),
         pods: pods_receiver.clone(),
-    })
-    .await?;
+    };
+    // The ports belong to the threads that serve them, from the first on.
+    let starting = clients.spawn(server::start(server));
+    let mut serving = starting.await.map_err(|broke| StartError::Server(ServerError::Broke(broke)))??;
     keep_certificates(&mut tasks, &flags, &loaded, &client_for_certificates, certificate, (&name, &addresses));
     tracing::info!(node = %name, version = KUBELET_VERSION, "serving; waiting for the runtime");
     let starting = {
@@ -492,6 +494,7 @@ async fn start_pods(
         devices: parts.devices,
         dra: parts.dra,
         signals: node_signals.subscribe(),
+        runtime,
         managers: parts.managers,
         node_events: parts.events,
     })

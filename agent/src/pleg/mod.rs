@@ -39,8 +39,8 @@ pub struct RuntimePod {
 
 #[derive(Debug)]
 pub enum Event {
-    /// Something about this pod changed.
-    Changed(String),
+    /// Something about this pod changed; to what, where it was compared: its [`observed::fingerprint`].
+    Changed(String, Option<u64>),
     /// All pods that the runtime has anything of. Sent after each full comparison that found a change, and once at
     /// the start.
     Listed(Vec<RuntimePod>),
@@ -81,7 +81,7 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
                     continue;
                 }
                 Some(StreamEvent::Pod(uid)) => {
-                    if events.send(Event::Changed(uid)).await.is_err() {
+                    if events.send(Event::Changed(uid, None)).await.is_err() {
                         break;
                     }
                     continue;
@@ -132,7 +132,6 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
 
 /// Each pod of the runtime with a fingerprint of what it consists of.
 async fn snapshot(cri: &CriClient) -> Result<BTreeMap<RuntimePod, u64>, CriError> {
-    use std::hash::{DefaultHasher, Hash, Hasher};
     let (sandboxes, containers) = tokio::try_join!(cri.list_pod_sandboxes(None), cri.list_containers(None))?;
     count(&sandboxes, &containers);
     let mut parts: HashMap<RuntimePod, Vec<(String, i32)>> = HashMap::new();
@@ -143,11 +142,9 @@ async fn snapshot(cri: &CriClient) -> Result<BTreeMap<RuntimePod, u64>, CriError
         let pod = RuntimePod { uid: pod.uid.into(), name: pod.name.into(), namespace: pod.namespace.into() };
         parts.entry(pod).or_default().push((id, state));
     }
-    let fingerprints = parts.into_iter().map(|(pod, mut parts)| {
-        parts.sort_unstable();
-        let mut hasher = DefaultHasher::new();
-        parts.hash(&mut hasher);
-        (pod, hasher.finish())
+    let fingerprints = parts.into_iter().map(|(pod, parts)| {
+        let parts = parts.iter().map(|(id, state)| (id.as_str(), *state)).collect();
+        (pod, observed::fingerprint(parts))
     });
     Ok(fingerprints.collect())
 }
@@ -186,11 +183,11 @@ async fn report(
     }
     for (pod, fingerprint) in now {
         if known.get(pod) != Some(fingerprint) {
-            events.send(Event::Changed(pod.uid.clone())).await?;
+            events.send(Event::Changed(pod.uid.clone(), Some(*fingerprint))).await?;
         }
     }
     for pod in known.keys().filter(|pod| !now.contains_key(*pod)) {
-        events.send(Event::Changed(pod.uid.clone())).await?;
+        events.send(Event::Changed(pod.uid.clone(), None)).await?;
     }
     events.send(Event::Listed(now.keys().cloned().collect())).await
 }

@@ -55,6 +55,16 @@ impl RunState {
         }
     }
 
+    fn to_cri(self) -> i32 {
+        let state = match self {
+            Self::Created => cri::ContainerState::ContainerCreated,
+            Self::Running => cri::ContainerState::ContainerRunning,
+            Self::Exited => cri::ContainerState::ContainerExited,
+            Self::Unknown => cri::ContainerState::ContainerUnknown,
+        };
+        state as i32
+    }
+
     /// The kubelet's word, as its messages print it.
     pub fn word(self) -> &'static str {
         match self {
@@ -112,6 +122,30 @@ impl Observed {
     pub fn is_empty(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
+
+    /// [`fingerprint`] of what the runtime had.
+    pub fn fingerprint(&self) -> u64 {
+        let ready = |is| if is { cri::PodSandboxState::SandboxReady } else { cri::PodSandboxState::SandboxNotready };
+        let sandboxes = self.sandboxes.iter().map(|s| (s.id.as_str(), ready(s.ready) as i32));
+        fingerprint(sandboxes.chain(self.containers.iter().map(|c| (c.id.as_str(), c.state.to_cri()))).collect())
+    }
+}
+
+/// Equal for two looks at a pod that found the same: ids of sandboxes and containers with their states, in any order.
+pub fn fingerprint(mut parts: Vec<(&str, i32)>) -> u64 {
+    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+    parts.sort_unstable();
+    let mut hasher = DefaultHasher::new();
+    parts.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Asks the runtime about a sandbox that was just made.
+///
+/// # Errors
+/// It does not answer, or the sandbox is gone again.
+pub async fn observe_sandbox(cri: &CriClient, id: &str) -> Result<Sandbox, CriError> {
+    Ok(sandbox_record(cri.pod_sandbox_status(id).await?))
 }
 
 /// Asks the runtime about one pod. Objects that vanish between list and status are left out; what `previous` already

@@ -248,7 +248,7 @@ impl Worker {
             }
             self.sandbox_failed(&why)
         })?;
-        if let Err(error) = self.look().await {
+        if let Err(error) = self.look_at_new_sandbox(&id).await {
             let message = format!("Unable to get pod sandbox status: {error}");
             shared.recorder.pod(&pod, EventType::Warning, "FailedStatusPodSandBox", message);
             return Err(Failure::Retry);

@@ -18,7 +18,10 @@ pub struct KillRequest {
 #[derive(Default)]
 struct Inner {
     pod: Option<Arc<Pod>>,
-    changed: bool,
+    /// Something other than that the runtime has what `seen` says.
+    news: bool,
+    /// The newest fingerprint of what the runtime has.
+    seen: Option<u64>,
     verdicts: Vec<Verdict>,
     kill: Option<KillRequest>,
     collect: bool,
@@ -65,7 +68,11 @@ impl Mailbox {
 
     pub fn update(&self, pod: Arc<Pod>) {
         let ends = pod.metadata.as_ref().is_some_and(|m| m.deletion_timestamp.is_some());
-        self.inner().pod = Some(pod);
+        {
+            let mut inner = self.inner();
+            inner.pod = Some(pod);
+            inner.news = true;
+        }
         self.arrived.notify_one();
         if ends {
             self.urgent.notify_one();
@@ -78,10 +85,25 @@ impl Mailbox {
         self.inner().pod = Some(pod);
     }
 
-    /// The runtime has something new about the pod.
-    pub fn changed(&self) {
-        self.inner().changed = true;
+    /// Something that the status shows has changed: what the runtime has, to what `now` is the fingerprint of, or
+    /// something else.
+    pub fn changed(&self, now: Option<u64>) {
+        {
+            let mut inner = self.inner();
+            inner.seen = now.or(inner.seen);
+            inner.news |= now.is_none();
+        }
         self.arrived.notify_one();
+    }
+
+    /// Whether all that came is that the runtime has what the worker knows already; then nothing has come.
+    pub fn is_known(&self, known: u64) -> bool {
+        let mut inner = self.inner();
+        let is_known = !inner.news && inner.seen == Some(known);
+        if is_known {
+            inner.seen = None;
+        }
+        is_known
     }
 
     pub fn verdict(&self, verdict: Verdict) {
@@ -89,6 +111,7 @@ impl Mailbox {
         // One slot per container and probe.
         inner.verdicts.retain(|v| v.container_id != verdict.container_id || v.kind != verdict.kind);
         inner.verdicts.push(verdict);
+        inner.news = true;
         drop(inner);
         self.arrived.notify_one();
     }
@@ -98,6 +121,7 @@ impl Mailbox {
         let (first, before) = inner.kill.take().map_or((None, None), |k| (k.imposed, k.grace));
         let grace = [before, request.grace].into_iter().flatten().min();
         inner.kill = Some(KillRequest { imposed: first.or(request.imposed), grace });
+        inner.news = true;
         drop(inner);
         self.arrived.notify_one();
         self.urgent.notify_one();
@@ -105,7 +129,11 @@ impl Mailbox {
 
     /// Asks for the room that the pod's leftovers take, if it has ended.
     pub fn collect(&self) {
-        self.inner().collect = true;
+        {
+            let mut inner = self.inner();
+            inner.collect = true;
+            inner.news = true;
+        }
         self.arrived.notify_one();
     }
 
@@ -124,7 +152,11 @@ impl Mailbox {
     }
 
     pub fn removed(&self) {
-        self.inner().removed = true;
+        {
+            let mut inner = self.inner();
+            inner.removed = true;
+            inner.news = true;
+        }
         self.arrived.notify_one();
         self.urgent.notify_one();
     }
@@ -133,7 +165,8 @@ impl Mailbox {
     /// place of one that broke off too.
     pub fn take(&self) -> Facts {
         let mut inner = self.inner();
-        inner.changed = false;
+        inner.news = false;
+        inner.seen = None;
         Facts {
             pod: inner.pod.take(),
             verdicts: std::mem::take(&mut inner.verdicts),
@@ -170,6 +203,31 @@ mod tests {
         mailbox.update(pod.clone());
         mailbox.note(pod);
         mailbox.arrival().await;
+    }
+
+    #[test]
+    fn what_the_worker_knows_is_no_news_unless_something_else_came() {
+        let mailbox = Mailbox::default();
+        mailbox.changed(Some(7));
+        assert!(!mailbox.is_known(8), "the runtime has something else");
+        assert!(mailbox.is_known(7));
+        assert!(!mailbox.is_known(7), "it was told once");
+        mailbox.note(Arc::new(Pod::default()));
+        mailbox.changed(Some(7));
+        assert!(mailbox.is_known(7), "nothing follows from what is only noted");
+        let others: [fn(&Mailbox); 5] = [
+            |m| m.changed(None),
+            |m| m.collect(),
+            |m| m.update(Arc::new(Pod::default())),
+            |m| m.kill(KillRequest { imposed: None, grace: None }),
+            Mailbox::removed,
+        ];
+        for other in others {
+            other(&mailbox);
+            mailbox.changed(Some(7));
+            assert!(!mailbox.is_known(7));
+            mailbox.take();
+        }
     }
 
     #[tokio::test]

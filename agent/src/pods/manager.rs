@@ -116,6 +116,7 @@ impl Manager {
             devices: deps.devices,
             dra: deps.dra,
             signals: deps.signals,
+            runtime: deps.runtime,
             managers: deps.managers,
         });
         let (images, image_demands) = mpsc::channel(1);
@@ -192,7 +193,7 @@ impl Manager {
                     self.count();
                 }
                 event = runtime.recv() => match event {
-                    Some(pleg::Event::Changed(uid)) => self.changed(&uid),
+                    Some(pleg::Event::Changed(uid, now)) => self.changed(&uid, now),
                     Some(pleg::Event::Listed(pods)) => {
                         self.runtime = Some(pods);
                         self.end_orphans();
@@ -219,7 +220,7 @@ impl Manager {
                         }
                     }
                     Some(Message::Collect) => self.pods.values().filter_map(|e| e.mailbox.as_ref()).for_each(|m| m.collect()),
-                    Some(Message::Changed(uid)) => self.changed(&uid),
+                    Some(Message::Changed(uid)) => self.changed(&uid, None),
                     None => return,
                 },
                 Some(ended) = self.workers.next(), if !self.workers.is_empty() => match ended {
@@ -274,9 +275,9 @@ impl Manager {
         self.pods.get(uid).and_then(|e| e.mailbox.as_ref()).or_else(|| self.orphans.get(uid))
     }
 
-    fn changed(&mut self, uid: &str) {
+    fn changed(&mut self, uid: &str, now: Option<u64>) {
         if let Some(mailbox) = self.mailbox(uid) {
-            mailbox.changed();
+            mailbox.changed(now);
         }
     }
 

@@ -45,7 +45,7 @@ use crate::dra::Dra;
 use crate::events::Recorder;
 use crate::images::gc::ImageGc;
 use crate::images::puller::{PullDeps, Puller};
-use crate::node::{NodeEvents, NodeSignals};
+use crate::node::{NodeEvents, NodeSignals, RuntimeState};
 use crate::objects::Objects;
 use crate::pod::resources::NodeResources;
 use crate::pod::spec::PodExt;
@@ -109,6 +109,8 @@ pub struct Deps {
     pub dra: Arc<Dra>,
     /// Pressure and shutdown, which keep pods out.
     pub signals: watch::Receiver<NodeSignals>,
+    /// How the runtime was a moment ago.
+    pub runtime: watch::Receiver<Arc<RuntimeState>>,
     pub managers: Arc<Managers>,
     /// Tells of the node as a whole.
     pub node_events: NodeEvents,
@@ -136,6 +138,7 @@ pub(crate) struct Shared {
     pub devices: Arc<Devices>,
     pub dra: Arc<Dra>,
     pub signals: watch::Receiver<NodeSignals>,
+    pub runtime: watch::Receiver<Arc<RuntimeState>>,
     pub managers: Arc<Managers>,
 }
 

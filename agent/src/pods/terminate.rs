@@ -19,11 +19,15 @@ impl Worker {
         let mut budget = Budget::default();
         loop {
             self.take_facts();
-            if let Err(error) = self.look().await {
+            if !self.settled
+                && let Err(error) = self.look().await
+            {
                 tracing::debug!(%error, pod = self.pod.name(), "could not look at an ending pod; trying again");
                 tokio::time::sleep(self.failed()).await;
                 continue;
             }
+            // Whatever stops this on the way, the next round looks.
+            self.settled = false;
             if !self.orphan {
                 self.tell(false);
             }
@@ -105,6 +109,7 @@ impl Worker {
             self.take_facts();
             if self.collect {
                 gc::remove_from_runtime(&self.shared, &self.pod, &self.observed).await;
+                self.settled = false;
             }
             if !self.removed && self.pod.meta().generation != generation {
                 // A late deletion changes what was observed, nothing else.
@@ -112,7 +117,7 @@ impl Worker {
             }
         }
         self.retry = FIRST_RETRY;
-        while self.look().await.is_err() {
+        while !self.settled && self.look().await.is_err() {
             tokio::time::sleep(self.failed()).await;
         }
         gc::remove_all(&self.shared, &self.pod, &self.observed).await;

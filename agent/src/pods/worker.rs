@@ -14,7 +14,7 @@ use proto::cri;
 use crate::cri::CriError;
 use crate::events::EventType;
 use crate::metrics;
-use crate::pleg::observed::{Observed, RunState, observe};
+use crate::pleg::observed::{Observed, RunState, observe, observe_sandbox};
 use crate::pod::backoff::{Backoff, INITIAL};
 use crate::pod::spec::PodExt;
 use crate::pod::step::step;
@@ -56,6 +56,8 @@ pub struct Worker {
     pub(super) pod: Arc<Pod>,
     pub(super) orphan: bool,
     pub(super) observed: Observed,
+    /// Nothing was made or removed since `observed` was: only what runs by itself may have moved on.
+    pub(super) settled: bool,
     pub(super) verdicts: Verdicts,
     pub(super) start_errors: HashMap<String, StartError>,
     pub(super) backoff: Backoff<String>,
@@ -87,6 +89,7 @@ impl Worker {
             mailbox,
             pod,
             observed: Observed::default(),
+            settled: false,
             verdicts: Verdicts::default(),
             start_errors: HashMap::new(),
             backoff: Backoff::new(INITIAL, max),
@@ -196,9 +199,17 @@ impl Worker {
             match next {
                 Err(Interrupt::Ends) => return,
                 Ok(wait) => {
-                    tokio::select! {
-                        () = mailbox.arrival() => operation = ["update"],
-                        () = tokio::time::sleep(wait) => operation = ["sync"],
+                    let due = tokio::time::Instant::now() + wait;
+                    loop {
+                        operation = tokio::select! {
+                            // The runtime tells of what was done here too.
+                            () = mailbox.arrival() => match self.settled && mailbox.is_known(self.observed.fingerprint()) {
+                                true => continue,
+                                false => ["update"],
+                            },
+                            () = tokio::time::sleep_until(due) => ["sync"],
+                        };
+                        break;
                     }
                 }
             }
@@ -264,9 +275,11 @@ impl Worker {
             gc::prune(&self.shared, &self.pod, &self.observed).await;
             return Ok(self.quiet_wait());
         }
+        self.settled = false;
         let result = self.act(actions, resize, &volumes).await;
         if self.look().await.is_ok() {
             self.tell(false);
+            gc::prune(&self.shared, &self.pod, &self.observed).await;
             if crate::status::generate::is_over(&self.status) {
                 return Err(Interrupt::Ends);
             }
@@ -299,6 +312,7 @@ impl Worker {
     pub(super) async fn look(&mut self) -> Result<(), CriError> {
         let seen = observe(&self.shared.cri, &self.uid, &self.observed).await?;
         let before = std::mem::replace(&mut self.observed, seen);
+        self.settled = true;
         if self.adopted {
             self.count_ended(&before);
         }
@@ -309,6 +323,15 @@ impl Worker {
             self.adopt();
         }
         self.sync_probes(self.ending);
+        Ok(())
+    }
+
+    /// [`Worker::look`] after a sandbox was made: it is all that a fresh pod has.
+    pub(super) async fn look_at_new_sandbox(&mut self, id: &str) -> Result<(), CriError> {
+        if !self.observed.is_empty() {
+            return self.look().await;
+        }
+        self.observed.sandboxes.push(observe_sandbox(&self.shared.cri, id).await?);
         Ok(())
     }
 
@@ -362,7 +385,8 @@ impl Worker {
     }
 
     async fn wait_for_network(&mut self) -> Option<Duration> {
-        if self.pod.spec().host_network {
+        // What was heard a few seconds ago may have come right since.
+        if self.pod.spec().host_network || self.shared.runtime.borrow().network_not_ready.is_none() {
             return None;
         }
         let answer = self.shared.cri.status(cri::StatusRequest { verbose: false }).await;
