@@ -1,0 +1,126 @@
+//! What the node tells of a busy pod is what the kernel's own files say.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tests::ApiServer;
+use tests::node::{IMAGE, Node};
+
+/// What a page may have rounded away, and what the kernel counts in batches.
+const SLACK_SECONDS: f64 = 0.05;
+const SLACK_BYTES: f64 = (1 << 20) as f64;
+
+/// The files of the cgroup that a process is in, of either version.
+struct Files {
+    cpu: PathBuf,
+    memory: PathBuf,
+    unified: bool,
+}
+
+impl Files {
+    fn of(pid: u32) -> Result<Self> {
+        let lines = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+        let path = |controller: &str| {
+            let found = lines.lines().find_map(|line| {
+                let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+                controllers.split(',').any(|c| c == controller).then(|| path.trim_start_matches('/').to_owned())
+            });
+            found.with_context(|| format!("{controller} in {lines}"))
+        };
+        let mount = Path::new("/sys/fs/cgroup");
+        if mount.join("cgroup.controllers").exists() {
+            let own = mount.join(path("")?);
+            return Ok(Files { cpu: own.clone(), memory: own, unified: true });
+        }
+        let (cpu, memory) = (mount.join("cpuacct").join(path("cpuacct")?), mount.join("memory").join(path("memory")?));
+        Ok(Files { cpu, memory, unified: false })
+    }
+
+    /// CPU seconds and bytes in use.
+    fn read(&self) -> Result<(f64, f64)> {
+        let number = |path: PathBuf| -> Result<f64> { Ok(std::fs::read_to_string(path)?.trim().parse()?) };
+        if !self.unified {
+            let nanos = number(self.cpu.join("cpuacct.usage"))?;
+            return Ok((nanos / 1e9, number(self.memory.join("memory.usage_in_bytes"))?));
+        }
+        let stat = std::fs::read_to_string(self.cpu.join("cpu.stat"))?;
+        let micros = stat.lines().find_map(|l| l.strip_prefix("usage_usec ")?.parse::<f64>().ok());
+        Ok((micros.context("usage_usec")? / 1e6, number(self.memory.join("memory.current"))?))
+    }
+}
+
+/// The number of a line of metrics that has a name and all of these labels.
+fn sample(page: &str, name: &str, labels: &[&str]) -> Result<f64> {
+    let line = page.lines().find(|line| {
+        line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{')) && labels.iter().all(|l| line.contains(l))
+    });
+    let line = line.with_context(|| format!("{name} {labels:?}"))?;
+    Ok(line.rsplit_once("} ").and_then(|(_, rest)| rest.split(' ').next()).context("a value")?.parse()?)
+}
+
+#[test]
+fn figures_of_a_busy_pod_are_those_of_the_kernel() -> Result<()> {
+    if tests::no_node() {
+        return Ok(());
+    }
+    let server = ApiServer::start("figures", &[])?;
+    let node = Node::start("figures-node", &server, "")?;
+    // Some CPU all the time, and twenty megabytes that are its own.
+    let script = "dd if=/dev/zero of=/memory/held bs=1M count=20; while :; do n=0; while [ $n -lt 2000 ]; do n=$((n+1)); done; sleep 0.01; done";
+    server.create(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "busy", "namespace": "default"},
+        "spec": {"nodeName": node.name, "terminationGracePeriodSeconds": 0,
+            "volumes": [{"name": "m", "emptyDir": {"medium": "Memory"}}],
+            "containers": [{"name": "c", "image": IMAGE, "command": ["sh", "-c", script],
+                "volumeMounts": [{"name": "m", "mountPath": "/memory"}]}]}}))?;
+    server.kubectl(&["wait", "--for=condition=Ready", "pod/busy", "--timeout=60s"])?;
+    let pod = server.get("pods", "busy")?;
+    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().context("an id")?.to_owned();
+    let id = id.split("://").nth(1).context("a runtime's name")?;
+    let files = Files::of(*node.tasks()?.get(id).context("its process")?)?;
+    node.wait_until("the memory is in use", Duration::from_secs(20), || Ok(files.read()?.1 > 20e6))?;
+
+    let ask = |page: &str| server.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{}/proxy/{page}", node.name)]);
+    let labels = ["container=\"c\"", "pod=\"busy\"", "namespace=\"default\""];
+    // Each page between two readings of our own.
+    let between = |page: &str, figures: &dyn Fn(&str) -> Result<(f64, f64)>| -> Result<()> {
+        let before = files.read()?;
+        let told = figures(&ask(page)?)?;
+        let after = files.read()?;
+        let cpu = before.0 - SLACK_SECONDS <= told.0 && told.0 <= after.0 + SLACK_SECONDS;
+        let (least, most) = (before.1.min(after.1) - SLACK_BYTES, before.1.max(after.1) + SLACK_BYTES);
+        // The working set is what is in use, less what could go at once.
+        ensure!(cpu && least * 0.8 <= told.1 && told.1 <= most, "{page}: {told:?} between {before:?} and {after:?}");
+        Ok(())
+    };
+    for _ in 0..3 {
+        between("metrics/resource", &|page| {
+            let cpu = sample(page, "container_cpu_usage_seconds_total", &labels)?;
+            Ok((cpu, sample(page, "container_memory_working_set_bytes", &labels)?))
+        })?;
+        between("metrics/cadvisor", &|page| {
+            let cpu = sample(page, "container_cpu_usage_seconds_total", &labels)?;
+            Ok((cpu, sample(page, "container_memory_usage_bytes", &labels)?))
+        })?;
+        between("stats/summary", &|page| {
+            let summary: Value = serde_json::from_str(page)?;
+            let pods = summary["pods"].as_array().context("pods")?;
+            let pod = pods.iter().find(|p| p["podRef"]["name"] == "busy").context("the pod")?;
+            let container = &pod["containers"][0];
+            let nanos = container["cpu"]["usageCoreNanoSeconds"].as_f64().context("CPU time")?;
+            Ok((nanos / 1e9, container["memory"]["usageBytes"].as_f64().context("bytes in use")?))
+        })?;
+    }
+    // Of the rates there is the cores that it had between two questions.
+    let (cpu, begun) = (files.read()?.0, std::time::Instant::now());
+    ask("stats/summary")?;
+    std::thread::sleep(Duration::from_secs(3));
+    let summary: Value = serde_json::from_str(&ask("stats/summary")?)?;
+    let had = (files.read()?.0 - cpu) / begun.elapsed().as_secs_f64();
+    let pods = summary["pods"].as_array().context("pods")?;
+    let pod = pods.iter().find(|p| p["podRef"]["name"] == "busy").context("the pod")?;
+    let told = pod["containers"][0]["cpu"]["usageNanoCores"].as_f64().context("a rate")? / 1e9;
+    ensure!((told - had).abs() < 0.05 + had * 0.25, "{told} cores told, {had} had");
+    Ok(())
+}
