@@ -12,6 +12,8 @@ use proto::schema::{Struct, StructId, Type, TypeSet};
 const POD: &str = "k8s.io.api.core.v1.Pod";
 /// Paths of one mask; a pod has some hundred fields that can be named.
 const MAX_PATHS: usize = 10_000;
+/// Characters of a bad path that are told; no field of a pod has a longer one.
+const MAX_NAMED: usize = 256;
 
 /// A mask that cannot be used; the client's to mend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +30,16 @@ pub enum MaskError {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mask {
     fields: BTreeMap<u32, Option<Mask>>,
+}
+
+impl MaskError {
+    /// Named as far as an answer's head can hold it for every client: gRPC's take eight kilobytes.
+    fn bad_path(path: &str) -> Self {
+        match path.char_indices().nth(MAX_NAMED) {
+            Some((end, _)) => MaskError::BadPath(format!("{}...", &path[..end])),
+            None => MaskError::BadPath(path.to_owned()),
+        }
+    }
 }
 
 impl Mask {
@@ -47,8 +59,8 @@ impl Mask {
                 whole = true;
                 continue;
             }
-            let pod = set.struct_named(POD).ok_or_else(|| MaskError::BadPath(path.to_owned()))?;
-            let numbers = resolve(set, pod, path).ok_or_else(|| MaskError::BadPath(path.to_owned()))?;
+            let pod = set.struct_named(POD).ok_or_else(|| MaskError::bad_path(path))?;
+            let numbers = resolve(set, pod, path).ok_or_else(|| MaskError::bad_path(path))?;
             mask.keep(&numbers);
         }
         Ok((count > 0 && !whole).then_some(mask))

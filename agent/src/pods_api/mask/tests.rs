@@ -135,3 +135,12 @@ fn damaged_messages_do_not_hurt() {
         mask.apply(&flipped);
     }
 }
+
+/// The answer's head was longer than clients take, who then saw a broken stream and not what is wrong.
+#[test]
+fn a_long_bad_path_is_told_as_far_as_its_beginning() {
+    let error = Mask::parse([&*"status.".repeat(3000)]).expect_err("no such field").to_string();
+    assert!(error.contains("status.status") && error.len() < 400, "{error}");
+    let error = Mask::parse([&*"\u{e9}".repeat(300)]).expect_err("no such field").to_string();
+    assert!(error.len() < 2000, "{error}");
+}
