@@ -10,8 +10,8 @@ fail() {
     exit 1
 }
 ok() { echo "  ok: $*"; }
-until_true() { # until_true SECONDS TEXT COMMAND...
-    local limit=$((SECONDS + $1)) text=$2
+until_true() { # until_true SECONDS TEXT COMMAND...; PATIENCE times the seconds
+    local limit=$((SECONDS + $1 * ${PATIENCE:-1})) text=$2
     shift 2
     until "$@" >/dev/null 2>&1; do
         [ "$SECONDS" -lt "$limit" ] || fail "never: $text"

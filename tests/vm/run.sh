@@ -10,7 +10,8 @@
 #
 # Environment: VM_DIR (default .vm; image, disk, key, logs), VM_PACKAGES (target/packages), VM_SSH_PORT (2222),
 # VM_API_PORT (16443 on 127.0.0.1 leads to the machine's 6443), VM_MEMORY (2560 MiB), VM_CPUS (2), VM_ACCEL (tcg; kvm
-# where it works), VM_BOOT_SECONDS (300), VM_CUTS (10), and those of image.sh.
+# where it works), VM_BOOT_SECONDS (300), VM_CUTS (10), VM_PATIENCE (1; every wait is as many times as long, for a busy
+# machine), and those of image.sh.
 # Needs, of Debian: mmdebstrap qemu-system-x86 cpio e2fsprogs openssh-client busybox-static. Exit code 77 when one is missing.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -19,6 +20,8 @@ vm=${VM_DIR:-$top/.vm}
 packages=${VM_PACKAGES:-$top/target/packages}
 port=${VM_SSH_PORT:-2222}
 api=${VM_API_PORT:-16443}
+patience=${VM_PATIENCE:-1}
+suite="PATIENCE=$patience bash /root/suite.sh"
 mkdir -p "$vm"
 vm=$(cd "$vm" && pwd)
 say() { echo "vm: $*" >&2; }
@@ -48,7 +51,7 @@ boot() { # boot: on the disk as it is
 }
 
 wait_for() { # wait_for SECONDS TEXT COMMAND...
-    local limit=$((SECONDS + $1)) text=$2
+    local limit=$((SECONDS + $1 * patience)) text=$2
     shift 2
     until "$@" >/dev/null 2>&1; do
         alive || { tail -n 20 "$vm/console" >&2; die 'the machine ended'; }
@@ -99,7 +102,7 @@ stage() {
         say "stage $name"
         case $name in
             cut | reboot) "$name" ;;
-            *) "${ssh_to[@]}" "bash /root/suite.sh $name" || die "stage $name failed" ;;
+            *) "${ssh_to[@]}" "$suite $name" || die "stage $name failed" ;;
         esac
         say "stage $name passed in $((SECONDS - began)) s"
     done
@@ -111,13 +114,13 @@ cuts() {
     stages
     for round in $(seq "${VM_CUTS:-10}"); do
         : >"$vm/acknowledged"
-        "${ssh_to[@]}" 'bash /root/suite.sh write_load' >"$vm/acknowledged" 2>/dev/null &
+        "${ssh_to[@]}" "$suite write_load" >"$vm/acknowledged" 2>/dev/null &
         writer=$!
         wait_for 180 "round $round: objects are written" some_acknowledged
         sleep $((RANDOM % 8))
         cut
         wait "$writer" || true
-        "${ssh_to[@]}" 'bash /root/suite.sh after_cut' <"$vm/acknowledged" || die "power cut $round"
+        "${ssh_to[@]}" "$suite after_cut" <"$vm/acknowledged" || die "power cut $round"
     done
 }
 some_acknowledged() { [ "$(wc -l <"$vm/acknowledged")" -ge 30 ]; }

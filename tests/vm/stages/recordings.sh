@@ -23,7 +23,7 @@ for unit in recorded-api recorded-proxy recorded-agent; do systemctl stop $unit 
 )
 printf 'nameserver 192.0.2.53\nsearch node.example\noptions timeout:1\n' >$dir/resolv.conf
 systemd-run -q --unit recorded-api apiserver-lite serve --data-dir $dir/api --secure-port 7443 --controllers=-\* --scheduler=false
-until_true 120 'an API server of its own' curl -fsSk https://127.0.0.1:7443/readyz
+until_true 240 'an API server of its own' curl -fsSk https://127.0.0.1:7443/readyz
 noderec() { # noderec MODE ARGUMENT...
     python3 /root/node-recordings/noderec.py "$1" --runtime /run/containerd/containerd.sock --log $dir/calls.log \
         --proto /root/runtime_v1.proto --stubs $dir/stubs "${@:2}"
