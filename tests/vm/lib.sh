@@ -64,6 +64,12 @@ remove() {
         until_true 180 "pod $name is gone" pod_gone "$name"
     done
 }
+# The pod that the stages share; one that was ended is made anew.
+web() {
+    ! phase_is web Failed || remove web
+    pod web '{"ports": [{"containerPort": 8080, "hostPort": 8081}]}' '{"restartPolicy": "Always"}'
+    runs web
+}
 uid() { seen "$1" .metadata.uid; }
 container_id() { seen "$1" '.status.containerStatuses[0].containerID' | sed 's|.*//||'; }
 # By the container's cgroup, which has the id in its name; asking the runtime takes long.

@@ -32,3 +32,5 @@ until_true 120 'the pressure is over' pressed False
 same 'its first cause in the events' 1 "$(field '/api/v1/namespaces/default/events' '[.items[] | select(.reason == "Evicted" and .involvedObject.name == "hog")] | length')"
 remove meek hog
 unconfigure 50-suite-pressure
+# Where the end of a pod takes longer than half a minute the next one follows, which may be the one of all stages.
+web
