@@ -5,7 +5,7 @@
 #   run.sh                   image, machine, all stages, and the machine is stopped at the end
 #   run.sh image|up|down     one part; the machine of `up` goes on until `down`
 #   run.sh push              brings the packages, images and stages of today into the machine that runs
-#   run.sh stage NAME...     these stages, in this order, on the machine that runs (cut and reboot may be among them)
+#   run.sh stage NAME...     these stages, in this order, on the machine that runs (cut, reboot and outside may be among them)
 #   run.sh ssh COMMAND       a shell line in the machine
 #
 # Environment: VM_DIR (default .vm; image, disk, key, logs), VM_PACKAGES (target/packages), VM_SSH_PORT (2222),
@@ -101,11 +101,24 @@ stage() {
         began=$SECONDS
         say "stage $name"
         case $name in
-            cut | reboot) "$name" ;;
+            cut | reboot | outside) "$name" ;;
             *) "${ssh_to[@]}" "$suite $name" || die "stage $name failed" ;;
         esac
         say "stage $name passed in $((SECONDS - began)) s"
     done
+}
+
+# kubectl on this side of the forwarded port: the certificate holds, the node is there, and a stream goes all the way into
+# a container.
+outside() {
+    local asks=(kubectl --kubeconfig "$vm/admin.conf" --request-timeout=60s) limit=$((SECONDS + 240 * patience)) said=
+    command -v kubectl >/dev/null || { say 'skipped: there is no kubectl here'; return 0; }
+    (umask 077; "${ssh_to[@]}" cat /var/lib/apiserver-lite/admin.conf | sed "s|server: .*|server: https://127.0.0.1:$api|" >"$vm/admin.conf")
+    until [ "$said" = 'True web' ]; do
+        [ "$SECONDS" -lt "$limit" ] || die "never: kubectl from outside; it said: $said"
+        said=$({ "${asks[@]}" get node node -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status} ' && "${asks[@]}" exec web -- hostname; } 2>&1) || sleep 1
+    done
+    say 'kubectl from outside sees the node, and what a container says'
 }
 
 # Ten power cuts (VM_CUTS) while objects are written: what was acknowledged has to be there each time.
@@ -127,7 +140,7 @@ some_acknowledged() { [ "$(wc -l <"$vm/acknowledged")" -ge 30 ]; }
 
 suite() {
     push
-    stage install join cgroups isolation checkpoint watchdog upgrade pressure cut after_power before_reboot reboot after_reboot
+    stage install join outside cgroups isolation checkpoint watchdog upgrade pressure cut after_power before_reboot reboot after_reboot
     cuts
     stage static_cpus cgroupfs two_nodes packages purge
     say 'all stages passed'

@@ -53,12 +53,10 @@ impl CgroupName {
         }
     }
 
-    /// What the runtime is told: a path for cgroupfs, the slice alone for systemd.
+    /// What the runtime is told: the path from the top of the hierarchy. Of systemd's slices a runtime wants the last one
+    /// only and takes it from the path, as kubelets send it.
     pub fn for_runtime(&self, driver: Driver) -> String {
-        match driver {
-            Driver::Cgroupfs => format!("/{}", self.0.join("/")),
-            Driver::Systemd => self.slice(self.0.len()),
-        }
+        format!("/{}", self.path(driver).display())
     }
 
     /// systemd's unit of the first `count` parts.
@@ -97,9 +95,15 @@ mod tests {
             pod.path(Driver::Systemd),
             Path::new("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12_ab.slice")
         );
-        assert_eq!(pod.for_runtime(Driver::Systemd), "kubepods-burstable-pod12_ab.slice");
+        assert_eq!(
+            pod.for_runtime(Driver::Systemd),
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12_ab.slice"
+        );
         let guaranteed = CgroupName::kubepods("/site.slice").pod(QosClass::Guaranteed, "1");
-        assert_eq!(guaranteed.for_runtime(Driver::Systemd), "site-kubepods-pod1.slice");
+        assert_eq!(
+            guaranteed.for_runtime(Driver::Systemd),
+            "/site.slice/site-kubepods.slice/site-kubepods-pod1.slice"
+        );
         assert_eq!(guaranteed.for_runtime(Driver::Cgroupfs), "/site/kubepods/pod1");
     }
 
