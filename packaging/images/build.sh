@@ -5,16 +5,26 @@
 #
 # Leaves FOLDER/pause.tar (named PAUSE_NAME, default registry.k8s.io/pause:3.10) and FOLDER/busybox.tar (named
 # localhost/busybox:1). The same input gives the same bytes. Needs cc with a static libc, busybox-static, tar.
+# Environment: ARCH (amd64, arm64 or riscv64, default this machine's; another one has no busybox.tar), CC (default for
+# another one: its cross compiler of Debian's name).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
 pause_name=${2:-registry.k8s.io/pause:3.10}
 case $(uname -m) in
-    x86_64) arch=amd64 ;;
-    aarch64) arch=arm64 ;;
-    riscv64) arch=riscv64 ;;
-    *) arch=$(uname -m) ;;
+    x86_64) here_arch=amd64 ;;
+    aarch64) here_arch=arm64 ;;
+    *) here_arch=$(uname -m) ;;
 esac
+arch=${ARCH:-$here_arch}
+compiler=cc
+if [ "$arch" != "$here_arch" ]; then
+    case $arch in
+        amd64) compiler=x86_64-linux-gnu-gcc ;;
+        arm64) compiler=aarch64-linux-gnu-gcc ;;
+        *) compiler=$arch-linux-gnu-gcc ;;
+    esac
+fi
 mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -46,9 +56,10 @@ archive() {
 }
 
 mkdir -p "$work/pause"
-"${CC:-cc}" -Os -static -s -o "$work/pause/pause" "$here/pause.c"
+"${CC:-$compiler}" -Os -static -s -o "$work/pause/pause" "$here/pause.c"
 archive "$work/pause" "$pause_name" '"Entrypoint":["/pause"]' "$out/pause.tar"
 
+[ "$arch" = "$here_arch" ] || exit 0
 busybox=$(command -v busybox)
 mkdir -p "$work/busybox"/{bin,etc,tmp,root,home,var}
 chmod 1777 "$work/busybox/tmp"

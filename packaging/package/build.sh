@@ -53,7 +53,7 @@ stage() {
     gzip -9n <"$work/$package.8" >"$root/usr/share/man/man8/$package.8.gz"
     "$here/completions.sh" "$bin/$package" "$package" "$root/usr/share"
     if [ "$package" = node-agent ]; then
-        [ -e "$work/images/pause.tar" ] || "$top/packaging/images/build.sh" "$work/images" >&2
+        [ -e "$work/images/pause.tar" ] || ARCH=$arch "$top/packaging/images/build.sh" "$work/images" >&2
         put 0644 "$work/images/pause.tar" "$root/usr/share/node-agent/pause.tar"
     fi
     # The scripts use it to tell whether a configuration may be started.
