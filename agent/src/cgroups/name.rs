@@ -100,10 +100,7 @@ mod tests {
             "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12_ab.slice"
         );
         let guaranteed = CgroupName::kubepods("/site.slice").pod(QosClass::Guaranteed, "1");
-        assert_eq!(
-            guaranteed.for_runtime(Driver::Systemd),
-            "/site.slice/site-kubepods.slice/site-kubepods-pod1.slice"
-        );
+        assert_eq!(guaranteed.for_runtime(Driver::Systemd), "/site.slice/site-kubepods.slice/site-kubepods-pod1.slice");
         assert_eq!(guaranteed.for_runtime(Driver::Cgroupfs), "/site/kubepods/pod1");
     }
 
