@@ -226,11 +226,6 @@ impl Node {
         }
     }
 
-    /// The agent's process; 0 while there is none.
-    pub fn agent_pid(&self) -> u32 {
-        self.agent.as_ref().map_or(0, Child::id)
-    }
-
     /// The process of every container and sandbox by id, as the runtime knows them.
     ///
     /// # Errors
