@@ -183,9 +183,10 @@ impl Cluster {
     fn runtime_hangs(&mut self) -> Result<()> {
         let before = self.node.tasks()?;
         self.node.signal_containerd(Signal::SIGSTOP);
-        self.server.create(&self.pod("during-hang", &["sleep 100000"], false))?;
+        let created = self.server.create(&self.pod("during-hang", &["sleep 100000"], false));
         std::thread::sleep(Duration::from_secs(long(8, 60)));
         self.node.signal_containerd(Signal::SIGCONT);
+        created?;
         self.wait_ready("during-hang")?;
         let after = self.node.tasks()?;
         ensure!(before.iter().all(|(id, pid)| after.get(id) == Some(pid)), "before {before:?}\nafter {after:?}");
@@ -241,7 +242,9 @@ impl Cluster {
             std::fs::write(root.join(folder).join("sha256-00"), "\u{0}\u{0}")?;
         }
         for uid in std::fs::read_dir(root.join("pods"))?.flatten() {
-            std::fs::write(uid.path().join("userns"), "{")?;
+            if uid.path().is_dir() {
+                std::fs::write(uid.path().join("userns"), "{")?;
+            }
         }
         self.node.start_agent()?;
         self.server.create(&self.pod("after-damage", &["sleep 100000"], false))?;

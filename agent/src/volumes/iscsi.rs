@@ -345,8 +345,8 @@ fn remember(staged: &Path, disk: &Disk) -> Result<(), String> {
 fn joined(device: &Path) -> Option<PathBuf> {
     let name = device.file_name()?.to_str()?;
     let holders = std::fs::read_dir(format!("/sys/block/{name}/holders")).ok()?;
-    let names = holders.flatten().filter_map(|holder| holder.file_name().into_string().ok());
-    names.into_iter().find(|name| name.starts_with("dm-")).map(|name| Path::new("/dev").join(name))
+    let mut names = holders.flatten().filter_map(|holder| holder.file_name().into_string().ok());
+    names.find(|name| name.starts_with("dm-")).map(|name| Path::new("/dev").join(name))
 }
 
 #[cfg(test)]
