@@ -72,7 +72,7 @@ pub fn is_group(name: &str) -> bool {
 impl BootstrapToken {
     /// A new one, with an id and a secret that nobody can guess.
     pub fn random() -> (String, String) {
-        (crate::random::suffix(6), crate::random::suffix(16))
+        (crate::random::suffix(6), crate::random::secret_suffix(16))
     }
 
     /// Reads a secret; None when it is no bootstrap token or does not fit its own name.

@@ -47,9 +47,16 @@ mod service_ip;
 pub mod status;
 mod status_pages;
 pub mod store;
+mod tree;
 mod validate;
 mod warning;
 mod watchdog;
 pub mod write;
 
 use aside::{aside, wait_for};
+
+/// What a panic said.
+pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("it panicked without a word")
+}

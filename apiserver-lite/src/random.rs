@@ -61,9 +61,18 @@ const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// A suffix of `length` characters for a generated name.
 pub fn suffix(length: usize) -> String {
+    letters(length, bytes)
+}
+
+/// So many characters of the same kind that nobody can guess.
+pub fn secret_suffix(length: usize) -> String {
+    letters(length, secret)
+}
+
+fn letters(length: usize, bytes: impl Fn() -> [u8; 16]) -> String {
     let mut out = String::with_capacity(length);
     while out.len() < length {
-        for byte in bytes::<16>() {
+        for byte in bytes() {
             // 243 is the largest multiple of 27 below 256: the rest would make some letters likelier.
             if byte < 243 && out.len() < length {
                 out.push(char::from(ALPHABET[usize::from(byte) % 27]));

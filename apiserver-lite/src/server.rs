@@ -291,7 +291,9 @@ impl ApiServer {
         // What only reads may end with its client. Anything else is a task of its own: neither a client that goes away
         // nor a deadline can cancel a write half way through its bookkeeping. No panic ends the connection.
         let task = match short {
-            true => future::Either::Left(AssertUnwindSafe(work).catch_unwind().map_err(|_| "it panicked".to_owned())),
+            true => future::Either::Left(
+                AssertUnwindSafe(work).catch_unwind().map_err(|panic| crate::panic_text(&*panic).to_owned()),
+            ),
             false => future::Either::Right(tokio::spawn(work).map_err(|error| error.to_string())),
         };
         let answered = match deadline {

@@ -250,6 +250,14 @@ fn an_index_of_a_job_fails_for_itself() {
     counts.sort_by_key(|c| c.to_string());
     assert_eq!(counts, [&json!("0"), &json!("1")]);
     assert!(pods.iter().all(|p| p["metadata"]["finalizers"].is_null()), "every pod is counted and free");
+    // Whatever ends the job, the pod that waits for its index to be tried again is counted.
+    cluster.apply(&json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "late"}, "spec": {
+        "completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 5,
+        "activeDeadlineSeconds": 4, "template": {"metadata": {"annotations": {"fails": "1"}}, "spec": {
+            "restartPolicy": "Never", "containers": [{"name": "c", "image": "localhost/a:1"}]}}}}));
+    failed("late", "DeadlineExceeded");
+    let counted = |c: &Cluster| c.json(&["get", "job", "late"])["status"]["failed"] == 1;
+    cluster.wait("the failed pod is counted", "default", counted);
     job("few", 0, Some(0));
     let status = failed("few", "MaxFailedIndexesExceeded");
     assert_eq!(status["failedIndexes"], "1", "{status}");

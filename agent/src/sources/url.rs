@@ -240,6 +240,12 @@ impl Address {
         if host.is_empty() {
             return Err(wrong());
         }
+        // What stands where a port should is taken for a host's end otherwise, a password with a slash in it for one.
+        let place = authority.as_str().rsplit_once('@').map_or(authority.as_str(), |(_, place)| place);
+        let given = place.strip_prefix(authority.host()).and_then(|rest| rest.strip_prefix(':')).unwrap_or_default();
+        if !given.is_empty() && authority.port_u16().is_none() {
+            return Err(wrong());
+        }
         let port = authority.port_u16().unwrap_or(if https { 443 } else { 80 });
         let user = authority.as_str().rsplit_once('@').map(|(user, _)| user);
         let authorization = user.and_then(|user| {

@@ -32,8 +32,8 @@ pub struct Feed {
     any: Option<watch::Receiver<u64>>,
 }
 
-/// Feeds of more resources wait for any write.
-const FEW: usize = 8;
+/// Feeds of more resources wait for any write: those that follow everything, not those that pick what they need.
+const FEW: usize = 16;
 
 impl Feed {
     pub fn open(store: &Store, resources: &[ResourceId]) -> Self {

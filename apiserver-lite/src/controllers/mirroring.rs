@@ -20,6 +20,7 @@ use super::runner::Controller;
 use crate::client::Client;
 use crate::status::Result;
 use crate::store::{Key, ObjectRef, ResourceId};
+use crate::tree::list;
 use crate::write::DeleteOptions;
 
 /// Addresses of a subset that are mirrored, as `--mirroring-max-endpoints-per-subset`.
@@ -57,10 +58,6 @@ struct Mirror {
     invalid: usize,
     /// Left out for being too many.
     skipped: usize,
-}
-
-fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
-    value[name].as_array().into_iter().flatten()
 }
 
 /// Ports of a subset as a slice has them.

@@ -44,7 +44,7 @@ pub mod volumes;
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt as _};
 
 pub(crate) use self::feed::Change;
 pub(crate) use self::ownership::{done, set_condition};
@@ -95,7 +95,7 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     start.with(endpoints::Endpoints::<true>::new);
     start.reporting(mirroring::Mirroring::new);
     start.reporting(resource_claims::ResourceClaims::new);
-    start.with(certificates::Approver::new);
+    start.alone(certificates::Approver::new);
     start.with(certificates::Cleaner::new);
     start.with(bootstrap_signer::BootstrapSigner::new);
     start.with(token_cleaner::TokenCleaner::new);
@@ -142,12 +142,25 @@ impl Start<'_> {
         self.making(make);
     }
 
-    fn making<C: Controller>(&mut self, make: impl Fn(Client, events::Recorder) -> C + Send + 'static) {
-        self.known.push(C::NAME);
-        if self.enabled.enabled(C::NAME) {
-            let (client, recorder) = (self.client.clone(), self.recorder.clone());
-            let run = runner::run(client.store().clone(), move || make(client.clone(), recorder.clone()));
-            self.running.push(Box::pin(run));
+    fn making<C: Controller>(&mut self, make: impl Fn(Client, events::Recorder) -> C + Send + Sync + 'static) {
+        let run = self.made(make);
+        self.running.extend(run);
+    }
+
+    /// One that may wait in a way that holds up all who share its task.
+    fn alone<C: Controller>(&mut self, make: fn(Client) -> C) {
+        if let Some(run) = self.made(move |client, _| make(client)) {
+            tokio::spawn(run);
         }
+    }
+
+    fn made<C: Controller>(
+        &mut self,
+        make: impl Fn(Client, events::Recorder) -> C + Send + Sync + 'static,
+    ) -> Option<BoxFuture<'static, ()>> {
+        self.known.push(C::NAME);
+        let (client, recorder) = (self.client.clone(), self.recorder.clone());
+        let run = || runner::run(client.store().clone(), move || make(client.clone(), recorder.clone()));
+        self.enabled.enabled(C::NAME).then(|| run().boxed())
     }
 }

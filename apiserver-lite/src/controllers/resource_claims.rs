@@ -16,6 +16,7 @@ use super::runner::Controller;
 use crate::client::{Client, unchanged};
 use crate::status::{ApiError, Result};
 use crate::store::{Key, ObjectRef, ResourceId};
+use crate::tree::list;
 use crate::write::DeleteOptions;
 
 const CLAIMS: &str = "resourceclaims.resource.k8s.io";
@@ -36,10 +37,6 @@ pub enum Work {
     Pod(Key),
     /// A claim may be given back.
     Claim(Key),
-}
-
-fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
-    value[name].as_array().into_iter().flatten()
 }
 
 /// Names of the claims of a pod that are known by now.

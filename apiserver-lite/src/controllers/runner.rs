@@ -40,20 +40,21 @@ pub trait Controller: Send + 'static {
 }
 
 /// Runs a controller until the runtime ends; `make` builds it again after a panic, or after events were lost.
-pub async fn run<C: Controller>(store: Store, make: impl Fn() -> C + Send + 'static) {
+pub async fn run<C: Controller>(store: Store, make: impl Fn() -> C + Send + Sync + 'static) {
     loop {
         // What a panic left behind goes with the controller; the store's own locks bear one.
-        let done = AssertUnwindSafe(follow(store.clone(), make())).catch_unwind().await;
-        if done.is_err() {
-            tracing::error!(controller = C::NAME, "a controller failed and begins again; this is a bug");
+        let work = async { follow(store.clone(), make()).await };
+        if let Err(panic) = AssertUnwindSafe(work).catch_unwind().await {
+            let why = crate::panic_text(&*panic);
+            tracing::error!(controller = C::NAME, why, "a controller failed and begins again; this is a bug");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 }
 
 /// Runs many controllers as one task. A write concerns a dozen of them, and each task that it wakes may wake a thread.
-/// What one of them waits for, others work through; only [`crate::wait_for`] holds up all of them, which is for policies
-/// whose parameters a webhook has to convert.
+/// What one of them waits for, others work through. Only [`crate::wait_for`] holds up all: a webhook that has to convert
+/// parameters of policies, or that is asked for access by an expression; who asks it by himself is a task of his own.
 pub async fn run_all(all: Vec<BoxFuture<'static, ()>>) {
     let mut all: FuturesUnordered<_> = all.into_iter().collect();
     while all.next().await.is_some() {}

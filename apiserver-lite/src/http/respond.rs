@@ -57,7 +57,8 @@ pub fn json_bytes(code: u16, accepted: Accepted, compact: Bytes) -> Response {
         _ if accepted.pretty => bytes(code, Media::Json.name(), json::indent(&compact)),
         _ => {
             // One piece: HTTP/2 makes a frame of each, which is a write, a TLS record and a packet of its own.
-            let mut line = Vec::from(compact);
+            let mut line = Vec::with_capacity(compact.len() + 1);
+            line.extend_from_slice(&compact);
             line.push(b'\n');
             bytes(code, Media::Json.name(), line)
         }

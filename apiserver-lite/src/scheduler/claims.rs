@@ -4,7 +4,7 @@
 //! for the others every node is asked ([`super::devices`]). Before the binding the allocation is written with the pod in
 //! `reservedFor`; when the binding fails, both are taken back.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -13,9 +13,11 @@ use super::devices::{Chosen, Demand, Device, DeviceId, Inventory, Place, allocat
 use super::node::NodeInfo;
 use super::pod::PodInfo;
 use crate::client::{Client, unchanged};
+use crate::controllers::pods::controller_of;
 use crate::selectors::node_terms;
 use crate::status::{ApiError, Result};
 use crate::store::{ObjectRef, ResourceId, Store};
+use crate::tree::list;
 
 const CLAIMS: &str = "resourceclaims.resource.k8s.io";
 const CLASSES: &str = "deviceclasses.resource.k8s.io";
@@ -49,27 +51,38 @@ pub struct Claims {
 /// What is written before a pod is bound.
 #[derive(Default)]
 pub struct Reservation {
-    claims: Vec<(ObjectRef, Option<Value>)>,
+    claims: Vec<Reserved>,
 }
 
-fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
-    value[name].as_array().into_iter().flatten()
+struct Reserved {
+    claim: ObjectRef,
+    /// None for one that has its devices.
+    allocation: Option<Value>,
+    /// What of it stands in the claim by now: that the pod uses it, and the allocation.
+    added_user: bool,
+    added_allocation: bool,
 }
 
-/// Names of a pod's claims.
+impl Reserved {
+    fn new(claim: &ObjectRef, allocation: Option<Value>) -> Self {
+        Reserved { claim: claim.clone(), allocation, added_user: false, added_allocation: false }
+    }
+}
+
+/// Names of a pod's claims, each once, and whether they were made for it.
 ///
 /// # Errors
 /// The entry whose claim is not made yet.
-fn names(pod: &Value) -> std::result::Result<Vec<String>, String> {
-    let mut out = Vec::new();
+fn names(pod: &Value) -> std::result::Result<BTreeMap<String, bool>, String> {
+    let mut out = BTreeMap::new();
     for entry in list(&pod["spec"], "resourceClaims") {
         let name = entry["name"].as_str().unwrap_or_default();
         let told = || list(&pod["status"], "resourceClaimStatuses").find(|s| s["name"] == name);
         match entry["resourceClaimName"].as_str() {
-            Some(claim) => out.push(claim.to_owned()),
+            Some(claim) => drop(out.entry(claim.to_owned()).or_insert(false)),
             None => match told() {
                 // A template may say that no claim is needed.
-                Some(status) => out.extend(status["resourceClaimName"].as_str().map(str::to_owned)),
+                Some(status) => out.extend(status["resourceClaimName"].as_str().map(|claim| (claim.to_owned(), true))),
                 None => return Err(format!("waiting for the claim of {} to be made", crate::status::quote(name))),
             },
         }
@@ -88,13 +101,16 @@ impl Claims {
             return Ok(out);
         }
         let resource = ResourceId::from(CLAIMS);
-        for name in names(&pod.object.without_owners())? {
+        for (name, own) in names(&pod.object.without_owners())? {
             let found = store.get(&resource, &pod.object.key.namespace, &name);
             let claim = found.ok_or_else(|| format!("resourceclaim \"{name}\" not found"))?;
             if claim.keys.deleting {
                 return Err(format!("resourceclaim \"{name}\" is being deleted"));
             }
             let value = claim.without_owners();
+            if own && controller_of(&value).is_none_or(|owner| owner.uid != pod.object.keys.uid) {
+                return Err(format!("resourceclaim \"{name}\" was not created for the pod"));
+            }
             let users = |value: &Value| list(&value["status"], "reservedFor").count();
             let is_user = list(&value["status"], "reservedFor").any(|user| user["uid"] == *pod.object.keys.uid);
             if !is_user && users(&value) >= MOST_USERS {
@@ -135,22 +151,28 @@ impl Claims {
         if !self.allocated.iter().all(|(_, value)| is_reached(value)) {
             return Some("resourceclaim not available on the node".into());
         }
-        let devices = self.inventory.as_ref()?.at(node);
-        allocate(&self.demands, &devices, &self.used).err()
+        let reachable = self.inventory.as_ref()?.at(node);
+        allocate(&self.demands, &reachable, &self.used).err()
+    }
+
+    /// A claim whose devices keep the pod from every node, though nobody but the pod may have them.
+    pub fn in_the_way(&self, pod: &PodInfo) -> Option<&ObjectRef> {
+        let is_own = |value: &Value| list(&value["status"], "reservedFor").all(|u| u["uid"] == *pod.object.keys.uid);
+        self.allocated.iter().find(|(_, value)| is_own(value)).map(|(claim, _)| claim)
     }
 
     /// Takes what the pod needs on a node that will do.
     pub fn reserve(&self, pod: &PodInfo, node: &NodeInfo, under_way: &mut UnderWay) -> Reservation {
-        let mut claims: Vec<(ObjectRef, Option<Value>)> =
-            self.allocated.iter().map(|(claim, _)| (claim.clone(), None)).collect();
+        let mut claims: Vec<Reserved> = self.allocated.iter().map(|(claim, _)| Reserved::new(claim, None)).collect();
         if let Some(inventory) = &self.inventory {
-            let devices = inventory.at(node);
+            let reachable = inventory.at(node);
+            let devices = &reachable.devices;
             // The same search as when the node was asked, so there is a result.
-            let chosen = allocate(&self.demands, &devices, &self.used).unwrap_or_default();
+            let chosen = allocate(&self.demands, &reachable, &self.used).unwrap_or_default();
             for ((claim, value), chosen) in self.waiting.iter().zip(&chosen) {
                 let taken = chosen.iter().filter(|c| !c.wish.admin).map(|c| devices[c.device].id.clone());
                 under_way.0.insert(claim.keys.uid.clone(), (pod.object.keys.uid.clone(), taken.collect()));
-                claims.push((claim.clone(), Some(allocation(&value["spec"], chosen, &devices))));
+                claims.push(Reserved::new(claim, Some(allocation(&value["spec"], chosen, devices))));
             }
         }
         Reservation { claims }
@@ -239,73 +261,93 @@ impl Reservation {
     ///
     /// # Errors
     /// When a claim is no longer what it was; what was written so far is for [`Reservation::release`].
-    pub async fn write(&self, client: &Client, pod: &ObjectRef) -> Result<()> {
-        for (claim, allocation) in &self.claims {
-            let (namespace, name) = (&claim.key.namespace, &claim.key.name);
-            let is_same = |value: &Value| match value["metadata"]["uid"] == *claim.keys.uid {
-                true => Ok(()),
-                false => Err(ApiError::internal(format!("resourceclaim {name} is another one now"))),
-            };
-            if allocation.is_some() {
-                let held = client.update(CLAIMS, namespace, name, |value| {
-                    is_same(value)?;
-                    match value["metadata"]["finalizers"].as_array_mut() {
-                        Some(list) if list.iter().any(|f| f == FINALIZER) => return Err(unchanged()),
-                        Some(list) => list.push(FINALIZER.into()),
-                        None => value["metadata"]["finalizers"] = json!([FINALIZER]),
-                    }
-                    Ok(())
-                });
-                settled(held.await)?;
-            }
-            let written = client.update_status(CLAIMS, namespace, name, |value| {
-                is_same(value)?;
-                match (allocation, value["status"]["allocation"].is_object()) {
-                    (Some(allocation), false) => value["status"]["allocation"] = allocation.clone(),
-                    (None, true) => {}
-                    _ => return Err(ApiError::internal(format!("resourceclaim {name} was allocated otherwise"))),
-                }
-                let user = json!({"resource": "pods", "name": pod.key.name, "uid": pod.keys.uid});
-                match value["status"]["reservedFor"].as_array_mut() {
-                    Some(users) if users.contains(&user) => {}
-                    Some(users) => users.push(user),
-                    None => value["status"]["reservedFor"] = json!([user]),
-                }
-                Ok(())
-            });
-            settled(written.await)?;
+    pub async fn write(&mut self, client: &Client, pod: &ObjectRef) -> Result<()> {
+        for reserved in &mut self.claims {
+            reserved.write(client, pod).await?;
         }
         Ok(())
     }
 
     /// Takes back what was written for a pod that does not go there.
     pub async fn release(&self, client: &Client, pod: &ObjectRef) {
-        for (claim, allocation) in &self.claims {
-            let written = client.update_status(CLAIMS, &claim.key.namespace, &claim.key.name, |value| {
-                if value["metadata"]["uid"] != *claim.keys.uid {
-                    return Err(unchanged());
-                }
-                let Some(status) = value["status"].as_object_mut() else { return Err(unchanged()) };
-                let mut users: Vec<Value> =
-                    status.get("reservedFor").and_then(Value::as_array).cloned().unwrap_or_default();
-                users.retain(|user| user["uid"] != *pod.keys.uid);
-                match users.is_empty() {
-                    false => drop(status.insert("reservedFor".into(), users.into())),
-                    true => {
-                        status.remove("reservedFor");
-                        // Made for this pod alone: another node may have what it needs.
-                        if allocation.is_some() {
-                            status.remove("allocation");
-                        }
-                    }
+        for reserved in self.claims.iter().filter(|r| r.added_user || r.added_allocation) {
+            let allocation = reserved.allocation.as_ref().filter(|_| reserved.added_allocation);
+            give_back(client, &reserved.claim, pod, |found| allocation == Some(found)).await;
+        }
+    }
+}
+
+impl Reserved {
+    async fn write(&mut self, client: &Client, pod: &ObjectRef) -> Result<()> {
+        let claim = &self.claim;
+        let (namespace, name) = (&claim.key.namespace, &claim.key.name);
+        let is_same = |value: &Value| match value["metadata"]["uid"] == *claim.keys.uid {
+            true => Ok(()),
+            false => Err(ApiError::internal(format!("resourceclaim {name} is another one now"))),
+        };
+        if self.allocation.is_some() {
+            let held = client.update(CLAIMS, namespace, name, |value| {
+                is_same(value)?;
+                match value["metadata"]["finalizers"].as_array_mut() {
+                    Some(list) if list.iter().any(|f| f == FINALIZER) => return Err(unchanged()),
+                    Some(list) => list.push(FINALIZER.into()),
+                    None => value["metadata"]["finalizers"] = json!([FINALIZER]),
                 }
                 Ok(())
             });
-            if let Err(error) = settled(written.await) {
-                // The claims' controller gives it back once the pod is gone.
-                tracing::warn!(claim = %claim.key.name, %error, "a claim's devices are not given back");
+            settled(held.await)?;
+        }
+        let (allocation, mut is_new_user) = (&self.allocation, false);
+        let written = client.update_status(CLAIMS, namespace, name, |value| {
+            is_same(value)?;
+            match (allocation, value["status"]["allocation"].is_object()) {
+                (Some(allocation), false) => value["status"]["allocation"] = allocation.clone(),
+                (None, true) => {}
+                _ => return Err(ApiError::internal(format!("resourceclaim {name} was allocated otherwise"))),
+            }
+            let user = json!({"resource": "pods", "name": pod.key.name, "uid": pod.keys.uid});
+            is_new_user = true;
+            match value["status"]["reservedFor"].as_array_mut() {
+                Some(users) if users.contains(&user) => is_new_user = false,
+                Some(users) => users.push(user),
+                None => value["status"]["reservedFor"] = json!([user]),
+            }
+            Ok(())
+        });
+        settled(written.await)?;
+        (self.added_user, self.added_allocation) = (is_new_user, self.allocation.is_some());
+        Ok(())
+    }
+}
+
+/// Takes a pod off the users of a claim, and its allocation, when nobody else uses it and `is_ours` says so of it.
+pub async fn give_back(
+    client: &Client,
+    claim: &ObjectRef,
+    pod: &ObjectRef,
+    is_ours: impl Fn(&Value) -> bool + Send + Sync,
+) {
+    let written = client.update_status(CLAIMS, &claim.key.namespace, &claim.key.name, |value| {
+        if value["metadata"]["uid"] != *claim.keys.uid {
+            return Err(unchanged());
+        }
+        let Some(status) = value["status"].as_object_mut() else { return Err(unchanged()) };
+        let mut users: Vec<Value> = status.get("reservedFor").and_then(Value::as_array).cloned().unwrap_or_default();
+        users.retain(|user| user["uid"] != *pod.keys.uid);
+        match users.is_empty() {
+            false => drop(status.insert("reservedFor".into(), users.into())),
+            true => {
+                status.remove("reservedFor");
+                if status.get("allocation").is_some_and(&is_ours) {
+                    status.remove("allocation");
+                }
             }
         }
+        Ok(())
+    });
+    if let Err(error) = settled(written.await) {
+        // The claims' controller gives it back once the pod is gone.
+        tracing::warn!(claim = %claim.key.name, %error, "a claim's devices are not given back");
     }
 }
 

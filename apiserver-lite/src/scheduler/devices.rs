@@ -3,8 +3,8 @@
 //! Follows the allocator of dynamic resource allocation: devices of complete pools in their newest generation, in the
 //! order in which they are published; the first set that satisfies every request and every constraint is taken.
 //!
-//! Limits: devices that draw on shared counters or serve several claims at once are left alone, and so are taints that a
-//! DeviceTaintRule adds.
+//! Limits: devices that draw on shared counters or serve several claims at once are given to nobody; taints that a
+//! DeviceTaintRule adds are not looked at.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -15,11 +15,14 @@ use super::node::NodeInfo;
 use crate::cel::{self, Budget, Failure};
 use crate::selectors::node_terms;
 use crate::store::{ResourceId, Store};
+use crate::tree::{list, text};
 use crate::validate::DEVICE_VARIABLES;
 
 const SLICES: &str = "resourceslices.resource.k8s.io";
 /// What one search may try before it gives up: claims with many requests over many like devices grow without bound.
 const MOST_TRIES: usize = 20_000;
+/// Devices that one claim may have, as its validation says.
+const MOST_RESULTS: usize = 32;
 /// Cost that one selector may have for one device, as upstream.
 const SELECTOR_COST: u64 = 1_000_000;
 
@@ -42,12 +45,23 @@ impl DeviceId {
 /// All that drivers offer.
 pub struct Inventory {
     slices: Vec<Arc<Value>>,
+    /// Slices of pools that cannot be used now, with the reason.
+    doubtful: Vec<(Arc<Value>, &'static str)>,
+}
+
+/// What a node can reach.
+pub struct Reachable<'a> {
+    pub devices: Vec<Device<'a>>,
+    /// Why it is not known what all devices are.
+    doubt: Option<String>,
 }
 
 /// A device that a node can reach.
 pub struct Device<'a> {
     pub id: DeviceId,
     value: &'a Value,
+    /// Nobody can have it by itself: it draws on shared counters, or serves several claims at once.
+    left_alone: bool,
     /// The node that alone has it, or the nodes that can reach it; None for all.
     pub place: Option<Place<'a>>,
 }
@@ -59,64 +73,70 @@ pub enum Place<'a> {
     Selected(&'a Value),
 }
 
-fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
-    value[name].as_array().into_iter().flatten()
-}
-
-fn text<'a>(value: &'a Value, name: &str) -> &'a str {
-    value[name].as_str().unwrap_or_default()
-}
-
 impl Inventory {
     pub fn read(store: &Store) -> Self {
         let snapshot = store.snapshot(&ResourceId::from(SLICES));
         let all: Vec<Arc<Value>> = snapshot.range(None, None).map(|slice| slice.without_owners()).collect();
-        Inventory { slices: newest(all) }
+        Self::of(all)
+    }
+
+    /// Slices of complete pools in their newest generation are used; the others are about to change, or wrong.
+    pub fn of(all: Vec<Arc<Value>>) -> Self {
+        let mut pools: BTreeMap<DeviceId, Vec<Arc<Value>>> = BTreeMap::new();
+        for slice in all {
+            let known = pools.entry(id_in(&slice["spec"], "")).or_default();
+            let generation = |slice: &Value| slice["spec"]["pool"]["generation"].as_i64().unwrap_or(0);
+            let newest = known.first().map(|first| generation(first));
+            if newest.is_some_and(|newest| newest < generation(&slice)) {
+                known.clear();
+            }
+            if newest.is_none_or(|newest| newest <= generation(&slice)) {
+                known.push(slice);
+            }
+        }
+        let mut out = Inventory { slices: Vec::new(), doubtful: Vec::new() };
+        for slices in pools.into_values() {
+            let wanted = slices.first().and_then(|s| s["spec"]["pool"]["resourceSliceCount"].as_u64()).unwrap_or(1);
+            let mut names = HashSet::new();
+            let devices = slices.iter().flat_map(|slice| list(&slice["spec"], "devices"));
+            let is_valid = devices.into_iter().all(|device| names.insert(text(device, "name").to_owned()));
+            if usize::try_from(wanted) != Ok(slices.len()) {
+                out.doubtful.extend(slices.into_iter().map(|slice| (slice, "is currently being updated")));
+            } else if !is_valid {
+                out.doubtful.extend(slices.into_iter().map(|slice| (slice, "is currently invalid")));
+            } else {
+                out.slices.extend(slices);
+            }
+        }
+        out
     }
 
     /// What a node can reach.
-    pub fn at(&self, node: &NodeInfo) -> Vec<Device<'_>> {
-        let mut out = Vec::new();
+    pub fn at(&self, node: &NodeInfo) -> Reachable<'_> {
+        let doubtful = self.doubtful.iter().find(|(slice, _)| {
+            let spec = &slice["spec"];
+            spec["perDeviceNodeSelection"] == true || reach(spec, node).is_some()
+        });
+        let doubt =
+            doubtful.map(|(slice, why)| format!("resource pool {} {why}", text(&slice["spec"]["pool"], "name")));
+        let mut devices = Vec::new();
         for slice in &self.slices {
             let spec = &slice["spec"];
             let each = spec["perDeviceNodeSelection"] == true;
             let whole = reach(spec, node);
             for value in list(spec, "devices") {
                 let Some(place) = (if each { reach(value, node) } else { whole }) else { continue };
-                if value["consumesCounters"].is_array() || value["allowMultipleAllocations"] == true {
-                    continue;
-                }
-                let id = DeviceId {
-                    driver: text(spec, "driver").into(),
-                    pool: text(&spec["pool"], "name").into(),
-                    device: text(value, "name").into(),
-                };
-                out.push(Device { id, value, place });
+                let left_alone = value["consumesCounters"].is_array() || value["allowMultipleAllocations"] == true;
+                devices.push(Device { id: id_in(spec, text(value, "name")), value, left_alone, place });
             }
         }
-        out
+        Reachable { devices, doubt }
     }
 }
 
-/// Slices of complete pools in their newest generation; the others are about to change.
-fn newest(all: Vec<Arc<Value>>) -> Vec<Arc<Value>> {
-    let pool =
-        |slice: &Value| (text(&slice["spec"], "driver").to_owned(), text(&slice["spec"]["pool"], "name").to_owned());
-    let generation = |slice: &Value| slice["spec"]["pool"]["generation"].as_i64().unwrap_or(0);
-    let mut pools: BTreeMap<(String, String), (i64, u64)> = BTreeMap::new();
-    for slice in &all {
-        let (newest, count) = pools.entry(pool(slice)).or_insert((i64::MIN, 0));
-        match generation(slice).cmp(newest) {
-            std::cmp::Ordering::Greater => (*newest, *count) = (generation(slice), 1),
-            std::cmp::Ordering::Equal => *count += 1,
-            std::cmp::Ordering::Less => {}
-        }
-    }
-    let is_whole = |slice: &Arc<Value>| {
-        let wanted = slice["spec"]["pool"]["resourceSliceCount"].as_u64().unwrap_or(1);
-        pools.get(&pool(slice)).is_some_and(|(newest, count)| *newest == generation(slice) && *count == wanted)
-    };
-    all.into_iter().filter(is_whole).collect()
+/// A device of a slice's pool.
+fn id_in(spec: &Value, device: &str) -> DeviceId {
+    DeviceId { driver: text(spec, "driver").into(), pool: text(&spec["pool"], "name").into(), device: device.into() }
 }
 
 /// Whether a node reaches what a slice or a device describes, and who else does.
@@ -172,6 +192,11 @@ impl Demand {
             };
             requests.push(wishes);
         }
+        // The fewest that any choice among the alternatives takes.
+        let fewest = |wishes: &Vec<Wish>| wishes.iter().map(|w| w.count.unwrap_or(1)).min().unwrap_or(0);
+        if requests.iter().map(fewest).fold(0, usize::saturating_add) > MOST_RESULTS {
+            return Err(format!("more than the {MOST_RESULTS} devices that a claim may have"));
+        }
         Ok(Demand { requests, constraints: list(devices, "constraints").cloned().collect() })
     }
 }
@@ -212,6 +237,7 @@ pub struct Chosen<'a> {
 struct Search<'a> {
     demands: &'a [Demand],
     devices: &'a [Device<'a>],
+    doubt: Option<&'a str>,
     /// Devices that somebody has, or that this search gives away.
     taken: HashSet<usize>,
     /// For each claim, what its requests have so far.
@@ -226,12 +252,14 @@ struct Search<'a> {
 /// Why there are none.
 pub fn allocate<'a>(
     demands: &'a [Demand],
-    devices: &'a [Device<'a>],
+    reachable: &'a Reachable<'a>,
     used: &BTreeSet<DeviceId>,
 ) -> Result<Vec<Vec<Chosen<'a>>>, String> {
+    let devices = &reachable.devices;
     let taken = devices.iter().enumerate().filter(|(_, d)| used.contains(&d.id)).map(|(at, _)| at).collect();
     let chosen = demands.iter().map(|_| Vec::new()).collect();
-    let mut search = Search { demands, devices, taken, chosen, matches: HashMap::new(), tries: 0 };
+    let doubt = reachable.doubt.as_deref();
+    let mut search = Search { demands, devices, doubt, taken, chosen, matches: HashMap::new(), tries: 0 };
     match search.request(0, 0)? {
         true => Ok(search.chosen),
         false => Err("cannot allocate all claims".into()),
@@ -279,6 +307,9 @@ impl<'a> Search<'a> {
 
     /// Takes every device that matches; somebody else may have none of them.
     fn pick_all(&mut self, at: (usize, usize), wish: &'a Wish, from: &[usize]) -> Result<bool, String> {
+        if let Some(doubt) = self.doubt {
+            return Err(format!("request {}: asks for all devices, but {doubt}", wish.name));
+        }
         let mut count = 0;
         for &device in from {
             if !self.take(at.0, wish, device)? {
@@ -299,7 +330,14 @@ impl<'a> Search<'a> {
         if self.tries > MOST_TRIES {
             return Err("too many combinations of devices to try them all".into());
         }
-        if !wish.admin && self.taken.contains(&device) || !self.keeps_constraints(claim, wish, device) {
+        let found = &self.devices[device];
+        if found.left_alone
+            || self.chosen[claim].len() >= MOST_RESULTS
+            || self.chosen[claim].iter().any(|c| c.device == device)
+            || !wish.admin && self.taken.contains(&device)
+            || !found.is_tolerated(&wish.tolerations)
+            || !self.keeps_constraints(claim, wish, device)
+        {
             return Ok(false);
         }
         if !wish.admin {
@@ -346,7 +384,7 @@ impl<'a> Search<'a> {
         }
         let mut out = Vec::new();
         for (at, device) in self.devices.iter().enumerate() {
-            if device.is_tolerated(&wish.tolerations, wish.admin) && device.fits(wish)? {
+            if device.fits(wish)? {
                 out.push(at);
             }
         }
@@ -372,12 +410,11 @@ impl Device<'_> {
     }
 
     /// Whether nothing keeps claims away from the device.
-    fn is_tolerated(&self, tolerations: &[Value], admin: bool) -> bool {
-        admin
-            || list(self.value, "taints").all(|taint| {
-                let effect = text(taint, "effect");
-                !matches!(effect, "NoSchedule" | "NoExecute") || tolerations.iter().any(|t| tolerates(t, taint))
-            })
+    fn is_tolerated(&self, tolerations: &[Value]) -> bool {
+        list(self.value, "taints").all(|taint| {
+            let effect = text(taint, "effect");
+            !matches!(effect, "NoSchedule" | "NoExecute") || tolerations.iter().any(|t| tolerates(t, taint))
+        })
     }
 
     fn fits(&self, wish: &Wish) -> Result<bool, String> {

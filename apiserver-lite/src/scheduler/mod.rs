@@ -56,8 +56,12 @@ const OUTCOMES: usize = 1024;
 /// Runs until the runtime ends; begins again after a panic or lost events.
 pub async fn run(client: Client, recorder: Recorder) {
     loop {
-        let scheduler = Scheduler::new(client.clone(), recorder.clone());
-        if let Err(error) = tokio::spawn(scheduler.follow()).await {
+        let (binding, mut all_bound) = mpsc::channel(1);
+        let scheduler = Scheduler::new(client.clone(), recorder.clone(), binding);
+        let ended = tokio::spawn(scheduler.follow()).await;
+        // Bindings under way take room and devices that only this scheduler knew of: the next one must see them written.
+        while all_bound.recv().await.is_some() {}
+        if let Err(error) = ended {
             if error.is_cancelled() {
                 return;
             }
@@ -84,6 +88,8 @@ struct Scheduler {
     devices: UnderWay,
     outcomes: mpsc::Sender<Outcome>,
     outcomes_in: mpsc::Receiver<Outcome>,
+    /// Held by each binding until it is written.
+    binding: mpsc::Sender<()>,
 }
 
 /// The feed's resources.
@@ -91,7 +97,7 @@ const PODS: usize = 0;
 const NODES: usize = 1;
 
 impl Scheduler {
-    fn new(client: Client, recorder: Recorder) -> Self {
+    fn new(client: Client, recorder: Recorder, binding: mpsc::Sender<()>) -> Self {
         let (outcomes, outcomes_in) = mpsc::channel(OUTCOMES);
         Scheduler {
             client,
@@ -102,6 +108,7 @@ impl Scheduler {
             devices: UnderWay::default(),
             outcomes,
             outcomes_in,
+            binding,
         }
     }
 
@@ -270,8 +277,15 @@ impl Scheduler {
                 self.give_up(pod, summary, Some(&node));
             }
             Preemption::None(why) => {
-                let message = format!("{summary} {NO_CLAIMS}preemption: {why}");
+                let claim = claims.in_the_way(pod).cloned();
+                let done = if claim.is_some() { "deallocation of ResourceClaim completed, " } else { NO_CLAIMS };
+                let message = format!("{summary} {done}preemption: {why}");
                 self.give_up(pod, message, nominated.as_deref());
+                if let Some(claim) = claim {
+                    let (client, pod) = (self.client.clone(), pod.object.clone());
+                    // The claim's change brings the pod back.
+                    tokio::spawn(async move { claims::give_back(&client, &claim, &pod, |_| true).await });
+                }
             }
         }
     }
@@ -294,8 +308,9 @@ impl Scheduler {
     }
 
     /// Counts the pod as being on the node and has that written.
-    fn assume(&mut self, pod: &Arc<PodInfo>, node: &str, waits: bool, reservation: Reservation) {
+    fn assume(&mut self, pod: &Arc<PodInfo>, node: &str, waits: bool, mut reservation: Reservation) {
         self.cluster.place(pod.clone(), node);
+        let binding = self.binding.clone();
         let (client, recorder, outcomes) = (self.client.clone(), self.recorder.clone(), self.outcomes.clone());
         let (pod, node) = (pod.clone(), node.to_owned());
         tokio::spawn(async move {
@@ -319,6 +334,7 @@ impl Scheduler {
                 let message = format!("Successfully assigned {}/{} to {node}", key.namespace, key.name);
                 recorder.report("Pod", "v1", &pod.object, report(false, "Scheduled", "Binding", message));
             }
+            drop(binding);
             // The scheduler began again: it has read everything anew.
             let _ = outcomes.send(Outcome { pod, result }).await;
         });
@@ -332,6 +348,8 @@ impl Scheduler {
             self.queue.remove(uid);
             return;
         };
+        // What it would have had is free again.
+        self.queue.awaken_all(|pod| pod.wants_devices);
         let now = self.client.get("pods", &outcome.pod.object.key.namespace, &outcome.pod.object.key.name);
         let still_waits = now.is_some_and(|o| o.keys.uid == *uid && o.field("spec.nodeName").is_empty());
         if !still_waits {
@@ -402,7 +420,7 @@ impl Scheduler {
 }
 
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
-/// What dynamic resource allocation says of a pod without claims.
+/// What dynamic resource allocation says when no claim is in a pod's way.
 const NO_CLAIMS: &str = "no new claims to deallocate, ";
 
 fn report(warning: bool, reason: &'static str, action: &'static str, message: String) -> Report {
@@ -458,5 +476,7 @@ pub fn set_condition(pod: &mut Value, kind: &str, status: &str, reason: &str, me
     }
 }
 
+#[cfg(test)]
+mod device_tests;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::store::{Key, ObjectRef, Store};
 
-fn object(plural: &str, value: Value) -> ObjectRef {
+pub fn object(plural: &str, value: Value) -> ObjectRef {
     let mut value = value;
     let resource = crate::resource::Resources::built_in().lookup("", "v1", plural).expect("it is served");
     value["metadata"]["uid"] = value["metadata"]["name"].clone();

@@ -19,7 +19,7 @@ use proto::time::Timestamp;
 use serde_json::{Value, json};
 
 use self::limits::History;
-use self::usage::Pod;
+use self::usage::{Pod, Tolerance};
 use super::events::{Recorder, Report, Reporter};
 use super::feed::Change;
 use super::ownership::{done, set_condition};
@@ -30,6 +30,7 @@ use crate::client::{Client, unchanged};
 use crate::resource::Resource;
 use crate::status::Result;
 use crate::store::{Key, ObjectRef, ResourceId};
+use crate::tree::list;
 
 const SCALERS: &str = "horizontalpodautoscalers.autoscaling";
 const KIND: (&str, &str) = ("HorizontalPodAutoscaler", "autoscaling/v2");
@@ -70,10 +71,17 @@ struct Scale {
     replicas: i64,
     running: i64,
     selector: String,
+    tolerance: Tolerance,
 }
 
-fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
-    value[name].as_array().into_iter().flatten()
+/// What the autoscaler says of small differences, above and below its target.
+fn tolerance(behavior: &Value) -> Tolerance {
+    #[expect(clippy::cast_precision_loss, reason = "a share, in thousandths")]
+    let share = |rules: &Value| metrics::thousandths(&rules["tolerance"]).map(|t| t as f64 / 1000.0);
+    Tolerance {
+        up: share(&behavior["scaleUp"]).unwrap_or(Tolerance::USUAL.up),
+        down: share(&behavior["scaleDown"]).unwrap_or(Tolerance::USUAL.down),
+    }
 }
 
 fn set(scaler: &mut Value, kind: &str, status: &str, reason: &str, message: &str) {
@@ -89,8 +97,8 @@ impl Autoscaler {
         self.recorder.warn(REPORTER, (KIND.0, KIND.1, scaler), reason, message);
     }
 
-    fn target(&self, namespace: &str, reference: &Value) -> std::result::Result<Scale, String> {
-        let text = |name: &str| reference[name].as_str().unwrap_or_default();
+    fn target(&self, namespace: &str, spec: &Value) -> std::result::Result<Scale, String> {
+        let text = |name: &str| spec["scaleTargetRef"][name].as_str().unwrap_or_default();
         let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
         let set = self.client.server().resources.current();
         let scaled = |r: &&std::sync::Arc<Resource>| r.subresource("scale").is_some();
@@ -109,6 +117,7 @@ impl Autoscaler {
             replicas: scale["spec"]["replicas"].as_i64().unwrap_or(0),
             running: scale["status"]["replicas"].as_i64().unwrap_or(0),
             selector: scale["status"]["selector"].as_str().unwrap_or_default().to_owned(),
+            tolerance: tolerance(&spec["behavior"]),
         })
     }
 
@@ -221,7 +230,7 @@ impl Autoscaler {
         let (key, spec) = (&scaler.key, &value["spec"]);
         let reference = &spec["scaleTargetRef"];
         out["status"]["observedGeneration"] = value["metadata"]["generation"].clone();
-        let scale = match self.target(&key.namespace, reference) {
+        let scale = match self.target(&key.namespace, spec) {
             Ok(scale) => scale,
             Err(why) => {
                 self.warn(scaler, "FailedGetScale", why.clone());

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::usage::{self, Outcome, TOLERANCE, Target};
+use super::usage::{self, Outcome, Target};
 use super::{Autoscaler, Obstacle, Proposal, Scale, custom, metrics, milli};
 use crate::controllers::pods::condition;
 use crate::store::{Key, ResourceId};
@@ -74,7 +74,7 @@ impl Autoscaler {
         let asked = (name, container);
         let pods = self.pods(&key.namespace, &scale.selector, asked, &used, percent.is_some()).map_err(fail)?;
         let Outcome { replicas, utilization, average } =
-            usage::replicas(&pods, scale.replicas, wanted, TOLERANCE).map_err(|why| fail(why.into()))?;
+            usage::replicas(&pods, scale.replicas, wanted, scale.tolerance).map_err(|why| fail(why.into()))?;
         let mut current = json!({"averageValue": milli(average)});
         if let Some(utilization) = utilization {
             current["averageUtilization"] = utilization.into();
@@ -102,7 +102,7 @@ impl Autoscaler {
         let used = used.map_err(|why| fail(format!("unable to get metric {name}: {why}")))?;
         let wanted = metrics::thousandths(&source["target"]["averageValue"]).unwrap_or(0);
         let pods = self.pods(&key.namespace, &scale.selector, ("", None), &used, false).map_err(fail)?;
-        let outcome = usage::replicas(&pods, scale.replicas, Target::Average(wanted), TOLERANCE);
+        let outcome = usage::replicas(&pods, scale.replicas, Target::Average(wanted), scale.tolerance);
         let outcome = outcome.map_err(|why| fail(why.into()))?;
         let current = json!({"averageValue": milli(outcome.average)});
         let shown = json!({"type": "Pods", "pods": {"metric": source["metric"], "current": current}});
@@ -152,7 +152,7 @@ impl Autoscaler {
         scale: &Scale,
     ) -> std::result::Result<(i64, Value), String> {
         if let Some(wanted) = metrics::thousandths(&target["averageValue"]) {
-            let replicas = usage::shared(measured, wanted, scale.running, TOLERANCE);
+            let replicas = usage::shared(measured, wanted, scale.running, scale.tolerance);
             let each = usage::divided(measured, scale.running);
             return Ok((replicas, json!({"averageValue": milli(each)})));
         }
@@ -160,7 +160,7 @@ impl Autoscaler {
             return Err("invalid metric source: neither a value target nor an average value target was set".into());
         };
         let ready = self.ready(&key.namespace, &scale.selector)?;
-        let replicas = usage::proportional(measured, wanted, scale.replicas, ready, TOLERANCE);
+        let replicas = usage::proportional(measured, wanted, scale.replicas, ready, scale.tolerance);
         Ok((replicas, json!({"value": milli(measured)})))
     }
 

@@ -35,8 +35,21 @@ pub struct Outcome {
     pub average: i64,
 }
 
-/// How far the use may be from the target before anything is done about it.
-pub const TOLERANCE: f64 = 0.1;
+/// How far the use may be from the target before anything is done about it: above, and below.
+#[derive(Debug, Clone, Copy)]
+pub struct Tolerance {
+    pub up: f64,
+    pub down: f64,
+}
+
+impl Tolerance {
+    /// What holds for who says nothing.
+    pub const USUAL: Tolerance = Tolerance { up: 0.1, down: 0.1 };
+
+    fn covers(self, ratio: f64) -> bool {
+        1.0 - self.down <= ratio && ratio <= 1.0 + self.up
+    }
+}
 
 #[expect(clippy::cast_precision_loss, reason = "amounts of a cluster are far below 2^53")]
 fn ratio(used: i64, wanted: i64) -> f64 {
@@ -72,7 +85,7 @@ fn ceil(ratio: f64, count: usize) -> i64 {
 ///
 /// # Errors
 /// When nothing is known of any pod.
-pub fn replicas(all: &[Pod], current: i64, target: Target, tolerance: f64) -> Result<Outcome, &'static str> {
+pub fn replicas(all: &[Pod], current: i64, target: Target, tolerance: Tolerance) -> Result<Outcome, &'static str> {
     let known = |pod: &Pod| Some((pod.used?, pod.requested));
     let ready = all.iter().enumerate().filter(|(_, pod)| !pod.unready);
     let mut counted: BTreeMap<usize, (i64, i64)> = ready.filter_map(|(at, pod)| Some((at, known(pod)?))).collect();
@@ -83,7 +96,7 @@ pub fn replicas(all: &[Pod], current: i64, target: Target, tolerance: f64) -> Re
     let count = i64::try_from(counted.len()).unwrap_or(i64::MAX);
     let average = sum(counted.values().map(|(used, _)| *used)) / count;
     let outcome = |replicas: i64| Ok(Outcome { replicas, utilization, average });
-    let is_near = |ratio: f64| (1.0 - ratio).abs() <= tolerance;
+    let is_near = |ratio: f64| tolerance.covers(ratio);
     let missing: Vec<usize> = (0..all.len()).filter(|at| !all[*at].unready && all[*at].used.is_none()).collect();
     let unready: Vec<usize> = (0..all.len()).filter(|at| all[*at].unready).collect();
     let fill = !unready.is_empty() && first > 1.0;
@@ -114,22 +127,22 @@ pub fn replicas(all: &[Pod], current: i64, target: Target, tolerance: f64) -> Re
 
 /// The replicas that bring a value, which they have all together, to its target; `ready` are those that count.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "as above; floats saturate")]
-pub fn proportional(used: i64, wanted: i64, current: i64, ready: i64, tolerance: f64) -> i64 {
+pub fn proportional(used: i64, wanted: i64, current: i64, ready: i64, tolerance: Tolerance) -> i64 {
     let ratio = ratio(used, wanted);
     match current {
         // There is nobody yet whose share this could be.
         0 => ratio.ceil() as i64,
-        _ if (1.0 - ratio).abs() <= tolerance => current,
+        _ if tolerance.covers(ratio) => current,
         _ => (ratio * ready as f64).ceil() as i64,
     }
 }
 
 /// The replicas of which each has its target as its share of a value.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "as above; floats saturate")]
-pub fn shared(used: i64, wanted: i64, running: i64, tolerance: f64) -> i64 {
+pub fn shared(used: i64, wanted: i64, running: i64, tolerance: Tolerance) -> i64 {
     let share = ratio(used, wanted.saturating_mul(running));
     // Without replicas any value is too much.
-    if running > 0 && (1.0 - share).abs() <= tolerance {
+    if running > 0 && tolerance.covers(share) {
         return running;
     }
     if wanted == 0 { running } else { (used as f64 / wanted as f64).ceil() as i64 }
@@ -152,7 +165,7 @@ mod tests {
     }
 
     fn wanted(pods: &[Pod], current: i64) -> i64 {
-        replicas(pods, current, Target::Utilization(50), TOLERANCE).expect("known").replicas
+        replicas(pods, current, Target::Utilization(50), Tolerance::USUAL).expect("known").replicas
     }
 
     #[test]
@@ -160,7 +173,7 @@ mod tests {
         assert_eq!(wanted(&[pod(100), pod(100)], 2), 4);
         assert_eq!(wanted(&[pod(53), pod(52)], 2), 2, "near enough");
         assert_eq!(wanted(&[pod(10), pod(10), pod(10)], 3), 1);
-        let by_average = replicas(&[pod(300), pod(100)], 2, Target::Average(100), TOLERANCE).expect("known");
+        let by_average = replicas(&[pod(300), pod(100)], 2, Target::Average(100), Tolerance::USUAL).expect("known");
         assert_eq!(by_average, Outcome { replicas: 4, utilization: None, average: 200 });
     }
 
@@ -171,17 +184,20 @@ mod tests {
         assert_eq!(wanted(&[pod(10), unknown.clone(), unknown.clone()], 3), 3, "they may use all they ask for");
         let unready = Pod { unready: true, ..pod(100) };
         assert_eq!(wanted(&[pod(100), unready.clone(), unready.clone()], 3), 3);
-        assert!(replicas(&[unknown, unready], 2, Target::Utilization(50), TOLERANCE).is_err());
+        assert!(replicas(&[unknown, unready], 2, Target::Utilization(50), Tolerance::USUAL).is_err());
     }
 
     #[test]
     fn values_of_all_replicas_together_are_shared_out() {
-        assert_eq!(proportional(20_000, 10_000, 3, 2, TOLERANCE), 4, "twice as much as two can do");
-        assert_eq!(proportional(10_500, 10_000, 3, 2, TOLERANCE), 3, "near enough");
-        assert_eq!(proportional(25_000, 10_000, 0, 0, TOLERANCE), 3);
-        assert_eq!(shared(90_000, 30_000, 1, TOLERANCE), 3);
-        assert_eq!(shared(61_000, 30_000, 2, TOLERANCE), 2, "near enough");
-        assert_eq!(shared(0, 30_000, 2, TOLERANCE), 0);
+        assert_eq!(proportional(20_000, 10_000, 3, 2, Tolerance::USUAL), 4, "twice as much as two can do");
+        assert_eq!(proportional(10_500, 10_000, 3, 2, Tolerance::USUAL), 3, "near enough");
+        assert_eq!(proportional(25_000, 10_000, 0, 0, Tolerance::USUAL), 3);
+        let eager = Tolerance { up: 0.0, down: 0.5 };
+        assert_eq!(proportional(10_500, 10_000, 3, 3, eager), 4, "more at once");
+        assert_eq!(proportional(6_000, 10_000, 3, 3, eager), 3, "less only when it is half");
+        assert_eq!(shared(90_000, 30_000, 1, Tolerance::USUAL), 3);
+        assert_eq!(shared(61_000, 30_000, 2, Tolerance::USUAL), 2, "near enough");
+        assert_eq!(shared(0, 30_000, 2, Tolerance::USUAL), 0);
         assert_eq!((divided(10, 3), divided(9, 3), divided(9, 0)), (4, 3, 0));
     }
 }

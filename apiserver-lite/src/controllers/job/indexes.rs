@@ -81,16 +81,16 @@ impl PerIndex {
     /// None when the job has one number of failures for all its pods.
     pub fn of(job: &Value) -> Option<Self> {
         let limit = job["spec"]["backoffLimitPerIndex"].as_i64()?;
-        let failed = parse_indexes(job["status"]["failedIndexes"].as_str().unwrap_or_default());
+        let mut failed = parse_indexes(job["status"]["failedIndexes"].as_str().unwrap_or_default());
+        // The job may want fewer by now.
+        failed.retain(|index| job["spec"]["completions"].as_i64().is_none_or(|c| *index < c));
         Some(PerIndex { limit, failed, last: BTreeMap::new() })
     }
 
     /// Takes a failed pod into account, and what the failure policy says of it.
     pub fn failure(&mut self, index: i64, pod: &ObjectRef, rule: Option<&Rule>) {
         let value = pod.value();
-        let number = |key: &str| -> i64 {
-            value["metadata"]["annotations"][key].as_str().and_then(|t| t.parse().ok()).unwrap_or(0)
-        };
+        let number = |key| count_in(&value, key);
         let is_ignored = rule.is_some_and(|r| r.action == Action::Ignore);
         let failures = Failures {
             uid: pod.keys.uid.clone(),
@@ -126,8 +126,10 @@ impl PerIndex {
         let (counted, ignored) = self.last.get(&index).map_or((0, 0), |l| (l.counted, l.ignored));
         let annotations = &mut pod["metadata"]["annotations"];
         annotations[FAILURES] = counted.to_string().into();
-        if ignored > 0 {
-            annotations[IGNORED] = ignored.to_string().into();
+        match (ignored, annotations.as_object_mut()) {
+            // A template may bring one.
+            (0, Some(annotations)) => drop(annotations.remove(IGNORED)),
+            _ => annotations[IGNORED] = ignored.to_string().into(),
         }
     }
 }
@@ -140,8 +142,13 @@ impl Failures {
 
 /// Failures of its index that a pod knows of, without its own.
 fn carried(pod: &Value) -> i64 {
-    let annotations = &pod["metadata"]["annotations"];
-    [FAILURES, IGNORED].iter().filter_map(|key| annotations[*key].as_str()?.parse::<i64>().ok()).sum()
+    count_in(pod, FAILURES) + count_in(pod, IGNORED)
+}
+
+/// A number in a pod's annotations, which anybody may have written.
+fn count_in(pod: &Value, key: &str) -> i64 {
+    let text = pod["metadata"]["annotations"][key].as_str();
+    text.and_then(|t| t.parse::<i64>().ok()).unwrap_or(0).clamp(0, i32::MAX.into())
 }
 
 #[cfg(test)]

@@ -117,6 +117,7 @@ impl Controller for Jobs {
         let mut failure = None;
         let end = match verdict {
             Verdict::Done { ok, ref reason, ref message } => {
+                view.keep_none();
                 let active: Vec<ObjectRef> = view.pods.iter().filter(|p| is_active(p)).cloned().collect();
                 ownership::delete_pods(&self.client, &active).await?;
                 Some((ok, reason.clone(), message.clone()))
@@ -246,7 +247,9 @@ impl Jobs {
 
 /// Indexes that nobody works on and that are neither done nor given up, in order.
 fn free_indexes(view: &View) -> impl Iterator<Item = i64> {
-    let taken: BTreeSet<i64> = view.pods.iter().filter(|p| is_active(p)).filter_map(index_of).collect();
+    let replaces_late = view.replaces_late();
+    let is_busy = |p: &&ObjectRef| is_active(p) || replaces_late && p.keys.deleting && !is_terminal(p);
+    let taken: BTreeSet<i64> = view.pods.iter().filter(is_busy).filter_map(index_of).collect();
     let is_over = |i: &i64| view.completed_indexes.contains(i) || view.failed_indexes().is_some_and(|f| f.contains(i));
     (0..view.completions().unwrap_or(0)).filter(move |i| !taken.contains(i) && !is_over(i))
 }

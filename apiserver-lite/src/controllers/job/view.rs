@@ -24,6 +24,9 @@ pub struct View {
     pub new_failed: Vec<Box<str>>,
     /// Failures that the policy says not to count.
     pub ignored: Vec<Box<str>>,
+    /// The same two of pods that alone know how often their index failed; they stay until the job or the index ends.
+    kept_failed: Vec<Box<str>>,
+    kept_ignored: Vec<Box<str>>,
     pub completed_indexes: BTreeSet<i64>,
     /// Set when every index may fail for itself.
     pub per_index: Option<PerIndex>,
@@ -55,6 +58,8 @@ impl View {
             new_succeeded: Vec::new(),
             new_failed: Vec::new(),
             ignored: Vec::new(),
+            kept_failed: Vec::new(),
+            kept_ignored: Vec::new(),
             completed_indexes: parse_indexes(status["completedIndexes"].as_str().unwrap_or_default()),
             per_index: PerIndex::of(&value),
             object,
@@ -86,11 +91,16 @@ impl View {
         view.failed += counted(&mut bad);
         let completions = view.completions();
         let mut ignored = Vec::new();
+        let replaces_late = view.replaces_late();
         for pod in &view.pods.clone() {
-            if needed.contains(&pod.keys.uid) || !held.get(&pod.keys.uid).copied().unwrap_or(false) {
+            if !held.get(&pod.keys.uid).copied().unwrap_or(false) {
                 continue;
             }
             let known = ok.contains(&pod.keys.uid) || bad.contains(&pod.keys.uid);
+            let (bad, ignored) = match needed.contains(&pod.keys.uid) {
+                true => (&mut view.kept_failed, &mut view.kept_ignored),
+                false => (&mut bad, &mut ignored),
+            };
             match pod.field("status.phase") {
                 "Succeeded" if indexed => {
                     // An index counts once, however many pods succeed with it.
@@ -107,7 +117,7 @@ impl View {
                     _ => bad.push(pod.keys.uid.clone()),
                 },
                 // Deleted before its end: it will not succeed any more, and is replaced at once.
-                _ if pod.keys.deleting && !known && !view.replaces_late() => bad.push(pod.keys.uid.clone()),
+                _ if pod.keys.deleting && !known && !replaces_late => bad.push(pod.keys.uid.clone()),
                 _ => {}
             }
         }
@@ -116,6 +126,12 @@ impl View {
         }
         (view.new_succeeded, view.new_failed, view.ignored) = (ok, bad, ignored);
         view
+    }
+
+    /// The job ends: every pod is counted now, also those that would have carried a number on.
+    pub fn keep_none(&mut self) {
+        self.new_failed.append(&mut self.kept_failed);
+        self.ignored.append(&mut self.kept_ignored);
     }
 
     /// Counts failures where every index has its own; the pods that must stay, for they alone know the number.
@@ -132,7 +148,8 @@ impl View {
                 "Succeeded" => false,
                 _ => pod.keys.deleting && !self.replaces_late(),
             };
-            if let Some(index) = index_of(pod).filter(|i| is_failed && !self.completed_indexes.contains(i)) {
+            let is_open = |i: &i64| self.completions().is_none_or(|c| *i < c) && !self.completed_indexes.contains(i);
+            if let Some(index) = index_of(pod).filter(|i| is_failed && is_open(i)) {
                 per_index.failure(index, pod, policy::of(&self.value, pod).as_ref());
                 failed.push((index, pod));
             }
@@ -166,7 +183,7 @@ impl View {
     }
 
     fn all_failed(&self) -> i64 {
-        self.failed + Self::count(&self.new_failed)
+        self.failed + Self::count(&self.new_failed) + Self::count(&self.kept_failed)
     }
 
     fn active(&self) -> usize {

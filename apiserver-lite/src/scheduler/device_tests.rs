@@ -1,0 +1,135 @@
+//! Which devices a search gives away, and which it must not.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::devices::{Demand, DeviceId, Inventory, allocate};
+use super::node::NodeInfo;
+
+const DRIVER: &str = "d.example.com";
+
+fn slice(name: &str, node: &str, generation: i64, count: i64, devices: Value) -> Arc<Value> {
+    Arc::new(json!({"metadata": {"name": name}, "spec": {"driver": DRIVER, "nodeName": node, "devices": devices,
+        "pool": {"name": node, "generation": generation, "resourceSliceCount": count}}}))
+}
+
+fn class(name: &str) -> Option<Arc<Value>> {
+    let spec = json!({"selectors": [{"cel": {"expression": format!("device.driver == '{DRIVER}'")}}]});
+    (name == "c").then(|| Arc::new(json!({ "spec": spec })))
+}
+
+/// One request in the words of `exactly`.
+fn one(mut wish: Value) -> Value {
+    wish["deviceClassName"] = "c".into();
+    json!({"devices": {"requests": [{"name": "r", "exactly": wish}]}})
+}
+
+/// Names of the devices that each claim gets on node `n`.
+fn ask(slices: &[Arc<Value>], claims: &[Value], used: &[&str]) -> Result<Vec<Vec<String>>, String> {
+    let demands: Vec<Demand> = claims.iter().map(|c| Demand::read(c, class)).collect::<Result<_, _>>()?;
+    let inventory = Inventory::of(slices.to_vec());
+    let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    let node = NodeInfo { object: Some(super::tests::object("nodes", object)), ..NodeInfo::default() };
+    let reachable = inventory.at(&node);
+    let id = |name: &&str| DeviceId { driver: DRIVER.into(), pool: "n".into(), device: (*name).into() };
+    let used: BTreeSet<DeviceId> = used.iter().map(id).collect();
+    let chosen = allocate(&demands, &reachable, &used)?;
+    let name = |at: usize| reachable.devices[at].id.device.to_string();
+    Ok(chosen.iter().map(|claim| claim.iter().map(|c| name(c.device)).collect()).collect())
+}
+
+fn plain(names: &[&str]) -> Value {
+    names.iter().map(|name| json!({ "name": name })).collect()
+}
+
+#[test]
+fn pools_are_used_whole_and_in_their_newest_generation() {
+    let want = [one(json!({}))];
+    let old = slice("old", "n", 1, 1, plain(&["old"]));
+    let new = slice("new", "n", 2, 1, plain(&["new"]));
+    assert_eq!(ask(&[old.clone(), new.clone()], &want, &[]), Ok(vec![vec!["new".into()]]));
+    assert_eq!(ask(&[new, old], &want, &[]), Ok(vec![vec!["new".into()]]), "in any order");
+    let half = slice("half", "n", 3, 2, plain(&["half"]));
+    assert!(ask(std::slice::from_ref(&half), &want, &[]).is_err());
+    let all = [one(json!({"allocationMode": "All"}))];
+    let why = ask(&[half], &all, &[]).expect_err("nobody knows what all are");
+    assert!(why.ends_with("asks for all devices, but resource pool n is currently being updated"), "{why}");
+    let twice = [slice("one", "n", 1, 2, plain(&["a", "b"])), slice("two", "n", 1, 2, plain(&["b"]))];
+    assert!(ask(&twice, &want, &[]).is_err(), "a name twice");
+    let elsewhere = slice("far", "m", 1, 1, plain(&["far"]));
+    assert!(ask(&[elsewhere], &want, &[]).is_err());
+}
+
+#[test]
+fn nothing_is_given_twice() {
+    let slices = [slice("s", "n", 1, 1, plain(&["a", "b", "c"]))];
+    let (first, two) = (one(json!({})), one(json!({"count": 2})));
+    assert_eq!(
+        ask(&slices, &[first.clone(), two.clone()], &[]),
+        Ok(vec![vec!["a".into()], vec!["b".into(), "c".into()]])
+    );
+    assert_eq!(ask(&slices, &[two.clone()], &["b"]), Ok(vec![vec!["a".into(), "c".into()]]));
+    assert!(ask(&slices, &[first, two], &["b"]).is_err());
+    // Who administers sees what others have, each device once.
+    let admin = one(json!({"adminAccess": true, "count": 3}));
+    assert_eq!(ask(&slices, &[admin], &["b"]), Ok(vec![vec!["a".into(), "b".into(), "c".into()]]));
+    let admin = one(json!({"adminAccess": true, "count": 4}));
+    assert!(ask(&slices, &[admin], &[]).is_err());
+}
+
+#[test]
+fn all_is_all_or_nothing() {
+    let all = [one(json!({"allocationMode": "All"}))];
+    let slices = [slice("s", "n", 1, 1, plain(&["a", "b"]))];
+    assert_eq!(ask(&slices, &all, &[]), Ok(vec![vec!["a".into(), "b".into()]]));
+    assert!(ask(&slices, &all, &["b"]).is_err());
+    let tainted = json!([{"name": "a"}, {"name": "b", "taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}]);
+    let slices = [slice("s", "n", 1, 1, tainted)];
+    assert!(ask(&slices, &all, &[]).is_err());
+    assert_eq!(ask(&slices, &[one(json!({}))], &[]), Ok(vec![vec!["a".into()]]));
+    assert!(ask(&slices, &[one(json!({"adminAccess": true}))], &["a"]).is_ok());
+    assert!(
+        ask(&slices, &[one(json!({"adminAccess": true, "count": 2}))], &[]).is_err(),
+        "administrators bear no taints"
+    );
+    let tolerations = json!([{"key": "k", "operator": "Exists"}]);
+    let all = [one(json!({"allocationMode": "All", "tolerations": tolerations}))];
+    assert!(ask(&slices, &all, &[]).is_ok());
+    let shared = json!([{"name": "a"}, {"name": "b", "allowMultipleAllocations": true}]);
+    assert!(ask(&[slice("s", "n", 1, 1, shared)], &[one(json!({"allocationMode": "All"}))], &[]).is_err());
+}
+
+#[test]
+fn a_claim_has_no_more_than_its_status_can_say() {
+    let names: Vec<String> = (0..40).map(|n| format!("d{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let slices = [slice("s", "n", 1, 1, plain(&names))];
+    let got = ask(&slices, &[one(json!({"count": 32}))], &[]).expect("as many as may be");
+    assert_eq!(got[0].len(), 32);
+    let why = ask(&slices, &[one(json!({"count": 33}))], &[]).expect_err("one too many");
+    assert_eq!(why, "more than the 32 devices that a claim may have");
+    assert!(ask(&slices, &[one(json!({"allocationMode": "All"}))], &[]).is_err());
+}
+
+#[test]
+fn constraints_and_alternatives_are_tried_until_one_fits() {
+    let device = |name: &str, board: i64| json!({"name": name, "attributes": {"board": {"int": board}}});
+    let slices = [slice("s", "n", 1, 1, json!([device("a", 1), device("b", 2), device("c", 2)]))];
+    let claim = |constraints: Value, count: i64| {
+        let mut claim = one(json!({"count": count}));
+        claim["devices"]["constraints"] = constraints;
+        [claim]
+    };
+    let same = json!([{"matchAttribute": "d.example.com/board"}]);
+    assert_eq!(ask(&slices, &claim(same.clone(), 2), &[]), Ok(vec![vec!["b".into(), "c".into()]]));
+    assert!(ask(&slices, &claim(same, 3), &[]).is_err());
+    let other = json!([{"distinctAttribute": "d.example.com/board"}]);
+    assert_eq!(ask(&slices, &claim(other, 2), &[]), Ok(vec![vec!["a".into(), "b".into()]]));
+    assert!(ask(&slices, &claim(json!([{"laterAttribute": "x"}]), 1), &[]).is_err(), "not known, so not kept");
+    assert_eq!(
+        ask(&slices, &[json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "none"}}]}})], &[]),
+        Err("request r: device class none does not exist".into())
+    );
+}
