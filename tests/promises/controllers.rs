@@ -253,8 +253,14 @@ fn an_index_of_a_job_fails_for_itself() {
     // Whatever ends the job, the pod that waits for its index to be tried again is counted.
     cluster.apply(&json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "late"}, "spec": {
         "completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 5,
-        "activeDeadlineSeconds": 4, "template": {"metadata": {"annotations": {"fails": "1"}}, "spec": {
+        "template": {"metadata": {"annotations": {"fails": "1"}}, "spec": {
             "restartPolicy": "Never", "containers": [{"name": "c", "image": "localhost/a:1"}]}}}}));
+    cluster.wait("one index is done, and one waits", "default", |c| {
+        let pods = c.items(&["get", "pods", "-l", "job-name=late"]);
+        let phases: Vec<&str> = pods.iter().filter_map(|p| p["status"]["phase"].as_str()).collect();
+        phases.contains(&"Failed") && phases.contains(&"Succeeded")
+    });
+    cluster.run(&["patch", "job", "late", "-p", r#"{"spec":{"activeDeadlineSeconds":1}}"#]);
     failed("late", "DeadlineExceeded");
     let counted = |c: &Cluster| c.json(&["get", "job", "late"])["status"]["failed"] == 1;
     cluster.wait("the failed pod is counted", "default", counted);
