@@ -191,7 +191,7 @@ impl Volumes {
         let turn = self.turn(&wanted.driver, &wanted.handle);
         let _turn = turn.lock().await;
         // From an earlier run of the agent, or from the last call of a driver that wants to be called again and again.
-        let was_there = data::read(&folder).is_some() && mount_table::is_mount_point(&target);
+        let was_there = data::read(&folder).is_some() && mount_table::is_mount_point(&target).unwrap_or(false);
         let patience = if was_there { LOOK_ONLY } else { ATTACH_PATIENCE };
         match self.provide(wanted, &folder, &target, (known.is_none(), patience)).await {
             Ok(again) => {

@@ -18,10 +18,12 @@ mod empty_dir;
 mod host_path;
 mod iscsi;
 pub(crate) mod mount_table;
+mod node_disks;
 pub(crate) mod ownership;
 mod payload;
 mod persistent;
 mod sub_path;
+mod turns;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -38,7 +40,8 @@ use crate::objects::{Objects, Tokens};
 use crate::pod::spec::PodExt;
 
 use claims::Claims;
-use iscsi::{Disk, Initiator};
+use iscsi::Disk;
+use node_disks::NodeDisks;
 use payload::{Payload, Sources};
 
 pub use container_mounts::{MountContext, container_mounts};
@@ -110,9 +113,7 @@ pub struct Manager {
     claims: Arc<dyn Claims>,
     node: watch::Receiver<Arc<Node>>,
     csi: Volumes,
-    iscsi: Initiator,
-    /// Who mounts or unmounts a local device for all pods.
-    local_devices: tokio::sync::Mutex<()>,
+    disks: NodeDisks,
     /// Claims of volumes that pods have, by pod and volume: a pod that runs does not need the API server for them.
     bound: Mutex<HashMap<(String, String), KnownClaim>>,
 }
@@ -121,20 +122,14 @@ impl Manager {
     pub fn new(deps: VolumeDeps) -> Self {
         let VolumeDeps { root_dir, objects, tokens, claims, node, csi } = deps;
         let csi = Volumes::new(csi, claims.clone(), objects.clone(), tokens.clone());
-        let iscsi = Initiator::new(&root_dir);
-        let local_devices = tokio::sync::Mutex::default();
-        Manager { root_dir, objects, tokens, claims, node, csi, iscsi, local_devices, bound: Mutex::default() }
+        let disks = NodeDisks::new(&root_dir);
+        Manager { root_dir, objects, tokens, claims, node, csi, disks, bound: Mutex::default() }
     }
 
-    /// Clears up what an earlier agent left half done, as drivers arrive; runs until dropped.
+    /// Clears up what an earlier agent left half done, as drivers arrive, and disks that no pod has any more; runs until
+    /// dropped.
     pub async fn sweep(&self) {
-        if let Err(error) = self.iscsi.clear(true).await {
-            tracing::warn!(error, "cannot let go of iSCSI disks that no pod has");
-        }
-        if let Err(error) = self.clear_local().await {
-            tracing::warn!(error, "cannot let go of local devices that no pod has");
-        }
-        self.csi.sweep().await;
+        tokio::join!(self.disks.keep_clear(), self.csi.sweep());
     }
 
     fn bound(&self) -> MutexGuard<'_, HashMap<(String, String), KnownClaim>> {
@@ -226,13 +221,14 @@ impl Manager {
         let set_up = |why| VolumeError::SetUp { volume: name.clone(), why };
         let mut made = MountSource { read_only: bound.read_only, block, ..Default::default() };
         if let Some(host) = &source.host_path {
-            host_path::check(Path::new(&host.path), host.r#type.as_deref().unwrap_or_default()).map_err(set_up)?;
+            self.disks.host_path(pod, &name, host).await.map_err(set_up)?;
             made.host_path = host.path.clone().into();
         } else if let Some(local) = &source.local
             && block
         {
             made.host_path = self.device(pod.uid(), "kubernetes.io~local-volume", &name);
-            persistent::link_device(Path::new(&local.path), &made.host_path).map_err(set_up)?;
+            let (from, to) = (PathBuf::from(&local.path), made.host_path.clone());
+            self.disks.in_pod(pod.uid(), move || persistent::link_device(&from, &to)).await.map_err(set_up)?;
         } else if let Some(local) = &source.local {
             made.host_path = self.directory(pod.uid(), "kubernetes.io~local-volume", &name);
             let how = disk::How {
@@ -240,13 +236,7 @@ impl Manager {
                 read_only: false,
                 options: spec.mount_options.clone(),
             };
-            let _turn = self.local_devices.lock().await;
-            let from = persistent::stage_local(Path::new(&local.path), &self.local_mounts().join(&name), &how).await;
-            let from = from.map_err(|why| VolumeError::Device { volume: name.clone(), why })?;
-            persistent::bind_local(&from, &made.host_path, bound.read_only).map_err(set_up)?;
-            if !bound.read_only {
-                ownership::give_to_pod(&made.host_path, pod).map_err(|e| set_up(e.to_string()))?;
-            }
+            self.disks.local(pod, &name, (Path::new(&local.path), how), &made.host_path, bound.read_only).await?;
         } else if let Some(source) = source.iscsi.as_ref().filter(|_| !block) {
             let mut disk = Disk::of_volume(&name, source);
             disk.how.options.clone_from(&spec.mount_options);
@@ -271,36 +261,23 @@ impl Manager {
         secret: Option<(String, String)>,
         made: &MountSource,
     ) -> Result<(), String> {
-        if let Some((namespace, name)) = secret {
+        let to = made.host_path.clone();
+        // A pod that has it needs neither the secret nor the target.
+        if turns::blocking(move || mount_table::is_mount_point(&to)).await? {
+            return Ok(());
+        }
+        if let Some((namespace, name)) = secret.filter(|_| disk.wants_secret()) {
             let found = self.objects.secret(&namespace, &name).await;
             let found = found.map_err(|e| format!("couldn't get secret {namespace}/{name} error: {e}"))?;
-            let text = |(key, value): (&String, _)| (key.clone(), String::from_utf8_lossy(value).trim().to_owned());
-            disk.secret = found.data.iter().map(|(key, value)| text((key, value.as_ref()))).collect();
-        }
-        if self.iscsi.give(&disk, &made.host_path, made.read_only).await? && !made.read_only {
-            let (path, pod) = (made.host_path.clone(), pod.clone());
-            let given = tokio::task::spawn_blocking(move || ownership::give_to_pod(&path, &pod)).await;
-            given.map_err(|e| e.to_string())?.map_err(|e| format!("failed to set the group of a volume: {e}"))?;
-        }
-        Ok(())
-    }
-
-    /// Where local devices are mounted for all pods.
-    fn local_mounts(&self) -> PathBuf {
-        self.root_dir.join("plugins/kubernetes.io/local-volume/mounts")
-    }
-
-    /// Unmounts local devices that no pod has any more.
-    async fn clear_local(&self) -> Result<(), String> {
-        let Ok(mounted) = std::fs::read_dir(self.local_mounts()) else { return Ok(()) };
-        let _turn = self.local_devices.lock().await;
-        for staged in mounted.flatten().map(|entry| entry.path()) {
-            if !mount_table::is_also_below(&staged, &self.root_dir.join("pods")) {
-                mount_table::unmount_below(&staged)?;
-                std::fs::remove_dir(&staged).map_err(|e| format!("cannot remove {}: {e}", staged.display()))?;
+            for (key, value) in found.data.iter().filter(|(key, _)| key.contains(".auth.")) {
+                let bytes: &[u8] = value.as_ref();
+                let text = std::str::from_utf8(bytes)
+                    .map_err(|_| format!("secret {namespace}/{name}: the value of {key:?} is no text"))?;
+                // The end of a line is no part of a password; all else is.
+                disk.secret.insert(key.clone(), text.strip_suffix('\n').unwrap_or(text).to_owned());
             }
         }
-        Ok(())
+        self.disks.iscsi(pod, disk, &made.host_path, made.read_only).await
     }
 
     async fn nfs_claim(
@@ -338,7 +315,7 @@ impl Manager {
     async fn direct(&self, pod: &Pod, volume: &Volume, source: &VolumeSource) -> Result<MountSource, String> {
         let directory = |plugin: &str| self.directory(pod.uid(), plugin, &volume.name);
         if let Some(host) = &source.host_path {
-            host_path::check(Path::new(&host.path), host.r#type.as_deref().unwrap_or_default())?;
+            self.disks.host_path(pod, &volume.name, host).await?;
             return Ok(MountSource { host_path: host.path.clone().into(), ..Default::default() });
         }
         if let Some(image) = &source.image {
@@ -404,13 +381,15 @@ impl Manager {
         let pod_dir = self.root_dir.join("pods").join(uid);
         self.tokens.forget(uid);
         self.bound().retain(|(pod, _), _| pod != uid);
+        // What still works for the pod, though it is not waited for any more, ends first.
+        let _turn = self.disks.pod(uid).await;
         // Parts of volumes go before the volumes, and those that a driver gave before anything is removed.
         take_down(&pod_dir, &["volume-subpaths"]).await?;
         self.csi.tear_down(uid).await.map_err(VolumeError::Mount)?;
-        let had_disks = pod_dir.join("volumes/kubernetes.io~iscsi").exists();
         take_down(&pod_dir, &["volumeDevices", "volumes"]).await?;
-        self.iscsi.clear(had_disks).await.map_err(VolumeError::Mount)?;
-        self.clear_local().await.map_err(VolumeError::Mount)
+        // The pod is over without that; disks that do not go are tried again.
+        self.disks.look_again();
+        Ok(())
     }
 }
 

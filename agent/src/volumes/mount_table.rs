@@ -7,21 +7,47 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 
-/// Unmounts everything at or below a directory, deepest first.
+/// The mounts of this process.
+pub const TABLE: &str = "/proc/self/mountinfo";
+
+fn read(table: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(table).map_err(|e| format!("cannot read the mount table: {e}"))
+}
+
+/// The name that the kernel has for a place. The place itself is not touched: what is mounted there may not answer.
+fn real_place(path: &Path) -> PathBuf {
+    let parent = path.parent().and_then(|p| std::fs::canonicalize(p).ok());
+    parent.zip(path.file_name()).map_or_else(|| path.to_owned(), |(parent, name)| parent.join(name))
+}
+
+/// Unmounts everything at or below a directory, deepest first. What is busy goes out of sight now and ends with its last
+/// user.
 ///
 /// # Errors
 /// The kernel refuses; the path is named.
 pub fn unmount_below(directory: &Path) -> Result<(), String> {
-    let table = std::fs::read("/proc/self/mountinfo").map_err(|e| format!("cannot read the mount table: {e}"))?;
     // The kernel names what is mounted by its real path.
     let real = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
-    let mut points: Vec<PathBuf> = mount_points(&table).filter(|p| p.starts_with(&real)).collect();
+    unmount_all(&real, true)
+}
+
+/// The same for a disk that is to be let go of: what is busy stays mounted, for it may have something left to write.
+///
+/// # Errors
+/// Something is in use, or the kernel refuses; the path is named.
+pub fn unmount_strictly(directory: &Path) -> Result<(), String> {
+    unmount_all(&real_place(directory), false)
+}
+
+fn unmount_all(real: &Path, lazily: bool) -> Result<(), String> {
+    let table = read(Path::new(TABLE))?;
+    let mut points: Vec<PathBuf> = mount_points(&table).filter(|p| p.starts_with(real)).collect();
     // Later mounts hide earlier ones of the same place, and children come after their parents.
     points.reverse();
     for point in points {
         let unmounted = match umount2(&point, MntFlags::UMOUNT_NOFOLLOW) {
             // A container that is still going down may hold it a moment longer.
-            Err(Errno::EBUSY) => umount2(&point, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH),
+            Err(Errno::EBUSY) if lazily => umount2(&point, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH),
             // It went by itself, with the mount above it.
             Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
             result => result,
@@ -32,19 +58,21 @@ pub fn unmount_below(directory: &Path) -> Result<(), String> {
 }
 
 /// Whether something is mounted right there.
-pub fn is_mount_point(path: &Path) -> bool {
-    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return false };
-    // The place itself is not touched: what is mounted there may not answer.
-    let parent = path.parent().and_then(|p| std::fs::canonicalize(p).ok());
-    let real = parent.zip(path.file_name()).map_or_else(|| path.to_owned(), |(parent, name)| parent.join(name));
-    mount_points(&table).any(|p| p == real)
+///
+/// # Errors
+/// The mount table cannot be read: nobody can tell.
+pub fn is_mount_point(path: &Path) -> Result<bool, String> {
+    let table = read(Path::new(TABLE))?;
+    let real = real_place(path);
+    Ok(mount_points(&table).any(|p| p == real))
 }
 
-/// Whether what is mounted at `path` is mounted below `folder` as well.
-pub fn is_also_below(path: &Path, folder: &Path) -> bool {
-    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return false };
-    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    also_below(&table, &real(path), &real(folder))
+/// Whether what is mounted at `path` is mounted below `folder` as well, by a mount table such as [`TABLE`].
+///
+/// # Errors
+/// The mount table cannot be read: nobody can tell.
+pub fn is_also_below(table: &Path, path: &Path, folder: &Path) -> Result<bool, String> {
+    Ok(also_below(&read(table)?, &real_place(path), &real_place(folder)))
 }
 
 /// Mounts of one file system have one device number, the third field.

@@ -3,14 +3,14 @@
 //!
 //! Followed: plugins `local` and `nfs`, `mount_helper`.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use std::process::Stdio;
 
 use proto::api::core::v1::{NfsVolumeSource, Node, PersistentVolume};
 
 use crate::pod::placement::matches_term;
 
-use super::{disk, empty_dir, mount_table};
+use super::{empty_dir, mount_table};
 
 /// Whether the volume may be used from this node.
 ///
@@ -59,31 +59,33 @@ pub fn link_device(from: &Path, to: &Path) -> Result<(), String> {
     crate::csi::make_link(from, to)
 }
 
-/// What is to be bound for a local volume: its folder, or where the file system on its device is mounted for all pods.
-///
-/// # Errors
-/// The path is none that may be used, or the device cannot be mounted.
-pub async fn stage_local(from: &Path, staged: &Path, how: &disk::How) -> Result<PathBuf, String> {
-    use std::os::unix::fs::FileTypeExt as _;
-    check_path(from, staged)?;
-    let is_device = std::fs::metadata(from).is_ok_and(|m| m.file_type().is_block_device());
-    if !is_device {
-        return Ok(from.to_owned());
-    }
-    disk::format_and_mount(from, staged, how).await?;
-    Ok(staged.to_owned())
+/// What is at the path of a local volume.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The pod has it already.
+    Given,
+    Folder,
+    Device,
 }
 
-/// Binds a path of this node to the place of the volume, unless it is there already.
+/// Looks at the path of a local volume that is to be bound to `to`. Blocks, for as long as a file server does not answer.
 ///
 /// # Errors
-/// The path is none that may be used, or the kernel refuses.
-pub fn bind_local(from: &Path, to: &Path, read_only: bool) -> Result<(), String> {
-    check_path(from, to)?;
-    if !from.is_dir() {
-        return Err(format!("{} is neither a directory nor a block device", from.display()));
+/// The path is none that may be used.
+pub fn look(from: &Path, to: &Path) -> Result<Place, String> {
+    use std::os::unix::fs::FileTypeExt as _;
+    if mount_table::is_mount_point(to)? {
+        return Ok(Place::Given);
     }
-    disk::bind(from, to, read_only)
+    check_path(from, to)?;
+    let found = std::fs::metadata(from).map_err(|e| format!("cannot look at {}: {e}", from.display()))?;
+    if found.file_type().is_block_device() {
+        return Ok(Place::Device);
+    }
+    match found.is_dir() {
+        true => Ok(Place::Folder),
+        false => Err(format!("{} is neither a directory nor a block device", from.display())),
+    }
 }
 
 /// Mounts an export by the host's tool, unless it is mounted already.
@@ -91,7 +93,7 @@ pub fn bind_local(from: &Path, to: &Path, read_only: bool) -> Result<(), String>
 /// # Errors
 /// What the tool said, in the kubelet's frame.
 pub async fn mount_nfs(source: &NfsVolumeSource, to: &Path, read_only: bool, options: &[String]) -> Result<(), String> {
-    if mount_table::is_mount_point(to) {
+    if mount_table::is_mount_point(to)? {
         return Ok(());
     }
     empty_dir::make_directory(to)?;
@@ -130,7 +132,7 @@ mod tests {
     #[test]
     fn paths_that_leave_their_place_are_refused() {
         let to = std::env::temp_dir().join("never");
-        assert!(bind_local(Path::new("/a/../etc"), &to, false).unwrap_err().contains("must not contain '..'"));
-        assert!(bind_local(Path::new("/no/such/place"), &to, false).unwrap_err().contains("does not exist"));
+        assert!(look(Path::new("/a/../etc"), &to).unwrap_err().contains("must not contain '..'"));
+        assert!(look(Path::new("/no/such/place"), &to).unwrap_err().contains("does not exist"));
     }
 }

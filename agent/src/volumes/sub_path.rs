@@ -44,7 +44,8 @@ pub fn prepare(volume: &Path, sub_path: &str, place: &Path) -> Result<PathBuf, S
     if parts.contains(&Component::ParentDir) {
         return Err(SubPathError::Backsteps(sub_path.into()));
     }
-    if mount_table::is_mount_point(place) {
+    let unknown = |why| SubPathError::Place { path: place.display().to_string(), error: std::io::Error::other(why) };
+    if mount_table::is_mount_point(place).map_err(unknown)? {
         return Ok(place.to_owned());
     }
     let root = File::open(volume).map_err(|error| SubPathError::Place { path: volume.display().to_string(), error })?;

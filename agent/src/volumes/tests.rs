@@ -262,7 +262,7 @@ async fn scratch_space_is_kept_until_the_pod_goes() {
     manager.setup(&grouped).await.expect("made before");
     assert_eq!(mode(&disk.join("kept")), 0o600, "left alone");
     if let Some(memory) = made.get("mem") {
-        assert!(mount_table::is_mount_point(&memory.host_path));
+        assert!(mount_table::is_mount_point(&memory.host_path).unwrap());
         assert_eq!(mode(&memory.host_path), if is_root { 0o3777 } else { 0o1777 });
     }
     manager.teardown("u1").await.expect("gone");
@@ -292,7 +292,7 @@ async fn projections_are_one_volume() {
     let path = made["v"].host_path.join("token");
     assert_eq!(std::fs::read_to_string(&path).expect("a file"), "token for me");
     assert_eq!((mode(&path), mode(&made["s"].host_path.join("k"))), (0o640, 0o440));
-    assert!(mount_table::is_mount_point(&made["s"].host_path));
+    assert!(mount_table::is_mount_point(&made["s"].host_path).unwrap());
 
     if let Some(spec) = both.spec.as_mut() {
         spec.security_context =

@@ -1,0 +1,226 @@
+//! Disks of this node that are mounted once for all pods: iSCSI, and local block devices; and what else may hang on a
+//! disk or a file server. No pod waits for the disks of another.
+//!
+//! A disk stays mounted until no pod has it, as the kernel tells; then it goes in the background, tried again until it is
+//! gone. The end of a pod waits only for its own mounts, as with the kubelet.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::api::core::v1::{HostPathVolumeSource, Pod};
+use tokio::sync::Notify;
+
+use super::disk::{self, How, Staged};
+use super::iscsi::{Disk, Initiator};
+use super::persistent::{self, Place};
+use super::turns::{Turn, Turns, blocking};
+use super::{VolumeError, host_path, mount_table, ownership};
+use crate::pod::spec::PodExt as _;
+
+/// Between tries to let go of disks.
+const AGAIN: Duration = Duration::from_secs(20);
+
+pub struct NodeDisks {
+    root_dir: PathBuf,
+    iscsi: Arc<Initiator>,
+    /// By folder of the mount for all pods.
+    devices: Arc<Turns>,
+    /// Who changes the folders of a pod, by its uid.
+    pods: Turns,
+    /// Who looks at a path that may not answer, by pod and volume: one at a time, for each holds a thread.
+    looks: Turns,
+    news: Notify,
+}
+
+impl NodeDisks {
+    pub fn new(root_dir: &Path) -> Self {
+        Self {
+            root_dir: root_dir.to_owned(),
+            iscsi: Arc::new(Initiator::new(root_dir)),
+            devices: Arc::default(),
+            pods: Turns::default(),
+            looks: Turns::default(),
+            news: Notify::new(),
+        }
+    }
+
+    /// Lets go of disks that no pod has, now and whenever there is news; runs until dropped.
+    pub async fn keep_clear(&self) {
+        loop {
+            let (iscsi, local) = tokio::join!(self.iscsi.clear(), self.clear_local());
+            let _ = match iscsi && local {
+                true => Ok(self.news.notified().await),
+                false => tokio::time::timeout(AGAIN, self.news.notified()).await,
+            };
+        }
+    }
+
+    /// Has [`Self::keep_clear`] look: a pod is over.
+    pub fn look_again(&self) {
+        self.news.notify_one();
+    }
+
+    /// The turn to change the folders of a pod.
+    pub async fn pod(&self, uid: &str) -> Turn {
+        self.pods.take(Path::new(uid)).await
+    }
+
+    /// Changes the folders of a pod. What has begun goes on when the caller stops waiting, and the pod's end waits for it.
+    ///
+    /// # Errors
+    /// Those of the work.
+    pub async fn in_pod(
+        &self,
+        uid: &str,
+        work: impl FnOnce() -> Result<(), String> + Send + 'static,
+    ) -> Result<(), String> {
+        let turn = self.pod(uid).await;
+        blocking(move || {
+            let _turn = turn;
+            work()
+        })
+        .await
+    }
+
+    async fn look<T: Send + 'static>(
+        &self,
+        (pod, volume): (&Pod, &str),
+        work: impl FnOnce() -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let turn = self.looks.take(&Path::new(pod.uid()).join(volume)).await;
+        blocking(move || {
+            let _turn = turn;
+            work()
+        })
+        .await
+    }
+
+    /// Checks a path of the host, or makes it.
+    ///
+    /// # Errors
+    /// The path is something else or cannot be made.
+    pub async fn host_path(&self, pod: &Pod, volume: &str, source: &HostPathVolumeSource) -> Result<(), String> {
+        let kind = source.r#type.clone().unwrap_or_default();
+        if kind.is_empty() {
+            return Ok(());
+        }
+        let path = PathBuf::from(&source.path);
+        self.look((pod, volume), move || host_path::check(&path, &kind)).await
+    }
+
+    /// Gives an iSCSI disk to a pod.
+    ///
+    /// # Errors
+    /// What a tool or the kernel said.
+    pub async fn iscsi(&self, pod: &Pod, disk: Disk, to: &Path, read_only: bool) -> Result<(), String> {
+        let staged = self.iscsi.stage(disk).await?;
+        let (pod_too, to) = (pod.clone(), to.to_owned());
+        self.in_pod(pod.uid(), move || {
+            // Before the bind: what is bound counts as done.
+            if !read_only {
+                let given = ownership::give_to_pod(&staged.path, &pod_too);
+                given.map_err(|e| format!("failed to set the group of a volume: {e}"))?;
+            }
+            disk::bind(&staged.path, &to, read_only)?;
+            drop(staged);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Gives a local path, or the file system on a local device, to a pod.
+    ///
+    /// # Errors
+    /// The path cannot be used, or a tool or the kernel refuses.
+    pub async fn local(
+        &self,
+        pod: &Pod,
+        name: &str,
+        (from, how): (&Path, How),
+        to: &Path,
+        read_only: bool,
+    ) -> Result<(), VolumeError> {
+        let set_up = |why| VolumeError::SetUp { volume: name.to_owned(), why };
+        let looked_at = (from.to_owned(), to.to_owned());
+        let place = self.look((pod, name), move || persistent::look(&looked_at.0, &looked_at.1)).await;
+        let staged = match place.map_err(set_up)? {
+            Place::Given => return Ok(()),
+            Place::Folder => None,
+            Place::Device => {
+                let staged = self.stage(name, from, how).await;
+                Some(staged.map_err(|why| VolumeError::Device { volume: name.to_owned(), why })?)
+            }
+        };
+        let (pod_too, to) = (pod.clone(), to.to_owned());
+        let from = staged.as_ref().map_or_else(|| from.to_owned(), |staged| staged.path.clone());
+        let given = self.in_pod(pod.uid(), move || {
+            disk::bind(&from, &to, read_only)?;
+            drop(staged);
+            if read_only {
+                return Ok(());
+            }
+            // After the bind, which hides what else is mounted below; one that failed is not left as done.
+            ownership::give_to_pod(&to, &pod_too).or_else(|e| {
+                mount_table::unmount_strictly(&to)?;
+                Err(format!("failed to set the group of a volume: {e}"))
+            })
+        });
+        given.await.map_err(set_up)
+    }
+
+    /// Where local devices are mounted for all pods.
+    fn mounts(&self) -> PathBuf {
+        self.root_dir.join("plugins/kubernetes.io/local-volume/mounts")
+    }
+
+    /// Mounts a local device for all pods. The work goes on when the caller stops waiting.
+    async fn stage(&self, name: &str, device: &Path, how: How) -> Result<Staged, String> {
+        let path = self.mounts().join(name);
+        let turn = self.devices.take(&path).await;
+        let device = device.to_owned();
+        let work = tokio::spawn(async move {
+            disk::format_and_mount(&device, &path, &how).await?;
+            Ok(Staged { path, _turn: turn })
+        });
+        work.await.map_err(|e| e.to_string())?
+    }
+
+    /// Unmounts local devices that no pod has any more; `false` when another try is worth it.
+    async fn clear_local(&self) -> bool {
+        let (mounts, pods, turns) = (self.mounts(), self.root_dir.join("pods"), self.devices.clone());
+        let cleared = blocking(move || {
+            let entries = match std::fs::read_dir(&mounts) {
+                Ok(entries) => entries,
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(true),
+                Err(e) => return Err(format!("cannot read {}: {e}", mounts.display())),
+            };
+            let mut all = true;
+            for staged in entries.flatten().map(|entry| entry.path()) {
+                let Some(_turn) = turns.try_take(&staged) else {
+                    all = false;
+                    continue;
+                };
+                if let Err(error) = let_go(&staged, &pods) {
+                    tracing::warn!(error, device = %staged.display(), "a local device stays mounted");
+                    all = false;
+                }
+            }
+            Ok(all)
+        });
+        // One that hangs keeps its own turn, and nobody from looking at the others again.
+        let cleared = tokio::time::timeout(AGAIN, cleared).await;
+        cleared.unwrap_or_else(|_| Err("a device does not answer".into())).unwrap_or_else(|error| {
+            tracing::warn!(error, "cannot look after local devices that no pod has");
+            false
+        })
+    }
+}
+
+fn let_go(staged: &Path, pods: &Path) -> Result<(), String> {
+    if mount_table::is_also_below(Path::new(mount_table::TABLE), staged, pods)? {
+        return Ok(());
+    }
+    mount_table::unmount_strictly(staged)?;
+    std::fs::remove_dir(staged).map_err(|e| format!("cannot remove {}: {e}", staged.display()))
+}
