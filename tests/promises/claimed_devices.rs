@@ -168,6 +168,8 @@ fn claims_are_prepared_once_and_given_back_whoever_dies() -> Result<()> {
     assert!(cluster.calls("unprepare").iter().any(|call| call["uid"] == uid), "{:?}", cluster.calls("unprepare"));
     assert_eq!(cluster.checkpoint()?["ClaimInfoStateList"], json!([]));
 
+    // Nobody but who allocated it by hand gives the first claim's device back.
+    cluster.server.kubectl(&["delete", "resourceclaim", "first"])?;
     // The scheduler gives the second pod the device once the driver's slice is there.
     cluster.server.create(&json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
         "metadata": {"name": "things"},
