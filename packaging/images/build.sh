@@ -5,8 +5,8 @@
 #
 # Leaves FOLDER/pause.tar (named PAUSE_NAME, default registry.k8s.io/pause:3.10) and FOLDER/busybox.tar (named
 # localhost/busybox:1). The same input gives the same bytes. Needs cc with a static libc, busybox-static, tar.
-# Environment: ARCH (amd64, arm64 or riscv64, default this machine's; another one has no busybox.tar), CC (default for
-# another one: its cross compiler of Debian's name).
+# Environment: ARCH (amd64, arm64 or riscv64, default this machine's; another one has no busybox.tar), CC (the compiler for
+# this machine's; the others have the cross compilers of Debian's names).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
@@ -17,7 +17,7 @@ case $(uname -m) in
     *) here_arch=$(uname -m) ;;
 esac
 arch=${ARCH:-$here_arch}
-compiler=cc
+compiler=${CC:-cc}
 if [ "$arch" != "$here_arch" ]; then
     case $arch in
         amd64) compiler=x86_64-linux-gnu-gcc ;;
@@ -56,7 +56,7 @@ archive() {
 }
 
 mkdir -p "$work/pause"
-"${CC:-$compiler}" -Os -static -s -o "$work/pause/pause" "$here/pause.c"
+"$compiler" -Os -static -s -o "$work/pause/pause" "$here/pause.c"
 archive "$work/pause" "$pause_name" '"Entrypoint":["/pause"]' "$out/pause.tar"
 
 [ "$arch" = "$here_arch" ] || exit 0
