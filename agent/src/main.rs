@@ -4,6 +4,7 @@
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use agent::cli::{self, Command};
 use agent::settings::{LogFormat, OwnSettings};
@@ -72,13 +73,14 @@ fn main() -> ExitCode {
     if let Some(outcome) = privileges {
         outcome.log();
     }
-    // Clients have threads of their own, so that however many come, pods go on as if there were none. Few threads: one
-    // that is woken for what another could have done costs an idle agent more than all else.
-    let threads = |name| {
+    // Clients have a thread of their own, so that however many come, pods go on as if there were none. Of the others there
+    // are two, so that one that is held up cannot hold the watchdog; more are woken for what one could have done.
+    let threads = |name, count| {
         let mut threads = tokio::runtime::Builder::new_multi_thread();
-        threads.thread_name(name).worker_threads(settings.worker_threads).enable_all().build()
+        threads.thread_name(name).worker_threads(count).enable_all().build()
     };
-    let (runtime, serving) = match threads("pods").and_then(|pods| Ok((pods, threads("clients")?))) {
+    let both = threads("pods", settings.worker_threads).and_then(|pods| Ok((pods, threads("clients", 1)?)));
+    let (runtime, serving) = match both {
         Ok(both) => both,
         Err(error) => {
             tracing::error!(%error, "cannot start");
@@ -86,8 +88,10 @@ fn main() -> ExitCode {
         }
     };
     let outcome = runtime.block_on(daemon::run(flags, loaded, serving.handle().clone()));
+    // One time for both: the second may have what the first left.
+    let end = Instant::now() + settings.stop_timeout;
     serving.shutdown_timeout(settings.stop_timeout);
-    runtime.shutdown_timeout(settings.stop_timeout);
+    runtime.shutdown_timeout(end.saturating_duration_since(Instant::now()));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

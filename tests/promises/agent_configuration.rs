@@ -106,7 +106,7 @@ fn view_names_the_origin_of_each_value_and_check_every_problem() -> Result<()> {
         ("kubeAPIQPS", "9", "--kube-api-qps"),
         ("syncFrequency", "1m0s", "default"),
         ("log.filter", "agent=debug", "own.toml:2"),
-        ("service.worker_threads", "1", "default"),
+        ("service.worker_threads", "2", "default"),
     ] {
         let row = said.lines().find(|l| l.split_whitespace().next() == Some(key)).with_context(|| key.to_owned())?;
         ensure!(row.contains(value) && row.ends_with(origin), "{row}");

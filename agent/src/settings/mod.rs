@@ -52,8 +52,9 @@ pub const KNOWN: &[(&str, &str, &str)] = &[
     ),
     (
         "service.worker_threads",
-        "1",
-        "threads that run the agent's tasks, and as many again for what clients ask of its server, 1 to 64",
+        "2",
+        "threads that run the agent's tasks, 1 to 64; one more serves clients. With one only, whatever holds it holds \
+         systemd's watchdog too",
     ),
     (
         "service.drop_capabilities",
@@ -77,7 +78,7 @@ impl OwnSettings {
         let mut out = OwnSettings {
             log_format: LogFormat::Auto,
             log_filter: None,
-            worker_threads: 1,
+            worker_threads: 2,
             drop_capabilities: true,
             stop_timeout: Duration::from_secs(1),
             origins: Vec::new(),
@@ -112,7 +113,7 @@ impl OwnSettings {
                 self.log_filter = Some(text.to_owned()).filter(|t| !t.is_empty());
             }
             "service.worker_threads" => {
-                self.worker_threads = usize::try_from(setting.integer(1..=64)?).unwrap_or(1);
+                self.worker_threads = usize::try_from(setting.integer(1..=64)?).unwrap_or(2);
             }
             "service.drop_capabilities" => self.drop_capabilities = setting.boolean()?,
             "service.stop_timeout" => {
