@@ -7,6 +7,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use crate::config::FeatureGates;
@@ -17,9 +18,9 @@ use crate::pod_resources;
 use crate::pods_api::{self, Form, PodFeed};
 use crate::resource_managers::Managers;
 
-/// Opens the sockets below `root`; they are served until the tasks are dropped.
+/// Opens the sockets below `root`; they are served by the runtime of `clients` until the tasks are dropped.
 pub fn start(
-    tasks: &mut JoinSet<()>,
+    (tasks, clients): (&mut JoinSet<()>, &Handle),
     root: &Path,
     gates: &FeatureGates,
     feed: &Arc<PodFeed>,
@@ -27,6 +28,8 @@ pub fn start(
     node: NodeApi,
 ) {
     let node = Arc::new(node);
+    // A socket belongs to the threads that serve it, from the first on.
+    let of_clients = clients.enter();
     let mut open = |path: &str, start: &dyn Fn(&Path, &mut JoinSet<()>) -> io::Result<()>| {
         let path = root.join(path);
         let made = match path.parent() {
@@ -38,19 +41,24 @@ pub fn start(
         }
     };
     open("pods/kubelet.sock", &|path, tasks| {
-        tasks.spawn(pods_api::start_with(path, Form::Plain, feed.clone(), Some(node.clone()))?);
+        tasks.spawn_on(pods_api::start_with(path, Form::Plain, feed.clone(), Some(node.clone()))?, clients);
         Ok(())
     });
     if gates.enabled("PodsAPI") {
         open("pods-api/pods-api.sock", &|path, tasks| {
-            tasks.spawn(pods_api::start(path, Form::Typed, feed.clone())?);
+            tasks.spawn_on(pods_api::start(path, Form::Typed, feed.clone())?, clients);
             Ok(())
         });
     }
     open("pod-resources/kubelet.sock", &|path, tasks| {
-        tasks.spawn(pod_resources::start(path, feed.clone(), (devices.clone(), managers.clone(), dra.clone()))?);
+        tasks.spawn_on(
+            pod_resources::start(path, feed.clone(), (devices.clone(), managers.clone(), dra.clone()))?,
+            clients,
+        );
         Ok(())
     });
+    drop(of_clients);
+    // Plugins are no clients: what they register is looked after beside the pods.
     open("device-plugins/kubelet.sock", &|_, tasks| {
         tasks.spawn(device_plugins::start(devices.clone())?);
         Ok(())

@@ -186,7 +186,8 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
     let of_managers = resource_managers::Settings::of(&config, &settings.gates, &flags.root_dir);
     let managers = Managers::open(&of_managers).await.map_err(StartError::Managers)?;
     tasks.spawn(reconcile(managers.clone(), cri.clone(), config.cpu_manager_reconcile_period.get()));
-    local_sockets::start(&mut tasks, &flags.root_dir, &settings.gates, &feed, (&devices, &managers, &dra), node_api);
+    let sockets = (&mut tasks, &clients);
+    local_sockets::start(sockets, &flags.root_dir, &settings.gates, &feed, (&devices, &managers, &dra), node_api);
     events("Normal", "Starting", "Starting kubelet.".to_owned());
     tasks.spawn(oom_watcher::run(events.clone()));
     let eviction_stats = stats();
