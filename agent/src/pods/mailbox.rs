@@ -22,6 +22,8 @@ struct Inner {
     news: bool,
     /// The newest fingerprint of what the runtime has.
     seen: Option<u64>,
+    /// Something changed of which there is no fingerprint.
+    unseen: bool,
     verdicts: Vec<Verdict>,
     kill: Option<KillRequest>,
     collect: bool,
@@ -38,6 +40,15 @@ pub struct Facts {
     pub collect: bool,
     /// The pod is in no source any more.
     pub removed: bool,
+    seen: Option<u64>,
+    unseen: bool,
+}
+
+impl Facts {
+    /// Whether the runtime may have something else than what has the fingerprint `known`.
+    pub fn outdate(&self, known: u64) -> bool {
+        self.unseen || self.seen.is_some_and(|seen| seen != known)
+    }
 }
 
 #[derive(Default)]
@@ -92,6 +103,7 @@ impl Mailbox {
             let mut inner = self.inner();
             inner.seen = now.or(inner.seen);
             inner.news |= now.is_none();
+            inner.unseen |= now.is_none();
         }
         self.arrived.notify_one();
     }
@@ -166,13 +178,14 @@ impl Mailbox {
     pub fn take(&self) -> Facts {
         let mut inner = self.inner();
         inner.news = false;
-        inner.seen = None;
         Facts {
             pod: inner.pod.take(),
             verdicts: std::mem::take(&mut inner.verdicts),
             kill: inner.kill.clone(),
             collect: std::mem::take(&mut inner.collect),
             removed: inner.removed,
+            seen: inner.seen.take(),
+            unseen: std::mem::take(&mut inner.unseen),
         }
     }
 
@@ -228,6 +241,21 @@ mod tests {
             assert!(!mailbox.is_known(7));
             mailbox.take();
         }
+    }
+
+    #[test]
+    fn what_is_taken_out_tells_whether_the_runtime_has_something_else() {
+        let mailbox = Mailbox::default();
+        mailbox.collect();
+        mailbox.changed(Some(7));
+        let facts = mailbox.take();
+        assert!(!facts.outdate(7) && facts.outdate(8));
+        assert!(!mailbox.take().outdate(8), "it was told once");
+        mailbox.changed(None);
+        mailbox.changed(Some(7));
+        assert!(mailbox.take().outdate(7), "nobody knows to what it changed");
+        mailbox.removed();
+        assert!(!mailbox.take().outdate(7), "the runtime has nothing to do with it");
     }
 
     #[tokio::test]

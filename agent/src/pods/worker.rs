@@ -125,6 +125,7 @@ impl Worker {
     /// Takes over what came in; `true` when the pod must end.
     pub(super) fn take_facts(&mut self) -> bool {
         let facts = self.mailbox.take();
+        self.settled &= !facts.outdate(self.observed.fingerprint());
         if let Some(pod) = facts.pod {
             self.pod = pod;
         }
