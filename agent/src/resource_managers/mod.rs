@@ -92,11 +92,13 @@ impl Managers {
         self.applied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The CPUs that the container has to itself; empty for none. What it shares with others of its pod is not.
+    /// The CPUs that the container has to itself; empty for none. What it was given counts, not what it asks for by now. Of
+    /// a pod that has them as a whole containers may share some, which the state does not tell: there it counts too who
+    /// asked for CPUs.
     pub fn exclusive(&self, pod: &Pod, container: &Container) -> CpuSet {
         let state = self.state();
-        let own = state.cpus.of(pod.uid(), &container.name).filter(|_| self.wanted.cpus(pod, container) > 0);
-        own.cloned().unwrap_or_default()
+        let shares = state.cpus.pods.contains_key(pod.uid()) && self.wanted.cpus(pod, container) == 0;
+        state.cpus.of(pod.uid(), &container.name).filter(|_| !shares).cloned().unwrap_or_default()
     }
 
     /// Whether some container of the pod has CPUs to itself and is to run without a quota.

@@ -180,6 +180,19 @@ async fn containers_are_kept_on_one_node_or_refused() {
 }
 
 #[tokio::test]
+async fn what_a_container_was_given_is_its_own_until_a_resize_is_granted() {
+    let fixture = Fixture::new("resized", "none", &[]);
+    let managers = fixture.open();
+    fixture.admit(&managers, &one("a", "2", "10Mi")).await.unwrap();
+    // As the API has it while the resize waits.
+    for asked in ["1500m", "3"] {
+        let own = managers.exclusive(&one("a", asked, "10Mi"), &container("c", asked, "10Mi"));
+        assert_eq!((own.len(), own.to_string()), (2, cpus(&managers, "a")), "{asked}");
+    }
+    assert_eq!(managers.exclusive(&one("b", "2", "10Mi"), &container("c", "2", "10Mi")).len(), 0, "nothing was given");
+}
+
+#[tokio::test]
 async fn the_scope_of_a_pod_keeps_all_its_containers_together() {
     let mut fixture = Fixture::new("scope", "single-numa-node", &[]);
     fixture.settings.topology_scope = "pod".into();
