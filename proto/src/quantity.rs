@@ -65,8 +65,17 @@ impl Quantity {
         self.scaled(1_000_000)
     }
 
+    /// The value in thousandths, rounded up, however many they are: `MilliValue()` ends at 9 Pi.
+    pub fn thousandths(&self) -> i128 {
+        self.divided(1_000_000)
+    }
+
+    fn divided(&self, unit: i128) -> i128 {
+        self.nanos.div_euclid(unit) + i128::from(self.nanos.rem_euclid(unit) != 0)
+    }
+
     fn scaled(&self, unit: i128) -> i64 {
-        let quotient = self.nanos.div_euclid(unit) + i128::from(self.nanos.rem_euclid(unit) != 0);
+        let quotient = self.divided(unit);
         i64::try_from(quotient).unwrap_or(if quotient < 0 { i64::MIN } else { i64::MAX })
     }
 

@@ -7,6 +7,11 @@ pub fn milli(quantity: &Quantity) -> i64 {
     parse(quantity).map_or(0, |q| q.milli_value())
 }
 
+/// The same, beyond what an i64 has.
+pub fn thousandths(quantity: &Quantity) -> i128 {
+    parse(quantity).map_or(0, |q| q.thousandths())
+}
+
 /// Whole units, rounded up; what does not parse is zero.
 pub fn whole(quantity: &Quantity) -> i64 {
     parse(quantity).map_or(0, |q| q.value())

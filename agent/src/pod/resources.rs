@@ -12,7 +12,7 @@ use proto::apimachinery::pkg::api::resource::Quantity;
 use proto::cri::{HugepageLimit, LinuxContainerResources};
 
 use super::memory_qos::MemoryQos;
-use super::quantity::{milli, whole};
+use super::quantity::{milli, thousandths, whole};
 use super::spec::{PodExt, is_sidecar};
 
 pub type ResourceList = BTreeMap<String, Quantity>;
@@ -143,39 +143,73 @@ pub struct PodTotals {
 
 /// See [`PodTotals`].
 pub fn pod_totals(pod: &Pod) -> PodTotals {
-    let spec = pod.spec();
-    let mut totals = PodTotals { requests: totals(pod, |r| &r.requests), limits: totals(pod, |r| &r.limits) };
-    if let Some(whole_pod) = &spec.resources {
-        for (name, value) in &whole_pod.requests {
-            totals.requests.insert(name.clone(), milli(value));
-        }
-        for (name, value) in &whole_pod.limits {
-            totals.limits.insert(name.clone(), milli(value));
-        }
-    }
-    for (name, value) in &spec.overhead {
-        *totals.requests.entry(name.clone()).or_default() += milli(value);
+    let narrow = |all: Thousandths| all.into_iter().map(|(name, value)| (name, saturated(value))).collect();
+    let mut limits = with_whole_pod(pod, |r| &r.limits);
+    for (name, value) in &pod.spec().overhead {
         // A limit that is not there stays "none".
-        if let Some(limit) = totals.limits.get_mut(name).filter(|l| **l != 0) {
-            *limit += milli(value);
+        if let Some(limit) = limits.get_mut(name).filter(|l| **l != 0) {
+            *limit = limit.saturating_add(thousandths(value));
         }
     }
-    totals
+    PodTotals { requests: narrow(requests(pod)), limits: narrow(limits) }
 }
 
-fn totals(pod: &Pod, pick: fn(&ResourceRequirements) -> &ResourceList) -> BTreeMap<String, i64> {
+/// [`PodTotals::requests`] as messages count them: see [`counted`].
+pub fn counted_requests(pod: &Pod) -> BTreeMap<String, i64> {
+    let counted = |(name, value): (String, i128)| {
+        let count = counted_thousandths(&name, value);
+        (name, count)
+    };
+    requests(pod).into_iter().map(counted).collect()
+}
+
+/// An amount as the kubelet's messages count it: thousandths of a CPU, whole units of all else, rounded up.
+pub fn counted(name: &str, amount: &Quantity) -> i64 {
+    counted_thousandths(name, thousandths(amount))
+}
+
+fn counted_thousandths(name: &str, value: i128) -> i64 {
+    let unit = if name == "cpu" { 1 } else { 1000 };
+    saturated(value.div_euclid(unit) + i128::from(value.rem_euclid(unit) != 0))
+}
+
+fn saturated(value: i128) -> i64 {
+    i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// By resource name. Many quantities of 9 Ei have room.
+type Thousandths = BTreeMap<String, i128>;
+
+fn requests(pod: &Pod) -> Thousandths {
+    let mut requests = with_whole_pod(pod, |r| &r.requests);
+    for (name, value) in &pod.spec().overhead {
+        let slot = requests.entry(name.clone()).or_default();
+        *slot = slot.saturating_add(thousandths(value));
+    }
+    requests
+}
+
+fn with_whole_pod(pod: &Pod, pick: fn(&ResourceRequirements) -> &ResourceList) -> Thousandths {
+    let mut all = totals(pod, pick);
+    if let Some(whole_pod) = &pod.spec().resources {
+        all.extend(pick(whole_pod).iter().map(|(name, value)| (name.clone(), thousandths(value))));
+    }
+    all
+}
+
+fn totals(pod: &Pod, pick: fn(&ResourceRequirements) -> &ResourceList) -> Thousandths {
     let spec = pod.spec();
-    let mut sum: BTreeMap<String, i64> = BTreeMap::new();
-    let add = |into: &mut BTreeMap<String, i64>, list: &ResourceList| {
+    let mut sum = Thousandths::new();
+    let add = |into: &mut Thousandths, list: &ResourceList| {
         for (name, value) in list {
             let slot = into.entry(name.clone()).or_default();
-            *slot = slot.saturating_add(milli(value));
+            *slot = slot.saturating_add(thousandths(value));
         }
     };
     for container in &spec.containers {
         add(&mut sum, pick(requirements(container)));
     }
-    let (mut sidecars, mut highest) = (BTreeMap::new(), BTreeMap::<String, i64>::new());
+    let (mut sidecars, mut highest) = (BTreeMap::new(), Thousandths::new());
     for container in &spec.init_containers {
         let list = pick(requirements(container));
         let mut now = sidecars.clone();

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use proto::api::core::v1::{ContainerPort, Node, Pod, Taint, Toleration};
 
 use crate::pod::placement::matches_node;
-use crate::pod::quantity::{milli, whole};
-use crate::pod::resources::pod_totals;
+use crate::pod::quantity::whole;
+use crate::pod::resources::{counted, counted_requests};
 use crate::pod::spec::{PodExt, is_sidecar};
 
 /// Why a pod is refused.
@@ -197,10 +197,10 @@ fn shortages(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Vec<Shortage> {
             found.push(Shortage { resource: "pods".into(), requested: 1, used, capacity });
         }
     }
-    let wanted = pod_totals(pod).requests;
+    let wanted = counted_requests(pod);
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     for other in others {
-        for (name, value) in pod_totals(other).requests {
+        for (name, value) in counted_requests(other) {
             let slot = used.entry(name).or_default();
             *slot = slot.saturating_add(value);
         }
@@ -209,11 +209,10 @@ fn shortages(pod: &Pod, node: &Node, others: &[Arc<Pod>]) -> Vec<Shortage> {
     for name in ["cpu", "memory", "ephemeral-storage"].into_iter().chain(rest) {
         let requested = wanted.get(name).copied().unwrap_or(0);
         // What the node does not know is somebody else's business, except for the basics.
-        let Some(capacity) = allocatable.get(name).filter(|_| requested != 0).map(milli) else { continue };
+        let Some(capacity) = allocatable.get(name).filter(|_| requested != 0) else { continue };
+        let capacity = counted(name, capacity);
         let used = used.get(name).copied().unwrap_or(0);
         if requested > capacity.saturating_sub(used) {
-            let unit = if name == "cpu" { 1 } else { 1000 };
-            let (requested, used, capacity) = (requested / unit, used / unit, capacity / unit);
             found.push(Shortage { resource: name.to_owned(), requested, used, capacity });
         }
     }
@@ -289,6 +288,29 @@ mod tests {
         assert_eq!(refused.message, want);
         let others = [Arc::new(pod("0")), Arc::new(pod("0"))];
         assert_eq!(admit(&pod("0"), &node(), &others, &[]).unwrap_err().reason, "OutOfpods");
+    }
+
+    #[test]
+    fn more_than_thousandths_have_room_for_is_told_as_it_is() {
+        let with = |memory: &str| {
+            let mut pod = pod("0");
+            let requests = quantities(&[("memory", memory)]);
+            pod.spec.as_mut().unwrap().containers[0].resources =
+                Some(ResourceRequirements { requests, ..Default::default() });
+            pod
+        };
+        let refused = admit(&with("100Pi"), &node(), &[Arc::new(with("20Pi"))], &[]).unwrap_err();
+        let want = "Node didn't have enough resource: memory, requested: 112589990684262400, used: 22517998136852480, \
+                    capacity: 1073741824";
+        assert_eq!(refused.message, want);
+        let mut most = with("7Ei");
+        most.spec.as_mut().unwrap().overhead = quantities(&[("memory", "7Ei"), ("cpu", "9000P")]);
+        let refused = check_resources(&most, &node(), &[Arc::new(with("7Ei"))]).unwrap_err();
+        assert!(refused.message.contains("cpu, requested: 9223372036854775807"), "{}", refused.message);
+        let mut big = node();
+        big.status.as_mut().unwrap().allocatable = quantities(&[("memory", "20Pi")]);
+        assert!(check_resources(&with("12Pi"), &big, &[Arc::new(with("8Pi"))]).is_ok(), "just enough");
+        assert!(check_resources(&with("12Pi"), &big, &[Arc::new(with("9Pi"))]).is_err());
     }
 
     #[test]

@@ -5,12 +5,13 @@
 //!
 //! Followed: `pkg/kubelet/preemption`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proto::api::core::v1::Pod;
 
-use crate::pod::resources::{PodTotals, QosClass, pod_totals, qos_class};
+use crate::pod::resources::{QosClass, counted_requests, qos_class};
 use crate::pod::spec::PodExt;
 use crate::status::generate::Override;
 
@@ -55,7 +56,7 @@ pub fn imposed() -> Override {
 pub fn choose(pod: &Pod, holders: &[Arc<Pod>], missing: &[Shortage]) -> Result<Vec<Arc<Pod>>, String> {
     let class = |class: QosClass| -> Vec<Candidate> {
         let chosen = holders.iter().filter(|o| may_preempt(pod, o) && qos_class(o) == class);
-        chosen.map(|o| Candidate { pod: o.clone(), totals: pod_totals(o) }).collect()
+        chosen.map(|o| Candidate { pod: o.clone(), requests: counted_requests(o) }).collect()
     };
     let [lowest, middle, highest] = [QosClass::BestEffort, QosClass::Burstable, QosClass::Guaranteed].map(class);
     let wanted = Wanted(missing.iter().map(|m| (m.resource.clone(), m.missing())).collect());
@@ -79,18 +80,13 @@ fn may_preempt(pod: &Pod, other: &Pod) -> bool {
 
 struct Candidate {
     pod: Arc<Pod>,
-    totals: PodTotals,
+    /// As messages count them.
+    requests: BTreeMap<String, i64>,
 }
 
 impl Candidate {
-    /// In the units that messages count in: thousandths of a CPU, else whole ones.
     fn request(&self, resource: &str) -> i64 {
-        let milli = || self.totals.requests.get(resource).copied().unwrap_or(0);
-        match resource {
-            "pods" => 1,
-            "cpu" => milli(),
-            _ => milli() / 1000,
-        }
+        if resource == "pods" { 1 } else { self.requests.get(resource).copied().unwrap_or(0) }
     }
 
     fn size(&self) -> (i64, i64) {

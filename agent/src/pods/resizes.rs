@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::events::EventType;
 use crate::pod::allocation::Allocation;
 use crate::pod::quantity::milli;
-use crate::pod::resources::{QosClass, pod_totals, qos_class};
+use crate::pod::resources::{QosClass, counted, counted_requests, qos_class};
 use crate::pod::spec::PodExt;
 
 use super::admission::check_resources;
@@ -116,7 +116,7 @@ impl Manager {
 }
 
 fn grows(pod: &Pod, allocated: &Pod) -> bool {
-    let (wanted, has) = (pod_totals(pod).requests, pod_totals(allocated).requests);
+    let (wanted, has) = (counted_requests(pod), counted_requests(allocated));
     ["cpu", "memory"].iter().any(|name| wanted.get(*name).unwrap_or(&0) > has.get(*name).unwrap_or(&0))
 }
 
@@ -124,12 +124,11 @@ fn grows(pod: &Pod, allocated: &Pod) -> bool {
 fn beyond(pod: &Pod, node: &Node) -> Option<String> {
     let none = BTreeMap::new();
     let allocatable = node.status.as_ref().map_or(&none, |s| &s.allocatable);
-    let wanted = pod_totals(pod).requests;
-    // CPU is told in thousandths, memory in bytes.
-    for (name, unit) in [("memory", 1000), ("cpu", 1)] {
-        let (asked, has) = (wanted.get(name).copied().unwrap_or(0), allocatable.get(name).map_or(0, milli));
-        if asked > has {
-            let (requested, capacity) = (asked / unit, has / unit);
+    let wanted = counted_requests(pod);
+    for name in ["memory", "cpu"] {
+        let requested = wanted.get(name).copied().unwrap_or(0);
+        let capacity = allocatable.get(name).map_or(0, |amount| counted(name, amount));
+        if requested > capacity {
             return Some(format!(
                 "Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}"
             ));
