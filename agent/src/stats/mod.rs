@@ -16,6 +16,7 @@ mod local_storage;
 mod network;
 mod running;
 mod summary;
+mod volumes;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;

@@ -11,6 +11,7 @@ use crate::csi::usage::Usage as DriverUsage;
 use super::cgroup::Psi;
 use super::disk_usage::{Held, held};
 use super::network::{self, Network};
+use super::volumes;
 use super::{Found, Measured, PodFound, Stats, container_key, node_key, own_key, pod_key, pods_key, sandbox_key};
 
 #[derive(Debug, Clone, Serialize)]
@@ -236,11 +237,7 @@ pub(super) fn build(
         usage
     };
     let image_fs = images.and_then(|i| i.image_filesystems.first()?.fs_id.as_ref()).map(|id| id.mountpoint.clone());
-    let local = |used: Held, path: &Path| {
-        let mut fs = disk(path, &now, Some(used.bytes))?;
-        fs.inodes_used = used.inodes;
-        Some(fs)
-    };
+    let local = |used: Held, path: &Path| local(used, path, &now);
     let container = |uid: &str, name: &str, found: &Found, pod: &PodFound| {
         let mut made = container(uid, name, found, &usage);
         if !only_cpu_and_memory {
@@ -252,20 +249,10 @@ pub(super) fn build(
         made
     };
     let volumes = |uid: &str| {
-        let folder = stats.root_dir.join("pods").join(uid).join("volumes");
-        let mut found: Vec<VolumeStats> = Vec::new();
-        let plugins = if only_cpu_and_memory { None } else { folder.read_dir().ok() };
-        // Of its volumes a driver tells itself; they are none of the node's storage.
-        let counted = |plugin: &std::fs::DirEntry| plugin.file_name() != "kubernetes.io~csi";
-        for plugin in plugins.into_iter().flatten().flatten().filter(counted) {
-            for volume in plugin.path().read_dir().into_iter().flatten().flatten() {
-                let Some(fs) = held(&volume.path()).and_then(|used| local(used, &volume.path())) else { continue };
-                let name = volume.file_name().to_string_lossy().into_owned();
-                found.push(VolumeStats { fs, name, claim: None });
-            }
+        if only_cpu_and_memory {
+            return volumes::Told::default();
         }
-        found.sort_by(|a, b| a.name.cmp(&b.name));
-        found
+        volumes::of_pod(&stats.root_dir.join("pods").join(uid).join("volumes"), &now)
     };
     let storage = |containers: &[ContainerStats], volumes: &[VolumeStats]| {
         if only_cpu_and_memory {
@@ -281,8 +268,9 @@ pub(super) fn build(
     let pod = |(uid, found): (&String, &PodFound)| {
         let containers: Vec<ContainerStats> =
             found.containers.iter().map(|(name, c)| container(uid, name, c, found)).collect();
-        let mut volumes = volumes(uid);
-        let ephemeral_storage = storage(&containers, &volumes);
+        let told = volumes(uid);
+        let ephemeral_storage = storage(&containers, &told.ephemeral);
+        let mut volumes = told.all();
         if !only_cpu_and_memory {
             volumes.extend(stats.drivers.usages.of_pod(uid).into_iter().map(|(name, u)| of_driver(name, u, &now)));
         }
@@ -415,7 +403,14 @@ fn usage(measured: &Measured, now: &str) -> Usage {
 }
 
 /// The file system at a path; `used` where somebody knows the share of one part of it.
-fn disk(path: &Path, now: &str, used: Option<u64>) -> Option<Fs> {
+/// What is held of the file system that the path is on.
+pub(super) fn local(used: Held, path: &Path, now: &str) -> Option<Fs> {
+    let mut fs = disk(path, now, Some(used.bytes))?;
+    fs.inodes_used = used.inodes;
+    Some(fs)
+}
+
+pub(super) fn disk(path: &Path, now: &str, used: Option<u64>) -> Option<Fs> {
     let stat = nix::sys::statvfs::statvfs(path).ok()?;
     let block = stat.fragment_size();
     Some(Fs {

@@ -1,0 +1,86 @@
+//! What the volumes of a pod hold, by the folders in which they lie. Those of drivers are not here: they tell themselves.
+
+use std::path::Path;
+
+use super::disk_usage::held;
+use super::summary::{VolumeStats, disk, local};
+
+/// What is filled here and goes with the pod, by the folders of the plugins. Its files are counted; all else lies on disks
+/// and shares that are no part of the node's storage, and of which the file system tells.
+const EPHEMERAL: [&str; 5] = [
+    "kubernetes.io~empty-dir",
+    "kubernetes.io~configmap",
+    "kubernetes.io~secret",
+    "kubernetes.io~projected",
+    "kubernetes.io~downward-api",
+];
+const OF_DRIVERS: &str = "kubernetes.io~csi";
+
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// The pod's ephemeral storage.
+    pub ephemeral: Vec<VolumeStats>,
+    pub others: Vec<VolumeStats>,
+}
+
+impl Told {
+    /// By their names.
+    pub fn all(self) -> Vec<VolumeStats> {
+        let mut all = self.ephemeral;
+        all.extend(self.others);
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+}
+
+/// Looks at the folder `volumes` of a pod; `now` is the time to tell.
+pub(super) fn of_pod(folder: &Path, now: &str) -> Told {
+    let mut told = Told::default();
+    for plugin in folder.read_dir().into_iter().flatten().flatten() {
+        let kind = plugin.file_name();
+        if kind == OF_DRIVERS {
+            continue;
+        }
+        let is_ephemeral = EPHEMERAL.iter().any(|name| kind == *name);
+        for volume in plugin.path().read_dir().into_iter().flatten().flatten() {
+            let path = volume.path();
+            let fs = match is_ephemeral {
+                true => held(&path).and_then(|used| local(used, &path, now)),
+                false => disk(&path, now, None),
+            };
+            let name = volume.file_name().to_string_lossy().into_owned();
+            let into = if is_ephemeral { &mut told.ephemeral } else { &mut told.others };
+            into.extend(fs.map(|fs| VolumeStats { fs, name, claim: None }));
+        }
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_and_shares_are_told_and_are_no_ephemeral_storage() {
+        let folder =
+            std::env::temp_dir().join(format!("node-agent-volumes-{}", crate::backoff::random_below(u32::MAX)));
+        let plugins =
+            ["empty-dir", "secret", "nfs", "iscsi", "local-volume", "csi"].map(|name| format!("kubernetes.io~{name}"));
+        for plugin in &plugins {
+            let volume = folder.join(plugin).join(format!("of-{plugin}"));
+            std::fs::create_dir_all(&volume).unwrap();
+            std::fs::write(volume.join("f"), vec![1; 100_000]).unwrap();
+        }
+        let told = of_pod(&folder, "now");
+        let used: Vec<u64> = told.ephemeral.iter().map(|v| v.fs.used_bytes).collect();
+        assert!(used.len() == 2 && used.iter().all(|used| (100_000..200_000).contains(used)), "{used:?}");
+        assert_eq!(told.others.len(), 3);
+        let names: Vec<String> = told.all().into_iter().map(|v| v.name).collect();
+        let expected = ["empty-dir", "iscsi", "local-volume", "nfs", "secret"];
+        assert_eq!(names, expected.map(|name| format!("of-kubernetes.io~{name}")));
+        // The whole file system's, not one by one what lies in it.
+        let of_disk = disk(&folder, "now", None).unwrap();
+        assert_eq!(of_pod(&folder, "now").others[0].fs.capacity_bytes, of_disk.capacity_bytes);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
