@@ -4,10 +4,10 @@
 //! Needs a runtime, so it is skipped with a stated reason where there is none. `make test` plays a short form of it;
 //! `LONG_FAULTS=1` plays 50 kills, a minute of hanging, ten minutes without API server and 500 pods.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -36,26 +36,32 @@ fn mark(name: &str) -> String {
     format!("faults-{}-{name}", std::process::id())
 }
 
-/// Looks all the time whether some container runs twice.
+/// Looks all the time which containers run, and whether some container runs twice.
 struct Watch {
-    twice: Arc<Mutex<BTreeSet<String>>>,
+    /// By mark, and whether it was seen twice at a time.
+    seen: Arc<Mutex<BTreeMap<String, bool>>>,
     over: Arc<AtomicBool>,
 }
 
 impl Watch {
     fn start() -> Watch {
-        let watch = Watch { twice: Arc::default(), over: Arc::default() };
-        let (twice, over) = (watch.twice.clone(), watch.over.clone());
+        let watch = Watch { seen: Arc::default(), over: Arc::default() };
+        let (all, over) = (watch.seen.clone(), watch.over.clone());
         std::thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
-                let mut seen = BTreeSet::new();
-                let again: Vec<String> =
-                    marked_processes().into_iter().filter(|mark| !seen.insert(mark.clone())).collect();
-                twice.lock().unwrap_or_else(PoisonError::into_inner).extend(again);
+                let mut now = BTreeSet::new();
+                for mark in marked_processes() {
+                    let again = !now.insert(mark.clone());
+                    *all.lock().unwrap_or_else(PoisonError::into_inner).entry(mark).or_default() |= again;
+                }
                 std::thread::sleep(Duration::from_millis(100));
             }
         });
         watch
+    }
+
+    fn seen(&self) -> MutexGuard<'_, BTreeMap<String, bool>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -98,7 +104,8 @@ impl Cluster {
 
     /// A container whose first process can be told from all others of the machine.
     fn container(pod: &str, name: &str, script: &str) -> Value {
-        let script = format!(": {}; {script}", mark(&format!("{pod}-{name}")));
+        // A shell becomes what its last command is, and would lose the mark.
+        let script = format!(": {}; {script}; exit $?", mark(&format!("{pod}-{name}")));
         json!({"name": name, "image": IMAGE, "command": ["sh", "-c", script],
             "volumeMounts": [{"name": "kept", "mountPath": "/kept"}]})
     }
@@ -127,11 +134,20 @@ impl Cluster {
         Ok(last)
     }
 
+    /// They run, and the watch knows them: it would see them if they ran twice.
     fn wait_ready(&self, name: &str) -> Result<Value> {
-        self.wait_status(name, "all containers run", |status| {
+        let status = self.wait_status(name, "all containers run", |status| {
             let all = status["containerStatuses"].as_array().cloned().unwrap_or_default();
             !all.is_empty() && all.iter().all(|c| c["ready"] == true)
-        })
+        })?;
+        let containers = status["containerStatuses"].as_array().into_iter().flatten();
+        let marks = containers.map(|c| mark(&format!("{name}-{}", c["name"].as_str().unwrap_or_default())));
+        let marks: Vec<String> = marks.collect();
+        self.node.wait_until(&format!("{marks:?} are watched"), PATIENCE, || {
+            let seen = self.watch.seen();
+            Ok(marks.iter().all(|mark| seen.contains_key(mark)))
+        })?;
+        Ok(status)
     }
 
     fn delete(&self, name: &str) -> Result<()> {
@@ -148,7 +164,8 @@ impl Cluster {
     }
 
     fn nothing_ran_twice(&self) -> Result<()> {
-        let twice = self.watch.twice.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let seen = self.watch.seen().clone();
+        let twice: Vec<_> = seen.into_iter().filter_map(|(mark, twice)| twice.then_some(mark)).collect();
         ensure!(twice.is_empty(), "these ran twice at a time: {twice:?}\n{}", self.node.logs());
         Ok(())
     }
@@ -214,7 +231,7 @@ impl Cluster {
     }
 
     fn out_of_memory(&mut self) -> Result<()> {
-        let eat = "[ -e /kept/mark ] && exec sleep 100000; touch /kept/mark; x=a; while :; do x=$x$x; done";
+        let eat = "[ -e /kept/mark ] && sleep 100000; touch /kept/mark; x=a; while :; do x=$x$x; done";
         let mut pod = self.pod("hungry", &[eat], false);
         pod["spec"]["containers"][0]["resources"] = json!({"limits": {"memory": "16Mi"}});
         self.server.create(&pod)?;
