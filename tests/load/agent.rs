@@ -26,6 +26,9 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const SETTLED: Duration = Duration::from_secs(40);
 /// Until it does so with pods.
 const CALM: Duration = Duration::from_secs(35);
+/// As long as the slowest pod waits for its routine look (60 to 90 s), so that each has one in it: in a shorter time their
+/// number depends on when the pods came.
+const ROUND: Duration = Duration::from_secs(90);
 const LONG: Duration = Duration::from_secs(300);
 /// Requests of one kind, for the average.
 const ROUNDS: u32 = 50;
@@ -122,7 +125,7 @@ async fn run(pods: usize, scraped: usize) -> Result<()> {
     create(&server, &node.name, "a", pods).await?;
     meter.report(&format!("{pods} pods, created to all Running"))?;
     tokio::time::sleep(CALM).await;
-    idle(&format!("agent, {pods} pods without probes"), pid, Duration::from_secs(30))?;
+    idle(&format!("agent, {pods} pods without probes"), pid, ROUND)?;
     let meter = Meter::start(pid)?;
     let mut api = Connection::http2(&server).await?;
     let gone = api.call(Method::DELETE, PODS, "", "").await?;
@@ -136,7 +139,7 @@ async fn run(pods: usize, scraped: usize) -> Result<()> {
     create(&server, &node.name, "b", scraped).await?;
     meter.report(&format!("{scraped} pods, created to all Running"))?;
     tokio::time::sleep(CALM).await;
-    idle(&format!("agent, {scraped} pods without probes"), pid, Duration::from_secs(20))?;
+    idle(&format!("agent, {scraped} pods without probes"), pid, ROUND)?;
     for page in [
         "metrics",
         "metrics/resource",
