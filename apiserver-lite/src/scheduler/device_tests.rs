@@ -70,7 +70,7 @@ fn nothing_is_given_twice() {
         ask(&slices, &[first.clone(), two.clone()], &[]),
         Ok(vec![vec!["a".into()], vec!["b".into(), "c".into()]])
     );
-    assert_eq!(ask(&slices, &[two.clone()], &["b"]), Ok(vec![vec!["a".into(), "c".into()]]));
+    assert_eq!(ask(&slices, std::slice::from_ref(&two), &["b"]), Ok(vec![vec!["a".into(), "c".into()]]));
     assert!(ask(&slices, &[first, two], &["b"]).is_err());
     // Who administers sees what others have, each device once.
     let admin = one(json!({"adminAccess": true, "count": 3}));
