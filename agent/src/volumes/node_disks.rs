@@ -49,10 +49,12 @@ impl NodeDisks {
     pub async fn keep_clear(&self) {
         loop {
             let (iscsi, local) = tokio::join!(self.iscsi.clear(), self.clear_local());
-            let _ = match iscsi && local {
-                true => Ok(self.news.notified().await),
-                false => tokio::time::timeout(AGAIN, self.news.notified()).await,
-            };
+            if iscsi && local {
+                self.news.notified().await;
+            } else {
+                // News or time: either way it is looked again.
+                let _ = tokio::time::timeout(AGAIN, self.news.notified()).await;
+            }
         }
     }
 
