@@ -71,7 +71,7 @@ impl Drop for Watch {
     }
 }
 
-/// The marks of all first processes of containers of this test.
+/// What is behind [`mark`]'s begin, of all first processes of containers of this test.
 fn marked_processes() -> Vec<String> {
     let begin = format!("sh\0-c\0: {}", mark(""));
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -141,7 +141,7 @@ impl Cluster {
             !all.is_empty() && all.iter().all(|c| c["ready"] == true)
         })?;
         let containers = status["containerStatuses"].as_array().into_iter().flatten();
-        let marks = containers.map(|c| mark(&format!("{name}-{}", c["name"].as_str().unwrap_or_default())));
+        let marks = containers.map(|c| format!("{name}-{}", c["name"].as_str().unwrap_or_default()));
         let marks: Vec<String> = marks.collect();
         self.node.wait_until(&format!("{marks:?} are watched"), PATIENCE, || {
             let seen = self.watch.seen();
