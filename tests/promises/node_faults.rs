@@ -356,7 +356,9 @@ impl Cluster {
             status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse().ok());
         let dir = self.node.dir.display().to_string();
         let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-        let pods = std::fs::read_dir(self.node.dir.join("kubelet/pods"))?;
+        // The socket of the Pods API lies there too.
+        let pods = std::fs::read_dir(self.node.dir.join("kubelet/pods"))?.flatten();
+        let pods = pods.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
         Ok(Held {
             files: std::fs::read_dir(format!("/proc/{pid}/fd"))?.count(),
             mounts: table.lines().filter(|line| line.contains(&dir)).count(),
