@@ -226,3 +226,60 @@ fn let_go(staged: &Path, pods: &Path) -> Result<(), String> {
     mount_table::unmount_strictly(staged)?;
     std::fs::remove_dir(staged).map_err(|e| format!("cannot remove {}: {e}", staged.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, chown};
+    use std::process::Command;
+
+    use proto::api::core::v1::{PodSecurityContext, PodSpec};
+    use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    use super::*;
+
+    fn pod() -> Pod {
+        let context = PodSecurityContext { fs_group: Some(1234), ..Default::default() };
+        Pod {
+            metadata: Some(ObjectMeta { name: "p".into(), uid: "u1".into(), ..Default::default() }),
+            spec: Some(PodSpec { security_context: Some(context), ..Default::default() }),
+            ..Default::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_local_device_gets_its_group_once_and_goes_when_nothing_has_it() {
+        let root = std::env::temp_dir().join(format!("node-disks-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        let image = root.join("image");
+        std::fs::File::create(&image).unwrap().set_len(32 << 20).unwrap();
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
+        let Some(made) = made.ok().filter(|output| output.status.success()) else {
+            eprintln!("skipped: no loop device can be had");
+            std::fs::remove_dir_all(&root).unwrap();
+            return;
+        };
+        let device = PathBuf::from(String::from_utf8_lossy(&made.stdout).trim());
+        let disks = NodeDisks::new(&root);
+        let to = root.join("pods/u1/volumes/kubernetes.io~local-volume/v");
+        let pod = pod();
+        let give = || disks.local(&pod, "v", (&device, How::default()), &to, false);
+        give().await.unwrap();
+        let file = to.join("file");
+        std::fs::write(&file, "text").unwrap();
+        assert_eq!(std::fs::metadata(&to).unwrap().gid(), 1234);
+        // A pod that has it is left alone.
+        chown(&file, None, Some(0)).unwrap();
+        give().await.unwrap();
+        assert_eq!(std::fs::metadata(&file).unwrap().gid(), 0);
+        assert!(disks.clear_local().await && file.exists());
+        let staged = disks.mounts().join("v");
+        let open = std::fs::File::open(staged.join("file")).unwrap();
+        mount_table::unmount_strictly(&to).unwrap();
+        assert!(!disks.clear_local().await, "it is in use");
+        assert_eq!(mount_table::is_mount_point(&staged), Ok(true));
+        drop(open);
+        assert!(disks.clear_local().await && !staged.exists());
+        Command::new("losetup").arg("--detach").arg(&device).output().unwrap();
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}
