@@ -34,7 +34,7 @@ mod protection;
 mod queue;
 mod quota;
 mod replicaset;
-mod resource_claims;
+pub mod resource_claims;
 mod runner;
 mod schedule;
 mod statefulset;

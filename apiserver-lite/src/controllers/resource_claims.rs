@@ -19,12 +19,12 @@ use crate::store::{Key, ObjectRef, ResourceId};
 use crate::tree::list;
 use crate::write::DeleteOptions;
 
-const CLAIMS: &str = "resourceclaims.resource.k8s.io";
+pub const CLAIMS: &str = "resourceclaims.resource.k8s.io";
 const TEMPLATES: &str = "resourceclaimtemplates.resource.k8s.io";
 /// Which of its pod's claims a claim is.
 const CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 /// Keeps a claim that has devices.
-const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+pub const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 
 pub struct ResourceClaims {
     client: Client,

@@ -14,15 +14,13 @@ use super::node::NodeInfo;
 use super::pod::PodInfo;
 use crate::client::{Client, unchanged};
 use crate::controllers::pods::controller_of;
+use crate::controllers::resource_claims::{CLAIMS, FINALIZER};
 use crate::selectors::node_terms;
 use crate::status::{ApiError, Result};
 use crate::store::{ObjectRef, ResourceId, Store};
 use crate::tree::list;
 
-const CLAIMS: &str = "resourceclaims.resource.k8s.io";
 const CLASSES: &str = "deviceclasses.resource.k8s.io";
-/// Keeps a claim that has devices.
-const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// Pods that may use one claim.
 const MOST_USERS: usize = 256;
 

@@ -89,7 +89,7 @@ impl PerIndex {
 
     /// Takes a failed pod into account, and what the failure policy says of it.
     pub fn failure(&mut self, index: i64, pod: &ObjectRef, rule: Option<&Rule>) {
-        let value = pod.value();
+        let value = pod.without_owners();
         let number = |key| count_in(&value, key);
         let is_ignored = rule.is_some_and(|r| r.action == Action::Ignore);
         let failures = Failures {
@@ -111,7 +111,8 @@ impl PerIndex {
         let Some(last) = self.last.get(&index).filter(|l| *l.uid == *uid && !self.failed.contains(&index)) else {
             return false;
         };
-        let carries_on = |pod: &ObjectRef| index_of(pod) == Some(index) && carried(&pod.value()) >= last.total();
+        let carries_on =
+            |pod: &ObjectRef| index_of(pod) == Some(index) && carried(&pod.without_owners()) >= last.total();
         !pods.iter().any(carries_on)
     }
 

@@ -37,7 +37,7 @@ const LONGEST_BACKOFF: i64 = 600;
 
 /// When a pod ended, in seconds since 1970.
 fn ended(pod: &ObjectRef) -> i64 {
-    let value = pod.value();
+    let value = pod.without_owners();
     let statuses = value["status"]["containerStatuses"].as_array().into_iter().flatten();
     let end = statuses.map(|s| seconds(&s["state"]["terminated"]["finishedAt"])).max().unwrap_or(0);
     if end == 0 { PodDigest::of(pod).created } else { end }

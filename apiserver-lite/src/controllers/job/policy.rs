@@ -22,7 +22,7 @@ pub struct Rule {
 /// The first rule of a job that a failed pod matches.
 pub fn of(job: &Value, pod: &ObjectRef) -> Option<Rule> {
     let rules = job["spec"]["podFailurePolicy"]["rules"].as_array()?;
-    let value = pod.value();
+    let value = pod.without_owners();
     let place = format!("{}/{}", pod.key.namespace, pod.key.name);
     for (at, rule) in rules.iter().enumerate() {
         let Some(what) = rule_matches(rule, &value) else { continue };
