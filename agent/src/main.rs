@@ -1,5 +1,5 @@
 //! The thin binary `node-agent`. Exit codes, the kubelet's: 0 after a stop on request, 1 for what is refused or fails at
-//! start, 2 for a fault of the program.
+//! start, 2 for a fault of the program. Under systemd 64 for what is refused, see [`refused`].
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -10,6 +10,7 @@ use agent::cli::{self, Command};
 use agent::settings::{LogFormat, OwnSettings};
 use agent::{capabilities, config, daemon, log_level, node};
 use service::journal::{self, Journal};
+use service::notify;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{fmt, reload};
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("Error: {error}\nRun 'node-agent --help' for the flags.");
-            return ExitCode::from(1);
+            return refused();
         }
     };
     if !flags.silence_deprecations {
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
             for place in config::wrong_types(&flags.sources) {
                 eprintln!("  at {place}");
             }
-            return ExitCode::from(1);
+            return if error.stays() { refused() } else { ExitCode::from(1) };
         }
     };
     let settings = match OwnSettings::load(flags.settings.as_deref()) {
@@ -61,7 +62,7 @@ fn main() -> ExitCode {
             for error in errors {
                 eprintln!("Error: {error}");
             }
-            return ExitCode::from(1);
+            return refused();
         }
     };
     let privileges = settings.drop_capabilities.then(capabilities::drop_unneeded);
@@ -99,6 +100,12 @@ fn main() -> ExitCode {
             ExitCode::from(1)
         }
     }
+}
+
+/// Flags or files are wrong, and stay so until somebody mends them. Scripts that start a kubelet know 1; systemd, which
+/// would start the agent again, is told to leave it alone by a code of its own.
+fn refused() -> ExitCode {
+    ExitCode::from(if notify::is_listened_to() { 64 } else { 1 })
 }
 
 fn start_log(logging: &config::Logging, settings: &OwnSettings) {

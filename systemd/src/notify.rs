@@ -35,6 +35,11 @@ fn log(sent: Result<(), Error>) {
     }
 }
 
+/// Whether a service manager waits for our words.
+pub fn is_listened_to() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some_and(|name| !name.is_empty())
+}
+
 /// One datagram to `NOTIFY_SOCKET`, which is a path, or a name after `@`.
 fn send(text: &str, wait: bool) -> Result<(), Error> {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return Ok(()) };

@@ -84,6 +84,23 @@ fn the_watchdog_takes_fractions_and_refuses_what_it_cannot_keep() -> Result<()> 
 }
 
 #[test]
+fn systemd_starts_again_what_may_get_better_and_nothing_that_is_refused() -> Result<()> {
+    let place = Place::new("hopeless", STANDALONE)?;
+    let ends = |arguments: &[&str]| -> Result<Option<i32>> {
+        Ok(Agent::start(&place, arguments, &[])?.wait(Duration::from_secs(30))?.code())
+    };
+    ensure!(ends(&["--max-pods=many"])? == Some(64), "a flag that is refused");
+    ensure!(ends(&["--config=/nonexistent.yaml"])? == Some(1), "a file that may come");
+    place.configure(&format!("{STANDALONE}maxPods: -1\n"))?;
+    ensure!(ends(&[])? == Some(64), "a value that is refused");
+    for unit in ["node-agent", "apiserver-lite"] {
+        let text = std::fs::read_to_string(tests::repository().join(format!("systemd/{unit}.service")))?;
+        ensure!(text.lines().any(|line| line == "RestartPreventExitStatus=64"), "{unit} is started again:\n{text}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_hangup_reads_the_configuration_again() -> Result<()> {
     let place = Place::new("reload", STANDALONE)?;
     let agent = Agent::start(&place, &[], &[])?;

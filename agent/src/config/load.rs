@@ -64,6 +64,18 @@ pub enum ConfigError {
     Strict(Vec<String>),
 }
 
+impl ConfigError {
+    /// Whether it will be the same at the next start. A file that cannot be read now may come, and so may what the
+    /// configuration asks of the machine.
+    pub fn stays(&self) -> bool {
+        match self {
+            Self::File { path, .. } | Self::DropIn { path, .. } => std::fs::read(path).is_ok(),
+            Self::DropInFolder { .. } | Self::Dependencies(_) | Self::Start(_) => false,
+            Self::Merged(_) | Self::Gates(_) | Self::Logging(_) | Self::Invalid(_) | Self::Strict(_) => true,
+        }
+    }
+}
+
 /// As upstream lists several errors in one.
 fn aggregate(errors: &[String]) -> String {
     match errors {
