@@ -16,6 +16,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject as _;
+use service::any_certificate::AnyCertificate;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -71,9 +72,7 @@ pub fn tls(trust: Trust, identity: Option<Identity>) -> Result<TlsConnector, Out
     let builder =
         ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().map_err(wrong)?;
     let builder = match trust {
-        Trust::Anything => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(crate::proxy::Unchecked(provider)))
-        }
+        Trust::Anything => builder.dangerous().with_custom_certificate_verifier(AnyCertificate::new(provider)),
         Trust::Certificates(certificates) => builder.with_root_certificates(roots(certificates)?),
         Trust::System => {
             let list = SYSTEM_LISTS.iter().find(|path| Path::new(path).exists());

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject as _;
+use service::any_certificate::AnyCertificate;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -54,7 +54,7 @@ impl KubeletClient {
         let private = PrivateKeyDer::from_pem_file(key).map_err(|e| wrong("kubelet-client-key", key, e.to_string()))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = || ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
-        let unchecked = || Arc::new(Unchecked(provider.clone()));
+        let unchecked = || AnyCertificate::new(provider.clone());
         let kubelet = match authority {
             Some(path) => {
                 let mut roots = RootCertStore::empty();
@@ -134,43 +134,4 @@ pub(super) fn unreachable(target: &Target, error: &dyn std::fmt::Display) -> Api
         return ApiError::new(500, "", text);
     }
     ApiError::service_unavailable(format!("error trying to reach service: {error}"))
-}
-
-/// Takes any certificate, but the other side has to hold its key.
-#[derive(Debug)]
-pub(crate) struct Unchecked(pub(crate) Arc<rustls::crypto::CryptoProvider>);
-
-impl ServerCertVerifier for Unchecked {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -22,7 +22,6 @@ use crate::resource::Resource;
 use crate::server::{ApiServer, Request, RequestBody};
 use crate::status::{ApiError, Result};
 
-pub(crate) use connect::Unchecked;
 pub use connect::{KubeletClient, KubeletClientError};
 
 /// Whether a subresource is answered elsewhere. Then what the client accepts is between it and the other side.
