@@ -147,6 +147,16 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_no_storage_but_has_its_own_limit() {
+        let mut pod = pod(Some("2Mi"), Some("1Mi"));
+        let volume = &mut pod.spec.as_mut().unwrap().volumes[0];
+        volume.volume_source.as_mut().unwrap().empty_dir.as_mut().unwrap().medium = "Memory".into();
+        assert_eq!(exceeded(&pod, &usage(3 << 19, 0, 0), false), None);
+        let excess = exceeded(&pod, &usage(3 << 20, 0, 0), false).unwrap();
+        assert_eq!(excess.signal, "emptydirfs.limit");
+    }
+
+    #[test]
     fn pods_without_limits_are_not_looked_at() {
         assert_eq!(Limited::of(&pod(None, None)), None);
         assert_eq!(Limited::of(&pod(Some("1"), None)), Some(Limited { volumes: true, storage: false }));

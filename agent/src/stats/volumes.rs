@@ -1,5 +1,6 @@
 //! What the volumes of a pod hold, by the folders in which they lie. Those of drivers are not here: they tell themselves.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::disk_usage::held;
@@ -7,13 +8,12 @@ use super::summary::{VolumeStats, disk, local};
 
 /// What is filled here and goes with the pod, by the folders of the plugins. Its files are counted; all else lies on disks
 /// and shares that are no part of the node's storage, and of which the file system tells.
-const EPHEMERAL: [&str; 5] = [
-    "kubernetes.io~empty-dir",
-    "kubernetes.io~configmap",
-    "kubernetes.io~secret",
-    "kubernetes.io~projected",
-    "kubernetes.io~downward-api",
-];
+const FILLED_HERE: [&str; 5] =
+    [EMPTY_DIR, CONFIG_MAP, "kubernetes.io~secret", "kubernetes.io~projected", "kubernetes.io~downward-api"];
+/// Of those, the ones that pods are charged for (upstream's `IsLocalEphemeralVolume`), unless they lie in memory.
+const EPHEMERAL: [&str; 2] = [EMPTY_DIR, CONFIG_MAP];
+const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
+const CONFIG_MAP: &str = "kubernetes.io~configmap";
 const OF_DRIVERS: &str = "kubernetes.io~csi";
 
 #[derive(Debug, Default)]
@@ -36,19 +36,24 @@ impl Told {
 /// Looks at the folder `volumes` of a pod; `now` is the time to tell.
 pub(super) fn of_pod(folder: &Path, now: &str) -> Told {
     let mut told = Told::default();
+    let device = |path: &Path| path.symlink_metadata().ok().map(|m| m.dev());
+    let disk_of_pod = device(folder);
     for plugin in folder.read_dir().into_iter().flatten().flatten() {
         let kind = plugin.file_name();
         if kind == OF_DRIVERS {
             continue;
         }
-        let is_ephemeral = EPHEMERAL.iter().any(|name| kind == *name);
+        let is_filled_here = FILLED_HERE.iter().any(|name| kind == *name);
+        let may_be_ephemeral = EPHEMERAL.iter().any(|name| kind == *name);
         for volume in plugin.path().read_dir().into_iter().flatten().flatten() {
             let path = volume.path();
-            let fs = match is_ephemeral {
+            let fs = match is_filled_here {
                 true => held(&path).and_then(|used| local(used, &path, now)),
                 false => disk(&path, now, None),
             };
             let name = volume.file_name().to_string_lossy().into_owned();
+            // Memory and huge pages are file systems of their own, and no storage of the node.
+            let is_ephemeral = may_be_ephemeral && device(&path) == disk_of_pod;
             let into = if is_ephemeral { &mut told.ephemeral } else { &mut told.others };
             into.extend(fs.map(|fs| VolumeStats { fs, name, claim: None }));
         }
@@ -64,8 +69,8 @@ mod tests {
     fn disks_and_shares_are_told_and_are_no_ephemeral_storage() {
         let folder =
             std::env::temp_dir().join(format!("node-agent-volumes-{}", crate::backoff::random_below(u32::MAX)));
-        let plugins =
-            ["empty-dir", "secret", "nfs", "iscsi", "local-volume", "csi"].map(|name| format!("kubernetes.io~{name}"));
+        let plugins = ["empty-dir", "configmap", "secret", "nfs", "iscsi", "local-volume", "csi"]
+            .map(|name| format!("kubernetes.io~{name}"));
         for plugin in &plugins {
             let volume = folder.join(plugin).join(format!("of-{plugin}"));
             std::fs::create_dir_all(&volume).unwrap();
@@ -74,13 +79,33 @@ mod tests {
         let told = of_pod(&folder, "now");
         let used: Vec<u64> = told.ephemeral.iter().map(|v| v.fs.used_bytes).collect();
         assert!(used.len() == 2 && used.iter().all(|used| (100_000..200_000).contains(used)), "{used:?}");
-        assert_eq!(told.others.len(), 3);
+        assert_eq!(told.others.len(), 4);
         let names: Vec<String> = told.all().into_iter().map(|v| v.name).collect();
-        let expected = ["empty-dir", "iscsi", "local-volume", "nfs", "secret"];
+        let expected = ["configmap", "empty-dir", "iscsi", "local-volume", "nfs", "secret"];
         assert_eq!(names, expected.map(|name| format!("of-kubernetes.io~{name}")));
         // The whole file system's, not one by one what lies in it.
         let of_disk = disk(&folder, "now", None).unwrap();
-        assert_eq!(of_pod(&folder, "now").others[0].fs.capacity_bytes, of_disk.capacity_bytes);
+        let others = of_pod(&folder, "now").others;
+        let nfs = others.iter().find(|v| v.name == "of-kubernetes.io~nfs").unwrap();
+        assert_eq!(nfs.fs.capacity_bytes, of_disk.capacity_bytes);
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn memory_is_told_and_is_no_ephemeral_storage() {
+        let folder = std::env::temp_dir().join(format!("node-agent-tmpfs-{}", crate::backoff::random_below(u32::MAX)));
+        let volume = folder.join(EMPTY_DIR).join("m");
+        std::fs::create_dir_all(&volume).unwrap();
+        let size = Some("size=1m");
+        if nix::mount::mount(Some("tmpfs"), &volume, Some("tmpfs"), nix::mount::MsFlags::empty(), size).is_err() {
+            // Only root may mount.
+            return std::fs::remove_dir_all(folder).unwrap();
+        }
+        std::fs::write(volume.join("f"), vec![1; 100_000]).unwrap();
+        let told = of_pod(&folder, "now");
+        nix::mount::umount2(&volume, nix::mount::MntFlags::MNT_DETACH).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+        assert!(told.ephemeral.is_empty());
+        assert!(told.others.len() == 1 && (100_000..200_000).contains(&told.others[0].fs.used_bytes), "{told:?}");
     }
 }
