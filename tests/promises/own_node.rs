@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use tests::ApiServer;
 use tests::node::{IMAGE, Node};
 
-/// Less than the five minutes after which the status is sent anyway, more than the ten seconds between two looks at it.
+/// Between two looks of the agent at its status: nothing here waits for one.
+const LOOKS: &str = "nodeStatusUpdateFrequency: 5m\n";
 const SOON: Duration = Duration::from_secs(40);
 
 fn pod(node: &Node, name: &str, disk: &str) -> Value {
@@ -42,7 +43,7 @@ fn what_others_write_into_the_node_counts_at_once() -> Result<()> {
         return Ok(());
     }
     let server = ApiServer::start("own-node", &[])?;
-    let node = Node::start("own-node", &server, "")?;
+    let node = Node::start("own-node", &server, LOOKS)?;
 
     server.kubectl(&["label", "node", &node.name, "disk=fast"])?;
     // A pod may come before the word of the label.

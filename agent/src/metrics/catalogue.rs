@@ -89,6 +89,7 @@ families! { ALL:
     POD_START_SECONDS = Histogram Alpha "kubelet_pod_start_duration_seconds" [], POD_START, "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run";
     POD_START_SLI = Histogram Alpha "kubelet_pod_start_sli_duration_seconds" [], POD_START, "Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch";
     POD_START_TOTAL = Histogram Alpha "kubelet_pod_start_total_duration_seconds" [], POD_START, "Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch";
+    FIRST_NETWORK_POD = Gauge Internal "kubelet_first_network_pod_start_sli_duration_seconds" [], NONE, "Duration in seconds to start the first network pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch";
     POD_WORKER_START = Histogram Alpha "kubelet_pod_worker_start_duration_seconds" [], DEFAULT, "Duration in seconds from kubelet seeing a pod to starting a worker.";
     POD_STATUS_SYNC = Histogram Alpha "kubelet_pod_status_sync_duration_seconds" [], STATUS_SYNC, "Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.";
     CGROUP_MANAGER = Histogram Alpha "kubelet_cgroup_manager_duration_seconds" ["operation_type"], DEFAULT, "Duration in seconds for cgroup manager operations. Broken down by method.";
@@ -134,6 +135,7 @@ families! { ALL:
     POD_RESOURCES_LIST_ERRORS = Counter Alpha "kubelet_pod_resources_endpoint_errors_list" ["server_api_version"], NONE, "Number of requests to the PodResource List endpoint which returned error. Broken down by server api version.";
     POD_RESOURCES_ALLOCATABLE_ERRORS = Counter Alpha "kubelet_pod_resources_endpoint_errors_get_allocatable" ["server_api_version"], NONE, "Number of requests to the PodResource GetAllocatableResources endpoint which returned error. Broken down by server api version.";
     POD_RESOURCES_GET_ERRORS = Counter Alpha "kubelet_pod_resources_endpoint_errors_get" ["server_api_version"], NONE, "Number of requests to the PodResource Get endpoint which returned error. Broken down by server api version.";
+    POD_WATCH_DROPPED = Counter Alpha "kubelet_pod_watch_events_dropped_total" [], NONE, "Cumulative number of pod watch events dropped.";
     RUNNING_PODS = Gauge Alpha "kubelet_running_pods" [], NONE, "Number of pods that have a running pod sandbox";
     RUNNING_CONTAINERS = Gauge Alpha "kubelet_running_containers" ["container_state"], NONE, "Number of containers currently running";
     DESIRED_PODS = Gauge Alpha "kubelet_desired_pods" ["static"], NONE, "The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.";
@@ -141,6 +143,8 @@ families! { ALL:
     MIRROR_PODS = Gauge Alpha "kubelet_mirror_pods" [], NONE, "The number of mirror pods the kubelet will try to create (one per admitted static pod)";
     WORKING_PODS = Gauge Alpha "kubelet_working_pods" ["config", "lifecycle", "static"], NONE, "Number of pods the kubelet is actually running, broken down by lifecycle phase, whether the pod is desired, orphaned, or runtime only (also orphaned), and whether the pod is static. An orphaned pod has been removed from local configuration or force deleted in the API and consumes resources that are not otherwise visible.";
     ORPHANED_RUNTIME_PODS = Counter Alpha "kubelet_orphaned_runtime_pods_total" [], NONE, "Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.";
+    ORPHANS_CLEANED = Gauge Alpha "kubelet_orphan_pod_cleaned_volumes" [], NONE, "The total number of orphaned Pods whose volumes were cleaned in the last periodic sweep.";
+    ORPHANS_LEFT = Gauge Alpha "kubelet_orphan_pod_cleaned_volumes_errors" [], NONE, "The number of orphaned Pods whose volumes failed to be cleaned in the last periodic sweep.";
     RESTARTED_PODS = Counter Alpha "kubelet_restarted_pods_total" ["static"], NONE, "Number of pods that have been restarted because they were deleted and recreated with the same UID while the kubelet was watching them (common for static pods, extremely uncommon for API pods)";
     STARTED_PODS = Counter Alpha "kubelet_started_pods_total" [], NONE, "Cumulative number of pods started";
     STARTED_PODS_ERRORS = Counter Alpha "kubelet_started_pods_errors_total" [], NONE, "Cumulative number of errors when starting pods";
@@ -151,6 +155,7 @@ families! { ALL:
     GRACEFUL_SHUTDOWN_END = Gauge Alpha "kubelet_graceful_shutdown_end_time_seconds" [], NONE, "Last graceful shutdown start time since unix epoch in seconds";
     LIFECYCLE_HTTP_FALLBACKS = Counter Alpha "kubelet_lifecycle_handler_http_fallbacks_total" [], NONE, "The number of times lifecycle handlers successfully fell back to http from https.";
     NODE_STARTUP_REGISTRATION = Gauge Alpha "kubelet_node_startup_registration_duration_seconds" [], NONE, "Duration in seconds of node startup during registration.";
+    NODE_STARTUP_POST_REGISTRATION = Gauge Alpha "kubelet_node_startup_post_registration_duration_seconds" [], NONE, "Duration in seconds of node startup after registration.";
     IMAGES_COLLECTED = Counter Alpha "kubelet_image_garbage_collected_total" ["reason"], NONE, "Total number of images garbage collected by the kubelet, whether through disk usage or image age.";
     CREDENTIAL_PROVIDER = Histogram Alpha "kubelet_credential_provider_plugin_duration_seconds" ["plugin_name"], DEFAULT, "Duration of execution in seconds for credential provider plugin";
     CREDENTIAL_PROVIDER_ERRORS = Counter Alpha "kubelet_credential_provider_plugin_errors_total" ["plugin_name"], NONE, "Number of errors from credential provider plugin";

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::api::{ApiError, Change, Client, PatchType};
+use crate::api::{ApiError, Client, PatchType};
 use crate::backoff::jitter;
 use crate::config::{Configuration, FeatureGates};
 use crate::cri::CriClient;
@@ -37,7 +37,7 @@ use crate::daemon::Beat;
 use crate::device_plugins::Devices;
 use crate::metrics;
 
-use own::OwnNode;
+use own::{Seen, follow};
 
 pub use addresses::{Network, choose as choose_addresses};
 pub use machine::{HugePages, Machine, huge_pages, meminfo};
@@ -50,6 +50,8 @@ pub const KUBELET_VERSION: &str = "v1.36.2";
 const STATUS_TYPE: &str = "k8s.io.api.core.v1.NodeStatus";
 /// Tries to send one status before the next tick.
 const TRIES: u32 = 5;
+/// What others write into the status is answered at most this often: writers that disagree must not race.
+const ANSWER: Duration = Duration::from_secs(1);
 /// The kubelet lists images this often for the status.
 const IMAGES_AGE: Duration = Duration::from_secs(30);
 
@@ -131,6 +133,7 @@ pub fn local_node(settings: &NodeSettings, addresses: &[IpAddr]) -> Node {
 }
 
 /// What [`run`] needs.
+#[derive(Clone)]
 pub struct NodeDeps {
     pub settings: NodeSettings,
     pub client: Client,
@@ -152,7 +155,8 @@ pub struct NodeDeps {
 /// Registers the node and keeps its status and lease until the task is dropped.
 pub async fn run(deps: NodeDeps) {
     if deps.standalone {
-        return Keeper::new(deps.client.clone(), deps).keep().await;
+        let (_silent, seen) = watch::channel(Seen::Written);
+        return Keeper::new(deps.client.clone(), deps).keep(seen).await;
     }
     let heartbeat =
         deps.client.for_heartbeats(
@@ -166,8 +170,11 @@ pub async fn run(deps: NodeDeps) {
         deps.settings.config.node_lease_duration_seconds,
         deps.lease_beat.clone(),
     );
+    let (hint, seen) = watch::channel(Seen::Written);
     let mut keeper = Keeper::new(heartbeat, deps);
-    tokio::join!(lease, keeper.keep());
+    let deps = keeper.deps.clone();
+    // Held up by nothing that a report waits for.
+    tokio::join!(lease, follow(&deps, hint), keeper.keep(seen));
 }
 
 struct Keeper {
@@ -180,6 +187,8 @@ struct Keeper {
     /// When this agent wrote or first read it.
     reported: Instant,
     first_report: bool,
+    /// Until the API server has heard that the node is ready.
+    registered: Option<Instant>,
 }
 
 impl Keeper {
@@ -191,18 +200,18 @@ impl Keeper {
             known: None,
             reported: Instant::now(),
             first_report: true,
+            registered: None,
             deps,
         }
     }
 
-    async fn keep(&mut self) {
+    async fn keep(&mut self, mut seen: watch::Receiver<Seen>) {
         let mut runtime = self.deps.runtime.clone();
         let mut signals = self.deps.signals.clone();
         let mut devices = self.deps.devices.changes();
         if self.deps.settings.config.register_node && !self.deps.standalone {
             self.register().await;
         }
-        let mut own = OwnNode::new(&self.deps);
         let update = self.deps.settings.config.node_status_update_frequency.get();
         loop {
             self.deps.status_beat.begin().await;
@@ -215,38 +224,47 @@ impl Keeper {
                 }
             }
             self.deps.status_beat.end();
-            // What others write is answered at the next tick only: two writers that disagree must not race.
             let next_tick = Instant::now() + jitter(update, 0.04);
+            let mut answer_from = Instant::now() + ANSWER;
+            // When to look at what others wrote, if they did.
+            let mut look: Option<Instant> = None;
             loop {
                 tokio::select! {
-                    () = tokio::time::sleep_until(next_tick) => break,
+                    () = tokio::time::sleep_until(look.map_or(next_tick, |at| at.min(next_tick))) => {
+                        if look.take().is_some() {
+                            self.take_over(*seen.borrow());
+                        }
+                        if Instant::now() >= next_tick || self.has_something_to_say() {
+                            break;
+                        }
+                        answer_from = Instant::now() + ANSWER;
+                    }
                     Ok(()) = runtime.changed() => break,
                     Ok(()) = signals.changed() => break,
                     Ok(()) = devices.changed() => break,
-                    change = own.next() => self.seen(change),
+                    Ok(()) = seen.changed() => {
+                        look.get_or_insert_with(|| answer_from.max(Instant::now()));
+                    }
                 }
+            }
+            if look.is_some() {
+                self.take_over(*seen.borrow());
             }
         }
     }
 
-    /// Takes over what the watch says of this node.
-    fn seen(&mut self, change: Change<Node>) {
-        match change {
-            Change::Applied(node) => self.accept_newer(node),
-            Change::Listed(nodes) => match nodes.into_iter().next() {
-                Some(node) => self.accept_newer(node),
-                None => self.known = None,
-            },
+    /// Goes on from what the watch said of this node.
+    fn take_over(&mut self, said: Seen) {
+        self.known = match said {
+            Seen::Written => Some(status_of(&self.deps.node.borrow())),
             // The next report finds out whether it is really gone, and registers it again.
-            Change::Deleted(_) => self.known = None,
-        }
+            Seen::Gone => None,
+        };
     }
 
-    /// The watch also brings this agent's own writes, and may bring them late.
-    fn accept_newer(&mut self, node: Node) {
-        if self.known.is_none() || own::is_newer(&node, &self.deps.node.borrow()) {
-            self.accept(node);
-        }
+    /// Whether the API server does not have the status as it is.
+    fn has_something_to_say(&self) -> bool {
+        self.known.as_ref().is_none_or(|known| status::differ(known, &self.compute(known)))
     }
 
     /// Keeps the status for this node's own pods: what the runtime can do, and what plugins give.
@@ -269,6 +287,7 @@ impl Keeper {
         };
         let node = register::register(&self.deps.client, &self.deps.settings, first).await;
         metrics::NODE_STARTUP_REGISTRATION.set(&[], began.elapsed().as_secs_f64());
+        self.registered = Some(Instant::now());
         if let Err(error) = register::ensure_csi_node(&self.deps.client, &node).await {
             tracing::warn!(%error, "cannot make the node's CSINode");
         }
@@ -299,7 +318,14 @@ impl Keeper {
                 Ok(node) => {
                     self.first_report = false;
                     self.reported = Instant::now();
-                    self.accept(node);
+                    // The watch may have brought a later one meanwhile.
+                    own::publish(&self.deps.node, node);
+                    self.known = Some(status_of(&self.deps.node.borrow()));
+                    if status::is_ready(&new)
+                        && let Some(at) = self.registered.take()
+                    {
+                        metrics::NODE_STARTUP_POST_REGISTRATION.set(&[], at.elapsed().as_secs_f64());
+                    }
                     return Ok(());
                 }
                 Err(error) if error.is_not_found() && self.deps.settings.config.register_node => {
@@ -326,8 +352,7 @@ impl Keeper {
     }
 
     fn accept(&mut self, node: Node) {
-        let status = tree::of(STATUS_TYPE, &node.status.clone().unwrap_or_default());
-        self.known = Some(status);
+        self.known = Some(status_of(&node));
         self.deps.node.send_replace(Arc::new(node));
     }
 
@@ -404,6 +429,11 @@ impl Keeper {
             (self.deps.events)("Normal", reason, message);
         }
     }
+}
+
+/// The status as a tree, in the form that [`Keeper::compute`] gives it.
+fn status_of(node: &Node) -> Value {
+    tree::of(STATUS_TYPE, &node.status.clone().unwrap_or_default())
 }
 
 /// Size of the file system below a folder.

@@ -1,31 +1,59 @@
 //! This node's object as others write it: a watch of one name.
+//!
+//! [`follow`] goes on whatever the reports of the status wait for: what others write is in the node that pods are judged by
+//! as soon as it is heard of. The keeper of the status gets a hint, and looks whether there is something to answer.
+
+use std::sync::Arc;
 
 use proto::api::core::v1::Node;
+use tokio::sync::watch;
 
 use super::NodeDeps;
 use crate::api::{Change, Kind, Reflector};
 
-/// Follows the node's own object; silent without an API server.
-pub struct OwnNode(Option<Reflector<Node>>);
+/// What the watch said last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// Somebody wrote what is now the newest known node.
+    Written,
+    /// Somebody deleted it.
+    Gone,
+}
 
-impl OwnNode {
-    pub fn new(deps: &NodeDeps) -> Self {
-        let by_name = format!("metadata.name={}", deps.settings.name);
-        OwnNode((!deps.standalone).then(|| Reflector::new(deps.client.clone(), "", &by_name)))
-    }
-
-    /// The next thing that happened to the object. Cancel safe.
-    pub async fn next(&mut self) -> Change<Node> {
-        match &mut self.0 {
-            Some(reflector) => reflector.next().await,
-            None => std::future::pending().await,
+/// Hands on what the watch of the node's own object brings, for ever.
+pub async fn follow(deps: &NodeDeps, seen: watch::Sender<Seen>) {
+    let by_name = format!("metadata.name={}", deps.settings.name);
+    let mut reflector: Reflector<Node> = Reflector::new(deps.client.clone(), "", &by_name);
+    loop {
+        let said = match reflector.next().await {
+            Change::Applied(node) => publish(&deps.node, node).then_some(Seen::Written),
+            Change::Listed(nodes) => match nodes.into_iter().next() {
+                Some(node) => publish(&deps.node, node).then_some(Seen::Written),
+                None => Some(Seen::Gone),
+            },
+            // The end of one that has been replaced since is no news.
+            Change::Deleted(node) => (node.uid() == deps.node.borrow().uid()).then_some(Seen::Gone),
+        };
+        if let Some(said) = said {
+            seen.send_replace(said);
         }
     }
 }
 
+/// Whether the node was newer than what was held, and is held now.
+pub fn publish(to: &watch::Sender<Arc<Node>>, node: Node) -> bool {
+    to.send_if_modified(|held| {
+        let newer = is_newer(&node, held);
+        if newer {
+            *held = Arc::new(node);
+        }
+        newer
+    })
+}
+
 /// Whether `new` was written after `held`. Versions of one store are numbers that grow; another object of the same name
 /// is always newer, and so is a version that is no number.
-pub fn is_newer(new: &Node, held: &Node) -> bool {
+fn is_newer(new: &Node, held: &Node) -> bool {
     match (new.resource_version().parse::<u64>(), held.resource_version().parse::<u64>()) {
         (Ok(new_version), Ok(held_version)) if new.uid() == held.uid() => new_version > held_version,
         _ => true,
@@ -50,5 +78,15 @@ mod tests {
         assert!(!is_newer(&node("a", "9"), &node("a", "10")));
         assert!(is_newer(&node("b", "2"), &node("a", "10")), "registered again in a restored store");
         assert!(is_newer(&node("a", "2"), &Node::default()), "nothing was known");
+    }
+
+    #[test]
+    fn only_news_is_handed_on() {
+        let (to, mut news) = watch::channel(Arc::new(node("a", "9")));
+        news.mark_unchanged();
+        assert!(!publish(&to, node("a", "8")));
+        assert!(!news.has_changed().unwrap());
+        assert!(publish(&to, node("a", "10")));
+        assert_eq!(news.borrow().resource_version(), "10");
     }
 }

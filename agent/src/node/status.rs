@@ -202,6 +202,12 @@ fn message(resource: &str, on: bool) -> String {
     .to_owned()
 }
 
+/// Whether the condition Ready is true.
+pub fn is_ready(status: &Value) -> bool {
+    let conditions = status.get("conditions").and_then(Value::as_array);
+    conditions.is_some_and(|all| all.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
+}
+
 /// Whether two statuses differ in more than heartbeats.
 pub fn differ(old: &Value, new: &Value) -> bool {
     let still = |status: &Value| {

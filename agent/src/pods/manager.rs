@@ -71,6 +71,8 @@ pub struct Manager {
     pub(super) mirrors: Mirrors,
     workers: Workers,
     pub(super) orphans: HashMap<String, Arc<Mailbox>>,
+    /// Folders of pods that nobody knows, as the last sweep found them.
+    pub(super) ownerless: HashSet<String>,
     /// Whether cgroups of pods that are gone have been removed.
     pub(super) cgroups_swept: bool,
     pub(super) runtime: Option<Vec<RuntimePod>>,
@@ -159,6 +161,7 @@ impl Manager {
             mirrors: Mirrors::default(),
             workers: Workers::default(),
             orphans: HashMap::new(),
+            ownerless: HashSet::new(),
             runtime: None,
             ready: HashSet::new(),
             cgroups_swept: false,

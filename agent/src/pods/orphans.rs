@@ -1,6 +1,7 @@
 //! What no source knows: pods in the runtime, folders and cgroups on this machine. All of it is ended and taken away, once
 //! every source has spoken.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use proto::api::core::v1::Pod;
@@ -56,7 +57,9 @@ impl Manager {
         tokio::spawn(async move { cgroups.remove_orphans(&known).await });
     }
 
+    /// Gauges tell of the folders that the sweep before this one began to take away.
     fn end_orphan_dirs(&mut self, runtime: &[RuntimePod]) {
+        let mut ownerless = HashSet::new();
         let Ok(entries) = std::fs::read_dir(self.shared.config.root_dir.join("pods")) else { return };
         for entry in entries.flatten() {
             // Beside the pods' folders lies the socket of the Pods API.
@@ -64,9 +67,11 @@ impl Manager {
                 continue;
             }
             let Some(uid) = entry.file_name().to_str().map(str::to_owned) else { continue };
-            let known =
-                self.pods.contains_key(&uid) || self.orphans.contains_key(&uid) || runtime.iter().any(|p| p.uid == uid);
-            if known {
+            if self.pods.contains_key(&uid) {
+                continue;
+            }
+            ownerless.insert(uid.clone());
+            if self.orphans.contains_key(&uid) || runtime.iter().any(|p| p.uid == uid) {
                 continue;
             }
             // The same worker that ends orphans takes volumes down before it removes the directory.
@@ -77,5 +82,10 @@ impl Manager {
             self.spawn(uid.clone(), worker);
             self.orphans.insert(uid, mailbox);
         }
+        let left = self.ownerless.intersection(&ownerless).count();
+        let as_gauge = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+        metrics::ORPHANS_CLEANED.set(&[], as_gauge(self.ownerless.len() - left));
+        metrics::ORPHANS_LEFT.set(&[], as_gauge(left));
+        self.ownerless = ownerless;
     }
 }

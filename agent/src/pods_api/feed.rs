@@ -16,6 +16,7 @@ use proto::api::core::v1::{Pod, PodStatus};
 use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::mpsc;
 
+use crate::metrics;
 use crate::pod::spec::PodExt as _;
 
 use super::mask::put_delimited;
@@ -238,6 +239,7 @@ impl Inner {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Full(_)) => {
                 watcher.cut.store(true, Ordering::Relaxed);
+                metrics::POD_WATCH_DROPPED.inc(&[]);
                 false
             }
             Err(mpsc::error::TrySendError::Closed(_)) => false,

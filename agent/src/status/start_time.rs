@@ -4,7 +4,7 @@
 //! themselves by pod ([`pulling`]); init containers are read from the status.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use proto::api::core::v1::{Pod, PodStatus};
@@ -16,6 +16,8 @@ use crate::pod::spec::PodExt;
 
 /// Pods with pulls behind them that have not run yet; more than a node has pods.
 const MAX_PULLED: usize = 4096;
+
+static FIRST_WITH_NETWORK: Once = Once::new();
 
 static PULLED: Mutex<BTreeMap<String, Duration>> = Mutex::new(BTreeMap::new());
 
@@ -55,7 +57,11 @@ pub(super) fn observe(pod: &Pod, status: &PodStatus, known: Duration) {
         .filter_map(|c| c.state.as_ref()?.terminated.as_ref())
         .filter_map(|t| Some(seconds_between(t.started_at.as_ref()?, t.finished_at.as_ref()?)))
         .sum();
-    metrics::POD_START_SLI.observe(&[], (total - pulled.as_secs_f64() - prepared).max(0.0));
+    let own = (total - pulled.as_secs_f64() - prepared).max(0.0);
+    metrics::POD_START_SLI.observe(&[], own);
+    if !pod.spec().host_network {
+        FIRST_WITH_NETWORK.call_once(|| metrics::FIRST_NETWORK_POD.set(&[], own));
+    }
 }
 
 fn seconds_between(from: &Time, to: &Time) -> f64 {
