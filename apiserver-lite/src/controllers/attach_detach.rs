@@ -18,7 +18,7 @@ use super::feed::Change;
 use super::index::Index;
 use super::ownership::done;
 use super::podgc::OUT_OF_SERVICE;
-use super::pods::is_terminal;
+use super::pods::{PodDigest, is_terminal};
 use super::queue::Queue;
 use super::runner::Controller;
 use crate::client::{Client, unchanged};
@@ -73,9 +73,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 }
 
 fn uses_claims(pod: &ObjectRef) -> bool {
-    let own = pod.json.own();
-    let has = |word: &[u8]| own.windows(word.len()).any(|w| w == word);
-    !is_terminal(pod) && (has(b"claimName") || has(b"\"ephemeral\""))
+    !is_terminal(pod) && !PodDigest::of(pod).claims.is_empty()
 }
 
 /// Whether the node says that it holds a volume.
@@ -188,8 +186,8 @@ impl AttachDetach {
     fn wanted(&self, node: &str) -> (BTreeMap<String, Wanted>, bool) {
         let (mut wanted, mut complete) = (BTreeMap::new(), true);
         for pod in self.pods.get(node) {
-            for claim in super::protection::claims_of(pod) {
-                let bound = self.client.get(CLAIMS, &pod.key.namespace, &claim).map(|c| c.value());
+            for claim in &PodDigest::of(pod).claims {
+                let bound = self.client.get(CLAIMS, &pod.key.namespace, claim).map(|c| c.value());
                 let volume = bound.as_ref().map_or("", |c| text(&c["spec"], "volumeName"));
                 let found = if volume.is_empty() { None } else { self.client.get(VOLUMES, "", volume) };
                 let Some(found) = found.map(|v| v.value()) else {

@@ -31,6 +31,12 @@ pub struct PodDigest {
     pub ips: Box<[Box<str>]>,
     /// Containers have other resources than the spec says.
     pub resized: bool,
+    /// Claims of its volumes, those that it brings along included.
+    pub claims: Box<[Box<str>]>,
+    /// One of those is made for the pod.
+    pub brings_claims: bool,
+    /// It has claims of devices.
+    pub asks_devices: bool,
 }
 
 /// Seconds since 1970 of a time in an object; zero for none.
@@ -64,6 +70,8 @@ impl PodDigest {
             list.as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect()
         };
         let ips = status["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str());
+        let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+        let template = |volume: &Value| volume["ephemeral"]["volumeClaimTemplate"].is_object();
         PodDigest {
             generation: metadata["generation"].as_i64().unwrap_or(0),
             created: seconds(&metadata["creationTimestamp"]),
@@ -77,8 +85,20 @@ impl PodDigest {
             finalizers: texts(&metadata["finalizers"]),
             ips: ips.map(Into::into).collect(),
             resized: containers.into_iter().any(|c| c["allocatedResources"].is_object()),
+            claims: volumes.clone().filter_map(|v| claim_of(&metadata["name"], v)).collect(),
+            brings_claims: volumes.into_iter().any(template),
+            asks_devices: pod["spec"]["resourceClaims"].as_array().is_some_and(|list| !list.is_empty()),
         }
     }
+}
+
+/// The claim behind a volume of a pod; one that the pod brings along is named for both.
+fn claim_of(pod: &Value, volume: &Value) -> Option<Box<str>> {
+    if let Some(name) = volume["persistentVolumeClaim"]["claimName"].as_str() {
+        return Some(name.into());
+    }
+    let (pod, name) = (pod.as_str().unwrap_or_default(), volume["name"].as_str().unwrap_or_default());
+    volume["ephemeral"].is_object().then(|| format!("{pod}-{name}").into())
 }
 
 /// Neither over nor going away.
@@ -89,4 +109,28 @@ pub fn is_active(pod: &ObjectRef) -> bool {
 /// Succeeded or failed.
 pub fn is_terminal(pod: &ObjectRef) -> bool {
     matches!(pod.field("status.phase"), "Succeeded" | "Failed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn claims_are_told_by_volumes_and_no_other_mention() {
+        let read = |volumes: Value, env: &str| {
+            let spec = json!({"volumes": volumes, "containers": [{"name": "c", "env": [{"name": "claimName", "value": env}]}]});
+            PodDigest::read(&json!({"metadata": {"name": "p"}, "spec": spec}))
+        };
+        let none = read(json!([{"name": "a", "emptyDir": {}}]), "\"ephemeral\":{");
+        assert!(none.claims.is_empty() && !none.brings_claims && !none.asks_devices);
+        let both = read(
+            json!([{"name": "a", "persistentVolumeClaim": {"claimName": "x"}}, {"name": "b", "ephemeral": {"volumeClaimTemplate": {}}}]),
+            "",
+        );
+        assert_eq!(*both.claims, ["x".into(), "p-b".into()]);
+        assert!(both.brings_claims);
+        let devices = PodDigest::read(&json!({"spec": {"resourceClaims": [{"name": "d"}]}}));
+        assert!(devices.asks_devices && !PodDigest::read(&json!({"spec": {"resourceClaims": []}})).asks_devices);
+    }
 }

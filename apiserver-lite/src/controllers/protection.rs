@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::events::Recorder;
 use super::feed::Change;
 use super::index::Index;
 use super::ownership::done;
-use super::pods::is_terminal;
+use super::pods::{PodDigest, is_terminal};
 use super::queue::Queue;
 use super::runner::Controller;
 use crate::client::{Client, unchanged};
@@ -41,18 +41,6 @@ async fn hold(client: &Client, resource: &str, key: &Key, finalizer: &str, wante
         Ok(())
     });
     done(written.await.map(|_| ())).map(|_| ())
-}
-
-/// Names of the claims that a pod uses, those that it brings along included.
-pub fn claims_of(pod: &ObjectRef) -> Vec<String> {
-    let value = pod.without_owners();
-    let volumes = value["spec"]["volumes"].as_array().into_iter().flatten();
-    let name = |v: &Value| {
-        let claim = v["persistentVolumeClaim"]["claimName"].as_str().map(str::to_owned);
-        let own = v["ephemeral"].is_object();
-        claim.or_else(|| own.then(|| format!("{}-{}", pod.key.name, v["name"].as_str().unwrap_or_default())))
-    };
-    volumes.filter_map(name).collect()
 }
 
 /// Keeps claims that a pod uses.
@@ -89,14 +77,11 @@ impl Controller for Claims {
         let ended = change.deleted() || is_terminal(object);
         // Only the beginning and the end of a pod matter.
         if ended || change.previous.is_none() {
-            let uses = |pod: &ObjectRef| {
-                !is_terminal(pod)
-                    && (contains(pod.json.own(), b"claimName") || contains(pod.json.own(), b"\"ephemeral\""))
-            };
+            let uses = |pod: &ObjectRef| !is_terminal(pod) && !PodDigest::of(pod).claims.is_empty();
             self.pods.observe(change, |pod| uses(pod).then_some(&*pod.key.namespace));
             if ended {
-                for claim in claims_of(object) {
-                    queue.add(Key::new(&object.key.namespace, &claim));
+                for claim in &PodDigest::of(object).claims {
+                    queue.add(Key::new(&object.key.namespace, claim));
                 }
             }
         }
@@ -109,15 +94,11 @@ impl Controller for Claims {
             return Ok(None);
         }
         let mut users = self.pods.get(&key.namespace).filter(|p| !is_terminal(p));
-        if !users.any(|p| claims_of(p).iter().any(|c| **c == *key.name)) {
+        if !users.any(|p| PodDigest::of(p).claims.contains(&key.name)) {
             hold(&self.client, CLAIMS, key, Self::FINALIZER, false).await?;
         }
         Ok(None)
     }
-}
-
-fn contains(text: &[u8], word: &[u8]) -> bool {
-    text.windows(word.len()).any(|w| w == word)
 }
 
 /// Keeps volumes that are bound.
@@ -179,7 +160,7 @@ impl Controller for Ephemeral {
 
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Key>) {
         let new = change.previous.is_none() && !change.object.keys.deleting;
-        if new && contains(change.object.json.own(), b"\"volumeClaimTemplate\"") {
+        if new && PodDigest::of(change.object).brings_claims {
             queue.add(change.object.key.clone());
         }
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::events::Recorder;
 use super::feed::Change;
 use super::ownership::{done, is_terminating};
-use super::pods::is_terminal;
+use super::pods::{PodDigest, is_terminal};
 use super::queue::Queue;
 use super::runner::Controller;
 use crate::client::{Client, unchanged};
@@ -231,19 +231,13 @@ impl Controller for ResourceClaims {
             }
             return;
         }
-        // Most pods have none; that is told without a look at what else they have.
-        let word = b"\"resourceClaims\":[{";
-        if !object.json.own().windows(word.len()).any(|w| w == word) {
-            return;
-        }
-        let value = object.without_owners();
-        if !list(&value["spec"], "resourceClaims").any(|_| true) {
+        if !PodDigest::of(object).asks_devices {
             return;
         }
         if !change.deleted() && !is_terminal(object) {
             return queue.add(Work::Pod(object.key.clone()));
         }
-        for name in claims(&value) {
+        for name in claims(&object.without_owners()) {
             queue.add(Work::Claim(Key::new(&object.key.namespace, name)));
         }
     }
