@@ -3,7 +3,7 @@
 mod random;
 
 use proto::schema::{StructId, TypeSet};
-use proto::{json, protobuf, yaml};
+use proto::{cbor, json, protobuf, yaml};
 use random::{Fill, Random, object};
 use serde_json::Value;
 
@@ -246,15 +246,55 @@ fn broken(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     out
 }
 
-#[test]
-fn yaml_gives_back_what_it_wrote() {
+/// Objects as an answer has them, by way of a format that knows nothing of types, and read again by the schema.
+fn survive(format: impl Fn(&Value) -> Result<Value, String>) {
     let set = TypeSet::built_in();
-    let mut random = Random::new(7);
-    for id in structs().filter(|id| is_plain(*id)).step_by(2) {
-        let value = object(set, id, Fill::Some, &mut random);
-        let mut text = Vec::new();
-        yaml::write(&value, &mut text);
-        let read = yaml::parse(&text).unwrap_or_else(|e| panic!("{e}\n{}", String::from_utf8_lossy(&text)));
-        assert_eq!(read, value, "{}", String::from_utf8_lossy(&text));
+    let mut wrong = Vec::new();
+    for id in structs().filter(|id| is_plain(*id)) {
+        for seed in 0..6 {
+            let fill = if seed == 0 { Fill::All } else { Fill::Some };
+            let value = object(set, id, fill, &mut Random::new(seed * 15_485_863 + u64::from(id)));
+            let mut text = Vec::new();
+            json::write(set, id, &value, &mut text);
+            let tree = json::parse(&text).expect("what we write is JSON").value;
+            let name = &set.get(id).name;
+            let read = match format(&tree) {
+                Ok(read) => read,
+                Err(error) => {
+                    wrong.push(format!("{name} seed {seed}: {error}"));
+                    continue;
+                }
+            };
+            let mut sorted = Vec::new();
+            json::write_sorted(&read, &mut sorted);
+            let decoded = json::decode(set, id, &sorted).unwrap_or_else(|e| panic!("{name} seed {seed}: {e}"));
+            let mut again = Vec::new();
+            json::write(set, id, &decoded.value, &mut again);
+            if read != tree || !decoded.strict.is_empty() || again != text {
+                wrong.push(format!("{name} seed {seed} {:?}\n  {tree}\n  {read}", decoded.strict));
+            }
+        }
     }
+    assert!(wrong.is_empty(), "{}: {}", wrong.len(), wrong[..wrong.len().min(5)].join("\n"));
+}
+
+#[test]
+fn values_survive_yaml() {
+    survive(|tree| {
+        let mut text = Vec::new();
+        yaml::write(tree, &mut text);
+        yaml::parse(&text).map_err(|e| format!("{e}\n{}", String::from_utf8_lossy(&text)))
+    });
+}
+
+#[test]
+fn values_survive_cbor() {
+    survive(|tree| {
+        let mut bytes = Vec::new();
+        cbor::encode(tree, &mut bytes);
+        let read = cbor::decode(&bytes).map_err(|e| e.to_string())?;
+        let mut again = Vec::new();
+        cbor::encode(&read, &mut again);
+        if again == bytes { Ok(read) } else { Err(format!("other bytes for {tree}")) }
+    });
 }

@@ -303,9 +303,12 @@ fn is_break(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// What libyaml's Go port takes for printable: nothing beyond the basic plane, no tab.
+/// What libyaml's Go port takes for printable: nothing beyond the basic plane, no tab. Unlike it, no separators of lines
+/// and paragraphs either: newer parsers, ours among them, do not take them for line ends, and would read the indentation
+/// after them as text.
 fn is_printable(c: char) -> bool {
-    matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}') && c != '\u{feff}'
+    matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}')
+        && !matches!(c, '\u{feff}' | '\u{2028}' | '\u{2029}')
 }
 
 fn style(text: &str, is_key: bool) -> Style {

@@ -79,20 +79,80 @@ fn kept(set: &TypeSet, prop: &Prop, value: &Value) -> bool {
     }
 }
 
+/// Texts that a format could take for something else, or break.
+const TEXTS: &[&str] = &[
+    "a",
+    "some text",
+    "",
+    "<b>&amp;",
+    "\"quoted\"\\",
+    "line\nline\ttab",
+    "\u{e9}\u{2028}\u{1f600}",
+    "\u{1}",
+    "x/y.z-1",
+    // What plain YAML reads as numbers, truths, times and nothing.
+    "yes",
+    "~",
+    "null",
+    "0x1F",
+    "0o17",
+    "017",
+    "1e3",
+    "1_000",
+    "190:20:30",
+    "-.inf",
+    ".NaN",
+    "2026-01-02",
+    "2026-01-02T03:04:05Z",
+    "<<",
+    "=",
+    // What it takes for its own signs.
+    "- a",
+    "? b",
+    "a: b",
+    "a #b",
+    "# c",
+    "&a",
+    "*a",
+    "!!str d",
+    "| e",
+    "> f",
+    "%g",
+    "@h",
+    "`i`",
+    "{j}",
+    "[k]",
+    "'l'",
+    "---",
+    "...",
+    // White space at every end.
+    " ",
+    " m",
+    "n ",
+    "\n",
+    "\n\n",
+    "\no",
+    "p\n",
+    "q\n\n\n",
+    " r\n  s\n",
+    "t \nu",
+    "\tv",
+    "w\r\nx\r",
+    "\u{85}y",
+    "\u{2029}",
+    "\u{a0}",
+    "\u{feff}z",
+    "\u{7f}\u{80}",
+    "\u{fffe}\u{ffff}\u{10ffff}",
+    // Longer than a line that is folded, as a word and as words.
+    "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789",
+    "every word of this text is followed by another one, so that whoever folds lines has to find a place  for it: here",
+    "a: line that has to be quoted,  and that is also a good deal longer than what fits between two ends of lines  ",
+    "\u{1}this one can only be written with escapes, and is folded at a blank that may be followed by   other blanks",
+];
+
 fn text(random: &mut Random) -> String {
-    random
-        .pick(&[
-            "a",
-            "some text",
-            "",
-            "<b>&amp;",
-            "\"quoted\"\\",
-            "line\nline\ttab",
-            "\u{e9}\u{2028}\u{1f600}",
-            "\u{1}",
-            "x/y.z-1",
-        ])
-        .to_owned()
+    random.pick(TEXTS).to_owned()
 }
 
 fn full_text(fill: Fill, random: &mut Random) -> String {
