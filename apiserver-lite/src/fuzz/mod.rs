@@ -5,9 +5,11 @@
 //! once the mistake is mended.
 
 mod expressions;
+mod kinds;
 mod numbers;
 mod objects;
 mod patches;
+mod reference;
 mod selections;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -116,6 +118,17 @@ fn feed(parser: &str, words: &[&str], check: impl Fn(&[u8])) {
     let mut count = 0;
     while count < INPUTS || Instant::now() < until {
         one(&broken(&mut random, &kept, words));
+        count += 1;
+    }
+}
+
+/// Goes on with made-up cases, at least so many: the same ones in every run, or more where more time is given.
+fn rounds(least: usize, mut check: impl FnMut(&mut Random)) {
+    let until = Instant::now() + Duration::from_secs(setting("FUZZ_SECONDS", 0));
+    let mut random = Random::new(setting("FUZZ_SEED", 0x5eed));
+    let mut count = 0;
+    while count < least || Instant::now() < until {
+        check(&mut random);
         count += 1;
     }
 }
