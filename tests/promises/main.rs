@@ -5,6 +5,7 @@ mod admission;
 mod agent_configuration;
 mod agent_service;
 mod aggregated_metrics;
+mod aggregated_timeouts;
 mod autoscaling;
 mod bad_input;
 mod claimed_devices;

@@ -20,7 +20,7 @@ pub use watch::run;
 
 use crate::http::{Response, respond};
 use crate::outgoing::{Client, Identity};
-use crate::proxy::{PassError, Passed, forwarded_headers, pass_on, streamed};
+use crate::proxy::{PassError, Passed, Until, forwarded_headers, pass_on, streamed};
 use crate::request::User;
 use crate::server::{ApiServer, Request};
 
@@ -109,10 +109,10 @@ pub async fn forward(request: Request, remote: &Remote) -> Response {
     let mut headers = forwarded_headers(&request.headers, request.headers.contains_key(http::header::UPGRADE));
     name_user(&mut headers, &request.user);
     let path = request.uri.path_and_query().map_or(request.uri.path(), |p| p.as_str()).to_owned();
-    let errors = request.for_error();
+    let (errors, until) = (request.for_error(), Until::Complete(request.deadline()));
     match pass_on(request, sender, &dialer.authority(), &path, headers).await {
         Ok(Passed::Upgraded(response)) => response,
-        Ok(Passed::Answered(head, body, sender)) => streamed(head, body, sender),
+        Ok(Passed::Answered(head, body, sender)) => streamed(head, body, sender, until),
         Err(PassError::Request(error)) => respond::error(&error, errors),
         Err(PassError::Connection(error)) => unreachable(&error),
     }

@@ -2,7 +2,6 @@
 //! a stream that ends when it likes.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -17,7 +16,17 @@ pub enum Body {
     Chunks(VecDeque<Bytes>),
     /// Made chunk by chunk while the client takes them, so that a long answer is never in memory as a whole.
     Pieces(Pieces),
-    Stream(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
+    Stream(Pin<Box<dyn Stream<Item = Result<Bytes, Broken>> + Send>>),
+}
+
+/// An answer that is passed on ended before it was complete. The client's connection is cut, so that it does not take
+/// the part for the whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    #[error("the other side ended in the middle of its answer")]
+    Theirs,
+    #[error("the answer was not complete within the allotted timeout")]
+    Late,
 }
 
 impl Body {
@@ -26,6 +35,11 @@ impl Body {
     }
 
     pub fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Self {
+        Body::passed_on(stream.map(Ok))
+    }
+
+    /// A stream that somebody else may break off.
+    pub fn passed_on(stream: impl Stream<Item = Result<Bytes, Broken>> + Send + 'static) -> Self {
         Body::Stream(Box::pin(stream))
     }
 
@@ -33,7 +47,7 @@ impl Body {
     #[must_use]
     pub fn until(self, end: impl Future<Output = ()> + Send + 'static) -> Self {
         match self {
-            Body::Stream(stream) => Body::stream(stream.take_until(Box::pin(end))),
+            Body::Stream(stream) => Body::passed_on(stream.take_until(Box::pin(end))),
             other => other,
         }
     }
@@ -42,7 +56,7 @@ impl Body {
     #[must_use]
     pub fn holding(self, held: impl Send + 'static) -> Self {
         match self {
-            Body::Stream(stream) => Body::stream(stream.map(move |bytes| {
+            Body::Stream(stream) => Body::passed_on(stream.map(move |bytes| {
                 let _ = &held;
                 bytes
             })),
@@ -148,13 +162,13 @@ impl From<VecDeque<Bytes>> for Pieces {
 
 impl http_body::Body for Body {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Broken;
 
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         match self.get_mut() {
             Body::Chunks(chunks) => Poll::Ready(chunks.pop_front().map(|b| Ok(Frame::data(b)))),
             Body::Pieces(pieces) => Poll::Ready(pieces.next().map(|b| Ok(Frame::data(b)))),
-            Body::Stream(stream) => stream.as_mut().poll_next(context).map(|next| next.map(|b| Ok(Frame::data(b)))),
+            Body::Stream(stream) => stream.as_mut().poll_next(context).map(|next| next.map(|b| b.map(Frame::data))),
         }
     }
 

@@ -125,7 +125,8 @@ pub fn answer(response: Response) -> Response {
         }
         // Each chunk of a watch is an event.
         Body::Stream(stream) => {
-            (Body::stream(stream.filter_map(|line| async move { event(&line) })), "application/cbor-seq")
+            let events = stream.filter_map(|line| async move { line.map(|line| event(&line)).transpose() });
+            (Body::passed_on(events), "application/cbor-seq")
         }
         pieces @ Body::Pieces(_) => (pieces, "application/json"),
     };

@@ -9,7 +9,7 @@ mod serve;
 mod suites;
 mod unread;
 
-pub use body::{Body, Pieces, Response};
+pub use body::{Body, Broken, Pieces, Response};
 pub use negotiate::{Accepted, Form, Media, body_media, for_error, negotiate, pretty, route_accepts};
 pub use serve::{Peer, serve};
 pub(crate) use suites::provider;

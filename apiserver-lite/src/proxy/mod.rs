@@ -17,7 +17,7 @@ use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, timeout_at};
 
-use crate::http::{Body, Response};
+use crate::http::{Body, Broken, Response};
 use crate::resource::Resource;
 use crate::server::{ApiServer, Request, RequestBody};
 use crate::status::{ApiError, Result};
@@ -109,12 +109,15 @@ async fn forward(server: &Arc<ApiServer>, request: Request, target: Target) -> R
     };
     let (log, name) = (request.info.subresource == "log", request.info.name.clone());
     let headers = forwarded_headers(&request.headers, request.headers.contains_key(UPGRADE));
+    let deadline = request.deadline();
     match pass_on(request, sender, &host, &target.path, headers).await {
         Ok(Passed::Upgraded(response)) => Ok(response),
         Ok(Passed::Answered(head, body, _)) if log && !(200..=206).contains(&head.status.as_u16()) => {
             Err(refused_log(head.status.as_u16(), &name, body).await)
         }
-        Ok(Passed::Answered(head, body, sender)) => Ok(streamed(head, body, sender)),
+        // A log that ends early is one that ended: its container, or its kubelet, is gone.
+        Ok(Passed::Answered(head, body, sender)) if log => Ok(streamed(head, body, sender, Until::Ended)),
+        Ok(Passed::Answered(head, body, sender)) => Ok(streamed(head, body, sender, Until::Complete(deadline))),
         Err(PassError::Request(error)) => Err(error),
         Err(PassError::Connection(error)) => Err(connect::unreachable(&target, &error)),
     }
@@ -181,18 +184,45 @@ pub(crate) async fn pass_on(
     Ok(Passed::Upgraded(response))
 }
 
+/// How far an answer is passed on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Until {
+    /// To its end, whyever it comes.
+    Ended,
+    /// As a whole, and by then if there is a time; the client's connection is cut otherwise.
+    Complete(Option<Instant>),
+}
+
 /// An answer that is passed on as it comes in.
-pub(crate) fn streamed(head: http::response::Parts, body: hyper::body::Incoming, sender: Sender) -> Response {
+pub(crate) fn streamed(
+    head: http::response::Parts,
+    body: hyper::body::Incoming,
+    sender: Sender,
+    until: Until,
+) -> Response {
     // The sender keeps the connection alive as long as the body is read.
-    let stream = futures_util::stream::unfold((body, sender), |(mut body, sender)| async move {
+    let stream = futures_util::stream::unfold(Some((body, sender)), move |rest| async move {
+        let (mut body, sender) = rest?;
         loop {
-            let frame = body.frame().await?.ok()?;
-            if let Ok(data) = frame.into_data() {
-                return Some((data, (body, sender)));
+            let frame = match until {
+                Until::Complete(Some(at)) => match timeout_at(at, body.frame()).await {
+                    Ok(frame) => frame,
+                    Err(_) => return Some((Err(Broken::Late), None)),
+                },
+                Until::Complete(None) | Until::Ended => body.frame().await,
+            };
+            match (frame?, until) {
+                (Ok(frame), _) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Some((Ok(data), Some((body, sender))));
+                    }
+                }
+                (Err(_), Until::Ended) => return None,
+                (Err(_), Until::Complete(_)) => return Some((Err(Broken::Theirs), None)),
             }
         }
     });
-    let mut response = Response::new(Body::stream(stream));
+    let mut response = Response::new(Body::passed_on(stream));
     *response.status_mut() = head.status;
     for (name, value) in &head.headers {
         if name != CONNECTION && name != http::header::TRANSFER_ENCODING && name.as_str() != "keep-alive" {
