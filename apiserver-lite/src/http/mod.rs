@@ -4,6 +4,7 @@ mod body;
 pub mod cbor;
 mod keepalive;
 mod negotiate;
+mod refusal;
 pub mod respond;
 mod serve;
 mod suites;

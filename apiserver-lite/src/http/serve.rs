@@ -21,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::body::Response;
+use super::refusal::Refusing;
 use crate::auth::Shown;
 use crate::server::ApiServer;
 
@@ -30,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(90);
 /// Largest head of a request, as Go has it.
 const MAX_HEAD: usize = 1 << 20;
+/// Most headers of a request. Go has no such limit; whoever impersonates a member of many groups sends one for each.
+const MOST_HEADERS: usize = 512;
 /// Time for running requests after the listener closed.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -45,7 +48,7 @@ pub struct Peer {
 pub async fn serve(listener: TcpListener, tls: TlsAcceptor, server: Arc<ApiServer>, mut stop: watch::Receiver<bool>) {
     let graceful = GracefulShutdown::new();
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(MAX_HEAD);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(MAX_HEAD).max_headers(MOST_HEADERS);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -105,7 +108,9 @@ async fn connection(
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let chain: Vec<CertificateDer<'static>> = chain.iter().map(|c| c.clone().into_owned()).collect();
     let peer = Arc::new(Peer { address, shown: server.authenticator.shown(&chain) });
+    let (stream, serving) = Refusing::new(stream);
     let service = service_fn(move |request: http::Request<Incoming>| {
+        serving.begun();
         let (server, peer) = (server.clone(), peer.clone());
         async move { Ok::<Response, Infallible>(server.answer(request, &peer).await) }
     });
