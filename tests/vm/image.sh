@@ -67,6 +67,8 @@ customize() { # customize ROOT: what makes it a machine that we can talk to
     echo 'nameserver 10.0.2.3' >"$root/etc/resolv.conf"
     : >"$root/etc/fstab"
     mkdir -p "$root"/etc/{systemd/system.conf.d,modules-load.d,sysctl.d,cni/net.d,containerd} "$root/etc/systemd/system"
+    # The journal outlives the machine's ends, which are what some stages are about.
+    mkdir -p "$root/var/log/journal"
     # Emulated processors are slow: nothing is to be given up for that, and what no node needs stays asleep.
     printf '[Manager]\nDefaultTimeoutStartSec=300s\nShowStatus=no\n' >"$root/etc/systemd/system.conf.d/slow.conf"
     for unit in node-agent apiserver-lite; do

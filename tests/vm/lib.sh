@@ -66,7 +66,7 @@ remove() {
 }
 # The pod that the stages share; one that was ended is made anew.
 web() {
-    ! phase_is web Failed || remove web
+    ! phase_is web Failed 2>/dev/null || remove web
     pod web '{"ports": [{"containerPort": 8080, "hostPort": 8081}]}' '{"restartPolicy": "Always"}'
     runs web
 }

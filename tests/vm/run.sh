@@ -5,7 +5,7 @@
 #   run.sh                   image, machine, all stages, and the machine is stopped at the end
 #   run.sh image|up|down     one part; the machine of `up` goes on until `down`
 #   run.sh push              brings the packages, images and stages of today into the machine that runs
-#   run.sh stage NAME...     these stages, in this order, on the machine that runs (cut, reboot and outside may be among them)
+#   run.sh stage NAME...     these stages, in this order, on the machine that runs (cut, cuts, reboot and outside may be among them)
 #   run.sh ssh COMMAND       a shell line in the machine
 #
 # Environment: VM_DIR (default .vm; image, disk, key, logs), VM_PACKAGES (target/packages), VM_SSH_PORT (2222),
@@ -101,11 +101,23 @@ stage() {
         began=$SECONDS
         say "stage $name"
         case $name in
-            cut | reboot | outside) "$name" ;;
-            *) "${ssh_to[@]}" "$suite $name" || die "stage $name failed" ;;
+            cut | reboot | outside | cuts) "$name" ;;
+            *) inside "$name" ;;
         esac
+        passed+="$(printf '\n%6d s  %s' $((SECONDS - began)) "$name")"
         say "stage $name passed in $((SECONDS - began)) s"
     done
+}
+passed=
+
+# inside STAGE: what it says is kept beside the disk, and when it fails what the machine's journal says of that time too.
+inside() {
+    local since log=$vm/log/$1
+    mkdir -p "$vm/log"
+    since=$("${ssh_to[@]}" date +%s </dev/null)
+    "${ssh_to[@]}" "$suite $1" 2>&1 | tee "$log" >&2 && return
+    "${ssh_to[@]}" "journalctl -q --no-pager -o short-precise --since=@$since" >"$log.journal" 2>&1 || true
+    die "stage $1 failed; what it said is in $log, the machine's journal of that time in $log.journal, its console in $vm/console${passed:+; passed before:$passed}"
 }
 
 # kubectl on this side of the forwarded port: the certificate holds, the node is there, and a stream goes all the way into
@@ -124,7 +136,6 @@ outside() {
 # Ten power cuts (VM_CUTS) while objects are written: what was acknowledged has to be there each time.
 cuts() {
     local round writer
-    stages
     for round in $(seq "${VM_CUTS:-10}"); do
         : >"$vm/acknowledged"
         "${ssh_to[@]}" "$suite write_load" >"$vm/acknowledged" 2>/dev/null &
@@ -133,7 +144,8 @@ cuts() {
         sleep $((RANDOM % 8))
         cut
         wait "$writer" || true
-        "${ssh_to[@]}" "$suite after_cut" <"$vm/acknowledged" || die "power cut $round"
+        inside after_cut <"$vm/acknowledged"
+        say "power cut $round passed"
     done
 }
 some_acknowledged() { [ "$(wc -l <"$vm/acknowledged")" -ge 30 ]; }
@@ -141,9 +153,8 @@ some_acknowledged() { [ "$(wc -l <"$vm/acknowledged")" -ge 30 ]; }
 suite() {
     push
     stage install join outside cgroups isolation checkpoint watchdog upgrade pressure cut after_power before_reboot reboot after_reboot
-    cuts
-    stage static_cpus cgroupfs two_nodes packages purge
-    say 'all stages passed'
+    stage cuts static_cpus cgroupfs two_nodes packages purge
+    say "all stages passed:$passed"
 }
 
 down() {
@@ -154,7 +165,7 @@ down() {
 }
 
 case ${1:-all} in
-    image | up | push | cuts | down) "$1" ;;
+    image | up | push | down) "$1" ;;
     stage) shift; stage "$@" ;;
     ssh) shift; "${ssh_to[@]}" "$@" ;;
     all)
