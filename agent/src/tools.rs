@@ -143,8 +143,9 @@ impl Endpoint {
         ExitCode::from(1)
     }
 
-    fn connect(&self) -> Result<CriClient, CriError> {
-        CriClient::new(&self.container_runtime_endpoint, None, Duration::from_secs(10))
+    /// `patience`: how long one call may take.
+    fn connect(&self, patience: Duration) -> Result<CriClient, CriError> {
+        CriClient::new(&self.container_runtime_endpoint, None, patience)
     }
 }
 
@@ -168,14 +169,15 @@ fn inspect(options: &Inspect) -> ExitCode {
 }
 
 async fn version(endpoint: &Endpoint) -> Result<ExitCode, CriError> {
-    let version = endpoint.connect()?.version().await?;
+    let version = endpoint.connect(Duration::from_secs(10))?.version().await?;
     println!("{} {} (CRI {})", version.runtime_name, version.runtime_version, version.runtime_api_version);
     Ok(ExitCode::SUCCESS)
 }
 
 /// Stops all pods at the same time. One that resists does not keep the others; it makes the exit code 1.
 async fn stop_pods(options: &StopPods) -> Result<ExitCode, CriError> {
-    let cri = options.endpoint.connect()?;
+    // A runtime that is cut short takes the network plugin along and has to begin again, so it gets as long as the agent gives it.
+    let cri = options.endpoint.connect(Duration::from_secs(120))?;
     let sandboxes = cri.list_pod_sandboxes(None).await?;
     let ours = sandboxes.into_iter().filter(|s| s.labels.get(POD_UID).is_some_and(|uid| known(&options.root_dir, uid)));
     let stopped = join_all(ours.map(|sandbox| {
@@ -184,6 +186,8 @@ async fn stop_pods(options: &StopPods) -> Result<ExitCode, CriError> {
             let of = |label: &str| sandbox.labels.get(label).cloned().unwrap_or_default();
             let name = format!("{}/{}", of(POD_NAMESPACE), of(POD_NAME));
             match stop_pod(cri, &sandbox, options.grace_period).await {
+                // An older sandbox of the same pod has nothing left that runs.
+                Ok(()) if sandbox.state() != proto::cri::PodSandboxState::SandboxReady => {}
                 Ok(()) => println!("stopped {name}"),
                 Err(ref error) => {
                     eprintln!("Error: {name}: {error}");
@@ -212,8 +216,9 @@ fn known(root_dir: &Path, uid: &str) -> bool {
 async fn stop_pod(cri: &CriClient, sandbox: &proto::cri::PodSandbox, limit: u32) -> Result<(), CriError> {
     let uid = sandbox.labels.get(POD_UID).map(String::as_str);
     let containers = cri.list_containers(uid).await?;
-    let running = containers.iter().filter(|c| c.state() == proto::cri::ContainerState::ContainerRunning);
-    let ended = join_all(running.filter(|c| c.labels.contains_key(CONTAINER_NAME)).map(|container| {
+    let mine = containers.iter().filter(|c| c.pod_sandbox_id == sandbox.id && c.labels.contains_key(CONTAINER_NAME));
+    let running = mine.filter(|c| c.state() == proto::cri::ContainerState::ContainerRunning);
+    let ended = join_all(running.map(|container| {
         let wished = container.annotations.get(TERMINATION_GRACE_PERIOD).and_then(|text| text.parse::<i64>().ok());
         let grace = wished.unwrap_or(i64::MAX).clamp(0, i64::from(limit));
         cri.stop_container(&container.id, grace)
