@@ -11,13 +11,13 @@ fail() {
 }
 ok() { echo "  ok: $*"; }
 until_true() { # until_true SECONDS TEXT COMMAND...; PATIENCE times the seconds
-    local limit=$((SECONDS + $1 * ${PATIENCE:-1})) text=$2
+    local since=$SECONDS limit=$((SECONDS + $1 * ${PATIENCE:-1})) text=$2
     shift 2
     until "$@" >/dev/null 2>&1; do
         [ "$SECONDS" -lt "$limit" ] || fail "never: $text"
         sleep 1
     done
-    ok "$text"
+    ok "$text, after $((SECONDS - since)) s"
 }
 # same TEXT WANTED GOT
 same() { if [ "$2" = "$3" ]; then ok "$1: $3"; else fail "$1: wanted $2, got $3"; fi; }
