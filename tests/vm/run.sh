@@ -4,6 +4,7 @@
 #
 #   run.sh                   image, machine, all stages, and the machine is stopped at the end
 #   run.sh image|up|down     one part; the machine of `up` goes on until `down`
+#   run.sh boot              on again, with the disk of before
 #   run.sh push              brings the packages, images and stages of today into the machine that runs
 #   run.sh stage NAME...     these stages, in this order, on the machine that runs (cut, cuts, reboot and outside may be among them)
 #   run.sh ssh COMMAND       a shell line in the machine
@@ -70,9 +71,21 @@ up() {
 
 # Power off without a word, and on again.
 cut() {
-    kill -9 "$(cat "$vm/pid")"
-    while alive; do sleep 0.1; done
+    end KILL
     boot
+}
+
+# end SIGNAL: until nothing of the process is left. One that is ending has no command line any more, and holds the locks of
+# its disk and of its pid file a little longer.
+end() {
+    local pid turn
+    pid=$(cat "$vm/pid")
+    kill -s "$1" "$pid"
+    for turn in {1..600}; do
+        [ -e "/proc/$pid" ] || break
+        sleep 0.1
+    done
+    rm -f "$vm/pid"
 }
 
 reboot() {
@@ -158,14 +171,11 @@ suite() {
 }
 
 down() {
-    alive || return 0
-    kill "$(cat "$vm/pid")"
-    while alive; do sleep 0.1; done
-    rm -f "$vm/pid"
+    ! alive || end TERM
 }
 
 case ${1:-all} in
-    image | up | push | down) "$1" ;;
+    image | up | push | boot | down) "$1" ;;
     stage) shift; stage "$@" ;;
     ssh) shift; "${ssh_to[@]}" "$@" ;;
     all)
