@@ -5,9 +5,12 @@
 //! Starts an API server, a containerd and an agent of its own. CPU is the agent's own user and system time, read from
 //! /proc before and after, in steps of 10 ms; what idling takes is read in nanoseconds. Each pod is one container that
 //! sleeps, and sits out its grace of a second when it is deleted. Scrapes go through the API server's proxy, so the
-//! agent's part of them is TLS, HTTP, authorization from its cache, and the page itself.
+//! agent's part of them is TLS, HTTP, authorization from its cache, and the page itself. The pods are started and ended by
+//! the runtime's calls alone as well, for what of their time is not the agent's.
 //!
 //! Needs root and what a node needs ([`Node::why_not`]).
+
+mod direct;
 
 use std::time::{Duration, Instant};
 
@@ -16,6 +19,7 @@ use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use nix::sys::signal::Signal;
 use serde_json::json;
 use tests::node::{IMAGE, Node};
 use tests::process::{cpu_time, idle, resident_mib};
@@ -65,10 +69,13 @@ impl Meter {
         Ok(Meter { pid, cpu: cpu_time(pid)?, begun: Instant::now() })
     }
 
-    fn report(self, what: &str) -> Result<()> {
+    /// Tells what it took, with its time beside that of the same without an agent.
+    fn report(self, what: &str, direct: Option<Duration>) -> Result<()> {
         let (took, used) = (self.begun.elapsed(), cpu_time(self.pid)?.saturating_sub(self.cpu));
         let (took, used) = (took.as_secs_f64(), used.as_secs_f64());
-        println!("{what:<44} {used:>9.2} s CPU  {took:>7.1} s  RSS {:.1} MiB", resident_mib(self.pid)?);
+        let beside = direct.map(|direct| direct.as_secs_f64());
+        let beside = beside.map_or(String::new(), |direct| format!("  {:.2} of {direct:.1} s", took / direct));
+        println!("{what:<44} {used:>9.2} s CPU  {took:>7.1} s  RSS {:.1} MiB{beside}", resident_mib(self.pid)?);
         Ok(())
     }
 
@@ -116,14 +123,26 @@ async fn until(api: &mut Connection, done: impl Fn(usize, usize) -> bool) -> Res
 
 async fn run(pods: usize, scraped: usize) -> Result<()> {
     let server = ApiServer::start("agent-load", &[])?;
-    let node = Node::start("agent-load-node", &server, "maxPods: 250\nfileCheckFrequency: 20s\n")?;
+    let mut node = Node::start("agent-load-node", &server, "maxPods: 250\nfileCheckFrequency: 20s\n")?;
+    // An agent ends what it does not know.
+    node.end_agent(Signal::SIGTERM);
+    // The first start of a container is slower than any after it.
+    direct::pods(&node, 2).await?;
+    let (starts, ends) = direct::pods(&node, pods).await?;
+    println!(
+        "{pods} pods by the runtime's calls alone: {:.1} s to start, {:.1} to end",
+        starts.as_secs_f64(),
+        ends.as_secs_f64()
+    );
+    node.start_agent()?;
+    node.wait_until("the node is Ready", Duration::from_secs(60), || Ok(node.is_ready(&server)))?;
     let pid = node.agent_pid();
     tokio::time::sleep(SETTLED).await;
     idle("agent, no pods", pid, Duration::from_secs(30))?;
 
     let meter = Meter::start(pid)?;
     create(&server, &node.name, "a", pods).await?;
-    meter.report(&format!("{pods} pods, created to all Running"))?;
+    meter.report(&format!("{pods} pods, created to all Running"), Some(starts))?;
     tokio::time::sleep(CALM).await;
     idle(&format!("agent, {pods} pods without probes"), pid, ROUND)?;
     let meter = Meter::start(pid)?;
@@ -131,13 +150,19 @@ async fn run(pods: usize, scraped: usize) -> Result<()> {
     let gone = api.call(Method::DELETE, PODS, "", "").await?;
     ensure!(gone.status() == 200, "{}", String::from_utf8_lossy(gone.body()));
     until(&mut api, |_, all| all == 0).await?;
+    let took = meter.begun.elapsed().as_secs_f64();
+    println!(
+        "{pods} pods, deleted to gone: {took:.1} s, {:.2} of {:.1}",
+        took / ends.as_secs_f64(),
+        ends.as_secs_f64()
+    );
     // What follows from the end of the last object is theirs too.
     tokio::time::sleep(Duration::from_secs(5)).await;
-    meter.report(&format!("{pods} pods, deleted to gone, and 5 s"))?;
+    meter.report(&format!("{pods} pods, deleted to gone, and 5 s"), None)?;
 
     let meter = Meter::start(pid)?;
     create(&server, &node.name, "b", scraped).await?;
-    meter.report(&format!("{scraped} pods, created to all Running"))?;
+    meter.report(&format!("{scraped} pods, created to all Running"), None)?;
     tokio::time::sleep(CALM).await;
     idle(&format!("agent, {scraped} pods without probes"), pid, ROUND)?;
     for page in [
