@@ -26,6 +26,7 @@ use crate::config::{Configuration, FeatureGates};
 use crate::node::{NodeEvents, NodeSignals};
 use crate::pod::spec::PodExt;
 use crate::pods::Handle;
+use crate::state_file;
 use crate::status::generate::Override;
 
 use groups::Period;
@@ -55,7 +56,9 @@ pub async fn run(deps: ShutdownDeps, pods: Handle) {
         return;
     }
     let state = State::at(&deps.root_dir);
-    state.show();
+    if let Some(damaged) = state.show() {
+        (deps.events)("Warning", state_file::EVENT, damaged.to_string());
+    }
     let ender = Ender { periods, state, signals: deps.signals, events: deps.events, pods };
     let mut backoff = Backoff::new(FIRST_RETRY, LAST_RETRY).forget_after(SETTLED);
     loop {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use proto::time::{Timestamp, parse_rfc3339};
 use serde_json::{Value, json};
 
-use crate::{metrics, state_file};
+use crate::metrics;
+use crate::state_file::{self, Damaged};
 
 const FILE: &str = "graceful_node_shutdown_state";
 /// How Go writes a time that is not set.
@@ -20,20 +21,22 @@ impl State {
         State { path: root_dir.join(FILE) }
     }
 
-    /// Shows in the metrics what an earlier agent noted.
-    pub fn show(&self) {
+    /// Shows in the metrics what an earlier agent noted. Returns a file that had to be set aside.
+    pub fn show(&self) -> Option<Damaged> {
         let text = match std::fs::read(&self.path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
-            Err(error) => return tracing::warn!(%error, path = %self.path.display(), "cannot read a state file"),
-        };
-        match times(&text) {
-            Some((start, end)) => {
-                metrics::GRACEFUL_SHUTDOWN_START.set(&[], seconds(start));
-                metrics::GRACEFUL_SHUTDOWN_END.set(&[], seconds(end));
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                tracing::warn!(%error, path = %self.path.display(), "cannot read a state file");
+                return None;
             }
-            None => tracing::warn!(path = %self.path.display(), "the state of the last shutdown cannot be used"),
-        }
+        };
+        let Some((start, end)) = times(&text) else {
+            return Some(state_file::set_aside(&self.path, "no times of a shutdown in it"));
+        };
+        metrics::GRACEFUL_SHUTDOWN_START.set(&[], seconds(start));
+        metrics::GRACEFUL_SHUTDOWN_END.set(&[], seconds(end));
+        None
     }
 
     /// Notes that a shutdown began, or came to its end.
@@ -77,6 +80,11 @@ mod tests {
         assert_eq!(read().map(|(s, e)| (s.map(|t| t.seconds), e.is_none())), Some((Some(start.seconds), true)));
         state.note(start, Some(Timestamp { seconds: start.seconds + 5, ..start }));
         assert_eq!(read().and_then(|(_, e)| e).map(|t| t.seconds), Some(start.seconds + 5));
+        assert_eq!(state.show(), None);
+        std::fs::write(dir.join(FILE), "{\"startTime\"").unwrap();
+        let damaged = state.show().unwrap();
+        assert_eq!(damaged.aside, Some(dir.join("graceful_node_shutdown_state.corrupt")));
+        assert_eq!(state.show(), None, "it is out of the way");
         assert!(times(b"{\"startTime\": \"soon\"}").is_none() && times(b"").is_none());
         std::fs::remove_dir_all(dir).unwrap();
     }
