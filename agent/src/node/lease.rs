@@ -54,7 +54,8 @@ async fn beat(client: &Client, node: &str, seconds: i32, known: Option<Lease>) -
         spec.lease_duration_seconds = Some(seconds);
         spec.renew_time = Some(now());
         if lease.metadata().is_none_or(|m| m.owner_references.is_empty()) {
-            own(&mut lease, client, node).await;
+            // One that cannot be read now will be found at a later beat.
+            let _ = own(&mut lease, client, node).await;
         }
         match client.update("", &lease).await {
             Ok(lease) => return Ok(lease),
@@ -84,21 +85,21 @@ async fn create(client: &Client, node: &str, seconds: i32) -> Result<Lease, ApiE
     let metadata = lease.metadata_mut();
     metadata.name = node.to_owned();
     metadata.namespace = NAMESPACE.to_owned();
-    own(&mut lease, client, node).await;
+    own(&mut lease, client, node).await?;
     client.create(NAMESPACE, &lease).await
 }
 
-/// Makes the lease go with its node; a node that cannot be read now will be found at a later beat.
-async fn own(lease: &mut Lease, client: &Client, node: &str) {
-    if let Ok(object) = client.get::<Node>("", node).await {
-        lease.metadata_mut().owner_references = vec![OwnerReference {
-            api_version: Node::API_VERSION.into(),
-            kind: Node::KIND.into(),
-            name: node.to_owned(),
-            uid: object.uid().to_owned(),
-            ..OwnerReference::default()
-        }];
-    }
+/// Makes the lease go with its node. A new one waits for it: nothing would clear away what belongs to nobody.
+async fn own(lease: &mut Lease, client: &Client, node: &str) -> Result<(), ApiError> {
+    let object = client.get::<Node>("", node).await?;
+    lease.metadata_mut().owner_references = vec![OwnerReference {
+        api_version: Node::API_VERSION.into(),
+        kind: Node::KIND.into(),
+        name: node.to_owned(),
+        uid: object.uid().to_owned(),
+        ..OwnerReference::default()
+    }];
+    Ok(())
 }
 
 fn now() -> MicroTime {
