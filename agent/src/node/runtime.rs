@@ -75,7 +75,7 @@ async fn observe(
     last_answer: &mut Option<Instant>,
     name: &mut String,
 ) -> RuntimeState {
-    let answer = tokio::time::timeout(DOWN_AFTER, async {
+    let answer = tokio::time::timeout_at(patience(*last_answer), async {
         // The version only changes when the runtime was away.
         let version = if before.version.is_empty() || before.version.ends_with("://Unknown") {
             let version = cri.version().await?;
@@ -99,6 +99,13 @@ async fn observe(
         }
         Err(_) => failed(before, *last_answer, name),
     }
+}
+
+/// When a question that is not answered is given up: at the moment at which the runtime is down, if it was not before.
+fn patience(last_answer: Option<Instant>) -> Instant {
+    let (now, moment) = (Instant::now(), Duration::from_millis(1));
+    let down = last_answer.map(|at| at + DOWN_AFTER + moment);
+    down.filter(|down| *down > now).unwrap_or(now + DOWN_AFTER)
 }
 
 fn failed(before: &RuntimeState, last_answer: Option<Instant>, name: &str) -> RuntimeState {
@@ -161,9 +168,11 @@ mod tests {
         let up = RuntimeState { version: "containerd://1".into(), ..RuntimeState::default() };
         let at = Instant::now();
         tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(patience(Some(at)) <= at + DOWN_AFTER + Duration::from_secs(1), "it is told to be down in time");
         let early = failed(&up, Some(at), "containerd");
         assert_eq!((early.version.as_str(), early.is_ready()), ("containerd://Unknown", true));
         tokio::time::advance(Duration::from_secs(21)).await;
+        assert!(patience(Some(at)) == Instant::now() + DOWN_AFTER, "it is asked with patience once it is down");
         assert_eq!(failed(&up, Some(at), "containerd").not_ready.as_deref(), Some("container runtime is down"));
     }
 }
