@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rcgen::KeyPair;
 use serde_json::{Value, json};
 
-use super::request::{CLIENT, Prepared};
+use super::request::{CLIENT, Prepared, RequestError};
 use super::store::{Store, Validity};
 use super::{IdentityError, rotation};
 use crate::api::{Client, ClientOptions, HttpTransport, Kubeconfig};
@@ -26,8 +27,8 @@ pub async fn bootstrap(target: &Path, source: &Path, folder: &Path, node: &str) 
     let bad = |reason: String| IdentityError::Bootstrap { path: source.to_owned(), reason };
     let client = client(source).map_err(bad)?;
     tracing::info!(source = %source.display(), "asking for the node's first client certificate");
-    let pem = Prepared::new(node, &[])?.obtain(&client, &CLIENT, PATIENCE).await?;
     let store = Store::client(folder);
+    let pem = Prepared::with_key(key(&store)?, node, &[])?.obtain(&client, &CLIENT, PATIENCE).await?;
     store.keep(&pem)?;
     let text = std::fs::read(source).map_err(|e| bad(e.to_string()))?;
     let tree = proto::yaml::parse(&text).map_err(|e| bad(e.to_string()))?;
@@ -37,7 +38,22 @@ pub async fn bootstrap(target: &Path, source: &Path, folder: &Path, node: &str) 
     if let Some(parent) = target.parent() {
         std::fs::create_dir_all(parent).map_err(|source| IdentityError::Write { path: parent.to_owned(), source })?;
     }
-    crate::state_file::write(target, &out).map_err(|source| IdentityError::Write { path: target.to_owned(), source })
+    crate::state_file::write(target, &out)
+        .map_err(|source| IdentityError::Write { path: target.to_owned(), source })?;
+    let waiting = store.key_in_waiting();
+    std::fs::remove_file(&waiting).map_err(|source| IdentityError::Write { path: waiting, source })
+}
+
+/// The key of a request that an earlier start has made and not seen answered, or a new one, which is kept: a restart must
+/// not leave one more request behind.
+fn key(store: &Store) -> Result<KeyPair, IdentityError> {
+    let kept = std::fs::read_to_string(store.key_in_waiting()).ok();
+    if let Some(key) = kept.and_then(|pem| KeyPair::from_pem(&pem).ok()) {
+        return Ok(key);
+    }
+    let key = KeyPair::generate().map_err(RequestError::from)?;
+    store.keep_key(&key.serialize_pem())?;
+    Ok(key)
 }
 
 /// A client as the user of a kubeconfig.
@@ -94,6 +110,22 @@ fn kubeconfig(cluster: &Value, store: &Store) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_restart_asks_again_with_the_same_key() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = std::env::temp_dir().join(format!("node-agent-key-{}", crate::backoff::random_below(u32::MAX)));
+        let store = Store::client(&folder);
+        let first = key(&store).expect("a key").serialize_pem();
+        assert_eq!(key(&store).expect("a key").serialize_pem(), first);
+        let path = folder.join("kubelet-client.key.tmp");
+        assert_eq!(std::fs::metadata(&path).expect("kept").permissions().mode() & 0o777, 0o600);
+        std::fs::write(&path, "half of a key").expect("damaged");
+        let second = key(&store).expect("another key").serialize_pem();
+        assert_ne!(second, first);
+        assert_eq!(key(&store).expect("a key").serialize_pem(), second);
+        std::fs::remove_dir_all(folder).expect("removes");
+    }
 
     #[test]
     fn the_new_kubeconfig_has_the_old_cluster_and_the_new_certificate() {

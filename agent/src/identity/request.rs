@@ -44,7 +44,11 @@ pub(super) struct Prepared {
 impl Prepared {
     /// For `system:node:NAME` in `system:nodes`; `names` are DNS names and IP addresses.
     pub(super) fn new(node: &str, names: &[String]) -> Result<Self, RequestError> {
-        let key = KeyPair::generate()?;
+        Self::with_key(KeyPair::generate()?, node, names)
+    }
+
+    /// The same with a key that is there.
+    pub(super) fn with_key(key: KeyPair, node: &str, names: &[String]) -> Result<Self, RequestError> {
         let mut params = CertificateParams::new(names.to_vec())?;
         let common_name = format!("system:node:{node}");
         params.distinguished_name = DistinguishedName::new();
@@ -87,8 +91,14 @@ impl Prepared {
         };
         let name = self.digest(purpose);
         object.metadata_mut().name.clone_from(&name);
-        client.create("", &object).await.map_err(RequestError::Send)?;
-        tracing::info!(%name, signer = purpose.signer, "asked for a certificate");
+        match client.create("", &object).await {
+            Ok(_) => tracing::info!(%name, signer = purpose.signer, "asked for a certificate"),
+            // The name is the key's, so the request is the same.
+            Err(error) if error.is_already_exists() => {
+                tracing::info!(%name, "this certificate was asked for before; waiting for the answer");
+            }
+            Err(error) => return Err(RequestError::Send(error)),
+        }
         let certificate = tokio::time::timeout(patience, issued(client, &name))
             .await
             .map_err(|_| RequestError::TooLate(name.clone()))??;

@@ -1,10 +1,12 @@
 //! Certificates on disk, as the kubelet keeps them.
 
+use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use x509_parser::extensions::GeneralName;
 
 use super::IdentityError;
 use crate::state_file;
@@ -28,6 +30,24 @@ impl Validity {
     pub fn is_over(&self, now: i64) -> bool {
         now >= self.not_after
     }
+}
+
+/// Whether the first certificate in a PEM text is for all these DNS names and addresses.
+pub fn is_for(pem: &[u8], names: &[String]) -> bool {
+    let Some(der) = CertificateDer::pem_slice_iter(pem).find_map(Result::ok) else { return false };
+    let Ok((_, certificate)) = x509_parser::parse_x509_certificate(&der) else { return false };
+    let Ok(Some(alternatives)) = certificate.subject_alternative_name() else { return false };
+    let held = &alternatives.value.general_names;
+    names.iter().all(|name| match name.parse::<IpAddr>() {
+        Ok(address) => {
+            let octets = match address {
+                IpAddr::V4(v4) => v4.octets().to_vec(),
+                IpAddr::V6(v6) => v6.octets().to_vec(),
+            };
+            held.iter().any(|held| matches!(held, GeneralName::IPAddress(own) if *own == octets))
+        }
+        Err(_) => held.iter().any(|held| matches!(held, GeneralName::DNSName(own) if own == name)),
+    })
 }
 
 /// `kubelet-client` or `kubelet-server` in the certificate folder.
@@ -54,6 +74,22 @@ impl Store {
     /// Certificate and key that are in use; None when there are none.
     pub fn read(&self) -> Option<Vec<u8>> {
         std::fs::read(self.current()).ok()
+    }
+
+    /// Where the key is that a certificate has been asked for, until it is there. The kubelet's place.
+    pub fn key_in_waiting(&self) -> PathBuf {
+        self.folder.join(format!("{}.key.tmp", self.prefix))
+    }
+
+    /// Keeps that key, for a restart that happens while the answer is waited for.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn keep_key(&self, pem: &str) -> Result<(), IdentityError> {
+        let path = self.key_in_waiting();
+        let refused = |source| IdentityError::Write { path: path.clone(), source };
+        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.folder).map_err(refused)?;
+        state_file::write(&path, pem.as_bytes()).map_err(refused)
     }
 
     /// Keeps a new certificate with its key and moves the link; a crash leaves the old one in place.
