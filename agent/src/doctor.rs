@@ -1,11 +1,13 @@
-//! `node-agent doctor`: whether this machine can be a node, as a table, with what to do where it cannot.
+//! Whether this machine can be a node, and what to do where it cannot: as a table by `node-agent doctor`, in the log when
+//! the agent starts ([`log_machine`], [`log_runtime`]), and as a refusal where the configuration asks for one
+//! ([`refuse`]).
 
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use proto::cri::{RuntimeCondition, StatusRequest};
+use proto::cri::{RuntimeCondition, RuntimeHandler, StatusRequest};
 
 use crate::cli::{self, Command, Flags};
 use crate::config::{self, ConfigError, Configuration, Loaded};
@@ -61,11 +63,62 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
     let mut checks = vec![rights(), clock()];
     checks.extend(machine(Path::new("/"), &needs));
     checks.push(configuration(&flags, &loaded));
-    checks.extend(runtime(&needs.runtime));
+    let (about, handlers) = runtime(&needs.runtime);
+    checks.extend(about);
+    checks.extend(features(&kernel_release(Path::new("/")), handlers.as_deref()));
     // A reader that closed its end has seen enough.
     let _ = print(&checks, &mut std::io::stdout().lock());
     let broken = checks.iter().any(|c| c.verdict == Verdict::Broken);
     Some(if broken { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// Whether the agent may start here at all; `root` is `/` outside tests.
+///
+/// # Errors
+/// In the kubelet's words, with what the configuration does not put up with.
+pub fn refuse(root: &Path, config: &Configuration) -> Result<(), String> {
+    if config.fail_swap_on && has_swap(root) {
+        return Err(
+            "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false".into()
+        );
+    }
+    // Without cgroups of its own the agent does not mind which version they are.
+    let unified = root.join("sys/fs/cgroup/cgroup.controllers").exists();
+    if config.fail_cgroup_v1 && config.cgroups_per_qos && !unified {
+        return Err(
+            "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and \
+                    will be removed in a future release"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// Says in the log what the machine lacks; `root` is `/` outside tests.
+pub fn log_machine(root: &Path, config: &Configuration) {
+    log(std::iter::once(clock()).chain(machine(root, &Needs::of(config))));
+}
+
+/// Says in the log what the runtime lacks that has just answered. `version` is as a node's status has it.
+pub fn log_runtime(version: &str, handlers: &[RuntimeHandler]) {
+    let (name, number) = version.split_once("://").unwrap_or((version, ""));
+    log(std::iter::once(runtime_version(name, number)).chain(features(&kernel_release(Path::new("/")), Some(handlers))));
+}
+
+fn log(checks: impl Iterator<Item = Check>) {
+    for check in checks.filter(|check| check.verdict != Verdict::Fine) {
+        tracing::warn!(found = check.found, "check of {}: {}", check.name, check.advice);
+    }
+}
+
+fn kernel_release(root: &Path) -> String {
+    let release = std::fs::read_to_string(root.join("proc/sys/kernel/osrelease"));
+    release.map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+/// A list with a line for each, after the heading.
+fn has_swap(root: &Path) -> bool {
+    std::fs::read_to_string(root.join("proc/swaps")).is_ok_and(|text| text.lines().count() > 1)
 }
 
 /// One line a check, and one below where there is something to do.
@@ -149,12 +202,11 @@ fn synchronised() -> Option<bool> {
 /// What the machine itself says; `root` is `/` outside tests.
 fn machine(root: &Path, needs: &Needs) -> Vec<Check> {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).map(|t| t.trim().to_owned()).unwrap_or_default();
-    let release = read("proc/sys/kernel/osrelease");
+    let release = kernel_release(root);
     let kernel = version(&release);
-    let at_least = |wanted: (u32, u32)| kernel >= wanted;
     let controllers = read("sys/fs/cgroup/cgroup.controllers");
     let missing: Vec<_> = CONTROLLERS.iter().copied().filter(|c| !controllers.split(' ').any(|w| w == *c)).collect();
-    let swap = read("proc/swaps").lines().count() > 1;
+    let swap = has_swap(root);
     let files = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard);
     let check = |name, good: bool, otherwise, found: String, advice| Check {
         name,
@@ -163,7 +215,7 @@ fn machine(root: &Path, needs: &Needs) -> Vec<Check> {
         advice: if good { "" } else { advice },
     };
     vec![
-        check("kernel", at_least(OLDEST_KERNEL), Verdict::Broken, release.clone(), "install a kernel of 4.19 or newer"),
+        check("kernel", kernel >= OLDEST_KERNEL, Verdict::Broken, release, "install a kernel of 4.19 or newer"),
         check(
             "cgroup v2",
             missing.is_empty(),
@@ -189,22 +241,68 @@ fn machine(root: &Path, needs: &Needs) -> Vec<Check> {
             if swap { "on".into() } else { "off".into() },
             "swapoff -a, or set failSwapOn: false",
         ),
+        check("open files", files >= FILES, Verdict::Warning, files.to_string(), "raise LimitNOFILE in the unit"),
+    ]
+}
+
+/// What the kernel and the runtime have to have both. `handlers` are the runtime's, None while it does not answer.
+fn features(release: &str, handlers: Option<&[RuntimeHandler]>) -> Vec<Check> {
+    // The handler without a name is what pods get that ask for none.
+    let default =
+        handlers.map(|all| all.iter().find(|h| h.name.is_empty()).and_then(|h| h.features).unwrap_or_default());
+    let check = |name, oldest, of_runtime: Option<bool>, kernel_advice, runtime_advice| {
+        let kernel = version(release) >= oldest;
+        let runtime = match of_runtime {
+            Some(true) => "the runtime has them",
+            Some(false) => "the runtime has them not",
+            None => "the runtime does not answer",
+        };
+        let fine = kernel && of_runtime == Some(true);
+        Check {
+            name,
+            verdict: if fine { Verdict::Fine } else { Verdict::Warning },
+            found: format!("kernel {release}; {runtime}"),
+            advice: match (fine, kernel) {
+                (true, _) => "",
+                (false, false) => kernel_advice,
+                (false, true) => runtime_advice,
+            },
+        }
+    };
+    vec![
         check(
             "user namespaces",
-            at_least(USER_NAMESPACES_KERNEL),
-            Verdict::Warning,
-            release.clone(),
+            USER_NAMESPACES_KERNEL,
+            default.map(|f| f.user_namespaces),
             "pods with hostUsers: false need a kernel of 6.3 or newer",
+            "pods with hostUsers: false need containerd 2.0 or CRI-O 1.25, and runc 1.2 or crun 1.9",
         ),
         check(
             "read-only mounts",
-            at_least(READ_ONLY_KERNEL),
-            Verdict::Warning,
-            release,
+            READ_ONLY_KERNEL,
+            default.map(|f| f.recursive_read_only_mounts),
             "recursiveReadOnly needs a kernel of 5.12 or newer",
+            "recursiveReadOnly needs containerd 2.0 or CRI-O 1.30, and runc 1.1 or crun 1.4",
         ),
-        check("open files", files >= FILES, Verdict::Warning, files.to_string(), "raise LimitNOFILE in the unit"),
     ]
+}
+
+/// Runtimes from these versions on tell their cgroup driver, without which they are to be configured alike.
+const RUNTIMES: &[(&str, (u32, u32))] = &[("containerd", (2, 0)), ("cri-o", (1, 28))];
+
+fn runtime_version(name: &str, number: &str) -> Check {
+    let known = RUNTIMES.iter().find(|(known, _)| *known == name);
+    let fine = known.is_none_or(|(_, oldest)| version(number.trim_start_matches('v')) >= *oldest);
+    Check {
+        name: "runtime",
+        verdict: if fine { Verdict::Fine } else { Verdict::Warning },
+        found: format!("{name} {number}"),
+        advice: if fine {
+            ""
+        } else {
+            "see that cgroupDriver is the runtime's; containerd 2.0 and CRI-O 1.28 tell theirs"
+        },
+    }
 }
 
 fn version(release: &str) -> (u32, u32) {
@@ -241,14 +339,8 @@ fn configuration(flags: &Flags, loaded: &Result<Loaded, ConfigError>) -> Check {
     }
 }
 
-/// Whether the runtime answers, and whether it says that it can run pods and give them a network.
-fn runtime(endpoint: &str) -> Vec<Check> {
-    let broken = |found: String| Check {
-        name: "runtime",
-        verdict: Verdict::Broken,
-        found,
-        advice: "start the container runtime, or set containerRuntimeEndpoint",
-    };
+/// Whether the runtime answers, and whether it says that it can run pods and give them a network; with its handlers.
+fn runtime(endpoint: &str) -> (Vec<Check>, Option<Vec<RuntimeHandler>>) {
     let asked = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string()).and_then(
         |executor| {
             executor.block_on(async {
@@ -256,10 +348,8 @@ fn runtime(endpoint: &str) -> Vec<Check> {
                 let cri = CriClient::new(endpoint, None, patience).map_err(|e| e.to_string())?;
                 match tokio::time::timeout(patience, cri.version()).await {
                     Ok(Ok(version)) => {
-                        let name = format!("{} {}", version.runtime_name, version.runtime_version);
                         let status = tokio::time::timeout(patience, cri.status(StatusRequest { verbose: false })).await;
-                        let conditions = status.ok().and_then(Result::ok).and_then(|s| s.status);
-                        Ok((name, conditions.unwrap_or_default().conditions))
+                        Ok((version, status.ok().and_then(Result::ok)))
                     }
                     Ok(Err(error)) => Err(error.to_string()),
                     Err(_) => Err("no answer".into()),
@@ -268,12 +358,24 @@ fn runtime(endpoint: &str) -> Vec<Check> {
         },
     );
     match asked {
-        Ok((found, conditions)) => {
-            std::iter::once(Check { name: "runtime", verdict: Verdict::Fine, found, advice: "" })
-                .chain(conditions.iter().filter(|c| !c.status).map(not_ready))
-                .collect()
+        Ok((version, status)) => {
+            let (conditions, handlers) = match status {
+                Some(status) => (status.status.unwrap_or_default().conditions, Some(status.runtime_handlers)),
+                None => (Vec::new(), None),
+            };
+            let first = runtime_version(&version.runtime_name, &version.runtime_version);
+            let unready = conditions.iter().filter(|c| !c.status).map(not_ready);
+            (std::iter::once(first).chain(unready).collect(), handlers)
         }
-        Err(error) => vec![broken(format!("{endpoint}: {error}"))],
+        Err(error) => {
+            let broken = Check {
+                name: "runtime",
+                verdict: Verdict::Broken,
+                found: format!("{endpoint}: {error}"),
+                advice: "start the container runtime, or set containerRuntimeEndpoint",
+            };
+            (vec![broken], None)
+        }
     }
 }
 
@@ -291,7 +393,53 @@ fn not_ready(condition: &RuntimeCondition) -> Check {
 
 #[cfg(test)]
 mod tests {
+    use proto::cri::RuntimeHandlerFeatures;
+
     use super::*;
+
+    #[test]
+    fn what_the_configuration_does_not_put_up_with_is_refused() {
+        let root = std::env::temp_dir().join(format!("doctor-{}", crate::backoff::random_below(u32::MAX)));
+        for folder in ["proc", "sys/fs/cgroup"] {
+            std::fs::create_dir_all(root.join(folder)).expect("made");
+        }
+        let config = |fail_swap_on, fail_cgroup_v1, cgroups_per_qos| {
+            let config = Configuration { fail_swap_on, fail_cgroup_v1, cgroups_per_qos, ..Configuration::default() };
+            refuse(&root, &config).err().unwrap_or_default()
+        };
+        assert!(config(true, true, true).starts_with("kubelet is configured to not run on a host using cgroup v1."));
+        assert_eq!((config(true, false, true), config(true, true, false)), Default::default());
+        std::fs::write(root.join("sys/fs/cgroup/cgroup.controllers"), "cpu memory\n").expect("written");
+        let heading = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+        std::fs::write(root.join("proc/swaps"), heading).expect("written");
+        assert_eq!(config(true, true, true), "");
+        let on = format!("{heading}/dev/dm-1 partition 16760828 0 -2\n");
+        std::fs::write(root.join("proc/swaps"), on).expect("written");
+        let words = "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false";
+        assert_eq!((config(true, true, true).as_str(), config(false, true, true).as_str()), (words, ""));
+        std::fs::remove_dir_all(root).expect("removed");
+    }
+
+    #[test]
+    fn features_need_the_kernel_and_the_default_handler() {
+        let handler = |name: &str, on| RuntimeHandler {
+            name: name.into(),
+            features: Some(RuntimeHandlerFeatures { recursive_read_only_mounts: on, user_namespaces: on }),
+        };
+        let fine = |release, handlers: Option<&[RuntimeHandler]>| {
+            let checks = features(release, handlers);
+            assert!(checks.iter().all(|c| (c.verdict == Verdict::Fine) == c.advice.is_empty()));
+            checks.iter().map(|c| c.verdict == Verdict::Fine).collect::<Vec<_>>()
+        };
+        let (with, other) = ([handler("", true)], [handler("", false), handler("kata", true)]);
+        assert_eq!(fine("6.12.1", Some(&with)), [true, true]);
+        assert_eq!(fine("6.12.1", Some(&other)), [false, false], "another handler's are not the default's");
+        assert_eq!(fine("6.1.0-28-amd64", Some(&with)), [false, true]);
+        assert_eq!((fine("6.12.1", Some(&[])), fine("6.12.1", None)), (vec![false; 2], vec![false; 2]));
+        assert_eq!(runtime_version("containerd", "1.6.20~ds1").verdict, Verdict::Warning);
+        assert_eq!(runtime_version("containerd", "v2.1.4").verdict, Verdict::Fine);
+        assert_eq!(runtime_version("another", "0.1").verdict, Verdict::Fine);
+    }
 
     #[test]
     fn an_empty_machine_cannot_be_a_node_and_is_told_what_to_do() {
