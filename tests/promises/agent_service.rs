@@ -100,6 +100,92 @@ fn systemd_starts_again_what_may_get_better_and_nothing_that_is_refused() -> Res
     Ok(())
 }
 
+/// What had waited for the runtime went on without it, and said READY after STOPPING.
+#[test]
+fn an_agent_that_waits_for_its_runtime_is_not_ready_whatever_it_is_told() -> Result<()> {
+    let place = Place::new("no-runtime", STANDALONE)?;
+    let nobody = format!("unix://{}/nobody.sock", place.dir.display());
+    for round in 0..4 {
+        let mut agent = Agent::start(&place, &["--container-runtime-endpoint", &nobody], &[])?;
+        agent.hear_until("STATUS=waiting for the container runtime")?;
+        agent.signal(Signal::SIGHUP)?;
+        let heard = agent.hear_for(Duration::from_secs(1))?;
+        let log = agent.log();
+        let reloads = log.matches("read the configuration again").count();
+        ensure!(reloads == round + 1, "{reloads} reloads in round {round}\n{log}");
+        ensure!(!has(&heard, "RELOADING=1") && !has(&heard, "READY=1"), "{heard:?}");
+        agent.signal(Signal::SIGTERM)?;
+        let heard = agent.hear_until("STOPPING=1")?;
+        let after = agent.hear_for(Duration::from_secs(1))?;
+        ensure!(!has(&heard, "READY=1") && after.is_empty(), "{heard:?} {after:?}");
+        ensure!(agent.wait(SOON)?.code() == Some(0), "{}", agent.log());
+    }
+    Ok(())
+}
+
+/// A server that takes connections and says nothing, and a kubeconfig for a node that has only a token.
+fn silent_server(place: &Place) -> Result<(std::net::TcpListener, [String; 4])> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let bootstrap = place.dir.join("bootstrap.conf");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+         clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{}'}}}}]\nusers: [{{name: u, user: {{token: t.t}}}}]\n",
+        listener.local_addr()?.port()
+    );
+    std::fs::write(&bootstrap, text)?;
+    let target = place.dir.join("kubelet.conf").display().to_string();
+    Ok((listener, ["--kubeconfig".into(), target, "--bootstrap-kubeconfig".into(), bootstrap.display().to_string()]))
+}
+
+#[test]
+fn a_signal_ends_the_start_wherever_it_waits() -> Result<()> {
+    let (first, second) = (Place::new("start-a", STANDALONE)?, Place::new("start-b", STANDALONE)?);
+    let lock = first.dir.join("lock").display().to_string();
+    let holder = Agent::start(&first, &["--lock-file", &lock], &[])?;
+    holder.hear_until("READY=1")?;
+    let ends = |mut waiter: Agent, at: &str, signal: Signal| -> Result<()> {
+        waiter.hear_until(at)?;
+        let asked = Instant::now();
+        waiter.signal(signal)?;
+        let status = waiter.wait(SOON)?;
+        ensure!(
+            status.code() == Some(0) && asked.elapsed() < Duration::from_secs(3),
+            "{at}: {status}\n{}",
+            waiter.log()
+        );
+        ensure!(has(&waiter.hear_for(Duration::from_millis(200))?, "STOPPING=1"), "{at}: it says that it stops");
+        Ok(())
+    };
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        ends(Agent::start(&second, &["--lock-file", &lock], &[])?, "STATUS=waiting for process", signal)?;
+    }
+    let (_listener, arguments) = silent_server(&second)?;
+    let arguments = arguments.each_ref().map(String::as_str);
+    let key = second.dir.join("pki/kubelet-client.key.tmp");
+    let mut kept = None;
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        ends(Agent::start(&second, &arguments, &[])?, "STATUS=asking for a client certificate", signal)?;
+        let now = std::fs::read(&key).ok();
+        ensure!(kept.is_none() || now == kept, "a restart asks with another key");
+        kept = now;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_lock_is_given_up_while_the_first_certificate_is_waited_for() -> Result<()> {
+    let (first, second) = (Place::new("early-a", STANDALONE)?, Place::new("early-b", STANDALONE)?);
+    let lock = first.dir.join("lock").display().to_string();
+    let (_listener, [a, b, c, d]) = silent_server(&first)?;
+    let mut holder = Agent::start(&first, &["--lock-file", &lock, "--exit-on-lock-contention", &a, &b, &c, &d], &[])?;
+    holder.hear_until("STATUS=asking for a client certificate")?;
+    let second = Agent::start(&second, &["--lock-file", &lock], &[])?;
+    ensure!(holder.wait(SOON)?.code() == Some(0), "{}", holder.log());
+    ensure!(holder.log().contains("another process wants the lock file; leaving"), "{}", holder.log());
+    second.hear_until("READY=1")?;
+    Ok(())
+}
+
 #[test]
 fn a_hangup_reads_the_configuration_again() -> Result<()> {
     let place = Place::new("reload", STANDALONE)?;
@@ -169,6 +255,11 @@ fn what_is_not_needed_is_given_up() -> Result<()> {
     }
     ensure!(field(&text, "CapInh")? == 0 && field(&text, "CapAmb")? == 0, "{text}");
     ensure!(text.contains("NoNewPrivs:\t1"), "{text}");
+    // What is kept is enough for the kernel's settings, where anybody may change them.
+    let overcommit = "/proc/sys/vm/overcommit_memory";
+    if std::fs::OpenOptions::new().write(true).open(overcommit).is_ok() {
+        ensure!(std::fs::read_to_string(overcommit)?.trim() == "1", "{}", agent.log());
+    }
     let own = std::fs::read_to_string("/proc/self/status")?;
     ensure!(field(&text, "CapEff")? == field(&own, "CapEff")? & kept, "nothing that is needed is given up: {text}");
     drop(agent);

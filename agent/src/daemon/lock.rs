@@ -30,9 +30,14 @@ pub async fn take(path: &Path) -> Result<Lock, StartError> {
     let holder = holder(path).map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
     tracing::warn!(path = %path.display(), "{holder} holds the lock; waiting for its end");
     service::notify::status(&format!("waiting for {holder}, which holds {}", path.display()));
-    let waited = tokio::task::spawn_blocking(move || {
-        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| io::Error::from(e))
-    });
+    // A thread that nobody waits for: the agent may be told to stop before it gets the lock.
+    let (taken, waited) = tokio::sync::oneshot::channel();
+    let wait = move || {
+        let held = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| io::Error::from(e));
+        // Whoever does not want it any more lets go of it by dropping it.
+        let _ = taken.send(held);
+    };
+    std::thread::Builder::new().name("lock".into()).spawn(wait).map_err(refused)?;
     Ok(Lock(waited.await.map_err(|e| refused(io::Error::other(e)))?.map_err(refused)?))
 }
 
@@ -48,19 +53,12 @@ fn holder(path: &Path) -> Option<u32> {
     })
 }
 
-/// Returns when another process opens or deletes the file; never without a file, or where it cannot be watched.
-pub async fn contended(path: Option<&Path>) {
+/// Watches for another process that opens or deletes the file; None where it cannot be watched.
+pub fn contention(path: &Path) -> Option<FileWatch> {
     use nix::sys::inotify::AddWatchFlags;
     let events = AddWatchFlags::IN_OPEN | AddWatchFlags::IN_DELETE_SELF;
-    let Some(path) = path else { return std::future::pending().await };
-    match FileWatch::new(&[(path, events)]) {
-        Ok(watch) => {
-            watch.changed().await;
-            tracing::info!(path = %path.display(), "another process wants the lock file; leaving");
-        }
-        Err(error) => {
-            tracing::warn!(%error, path = %path.display(), "cannot watch the lock file for others");
-            std::future::pending().await
-        }
-    }
+    let watch = FileWatch::new(&[(path, events)]);
+    watch
+        .inspect_err(|error| tracing::warn!(%error, path = %path.display(), "cannot watch the lock file for others"))
+        .ok()
 }

@@ -94,11 +94,15 @@ pub fn limit_this_process(config: &Configuration) {
 }
 
 /// Reads the configuration again. The log's level takes effect; for the rest the agent says what waits for a restart.
-pub fn reload(flags: &Flags, running: &Loaded) {
-    let now = NotifyState::monotonic_usec_now();
-    let mut states = vec![NotifyState::Reloading];
-    states.extend(now.ok());
-    notify::tell(&states);
+/// Systemd is told only by an agent that is `ready`: RELOADING has to be followed by READY, which is not to be said of
+/// one that still waits.
+pub fn reload(flags: &Flags, running: &Loaded, ready: bool) {
+    if ready {
+        let now = NotifyState::monotonic_usec_now();
+        let mut states = vec![NotifyState::Reloading];
+        states.extend(now.ok());
+        notify::tell(&states);
+    }
     match (config::load(&flags.sources), OwnSettings::load(flags.settings.as_deref())) {
         (Ok(new), Ok(settings)) => {
             if let Err(error) = log_level::set_by(&new.config.logging, &settings) {
@@ -117,7 +121,9 @@ pub fn reload(flags: &Flags, running: &Loaded) {
             tracing::error!(errors = errors.join("; "), "the new settings are refused; the old ones stay");
         }
     }
-    notify::tell(&[NotifyState::Ready]);
+    if ready {
+        notify::tell(&[NotifyState::Ready]);
+    }
 }
 
 /// Fields that differ and do not take effect at once.

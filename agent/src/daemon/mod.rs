@@ -1,11 +1,12 @@
 //! The running agent: builds every part from flags and configuration, starts them, and stops them on a signal.
 //!
-//! Order: watchdog, lock file, folders, API client, runtime monitor, node, servers, pods, READY. Containers are left alone
-//! when the agent stops.
+//! Order: watchdog, lock file, folders, API client, runtime monitor, node, servers, pods, READY. A
+//! signal ends it wherever in that order it is. Containers are left alone when the agent stops.
 
 mod lock;
 mod machine_config;
 mod memory;
+mod pods_start;
 mod progress;
 mod signals;
 mod systemd;
@@ -19,7 +20,7 @@ use std::time::Duration;
 pub use progress::{Beat, Progress, hang_if_asked};
 use signals::{Asked, Signals};
 
-use proto::api::core::v1::{Node, ObjectReference};
+use proto::api::core::v1::ObjectReference;
 use service::notify::{self, NotifyState};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -27,37 +28,28 @@ use tokio::task::JoinSet;
 use crate::api::{
     Client, ClientOptions, ContentType, HttpTransport, Kind, Kubeconfig, KubeconfigError, NoServer, TlsError, Transport,
 };
-use crate::cgroups::{self, Cgroups};
+use crate::cgroups;
 use crate::cli::Flags;
-use crate::config::{Configuration, FeatureGates, Loaded};
+use crate::config::{FeatureGates, Loaded};
 use crate::container_logs::{self, RotatePolicy};
 use crate::cri::{CriClient, CriError};
 use crate::csi::Drivers;
-use crate::csi::volumes::CsiDeps;
 use crate::device_plugins::Devices;
-use crate::dns_hosts::NodeDns;
 use crate::dra::Dra;
 use crate::events::{EventType, Recorder};
 use crate::identity;
-use crate::images::providers::{Provider, Providers};
-use crate::images::puller::PullDeps;
-use crate::images::records::{Records, Verification};
 use crate::metrics;
-use crate::node::{
-    self, KUBELET_VERSION, Machine, Network, NodeDeps, NodeEvents, NodeSettings, NodeSignals, RuntimeState,
-};
+use crate::node::{self, KUBELET_VERSION, Machine, Network, NodeDeps, NodeEvents, NodeSettings, NodeSignals};
 use crate::node_api::NodeApi;
-use crate::objects::{ApiObjects, ApiTokens, NoObjects, Objects, Strategy};
 use crate::plugin_registry::Handlers;
-use crate::pod::memory_qos::MemoryQos;
-use crate::pod::resources::NodeResources;
 use crate::pods_api::PodFeed;
 use crate::resource_managers::{self, Managers, reconcile};
 use crate::server::{self, ServerError};
-use crate::sources::url::StaticPodUrl;
 use crate::state_file::{self, Damaged};
 use crate::stats::Stats;
-use crate::{eviction, local_sockets, oom_watcher, plugin_registry, pods, shutdown, volumes};
+use crate::{eviction, local_sockets, oom_watcher, plugin_registry, pods, shutdown};
+
+use pods_start::{PodParts, start_pods};
 
 /// Why the agent could not start; the operator's to mend.
 #[derive(Debug, thiserror::Error)]
@@ -96,13 +88,10 @@ pub enum StartError {
 }
 
 /// How long one round of each loop may take: its deadlines and tries in a row.
-const STATUS_LIMIT: Duration = Duration::from_secs(120);
-const LEASE_LIMIT: Duration = Duration::from_secs(120);
+const HEARTBEAT_LIMIT: Duration = Duration::from_secs(120);
 const RUNTIME_LIMIT: Duration = Duration::from_secs(60);
 /// Counting the files of pods may take its time, and so may the end of an evicted one.
 const EVICTION_LIMIT: Duration = Duration::from_secs(600);
-/// Cgroups that cannot be made now are tried again; what lacks may come.
-const CGROUPS_AGAIN: Duration = Duration::from_secs(10);
 /// The status line of systemd follows the pods this often.
 const STATUS_LINE: Duration = Duration::from_secs(10);
 
@@ -114,16 +103,63 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
     let mut signals = Signals::new().map_err(StartError::Signals)?;
     let watchdog = systemd::own_watchdog().map_err(StartError::Watchdog)?;
     let progress = Progress::default();
-    let (pods_sender, pods_receiver) = watch::channel(None);
+    let (pods, pods_receiver) = watch::channel(None);
+    let (ready, is_ready) = watch::channel(false);
     let mut tasks = JoinSet::new();
     if let Some(timeout) = watchdog {
-        tasks.spawn(systemd::watchdog(timeout, progress.clone(), pods_receiver.clone()));
+        tasks.spawn(systemd::watchdog(timeout, progress.clone(), pods_receiver));
     }
     notify::status("starting");
     let _lock = match &flags.lock_file {
-        Some(path) => Some(lock::take(path).await?),
+        Some(path) => match signals.unless_stopped(lock::take(path)).await {
+            Some(taken) => Some(taken?),
+            None => return Ok(stopping()),
+        },
         None => None,
     };
+    // From now on somebody may want it, however long the start takes.
+    if let Some(path) = flags.lock_file.as_deref().filter(|_| flags.exit_on_lock_contention) {
+        signals.leave_when_contended(path);
+    }
+    let parts = Parts { tasks: &mut tasks, progress, pods, ready };
+    let Some(started) = signals.unless_stopped(start(&flags, &mut loaded, &clients, parts)).await else {
+        return Ok(stopping());
+    };
+    let mut serving = started?;
+    loop {
+        match signals.asked().await {
+            Asked::Stop => break,
+            Asked::Reload => machine_config::reload(&flags, &loaded, *is_ready.borrow()),
+        }
+    }
+    stopping();
+    serving.abort_all();
+    tasks.shutdown().await;
+    Ok(())
+}
+
+fn stopping() {
+    notify::tell(&[NotifyState::Stopping, NotifyState::Status("stopping; containers go on")]);
+    tracing::info!("stopping; containers go on");
+}
+
+/// What is there before anything is started.
+struct Parts<'a> {
+    tasks: &'a mut JoinSet<()>,
+    progress: Progress,
+    pods: watch::Sender<Option<pods::Handle>>,
+    /// Becomes true with READY.
+    ready: watch::Sender<bool>,
+}
+
+/// Builds and starts every part; returns what serves clients.
+async fn start(
+    flags: &Flags,
+    loaded: &mut Loaded,
+    clients: &tokio::runtime::Handle,
+    Parts { tasks, progress, pods: pods_sender, ready }: Parts<'_>,
+) -> Result<JoinSet<()>, StartError> {
+    let pods_receiver = pods_sender.subscribe();
     let standalone = flags.kubeconfig.is_none();
     if standalone && loaded.config.authentication.webhook.enabled {
         return Err(StartError::NoClient("authentication"));
@@ -132,23 +168,23 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
         return Err(StartError::NoClient("authorization"));
     }
     let gates = FeatureGates::new(loaded.config.feature_gates.clone());
-    let providers = machine_config::credential_providers(&flags, &gates).map_err(StartError::CredentialProviders)?;
-    machine_config::apply(&mut loaded, &flags);
+    let providers = machine_config::credential_providers(flags, &gates).map_err(StartError::CredentialProviders)?;
+    machine_config::apply(loaded, flags);
     machine_config::limit_this_process(&loaded.config);
-    let name = node_name(&flags)?;
+    let name = node_name(flags)?;
     folders(&flags.root_dir, &loaded.config.pod_logs_dir)?;
     if let (Some(target), Some(source)) = (&flags.kubeconfig, &flags.bootstrap_kubeconfig) {
         notify::status("asking for a client certificate");
         identity::bootstrap(target, source, &flags.cert_dir, &name).await?;
     }
-    let client = client(&flags, &loaded)?;
+    let client = client(flags, loaded)?;
     let cri = CriClient::new(
         &loaded.config.container_runtime_endpoint,
         Some(loaded.config.image_service_endpoint.as_str()).filter(|e| !e.is_empty()),
         loaded.config.runtime_request_timeout.get(),
     )?;
     let client_for_certificates = client.clone();
-    machine_config::ask_runtime(&mut loaded, &cri).await;
+    machine_config::ask_runtime(loaded, &cri).await;
     let config = Arc::new(loaded.config.clone());
     metrics::start(&gates, &config.show_hidden_metrics_for_version).map_err(StartError::Metrics)?;
     let machine = Arc::new(Machine::read(Path::new("/")));
@@ -186,7 +222,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
     let of_managers = resource_managers::Settings::of(&config, &settings.gates, &flags.root_dir);
     let managers = Managers::open(&of_managers).await.map_err(StartError::Managers)?;
     tasks.spawn(reconcile(managers.clone(), cri.clone(), config.cpu_manager_reconcile_period.get()));
-    let sockets = (&mut tasks, &clients);
+    let sockets = (&mut *tasks, clients);
     local_sockets::start(sockets, &flags.root_dir, &settings.gates, &feed, (&devices, &managers, &dra), node_api);
     events("Normal", "Starting", "Starting kubelet.".to_owned());
     tasks.spawn(oom_watcher::run(events.clone()));
@@ -200,8 +236,8 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
         signals: node_signals,
         node: node_sender,
         events: events.clone(),
-        status_beat: progress.register("node status", STATUS_LIMIT),
-        lease_beat: progress.register("lease", LEASE_LIMIT),
+        status_beat: progress.register("node status", HEARTBEAT_LIMIT),
+        lease_beat: progress.register("lease", HEARTBEAT_LIMIT),
         devices: devices.clone(),
         standalone,
     }));
@@ -224,8 +260,8 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
     };
     // The ports belong to the threads that serve them, from the first on.
     let starting = clients.spawn(server::start(server));
-    let mut serving = starting.await.map_err(|broke| StartError::Server(ServerError::Broke(broke)))??;
-    keep_certificates(&mut tasks, &flags, &loaded, &client_for_certificates, certificate, (&name, &addresses));
+    let serving = starting.await.map_err(|broke| StartError::Server(ServerError::Broke(broke)))??;
+    keep_certificates(tasks, flags, loaded, &client_for_certificates, certificate, (&name, &addresses));
     tracing::info!(node = %name, version = KUBELET_VERSION, "serving; waiting for the runtime");
     let starting = {
         let eviction = eviction::EvictionDeps {
@@ -261,15 +297,18 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
         let node = node_receiver.clone();
         async move {
             notify::status("waiting for the container runtime");
-            let handle = start_pods(parts, runtime, node.clone(), signal_sender).await;
+            let Some(handle) = start_pods(parts, runtime, node.clone(), signal_sender).await else { return };
             pods_sender.send_replace(Some(handle.clone()));
             if !standalone {
                 notify::status("registering the node");
                 let mut node = node;
-                // The sender is gone only when the agent stops.
-                let _ = node.wait_for(|n| !n.uid().is_empty()).await;
+                if node.wait_for(|n| !n.uid().is_empty()).await.is_err() {
+                    // The agent stops.
+                    return;
+                }
             }
             notify::tell(&[NotifyState::Ready]);
+            ready.send_replace(true);
             tracing::info!(node = %name, "the node takes pods");
             let shutdown = shutdown::run(shutdown, handle.clone());
             tokio::join!(
@@ -281,18 +320,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
         }
     };
     tasks.spawn(starting);
-    let contended = flags.lock_file.as_deref().filter(|_| flags.exit_on_lock_contention);
-    loop {
-        match signals.asked(contended).await {
-            Asked::Stop => break,
-            Asked::Reload => machine_config::reload(&flags, &loaded),
-        }
-    }
-    notify::tell(&[NotifyState::Stopping, NotifyState::Status("stopping; containers go on")]);
-    tracing::info!("stopping; containers go on");
-    serving.abort_all();
-    tasks.shutdown().await;
-    Ok(())
+    Ok(serving)
 }
 
 /// Starts what keeps both certificates young, as far as the configuration asks for it.
@@ -336,230 +364,6 @@ async fn follow_pods(name: String, pods: watch::Receiver<Option<pods::Handle>>) 
         }
         tokio::time::sleep(STATUS_LINE).await;
     }
-}
-
-struct PodParts {
-    flags: Flags,
-    settings: NodeSettings,
-    client: Client,
-    cri: CriClient,
-    standalone: bool,
-    feed: Arc<PodFeed>,
-    devices: Arc<Devices>,
-    dra: Arc<Dra>,
-    managers: Arc<Managers>,
-    drivers: Arc<Drivers>,
-    providers: Vec<Provider>,
-    events: NodeEvents,
-}
-
-/// Starts the pods once the runtime has said its name, which container ids carry.
-async fn start_pods(
-    parts: PodParts,
-    mut runtime: watch::Receiver<Arc<RuntimeState>>,
-    node: watch::Receiver<Arc<Node>>,
-    node_signals: watch::Sender<NodeSignals>,
-) -> pods::Handle {
-    let up = runtime.wait_for(|r| r.version.contains("://") && !r.version.ends_with("://Unknown")).await;
-    let up = up.map(|state| state.version.split("://").next().unwrap_or_default().to_owned());
-    let runtime_name = up.unwrap_or_default();
-    let config = &parts.settings.config;
-    let strategy =
-        if config.config_map_and_secret_change_detection_strategy == "Watch" { Strategy::Watch } else { Strategy::Get };
-    let objects: Arc<dyn Objects> =
-        if parts.standalone { Arc::new(NoObjects) } else { Arc::new(ApiObjects::new(parts.client.clone(), strategy)) };
-    let tokens = Arc::new(ApiTokens::new(parts.client.clone()));
-    let machine = &parts.settings.machine;
-    let megabytes = |bytes: u64| match bytes {
-        b if b >= 1 << 30 => format!("{}GB", b >> 30),
-        b => format!("{}MB", b >> 20),
-    };
-    let parallel = if config.serialize_image_pulls {
-        1
-    } else {
-        usize::try_from(config.max_parallel_image_pulls.unwrap_or(0)).ok().filter(|n| *n > 0).unwrap_or(usize::MAX >> 4)
-    };
-    let cgroup_v2 = Path::new(cgroups::MOUNT).join("cgroup.controllers").exists();
-    let resources = NodeResources {
-        memory_bytes: i64::try_from(machine.memory_bytes).unwrap_or(i64::MAX),
-        enforce_quota: config.cpu_cfs_quota,
-        period_micros: config.cpu_cfs_quota_period.nanos / 1000,
-        hugepage_sizes: machine.huge_pages.iter().map(|p| megabytes(p.page_bytes)).collect(),
-        limited_swap: config.memory_swap.swap_behavior == "LimitedSwap",
-        single_process_oom_kill: config.single_process_oom_kill,
-        cgroup_v2,
-        memory_qos: (cgroup_v2 && parts.settings.gates.enabled("MemoryQoS")).then(|| memory_qos(&parts.settings)),
-        swap_bytes: i64::try_from(machine.swap_bytes).unwrap_or(i64::MAX),
-    };
-    let cgroups = loop {
-        match start_cgroups(&parts.settings, &parts.cri, &resources).await {
-            Ok(cgroups) => {
-                if config.cgroups_per_qos && config.enforce_node_allocatable.iter().any(|e| e == "pods") {
-                    let message = "Updated Node Allocatable limit across pods".to_owned();
-                    (parts.events)("Normal", "NodeAllocatableEnforced", message);
-                }
-                break cgroups;
-            }
-            Err(error) => {
-                tracing::error!(%error, "pods cannot have cgroups; the node takes none");
-                notify::status(&format!("takes no pods: {error}"));
-                node_signals.send_modify(|s| s.not_ready = vec![error.to_string()]);
-                tokio::time::sleep(CGROUPS_AGAIN).await;
-            }
-        }
-    };
-    node_signals.send_modify(|s| s.not_ready.clear());
-    let volumes = Arc::new(volumes::Manager::new(volumes::VolumeDeps {
-        root_dir: parts.flags.root_dir.clone(),
-        objects: objects.clone(),
-        tokens: tokens.clone(),
-        claims: Arc::new(parts.client.clone()),
-        node: node.clone(),
-        csi: CsiDeps {
-            root_dir: parts.flags.root_dir.clone(),
-            node: parts.settings.name.clone(),
-            drivers: parts.drivers.clone(),
-            in_use: {
-                let signals = node_signals.clone();
-                Box::new(move |names| signals.send_modify(|s| s.volumes_in_use = names))
-            },
-        },
-    }));
-    tokio::spawn({
-        let volumes = volumes.clone();
-        async move { volumes.sweep().await }
-    });
-    let (drivers, period) = (parts.drivers, config.volume_stats_agg_period.get());
-    tokio::spawn(async move { drivers.usages.keep(&drivers, period).await });
-    pods::Manager::start(pods::Deps {
-        config: pods::Config {
-            node_name: parts.settings.name.clone(),
-            root_dir: parts.flags.root_dir.clone(),
-            pod_logs_dir: config.pod_logs_dir.clone(),
-            log_links_dir: Some("/var/log/containers".into()),
-            standalone: parts.standalone,
-            static_pod_path: Some(config.static_pod_path.clone()).filter(|p| !p.as_os_str().is_empty()),
-            file_check_frequency: config.file_check_frequency.get(),
-            static_pod_url: Some(&config.static_pod_url).filter(|url| !url.is_empty()).map(|url| StaticPodUrl {
-                url: url.clone(),
-                headers: config.static_pod_url_header.clone(),
-                every: config.http_check_frequency.get(),
-            }),
-            sync_frequency: config.sync_frequency.get(),
-            crash_loop_max: config
-                .crash_loop_back_off
-                .max_container_restart_period
-                .map_or(Duration::from_secs(300), crate::config::GoDuration::get),
-            image_gc: crate::images::gc::ImageGc {
-                high: percent(config.image_gc_high_threshold_percent),
-                low: percent(config.image_gc_low_threshold_percent),
-                minimum_age: config.image_minimum_gc_age.get(),
-                maximum_age: config.image_maximum_gc_age.get(),
-            },
-            seccomp_default: config.seccomp_default,
-            device_health: parts.settings.gates.enabled("ResourceHealthStatus"),
-            device_health_messages: parts.settings.gates.enabled("ResourceHealthStatusMessage"),
-            ids_per_pod: config
-                .user_namespaces
-                .as_ref()
-                .and_then(|u| u.ids_per_pod)
-                .and_then(|ids| u32::try_from(ids).ok())
-                .unwrap_or(65_536),
-            allowed_unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
-            resources,
-            fixed_resources: fixed_resources(config, &parts.settings.gates),
-            dns: NodeDns {
-                cluster_dns: config.cluster_dns.clone(),
-                cluster_domain: config.cluster_domain.clone(),
-                resolv_conf: PathBuf::from(&config.resolv_conf),
-            },
-        },
-        volumes,
-        pulls: PullDeps {
-            parallel,
-            rate: (unsigned(config.registry_pull_qps), unsigned(config.registry_burst)),
-            records: parts.settings.gates.enabled("KubeletEnsureSecretPulledImages").then(|| {
-                let policy = &config.image_pull_credentials_verification_policy;
-                let verification = Verification::new(policy, &config.preloaded_images_verification_allowlist);
-                Arc::new(Records::open(&parts.flags.root_dir, verification))
-            }),
-            providers: Providers::new(parts.providers, parts.client.clone(), tokens),
-        },
-        cri: parts.cri,
-        cgroups: Arc::new(cgroups),
-        runtime_name,
-        client: parts.client,
-        objects,
-        node,
-        feed: parts.feed,
-        devices: parts.devices,
-        dra: parts.dra,
-        signals: node_signals.subscribe(),
-        runtime,
-        managers: parts.managers,
-        node_events: parts.events,
-    })
-}
-
-fn memory_qos(settings: &NodeSettings) -> MemoryQos {
-    let (_, allocatable) = settings.resources();
-    MemoryQos {
-        // The default of the configuration.
-        factor: settings.config.memory_throttling_factor.unwrap_or(0.9),
-        tiered: settings.config.memory_reservation_policy == "TieredReservation",
-        allocatable_bytes: allocatable.get("memory").map_or(0, proto::quantity::Quantity::value),
-        page_bytes: page_bytes(Path::new("/proc/self/smaps")).unwrap_or(4096),
-    }
-}
-
-/// The kernel's page size by the first mapping of this process.
-fn page_bytes(smaps: &Path) -> Option<i64> {
-    let text = std::fs::read_to_string(smaps).ok()?;
-    let kilobytes = text.lines().find_map(|line| line.strip_prefix("KernelPageSize:")?.trim().strip_suffix(" kB"))?;
-    Some(kilobytes.parse::<i64>().ok()? * 1024)
-}
-
-/// What a resize may not change because a static policy has given it out.
-fn fixed_resources(config: &Configuration, gates: &FeatureGates) -> Vec<(&'static str, &'static str, &'static str)> {
-    let cpu = config.cpu_manager_policy == "static" && !gates.enabled("InPlacePodVerticalScalingExclusiveCPUs");
-    let memory = config.memory_manager_policy == "Static" && !gates.enabled("InPlacePodVerticalScalingExclusiveMemory");
-    let fixed = [(cpu, ("cpu", "CPU", "static")), (memory, ("memory", "Memory", "Static"))];
-    fixed.into_iter().filter(|(on, _)| *on).map(|(_, entry)| entry).collect()
-}
-
-fn unsigned(value: i32) -> u32 {
-    u32::try_from(value).unwrap_or(0)
-}
-
-fn percent(value: i32) -> u8 {
-    u8::try_from(value.clamp(0, 100)).unwrap_or(100)
-}
-
-async fn start_cgroups(
-    settings: &NodeSettings,
-    cri: &CriClient,
-    resources: &NodeResources,
-) -> Result<Cgroups, cgroups::StartError> {
-    let config = &settings.config;
-    if !config.cgroups_per_qos {
-        return Ok(Cgroups::reduced(config));
-    }
-    let capacity = node::capacity(&settings.machine, None, config);
-    let enforced = config.enforce_node_allocatable.iter().any(|e| e == "pods");
-    let left = if enforced { node::unreserved(&capacity, config) } else { capacity };
-    let reserved = |list: &std::collections::BTreeMap<String, String>| {
-        list.get("pid").and_then(|count| count.parse::<i64>().ok()).filter(|_| enforced).unwrap_or(0)
-    };
-    let pids = cgroups::process_limit(Path::new("/proc"))
-        .map(|all| all - reserved(&config.system_reserved) - reserved(&config.kube_reserved));
-    let made = cgroups::Settings {
-        mount: cgroups::MOUNT.into(),
-        driver: cgroups::driver(cri, config).await,
-        root: config.cgroup_root.clone(),
-        node: resources.clone(),
-        pod_pids_limit: config.pod_pids_limit,
-    };
-    Cgroups::start(made, &left, pids).await
 }
 
 fn node_name(flags: &Flags) -> Result<String, StartError> {

@@ -6,6 +6,7 @@ use std::path::Path;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::lock;
+use crate::file_watch::FileWatch;
 
 /// What someone wants of the agent.
 pub enum Asked {
@@ -13,12 +14,15 @@ pub enum Asked {
     Reload,
 }
 
-/// All signals that are not left to their default.
+/// All signals that are not left to their default, and the wish of others for the lock file.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
     user: Signal,
+    lock: Option<FileWatch>,
+    /// Asked for while the agent started; what it reads then may be old by the end.
+    reload: bool,
 }
 
 impl Signals {
@@ -28,11 +32,21 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
             user: signal(SignalKind::user_defined1())?,
+            lock: None,
+            reload: false,
         })
     }
 
-    /// The next wish: a signal, or someone else opening the lock file.
-    pub async fn asked(&mut self, contended: Option<&Path>) -> Asked {
+    /// From now on, someone else who opens or deletes the lock file asks to stop.
+    pub fn leave_when_contended(&mut self, path: &Path) {
+        self.lock = lock::contention(path);
+    }
+
+    /// The next wish.
+    pub async fn asked(&mut self) -> Asked {
+        if std::mem::take(&mut self.reload) {
+            return Asked::Reload;
+        }
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return Asked::Stop,
@@ -40,8 +54,35 @@ impl Signals {
                 _ = self.hangup.recv() => return Asked::Reload,
                 // Without a meaning, and no reason to die.
                 _ = self.user.recv() => {}
-                () = lock::contended(contended) => return Asked::Stop,
+                () = contended(self.lock.as_ref()) => {
+                    tracing::info!("another process wants the lock file; leaving");
+                    return Asked::Stop;
+                }
             }
         }
+    }
+
+    /// What comes of the work; None, and its end, when somebody asks to stop first. A wish to reload waits for its end.
+    pub async fn unless_stopped<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        let mut reload = false;
+        let outcome = loop {
+            tokio::select! {
+                done = &mut work => break Some(done),
+                asked = self.asked() => match asked {
+                    Asked::Stop => break None,
+                    Asked::Reload => reload = true,
+                },
+            }
+        };
+        self.reload |= reload;
+        outcome
+    }
+}
+
+async fn contended(lock: Option<&FileWatch>) {
+    match lock {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
     }
 }
