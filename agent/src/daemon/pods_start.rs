@@ -28,6 +28,7 @@ use crate::pod::resources::NodeResources;
 use crate::pods_api::PodFeed;
 use crate::resource_managers::Managers;
 use crate::sources::url::StaticPodUrl;
+use crate::state_file::{self, Damaged};
 use crate::{pods, volumes};
 
 /// Cgroups that cannot be made now are tried again; what lacks may come.
@@ -178,7 +179,8 @@ pub async fn start_pods(
             records: parts.settings.gates.enabled("KubeletEnsureSecretPulledImages").then(|| {
                 let policy = &config.image_pull_credentials_verification_policy;
                 let verification = Verification::new(policy, &config.preloaded_images_verification_allowlist);
-                Arc::new(Records::open(&parts.flags.root_dir, verification))
+                let tell = |file: &Damaged| (parts.events)("Warning", state_file::EVENT, file.to_string());
+                Arc::new(Records::open(&parts.flags.root_dir, verification, tell))
             }),
             providers: Providers::new(parts.providers, parts.client.clone(), tokens),
         },

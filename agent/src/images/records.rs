@@ -20,7 +20,10 @@ use serde_json::Value;
 use super::credentials::{Credential, Source, sha256};
 use super::reference;
 use crate::metrics;
+use crate::state_file::{self, Damaged};
 
+/// How a file that was set aside ends.
+const ASIDE: &str = "corrupt";
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const OLD_API_VERSION: &str = "kubelet.config.k8s.io/v1alpha1";
 /// Beyond so many secrets a match writes no further one: namespaces come and go.
@@ -204,8 +207,9 @@ pub struct Records {
 }
 
 impl Records {
-    /// Opens the folders below the root directory.
-    pub fn open(root_dir: &Path, verification: Verification) -> Self {
+    /// Opens the folders below the root directory, and tells of files that had to be set aside. An image whose record is
+    /// among them counts as pulled here, with nobody knows what.
+    pub fn open(root_dir: &Path, verification: Verification, tell: impl Fn(&Damaged)) -> Self {
         let folder = root_dir.join("image_manager");
         let records = Records {
             pulling: folder.join("pulling"),
@@ -217,6 +221,10 @@ impl Records {
             if let Err(error) = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path) {
                 tracing::error!(%error, path = %path.display(), "pull records cannot be kept");
             }
+        }
+        let pulling = damaged::<Intent>(&records.pulling);
+        for (path, why) in pulling.into_iter().chain(damaged::<Record>(&records.pulled)) {
+            tell(&state_file::set_aside(&path, why));
         }
         records.count();
         records
@@ -293,7 +301,9 @@ impl Records {
                 return Checked::Broken;
             }
         };
-        let pulled_here = record.is_some() || turn.contains_key(image) || file(&self.pulling, image).exists();
+        let files = [file(&self.pulled, id), file(&self.pulling, image)];
+        let noted = |path: &PathBuf| path.exists() || path.with_extension(ASIDE).exists();
+        let pulled_here = turn.contains_key(image) || files.iter().any(noted);
         let Some(repository) = repository(image) else { return Checked::Broken };
         if !self.verification.asks(&repository, pulled_here) {
             return Checked::Allowed;
@@ -433,6 +443,13 @@ fn paths(folder: &Path) -> impl Iterator<Item = PathBuf> {
 
 fn read_all<T: serde::de::DeserializeOwned>(folder: &Path) -> Vec<(PathBuf, T)> {
     paths(folder).filter_map(|path| read(&path).ok().flatten().map(|value| (path, value))).collect()
+}
+
+/// Files that are no records, and why.
+fn damaged<T: serde::de::DeserializeOwned>(folder: &Path) -> Vec<(PathBuf, std::io::Error)> {
+    let wrong = paths(folder).filter_map(|path| read::<T>(&path).err().map(|why| (path, why)));
+    // What the disk does not give now is not damaged.
+    wrong.filter(|(_, why)| why.kind() == std::io::ErrorKind::InvalidData || why.get_ref().is_some()).collect()
 }
 
 fn remove(path: &Path) {

@@ -4,7 +4,7 @@ use proto::cri::AuthConfig;
 fn records(name: &str, verification: Verification) -> (PathBuf, Records) {
     let root = std::env::temp_dir().join(format!("records-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&root);
-    (root.clone(), Records::open(&root, verification))
+    (root.clone(), Records::open(&root, verification, |_| {}))
 }
 
 fn secret(uid: &str, password: &str) -> Credential {
@@ -61,7 +61,7 @@ fn what_nobody_needs_credentials_for_is_everybodys() {
 fn a_pull_that_an_earlier_agent_began_counts_as_pulled() {
     let (root, records) = records("intent", Verification::NotPreloaded);
     records.begin(IMAGE).unwrap();
-    let again = Records::open(&root, Verification::NotPreloaded);
+    let again = Records::open(&root, Verification::NotPreloaded, |_| {});
     again.take_up(&[]);
     assert!(file(&again.pulling, IMAGE).exists(), "it is not there yet");
     let image = cri::Image { id: "id".into(), repo_tags: vec![IMAGE.into()], ..cri::Image::default() };
@@ -70,6 +70,29 @@ fn a_pull_that_an_earlier_agent_began_counts_as_pulled() {
     assert!(again.must_pull(IMAGE, "id", &[secret("1", "p")]));
     std::fs::write(file(&again.pulled, "id"), "garbage").unwrap();
     assert!(again.must_pull(IMAGE, "id", &[]));
+    std::fs::remove_dir_all(root).unwrap();
+}
+
+/// An image whose record is damaged must not become one that was there before, which everybody may use.
+#[test]
+fn a_damaged_record_is_set_aside_and_its_image_is_nobodys() {
+    let (root, records) = records("damaged", Verification::NotPreloaded);
+    records.begin(IMAGE).unwrap();
+    records.end(IMAGE, Some(("id", None)));
+    assert!(!records.must_pull(IMAGE, "id", &[]));
+    std::fs::write(file(&records.pulled, "id"), "\u{0}\u{0}").unwrap();
+    std::fs::write(file(&records.pulling, "b.example.com/y:1"), "{\"kind\": \"ImagePul").unwrap();
+    let told = std::cell::RefCell::new(Vec::new());
+    let again = Records::open(&root, Verification::NotPreloaded, |file| told.borrow_mut().push(file.aside.clone()));
+    let aside = |path: PathBuf| Some(path.with_extension(ASIDE));
+    assert_eq!(told.into_inner(), [aside(file(&again.pulling, "b.example.com/y:1")), aside(file(&again.pulled, "id"))]);
+    assert!(!file(&again.pulled, "id").exists());
+    assert!(again.must_pull(IMAGE, "id", &[]), "nobody knows what it was pulled with");
+    assert!(again.must_pull("b.example.com/y:1", "other", &[]));
+    assert!(!again.must_pull("c.example.com/z:1", "third", &[]), "this one was there before");
+    again.begin(IMAGE).unwrap();
+    again.end(IMAGE, Some(("id", None)));
+    assert!(!again.must_pull(IMAGE, "id", &[]), "it is known again");
     std::fs::remove_dir_all(root).unwrap();
 }
 
