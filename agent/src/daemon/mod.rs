@@ -1,8 +1,9 @@
 //! The running agent: builds every part from flags and configuration, starts them, and stops them on a signal.
 //!
-//! Order: watchdog, lock file, folders, API client, runtime monitor, node, servers, pods, READY. A
+//! Order: watchdog, lock file, the machine's checks, folders, API client, runtime monitor, node, servers, pods, READY. A
 //! signal ends it wherever in that order it is. Containers are left alone when the agent stops.
 
+mod kernel;
 mod lock;
 mod machine_config;
 mod memory;
@@ -47,7 +48,7 @@ use crate::resource_managers::{self, Managers, reconcile};
 use crate::server::{self, ServerError};
 use crate::state_file::{self, Damaged};
 use crate::stats::Stats;
-use crate::{eviction, local_sockets, oom_watcher, plugin_registry, pods, shutdown};
+use crate::{doctor, eviction, local_sockets, oom_watcher, plugin_registry, pods, shutdown};
 
 use pods_start::{PodParts, start_pods};
 
@@ -75,6 +76,9 @@ pub enum StartError {
     /// What is written of before does not fit, or the machine does not.
     #[error("{0}")]
     Managers(String),
+    /// What the configuration does not put up with.
+    #[error("{0}")]
+    Machine(String),
     #[error("the node has no name: {0}")]
     Name(String),
     /// `WATCHDOG_USEC` cannot be kept.
@@ -169,8 +173,11 @@ async fn start(
     }
     let gates = FeatureGates::new(loaded.config.feature_gates.clone());
     let providers = machine_config::credential_providers(flags, &gates).map_err(StartError::CredentialProviders)?;
+    doctor::refuse(Path::new("/"), &loaded.config).map_err(StartError::Machine)?;
+    kernel::tune(Path::new(kernel::SYSCTLS), loaded.config.protect_kernel_defaults).map_err(StartError::Machine)?;
     machine_config::apply(loaded, flags);
     machine_config::limit_this_process(&loaded.config);
+    doctor::log_machine(Path::new("/"), &loaded.config);
     let name = node_name(flags)?;
     folders(&flags.root_dir, &loaded.config.pod_logs_dir)?;
     if let (Some(target), Some(source)) = (&flags.kubeconfig, &flags.bootstrap_kubeconfig) {

@@ -29,7 +29,7 @@ use crate::pods_api::PodFeed;
 use crate::resource_managers::Managers;
 use crate::sources::url::StaticPodUrl;
 use crate::state_file::{self, Damaged};
-use crate::{pods, volumes};
+use crate::{doctor, pods, volumes};
 
 /// Cgroups that cannot be made now are tried again; what lacks may come.
 const CGROUPS_AGAIN: Duration = Duration::from_secs(10);
@@ -61,6 +61,7 @@ pub async fn start_pods(
     // Nobody asks the runtime any more.
     let up = up.ok()?.clone();
     let runtime_name = up.version.split("://").next().unwrap_or_default().to_owned();
+    doctor::log_runtime(&up.version, &up.handlers);
     let config = &parts.settings.config;
     let strategy =
         if config.config_map_and_secret_change_detection_strategy == "Watch" { Strategy::Watch } else { Strategy::Get };
