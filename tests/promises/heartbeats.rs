@@ -83,6 +83,125 @@ fn the_lease_is_renewed_every_ten_seconds_and_soon_after_the_server_is_back() ->
     Ok(())
 }
 
+/// A file system over a folder that answers nothing, as a disk that hangs; whoever waits gets an error when it is dropped.
+struct Hung {
+    at: std::path::PathBuf,
+    /// Closing it ends the waiting.
+    device: Option<std::fs::File>,
+}
+
+impl Hung {
+    fn over(at: &std::path::Path) -> Result<Self> {
+        use std::os::fd::AsRawFd as _;
+        let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").context("/dev/fuse")?;
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        nix::mount::mount(Some("hung"), at, Some("fuse"), nix::mount::MsFlags::empty(), Some(options.as_str()))?;
+        Ok(Hung { at: at.to_owned(), device: Some(device) })
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        drop(self.device.take());
+        // What is left of it goes with the last who uses it.
+        let _ = nix::mount::umount2(&self.at, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+#[test]
+fn lease_and_status_go_on_while_the_disk_hangs() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() || !std::path::Path::new("/dev/fuse").exists() {
+        println!("skipped: needs root and /dev/fuse, for a disk that hangs");
+        return Ok(());
+    }
+    let server = ApiServer::start("hung-disk", &[])?;
+    let place = Place::new("hung-disk-node", "")?;
+    let kubeconfig = join(&server, &place, "nodeStatusUpdateFrequency: 1s\nnodeStatusReportFrequency: 1s\n")?;
+    let mut agent = Agent::start(
+        &place,
+        &["--kubeconfig", &kubeconfig, "--node-ip", "127.0.0.1"],
+        &[("WATCHDOG_USEC", "4000000")],
+    )?;
+    agent.hear_until("READY=1")?;
+    let status = |path: &str| server.kubectl(&["get", "node", "alone", "-o", &format!("jsonpath={{.status.{path}}}")]);
+    let beat = || status("conditions[?(@.type==\"Ready\")].lastHeartbeatTime");
+    let storage = status("capacity.ephemeral-storage")?;
+    ensure!(!storage.is_empty(), "the size of the disk is known");
+    let hung = Hung::over(&place.dir.join("root"))?;
+    let first = beat()?;
+    let seen = renewals(&server, Duration::from_secs(24));
+    ensure!(seen.len() >= 3, "{} renewals in 24 s of a disk that hangs\n{}", seen.len(), agent.log());
+    ensure!(beat()? != first, "the status is not sent while the disk hangs\n{}", agent.log());
+    ensure!(status("capacity.ephemeral-storage")? == storage, "what was known of the disk stays");
+    let heard = agent.hear_for(Duration::from_secs(5))?;
+    ensure!(heard.iter().any(|s| s.text == "WATCHDOG=1"), "a disk that hangs is no loop that hangs: {heard:?}");
+    let threads = std::fs::read_dir(format!("/proc/{}/task", agent.pid()))?.count();
+    ensure!(threads < 40, "{threads} threads wait for the disk");
+    drop(hung);
+    ensure!(agent.alive(), "{}", agent.log());
+    Ok(())
+}
+
+/// An address of the machine that nothing else uses, on its loopback; taken away when dropped.
+struct Address(String);
+
+impl Address {
+    fn add(address: &str) -> Result<Self> {
+        let own = Address(format!("{address}/32"));
+        let added = std::process::Command::new("ip").args(["addr", "add", &own.0, "dev", "lo"]).status()?;
+        ensure!(added.success(), "{address} cannot be added");
+        Ok(own)
+    }
+}
+
+impl Drop for Address {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("ip").args(["addr", "del", &self.0, "dev", "lo"]).status();
+    }
+}
+
+#[test]
+fn the_nodes_addresses_are_the_machines_and_follow_them() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root, for addresses of the machine");
+        return Ok(());
+    }
+    let server = ApiServer::start("addresses", &[])?;
+    let place = Place::new("addresses-node", "")?;
+    let kubeconfig = join(&server, &place, "serverTLSBootstrap: true\nnodeStatusUpdateFrequency: 1s\n")?;
+    let shown = || server.kubectl(&["get", "node", "alone", "-o", "jsonpath={.status.addresses[*].address}"]);
+    let wait = |wanted: &str, agent: &Agent| -> Result<()> {
+        let begun = Instant::now();
+        while shown()? != wanted {
+            ensure!(begun.elapsed() < Duration::from_secs(15), "{:?}, not {wanted:?}\n{}", shown()?, agent.log());
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(())
+    };
+    // Of a range that is for documentation alone, and this process's own.
+    let address = format!("198.51.100.{}", std::process::id() % 250 + 1);
+    let arguments = ["--kubeconfig", &kubeconfig, "--node-ip", &address];
+    let agent = Agent::start(&place, &arguments, &[])?;
+    agent.hear_until("READY=1")?;
+    let words = format!("failed to validate nodeIP: node IP: \"{address}\" not found in the host's network interfaces");
+    ensure!(agent.log().contains(&words), "{}", agent.log());
+    wait("", &agent)?;
+    ensure!(server.kubectl(&["get", "csr", "-o", "name"])?.trim().is_empty(), "a certificate for no address");
+    let added = Address::add(&address)?;
+    wait(&format!("{address} alone"), &agent)?;
+    let begun = Instant::now();
+    while server.kubectl(&["get", "csr", "-o", "name"])?.trim().is_empty() {
+        ensure!(begun.elapsed() < Duration::from_secs(15), "no certificate is asked for\n{}", agent.log());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    drop((agent, added));
+    // An address that a cloud controller is to give is not guessed.
+    server.kubectl(&["delete", "node", "alone"])?;
+    let agent = Agent::start(&place, &["--kubeconfig", &kubeconfig, "--cloud-provider=external"], &[])?;
+    agent.hear_until("READY=1")?;
+    wait("alone", &agent)
+}
+
 /// The serial number of what the agent shows on its port, and of its client certificate.
 fn current(place: &Place, kind: &str) -> Option<std::path::PathBuf> {
     std::fs::read_link(place.dir.join(format!("pki/kubelet-{kind}-current.pem"))).ok()

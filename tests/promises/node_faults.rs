@@ -211,6 +211,45 @@ impl Cluster {
         self.wait_gone("during-hang")
     }
 
+    /// The control plane hears in time that the runtime hangs, and from the node all the while.
+    fn a_runtime_that_hangs_is_told_of(&mut self) -> Result<()> {
+        let node = self.node.name.clone();
+        let ready = |c: &Cluster| -> Result<Value> {
+            let node = c.server.get("node", &node)?;
+            let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            conditions.into_iter().find(|condition| condition["type"] == "Ready").context("a condition Ready")
+        };
+        let renewed = |c: &Cluster| {
+            let path = "jsonpath={.spec.renewTime}";
+            c.server.kubectl(&["get", "lease", "-n", "kube-node-lease", &node, "-o", path])
+        };
+        ensure!(ready(self)?["status"] == "True", "it is ready to begin with");
+        self.node.signal_containerd(Signal::SIGSTOP);
+        let begun = Instant::now();
+        let outcome = (|| {
+            let (mut down, mut lease, mut renewals) = (None, renewed(self)?, 0);
+            while begun.elapsed() < Duration::from_secs(45) {
+                let (condition, now) = (ready(self)?, renewed(self)?);
+                if condition["status"] == "False" && down.is_none() {
+                    ensure!(condition["message"] == "container runtime is down", "{condition}");
+                    down = Some(begun.elapsed());
+                }
+                if now != lease {
+                    (lease, renewals) = (now, renewals + 1);
+                }
+                std::thread::sleep(Duration::from_millis(500));
+            }
+            Ok((down, renewals))
+        })();
+        self.node.signal_containerd(Signal::SIGCONT);
+        let (down, renewals) = outcome?;
+        let down = down.with_context(|| format!("Ready=False within 45 s\n{}", self.node.logs()))?;
+        // It answered at most five seconds before it hung, and is down half a minute after that.
+        ensure!((20..36).contains(&down.as_secs()), "Ready=False after {down:?}\n{}", self.node.logs());
+        ensure!(renewals >= 4, "{renewals} renewals of the lease in 45 s\n{}", self.node.logs());
+        self.node.wait_until("the node is Ready again", PATIENCE, || Ok(ready(self)?["status"] == "True"))
+    }
+
     /// What a dead shim held is started again.
     fn shim_dies(&mut self) -> Result<()> {
         self.server.create(&self.pod("shimless", &["sleep 100000"], false))?;
@@ -264,6 +303,10 @@ impl Cluster {
             }
         }
         self.node.start_agent()?;
+        for folder in ["pulled", "pulling"] {
+            let aside = root.join("image_manager").join(folder).join("sha256-00.corrupt");
+            self.node.wait_until(&format!("{} is there", aside.display()), PATIENCE, || Ok(aside.exists()))?;
+        }
         self.server.create(&self.pod("after-damage", &["sleep 100000"], false))?;
         self.wait_ready("after-damage")?;
         let after = self.node.tasks()?;
@@ -406,6 +449,7 @@ fn a_node_survives_its_faults() -> Result<()> {
     c.server.create(&c.pod("steady", &["sleep 100000"], false))?;
     c.wait_ready("steady")?;
     c.runtime_hangs()?;
+    c.a_runtime_that_hangs_is_told_of()?;
     told("the runtime hung");
     c.shim_dies()?;
     told("a shim died");

@@ -21,7 +21,7 @@ use std::time::Duration;
 pub use progress::{Beat, Progress, hang_if_asked};
 use signals::{Asked, Signals};
 
-use proto::api::core::v1::ObjectReference;
+use proto::api::core::v1::{Node, ObjectReference};
 use service::notify::{self, NotifyState};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -91,8 +91,8 @@ pub enum StartError {
     NoClient(&'static str),
 }
 
-/// How long one round of each loop may take: its deadlines and tries in a row.
-const HEARTBEAT_LIMIT: Duration = Duration::from_secs(120);
+/// How long one round of each loop may take: its deadlines and tries in a row. Those of status and lease go by the
+/// configuration: [`node::round_limit`].
 const RUNTIME_LIMIT: Duration = Duration::from_secs(60);
 /// Counting the files of pods may take its time, and so may the end of an evicted one.
 const EVICTION_LIMIT: Duration = Duration::from_secs(600);
@@ -205,7 +205,15 @@ async fn start(
         machine: machine.clone(),
         root_dir: flags.root_dir.clone(),
     };
-    let addresses = node::choose_addresses(&flags.node_ip, &name, &Network::look(&name).await);
+    let network = Network::look(&name).await;
+    let addresses = match node::choose_addresses(&flags.node_ip, &name, &network, settings.is_local()) {
+        Ok(addresses) => addresses,
+        // It may come to be right: an interface that is not up yet.
+        Err(why) => {
+            tracing::error!("the node has no address: {why}");
+            Vec::new()
+        }
+    };
     let (node_sender, node_receiver) = watch::channel(Arc::new(node::local_node(&settings, &addresses)));
     let (runtime_sender, runtime) = watch::channel(Arc::new(node::unknown_runtime()));
     let (signal_sender, node_signals) = watch::channel(NodeSignals::default());
@@ -243,8 +251,8 @@ async fn start(
         signals: node_signals,
         node: node_sender,
         events: events.clone(),
-        status_beat: progress.register("node status", HEARTBEAT_LIMIT),
-        lease_beat: progress.register("lease", HEARTBEAT_LIMIT),
+        status_beat: progress.register("node status", node::round_limit(&config)),
+        lease_beat: progress.register("lease", node::round_limit(&config)),
         devices: devices.clone(),
         standalone,
     }));
@@ -268,7 +276,7 @@ async fn start(
     // The ports belong to the threads that serve them, from the first on.
     let starting = clients.spawn(server::start(server));
     let serving = starting.await.map_err(|broke| StartError::Server(ServerError::Broke(broke)))??;
-    keep_certificates(tasks, flags, loaded, &client_for_certificates, certificate, (&name, &addresses));
+    keep_certificates(tasks, flags, loaded, &client_for_certificates, certificate, (&name, &node_receiver));
     tracing::info!(node = %name, version = KUBELET_VERSION, "serving; waiting for the runtime");
     let starting = {
         let eviction = eviction::EvictionDeps {
@@ -337,7 +345,7 @@ fn keep_certificates(
     loaded: &Loaded,
     client: &Client,
     serving: Arc<identity::Serving>,
-    (name, addresses): (&str, &[std::net::IpAddr]),
+    (name, node): (&str, &watch::Receiver<Arc<Node>>),
 ) {
     let (config, folder) = (&loaded.config, flags.cert_dir.clone());
     let standalone = flags.kubeconfig.is_none();
@@ -348,8 +356,8 @@ fn keep_certificates(
     }
     if config.server_tls_bootstrap {
         if !standalone {
-            let (name, addresses) = (name.to_owned(), addresses.to_vec());
-            tasks.spawn(identity::keep_serving(client.clone(), folder, serving, name, addresses));
+            let (name, node) = (name.to_owned(), node.clone());
+            tasks.spawn(identity::keep_serving(client.clone(), folder, serving, name, node));
         }
     } else if !config.tls_cert_file.as_os_str().is_empty() && !config.tls_private_key_file.as_os_str().is_empty() {
         let (certificate, key) = (config.tls_cert_file.clone(), config.tls_private_key_file.clone());

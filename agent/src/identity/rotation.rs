@@ -1,14 +1,16 @@
 //! Keeping both certificates young.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::api::core::v1::Node;
+use tokio::sync::watch;
+
 use super::request::{CLIENT, Prepared, Purpose, SERVING};
-use super::store::{Store, Validity};
+use super::store::{Store, Validity, is_for};
 use super::{IdentityError, Serving, bootstrap};
-use crate::api::Client;
+use crate::api::{Client, Kind};
 use crate::backoff::{Backoff, random_below};
 
 /// As long as the kubelet waits for one answer before it asks again.
@@ -76,16 +78,16 @@ pub async fn keep_client(client: Client, folder: PathBuf, source: Option<PathBuf
     }
 }
 
-/// Gets and replaces the serving certificate until the task is dropped.
+/// Gets and replaces the serving certificate until the task is dropped. It is for the name and the addresses that the node
+/// has in its status, whoever put them there: it is asked for once there is an address, and anew when they change.
 pub async fn keep_serving(
     client: Client,
     folder: PathBuf,
     serving: Arc<Serving>,
     node: String,
-    addresses: Vec<IpAddr>,
+    mut object: watch::Receiver<Arc<Node>>,
 ) {
     let store = Store::serving(&folder);
-    let names: Vec<String> = std::iter::once(node.clone()).chain(addresses.iter().map(ToString::to_string)).collect();
     let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(128));
     let mut least = Duration::ZERO;
     if let Some(pem) = store.read()
@@ -95,14 +97,33 @@ pub async fn keep_serving(
         tracing::warn!(error, certificate = %store.current().display(), "cannot serve with the kept certificate");
     }
     loop {
-        due(&store, least).await;
-        match replace(&client, &store, &SERVING, &node, &names).await {
+        let Ok(names) = object.wait_for(|o| names(&node, o).is_some()).await.map(|o| names(&node, &o)) else { return };
+        let Some(names) = names else { continue };
+        // Others may take the node's addresses away for a moment; that changes nothing.
+        let others = |o: &Arc<Node>| self::names(&node, o).is_some_and(|now| now != names);
+        let mut changes = object.clone();
+        if store.read().is_some_and(|pem| is_for(&pem, &names)) {
+            tokio::select! {
+                () = due(&store, least) => {}
+                _ = changes.wait_for(others) => continue,
+            }
+        }
+        let replaced = tokio::select! {
+            replaced = replace(&client, &store, &SERVING, &node, &names) => replaced,
+            _ = changes.wait_for(others) => continue,
+        };
+        match replaced {
             Ok(pem) => {
-                backoff.reset();
                 least = LEAST;
                 match serving.set(pem.as_bytes(), pem.as_bytes()) {
-                    Ok(()) => tracing::info!("serving with a new certificate"),
+                    Ok(()) => tracing::info!(names = names.join(" "), "serving with a new certificate"),
                     Err(error) => tracing::error!(error, "the issued serving certificate cannot be used"),
+                }
+                if is_for(pem.as_bytes(), &names) {
+                    backoff.reset();
+                } else {
+                    tracing::warn!(names = names.join(" "), "the issued serving certificate is not for all names");
+                    tokio::time::sleep(backoff.next_wait()).await;
                 }
             }
             Err(error) => {
@@ -113,8 +134,24 @@ pub async fn keep_serving(
     }
 }
 
+/// What the certificate is to be for: the node's name and its addresses. None before the API server has the node, and
+/// while it has no address, as a signer approves nothing without one.
+fn names(node: &str, object: &Node) -> Option<Vec<String>> {
+    let status = object.status.as_ref().filter(|_| !object.uid().is_empty())?;
+    let mut names = vec![node.to_owned()];
+    for address in &status.addresses {
+        if !address.address.is_empty() && !names.contains(&address.address) {
+            names.push(address.address.clone());
+        }
+    }
+    names.iter().any(|name| name.parse::<std::net::IpAddr>().is_ok()).then_some(names)
+}
+
 #[cfg(test)]
 mod tests {
+    use proto::api::core::v1::{NodeAddress, NodeStatus};
+    use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
     use super::*;
 
     #[test]
@@ -124,5 +161,24 @@ mod tests {
         assert_eq!(wait(validity, 1100, 1.0), Duration::from_secs(800));
         assert_eq!(wait(validity, 1950, 0.5), Duration::ZERO);
         assert_eq!(wait(None, 0, 0.0), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_serving_certificate_waits_for_an_address_and_has_them_all() {
+        let address = |kind: &str, address: &str| NodeAddress { r#type: kind.into(), address: address.into() };
+        let node = |uid: &str, addresses: Vec<NodeAddress>| Node {
+            metadata: Some(ObjectMeta { uid: uid.into(), ..ObjectMeta::default() }),
+            status: Some(NodeStatus { addresses, ..NodeStatus::default() }),
+            ..Node::default()
+        };
+        let (internal, host) = (address("InternalIP", "10.0.2.15"), address("Hostname", "n"));
+        assert_eq!(names("n", &node("", vec![internal.clone()])), None, "only this agent knows it");
+        assert_eq!(names("n", &node("u", vec![host.clone()])), None, "the cloud controller has not come yet");
+        let all = vec![internal, address("ExternalIP", "192.0.2.7"), address("ExternalDNS", "n.example"), host];
+        let wanted = ["n", "10.0.2.15", "192.0.2.7", "n.example"].map(str::to_owned).to_vec();
+        assert_eq!(names("n", &node("u", all)), Some(wanted.clone()));
+        let made = rcgen::generate_simple_self_signed(wanted.clone()).expect("made").cert.pem();
+        assert!(is_for(made.as_bytes(), &wanted) && is_for(made.as_bytes(), &wanted[..2]));
+        assert!(!is_for(made.as_bytes(), &["10.0.2.16".to_owned()]) && !is_for(b"", &wanted));
     }
 }

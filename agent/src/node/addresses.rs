@@ -1,11 +1,12 @@
 //! Which addresses the node has: given, or found as the kubelet finds them.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs as _};
 
-/// An address of an interface that is up.
+/// An address of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceAddress {
     pub interface: String,
+    pub up: bool,
     pub address: IpAddr,
 }
 
@@ -27,21 +28,44 @@ impl Network {
             Ok(Ok(found)) => found.map(|a| a.ip()).collect(),
             _ => Vec::new(),
         };
+        Network::with(resolved)
+    }
+
+    /// The host's own with this answer of the name service.
+    pub fn with(resolved: Vec<IpAddr>) -> Self {
         Network { interfaces: interfaces(), default_routes: default_routes(), resolved }
     }
 }
 
+/// What the name resolves to, nothing when it does not. Blocks for as long as the name service takes.
+pub fn resolve(name: &str) -> Vec<IpAddr> {
+    (name, 0).to_socket_addrs().into_iter().flatten().map(|address| address.ip()).collect()
+}
+
+/// Whether the choice depends on what the name resolves to.
+pub fn asks_names(given: &[IpAddr], name: &str) -> bool {
+    given.iter().all(IpAddr::is_unspecified) && name.parse::<IpAddr>().is_err()
+}
+
 /// The node's addresses, the first one its primary: those given; the name if it is an address; what the name resolves to
 /// if that is ours; the address of the interface with the default route. A machine without any of these is reachable
-/// from itself at least.
-pub fn choose(given: &[IpAddr], name: &str, network: &Network) -> Vec<IpAddr> {
+/// from itself at least. One that `is_local`, because nobody else can reach its agent, may be given a loopback address.
+///
+/// # Errors
+/// In the kubelet's words, when one that was given is not of this host or cannot be a node's. An interface that comes up
+/// later mends that.
+pub fn choose(given: &[IpAddr], name: &str, network: &Network, is_local: bool) -> Result<Vec<IpAddr>, String> {
+    for (address, which) in given.iter().zip(["nodeIP", "secondaryNodeIP"]).filter(|(a, _)| !a.is_unspecified()) {
+        validate(*address, network, is_local).map_err(|why| format!("failed to validate {which}: {why}"))?;
+    }
     let specified: Vec<_> = given.iter().copied().filter(|a| !a.is_unspecified()).collect();
     if !specified.is_empty() {
-        return specified;
+        return Ok(specified);
     }
     if let Ok(address) = name.parse::<IpAddr>() {
-        return vec![address];
+        return Ok(vec![address]);
     }
+    let up = || network.interfaces.iter().filter(|i| i.up);
     let prefer_v6 = given.iter().any(IpAddr::is_ipv6);
     let usable = |a: &IpAddr| !a.is_loopback() && !a.is_multicast() && !a.is_unspecified() && !is_link_local(a);
     let mut candidates: Vec<IpAddr> = network
@@ -51,15 +75,27 @@ pub fn choose(given: &[IpAddr], name: &str, network: &Network) -> Vec<IpAddr> {
         .filter(|a| usable(a) && network.interfaces.iter().any(|i| i.address == *a))
         .collect();
     for route in &network.default_routes {
-        candidates
-            .extend(network.interfaces.iter().filter(|i| i.interface == *route).map(|i| i.address).filter(&usable));
+        candidates.extend(up().filter(|i| i.interface == *route).map(|i| i.address).filter(&usable));
     }
-    candidates.extend(network.interfaces.iter().map(|i| i.address).filter(&usable));
+    candidates.extend(up().map(|i| i.address).filter(&usable));
     let best = candidates.iter().find(|a| a.is_ipv6() == prefer_v6).or(candidates.first());
-    match best {
-        Some(address) => vec![*address],
-        None if prefer_v6 => vec![IpAddr::V6(Ipv6Addr::LOCALHOST)],
-        None => vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+    Ok(vec![match best {
+        Some(address) => *address,
+        None if prefer_v6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        None => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    }])
+}
+
+/// Whether others can reach the node by an address.
+fn validate(address: IpAddr, network: &Network, is_local: bool) -> Result<(), String> {
+    let not = |what| Err(format!("nodeIP can't be {what}"));
+    match address {
+        a if a.is_loopback() && is_local => Ok(()),
+        a if a.is_loopback() => not("loopback address"),
+        a if a.is_multicast() => not("a multicast address"),
+        a if is_link_local(&a) => not("a link-local unicast address"),
+        a if network.interfaces.iter().any(|i| i.address == a) => Ok(()),
+        a => Err(format!("node IP: {:?} not found in the host's network interfaces", a.to_string())),
     }
 }
 
@@ -72,17 +108,17 @@ fn is_link_local(address: &IpAddr) -> bool {
 
 fn interfaces() -> Vec<InterfaceAddress> {
     let Ok(all) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
-    all.filter(|i| i.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP))
-        .filter_map(|i| {
-            let address = i.address?;
-            let ip = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
-                (Some(v4), _) => IpAddr::V4(v4.ip()),
-                (None, Some(v6)) => IpAddr::V6(v6.ip()),
-                (None, None) => return None,
-            };
-            Some(InterfaceAddress { interface: i.interface_name, address: ip })
-        })
-        .collect()
+    all.filter_map(|i| {
+        let address = i.address?;
+        let ip = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (Some(v4), _) => IpAddr::V4(v4.ip()),
+            (None, Some(v6)) => IpAddr::V6(v6.ip()),
+            (None, None) => return None,
+        };
+        let up = i.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP);
+        Some(InterfaceAddress { interface: i.interface_name, up, address: ip })
+    })
+    .collect()
 }
 
 fn default_routes() -> Vec<String> {
@@ -108,12 +144,14 @@ mod tests {
     fn network() -> Network {
         let at = |interface: &str, address: &str| InterfaceAddress {
             interface: interface.into(),
+            up: interface != "eth1",
             address: address.parse().expect("an address"),
         };
         Network {
             interfaces: vec![
                 at("lo", "127.0.0.1"),
                 at("cni0", "10.88.0.1"),
+                at("eth1", "10.7.7.7"),
                 at("eth0", "fe80::1"),
                 at("eth0", "10.0.2.15"),
                 at("eth0", "2001:db8::2"),
@@ -125,14 +163,14 @@ mod tests {
 
     fn chosen(given: &[&str], name: &str, network: &Network) -> String {
         let given: Vec<_> = given.iter().map(|g| g.parse().expect("an address")).collect();
-        choose(&given, name, network)[0].to_string()
+        choose(&given, name, network, false).expect("an address")[0].to_string()
     }
 
     #[test]
     fn the_default_route_decides_when_nothing_is_given() {
         assert_eq!(chosen(&[], "node-a", &network()), "10.0.2.15");
         assert_eq!(chosen(&["::"], "node-a", &network()), "2001:db8::2");
-        assert_eq!(chosen(&["10.9.9.9"], "node-a", &network()), "10.9.9.9");
+        assert_eq!(chosen(&["10.7.7.7"], "node-a", &network()), "10.7.7.7");
         assert_eq!(chosen(&[], "192.0.2.7", &network()), "192.0.2.7");
     }
 
@@ -140,6 +178,28 @@ mod tests {
     fn a_name_that_resolves_to_an_own_address_wins_over_routes() {
         let network = Network { resolved: vec!["10.88.0.1".parse().expect("an address")], ..network() };
         assert_eq!(chosen(&[], "node-a", &network), "10.88.0.1");
+    }
+
+    #[test]
+    fn an_address_that_is_given_must_be_the_hosts_and_reach_it() {
+        let refused = |given: &[&str], is_local| {
+            let given: Vec<_> = given.iter().map(|g| g.parse().expect("an address")).collect();
+            choose(&given, "node-a", &network(), is_local).err().unwrap_or_default()
+        };
+        for (given, words) in [
+            ("127.0.0.1", "nodeIP can't be loopback address"),
+            ("::1", "nodeIP can't be loopback address"),
+            ("224.0.0.1", "nodeIP can't be a multicast address"),
+            ("169.254.0.9", "nodeIP can't be a link-local unicast address"),
+            ("fe80::1", "nodeIP can't be a link-local unicast address"),
+            ("10.9.9.9", "node IP: \"10.9.9.9\" not found in the host's network interfaces"),
+        ] {
+            assert_eq!(refused(&[given], false), format!("failed to validate nodeIP: {words}"));
+            let both = refused(&["10.0.2.15", given], false);
+            assert_eq!(both, format!("failed to validate secondaryNodeIP: {words}"));
+        }
+        assert_eq!(refused(&["127.0.0.1"], true), "", "an agent that only this machine reaches");
+        assert_eq!(refused(&["10.0.2.15", "2001:db8::2"], false), "");
     }
 
     #[test]

@@ -3,10 +3,13 @@
 //! [`run`] registers the node and keeps its status: computed when something it depends on changes and every
 //! `nodeStatusUpdateFrequency`, sent when it differs or `nodeStatusReportFrequency` has passed. What others write into
 //! the object (labels, taints, conditions of the node controller) is watched, so that pods are judged by it at once. The
-//! lease is renewed by a task of its own, so that neither can hold up the other. [`monitor_runtime`] feeds the runtime's
-//! state to both the status and the pods.
+//! lease is renewed by a task of its own, so that neither can hold up the other. Nothing that may hang is waited for on
+//! the way to a report: the runtime is asked by tasks of their own ([`monitor_runtime`] and the list of images), disk and
+//! name service by threads.
 
 mod addresses;
+mod images;
+mod keeper;
 mod lease;
 mod machine;
 mod own;
@@ -14,6 +17,7 @@ mod patch;
 mod register;
 mod resources;
 mod runtime;
+mod slow;
 mod status;
 mod tree;
 
@@ -23,20 +27,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use proto::api::core::v1::{Node, NodeStatus};
-use proto::cri;
-use serde_json::{Value, json};
+use proto::api::core::v1::Node;
+use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::task::JoinSet;
 
-use crate::api::{ApiError, Client, PatchType};
-use crate::backoff::jitter;
+use crate::api::Client;
 use crate::config::{Configuration, FeatureGates};
 use crate::cri::CriClient;
 use crate::daemon::Beat;
 use crate::device_plugins::Devices;
-use crate::metrics;
 
+use keeper::Keeper;
 use own::{Seen, follow};
 
 pub use addresses::{Network, choose as choose_addresses};
@@ -46,14 +48,6 @@ pub use runtime::{RuntimeState, monitor as monitor_runtime, unknown as unknown_r
 
 /// The version that clients see; what this agent does is what a kubelet of it does.
 pub const KUBELET_VERSION: &str = "v1.36.2";
-
-const STATUS_TYPE: &str = "k8s.io.api.core.v1.NodeStatus";
-/// Tries to send one status before the next tick.
-const TRIES: u32 = 5;
-/// What others write into the status is answered at most this often: writers that disagree must not race.
-const ANSWER: Duration = Duration::from_secs(1);
-/// The kubelet lists images this often for the status.
-const IMAGES_AGE: Duration = Duration::from_secs(30);
 
 /// What other parts of the agent have to say about the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -101,11 +95,26 @@ impl NodeSettings {
         }
     }
 
-    /// What the node has and what pods may have of it, now.
+    /// What the node has and what pods may have of it. May hang where the disk does.
     pub fn resources(&self) -> (Resources, Resources) {
-        let capacity = capacity(&self.machine, storage_bytes(&self.root_dir), &self.config);
+        self.resources_on(storage_bytes(&self.root_dir))
+    }
+
+    /// The same with a file system of this size.
+    fn resources_on(&self, storage_bytes: Option<u64>) -> (Resources, Resources) {
+        let capacity = capacity(&self.machine, storage_bytes, &self.config);
         let allocatable = allocatable(&capacity, &self.config);
         (capacity, allocatable)
+    }
+
+    /// The agent's own server is for this machine alone, so that the node may be, too.
+    pub fn is_local(&self) -> bool {
+        self.config.address.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+    }
+
+    /// Whether somebody named an address of the node.
+    fn has_given_address(&self) -> bool {
+        self.given_addresses.first().is_some_and(|address| !address.is_unspecified())
     }
 }
 
@@ -119,7 +128,8 @@ pub fn local_node(settings: &NodeSettings, addresses: &[IpAddr]) -> Node {
             machine: &settings.machine,
             capacity: &capacity,
             allocatable: &allocatable,
-            addresses,
+            addresses: Some(addresses),
+            given: settings.has_given_address(),
             runtime: &unknown_runtime(),
             signals: &NodeSignals::default(),
             images: &[],
@@ -138,6 +148,7 @@ pub struct NodeDeps {
     pub settings: NodeSettings,
     pub client: Client,
     pub cri: CriClient,
+    /// As they were at the start.
     pub addresses: Vec<IpAddr>,
     pub runtime: watch::Receiver<Arc<RuntimeState>>,
     pub signals: watch::Receiver<NodeSignals>,
@@ -158,12 +169,7 @@ pub async fn run(deps: NodeDeps) {
         let (_silent, seen) = watch::channel(Seen::Written);
         return Keeper::new(deps.client.clone(), deps).keep(seen).await;
     }
-    let heartbeat =
-        deps.client.for_heartbeats(
-            deps.settings.config.node_status_update_frequency.get().min(Duration::from_secs(
-                u64::try_from(deps.settings.config.node_lease_duration_seconds).unwrap_or(40),
-            )),
-        );
+    let heartbeat = deps.client.for_heartbeats(heartbeat_timeout(&deps.settings.config));
     let lease = lease::renew(
         heartbeat.clone(),
         deps.settings.name.clone(),
@@ -171,269 +177,24 @@ pub async fn run(deps: NodeDeps) {
         deps.lease_beat.clone(),
     );
     let (hint, seen) = watch::channel(Seen::Written);
-    let mut keeper = Keeper::new(heartbeat, deps);
-    let deps = keeper.deps.clone();
-    // Held up by nothing that a report waits for.
-    tokio::join!(lease, follow(&deps, hint), keeper.keep(seen));
+    // They end with this one.
+    let mut beside = JoinSet::new();
+    beside.spawn(lease);
+    let follower = deps.clone();
+    beside.spawn(async move { follow(&follower, hint).await });
+    Keeper::new(heartbeat, deps).keep(seen).await;
 }
 
-struct Keeper {
-    deps: NodeDeps,
-    heartbeat: Client,
-    images: Vec<Value>,
-    images_at: Option<Instant>,
-    /// The status that the API server has, whoever wrote it last.
-    known: Option<Value>,
-    /// When this agent wrote or first read it.
-    reported: Instant,
-    first_report: bool,
-    /// Until the API server has heard that the node is ready.
-    registered: Option<Instant>,
+/// How long one request of a heartbeat may take.
+fn heartbeat_timeout(config: &Configuration) -> Duration {
+    let lease = u64::try_from(config.node_lease_duration_seconds).unwrap_or(40);
+    config.node_status_update_frequency.get().min(Duration::from_secs(lease))
 }
 
-impl Keeper {
-    fn new(heartbeat: Client, deps: NodeDeps) -> Self {
-        Keeper {
-            heartbeat,
-            images: Vec::new(),
-            images_at: None,
-            known: None,
-            reported: Instant::now(),
-            first_report: true,
-            registered: None,
-            deps,
-        }
-    }
-
-    async fn keep(&mut self, mut seen: watch::Receiver<Seen>) {
-        let mut runtime = self.deps.runtime.clone();
-        let mut signals = self.deps.signals.clone();
-        let mut devices = self.deps.devices.changes();
-        if self.deps.settings.config.register_node && !self.deps.standalone {
-            self.register().await;
-        }
-        let update = self.deps.settings.config.node_status_update_frequency.get();
-        loop {
-            self.deps.status_beat.begin().await;
-            if self.deps.standalone {
-                self.note();
-            } else {
-                self.refresh_images().await;
-                if let Err(error) = self.report().await {
-                    tracing::warn!(%error, "cannot update the node's status");
-                }
-            }
-            self.deps.status_beat.end();
-            let next_tick = Instant::now() + jitter(update, 0.04);
-            let mut answer_from = Instant::now() + ANSWER;
-            // When to look at what others wrote, if they did.
-            let mut look: Option<Instant> = None;
-            loop {
-                tokio::select! {
-                    () = tokio::time::sleep_until(look.map_or(next_tick, |at| at.min(next_tick))) => {
-                        if look.take().is_some() {
-                            self.take_over(*seen.borrow());
-                        }
-                        if Instant::now() >= next_tick || self.has_something_to_say() {
-                            break;
-                        }
-                        answer_from = Instant::now() + ANSWER;
-                    }
-                    Ok(()) = runtime.changed() => break,
-                    Ok(()) = signals.changed() => break,
-                    Ok(()) = devices.changed() => break,
-                    Ok(()) = seen.changed() => {
-                        look.get_or_insert_with(|| answer_from.max(Instant::now()));
-                    }
-                }
-            }
-            if look.is_some() {
-                self.take_over(*seen.borrow());
-            }
-        }
-    }
-
-    /// Goes on from what the watch said of this node.
-    fn take_over(&mut self, said: Seen) {
-        self.known = match said {
-            Seen::Written => Some(status_of(&self.deps.node.borrow())),
-            // The next report finds out whether it is really gone, and registers it again.
-            Seen::Gone => None,
-        };
-    }
-
-    /// Whether the API server does not have the status as it is.
-    fn has_something_to_say(&self) -> bool {
-        self.known.as_ref().is_none_or(|known| status::differ(known, &self.compute(known)))
-    }
-
-    /// Keeps the status for this node's own pods: what the runtime can do, and what plugins give.
-    fn note(&mut self) {
-        let status = self.compute(self.known.as_ref().unwrap_or(&Value::Null));
-        self.deps.node.send_replace(Arc::new(register::new_node(&self.deps.settings, &status)));
-        self.known = Some(status);
-    }
-
-    async fn register(&mut self) {
-        // Which images there are must not hold up the node when the runtime is slow to start.
-        if self.deps.runtime.borrow().is_ready() {
-            self.refresh_images().await;
-        }
-        let began = std::time::Instant::now();
-        let first = || {
-            let status = self.compute(&Value::Null);
-            self.tell(&Value::Null, &status);
-            status
-        };
-        let node = register::register(&self.deps.client, &self.deps.settings, first).await;
-        metrics::NODE_STARTUP_REGISTRATION.set(&[], began.elapsed().as_secs_f64());
-        self.registered = Some(Instant::now());
-        if let Err(error) = register::ensure_csi_node(&self.deps.client, &node).await {
-            tracing::warn!(%error, "cannot make the node's CSINode");
-        }
-        self.accept(node);
-        self.reported = Instant::now();
-    }
-
-    /// Sends the status when it differs from what the API server has, or has not been sent for long.
-    async fn report(&mut self) -> Result<(), ApiError> {
-        if self.known.is_none() {
-            match self.heartbeat.get_at::<Node>("", &self.deps.settings.name, "0").await {
-                Ok(node) => self.accept(node),
-                Err(error) if error.is_not_found() && self.deps.settings.config.register_node => self.register().await,
-                Err(error) => return Err(error),
-            }
-        }
-        for attempt in 1.. {
-            let Some(old) = &self.known else { return Ok(()) };
-            let new = self.compute(old);
-            if !status::differ(old, &new) && self.reported.elapsed() < self.report_interval() && !self.first_report {
-                return Ok(());
-            }
-            let Some(changes) = patch::diff(old, &new) else { return Ok(()) };
-            self.tell(old, &new);
-            let body = json!({"status": changes}).to_string();
-            let name = self.deps.settings.name.clone();
-            match self.heartbeat.patch::<Node>("", &name, "status", PatchType::StrategicMerge, body).await {
-                Ok(node) => {
-                    self.first_report = false;
-                    self.reported = Instant::now();
-                    // The watch may have brought a later one meanwhile.
-                    own::publish(&self.deps.node, node);
-                    self.known = Some(status_of(&self.deps.node.borrow()));
-                    if status::is_ready(&new)
-                        && let Some(at) = self.registered.take()
-                    {
-                        metrics::NODE_STARTUP_POST_REGISTRATION.set(&[], at.elapsed().as_secs_f64());
-                    }
-                    return Ok(());
-                }
-                Err(error) if error.is_not_found() && self.deps.settings.config.register_node => {
-                    // Someone deleted the node: it is still here, so it says so.
-                    self.known = None;
-                    self.register().await;
-                }
-                Err(error) if error.is_retriable() && attempt < TRIES => {
-                    tracing::debug!(%error, attempt, "sending the node's status again");
-                    self.heartbeat.reconnect();
-                }
-                Err(error) => {
-                    // Patches build on what the server has: read it again before the next one.
-                    self.known = None;
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn report_interval(&self) -> Duration {
-        self.deps.settings.config.node_status_report_frequency.get()
-    }
-
-    fn accept(&mut self, node: Node) {
-        self.known = Some(status_of(&node));
-        self.deps.node.send_replace(Arc::new(node));
-    }
-
-    fn compute(&self, old: &Value) -> Value {
-        let (mut capacity, mut allocatable) = self.deps.settings.resources();
-        for (name, (all, healthy)) in self.deps.devices.amounts() {
-            capacity.insert(name.clone(), resources::count(all));
-            allocatable.insert(name, resources::count(healthy));
-        }
-        let runtime = self.deps.runtime.borrow().clone();
-        let signals = self.deps.signals.borrow().clone();
-        let settings = &self.deps.settings;
-        let now = proto::time::Timestamp::now().to_seconds_text();
-        let built = status::build(
-            old,
-            &status::Facts {
-                name: &settings.name,
-                machine: &settings.machine,
-                capacity: &capacity,
-                allocatable: &allocatable,
-                addresses: &self.deps.addresses,
-                runtime: &runtime,
-                signals: &signals,
-                images: &self.images,
-                port: settings.config.port,
-                gates: &settings.gates,
-                external_cloud: settings.external_cloud,
-                now: &now,
-            },
-        );
-        // The same normal form that the API server's answer gets, so that both compare.
-        tree::parse::<NodeStatus>(STATUS_TYPE, &built).map_or(built, |status| tree::of(STATUS_TYPE, &status))
-    }
-
-    async fn refresh_images(&mut self) {
-        if self.images_at.is_some_and(|at| at.elapsed() < IMAGES_AGE) {
-            return;
-        }
-        match self.deps.cri.list_images(cri::ListImagesRequest::default()).await {
-            Ok(list) => {
-                self.images = status::images(&list.images, self.deps.settings.config.node_status_max_images);
-                self.images_at = Some(Instant::now());
-            }
-            Err(error) => tracing::debug!(%error, "cannot list images for the node's status"),
-        }
-    }
-
-    /// Events for the conditions that turn.
-    fn tell(&self, old: &Value, new: &Value) {
-        for condition in new.get("conditions").and_then(Value::as_array).into_iter().flatten() {
-            let text = |c: &Value, key: &str| c.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
-            let kind = text(condition, "type");
-            let before = old
-                .get("conditions")
-                .and_then(Value::as_array)
-                .and_then(|l| l.iter().find(|c| text(c, "type") == kind))
-                .map(|c| text(c, "status"));
-            let now = text(condition, "status");
-            if before.as_deref() == Some(now.as_str()) {
-                continue;
-            }
-            let reason = match (kind.as_str(), now.as_str()) {
-                ("Ready", "True") => "NodeReady",
-                ("Ready", _) if before.is_some() => "NodeNotReady",
-                ("MemoryPressure", "True") => "NodeHasInsufficientMemory",
-                ("MemoryPressure", _) => "NodeHasSufficientMemory",
-                ("DiskPressure", "True") => "NodeHasDiskPressure",
-                ("DiskPressure", _) => "NodeHasNoDiskPressure",
-                ("PIDPressure", "True") => "NodeHasInsufficientPID",
-                ("PIDPressure", _) => "NodeHasSufficientPID",
-                _ => continue,
-            };
-            let message = format!("Node {} status is now: {reason}", self.deps.settings.name);
-            (self.deps.events)("Normal", reason, message);
-        }
-    }
-}
-
-/// The status as a tree, in the form that [`Keeper::compute`] gives it.
-fn status_of(node: &Node) -> Value {
-    tree::of(STATUS_TYPE, &node.status.clone().unwrap_or_default())
+/// How long one round of a heartbeat can take while all is well with the agent: each of its tries may read, write and
+/// read again, and the API server be late with each answer.
+pub fn round_limit(config: &Configuration) -> Duration {
+    Duration::from_secs(30) + heartbeat_timeout(config) * 20
 }
 
 /// Size of the file system below a folder.

@@ -18,7 +18,10 @@ pub struct Facts<'a> {
     pub machine: &'a Machine,
     pub capacity: &'a Resources,
     pub allocatable: &'a Resources,
-    pub addresses: &'a [IpAddr],
+    /// None when they cannot be told now; those that are known stay.
+    pub addresses: Option<&'a [IpAddr]>,
+    /// Somebody named them.
+    pub given: bool,
     pub runtime: &'a RuntimeState,
     pub signals: &'a NodeSignals,
     pub images: &'a [Value],
@@ -43,9 +46,12 @@ pub fn build(old: &Value, facts: &Facts<'_>) -> Value {
         }
     };
     let kept = old.get("addresses").filter(|a| a.as_array().is_some_and(|a| !a.is_empty()));
-    match kept {
-        Some(kept) if facts.external_cloud => put("addresses", kept.clone()),
-        _ => put("addresses", addresses(facts.addresses, facts.name)),
+    match (kept, facts.addresses) {
+        (_, None) => {}
+        (Some(_), _) if facts.external_cloud => {}
+        // What is found here need not be what the cloud controller says later.
+        (None, _) if facts.external_cloud && !facts.given => put("addresses", addresses(&[], facts.name)),
+        (_, Some(found)) => put("addresses", addresses(found, facts.name)),
     }
     put("capacity", quantities(facts.capacity, old.get("capacity")));
     put("allocatable", quantities(facts.allocatable, old.get("allocatable")));
@@ -239,7 +245,8 @@ mod tests {
             machine,
             capacity: resources,
             allocatable: resources,
-            addresses: &[],
+            addresses: Some(&[]),
+            given: false,
             runtime,
             signals,
             images: &[],
@@ -282,6 +289,28 @@ mod tests {
             (&json!("KubeletHasDiskPressure"), &json!("kubelet has disk pressure"))
         );
         assert_eq!((&ready["reason"], &ready["message"]), (&json!("KubeletNotReady"), &json!("node is shutting down")));
+    }
+
+    #[test]
+    fn a_cloud_controller_has_the_say_on_addresses_and_wrong_ones_change_nothing() {
+        let (machine, resources, gates) = (Machine::default(), Resources::new(), FeatureGates::default());
+        let (up, signals) = (RuntimeState::default(), NodeSignals::default());
+        let own: [IpAddr; 1] = ["10.0.2.15".parse().expect("an address")];
+        let internal = |address: &str| json!({"type": "InternalIP", "address": address});
+        let hostname = json!({"type": "Hostname", "address": "node-a"});
+        let before = json!({"addresses": [internal("192.0.2.1")]});
+        let shown = |old: &Value, found: Option<&[IpAddr]>, given, external_cloud| {
+            let facts = facts(&up, &signals, &machine, &resources, &gates, "t");
+            let facts = Facts { addresses: found, given, external_cloud, ..facts };
+            build(old, &facts).get("addresses").cloned().unwrap_or_default()
+        };
+        let (found, none) = (Some(&own[..]), Value::Null);
+        assert_eq!(shown(&before, found, false, false), json!([internal("10.0.2.15"), hostname]));
+        assert_eq!(shown(&before, None, true, false), before["addresses"]);
+        assert_eq!(shown(&none, None, true, false), Value::Null);
+        assert_eq!(shown(&before, found, true, true), before["addresses"]);
+        assert_eq!(shown(&none, found, false, true), json!([hostname]));
+        assert_eq!(shown(&none, found, true, true), json!([internal("10.0.2.15"), hostname]));
     }
 
     #[test]

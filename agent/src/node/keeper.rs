@@ -1,0 +1,354 @@
+//! Keeping the node's status: what it is now, compared with what the API server has, and sent.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::api::core::v1::{Node, NodeStatus};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::images::{self, Images};
+use super::own::Seen;
+use super::slow::Slow;
+use super::{Network, NodeDeps, addresses, own, patch, register, resources, status, storage_bytes, tree};
+use crate::api::{ApiError, Client, PatchType};
+use crate::backoff::{jitter, random_below};
+use crate::metrics;
+
+const STATUS_TYPE: &str = "k8s.io.api.core.v1.NodeStatus";
+/// Tries to send one status before the next tick.
+const TRIES: u32 = 5;
+/// What others write into the status is answered at most this often: writers that disagree must not race.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// See the module's documentation.
+pub struct Keeper {
+    deps: NodeDeps,
+    heartbeat: Client,
+    images: Images,
+    /// What lists them; ends with the keeper.
+    _beside: JoinSet<()>,
+    storage: Slow<Option<u64>>,
+    resolved: Slow<Vec<IpAddr>>,
+    /// None where those that were given are not this node's; then what is known stays.
+    addresses: Option<Vec<IpAddr>>,
+    /// What is wrong with those that were given.
+    refused: Option<String>,
+    storage_bytes: Option<u64>,
+    /// The status that the API server has, whoever wrote it last.
+    known: Option<Value>,
+    /// When this agent wrote or first read it.
+    reported: Instant,
+    /// When it is sent again though nothing changes.
+    report_after: Duration,
+    first_report: bool,
+    /// Until the API server has heard that the node is ready.
+    registered: Option<Instant>,
+}
+
+impl Keeper {
+    pub fn new(heartbeat: Client, deps: NodeDeps) -> Self {
+        let (sender, images) = watch::channel(Arc::default());
+        let mut beside = JoinSet::new();
+        if !deps.standalone {
+            let limit = deps.settings.config.node_status_max_images;
+            beside.spawn(images::follow(deps.cri.clone(), deps.runtime.clone(), limit, sender));
+        }
+        Keeper {
+            heartbeat,
+            images,
+            _beside: beside,
+            storage: Slow::default(),
+            resolved: Slow::default(),
+            addresses: Some(deps.addresses.clone()).filter(|addresses| !addresses.is_empty()),
+            refused: None,
+            storage_bytes: None,
+            known: None,
+            reported: Instant::now(),
+            report_after: deps.settings.config.node_status_report_frequency.get(),
+            first_report: true,
+            registered: None,
+            deps,
+        }
+    }
+
+    /// Registers the node where it is to, and keeps its status for ever.
+    pub async fn keep(&mut self, mut seen: watch::Receiver<Seen>) {
+        let mut runtime = self.deps.runtime.clone();
+        let mut signals = self.deps.signals.clone();
+        let mut devices = self.deps.devices.changes();
+        let mut images = self.images.clone();
+        if self.deps.settings.config.register_node && !self.deps.standalone {
+            self.register().await;
+        }
+        let update = self.deps.settings.config.node_status_update_frequency.get();
+        loop {
+            self.deps.status_beat.begin().await;
+            self.look().await;
+            if self.deps.standalone {
+                self.note();
+            } else if let Err(error) = self.report().await {
+                tracing::warn!(%error, "cannot update the node's status");
+            }
+            self.deps.status_beat.end();
+            let next_tick = Instant::now() + jitter(update, 0.04);
+            let mut answer_from = Instant::now() + ANSWER;
+            // When to look at what others wrote, if they did.
+            let mut look: Option<Instant> = None;
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep_until(look.map_or(next_tick, |at| at.min(next_tick))) => {
+                        if look.take().is_some() {
+                            self.take_over(*seen.borrow());
+                        }
+                        if Instant::now() >= next_tick || self.has_something_to_say() {
+                            break;
+                        }
+                        answer_from = Instant::now() + ANSWER;
+                    }
+                    Ok(()) = runtime.changed() => break,
+                    Ok(()) = signals.changed() => break,
+                    Ok(()) = devices.changed() => break,
+                    Ok(()) = images.changed() => break,
+                    Ok(()) = seen.changed() => {
+                        look.get_or_insert_with(|| answer_from.max(Instant::now()));
+                    }
+                }
+            }
+            if look.is_some() {
+                self.take_over(*seen.borrow());
+            }
+        }
+    }
+
+    /// Looks at what of the machine may change while it runs; waits no longer than a moment for any of it.
+    async fn look(&mut self) {
+        let settings = &self.deps.settings;
+        let root = settings.root_dir.clone();
+        // A file system that does not say its size now has the one that it had.
+        self.storage_bytes =
+            self.storage.ask(move || storage_bytes(&root)).await.copied().flatten().or(self.storage_bytes);
+        let resolved = if addresses::asks_names(&settings.given_addresses, &settings.name) {
+            let name = settings.name.clone();
+            let Some(resolved) = self.resolved.ask(move || addresses::resolve(&name)).await else { return };
+            resolved.clone()
+        } else {
+            Vec::new()
+        };
+        let network = Network::with(resolved);
+        match addresses::choose(&settings.given_addresses, &settings.name, &network, settings.is_local()) {
+            Ok(found) => {
+                let found = Some(found);
+                if self.addresses != found {
+                    tracing::info!(before = ?self.addresses, now = ?found, "the node's addresses have changed");
+                    self.addresses = found;
+                }
+                self.refused = None;
+            }
+            Err(why) => {
+                if self.refused.as_ref() != Some(&why) {
+                    tracing::error!("the node's addresses are not updated: {why}");
+                }
+                self.refused = Some(why);
+            }
+        }
+    }
+
+    /// Goes on from what the watch said of this node.
+    fn take_over(&mut self, said: Seen) {
+        self.known = match said {
+            Seen::Written => Some(status_of(&self.deps.node.borrow())),
+            // The next report finds out whether it is really gone, and registers it again.
+            Seen::Gone => None,
+        };
+    }
+
+    /// Whether the API server does not have the status as it is.
+    fn has_something_to_say(&self) -> bool {
+        self.known.as_ref().is_none_or(|known| status::differ(known, &self.compute(known)))
+    }
+
+    /// Keeps the status for this node's own pods: what the runtime can do, and what plugins give.
+    fn note(&mut self) {
+        let status = self.compute(self.known.as_ref().unwrap_or(&Value::Null));
+        self.deps.node.send_replace(Arc::new(register::new_node(&self.deps.settings, &status)));
+        self.known = Some(status);
+    }
+
+    async fn register(&mut self) {
+        self.look().await;
+        let began = std::time::Instant::now();
+        let first = || {
+            let status = self.compute(&Value::Null);
+            self.tell(&Value::Null, &status);
+            status
+        };
+        let node = register::register(&self.deps.client, &self.deps.settings, first).await;
+        metrics::NODE_STARTUP_REGISTRATION.set(&[], began.elapsed().as_secs_f64());
+        self.registered = Some(Instant::now());
+        if let Err(error) = register::ensure_csi_node(&self.deps.client, &node).await {
+            tracing::warn!(%error, "cannot make the node's CSINode");
+        }
+        self.accept(node);
+        self.reported = Instant::now();
+    }
+
+    /// Sends the status when it differs from what the API server has, or has not been sent for long.
+    async fn report(&mut self) -> Result<(), ApiError> {
+        if self.known.is_none() {
+            match self.heartbeat.get_at::<Node>("", &self.deps.settings.name, "0").await {
+                Ok(node) => self.accept(node),
+                Err(error) if error.is_not_found() && self.deps.settings.config.register_node => self.again().await,
+                Err(error) => return Err(error),
+            }
+        }
+        for attempt in 1.. {
+            let Some(old) = &self.known else { return Ok(()) };
+            let new = self.compute(old);
+            let changed = status::differ(old, &new) || self.first_report;
+            if !changed && self.reported.elapsed() < self.report_after {
+                return Ok(());
+            }
+            let Some(changes) = patch::diff(old, &new) else { return Ok(()) };
+            self.tell(old, &new);
+            let body = json!({"status": changes}).to_string();
+            let name = self.deps.settings.name.clone();
+            match self.heartbeat.patch::<Node>("", &name, "status", PatchType::StrategicMerge, body).await {
+                Ok(node) => {
+                    self.first_report = false;
+                    self.reported = Instant::now();
+                    self.report_after =
+                        report_after(self.deps.settings.config.node_status_report_frequency.get(), changed);
+                    // The watch may have brought a later one meanwhile.
+                    own::publish(&self.deps.node, node);
+                    self.known = Some(status_of(&self.deps.node.borrow()));
+                    if status::is_ready(&new)
+                        && let Some(at) = self.registered.take()
+                    {
+                        metrics::NODE_STARTUP_POST_REGISTRATION.set(&[], at.elapsed().as_secs_f64());
+                    }
+                    return Ok(());
+                }
+                Err(error) if error.is_not_found() && self.deps.settings.config.register_node => {
+                    // Someone deleted the node: it is still here, so it says so.
+                    self.known = None;
+                    self.again().await;
+                }
+                Err(error) if error.is_retriable() && attempt < TRIES => {
+                    tracing::debug!(%error, attempt, "sending the node's status again");
+                    self.heartbeat.reconnect();
+                }
+                Err(error) => {
+                    // Patches build on what the server has: read it again before the next one.
+                    self.known = None;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers a node that is gone. Waits for the API server as long as it takes, which is no hang of this loop.
+    async fn again(&mut self) {
+        self.deps.status_beat.end();
+        self.register().await;
+        self.deps.status_beat.begin().await;
+    }
+
+    fn accept(&mut self, node: Node) {
+        self.known = Some(status_of(&node));
+        self.deps.node.send_replace(Arc::new(node));
+    }
+
+    fn compute(&self, old: &Value) -> Value {
+        let (mut capacity, mut allocatable) = self.deps.settings.resources_on(self.storage_bytes);
+        for (name, (all, healthy)) in self.deps.devices.amounts() {
+            capacity.insert(name.clone(), resources::count(all));
+            allocatable.insert(name, resources::count(healthy));
+        }
+        let runtime = self.deps.runtime.borrow().clone();
+        let signals = self.deps.signals.borrow().clone();
+        let images = self.images.borrow().clone();
+        let settings = &self.deps.settings;
+        let now = proto::time::Timestamp::now().to_seconds_text();
+        let built = status::build(
+            old,
+            &status::Facts {
+                name: &settings.name,
+                machine: &settings.machine,
+                capacity: &capacity,
+                allocatable: &allocatable,
+                addresses: self.addresses.as_deref(),
+                given: settings.has_given_address(),
+                runtime: &runtime,
+                signals: &signals,
+                images: &images,
+                port: settings.config.port,
+                gates: &settings.gates,
+                external_cloud: settings.external_cloud,
+                now: &now,
+            },
+        );
+        // The same normal form that the API server's answer gets, so that both compare.
+        tree::parse::<NodeStatus>(STATUS_TYPE, &built).map_or(built, |status| tree::of(STATUS_TYPE, &status))
+    }
+
+    /// Events for the conditions that turn.
+    fn tell(&self, old: &Value, new: &Value) {
+        for condition in new.get("conditions").and_then(Value::as_array).into_iter().flatten() {
+            let text = |c: &Value, key: &str| c.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
+            let kind = text(condition, "type");
+            let before = old
+                .get("conditions")
+                .and_then(Value::as_array)
+                .and_then(|l| l.iter().find(|c| text(c, "type") == kind))
+                .map(|c| text(c, "status"));
+            let now = text(condition, "status");
+            if before.as_deref() == Some(now.as_str()) {
+                continue;
+            }
+            let reason = match (kind.as_str(), now.as_str()) {
+                ("Ready", "True") => "NodeReady",
+                ("Ready", _) if before.is_some() => "NodeNotReady",
+                ("MemoryPressure", "True") => "NodeHasInsufficientMemory",
+                ("MemoryPressure", _) => "NodeHasSufficientMemory",
+                ("DiskPressure", "True") => "NodeHasDiskPressure",
+                ("DiskPressure", _) => "NodeHasNoDiskPressure",
+                ("PIDPressure", "True") => "NodeHasInsufficientPID",
+                ("PIDPressure", _) => "NodeHasSufficientPID",
+                _ => continue,
+            };
+            let message = format!("Node {} status is now: {reason}", self.deps.settings.name);
+            (self.deps.events)("Normal", reason, message);
+        }
+    }
+}
+
+/// The status as a tree, in the form that [`Keeper::compute`] gives it.
+fn status_of(node: &Node) -> Value {
+    tree::of(STATUS_TYPE, &node.status.clone().unwrap_or_default())
+}
+
+/// When a status that does not change is sent again: after a change at some time around `frequency`, so that nodes which
+/// changed together do not report together for ever; from then on by the clock.
+fn report_after(frequency: Duration, changed: bool) -> Duration {
+    if changed { frequency.mul_f64(0.5 + f64::from(random_below(1001)) / 1000.0) } else { frequency }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_after_a_change_are_spread_by_half_of_the_interval_each_way() {
+        let frequency = Duration::from_secs(300);
+        assert_eq!(report_after(frequency, false), frequency);
+        let all: Vec<Duration> = (0..1000).map(|_| report_after(frequency, true)).collect();
+        let (first, last) = (all.iter().min().unwrap(), all.iter().max().unwrap());
+        assert!(*first >= Duration::from_secs(150) && *last <= Duration::from_secs(450), "{first:?} {last:?}");
+        assert!(*first < Duration::from_secs(180) && *last > Duration::from_secs(420), "{first:?} {last:?}");
+    }
+}
