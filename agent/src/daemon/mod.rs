@@ -35,7 +35,7 @@ use crate::config::{FeatureGates, Loaded};
 use crate::container_logs::{self, RotatePolicy};
 use crate::cri::{CriClient, CriError};
 use crate::csi::Drivers;
-use crate::device_plugins::Devices;
+use crate::device_plugins::{self, Devices};
 use crate::dra::Dra;
 use crate::events::{EventType, Recorder};
 use crate::identity;
@@ -139,6 +139,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
     stopping();
     serving.abort_all();
     tasks.shutdown().await;
+    device_plugins::leave(Path::new(device_plugins::FIXED), &flags.root_dir.join("device-plugins"));
     Ok(())
 }
 
@@ -239,6 +240,7 @@ async fn start(
     tasks.spawn(reconcile(managers.clone(), cri.clone(), config.cpu_manager_reconcile_period.get()));
     let sockets = (&mut *tasks, clients);
     local_sockets::start(sockets, &flags.root_dir, &settings.gates, &feed, (&devices, &managers, &dra), node_api);
+    device_plugins::lead(Path::new(device_plugins::FIXED), &flags.root_dir.join("device-plugins"));
     events("Normal", "Starting", "Starting kubelet.".to_owned());
     tasks.spawn(oom_watcher::run(events.clone()));
     let eviction_stats = stats();

@@ -12,6 +12,7 @@ mod allocate;
 mod checkpoint;
 mod endpoint;
 mod hints;
+mod place;
 mod registration;
 mod report;
 
@@ -30,6 +31,7 @@ use crate::state_file::{self, Damaged};
 
 pub use allocate::{AllocateError, Held, Pool};
 pub use endpoint::described;
+pub use place::{FIXED, lead, leave};
 pub use registration::{RegisterError, check, start};
 pub use report::{AssignedDevice, ContainerDevices};
 
