@@ -18,20 +18,22 @@ sed 's|10\.244\.0\.0|10.244.1.0|; s|"type": "host-local",|"type": "host-local", 
     sed "s|^version = 3|version = 3\nroot = '/var/lib/two/containerd'\nstate = '/run/two/state'\n[grpc]\n  address = '/run/two/containerd.sock'|" /etc/containerd/config.toml |
         sed "s|  bin_dirs = .*|&\n  conf_dir = '/etc/two/cni'|"
 } >/etc/two/containerd.toml
-for package in $(systemctl list-units --all --no-legend 'two-*' | awk '{print $1}'); do systemctl stop "$package" || true; done
-service() { # service NAME COMMAND...: in the network of the second node
+for unit in $(systemctl list-units --all --plain --no-legend 'two-*.service' | awk '{print $1}'); do systemctl stop "$unit" || true; done
+# In the network of the second node. A unit whose containers go on keeps its name, so each attempt has names of its own.
+service() { # service NAME COMMAND...
     local name=$1
     shift
-    systemctl reset-failed "two-$name" 2>/dev/null || true
-    systemd-run -q --unit "two-$name" -p NetworkNamespacePath=/run/netns/two -p KillMode=process -p Delegate=yes -p LimitNOFILE=1048576 "$@"
+    systemd-run -q --unit "two-$name-$$" -p NetworkNamespacePath=/run/netns/two -p KillMode=process -p Delegate=yes -p LimitNOFILE=1048576 "$@"
 }
 service containerd containerd -c /etc/two/containerd.toml
 ctr2() { ctr -a /run/two/containerd.sock -n k8s.io "$@"; }
 until_true 60 'the second containerd answers' ctr2 version
 ctr2 images import /usr/share/node-agent/pause.tar >/dev/null
 ctr2 images import /root/busybox.tar >/dev/null
-command=$(apiserver-lite token create --print-join-command --server "$server")
-nsenter --net=/run/netns/two $command --config-dir /etc/two/node --container-runtime-endpoint unix:///run/two/containerd.sock --no-start || fail "$command"
+if [ ! -e /etc/two/node/node-agent.kubeconfig ]; then
+    command=$(apiserver-lite token create --print-join-command --server "$server")
+    nsenter --net=/run/netns/two $command --config-dir /etc/two/node --container-runtime-endpoint unix:///run/two/containerd.sock --no-start || fail "$command"
+fi
 printf 'apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/two/containerd.sock\ncgroupRoot: /two\n' >/etc/two/node/node-agent.conf.d/90-two.conf
 service agent node-agent run --config=/etc/two/node/node-agent.yaml --config-dir=/etc/two/node/node-agent.conf.d \
     --kubeconfig=/etc/two/node/node-agent.kubeconfig --bootstrap-kubeconfig=/etc/two/node/bootstrap.kubeconfig \
@@ -48,12 +50,12 @@ same 'the address of the far pod' 10.244.1 "$(ip_of far | cut -d. -f1-3)"
 same 'from the near pod to the far one' 'I am far' "$(inside near wget -qO- "http://$(ip_of far):8080/")"
 far_inside() { ctr2 tasks exec --exec-id "suite-$RANDOM" "$(container_id far)" "$@"; }
 same 'from the far pod to the near one' 'I am near' "$(far_inside wget -qO- "http://$(ip_of near):8080/")"
-logged() { api GET "$pods/far/log" | grep -q 'url:/'; }
+logged() { api GET "$pods/far/log" | grep -q 'response:200'; }
 until_true 30 'the far pod has its log at the API server' logged
 remove near far
-systemctl stop two-agent
+systemctl stop "two-agent-$$"
 node-agent pods stop --container-runtime-endpoint unix:///run/two/containerd.sock --root-dir /var/lib/two/kubelet || true
-systemctl stop two-containerd
+systemctl stop "two-containerd-$$"
 api DELETE /api/v1/nodes/two -o /dev/null
 ip netns delete two
 # The device plugins' folder has one path for all agents of a machine, and the second took it.
