@@ -1,5 +1,5 @@
 # Remove keeps pods, state and configuration; installed again the node goes on; a downgrade is an upgrade backwards.
-look web
+web
 before_pod=$(process web)
 dpkg --remove node-agent
 ! systemctl -q is-active node-agent || fail 'the agent runs after its removal'

@@ -1,5 +1,5 @@
 # A refused configuration leaves the old agent running and says so; an upgrade keeps the pod's process; a backup is whole.
-look web
+web
 before_pod=$(process web)
 agent=$(pid node-agent)
 printf 'apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: -1\n' >$conf/90-bad.conf

@@ -1,5 +1,5 @@
 # Both daemons are started again after SIGSTOP, and the pod keeps its process.
-look web
+web
 before_pod=$(process web)
 for unit in node-agent apiserver-lite; do
     before=$(pid $unit)
