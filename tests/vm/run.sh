@@ -166,7 +166,7 @@ some_acknowledged() { [ "$(wc -l <"$vm/acknowledged")" -ge 30 ]; }
 suite() {
     push
     stage install join outside cgroups isolation checkpoint watchdog upgrade pressure cut after_power before_reboot reboot after_reboot
-    stage cuts static_cpus cgroupfs two_nodes packages purge
+    stage cuts static_cpus cgroupfs two_nodes idle packages purge
     say "all stages passed:$passed"
 }
 
