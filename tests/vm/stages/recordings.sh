@@ -71,8 +71,8 @@ def here(value):
     value = {k: here(v) for k, v in value.items()}
     if value.get("oom_score_adj") == "999":
         value |= {"oom_score_adj": str(1000 - 1000 * (8 << 20) // memory), "unified": {"memory.oom.group": "1"}}
-    if value.get("stdout") == ["20000"]:
-        value["stdout"] = ["20000 100000"]
+    if value.get("stdout") == ["20000", ""]:
+        value["stdout"] = ["20000 100000", ""]
     if "restartCount" in value and value.get("containerID"):
         value["user"] = {"linux": {"uid": 0, "gid": 0, "supplementalGroups": [0]}}
     return value
