@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Object, below, each, inside, made, set, set_number};
+use super::{Object, below, each, inside, made, set, set_absent};
 
 pub(super) fn apply(plural: &str, object: &mut Object) {
     match plural {
@@ -31,7 +31,7 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
 
 fn webhook(hook: &mut Object) {
     if let Some(service) = below(hook, &["clientConfig", "service"]) {
-        set_number(service, "port", 443);
+        set_absent(service, "port", 443);
     }
     set(hook, "failurePolicy", "Fail");
     set(hook, "matchPolicy", "Equivalent");
@@ -67,6 +67,9 @@ mod tests {
             "failurePolicy": "Fail", "matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {},
             "reinvocationPolicy": "Never"});
         assert_eq!(value["webhooks"][0], expected);
+        let mut zero = json!({"webhooks": [{"clientConfig": {"service": {"port": 0}}}]});
+        apply("mutatingwebhookconfigurations", zero.as_object_mut().unwrap());
+        assert_eq!(zero["webhooks"][0]["clientConfig"]["service"]["port"], 0, "a zero is said, and refused later");
         assert_eq!(value["webhooks"][1]["timeoutSeconds"], 10);
     }
 }

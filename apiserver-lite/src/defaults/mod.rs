@@ -41,6 +41,13 @@ fn set(map: &mut Object, key: &str, value: impl Into<Value>) {
     }
 }
 
+/// Sets a number that is absent; a zero is said.
+fn set_absent(map: &mut Object, key: &str, value: i64) {
+    if !has(map, key) {
+        map.insert(key.into(), value.into());
+    }
+}
+
 /// Sets a number that is absent, or zero where zero means that nothing was said.
 fn set_number(map: &mut Object, key: &str, value: i64) {
     if map.get(key).is_none_or(|v| v.is_null() || v == 0) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Object, below, each, has, inside, made, set, set_number, text};
+use super::{Object, below, each, has, inside, made, set, set_absent, set_number, text};
 
 pub(super) fn apply(group: &str, plural: &str, object: &mut Object) {
     match (group, plural) {
@@ -45,7 +45,7 @@ pub(super) fn apply(group: &str, plural: &str, object: &mut Object) {
         }
         ("apiregistration.k8s.io", "apiservices") => {
             if let Some(service) = below(object, &["spec", "service"]) {
-                set_number(service, "port", 443);
+                set_absent(service, "port", 443);
             }
         }
         _ => {}

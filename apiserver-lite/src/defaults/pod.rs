@@ -3,7 +3,7 @@
 use proto::quantity::Quantity;
 use serde_json::{Value, json};
 
-use super::{Object, below, each, inside, made, set, set_number, text};
+use super::{Object, below, each, inside, made, set, set_absent, set_number, text};
 
 /// A pod itself, which has more defaults than a template for one.
 pub(super) fn pod(object: &mut Object) {
@@ -227,10 +227,10 @@ fn volume(map: &mut Object) {
     let Some(projected) = inside(map, "projected") else { return };
     for source in each(projected, "sources") {
         if let Some(token) = inside(source, "serviceAccountToken") {
-            set_number(token, "expirationSeconds", 3600);
+            set_absent(token, "expirationSeconds", 3600);
         }
         if let Some(certificate) = inside(source, "podCertificate") {
-            set_number(certificate, "maxExpirationSeconds", 86_400);
+            set_absent(certificate, "maxExpirationSeconds", 86_400);
         }
         if let Some(downward) = inside(source, "downwardAPI") {
             each(downward, "items").for_each(references);
