@@ -21,6 +21,7 @@ mod field_error;
 mod flow;
 #[cfg(test)]
 mod fuzz;
+mod go_value;
 mod health;
 pub mod http;
 pub mod kubeconfig;

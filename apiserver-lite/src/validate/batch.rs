@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::workload::container_names;
 use super::{cron, has, list, pod, selector, text};
 use crate::field_error::{Report, same};
+use crate::go_value::{Field, Shape, shown};
 use crate::names;
 use crate::status::quote;
 
@@ -119,11 +120,7 @@ fn job_spec(report: &mut Report, spec: &Value) {
         if text(spec, "completionMode") == "Indexed" {
             success_policy(r, policy, number("completions").unwrap_or(0));
         } else {
-            let rules: Vec<Value> = list(policy, "rules")
-                .iter()
-                .map(|r| json!({"SucceededCount": r["succeededCount"], "SucceededIndexes": r["succeededIndexes"]}))
-                .collect();
-            r.invalid(&json!({"Rules": rules}), "requires indexed completion mode");
+            r.invalid(shown(policy, &SUCCESS), "requires indexed completion mode");
         }
     });
     let replacements: &[&str] =
@@ -239,6 +236,12 @@ fn exit_codes(report: &mut Report, codes: &Value, containers: &[&str]) {
         report.bad("values", &codes["values"], "must be ordered");
     }
 }
+
+const SUCCESS_RULE: Shape = Shape::Struct(&[
+    Field("SucceededIndexes", "succeededIndexes", Shape::Pointer(&Shape::Text)),
+    Field("SucceededCount", "succeededCount", Shape::Pointer(&Shape::Number)),
+]);
+const SUCCESS: Shape = Shape::Struct(&[Field("Rules", "rules", Shape::List(&SUCCESS_RULE))]);
 
 fn success_policy(report: &mut Report, policy: &Value, completions: i64) {
     let rules = list(policy, "rules");

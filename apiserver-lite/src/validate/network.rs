@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{has, ip, list, probe, selector, text, texts};
 use crate::field_error::Report;
+use crate::go_value::{Field, Shape, shown};
 use crate::names;
 
 pub fn endpoints(report: &mut Report, object: &Value) {
@@ -341,6 +342,21 @@ pub fn ip_address(report: &mut Report, spec: &Value) {
         r.need_named(parent, "name", names::path_segment);
         r.named(parent, "namespace", names::path_segment);
     });
+}
+
+const PARENT: Shape = Shape::Struct(&[
+    Field("Group", "group", Shape::Text),
+    Field("Resource", "resource", Shape::Text),
+    Field("Namespace", "namespace", Shape::Text),
+    Field("Name", "name", Shape::Text),
+]);
+
+pub fn ip_address_update(report: &mut Report, new: &Value, old: &Value) {
+    let (now, before) = (&new["spec"]["parentRef"], &old["spec"]["parentRef"]);
+    if !crate::field_error::same(now, before) {
+        let shown = shown(now, &Shape::Pointer(&PARENT));
+        report.at("spec", |r| r.bad("parentRef", shown, crate::field_error::IMMUTABLE));
+    }
 }
 
 pub fn service_ranges(report: &mut Report, spec: &Value) {

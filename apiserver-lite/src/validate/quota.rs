@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{amounts, list, text, texts};
 use crate::field_error::Report;
+use crate::go_value::{Field, Shape, shown};
 use crate::names;
 
 pub fn limit_range(report: &mut Report, spec: &Value) {
@@ -187,6 +188,13 @@ fn scopes(report: &mut Report, spec: &Value) {
     });
 }
 
+const EXPRESSION: Shape = Shape::Struct(&[
+    Field("ScopeName", "scopeName", Shape::Text),
+    Field("Operator", "operator", Shape::Text),
+    Field("Values", "values", Shape::List(&Shape::Text)),
+]);
+const SELECTOR: Shape = Shape::Struct(&[Field("MatchExpressions", "matchExpressions", Shape::List(&EXPRESSION))]);
+
 fn scope_selector(report: &mut Report, selector: &Value, spec: &Value) {
     let expressions = list(selector, "matchExpressions");
     report.at("matchExpressions", |r| {
@@ -197,11 +205,7 @@ fn scope_selector(report: &mut Report, selector: &Value, spec: &Value) {
                 r.bad("scopeName", scope, "unsupported scope");
             }
             for _ in misapplied(spec, scope) {
-                let shown: Vec<Value> = expressions
-                    .iter()
-                    .map(|e| json!({"ScopeName": e["scopeName"], "Operator": e["operator"], "Values": e["values"]}))
-                    .collect();
-                r.invalid(&json!({"MatchExpressions": shown}), "unsupported scope applied to resource");
+                r.invalid(shown(selector, &SELECTOR), "unsupported scope applied to resource");
             }
             let exists_only =
                 ["BestEffort", "NotBestEffort", "Terminating", "NotTerminating", "CrossNamespacePodAffinity"];

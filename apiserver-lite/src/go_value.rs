@@ -1,0 +1,86 @@
+//! Values as Go prints its own types: JSON with the names of the struct's fields, in its order, with what is not set.
+//!
+//! Upstream checks objects in types of its own that have no JSON names; what it shows of a refused value reads so.
+
+use serde_json::Value;
+
+use crate::field_error::Raw;
+
+/// What a value is in Go.
+#[derive(Clone, Copy)]
+pub enum Shape {
+    Text,
+    Number,
+    Flag,
+    /// Printed as it came; `null` where there is nothing.
+    Any,
+    Struct(&'static [Field]),
+    /// `null` where there is nothing.
+    Pointer(&'static Shape),
+    List(&'static Shape),
+}
+
+/// Go's name of a field, its name in JSON, and what it holds.
+pub struct Field(pub &'static str, pub &'static str, pub Shape);
+
+/// A value in the words of its Go type.
+pub fn shown(value: &Value, shape: &Shape) -> Raw {
+    let mut out = String::new();
+    write(value, shape, &mut out);
+    Raw(out)
+}
+
+fn write(value: &Value, shape: &Shape, out: &mut String) {
+    match shape {
+        Shape::Text => out.push_str(&Value::from(value.as_str().unwrap_or_default()).to_string()),
+        Shape::Number => out.push_str(&value.as_i64().unwrap_or_default().to_string()),
+        Shape::Flag => out.push_str(if value.as_bool().unwrap_or_default() { "true" } else { "false" }),
+        Shape::Any => out.push_str(&value.to_string()),
+        Shape::Struct(fields) => {
+            out.push('{');
+            for (index, Field(name, key, shape)) in fields.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                out.push('"');
+                out.push_str(name);
+                out.push_str("\":");
+                write(&value[*key], shape, out);
+            }
+            out.push('}');
+        }
+        Shape::Pointer(_) | Shape::List(_) if value.is_null() => out.push_str("null"),
+        Shape::Pointer(shape) => write(value, shape, out),
+        Shape::List(shape) => {
+            out.push('[');
+            for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                write(item, shape, out);
+            }
+            out.push(']');
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_set_is_printed_as_go_does() {
+        const INNER: Shape = Shape::Struct(&[Field("B", "b", Shape::Text)]);
+        const OUTER: Shape = Shape::Struct(&[
+            Field("Two", "two", Shape::Pointer(&INNER)),
+            Field("One", "one", Shape::List(&INNER)),
+            Field("N", "n", Shape::Number),
+            Field("Yes", "yes", Shape::Flag),
+        ]);
+        assert_eq!(shown(&json!({}), &OUTER).0, r#"{"Two":null,"One":null,"N":0,"Yes":false}"#);
+        let full = json!({"two": {}, "one": [{"b": "x\""}], "n": 3, "yes": true});
+        assert_eq!(shown(&full, &OUTER).0, r#"{"Two":{"B":""},"One":[{"B":"x\""}],"N":3,"Yes":true}"#);
+    }
+}
