@@ -29,6 +29,18 @@ pub fn is_mandatory(name: &str) -> bool {
     matches!(name, EXEMPT | CATCH_ALL)
 }
 
+/// What the mandatory schema or level of this name has to be.
+pub fn mandatory(level: bool, name: &str) -> Option<Value> {
+    let all = if !is_mandatory(name) {
+        return None;
+    } else if level {
+        levels()
+    } else {
+        schemas()
+    };
+    all.into_iter().find(|object| object["metadata"]["name"] == name)
+}
+
 pub fn levels() -> Vec<Value> {
     let level = |name: &str, spec: Value| {
         json!({

@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use super::{has, list, text, texts};
-use crate::field_error::Report;
+use crate::field_error::{Report, same};
+use crate::flow::bootstrap::mandatory;
+use crate::go_value::{Field, Shape, shown};
 use crate::names;
 
 pub fn schema(report: &mut Report, object: &Value) {
@@ -54,6 +56,9 @@ pub fn schema(report: &mut Report, object: &Value) {
             });
         });
     });
+    if mandatory(false, name).is_some_and(|fixed| !same_but_empty(&fixed["spec"], spec)) {
+        report.bad("spec", shown(spec, &SCHEMA), format_args!("spec of '{name}' must equal the fixed value"));
+    }
     conditions(report, &object["status"]);
 }
 
@@ -184,6 +189,20 @@ pub fn priority_level(report: &mut Report, object: &Value) {
             other => r.at("type", |r| r.not_supported(other, &["Exempt", "Limited"])),
         }
     });
+    if let Some(fixed) = mandatory(true, name) {
+        let (mut wanted, mut is) = (fixed["spec"].clone(), spec.clone());
+        let mut but = "";
+        // How much of the rest this level takes or lends is the administrator's.
+        if name == "exempt" {
+            but = " except the 'spec.exempt' field";
+            for spec in [&mut wanted, &mut is] {
+                spec.as_object_mut().map(|spec| spec.remove("exempt"));
+            }
+        }
+        if !same_but_empty(&wanted, &is) {
+            report.bad("spec", shown(spec, &LEVEL), format_args!("spec of '{name}'{but} must equal the fixed value"));
+        }
+    }
     conditions(report, &object["status"]);
 }
 
@@ -236,6 +255,131 @@ fn queues(report: &mut Report, queuing: &Value) {
             let why =
                 format!("required entropy bits of deckSize {queues} and handSize {hand} should not be greater than 60");
             report.bad("handSize", hand, why);
+        }
+    }
+}
+
+/// Equal but for members that say nothing.
+fn same_but_empty(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            let fits = |(key, value): (&String, &Value)| same_but_empty(value, b.get(key).unwrap_or(&Value::Null));
+            let nothing = |(key, value): (&String, &Value)| a.contains_key(key) || says_nothing(value);
+            a.iter().all(fits) && b.iter().all(nothing)
+        }
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_but_empty(a, b)),
+        _ => a == b || says_nothing(a) && says_nothing(b),
+    }
+}
+
+fn says_nothing(value: &Value) -> bool {
+    same(value, &Value::Null) || *value == false || value == ""
+}
+
+const TEXTS: Shape = Shape::List(&Shape::Text);
+const NUMBER: Shape = Shape::Pointer(&Shape::Number);
+const NAMED: Shape = Shape::Pointer(&Shape::Struct(&[Field("Name", "name", Shape::Text)]));
+const ACCOUNT: Shape =
+    Shape::Struct(&[Field("Namespace", "namespace", Shape::Text), Field("Name", "name", Shape::Text)]);
+const SUBJECT: Shape = Shape::Struct(&[
+    Field("Kind", "kind", Shape::Text),
+    Field("User", "user", NAMED),
+    Field("Group", "group", NAMED),
+    Field("ServiceAccount", "serviceAccount", Shape::Pointer(&ACCOUNT)),
+]);
+const RESOURCE_RULE: Shape = Shape::Struct(&[
+    Field("Verbs", "verbs", TEXTS),
+    Field("APIGroups", "apiGroups", TEXTS),
+    Field("Resources", "resources", TEXTS),
+    Field("ClusterScope", "clusterScope", Shape::Flag),
+    Field("Namespaces", "namespaces", TEXTS),
+]);
+const OTHER_RULE: Shape =
+    Shape::Struct(&[Field("Verbs", "verbs", TEXTS), Field("NonResourceURLs", "nonResourceURLs", TEXTS)]);
+const RULE: Shape = Shape::Struct(&[
+    Field("Subjects", "subjects", Shape::List(&SUBJECT)),
+    Field("ResourceRules", "resourceRules", Shape::List(&RESOURCE_RULE)),
+    Field("NonResourceRules", "nonResourceRules", Shape::List(&OTHER_RULE)),
+]);
+/// The spec of a flow schema.
+const SCHEMA: Shape = Shape::Struct(&[
+    Field(
+        "PriorityLevelConfiguration",
+        "priorityLevelConfiguration",
+        Shape::Struct(&[Field("Name", "name", Shape::Text)]),
+    ),
+    Field("MatchingPrecedence", "matchingPrecedence", Shape::Number),
+    Field(
+        "DistinguisherMethod",
+        "distinguisherMethod",
+        Shape::Pointer(&Shape::Struct(&[Field("Type", "type", Shape::Text)])),
+    ),
+    Field("Rules", "rules", Shape::List(&RULE)),
+]);
+const QUEUING: Shape = Shape::Struct(&[
+    Field("Queues", "queues", Shape::Number),
+    Field("HandSize", "handSize", Shape::Number),
+    Field("QueueLengthLimit", "queueLengthLimit", Shape::Number),
+]);
+const LIMITED: Shape = Shape::Struct(&[
+    Field("NominalConcurrencyShares", "nominalConcurrencyShares", Shape::Number),
+    Field(
+        "LimitResponse",
+        "limitResponse",
+        Shape::Struct(&[Field("Type", "type", Shape::Text), Field("Queuing", "queuing", Shape::Pointer(&QUEUING))]),
+    ),
+    Field("LendablePercent", "lendablePercent", NUMBER),
+    Field("BorrowingLimitPercent", "borrowingLimitPercent", NUMBER),
+]);
+const EXEMPT: Shape = Shape::Struct(&[
+    Field("NominalConcurrencyShares", "nominalConcurrencyShares", NUMBER),
+    Field("LendablePercent", "lendablePercent", NUMBER),
+]);
+/// The spec of a priority level.
+const LEVEL: Shape = Shape::Struct(&[
+    Field("Type", "type", Shape::Text),
+    Field("Limited", "limited", Shape::Pointer(&LIMITED)),
+    Field("Exempt", "exempt", Shape::Pointer(&EXEMPT)),
+]);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(check: fn(&mut Report, &Value), object: &Value) -> Vec<String> {
+        let mut report = Report::default();
+        check(&mut report, object);
+        report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+    }
+
+    #[test]
+    fn mandatory_objects_are_as_they_are() {
+        for name in ["exempt", "catch-all"] {
+            let mut level = mandatory(true, name).unwrap();
+            let mut flow = mandatory(false, name).unwrap();
+            assert_eq!(told(priority_level, &level), [""; 0]);
+            assert_eq!(told(schema, &flow), [""; 0]);
+            flow["spec"]["distinguisherMethod"] = serde_json::json!({"type": "ByNamespace"});
+            flow["spec"]["rules"] = Value::Null;
+            let precedence = if name == "exempt" { 1 } else { 10000 };
+            let shown = format!(
+                "{{\"PriorityLevelConfiguration\":{{\"Name\":\"{name}\"}},\"MatchingPrecedence\":{precedence},\
+                 \"DistinguisherMethod\":{{\"Type\":\"ByNamespace\"}},\"Rules\":null}}"
+            );
+            let expected = format!("spec: Invalid value: {shown}: spec of '{name}' must equal the fixed value");
+            assert_eq!(told(schema, &flow), [expected]);
+            if name == "exempt" {
+                level["spec"]["exempt"]["nominalConcurrencyShares"] = 7.into();
+                assert_eq!(told(priority_level, &level), [""; 0]);
+                level["spec"]["type"] = "Limited".into();
+                let last = told(priority_level, &level).pop().unwrap();
+                assert!(last.ends_with("spec of 'exempt' except the 'spec.exempt' field must equal the fixed value"));
+            } else {
+                level["spec"]["limited"]["nominalConcurrencyShares"] = 6.into();
+                let shown = r#"{"Type":"Limited","Limited":{"NominalConcurrencyShares":6,"LimitResponse":{"Type":"Reject","Queuing":null},"LendablePercent":0,"BorrowingLimitPercent":null},"Exempt":null}"#;
+                let expected = format!("spec: Invalid value: {shown}: spec of 'catch-all' must equal the fixed value");
+                assert_eq!(told(priority_level, &level), [expected]);
+            }
         }
     }
 }
