@@ -129,8 +129,41 @@ fn copy(to: &mut Value, from: &Value, name: &str) {
 
 /// A persistent volume.
 pub fn volume(report: &mut Report, object: &Value) {
-    let spec = &object["spec"];
-    report.at("spec", |r| {
+    report.at("spec", |r| volume_spec(r, &object["spec"], text(&object["metadata"], "name")));
+}
+
+/// The spec of a volume that an attachment has in itself: it is made by a CSI driver, and nobody claims it.
+pub fn inline_volume(report: &mut Report, spec: &Value) {
+    const WHY: &str = "may not be specified in the context of inline volumes";
+    report.forbid(spec, &["claimRef"], WHY);
+    if !same(&spec["capacity"], &Value::Null) {
+        report.refuse("capacity", WHY);
+    }
+    if !has(spec, "csi") {
+        report.miss("csi", "has to be specified in the context of inline volumes");
+    }
+    if list(spec, "accessModes").is_empty() {
+        report.miss("accessModes", "");
+    }
+    access_modes(report, spec);
+    if !["", "Retain"].contains(&text(spec, "persistentVolumeReclaimPolicy")) {
+        report.refuse("persistentVolumeReclaimPolicy", "may only be Retain in the context of inline volumes");
+    }
+    report.forbid(spec, &["nodeAffinity"], WHY);
+    volume::persistent(report, spec, "");
+    if !text(spec, "storageClassName").is_empty() {
+        report.refuse("storageClassName", WHY);
+    }
+    if has(spec, "volumeMode") && spec["volumeMode"] != "Filesystem" {
+        let why = "may not specify volumeMode other than Filesystem in the context of inline volumes";
+        report.refuse("volumeMode", why);
+    }
+    report.forbid(spec, &["volumeAttributesClassName"], WHY);
+}
+
+fn volume_spec(report: &mut Report, spec: &Value, name: &str) {
+    let r = report;
+    {
         if list(spec, "accessModes").is_empty() {
             r.miss("accessModes", "");
         }
@@ -163,7 +196,7 @@ pub fn volume(report: &mut Report, object: &Value) {
             Value::Null => r.miss("required", "must specify required node constraints"),
             required => r.at("required", |r| scheduling::node_selector(r, required)),
         });
-        volume::persistent(r, spec, text(&object["metadata"], "name"));
+        volume::persistent(r, spec, name);
         let root = spec["hostPath"]["path"].as_str().is_some_and(|p| !p.is_empty() && p.bytes().all(|b| b == b'/'));
         if root && policy == "Recycle" {
             r.refuse("persistentVolumeReclaimPolicy", "may not be 'recycle' for a hostPath mount of '/'");
@@ -177,7 +210,7 @@ pub fn volume(report: &mut Report, object: &Value) {
         if has(spec, "volumeAttributesClassName") && !has(spec, "csi") {
             r.miss("csi", "has to be specified when using volumeAttributesClassName");
         }
-    });
+    }
 }
 
 /// The source of a volume is for ever.

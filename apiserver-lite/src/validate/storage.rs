@@ -4,9 +4,21 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::{amounts, has, list, selector, text, volume};
-use crate::field_error::Report;
+use super::{amounts, claim, has, list, selector, text, volume};
+use crate::field_error::{IMMUTABLE, Report, same};
+use crate::go_value::{Field, Shape, shown};
 use crate::names;
+
+const SOURCE: Shape = Shape::Struct(&[
+    Field("PersistentVolumeName", "persistentVolumeName", Shape::Pointer(&Shape::Text)),
+    Field("InlineVolumeSpec", "inlineVolumeSpec", Shape::Any),
+]);
+/// The spec of an attachment.
+const ATTACHMENT: Shape = Shape::Struct(&[
+    Field("Attacher", "attacher", Shape::Text),
+    Field("Source", "source", SOURCE),
+    Field("NodeName", "nodeName", Shape::Text),
+]);
 
 pub fn check(report: &mut Report, plural: &str, object: &Value) {
     match plural {
@@ -101,10 +113,7 @@ fn parameters(report: &mut Report, object: &Value, name: &str) {
 fn attachment(report: &mut Report, object: &Value) {
     let spec = &object["spec"];
     report.at("spec", |r| {
-        r.at("attacher", |r| match text(spec, "attacher") {
-            "" => r.required(""),
-            attacher => volume::driver(r, attacher),
-        });
+        r.need(spec, "attacher");
         let source = &spec["source"];
         let name = source.get("persistentVolumeName").and_then(Value::as_str);
         r.at("source", |r| match (name, has(source, "inlineVolumeSpec")) {
@@ -115,9 +124,16 @@ fn attachment(report: &mut Report, object: &Value) {
                 r.forbidden("must specify exactly one of inlineVolumeSpec and persistentVolumeName");
             }
             (Some(""), false) => r.miss("persistentVolumeName", "must specify non empty persistentVolumeName"),
-            _ => {}
+            (Some(_), false) => {}
+            (None, true) => r.at("inlineVolumeSpec", |r| claim::inline_volume(r, &source["inlineVolumeSpec"])),
         });
         r.need_named(spec, "nodeName", names::dns_subdomain);
+        r.at("attacher", |r| volume::driver(r, text(spec, "attacher")));
+        r.at("source", |r| {
+            if let Some(name) = name {
+                r.at("persistentVolumeName", |r| r.complaints(name, names::dns_subdomain(name)));
+            }
+        });
     });
 }
 
@@ -151,6 +167,12 @@ fn csi_driver(report: &mut Report, spec: &Value) {
     }
     if let Some(seconds) = spec["nodeAllocatableUpdatePeriodSeconds"].as_i64().filter(|s| *s < 10) {
         report.bad("nodeAllocatableUpdatePeriodSeconds", seconds, "must be greater than or equal to 10 seconds");
+    }
+    if let Some(said) =
+        spec["serviceAccountTokenInSecrets"].as_bool().filter(|_| list(spec, "tokenRequests").is_empty())
+    {
+        let why = "serviceAccountTokenInSecrets is set but no tokenRequests are specified";
+        report.bad("serviceAccountTokenInSecrets", said, why);
     }
 }
 
@@ -203,7 +225,9 @@ pub fn update(report: &mut Report, plural: &str, new: &Value, old: &Value) {
             report.immutable(new, old, "driverName");
             report.immutable(new, old, "parameters");
         }
-        "volumeattachments" => report.immutable(new, old, "spec"),
+        "volumeattachments" if !same(&new["spec"], &old["spec"]) => {
+            report.bad("spec", shown(&new["spec"], &ATTACHMENT), IMMUTABLE);
+        }
         "csidrivers" => {
             report.at("spec", |r| csi_driver(r, &new["spec"]));
             report.at("spec", |r| {
@@ -217,5 +241,61 @@ pub fn update(report: &mut Report, plural: &str, new: &Value, old: &Value) {
             report.immutable(new, old, "storageClassName");
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(walk: impl FnOnce(&mut Report)) -> Vec<String> {
+        let mut report = Report::default();
+        walk(&mut report);
+        report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+    }
+
+    #[test]
+    fn a_volume_inside_of_an_attachment_is_a_drivers_and_nobodys() {
+        let inline = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "volumeMode": "Block",
+            "nodeAffinity": {}, "persistentVolumeReclaimPolicy": "Delete", "storageClassName": "s", "claimRef": {},
+            "hostPath": {"path": "/x"}});
+        let object = json!({"spec": {"attacher": "a.b", "nodeName": "n", "source": {"inlineVolumeSpec": inline}}});
+        let at = |field: &str, rest: &str| format!("spec.source.inlineVolumeSpec.{field}: {rest}");
+        let not = "Forbidden: may not be specified in the context of inline volumes";
+        assert_eq!(
+            told(|r| check(r, "volumeattachments", &object)),
+            [
+                at("claimRef", not),
+                at("capacity", not),
+                at("csi", "Required value: has to be specified in the context of inline volumes"),
+                at("persistentVolumeReclaimPolicy", "Forbidden: may only be Retain in the context of inline volumes"),
+                at("nodeAffinity", not),
+                at("storageClassName", not),
+                at(
+                    "volumeMode",
+                    "Forbidden: may not specify volumeMode other than Filesystem in the context of inline volumes"
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_attachment_that_changes_is_shown_as_go_does() {
+        let of =
+            |node: &str| json!({"spec": {"attacher": "a", "source": {"persistentVolumeName": "p"}, "nodeName": node}});
+        let shown = r#"{"Attacher":"a","Source":{"PersistentVolumeName":"p","InlineVolumeSpec":null},"NodeName":"n"}"#;
+        let found = told(|r| update(r, "volumeattachments", &of("n"), &of("m")));
+        assert_eq!(found, [format!("spec: Invalid value: {shown}: field is immutable")]);
+    }
+
+    #[test]
+    fn tokens_in_secrets_have_to_be_asked_for() {
+        let driver = json!({"attachRequired": true, "podInfoOnMount": true, "storageCapacity": true,
+            "serviceAccountTokenInSecrets": false});
+        let why = "serviceAccountTokenInSecrets: Invalid value: false: serviceAccountTokenInSecrets is set but no \
+                   tokenRequests are specified";
+        assert_eq!(told(|r| csi_driver(r, &driver)), [why]);
     }
 }
