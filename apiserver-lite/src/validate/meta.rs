@@ -19,6 +19,11 @@ pub fn check(report: &mut Report, group: &str, plural: &str, metadata: &Value) {
     check_names(report, metadata, strict, |text| name(group, plural, text));
 }
 
+/// As [`check`] for a kind of Kubernetes' whose names have a rule that depends on more than the kind.
+pub fn check_as(report: &mut Report, metadata: &Value, rule: impl Fn(&str) -> Vec<String>) {
+    check_names(report, metadata, true, rule);
+}
+
 /// Checks what holds for the metadata of any kind; called at `metadata`.
 pub fn in_general(report: &mut Report, metadata: &Value, strict: bool) {
     check_names(report, metadata, strict, names::path_segment);
@@ -164,8 +169,9 @@ fn owners(report: &mut Report, metadata: &Value) {
     report.at("ownerReferences", |r| {
         let mut controller: Option<&Value> = None;
         for owner in owners {
-            // `apps/` has a group but no version.
-            if text(owner, "apiVersion").rsplit('/').next().unwrap_or_default().is_empty() {
+            // `apps/` has a group but no version; what has more slashes is no version at all.
+            let version = text(owner, "apiVersion");
+            if version.matches('/').count() > 1 || version.rsplit('/').next().unwrap_or_default().is_empty() {
                 r.at("apiVersion", |r| r.invalid(text(owner, "apiVersion"), "version must not be empty"));
             }
             for key in ["kind", "name", "uid"] {

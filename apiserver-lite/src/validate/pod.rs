@@ -129,6 +129,7 @@ pub fn spec(report: &mut Report, spec: &Value, pod: Option<&str>) {
     report.between(spec, "activeDeadlineSeconds", 1, i64::from(i32::MAX));
     report.named(spec, "hostname", names::dns_label);
     report.named(spec, "subdomain", names::dns_label);
+    host_name(report, spec);
     scheduling::tolerations(report, spec);
     report.each(spec, "hostAliases", |r, alias| {
         r.at("ip", |r| volume::address(r, text(alias, "ip")));
@@ -152,6 +153,22 @@ pub fn spec(report: &mut Report, spec: &Value, pod: Option<&str>) {
         amounts::requirements(r, &limits, Owner::Container, &[]);
     });
     security::operating_system(report, spec);
+}
+
+/// A host name that is nobody's but the pod's: the kernel keeps no more than 64 bytes of it.
+fn host_name(report: &mut Report, spec: &Value) {
+    report.with(spec, "hostnameOverride", |r, name| {
+        let name = name.as_str().unwrap_or_default();
+        r.complaints(name, names::dns_subdomain(name));
+        if name.len() > 64 {
+            r.too_long(64);
+        }
+        for (other, set) in [("hostNetwork", &spec["hostNetwork"]), ("setHostnameAsFQDN", &spec["setHostnameAsFQDN"])] {
+            if *set == true {
+                r.forbidden(&format!("may not be specified when `{other}` is true"));
+            }
+        }
+    });
 }
 
 fn resource_claims(report: &mut Report, spec: &Value) {
@@ -230,4 +247,25 @@ fn dns(report: &mut Report, spec: &Value) {
             }
         });
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_overriding_host_name_is_short_and_the_pods_own() {
+        let told = |spec: Value| {
+            let mut report = Report::default();
+            host_name(&mut report, &spec);
+            report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.reason)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(json!({"hostnameOverride": "www.example.com"})), [""; 0]);
+        assert_eq!(told(json!({"hostnameOverride": "A"})), ["hostnameOverride: FieldValueInvalid"]);
+        assert_eq!(told(json!({"hostnameOverride": "a".repeat(65)})), ["hostnameOverride: FieldValueTooLong"]);
+        let shared = json!({"hostnameOverride": "a", "hostNetwork": true, "setHostnameAsFQDN": true});
+        assert_eq!(told(shared), ["hostnameOverride: FieldValueForbidden"; 2]);
+    }
 }

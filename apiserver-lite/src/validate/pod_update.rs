@@ -15,6 +15,8 @@ const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].imag
                          `spec.tolerations` (only additions to existing tolerations),\
                          `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// A replaced pod.
 pub fn update(report: &mut Report, new: &Value, old: &Value) {
     again(report, new, old, true);
@@ -35,7 +37,6 @@ fn again(report: &mut Report, new: &Value, old: &Value, annotations: bool) {
 
 /// Annotations that say what a pod is cannot come, go or change.
 fn annotation_updates(report: &mut Report, new: &Value, old: &Value) {
-    const MIRROR: &str = "kubernetes.io/config.mirror";
     const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
     let (has, had) = (&new["metadata"]["annotations"], &old["metadata"]["annotations"]);
     report.down(&["metadata", "annotations"], |r| {
@@ -229,8 +230,16 @@ fn gated(report: &mut Report, changed: &mut Value, old: &Value) {
     }
 }
 
+/// The image of a static pod, whose node reads it from a file and not from here.
+fn is_mirror(pod: &Value) -> bool {
+    !pod["metadata"]["annotations"][MIRROR].is_null()
+}
+
 /// Ephemeral containers may be added, nothing else.
 pub fn ephemeral(report: &mut Report, new: &Value, old: &Value) {
+    if is_mirror(old) {
+        return report.forbidden("static pods do not support ephemeral containers");
+    }
     again(report, new, old, true);
     report.down(&["spec", "ephemeralContainers"], |r| {
         for before in list(&old["spec"], "ephemeralContainers") {
@@ -250,6 +259,12 @@ pub fn ephemeral(report: &mut Report, new: &Value, old: &Value) {
 
 /// The amounts of CPU and memory of running containers.
 pub fn resize(report: &mut Report, new: &Value, old: &Value) {
+    if is_mirror(old) {
+        return report.forbidden("static pods cannot be resized");
+    }
+    if old["spec"]["os"]["name"] == "windows" {
+        return report.forbidden("windows pods cannot be resized");
+    }
     again(report, new, old, false);
     let (spec, was) = (&new["spec"], &old["spec"]);
     report.at("spec", |r| {
@@ -356,6 +371,10 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
                 r.at("name", |r| r.duplicate(name));
             }
             seen.push(name);
+            r.with(status, "resourceClaimName", |r, claim| {
+                let claim = claim.as_str().unwrap_or_default();
+                r.complaints(claim, names::dns_subdomain(claim));
+            });
         });
         addresses(r, now, "podIPs");
         if let Some(first) = list(now, "hostIPs").first()
@@ -443,6 +462,24 @@ fn addresses(report: &mut Report, status: &Value, name: &str) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn mirrors_and_windows_take_no_part_in_changes_of_containers() {
+        let told = |check: fn(&mut Report, &Value, &Value), old: Value| {
+            let mut report = Report::default();
+            check(&mut report, &old, &old);
+            let first = report.errors.into_iter().next().map(|e| (e.field, e.message)).unwrap();
+            assert_eq!(first.0, "[]");
+            first.1
+        };
+        let mirror = json!({"metadata": {"annotations": {MIRROR: "x"}}});
+        assert_eq!(told(ephemeral, mirror.clone()), "Forbidden: static pods do not support ephemeral containers");
+        assert_eq!(told(resize, mirror), "Forbidden: static pods cannot be resized");
+        assert_eq!(
+            told(resize, json!({"spec": {"os": {"name": "windows"}}})),
+            "Forbidden: windows pods cannot be resized"
+        );
+    }
 
     #[test]
     fn a_container_runs_again_after_its_end_only_by_its_own_policy_or_rules() {

@@ -136,7 +136,12 @@ fn label_keys(report: &mut Report, term: &Value) {
 
 /// The tolerations of a pod or a runtime class.
 pub fn tolerations(report: &mut Report, object: &Value) {
-    report.each(object, "tolerations", |r, toleration| {
+    tolerations_at(report, object, "tolerations");
+}
+
+/// As [`tolerations`], for a list by another name.
+pub fn tolerations_at(report: &mut Report, object: &Value, name: &str) {
+    report.each(object, name, |r, toleration| {
         let (key, operator) = (text(toleration, "key"), text(toleration, "operator"));
         let (effect, value) = (text(toleration, "effect"), text(toleration, "value"));
         r.named(toleration, "key", names::qualified_name);

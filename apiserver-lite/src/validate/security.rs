@@ -297,6 +297,7 @@ fn not_windows(report: &mut Report, spec: &Value) {
 }
 
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
+const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
@@ -306,6 +307,16 @@ pub fn annotations(report: &mut Report, annotations: &Value, spec: &Value) {
     if let (Some(mirror), "") = (said("kubernetes.io/config.mirror"), text(spec, "nodeName")) {
         let why = "must set spec.nodeName if mirror pod annotation is set";
         report.key("kubernetes.io/config.mirror", |r| r.invalid(mirror, why));
+    }
+    if let Some(said) = said(TOLERATIONS).filter(|said| !said.is_empty()) {
+        match serde_json::from_str::<Vec<Value>>(said) {
+            Ok(all) => {
+                let object = serde_json::json!({TOLERATIONS: all});
+                super::scheduling::tolerations_at(report, &object, TOLERATIONS);
+            }
+            // The words are those of Go's decoder, which ours only has the sense of.
+            Err(why) => report.invalid(TOLERATIONS, why),
+        }
     }
     const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
     let number = |text: &str| text.parse::<i32>().is_ok_and(|n| n.to_string() == text);

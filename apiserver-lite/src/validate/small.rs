@@ -163,7 +163,9 @@ pub fn api_service(report: &mut Report, object: &Value) {
         r.at("service", |r| {
             r.need(service, "namespace");
             r.need(service, "name");
-            r.between(service, "port", 1, 65535);
+            if let Some(port) = service.get("port").and_then(Value::as_i64).filter(|p| !(1..=65535).contains(p)) {
+                r.bad("port", port, "port is not valid: must be between 1 and 65535, inclusive");
+            }
         });
         if insecure && !text(spec, "caBundle").is_empty() {
             r.bad("insecureSkipTLSVerify", true, "may not be true if caBundle is present");
