@@ -98,7 +98,7 @@ fn scheme_of(url: &str) -> &str {
     url.split_once(':').map_or("", |(scheme, _)| scheme)
 }
 
-fn webhook_service(report: &mut Report, service: &Value) {
+pub fn webhook_service(report: &mut Report, service: &Value) {
     let why = |what: &str| format!("service {what} is required");
     for name in ["name", "namespace"] {
         if text(service, name).is_empty() {

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use serde_json::Value;
 use x509_parser::prelude::FromDer as _;
 
-use super::{list, text};
+use super::{list, pem, text};
 use crate::field_error::{Report, same};
 use crate::names;
 
@@ -20,17 +20,29 @@ pub fn signer_name(report: &mut Report, signer: &str) {
         return report
             .invalid(signer, "must be a fully qualified domain and path of the form 'example.com/signer-name'");
     };
-    if domain.len() > 253 {
-        report.too_long(253);
+    const DOMAIN: usize = 253;
+    if domain.len() > DOMAIN {
+        report.too_long(DOMAIN);
     }
-    report.complaints(signer, names::dns_subdomain(domain));
-    if domain.split('.').count() < 2 {
-        report.invalid(signer, "should be a domain with at least two segments separated by dots");
+    labels(report, domain, names::dns_label);
+    if !domain.contains('.') {
+        report.invalid(domain, "should be a domain with at least two segments separated by dots");
     }
-    if path.len() > 63 * 2 + 253 {
-        report.too_long(63 * 2 + 253);
+    labels(report, path, names::dns_subdomain);
+    // Room for a name in a namespace after the domain and its slash.
+    let most = DOMAIN + 1 + DOMAIN + 63 + 1;
+    if signer.len() > most {
+        report.too_long(most);
     }
-    report.complaints(signer, names::dns_subdomain(path));
+}
+
+/// The parts between dots; after the first wrong one nothing is told of the others.
+fn labels(report: &mut Report, segment: &str, rule: fn(&str) -> Vec<String>) {
+    let wrong = segment.split('.').map(|label| (label, rule(label))).find(|(_, complaints)| !complaints.is_empty());
+    let (label, complaints) = wrong.unwrap_or_default();
+    for why in complaints {
+        report.invalid(segment, format_args!("validating label {}: {why}", crate::status::quote(label)));
+    }
 }
 
 const USAGES: [&str; 23] = [
@@ -136,18 +148,63 @@ pub fn update(report: &mut Report, new: &Value, old: &Value, subresource: &str) 
         report.bad("spec", &new["spec"], crate::field_error::IMMUTABLE);
     }
     let is = |object: &Value, kind: &str| list(&object["status"], "conditions").iter().any(|c| text(c, "type") == kind);
-    for kind in ["Approved", "Denied"] {
-        let why = if is(old, kind) && !is(new, kind) {
-            format!("updates may not remove a condition of type {}", crate::status::quote(kind))
-        } else if !is(old, kind) && is(new, kind) && subresource != "approval" {
-            format!("updates may not add a condition of type {}", crate::status::quote(kind))
-        } else {
-            continue;
-        };
+    let mut refuse = |verb: &str, kind: &str| {
+        let why = format!("updates may not {verb} a condition of type {}", crate::status::quote(kind));
         report.down(&["status", "conditions"], |r| r.forbidden(&why));
+    };
+    for kind in ["Approved", "Denied", "Failed"].into_iter().filter(|kind| is(old, kind) && !is(new, kind)) {
+        refuse("remove", kind);
     }
-    let (issued, was) = (&new["status"]["certificate"], &old["status"]["certificate"]);
-    if !same(was, &Value::Null) && issued != was {
-        report.down(&["status", "certificate"], |r| r.forbidden("updates may not set certificate content"));
+    let decisions = ["Approved", "Denied"].into_iter();
+    for kind in decisions.filter(|kind| subresource != "approval" && !is(old, kind) && is(new, kind)) {
+        refuse("add", kind);
+    }
+    let (issued, was) = (text(&new["status"], "certificate"), text(&old["status"], "certificate"));
+    if issued == was {
+        return;
+    }
+    report.down(&["status", "certificate"], |r| {
+        let decode = |packed: &str| base64::engine::general_purpose::STANDARD.decode(packed).unwrap_or_default();
+        let check = |packed: &str| pem::only_certificates(&String::from_utf8_lossy(&decode(packed)));
+        // One that was wrong before may be replaced by another wrong one.
+        if !issued.is_empty() && (was.is_empty() || check(was).is_ok()) {
+            if let Err(why) = check(issued) {
+                r.invalid("<certificate data>", why);
+            }
+        }
+        if !was.is_empty() {
+            r.forbidden("updates may not modify existing certificate content");
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_issued_is_certificates_and_stays() {
+        let told = |new: &str, old: &str| {
+            let object = |data: &str| json!({"status": {"certificate": data}});
+            let mut report = Report::default();
+            update(&mut report, &object(new), &object(old), "status");
+            report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect::<Vec<_>>()
+        };
+        let none = "status.certificate: Invalid value: \"<certificate data>\": must contain at least one CERTIFICATE \
+                    PEM block";
+        assert_eq!(told("bm90aGluZw==", ""), [none]);
+        assert_eq!(told("bm90aGluZw==", "bm90aGluZw=="), [""; 0]);
+        let again = "status.certificate: Forbidden: updates may not modify existing certificate content";
+        assert_eq!(told("AAAA", "bm90aGluZw=="), [again]);
+    }
+
+    #[test]
+    fn a_failure_is_not_taken_back() {
+        let failed = json!({"status": {"conditions": [{"type": "Failed", "status": "True"}]}});
+        let mut report = Report::default();
+        update(&mut report, &json!({}), &failed, "status");
+        assert_eq!(report.errors[0].message, "Forbidden: updates may not remove a condition of type \"Failed\"");
     }
 }

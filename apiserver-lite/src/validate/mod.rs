@@ -22,21 +22,26 @@ mod device;
 mod diff;
 mod event;
 mod flow;
+mod gang;
 mod ip;
 mod meta;
 mod network;
 mod node;
+mod pem;
 mod pod;
 mod pod_update;
 mod probe;
 mod quota;
 mod rbac;
+mod review;
 mod scheduling;
 mod security;
 mod selector;
 mod service;
 mod small;
 mod storage;
+mod trust;
+mod versions;
 mod volume;
 mod warnings;
 mod workload;
@@ -47,6 +52,7 @@ use crate::field_error::{FieldError, Report};
 use crate::resource::Resource;
 
 pub use device::DEVICE_VARIABLES;
+pub use pem::authorities;
 pub use service::cluster_ips;
 pub use warnings::warnings;
 
@@ -78,6 +84,20 @@ pub fn create(resource: &Resource, object: &Value) -> Vec<FieldError> {
     report.errors
 }
 
+/// Complaints about the service that a webhook runs in; `at` is its path.
+pub fn webhook_service(at: &str, service: &Value) -> Vec<FieldError> {
+    let mut report = Report::default();
+    report.at(at, |r| admission::webhook_service(r, service));
+    report.errors
+}
+
+/// Every complaint about a review of access, which is answered and never stored.
+pub fn review(kind: &str, object: &Value) -> Vec<FieldError> {
+    let mut report = Report::default();
+    review::check(&mut report, kind, object);
+    report.errors
+}
+
 /// Every complaint about a changed object. `subresource` is empty for the object as a whole.
 pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value) -> Vec<FieldError> {
     let report = &mut Report::default();
@@ -91,6 +111,10 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value) 
         ("", "pods", "status") => pod_update::status(report, new, old),
         ("", "pods", "ephemeralcontainers") => pod_update::ephemeral(report, new, old),
         ("", "pods", "resize") => pod_update::resize(report, new, old),
+        ("certificates.k8s.io", "certificatesigningrequests", _) => {
+            whole(report, group, plural, new);
+            certificate::update(report, new, old, subresource);
+        }
         (_, _, "status") => {
             unchanged(report, new, old);
             status(report, group, plural, new, old);
@@ -100,10 +124,20 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value) 
             unchanged(report, new, old);
             config::namespace_finalizers(report, new);
         }
-        ("certificates.k8s.io", "certificatesigningrequests", _) => {
-            whole(report, group, plural, new);
-            certificate::update(report, new, old, subresource);
+        ("certificates.k8s.io", "clustertrustbundles", _) => {
+            metadata(report, group, plural, new);
+            report.at("spec", |r| trust::bundle(r, &new["spec"], &old["spec"]));
+            unchanged(report, new, old);
         }
+        ("certificates.k8s.io", "podcertificaterequests", _) => {
+            unchanged(report, new, old);
+            report.immutable(new, old, "spec");
+        }
+        ("scheduling.k8s.io", "workloads" | "podgroups", _) => {
+            unchanged(report, new, old);
+            gang::update(report, new, old);
+        }
+        ("internal.apiserver.k8s.io", ..) => {}
         ("resource.k8s.io", ..) => {
             unchanged(report, new, old);
             device::update(report, plural, new, old);
@@ -152,7 +186,14 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value) 
 }
 
 fn metadata(report: &mut Report, group: &str, plural: &str, object: &Value) {
-    report.at("metadata", |r| meta::check(r, group, plural, &object["metadata"]));
+    let metadata = &object["metadata"];
+    report.at("metadata", |r| match (group, plural) {
+        ("certificates.k8s.io", "clustertrustbundles") => {
+            meta::check_as(r, metadata, |name| trust::bundle_name(name, text(&object["spec"], "signerName")));
+        }
+        ("internal.apiserver.k8s.io", "storageversions") => meta::check_as(r, metadata, versions::stored_name),
+        _ => meta::check(r, group, plural, metadata),
+    });
 }
 
 fn unchanged(report: &mut Report, new: &Value, old: &Value) {
@@ -200,6 +241,14 @@ fn body(report: &mut Report, group: &str, plural: &str, object: &Value) {
         ("coordination.k8s.io", "leases") => at_spec(small::lease),
         ("coordination.k8s.io", "leasecandidates") => at_spec(small::lease_candidate),
         ("scheduling.k8s.io", "priorityclasses") => small::priority_class(report, object),
+        ("scheduling.k8s.io", "workloads") => at_spec(gang::workload),
+        ("scheduling.k8s.io", "podgroups") => at_spec(gang::group),
+        ("certificates.k8s.io", "clustertrustbundles") => report.at("spec", |r| trust::bundle(r, spec, &Value::Null)),
+        ("certificates.k8s.io", "podcertificaterequests") => at_spec(trust::request),
+        ("storagemigration.k8s.io", "storageversionmigrations") => at_spec(versions::migration),
+        ("internal.apiserver.k8s.io", "storageversions") => {
+            report.at("status", |r| versions::stored(r, &object["status"]));
+        }
         ("node.k8s.io", "runtimeclasses") => small::runtime_class(report, object),
         ("storage.k8s.io", plural) => storage::check(report, plural, object),
         ("certificates.k8s.io", "certificatesigningrequests") => certificate::check(report, object),
@@ -229,11 +278,12 @@ fn changed(report: &mut Report, group: &str, plural: &str, new: &Value, old: &Va
         ("apps", "controllerrevisions") => report.immutable(new, old, "data"),
         ("batch", "jobs") => report.at("spec", |r| batch::update(r, &new["spec"], &old["spec"])),
         ("networking.k8s.io", "ingressclasses") => fixed(report, &["controller"]),
-        ("networking.k8s.io", "ipaddresses") => fixed(report, &["parentRef"]),
+        ("networking.k8s.io", "ipaddresses") => network::ip_address_update(report, new, old),
         ("networking.k8s.io", "servicecidrs") => network::service_ranges_update(report, new, old),
         ("discovery.k8s.io", "endpointslices") => report.immutable(new, old, "addressType"),
         ("coordination.k8s.io", "leasecandidates") => fixed(report, &["leaseName"]),
         ("scheduling.k8s.io", "priorityclasses") => small::priority_class_update(report, new, old),
+        ("storagemigration.k8s.io", _) => versions::migration_update(report, new, old),
         ("node.k8s.io", "runtimeclasses") => report.immutable(new, old, "handler"),
         ("storage.k8s.io", plural) => storage::update(report, plural, new, old),
         _ => {}
@@ -256,6 +306,10 @@ fn status(report: &mut Report, group: &str, plural: &str, new: &Value, old: &Val
             r.not_negative(&new["status"], "desiredReplicas");
         }),
         ("resource.k8s.io", _) => device::status(report, plural, new, old),
+        ("certificates.k8s.io", "podcertificaterequests") => trust::answer(report, new, old),
+        ("scheduling.k8s.io", "podgroups") => gang::status(report, new),
+        ("storagemigration.k8s.io", _) => versions::migration_status(report, new, old),
+        ("internal.apiserver.k8s.io", _) => report.at("status", |r| versions::stored(r, &new["status"])),
         ("policy", "poddisruptionbudgets") => report.at("status", |r| {
             meta::conditions(r, &new["status"]);
             for name in ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"] {

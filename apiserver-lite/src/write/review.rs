@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::admit::{self, Part};
 use super::options::{WriteOptions, invalid};
 use super::{decode, subresource};
+use crate::apply::Writer;
 use crate::auth::{Attributes, Rule};
 use crate::http::{Accepted, Response, respond};
 use crate::request::{RequestInfo, User};
@@ -38,21 +39,19 @@ pub(super) async fn handle(
     if value["metadata"].is_null() {
         value["metadata"] = json!({});
     }
+    super::meta::settle_namespace(&mut value, if resource.namespaced { &request.info.namespace } else { "" })?;
     match &*resource.kind {
         "SelfSubjectReview" => {
-            value["metadata"]["creationTimestamp"] = proto::time::Timestamp::now().to_seconds_text().into();
+            value["metadata"] = json!({"creationTimestamp": proto::time::Timestamp::now().to_seconds_text()});
             value["status"] = json!({"userInfo": request.user.to_value()});
         }
         "TokenReview" => token_review(server, &mut value).await?,
         "SelfSubjectAccessReview" => {
-            check(&value["spec"], false)?;
+            check(resource, &value, options)?;
             value["status"] = access(server, &request.user.clone(), &value["spec"]);
         }
         "SubjectAccessReview" | "LocalSubjectAccessReview" => {
-            check(&value["spec"], true)?;
-            if &*resource.kind == "LocalSubjectAccessReview" {
-                local(&mut value, &request.info.namespace)?;
-            }
+            check(resource, &value, options)?;
             value["status"] = access(server, &user_of(&value["spec"]), &value["spec"]);
         }
         _ => {
@@ -61,6 +60,7 @@ pub(super) async fn handle(
                 return Err(ApiError::bad_request("no namespace on request"));
             }
             value["status"] = rules(server, &request.user, &namespace);
+            value["metadata"] = json!({});
             value["spec"] = json!({});
         }
     }
@@ -92,41 +92,17 @@ fn cause(field: &str, message: String) -> Cause {
     Cause { reason: "FieldValueInvalid".into(), message, field: field.into() }
 }
 
-/// Exactly one kind of attributes, and somebody to ask about.
-fn check(spec: &Value, names_user: bool) -> Result<()> {
-    let mut causes = Vec::new();
-    let (resource, other) = (spec["resourceAttributes"].is_object(), &spec["nonResourceAttributes"]);
-    if resource && other.is_object() {
-        // Shown as upstream's own type prints.
-        let text = |key: &str| proto_text(&other[key]);
-        let shown = format!("{{\"Path\":{},\"Verb\":{}}}", text("path"), text("verb"));
-        let message = format!("Invalid value: {shown}: cannot be specified in combination with resourceAttributes");
-        causes.push(cause("spec.nonResourceAttributes", message));
+/// Refuses a review that upstream's checks refuse.
+fn check(resource: &Resource, value: &Value, options: &WriteOptions) -> Result<()> {
+    let complaints = crate::validate::review(&resource.kind, value);
+    if complaints.is_empty() {
+        return Ok(());
     }
-    if !resource && !other.is_object() {
-        let message =
-            "Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        causes.push(cause("spec.resourceAttributes", message.into()));
-    }
-    if names_user && spec["user"].as_str().unwrap_or_default().is_empty() && texts(&spec["groups"]).is_empty() {
-        causes.push(cause("spec.user", "Invalid value: \"\": at least one of user or group must be specified".into()));
-    }
-    if causes.is_empty() { Ok(()) } else { Err(invalid(AUTHORIZATION, "", "", causes)) }
-}
-
-fn proto_text(value: &Value) -> String {
-    Value::from(value.as_str().unwrap_or_default()).to_string()
-}
-
-/// A local review asks about its own namespace only.
-fn local(value: &mut Value, namespace: &str) -> Result<()> {
-    if value["spec"]["resourceAttributes"]["namespace"].as_str().unwrap_or_default() != namespace {
-        let message = "Invalid value: must match metadata.namespace".to_owned();
-        let field = "spec.resourceAttributes.namespace";
-        return Err(invalid(AUTHORIZATION, "", "", vec![cause(field, message)]));
-    }
-    value["metadata"]["namespace"] = namespace.into();
-    Ok(())
+    // The metadata are shown with the owner that these fields would have.
+    let mut tracked = value.clone();
+    crate::apply::created(Writer { resource, subresource: "", manager: &options.manager }, &mut tracked);
+    let complaints = crate::validate::review(&resource.kind, &tracked);
+    Err(invalid(AUTHORIZATION, "", "", complaints.into_iter().map(Into::into).collect()))
 }
 
 fn user_of(spec: &Value) -> User {
@@ -137,6 +113,29 @@ fn user_of(spec: &Value) -> User {
         uid: text("uid"),
         groups: texts(&spec["groups"]),
         extra: extra.map(|(key, values)| (key.to_ascii_lowercase(), texts(values))).collect(),
+    }
+}
+
+/// A selector as the text that a request would have; what cannot be said so does not limit the request.
+fn selector(said: &Value, by_label: bool) -> String {
+    let requirements = said["requirements"].as_array().into_iter().flatten();
+    let one = |requirement: &Value| {
+        let key = requirement["key"].as_str()?;
+        let values = texts(&requirement["values"]);
+        match (requirement["operator"].as_str()?, by_label, values.as_slice()) {
+            ("In", true, values) => Some(format!("{key} in ({})", values.join(","))),
+            ("NotIn", true, values) => Some(format!("{key} notin ({})", values.join(","))),
+            ("Exists", true, _) => Some(key.to_owned()),
+            ("DoesNotExist", true, _) => Some(format!("!{key}")),
+            ("In", false, [value]) => Some(format!("{key}={value}")),
+            ("NotIn", false, [value]) => Some(format!("{key}!={value}")),
+            _ => None,
+        }
+    };
+    let requirements: Vec<String> = requirements.filter_map(one).collect();
+    match said["rawSelector"].as_str() {
+        Some(raw) if !raw.is_empty() => raw.to_owned(),
+        _ => requirements.join(","),
     }
 }
 
@@ -154,8 +153,8 @@ fn access(server: &ApiServer, user: &User, spec: &Value) -> Value {
             resource: text(&attributes["resource"]),
             subresource: text(&attributes["subresource"]),
             name: text(&attributes["name"]),
-            field_selector: text(&attributes["fieldSelector"]["rawSelector"]),
-            label_selector: text(&attributes["labelSelector"]["rawSelector"]),
+            field_selector: selector(&attributes["fieldSelector"], false),
+            label_selector: selector(&attributes["labelSelector"], true),
             ..RequestInfo::default()
         }
     } else {
@@ -264,18 +263,26 @@ pub(super) async fn token(
     Ok(respond::built_in(201, accepted, kind, &value))
 }
 
+/// A group and version as Go prints them before a kind.
+fn kind_of(version: &str) -> String {
+    if version.contains('/') { version.to_owned() } else { format!("/{version}") }
+}
+
 /// The object a token shall be bound to, as claims; a pod brings its node along.
 fn bound(server: &ApiServer, wanted: &Value, namespace: &str, account: &str) -> Result<Vec<(&'static str, Value)>> {
     if !wanted.is_object() {
         return Ok(Vec::new());
     }
     let text = |key: &str| wanted[key].as_str().unwrap_or_default();
-    let (key, plural, place) = match (text("apiVersion"), text("kind")) {
-        ("v1", "Pod") => ("pod", "pods", namespace),
-        ("v1", "Secret") => ("secret", "secrets", namespace),
-        ("v1", "Node") => ("node", "nodes", ""),
-        (version, kind) => {
-            let text = format!("cannot bind token for serviceaccount to type {version}, Kind={kind}");
+    let version = text("apiVersion");
+    // The group counts, whatever the version.
+    let (key, plural, place) = match (version.contains('/'), text("kind")) {
+        (false, "Pod") => ("pod", "pods", namespace),
+        (false, "Secret") => ("secret", "secrets", namespace),
+        (false, "Node") => ("node", "nodes", ""),
+        (_, kind) => {
+            // A kind of the nameless group has no version in these words.
+            let text = format!("cannot bind token for serviceaccount to type {}, Kind={kind}", kind_of(version));
             return Err(ApiError::bad_request(text));
         }
     };

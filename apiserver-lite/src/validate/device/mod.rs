@@ -28,6 +28,7 @@ pub fn create(report: &mut Report, plural: &str, object: &Value) {
         "resourceslices" => slice::spec(r, spec, &Value::Null),
         "deviceclasses" => class(r, spec, &Value::Null),
         "devicetaintrules" => taint_rule(r, spec, &Value::Null),
+        "resourcepoolstatusrequests" => pool_question(r, spec),
         _ => {}
     });
 }
@@ -37,7 +38,9 @@ pub fn update(report: &mut Report, plural: &str, new: &Value, old: &Value) {
     let (spec, was) = (&new["spec"], &old["spec"]);
     match plural {
         // Nothing else can be wrong with a spec that was right before.
-        "resourceclaims" | "resourceclaimtemplates" => report.immutable(new, old, "spec"),
+        "resourceclaims" | "resourceclaimtemplates" | "resourcepoolstatusrequests" => {
+            report.immutable(new, old, "spec")
+        }
         "resourceslices" => report.at("spec", |r| slice::spec(r, spec, was)),
         "deviceclasses" => report.at("spec", |r| class(r, spec, was)),
         "devicetaintrules" => report.at("spec", |r| taint_rule(r, spec, was)),
@@ -57,8 +60,59 @@ pub fn status(report: &mut Report, plural: &str, new: &Value, old: &Value) {
                 super::meta::conditions(r, &new["status"]);
             }
         }
+        "resourcepoolstatusrequests" if !old["status"]["observationTime"].is_null() => {
+            if !crate::field_error::same(&new["status"], &old["status"]) {
+                r.invalid(&new["status"], crate::field_error::IMMUTABLE);
+            }
+        }
+        "resourcepoolstatusrequests" => pool_answer(r, &new["status"]),
         _ => {}
     });
+}
+
+/// Which pools somebody wants to know about.
+fn pool_question(report: &mut Report, spec: &Value) {
+    match text(spec, "driver") {
+        "" => report.miss("driver", "driver name is required"),
+        driver => report.at("driver", |r| super::volume::driver(r, driver)),
+    }
+    if !text(spec, "poolName").is_empty() {
+        report.at("poolName", |r| rules::pool(r, text(spec, "poolName")));
+    }
+    match spec["limit"].as_i64() {
+        Some(limit) if limit < 1 => report.bad("limit", limit, "must be at least 1"),
+        Some(limit) if limit > 1000 => report.bad("limit", limit, "must not exceed 1000"),
+        _ => {}
+    }
+}
+
+/// How full pools are found to be.
+fn pool_answer(report: &mut Report, status: &Value) {
+    report.each(status, "pools", |r, pool| {
+        if r.need(pool, "driver") {
+            r.at("driver", |r| super::volume::driver(r, text(pool, "driver")));
+        }
+        if r.need(pool, "poolName") {
+            r.at("poolName", |r| rules::pool(r, text(pool, "poolName")));
+        }
+        r.named(pool, "nodeName", crate::names::dns_subdomain);
+        for name in ["totalDevices", "allocatedDevices", "availableDevices", "unavailableDevices"] {
+            counted(r, pool, name);
+        }
+        let slices = pool["sliceCount"].as_i64().unwrap_or(0);
+        if slices < 1 {
+            r.bad("sliceCount", slices, "must be at least 1");
+        }
+        counted(r, pool, "generation");
+    });
+    super::meta::conditions(report, status);
+    counted(report, status, "totalMatchingPools");
+}
+
+fn counted(report: &mut Report, object: &Value, name: &str) {
+    if let Some(count) = object[name].as_i64().filter(|count| *count < 0) {
+        report.bad(name, count, "must be non-negative");
+    }
 }
 
 /// A class of devices. What is as it was is not compiled again.

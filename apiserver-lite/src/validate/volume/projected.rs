@@ -84,9 +84,41 @@ pub(super) fn projected(report: &mut Report, source: &Value) {
             clash(report, path, path, &paths);
             paths.push(path);
         }
+        if let Some(wanted) = source.get("podCertificate").filter(|p| p.is_object()) {
+            count += 1;
+            inside(report, &mut |r| r.at("podCertificate", |r| pod_certificate(r, wanted)));
+            for name in CERTIFICATE_PATHS {
+                let path = text(wanted, name);
+                clash(report, path, path, &paths);
+                paths.push(path);
+            }
+        }
         if count > 1 {
             inside(report, &mut |r| r.forbidden("may not specify more than 1 volume type per source"));
         }
+    }
+}
+
+const CERTIFICATE_PATHS: [&str; 3] = ["credentialBundlePath", "keyPath", "certificateChainPath"];
+
+/// A key and its certificate, made for the pod.
+fn pod_certificate(report: &mut Report, wanted: &Value) {
+    const KEYS: [&str; 6] = ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
+    let (signer, key) = (text(wanted, "signerName"), text(wanted, "keyType"));
+    report.at("signerName", |r| super::super::certificate::signer_name(r, signer));
+    if !KEYS.contains(&key) {
+        report.at("keyType", |r| r.not_supported(key, &KEYS));
+    }
+    let (least, most) = super::super::trust::life(signer);
+    if let Some(seconds) = wanted["maxExpirationSeconds"].as_i64().filter(|s| !(least..=most).contains(s)) {
+        report.bad("maxExpirationSeconds", seconds, format_args!("must be in the range [{least}, {most}]"));
+    }
+    let said: Vec<&str> = CERTIFICATE_PATHS.into_iter().filter(|name| !text(wanted, name).is_empty()).collect();
+    for name in &said {
+        report.at(name, |r| local_path(r, text(wanted, name)));
+    }
+    if said.is_empty() {
+        report.required("specify at least one of credentialBundlePath, keyPath, and certificateChainPath");
     }
 }
 
