@@ -136,7 +136,8 @@ impl Work {
     /// Takes a definition's state into what is served; true when that changes anything.
     fn serve(&mut self, object: &ObjectRef, definition: &Value) -> bool {
         let name = object.key.name.to_string();
-        if !names::is_true(definition, "NamesAccepted") && !names::is_true(definition, "Established") {
+        let held = !names::is_true(definition, "Established") && !names::trusts(definition);
+        if held || !names::is_true(definition, "NamesAccepted") && !names::is_true(definition, "Established") {
             return self.served.remove(&name).is_some();
         }
         let uid = object.keys.uid.to_string();
@@ -244,8 +245,10 @@ fn status_of(definition: &Value, taken: &names::Taken) -> Value {
     let settled = definition["status"]["acceptedNames"] == accepted
         && names::find(definition, "NamesAccepted")
             .is_some_and(|c| c["status"] == condition["status"] && c["message"] == condition["message"]);
-    if !settled || names::find(definition, "Established").is_none() {
-        let established = names::established(definition, &condition);
+    let established = names::established(definition, &condition);
+    let stays = names::find(definition, "Established")
+        .is_some_and(|c| c["status"] == established["status"] && c["reason"] == established["reason"]);
+    if !settled || !stays {
         next["status"]["acceptedNames"] = accepted;
         names::set(&mut next, condition);
         names::set(&mut next, established);

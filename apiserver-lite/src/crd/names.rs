@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use base64::Engine as _;
 use proto::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -75,11 +76,24 @@ pub fn established(definition: &Value, names: &Value) -> Value {
     if is_true(definition, "Established") {
         return find(definition, "Established").cloned().unwrap_or_default();
     }
-    if names["status"] == "True" {
+    if names["status"] == "True" && !trusts(definition) {
+        condition("Established", "False", "InvalidCABundle", "The conversion webhook CABundle is invalid")
+    } else if names["status"] == "True" {
         condition("Established", "True", "InitialNamesAccepted", "the initial names have been accepted")
     } else {
         condition("Established", "False", "NotAccepted", "not all names are accepted")
     }
+}
+
+/// Whether the webhook that converts, if there is one, can be checked by the certificates given for it.
+pub fn trusts(definition: &Value) -> bool {
+    bundle(definition).is_none_or(|bundle| crate::validate::authorities(&bundle).is_ok())
+}
+
+/// The certificates by which the converting webhook is checked, where there are any.
+fn bundle(definition: &Value) -> Option<Vec<u8>> {
+    let packed = definition["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"].as_str()?;
+    base64::engine::general_purpose::STANDARD.decode(packed).ok().filter(|bundle| !bundle.is_empty())
 }
 
 /// The condition about approval that definitions in Kubernetes' own groups have.
@@ -187,6 +201,18 @@ mod tests {
         definition["spec"]["names"]["shortNames"] = json!(["b"]);
         let (names, condition) = accept(&definition, &taken);
         assert_eq!((condition["status"].as_str(), &names["shortNames"]), (Some("True"), &json!(["b"])));
+    }
+
+    #[test]
+    fn a_converting_webhook_that_cannot_be_trusted_holds_a_definition_back() {
+        let of = |bundle: &str| {
+            let webhook = json!({"clientConfig": {"caBundle": bundle}});
+            json!({"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}})
+        };
+        let accepted = condition("NamesAccepted", "True", "NoConflicts", "");
+        let state = established(&of("Cg=="), &accepted);
+        assert_eq!((&state["status"], &state["reason"]), (&json!("False"), &json!("InvalidCABundle")));
+        assert_eq!(established(&of(""), &accepted)["status"], "True");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The `spec` of a definition, its schemas apart: group, scope, names, versions, conversion, columns, subresources.
 
+use base64::Engine as _;
 use serde_json::{Value, json};
 
 use super::found::Found;
@@ -68,7 +69,9 @@ pub fn check(value: &Value, old: Option<&Value>, found: &mut Found) {
             selectable_fields(selectable, &spec["validation"]["openAPIV3Schema"], "spec.selectableFields", found);
         }
     }
-    conversion(&spec["conversion"], found);
+    // One that is wrong keeps a definition from being established, and is not brought into one that has a right one.
+    let trusted = old.is_none_or(|old| !crate::crd::names::trusts(old));
+    conversion(&spec["conversion"], trusted, found);
     if let Some(old) = old {
         frozen(value, old, found);
     }
@@ -336,7 +339,7 @@ pub fn field_path(path: &str, schema: &Value, brackets: bool) -> Result<(Vec<Str
     Ok((steps, text(at, "type").to_owned()))
 }
 
-fn conversion(value: &Value, found: &mut Found) {
+fn conversion(value: &Value, any_bundle: bool, found: &mut Found) {
     if value.is_null() {
         return;
     }
@@ -363,10 +366,15 @@ fn conversion(value: &Value, found: &mut Found) {
     } else if let Some(url) = client["url"].as_str() {
         webhook_url(url, &format!("{at}.url"), found);
     } else {
-        for key in ["name", "namespace"] {
-            if text(&client["service"], key).is_empty() {
-                found.required(&format!("{at}.service.{key}"), &format!("service {key} is required"));
-            }
+        found.causes.extend(
+            crate::validate::webhook_service(&format!("{at}.service"), &client["service"]).into_iter().map(Into::into),
+        );
+    }
+    let bundle = text(client, "caBundle");
+    if !any_bundle && !bundle.is_empty() {
+        let bytes = base64::engine::general_purpose::STANDARD.decode(bundle).unwrap_or_default();
+        if let Err(why) = crate::validate::authorities(&bytes) {
+            found.invalid(&format!("{at}.caBundle"), &quote(bundle), &why);
         }
     }
     let at = format!("{path}.conversionReviewVersions");
