@@ -35,7 +35,7 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("HEAD", &["--cloud-provider=aws"], "unsupported value for --cloud-provider"),
     ("HEAD", &["--exit-on-lock-contention"], "no lock file specified"),
     ("HEAD", &["--settings=/nonexistent.toml"], "/nonexistent.toml: No such file or directory"),
-    ("HEAD", &["--kubeconfig=/nonexistent.conf"], "/nonexistent.conf"),
+    ("HEAD", &["--kubeconfig=/nonexistent.conf", "--fail-cgroupv1=false"], "/nonexistent.conf"),
     ("HEAD", &[], "no client provided, cannot use webhook authentication"),
 ];
 
@@ -148,9 +148,11 @@ fn the_recorded_configurations_are_read_as_the_kubelet_reads_them() -> Result<()
     let recordings = shared.join("node-endpoints/config");
     let place = Place::new("recorded", "")?;
     let agent = format!("{} {{args}}", release_binary("node-agent")?.display());
-    // The agent owns port 10250 there.
+    // The agent owns port 10250 there. And it is not on cgroup v1, which the recorded defaults refuse to be on.
+    let prepare = "ip link set lo up; [ -e /sys/fs/cgroup/cgroup.controllers ] || \
+                   { mount -t tmpfs none /sys/fs/cgroup && : >/sys/fs/cgroup/cgroup.controllers; }; exec \"$@\"";
     let output = Command::new("unshare")
-        .args(["-mn", "sh", "-c", "ip link set lo up; exec \"$@\"", "sh"])
+        .args(["-mn", "sh", "-c", prepare, "sh"])
         .arg(python)
         .arg(recordings.join("configz.py"))
         .args(["check", "--agent", &agent, "--cri", &format!("unix://{}", place.socket().display())])
