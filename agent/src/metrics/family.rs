@@ -82,9 +82,12 @@ pub struct Snapshot {
     pub samples: Vec<Sample>,
 }
 
+/// Names and values, in order. Shared: most things with labels have many samples.
+pub type Labels = Arc<[(&'static str, String)]>;
+
 #[derive(Debug, Clone)]
 pub struct Sample {
-    pub labels: Vec<(&'static str, String)>,
+    pub labels: Labels,
     pub value: Value,
     /// Milliseconds since 1970, of readings that are not of now.
     pub time: Option<i64>,
@@ -202,7 +205,7 @@ impl Family {
     pub fn snapshot(&self) -> Option<Snapshot> {
         let samples: Vec<Sample> = if self.labels.is_empty() {
             let series = self.sole.get_or_init(|| self.series());
-            vec![Sample { labels: Vec::new(), value: self.value(series), time: None }]
+            vec![Sample { labels: Labels::default(), value: self.value(series), time: None }]
         } else {
             // Only the list is made under the lock; the numbers are read after it.
             let table = self.by_labels.lock().unwrap_or_else(PoisonError::into_inner);
@@ -317,7 +320,7 @@ mod tests {
         let shown = COUNTED.snapshot().unwrap();
         assert_eq!(shown.samples.len(), 1);
         assert!(matches!(shown.samples[0].value, Value::Number(n) if n == 3.0));
-        assert_eq!(shown.samples[0].labels, [("a", "x".to_owned())]);
+        assert_eq!(shown.samples[0].labels[..], [("a", "x".to_owned())]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 pub use self::catalogue::*;
-pub use self::family::{Family, Kind, Sample, Snapshot, Stability, Timer, Value};
+pub use self::family::{Family, Kind, Labels, Sample, Snapshot, Stability, Timer, Value};
 use crate::config::{FeatureGates, GATES, Stage};
 use crate::node::KUBELET_VERSION;
 

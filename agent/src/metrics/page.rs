@@ -1,5 +1,7 @@
 //! Pages of metrics: the Prometheus text format 0.0.4, or its protobuf form, length-delimited.
 
+use std::fmt::Write as _;
+
 use prost::Message as _;
 
 use super::family::{NATIVE_SCHEMA, NATIVE_ZERO, Native};
@@ -38,7 +40,8 @@ pub fn page(families: &[Snapshot], accept: &str) -> (Vec<u8>, &'static str) {
 }
 
 fn text(families: &[Snapshot]) -> String {
-    let mut page = String::with_capacity(families.len() * 256);
+    let samples: usize = families.iter().map(|f| f.samples.len()).sum();
+    let mut page = String::with_capacity(families.len() * 256 + samples * 128);
     for family in families.iter().filter(|f| !f.samples.is_empty()) {
         let name = &family.name;
         let kind = match family.kind {
@@ -75,14 +78,7 @@ fn line(page: &mut String, name: &str, suffix: &str, sample: &Sample, bound: Opt
         separator = ',';
         page.push_str(name);
         page.push_str("=\"");
-        for c in value.chars() {
-            match c {
-                '\\' => page.push_str("\\\\"),
-                '"' => page.push_str("\\\""),
-                '\n' => page.push_str("\\n"),
-                c => page.push(c),
-            }
-        }
+        escaped(page, value);
         page.push('"');
     }
     if separator == ',' {
@@ -91,9 +87,25 @@ fn line(page: &mut String, name: &str, suffix: &str, sample: &Sample, bound: Opt
     page.push(' ');
     page.push_str(value);
     if let Some(time) = sample.time {
-        page.push_str(&format!(" {time}"));
+        // Growing memory does not fail.
+        let _ = write!(page, " {time}");
     }
     page.push('\n');
+}
+
+/// Nearly no value has anything to escape.
+fn escaped(page: &mut String, value: &str) {
+    if !value.bytes().any(|b| matches!(b, b'\\' | b'"' | b'\n')) {
+        return page.push_str(value);
+    }
+    for c in value.chars() {
+        match c {
+            '\\' => page.push_str("\\\\"),
+            '"' => page.push_str("\\\""),
+            '\n' => page.push_str("\\n"),
+            c => page.push(c),
+        }
+    }
 }
 
 /// The nearest float; the formats have no other numbers.
@@ -110,6 +122,9 @@ pub fn number(value: f64) -> String {
     }
     if value.is_infinite() {
         return if value > 0.0 { "+Inf" } else { "-Inf" }.into();
+    }
+    if (0.0..1e6).contains(&value) && value.fract() == 0.0 {
+        return value.to_string();
     }
     let text = format!("{value:e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -302,7 +317,7 @@ mod tests {
     #[test]
     fn histograms_are_lines_with_bounds_and_labels_are_escaped() {
         let value = Value::Histogram { buckets: vec![(1.0, 1), (f64::INFINITY, 2)], sum: 3.5, native: None };
-        let labels = vec![("a", "x\"y".to_owned())];
+        let labels = [("a", "x\"y".to_owned())].into();
         let samples = vec![Sample { labels, value, time: Some(7) }];
         let family = Snapshot { name: "h".into(), help: "what".into(), kind: Kind::Histogram, samples };
         let want = "# HELP h what\n# TYPE h histogram\nh_bucket{a=\"x\\\"y\",le=\"1\"} 1 7\nh_bucket{a=\"x\\\"y\",\

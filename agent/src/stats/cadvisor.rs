@@ -3,17 +3,16 @@
 //! Names, labels and help are cAdvisor's. A family has samples only where the kernel has the figure: none of them is
 //! zero because nobody knows it, but for the load averages, which are never anything else.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::cgroup::{Cgroup, Psi};
 use super::detail::{Detail, Device};
-use super::{Found, PodFound, network};
+use super::{PodFound, network};
 use crate::metrics::page::to_float;
-use crate::metrics::{Kind, Sample, Snapshot, Value};
+use crate::metrics::{Kind, Labels, Sample, Snapshot, Value};
 use crate::node::Machine;
-
-type Labels = Vec<(&'static str, String)>;
 
 /// Sectors of the kernel's disk statistics are this long whatever the disk's are.
 const MILLIS: f64 = 1000.0;
@@ -28,6 +27,8 @@ struct Subject<'a> {
     pod: &'a str,
     started_nanos: i64,
     cgroup: Cgroup,
+    /// Those that all its samples have, made once.
+    plain: OnceCell<Labels>,
     /// Its own view of the network, for sandboxes and the node.
     network_of: Option<String>,
 }
@@ -52,9 +53,12 @@ impl Page {
 }
 
 /// The families for the pods found. `now` is in milliseconds since 1970.
-pub(super) fn collect(pods: &BTreeMap<String, PodFound>, with_pod_cgroups: bool, now: i64) -> Vec<Snapshot> {
+pub(super) fn collect(pods: &BTreeMap<String, PodFound>, now: i64) -> Vec<Snapshot> {
     let mut page = Page { families: BTreeMap::new(), now };
-    for subject in subjects(pods, with_pod_cgroups) {
+    let mut subjects = subjects(pods);
+    // Families come out in the order of their labels then, or nearly so, and there is nothing left to sort.
+    subjects.sort_by(|a, b| a.plain().cmp(b.plain()));
+    for subject in subjects {
         describe(&mut page, &subject);
     }
     disks(&mut page);
@@ -66,7 +70,7 @@ pub(super) fn collect(pods: &BTreeMap<String, PodFound>, with_pod_cgroups: bool,
     families
 }
 
-fn subjects(pods: &BTreeMap<String, PodFound>, with_pod_cgroups: bool) -> Vec<Subject<'_>> {
+fn subjects(pods: &BTreeMap<String, PodFound>) -> Vec<Subject<'_>> {
     let root = Subject {
         container: "",
         id: "/".into(),
@@ -76,14 +80,14 @@ fn subjects(pods: &BTreeMap<String, PodFound>, with_pod_cgroups: bool) -> Vec<Su
         pod: "",
         started_nanos: super::summary::boot_nanos(),
         cgroup: Cgroup::root(),
+        plain: OnceCell::new(),
         network_of: Some("self".into()),
     };
     let mut found = vec![root];
     let mut tiers: BTreeMap<String, Cgroup> = BTreeMap::new();
     for pod in pods.values() {
-        let of = |container: &'static str, what: &'_ Found| (container, what.cgroup.clone());
         if let Some(sandbox) = &pod.sandbox {
-            let (_, cgroup) = of("", sandbox);
+            let cgroup = sandbox.cgroup.clone();
             found.push(Subject {
                 container: "",
                 id: cgroup.id(),
@@ -92,10 +96,11 @@ fn subjects(pods: &BTreeMap<String, PodFound>, with_pod_cgroups: bool) -> Vec<Su
                 namespace: &pod.namespace,
                 pod: &pod.name,
                 started_nanos: sandbox.started_at,
+                plain: OnceCell::new(),
                 network_of: Some(sandbox.pid.to_string()),
                 cgroup,
             });
-            if let Some(around) = sandbox.cgroup.parent().filter(|_| with_pod_cgroups) {
+            if let Some(around) = sandbox.around.clone() {
                 let mut tier = around.parent();
                 found.push(Subject {
                     container: "",
@@ -105,6 +110,7 @@ fn subjects(pods: &BTreeMap<String, PodFound>, with_pod_cgroups: bool) -> Vec<Su
                     namespace: &pod.namespace,
                     pod: &pod.name,
                     started_nanos: pod.created_at,
+                    plain: OnceCell::new(),
                     network_of: None,
                     cgroup: around,
                 });
@@ -123,6 +129,7 @@ fn subjects(pods: &BTreeMap<String, PodFound>, with_pod_cgroups: bool) -> Vec<Su
                 namespace: &pod.namespace,
                 pod: &pod.name,
                 started_nanos: container.started_at,
+                plain: OnceCell::new(),
                 network_of: None,
                 cgroup: container.cgroup.clone(),
             });
@@ -136,6 +143,7 @@ fn subjects(pods: &BTreeMap<String, PodFound>, with_pod_cgroups: bool) -> Vec<Su
         namespace: "",
         pod: "",
         started_nanos: 0,
+        plain: OnceCell::new(),
         network_of: None,
         cgroup,
     }));
@@ -143,9 +151,17 @@ fn subjects(pods: &BTreeMap<String, PodFound>, with_pod_cgroups: bool) -> Vec<Su
 }
 
 impl Subject<'_> {
-    /// Its labels with one more, all in order.
+    /// Its labels with some more, all in order.
     fn labels(&self, more: &[(&'static str, &str)]) -> Labels {
-        let mut labels: Labels = vec![
+        if more.is_empty() { self.plain().clone() } else { self.made(more) }
+    }
+
+    fn plain(&self) -> &Labels {
+        self.plain.get_or_init(|| self.made(&[]))
+    }
+
+    fn made(&self, more: &[(&'static str, &str)]) -> Labels {
+        let mut labels: Vec<(&'static str, String)> = vec![
             ("container", self.container.to_owned()),
             ("id", self.id.clone()),
             ("image", self.image.to_owned()),
@@ -155,7 +171,7 @@ impl Subject<'_> {
         ];
         labels.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
         labels.sort_by_key(|(name, _)| *name);
-        labels
+        labels.into()
     }
 }
 
@@ -464,6 +480,7 @@ fn disks(page: &mut Page) {
         pod: "",
         started_nanos: 0,
         cgroup: Cgroup::root(),
+        plain: OnceCell::new(),
         network_of: None,
     };
     for line in mounts.lines() {
@@ -551,13 +568,12 @@ fn disk_statistics(text: &str) -> HashMap<String, Vec<u64>> {
 
 fn machine(page: &mut Page) {
     let found = Machine::read(Path::new("/"));
-    let labels = || {
-        vec![
-            ("boot_id", found.boot_id.clone()),
-            ("machine_id", found.machine_id.clone()),
-            ("system_uuid", found.system_uuid.clone()),
-        ]
-    };
+    let labels: Labels = [
+        ("boot_id", found.boot_id.clone()),
+        ("machine_id", found.machine_id.clone()),
+        ("system_uuid", found.system_uuid.clone()),
+    ]
+    .into();
     let topology = |file: &str| {
         let mut distinct: Vec<String> = Vec::new();
         for cpu in std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten() {
@@ -581,15 +597,15 @@ fn machine(page: &mut Page) {
         ("machine_memory_bytes", "Amount of memory installed on the machine.", Some(to_float(found.memory_bytes))),
         ("machine_swap_bytes", "Amount of swap memory available on the machine.", Some(to_float(found.swap_bytes))),
     ] {
-        page.add(Kind::Gauge, name, help, labels(), value, false);
+        page.add(Kind::Gauge, name, help, labels.clone(), value, false);
     }
     let help = "1 if there was an error while getting machine metrics, 0 otherwise.";
-    page.add(Kind::Gauge, "machine_scrape_error", help, Vec::new(), Some(0.0), false);
+    page.add(Kind::Gauge, "machine_scrape_error", help, Labels::default(), Some(0.0), false);
     let help = "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.";
     let names = ["cadvisorRevision", "cadvisorVersion", "dockerVersion"];
-    let mut labels: Labels = names.into_iter().map(|name| (name, String::new())).collect();
+    let mut labels: Vec<(&'static str, String)> = names.into_iter().map(|name| (name, String::new())).collect();
     labels.extend([("kernelVersion", found.kernel_version.clone()), ("osVersion", found.os_image.clone())]);
-    page.add(Kind::Gauge, "cadvisor_version_info", help, labels, Some(1.0), false);
+    page.add(Kind::Gauge, "cadvisor_version_info", help, labels.into(), Some(1.0), false);
 }
 
 #[cfg(test)]
@@ -598,7 +614,7 @@ mod tests {
 
     #[test]
     fn the_page_has_the_machine_and_nothing_that_nobody_knows() {
-        let families = collect(&BTreeMap::new(), true, 5);
+        let families = collect(&BTreeMap::new(), 5);
         let names: Vec<&str> = families.iter().map(|f| f.name.as_ref()).collect();
         assert!(names.contains(&"machine_cpu_cores") && names.contains(&"container_last_seen"));
         assert!(families.iter().all(|f| !f.samples.is_empty()));

@@ -5,22 +5,42 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use super::files::{Table, number, text};
+use super::files::{Kept, Table, text};
 
 const MOUNT: &str = "/sys/fs/cgroup";
 /// Beyond any memory: how v1 writes "no limit".
 pub(super) const NO_LIMIT: u64 = 1 << 60;
 
-/// The directories of one cgroup.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One cgroup. Clones are of the same, and share what is kept open of it.
+#[derive(Debug, Clone)]
 pub struct Cgroup {
+    places: Arc<Places>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// The directories of one cgroup.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Places {
     /// `Some` where cgroup v2 holds the controllers.
     unified: Option<PathBuf>,
     /// By controller.
     v1: HashMap<String, PathBuf>,
+}
+
+impl From<Places> for Cgroup {
+    fn from(places: Places) -> Self {
+        Cgroup { places: Arc::new(places), kept: Arc::default() }
+    }
+}
+
+impl PartialEq for Cgroup {
+    fn eq(&self, other: &Self) -> bool {
+        self.places == other.places
+    }
 }
 
 /// Stall times of one resource; `total` in microseconds, averages in percent.
@@ -94,7 +114,7 @@ impl Cgroup {
 
     /// From the lines of `/proc/PID/cgroup`: `NUMBER:CONTROLLERS:PATH`.
     fn of_lines(mount: &Path, lines: &str) -> Self {
-        let mut cgroup = Cgroup { unified: None, v1: HashMap::new() };
+        let mut cgroup = Places::default();
         for line in lines.lines() {
             let mut fields = line.splitn(3, ':').skip(1);
             let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
@@ -109,30 +129,40 @@ impl Cgroup {
                 cgroup.v1.insert(controller.to_owned(), mount.join(controller).join(path));
             }
         }
-        cgroup
+        cgroup.into()
     }
 
     /// The cgroup around this one; a pod's around its container's where pods have cgroups.
     pub fn parent(&self) -> Option<Self> {
         let up = |path: &PathBuf| path.parent().map(Path::to_owned);
-        let v1 = self.v1.iter().filter_map(|(k, path)| Some((k.clone(), up(path)?))).collect();
-        Some(Cgroup { unified: self.unified.as_ref().map(up).unwrap_or_default(), v1 })
+        let v1 = self.places.v1.iter().filter_map(|(k, path)| Some((k.clone(), up(path)?))).collect();
+        Some(Places { unified: self.places.unified.as_ref().map(up).unwrap_or_default(), v1 }.into())
+    }
+
+    /// Its files that are read often stay open as long as this is held, or until [`Cgroup::close`].
+    pub(super) fn files(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes what was kept open.
+    pub(super) fn close(&self) {
+        self.files().close();
     }
 
     /// Where cgroup v2 holds it.
     pub(super) fn unified_path(&self) -> Option<&Path> {
-        self.unified.as_deref()
+        self.places.unified.as_deref()
     }
 
     pub(super) fn v1_path(&self, controller: &str) -> Option<&Path> {
-        self.v1.get(controller).map(PathBuf::as_path)
+        self.places.v1.get(controller).map(PathBuf::as_path)
     }
 
     /// Its path below the mount, as `/proc/PID/cgroup` has it.
     pub(super) fn id(&self) -> String {
         let below = |path: &Path, mount: &Path| path.strip_prefix(mount).ok().map(|p| format!("/{}", p.display()));
         let mount = Path::new(MOUNT);
-        let found = match (&self.unified, self.v1.get("memory"), self.v1.get("cpuacct")) {
+        let found = match (self.unified_path(), self.v1_path("memory"), self.v1_path("cpuacct")) {
             (Some(path), ..) => below(path, mount),
             (None, Some(path), _) => below(path, &mount.join("memory")),
             (None, None, Some(path)) => below(path, &mount.join("cpuacct")),
@@ -143,28 +173,28 @@ impl Cgroup {
 
     /// What is not `wanted` is `None` as what a kernel does not tell.
     pub fn read(&self, wanted: Wanted) -> Reading {
-        match &self.unified {
-            Some(path) => read_unified(path, wanted),
-            None => self.read_v1(wanted),
+        match self.unified_path() {
+            Some(path) => read_unified(path, wanted, &mut self.files()),
+            None => self.read_v1(wanted, &mut self.files()),
         }
     }
 
-    fn read_v1(&self, wanted: Wanted) -> Reading {
-        let file = |controller: &str, name: &str| number(&self.v1.get(controller)?.join(name));
-        let stat = self.v1.get("memory").map(|p| Table::read(&p.join("memory.stat"))).unwrap_or_default();
+    fn read_v1(&self, wanted: Wanted, files: &mut Kept) -> Reading {
+        let stat = self.v1_path("memory").map(|p| files.table(p, "memory.stat")).unwrap_or_default();
+        let mut file = |controller: &str, name| files.number(self.v1_path(controller)?, name);
         let usage = file("memory", "memory.usage_in_bytes");
-        let limit = |name: &str| file("memory", name).filter(|l| *l < NO_LIMIT);
+        let limit = |limit: Option<u64>| limit.filter(|l| *l < NO_LIMIT);
         let mut reading = Reading {
             memory_usage: usage,
             working_set: usage.map(|u| u.saturating_sub(stat.get("total_inactive_file").unwrap_or(0))),
-            memory_limit: limit("memory.limit_in_bytes"),
+            memory_limit: limit(file("memory", "memory.limit_in_bytes")),
             ..Reading::default()
         };
         if wanted == Wanted::Memory {
             return reading;
         }
         let both = file("memory", "memory.memsw.usage_in_bytes");
-        let both_limit = limit("memory.memsw.limit_in_bytes");
+        let both_limit = limit(file("memory", "memory.memsw.limit_in_bytes"));
         reading.cpu_nanos = file("cpuacct", "cpuacct.usage");
         reading.swap_usage = both.zip(usage).map(|(both, usage)| both.saturating_sub(usage));
         reading.swap_limit = both_limit.zip(reading.memory_limit).map(|(both, memory)| both.saturating_sub(memory));
@@ -178,33 +208,33 @@ impl Cgroup {
     }
 }
 
-fn read_unified(path: &Path, wanted: Wanted) -> Reading {
-    let stat = Table::read(&path.join("memory.stat"));
+fn read_unified(path: &Path, wanted: Wanted, files: &mut Kept) -> Reading {
+    let stat = files.table(path, "memory.stat");
     // The root has no files of its own for memory and swap; the host's table stands for it.
     let host = if path == Path::new(MOUNT) { Table::read(Path::new("/proc/meminfo")) } else { Table::default() };
     let kib = |key: &str| host.get(key).map(|kib| kib.saturating_mul(1024));
     let less = |whole: Option<u64>, part: Option<u64>| Some(whole?.saturating_sub(part?));
-    let usage = number(&path.join("memory.current")).or_else(|| less(kib("MemTotal"), kib("MemFree")));
+    let usage = files.number(path, "memory.current").or_else(|| less(kib("MemTotal"), kib("MemFree")));
     let mut reading = Reading {
         memory_usage: usage,
         working_set: usage.map(|u| u.saturating_sub(stat.get("inactive_file").unwrap_or(0))),
         ..Reading::default()
     };
     if wanted != Wanted::Use {
-        reading.memory_limit = number(&path.join("memory.max"));
+        reading.memory_limit = files.number(path, "memory.max");
     }
     if wanted == Wanted::Memory {
         return reading;
     }
-    let cpu = Table::read(&path.join("cpu.stat"));
+    let cpu = files.table(path, "cpu.stat");
     reading.cpu_nanos = cpu.get("usage_usec").map(|micros| micros.saturating_mul(1000));
-    reading.swap_usage = number(&path.join("memory.swap.current")).or_else(|| less(kib("SwapTotal"), kib("SwapFree")));
-    reading.swap_limit = number(&path.join("memory.swap.max")).or_else(|| kib("SwapTotal"));
+    reading.swap_usage = files.number(path, "memory.swap.current").or_else(|| less(kib("SwapTotal"), kib("SwapFree")));
+    reading.swap_limit = files.number(path, "memory.swap.max").or_else(|| kib("SwapTotal"));
     if wanted == Wanted::Everything {
         reading.rss = stat.get("anon");
         reading.page_faults = stat.get("pgfault");
         reading.major_page_faults = stat.get("pgmajfault");
-        reading.processes = number(&path.join("pids.current"));
+        reading.processes = files.number(path, "pids.current");
         reading.cpu_psi = psi(&path.join("cpu.pressure"));
         reading.memory_psi = psi(&path.join("memory.pressure"));
         reading.io_psi = psi(&path.join("io.pressure"));

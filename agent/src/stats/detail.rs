@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::cgroup::{Cgroup, NO_LIMIT, Psi, psi};
-use super::files::{Table, number, text};
+use super::files::{Kept, Table, text};
 
 /// One reading. What a kernel does not tell is `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -63,22 +63,21 @@ pub struct Device {
 impl Cgroup {
     pub fn detail(&self) -> Detail {
         match self.unified_path() {
-            Some(path) => unified(path),
-            None => self.detail_v1(),
+            Some(path) => unified(path, &mut self.files()),
+            None => self.detail_v1(&mut self.files()),
         }
     }
 
-    fn detail_v1(&self) -> Detail {
+    fn detail_v1(&self, files: &mut Kept) -> Detail {
         let dir = |controller: &str| self.v1_path(controller);
-        let file = |controller: &str, name: &str| number(&dir(controller)?.join(name));
-        let read =
-            |controller: &str, name: &str| dir(controller).map(|p| Table::read(&p.join(name))).unwrap_or_default();
+        let mut read = |controller: &str, name| dir(controller).map(|p| files.table(p, name)).unwrap_or_default();
         let (memory, cpu, usage) =
             (read("memory", "memory.stat"), read("cpu", "cpu.stat"), read("cpuacct", "cpuacct.stat"));
         let of = |key: &str| memory.get(key);
+        let mut file = |controller: &str, name| files.number(dir(controller)?, name);
         let ticks = |key: &str| usage.get(key).map(|t| t.saturating_mul(10_000_000));
         let used = file("memory", "memory.usage_in_bytes");
-        let limit = |name: &str| file("memory", name).filter(|l| *l < NO_LIMIT);
+        let limit = |limit: Option<u64>| limit.filter(|l| *l < NO_LIMIT);
         let pids = dir("pids").or_else(|| dir("memory")).map(processes).unwrap_or_default();
         Detail {
             cpu_nanos: file("cpuacct", "cpuacct.usage"),
@@ -107,9 +106,9 @@ impl Cgroup {
             cpu_period: file("cpu", "cpu.cfs_period_us"),
             cpu_quota: file("cpu", "cpu.cfs_quota_us"),
             cpu_shares: file("cpu", "cpu.shares"),
-            memory_limit: limit("memory.limit_in_bytes"),
-            memory_reservation: limit("memory.soft_limit_in_bytes"),
-            swap_limit: limit("memory.memsw.limit_in_bytes"),
+            memory_limit: limit(file("memory", "memory.limit_in_bytes")),
+            memory_reservation: limit(file("memory", "memory.soft_limit_in_bytes")),
+            swap_limit: limit(file("memory", "memory.memsw.limit_in_bytes")),
             devices: devices_v1(dir("blkio")),
             pids,
             ..Detail::default()
@@ -121,9 +120,9 @@ fn count(of: usize) -> Option<u64> {
     u64::try_from(of).ok().filter(|n| *n > 0)
 }
 
-fn unified(path: &Path) -> Detail {
-    let (cpu, memory) = (Table::read(&path.join("cpu.stat")), Table::read(&path.join("memory.stat")));
-    let file = |name: &str| number(&path.join(name));
+fn unified(path: &Path, files: &mut Kept) -> Detail {
+    let (cpu, memory) = (files.table(path, "cpu.stat"), files.table(path, "memory.stat"));
+    let mut file = |name| files.number(path, name);
     let of = |key: &str| memory.get(key);
     let micros = |key: &str| cpu.get(key).map(|m| m.saturating_mul(1000));
     let events = Table::read(&path.join("memory.events"));
@@ -259,11 +258,11 @@ mod tests {
         write("cpu.stat", "usage_usec 5\nuser_usec 3\nsystem_usec 2\nnr_periods 7\nthrottled_usec 4\n");
         write("cpu.max", "max 100000\n");
         write("cgroup.procs", "1\n2\n");
-        let without = unified(&dir);
+        let without = unified(&dir, &mut Kept::default());
         assert_eq!((without.periods, without.cpu_period, without.cpu_quota), (None, Some(100_000), None));
         assert_eq!((without.user_nanos, without.processes, without.usage), (Some(3000), Some(2), None));
         write("cpu.max", "20000 100000\n");
-        let with = unified(&dir);
+        let with = unified(&dir, &mut Kept::default());
         assert_eq!((with.periods, with.throttled_nanos, with.cpu_quota), (Some(7), Some(4000), Some(20_000)));
         std::fs::remove_dir_all(dir).unwrap();
     }

@@ -2,7 +2,7 @@
 
 use super::summary::{Summary, Usage};
 use crate::metrics::page::to_float;
-use crate::metrics::{Kind, Sample, Snapshot, Value};
+use crate::metrics::{Kind, Labels, Sample, Snapshot, Value};
 
 /// Name, type, and help with its stability; the kubelet's words.
 const FAMILIES: [(&str, Kind, &str); 12] = [
@@ -48,8 +48,6 @@ const FAMILIES: [(&str, Kind, &str); 12] = [
     ),
 ];
 
-type Labels = Vec<(&'static str, String)>;
-
 struct Collector {
     families: Vec<Snapshot>,
     /// Milliseconds since 1970.
@@ -65,18 +63,18 @@ pub fn resource_metrics(summary: Option<&Summary>, now: i64) -> Vec<Snapshot> {
         samples: Vec::new(),
     };
     let mut out = Collector { families: FAMILIES.into_iter().map(family).collect(), now };
-    out.add("resource_scrape_error", Vec::new(), if summary.is_none() { 1.0 } else { 0.0 }, false);
+    out.add("", "resource_scrape_error", Labels::default(), if summary.is_none() { 1.0 } else { 0.0 }, false);
     if let Some(summary) = summary {
-        out.usage("node", &summary.node.usage, &Vec::new());
+        out.usage("node", &summary.node.usage, &Labels::default());
         for pod in &summary.pods {
-            let of_pod = vec![("namespace", pod.pod_ref.namespace.clone()), ("pod", pod.pod_ref.name.clone())];
-            out.usage("pod", &pod.usage, &of_pod);
+            let of_pod = [("namespace", pod.pod_ref.namespace.clone()), ("pod", pod.pod_ref.name.clone())];
+            out.usage("pod", &pod.usage, &of_pod.clone().into());
             for container in &pod.containers {
-                let mut labels = vec![("container", container.name.clone())];
-                labels.extend(of_pod.clone());
+                let [namespace, name] = of_pod.clone();
+                let labels: Labels = [("container", container.name.clone()), namespace, name].into();
                 if container.started_nanos > 0 {
                     let seconds = to_float(container.started_nanos.unsigned_abs()) / 1e9;
-                    out.add("container_start_time_seconds", labels.clone(), seconds, false);
+                    out.add("container", "_start_time_seconds", labels.clone(), seconds, false);
                 }
                 out.usage("container", &container.usage, &labels);
             }
@@ -90,9 +88,9 @@ pub fn resource_metrics(summary: Option<&Summary>, now: i64) -> Vec<Snapshot> {
 
 impl Collector {
     /// `timed` samples bear the time of their reading.
-    fn add(&mut self, name: &str, labels: Labels, value: f64, timed: bool) {
+    fn add(&mut self, of: &str, rest: &str, labels: Labels, value: f64, timed: bool) {
         let time = timed.then_some(self.now);
-        if let Some(family) = self.families.iter_mut().find(|f| f.name == name) {
+        if let Some(family) = self.families.iter_mut().find(|f| f.name.strip_prefix(of) == Some(rest)) {
             family.samples.push(Sample { labels, value: Value::Number(value), time });
         }
     }
@@ -100,7 +98,7 @@ impl Collector {
     fn usage(&mut self, of: &str, usage: &Usage, labels: &Labels) {
         let mut push = |rest: &str, value: Option<f64>| {
             if let Some(value) = value {
-                self.add(&format!("{of}{rest}"), labels.clone(), value, true);
+                self.add(of, rest, labels.clone(), value, true);
             }
         };
         push("_cpu_usage_seconds_total", usage.cpu.as_ref().map(|c| to_float(c.usage_core_nano_seconds) / 1e9));

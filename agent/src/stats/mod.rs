@@ -45,13 +45,15 @@ const MOMENT: Duration = Duration::from_millis(200);
 const STALE: Duration = Duration::from_secs(120);
 
 /// A container or sandbox as its process leads to it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Found {
     id: String,
     /// As the runtime was asked for it.
     image: String,
     pid: u32,
     cgroup: Cgroup,
+    /// The cgroup around it: its pod's, where pods have cgroups.
+    around: Option<Cgroup>,
     /// Nanoseconds since 1970.
     started_at: i64,
 }
@@ -62,8 +64,8 @@ struct PodFound {
     name: String,
     namespace: String,
     created_at: i64,
-    sandbox: Option<Found>,
-    containers: Vec<(String, Found)>,
+    sandbox: Option<Arc<Found>>,
+    containers: Vec<(String, Arc<Found>)>,
 }
 
 /// A reading and the rate since the one before, in billionths of a core.
@@ -83,7 +85,9 @@ pub struct Stats {
     pods_have_cgroups: bool,
     /// They tell how full their volumes are.
     drivers: Arc<Drivers>,
-    found: Mutex<HashMap<String, Found>>,
+    found: Arc<Mutex<HashMap<String, Arc<Found>>>>,
+    /// When somebody asked last, as long as files are kept open for him.
+    asked: Arc<Mutex<Option<Instant>>>,
     /// CPU time by cgroup at the last request.
     before: Mutex<HashMap<String, (Instant, u64)>>,
 }
@@ -107,7 +111,8 @@ impl Stats {
             pod_logs_dir,
             pods_have_cgroups,
             drivers,
-            found: Mutex::default(),
+            found: Arc::default(),
+            asked: Arc::default(),
             before: Mutex::default(),
         }
     }
@@ -173,8 +178,7 @@ impl Stats {
     /// The runtime does not say what runs.
     pub async fn containers(&self, now: i64) -> Result<Vec<Snapshot>, CriError> {
         let pods = self.pods().await?;
-        let with_pod_cgroups = self.pods_have_cgroups;
-        let read = tokio::task::spawn_blocking(move || cadvisor::collect(&pods, with_pod_cgroups, now));
+        let read = tokio::task::spawn_blocking(move || cadvisor::collect(&pods, now));
         Ok(read.await.unwrap_or_default())
     }
 
@@ -214,16 +218,41 @@ impl Stats {
             }
         }
         locked(&self.found).retain(|id, _| alive.contains(id));
+        self.close_later();
         Ok(pods)
+    }
+
+    /// Sees to it that files are not kept open for somebody who has stopped asking.
+    fn close_later(&self) {
+        if locked(&self.asked).replace(Instant::now()).is_some() {
+            return;
+        }
+        let (found, asked) = (self.found.clone(), self.asked.clone());
+        tokio::spawn(async move {
+            loop {
+                let Some(end) = locked(&asked).map(|at| at + STALE) else { return };
+                tokio::time::sleep_until(end).await;
+                let mut asked = locked(&asked);
+                if asked.is_some_and(|at| at + STALE <= Instant::now()) {
+                    *asked = None;
+                    break;
+                }
+            }
+            for found in locked(&found).values() {
+                found.cgroup.close();
+                found.around.iter().for_each(Cgroup::close);
+            }
+        });
     }
 
     /// Where a container's process is. Asked once: neither changes while it runs.
     /// `image` is `None` for a sandbox.
-    async fn find(&self, id: &str, created_at: i64, image: Option<&str>) -> Option<Found> {
+    async fn find(&self, id: &str, created_at: i64, image: Option<&str>) -> Option<Arc<Found>> {
         if let Some(found) = locked(&self.found).get(id) {
             return Some(found.clone());
         }
-        let (started_at, info) = match image.is_none() {
+        let is_sandbox = image.is_none();
+        let (started_at, info) = match is_sandbox {
             true => (created_at, self.cri.pod_sandbox_info(id).await.ok()?),
             false => {
                 let answer = self.cri.container_status_verbose(id, true).await.ok()?;
@@ -233,7 +262,10 @@ impl Stats {
         let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
         let pid = u32::try_from(info.get("pid")?.as_u64()?).ok().filter(|pid| *pid > 0)?;
         let image = image.or_else(|| info.get("image")?.as_str()).unwrap_or_default().to_owned();
-        let found = Found { id: id.to_owned(), image, pid, cgroup: Cgroup::of_process(pid).ok()?, started_at };
+        let cgroup = Cgroup::of_process(pid).ok()?;
+        // A sandbox shows the way to its pod's.
+        let around = cgroup.parent().filter(|_| is_sandbox && self.pods_have_cgroups);
+        let found = Arc::new(Found { id: id.to_owned(), image, pid, cgroup, around, started_at });
         locked(&self.found).insert(id.to_owned(), found.clone());
         Some(found)
     }
@@ -245,8 +277,8 @@ impl Stats {
         for (uid, pod) in pods {
             found.extend(pod.containers.iter().map(|(name, found)| (container_key(uid, name), found.cgroup.clone())));
             let Some(sandbox) = &pod.sandbox else { continue };
-            found.push(match sandbox.cgroup.parent().filter(|_| self.pods_have_cgroups) {
-                Some(around) => (pod_key(uid), around),
+            found.push(match &sandbox.around {
+                Some(around) => (pod_key(uid), around.clone()),
                 None => (sandbox_key(uid), sandbox.cgroup.clone()),
             });
         }
