@@ -6,6 +6,7 @@ pub mod agent;
 pub mod daemon;
 pub mod hook;
 pub mod node;
+pub mod pods;
 pub mod process;
 pub mod raw;
 pub mod runtime;

@@ -1,0 +1,112 @@
+//! Containers of a pod begin, are looked after and end in the order and for the reasons that they are promised.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+use tests::pods::{Pods, condition, container};
+
+fn exec(script: &str) -> Value {
+    json!({"exec": {"command": ["sh", "-c", script]}})
+}
+
+/// Says when it begins and, on SIGTERM, when it ends.
+fn teller(name: &str) -> String {
+    format!("trap 'echo {name}-end >> /told/log; exit 0' TERM; echo {name} >> /told/log; while :; do sleep 0.1; done")
+}
+
+fn first_to_last(pods: &Pods) -> Result<()> {
+    let folder = pods.node.dir.join("told");
+    std::fs::create_dir_all(&folder)?;
+    let told = || -> Result<String> { Ok(std::fs::read_to_string(folder.join("log"))?.replace('\n', " ")) };
+    let mounts = json!([{"name": "told", "mountPath": "/told"}]);
+    let startup = json!({"exec": {"command": ["sh", "-c", "sleep 1; echo started >> /told/log"]}, "periodSeconds": 1, "timeoutSeconds": 5});
+    let sidecar =
+        json!({"name": "sidecar", "restartPolicy": "Always", "volumeMounts": mounts, "startupProbe": startup});
+    let lifecycle =
+        json!({"postStart": exec("sleep 0.5; echo post >> /told/log"), "preStop": exec("echo pre >> /told/log")});
+    let readiness = json!({"exec": {"command": ["test", "-e", "/told/ready"]}, "periodSeconds": 1});
+    pods.create(
+        "orderly",
+        &json!({"terminationGracePeriodSeconds": 20,
+        "volumes": [{"name": "told", "hostPath": {"path": folder}}],
+        "initContainers": [
+            Pods::shell("echo init >> /told/log", &json!({"name": "init", "volumeMounts": mounts})),
+            Pods::shell(&teller("sidecar"), &sidecar),
+        ],
+        "containers": [Pods::shell(
+            &teller("main"),
+            &json!({"volumeMounts": mounts, "lifecycle": lifecycle, "readinessProbe": readiness}),
+        )]}),
+    )?;
+    let status = pods.wait("orderly", "the main container runs", |s| container(s, "main")["started"] == true)?;
+    ensure!(told()? == "init sidecar started main post ", "{}", told()?);
+    ensure!(condition(&status, "Ready")["status"] == "False", "its readiness has not been seen: {status:#}");
+    std::fs::write(folder.join("ready"), "")?;
+    pods.wait("orderly", "Ready", |s| condition(s, "Ready")["status"] == "True")?;
+    pods.server.kubectl(&["delete", "pod", "orderly", "--timeout=30s"])?;
+    ensure!(told()? == "init sidecar started main post pre main-end sidecar-end ", "{}", told()?);
+    Ok(())
+}
+
+fn last_words(pods: &Pods) -> Result<()> {
+    let talks = Pods::shell("printf 'the reason' > /dev/termination-log; exit 3", &json!({"name": "file"}));
+    let shouts = Pods::shell(
+        "echo last words; exit 4",
+        &json!({"name": "log", "terminationMessagePolicy": "FallbackToLogsOnError"}),
+    );
+    pods.create("talker", &json!({"restartPolicy": "Never", "containers": [talks, shouts]}))?;
+    let status = pods.wait_phase("talker", "Failed")?;
+    let ended = |name: &str| container(&status, name)["state"]["terminated"].clone();
+    ensure!(ended("file")["message"] == "the reason" && ended("file")["exitCode"] == 3, "{status:#}");
+    ensure!(ended("log")["message"] == "last words\n" && ended("log")["exitCode"] == 4, "{status:#}");
+    Ok(())
+}
+
+fn looked_after(pods: &Pods) -> Result<()> {
+    let script = "mkdir /www; echo ok > /www/ok; httpd -p 8080 -h /www; sleep 3; rm /www/ok; exec sleep 1000";
+    let probe = json!({"httpGet": {"path": "/ok", "port": 8080}, "periodSeconds": 1, "failureThreshold": 2,
+        "terminationGracePeriodSeconds": 1, "initialDelaySeconds": 1});
+    pods.create("sick", &json!({"containers": [Pods::shell(script, &json!({"livenessProbe": probe}))]}))?;
+    pods.create("crashing", &json!({"restartPolicy": "OnFailure", "containers": [Pods::shell("exit 7", &json!({}))]}))?;
+    pods.create("done", &json!({"restartPolicy": "OnFailure", "containers": [Pods::shell("exit 0", &json!({}))]}))?;
+    let status = pods.wait("sick", "it is started again", |s| container(s, "main")["restartCount"] == 1)?;
+    // The container has been killed, with its grace passed.
+    ensure!(container(&status, "main")["lastState"]["terminated"]["exitCode"] == 137, "{status:#}");
+    let killed = pods.events("sick", "Killing")?;
+    ensure!(killed.iter().any(|m| m == "Container main failed liveness probe, will be restarted"), "{killed:?}");
+    let status = pods.wait("crashing", "it has to wait", |s| {
+        container(s, "main")["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    })?;
+    ensure!(status["phase"] == "Running", "{status:#}");
+    let message = container(&status, "main")["state"]["waiting"]["message"].as_str().unwrap_or_default();
+    ensure!(message.starts_with("back-off 10s restarting failed container=main pod=crashing_default("), "{message}");
+    ensure!(container(&status, "main")["lastState"]["terminated"]["exitCode"] == 7, "{status:#}");
+    let status = pods.wait_phase("done", "Succeeded")?;
+    ensure!(container(&status, "main")["restartCount"] == 0, "{status:#}");
+    Ok(())
+}
+
+/// A container that does not listen is given its grace and no more.
+fn deaf(pods: &Pods) -> Result<()> {
+    let script = "trap '' TERM; while :; do sleep 1; done";
+    pods.create("deaf", &json!({"terminationGracePeriodSeconds": 3, "containers": [Pods::shell(script, &json!({}))]}))?;
+    pods.wait_phase("deaf", "Running")?;
+    let begun = std::time::Instant::now();
+    pods.server.kubectl(&["delete", "pod", "deaf", "--timeout=30s"])?;
+    let took = begun.elapsed();
+    ensure!(took >= Duration::from_millis(2900) && took < Duration::from_secs(12), "{took:?}");
+    Ok(())
+}
+
+#[test]
+fn containers_begin_and_end_in_their_order() -> Result<()> {
+    if tests::no_node() {
+        return Ok(());
+    }
+    let pods = Pods::start("containers", "")?;
+    first_to_last(&pods)?;
+    last_words(&pods)?;
+    looked_after(&pods)?;
+    deaf(&pods)
+}
