@@ -247,6 +247,15 @@ impl Node {
         }
     }
 
+    /// A channel to the runtime, as the agent has one.
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub async fn cri(&self) -> Result<tonic::transport::Channel> {
+        let address = format!("unix://{}", self.socket().display());
+        Ok(tonic::transport::Endpoint::from_shared(address)?.connect().await?)
+    }
+
     /// Runs containerd's own client.
     ///
     /// # Errors

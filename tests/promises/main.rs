@@ -36,6 +36,7 @@ mod node_recordings;
 mod node_resources;
 mod node_security;
 mod node_variants;
+mod node_volumes;
 mod own_node;
 mod policy_types;
 mod python_client;

@@ -1,9 +1,11 @@
-//! What the node tells of a busy pod is what the kernel's own files say.
+//! What the node tells of a busy pod is what the kernel's own files say, and what the runtime says.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use proto::cri::runtime_service_client::RuntimeServiceClient;
+use proto::cri::{ContainerStats, ContainerStatsRequest, ListContainerStatsRequest};
 use serde_json::{Value, json};
 use tests::ApiServer;
 use tests::node::{IMAGE, Node};
@@ -60,6 +62,27 @@ fn sample(page: &str, name: &str, labels: &[&str]) -> Result<f64> {
     Ok(line.rsplit_once("} ").and_then(|(_, rest)| rest.split(' ').next()).context("a value")?.parse()?)
 }
 
+/// CPU seconds, the working set and what was written, as the runtime tells them of one container, and of it in a list.
+fn by_the_runtime(node: &Node, id: &str) -> Result<Vec<(f64, f64, u64)>> {
+    let figures = |stats: &ContainerStats| -> Result<(f64, f64, u64)> {
+        let cpu = stats.cpu.as_ref().and_then(|c| c.usage_core_nano_seconds.as_ref());
+        let memory = stats.memory.as_ref().and_then(|m| m.working_set_bytes.as_ref());
+        let written = stats.writable_layer.as_ref().and_then(|l| l.used_bytes.as_ref());
+        let number = |n: u64| -> Result<f64> { Ok(n.to_string().parse()?) };
+        let cpu = number(cpu.context("CPU time")?.value)? / 1e9;
+        let memory = number(memory.context("a working set")?.value)?;
+        Ok((cpu, memory, written.context("what was written")?.value))
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut client = RuntimeServiceClient::new(node.cri().await?);
+        let one = client.container_stats(ContainerStatsRequest { container_id: id.to_owned() }).await?.into_inner();
+        let list = client.list_container_stats(ListContainerStatsRequest::default()).await?.into_inner().stats;
+        let listed = list.iter().find(|s| s.attributes.as_ref().is_some_and(|a| a.id == id)).context("it is listed")?;
+        Ok(vec![figures(&one.stats.context("statistics")?)?, figures(listed)?])
+    })
+}
+
 #[test]
 fn figures_of_a_busy_pod_are_those_of_the_kernel() -> Result<()> {
     if tests::no_node() {
@@ -111,6 +134,39 @@ fn figures_of_a_busy_pod_are_those_of_the_kernel() -> Result<()> {
             let nanos = container["cpu"]["usageCoreNanoSeconds"].as_f64().context("CPU time")?;
             Ok((nanos / 1e9, container["memory"]["usageBytes"].as_f64().context("bytes in use")?))
         })?;
+    }
+    // The runtime's words between two pages of ours: its clock is later than the first's and earlier than the second's, but
+    // for what it keeps of an earlier look.
+    let told = || -> Result<(f64, f64, u64)> {
+        let summary: Value = serde_json::from_str(&ask("stats/summary")?)?;
+        let pods = summary["pods"].as_array().context("pods")?;
+        let container = &pods.iter().find(|p| p["podRef"]["name"] == "busy").context("the pod")?["containers"][0];
+        let nanos = container["cpu"]["usageCoreNanoSeconds"].as_f64().context("CPU time")?;
+        let memory = container["memory"]["workingSetBytes"].as_f64().context("a working set")?;
+        Ok((nanos / 1e9, memory, container["rootfs"]["usedBytes"].as_u64().context("what was written")?))
+    };
+    let looked = |what: &str| -> Result<(f64, f64)> {
+        let page = ask(what)?;
+        let cpu = sample(&page, "container_cpu_usage_seconds_total", &labels)?;
+        Ok((cpu, sample(&page, "container_memory_working_set_bytes", &labels)?))
+    };
+    for _ in 0..3 {
+        let before = (told()?, looked("metrics/resource")?, looked("metrics/cadvisor")?);
+        let theirs = by_the_runtime(&node, id)?;
+        let after = (looked("metrics/resource")?, looked("metrics/cadvisor")?, told()?);
+        let (first, last) = (before.0.0, after.2.0);
+        let memory = [before.0.1, before.1.1, before.2.1, after.0.1, after.1.1, after.2.1];
+        for (cpu, working_set, written) in theirs {
+            let fits = first - SLACK_SECONDS <= cpu && cpu <= last + SLACK_SECONDS;
+            ensure!(fits, "the runtime tells {cpu} s, the pages {before:?} and {after:?}");
+            let near = memory.iter().all(|ours| (ours - working_set).abs() <= 4.0 * SLACK_BYTES);
+            ensure!(near, "the runtime tells a working set of {working_set}, the pages {before:?} and {after:?}");
+            // It counts that now and then only.
+            let counted = before.0.2 <= written && written <= after.2.2;
+            ensure!(counted, "the runtime tells {written} bytes written, the pages {} and {}", before.0.2, after.2.2);
+        }
+        let seconds = [before.0.0, before.1.0, before.2.0, after.0.0, after.1.0, after.2.0];
+        ensure!(seconds.is_sorted(), "the pages tell of a clock that goes back: {seconds:?}");
     }
     // Of the rates there is the cores that it had between two questions. When in each the agent reads is its own matter:
     // at least what came between the questions in the longest time that it can have been, and at most the reverse.
