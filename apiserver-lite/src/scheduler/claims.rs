@@ -46,6 +46,9 @@ pub struct Claims {
     used: BTreeSet<DeviceId>,
 }
 
+/// What each claim that waits would get, in places of what the node can reach.
+pub type Found<'a> = Vec<Vec<Chosen<'a>>>;
+
 /// What is written before a pod is bound.
 #[derive(Default)]
 pub struct Reservation {
@@ -140,17 +143,22 @@ impl Claims {
         Ok(out)
     }
 
-    /// Why a node will not do.
-    pub fn refusal(&self, node: &NodeInfo) -> Option<String> {
+    /// The devices that the pod would get on a node; nothing where it waits for none.
+    ///
+    /// # Errors
+    /// Why the node will not do.
+    pub fn find(&self, node: &NodeInfo) -> std::result::Result<Found<'_>, String> {
         let is_reached = |value: &Value| {
             let selector = &value["status"]["allocation"]["nodeSelector"];
             !selector.is_object() || node_terms(selector).iter().any(|t| t.matches(node.labels(), node.name()))
         };
         if !self.allocated.iter().all(|(_, value)| is_reached(value)) {
-            return Some("resourceclaim not available on the node".into());
+            return Err("resourceclaim not available on the node".into());
         }
-        let reachable = self.inventory.as_ref()?.at(node);
-        allocate(&self.demands, &reachable, &self.used).err()
+        match &self.inventory {
+            Some(inventory) => allocate(&self.demands, &inventory.at(node), &self.used),
+            None => Ok(Found::new()),
+        }
     }
 
     /// A claim whose devices keep the pod from every node, though nobody but the pod may have them.
@@ -159,15 +167,13 @@ impl Claims {
         self.allocated.iter().find(|(_, value)| is_own(value)).map(|(claim, _)| claim)
     }
 
-    /// Takes what the pod needs on a node that will do.
-    pub fn reserve(&self, pod: &PodInfo, node: &NodeInfo, under_way: &mut UnderWay) -> Reservation {
+    /// Takes what was found for the pod on a node.
+    pub fn reserve(&self, pod: &PodInfo, node: &NodeInfo, found: &Found<'_>, under_way: &mut UnderWay) -> Reservation {
         let mut claims: Vec<Reserved> = self.allocated.iter().map(|(claim, _)| Reserved::new(claim, None)).collect();
         if let Some(inventory) = &self.inventory {
             let reachable = inventory.at(node);
             let devices = &reachable.devices;
-            // The same search as when the node was asked, so there is a result.
-            let chosen = allocate(&self.demands, &reachable, &self.used).unwrap_or_default();
-            for ((claim, value), chosen) in self.waiting.iter().zip(&chosen) {
+            for ((claim, value), chosen) in self.waiting.iter().zip(found) {
                 let taken = chosen.iter().filter(|c| !c.wish.admin).map(|c| devices[c.device].id.clone());
                 under_way.0.insert(claim.keys.uid.clone(), (pod.object.keys.uid.clone(), taken.collect()));
                 claims.push(Reserved::new(claim, Some(allocation(&value["spec"], chosen, devices))));

@@ -113,6 +113,46 @@ fn a_claim_has_no_more_than_its_status_can_say() {
     assert!(ask(&slices, &[one(json!({"allocationMode": "All"}))], &[]).is_err());
 }
 
+/// A device that can be had whole or in halves, and one more beside it.
+fn parts() -> [Arc<Value>; 2] {
+    let draws = |memory: &str| json!([{"counterSet": "gpu", "counters": {"memory": {"value": memory}}}]);
+    let devices = json!([{"name": "whole", "consumesCounters": draws("40Gi")},
+        {"name": "half-1", "consumesCounters": draws("20Gi")}, {"name": "half-2", "consumesCounters": draws("20Gi")},
+        {"name": "other"}]);
+    let mut counters = (*slice("counters", "n", 1, 2, Value::Null)).clone();
+    counters["spec"]["sharedCounters"] = json!([{"name": "gpu", "counters": {"memory": {"value": "40Gi"}}}]);
+    [slice("devices", "n", 1, 2, devices), Arc::new(counters)]
+}
+
+#[test]
+fn parts_of_a_device_are_given_as_long_as_its_counters_last() {
+    let slices = parts();
+    let one_each = |count: usize| vec![one(json!({})); count];
+    let names = |all: &[&str]| all.iter().map(|n| vec![(*n).to_owned()]).collect::<Vec<_>>();
+    assert_eq!(ask(&slices, &one_each(2), &[]), Ok(names(&["whole", "other"])), "nothing is left beside the whole");
+    assert_eq!(ask(&slices, &one_each(3), &[]), Ok(names(&["half-1", "half-2", "other"])));
+    assert!(ask(&slices, &one_each(4), &[]).is_err());
+    assert_eq!(ask(&slices, &one_each(1), &["half-2"]), Ok(names(&["half-1"])), "a half is gone, so the whole is");
+    assert_eq!(ask(&slices, &one_each(1), &["whole"]), Ok(names(&["other"])));
+    assert!(ask(&slices, &one_each(2), &["whole"]).is_err());
+    assert!(ask(&slices, &[one(json!({"allocationMode": "All"}))], &[]).is_err(), "not everything at once");
+    // Who administers draws nothing.
+    let admin = one(json!({"adminAccess": true, "count": 3}));
+    assert!(ask(&slices, &[admin, one(json!({}))], &[]).is_ok());
+}
+
+#[test]
+fn a_pool_whose_devices_draw_on_what_is_not_there_is_not_used() {
+    let [devices, counters] = parts();
+    let mut alone = (*devices).clone();
+    alone["spec"]["pool"]["resourceSliceCount"] = 1.into();
+    assert!(ask(&[Arc::new(alone)], &[one(json!({}))], &[]).is_err(), "no such counters");
+    let mut twice = (*counters).clone();
+    let set = twice["spec"]["sharedCounters"][0].clone();
+    twice["spec"]["sharedCounters"] = json!([set, set]);
+    assert!(ask(&[devices, Arc::new(twice)], &[one(json!({}))], &[]).is_err(), "a set twice");
+}
+
 #[test]
 fn constraints_and_alternatives_are_tried_until_one_fits() {
     let device = |name: &str, board: i64| json!({"name": name, "attributes": {"board": {"int": board}}});

@@ -3,14 +3,17 @@
 //! Follows the allocator of dynamic resource allocation: devices of complete pools in their newest generation, in the
 //! order in which they are published; the first set that satisfies every request and every constraint is taken.
 //!
-//! Limits: devices that draw on shared counters or serve several claims at once are given to nobody; taints that a
-//! DeviceTaintRule adds are not looked at.
+//! Devices may draw on counters that a pool shares out among them ([`super::counters`]).
+//!
+//! Limits: devices that serve several claims at once are given to nobody; taints that a DeviceTaintRule adds are not looked
+//! at.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::counters::{Counters, Left};
 use super::node::NodeInfo;
 use crate::cel::{self, Budget, Failure};
 use crate::selectors::node_terms;
@@ -47,6 +50,8 @@ pub struct Inventory {
     slices: Vec<Arc<Value>>,
     /// Slices of pools that cannot be used now, with the reason.
     doubtful: Vec<(Arc<Value>, &'static str)>,
+    /// What pools share out among their devices.
+    counters: Counters,
 }
 
 /// What a node can reach.
@@ -54,13 +59,14 @@ pub struct Reachable<'a> {
     pub devices: Vec<Device<'a>>,
     /// Why it is not known what all devices are.
     doubt: Option<String>,
+    counters: &'a Counters,
 }
 
 /// A device that a node can reach.
 pub struct Device<'a> {
     pub id: DeviceId,
     value: &'a Value,
-    /// Nobody can have it by itself: it draws on shared counters, or serves several claims at once.
+    /// Nobody can have it by itself: it serves several claims at once.
     left_alone: bool,
     /// The node that alone has it, or the nodes that can reach it; None for all.
     pub place: Option<Place<'a>>,
@@ -94,7 +100,7 @@ impl Inventory {
                 known.push(slice);
             }
         }
-        let mut out = Inventory { slices: Vec::new(), doubtful: Vec::new() };
+        let mut out = Inventory { slices: Vec::new(), doubtful: Vec::new(), counters: Counters::default() };
         for slices in pools.into_values() {
             let wanted = slices.first().and_then(|s| s["spec"]["pool"]["resourceSliceCount"].as_u64()).unwrap_or(1);
             let mut names = HashSet::new();
@@ -102,7 +108,7 @@ impl Inventory {
             let is_valid = devices.into_iter().all(|device| names.insert(text(device, "name").to_owned()));
             if usize::try_from(wanted) != Ok(slices.len()) {
                 out.doubtful.extend(slices.into_iter().map(|slice| (slice, "is currently being updated")));
-            } else if !is_valid {
+            } else if !is_valid || !out.counters.add(&slices) {
                 out.doubtful.extend(slices.into_iter().map(|slice| (slice, "is currently invalid")));
             } else {
                 out.slices.extend(slices);
@@ -126,11 +132,11 @@ impl Inventory {
             let whole = reach(spec, node);
             for value in list(spec, "devices") {
                 let Some(place) = (if each { reach(value, node) } else { whole }) else { continue };
-                let left_alone = value["consumesCounters"].is_array() || value["allowMultipleAllocations"] == true;
+                let left_alone = value["allowMultipleAllocations"] == true;
                 devices.push(Device { id: id_in(spec, text(value, "name")), value, left_alone, place });
             }
         }
-        Reachable { devices, doubt }
+        Reachable { devices, doubt, counters: &self.counters }
     }
 }
 
@@ -234,12 +240,14 @@ pub struct Chosen<'a> {
 }
 
 /// A search over several claims at once.
-struct Search<'a> {
+struct Search<'a, 'r> {
     demands: &'a [Demand],
-    devices: &'a [Device<'a>],
-    doubt: Option<&'a str>,
+    devices: &'r [Device<'r>],
+    doubt: Option<&'r str>,
     /// Devices that somebody has, or that this search gives away.
     taken: HashSet<usize>,
+    /// What is left of shared counters.
+    left: Left<'r>,
     /// For each claim, what its requests have so far.
     chosen: Vec<Vec<Chosen<'a>>>,
     matches: HashMap<*const Wish, Arc<[usize]>>,
@@ -250,23 +258,24 @@ struct Search<'a> {
 ///
 /// # Errors
 /// Why there are none.
-pub fn allocate<'a>(
+pub fn allocate<'a, 'r>(
     demands: &'a [Demand],
-    reachable: &'a Reachable<'a>,
+    reachable: &'r Reachable<'r>,
     used: &BTreeSet<DeviceId>,
 ) -> Result<Vec<Vec<Chosen<'a>>>, String> {
     let devices = &reachable.devices;
     let taken = devices.iter().enumerate().filter(|(_, d)| used.contains(&d.id)).map(|(at, _)| at).collect();
     let chosen = demands.iter().map(|_| Vec::new()).collect();
     let doubt = reachable.doubt.as_deref();
-    let mut search = Search { demands, devices, doubt, taken, chosen, matches: HashMap::new(), tries: 0 };
+    let left = reachable.counters.left(used);
+    let mut search = Search { demands, devices, doubt, taken, left, chosen, matches: HashMap::new(), tries: 0 };
     match search.request(0, 0)? {
         true => Ok(search.chosen),
         false => Err("cannot allocate all claims".into()),
     }
 }
 
-impl<'a> Search<'a> {
+impl<'a> Search<'a, '_> {
     /// Satisfies a request and all that come after it.
     fn request(&mut self, claim: usize, request: usize) -> Result<bool, String> {
         let demands = self.demands;
@@ -337,6 +346,7 @@ impl<'a> Search<'a> {
             || !wish.admin && self.taken.contains(&device)
             || !found.is_tolerated(&wish.tolerations)
             || !self.keeps_constraints(claim, wish, device)
+            || !wish.admin && !self.left.take(&found.id)
         {
             return Ok(false);
         }
@@ -352,6 +362,7 @@ impl<'a> Search<'a> {
             && !chosen.wish.admin
         {
             self.taken.remove(&chosen.device);
+            self.left.put_back(&self.devices[chosen.device].id);
         }
     }
 

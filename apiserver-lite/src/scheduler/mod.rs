@@ -10,6 +10,7 @@
 
 mod claims;
 mod cluster;
+mod counters;
 mod devices;
 mod filter;
 mod node;
@@ -248,11 +249,21 @@ impl Scheduler {
             Err(reason) => return self.give_up(pod, nowhere(&reason), None),
         };
         let topology = Topology::count(store, &self.cluster, pod, &[]);
-        let (mut fitting, mut refused) = (Vec::new(), Vec::new());
+        let (mut fitting, mut refused, mut found) = (Vec::new(), Vec::new(), HashMap::new());
         for node in self.cluster.nodes() {
             let refusal = self.check(pod, node, &topology, &volumes);
             let without_devices = |reason: String| Refusal { reasons: vec![reason.into()], resolvable: false };
-            match refusal.or_else(|| claims.refusal(node).map(without_devices)) {
+            let refusal = refusal.or_else(|| match claims.find(node) {
+                Ok(devices) => {
+                    // A pod without claims finds nothing everywhere.
+                    if !devices.is_empty() {
+                        found.insert(node.name(), devices);
+                    }
+                    None
+                }
+                Err(reason) => Some(without_devices(reason)),
+            });
+            match refusal {
                 None => fitting.push(node),
                 Some(refusal) => refused.push((Box::<str>::from(node.name()), refusal)),
             }
@@ -264,8 +275,9 @@ impl Scheduler {
             None => best(pod, &fitting, &topology),
         };
         if let Some(node) = chosen {
+            let devices = found.remove(&*node).unwrap_or_default();
             let at = self.cluster.node(&node);
-            let reservation = at.map(|at| claims.reserve(pod, at, &mut self.devices)).unwrap_or_default();
+            let reservation = at.map(|at| claims.reserve(pod, at, &devices, &mut self.devices)).unwrap_or_default();
             return self.assume(pod, &node, volumes.waits(), reservation);
         }
         let nominated = self.nominated.get(uid).cloned();
