@@ -118,6 +118,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             advertised,
             cbor: config.gates.enabled("CBORServingAndStorage"),
             sharded: config.gates.enabled("ShardedListAndWatch"),
+            granular_claims: config.gates.enabled("DRAResourceClaimGranularStatusAuthorization"),
             min_watch: Duration::from_secs(config.args.min_request_timeout),
             flags: vec![
                 ("anonymous-auth", config.args.anonymous_auth.to_string()),

@@ -76,6 +76,8 @@ pub struct ServerConfig {
     pub cbor: bool,
     /// Lists and watches may ask for a part (gate `ShardedListAndWatch`).
     pub sharded: bool,
+    /// Parts of a claim's status take rights of their own (gate `DRAResourceClaimGranularStatusAuthorization`).
+    pub granular_claims: bool,
     /// Name and value of each flag, for `/flagz`; no secrets.
     pub flags: Vec<(&'static str, String)>,
 }

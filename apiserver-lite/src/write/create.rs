@@ -8,7 +8,7 @@ use super::update::{self, Target};
 use super::{commit, commit_error, put, strategy};
 use crate::admission::{Call, Operation, Reservation};
 use crate::apply::{self, Owners, Writer};
-use crate::auth::{Attributes, RbacWrite};
+use crate::auth::{self, Attributes, RbacWrite};
 use crate::request::{RequestInfo, User};
 use crate::resource::Resource;
 use crate::server::ApiServer;
@@ -106,7 +106,7 @@ pub(super) async fn place(
             if is_service(resource) {
                 allocation = Some(server.services.allocate(&server.store, &mut value, None)?);
             }
-            validate(resource, &value)?;
+            validate(server, target, &value)?;
             authorize_name(server, target, user)?;
             reserved = server.admission.validate(&call, &value).await?;
         }
@@ -197,7 +197,8 @@ pub(crate) fn to_stored_version(resource: &Resource, value: &mut Value) {
 }
 
 /// Checks a new object, and warns of what is unwise in it.
-pub(super) fn validate(resource: &Resource, value: &Value) -> Result<()> {
+fn validate(server: &ApiServer, target: Target<'_>, value: &Value) -> Result<()> {
+    let Target { resource, namespace, .. } = target;
     let complaints = crate::validate::create(resource, value);
     if let Some(definition) = &resource.definition {
         let of_metadata = complaints.into_iter().map(Into::into).collect();
@@ -205,7 +206,11 @@ pub(super) fn validate(resource: &Resource, value: &Value) -> Result<()> {
         // A custom object is called what it says it is.
         return refused_as(resource, value["kind"].as_str().unwrap_or_default(), value, causes);
     }
-    let mut causes: Vec<Cause> = complaints.into_iter().map(Into::into).collect();
+    let mut causes: Vec<Cause> = Vec::new();
+    if &*resource.group == "resource.k8s.io" {
+        causes.extend(auth::new_claim(server, &resource.plural, namespace, value));
+    }
+    causes.extend(complaints.into_iter().map(Into::into));
     if crate::crd::is_definition(resource) {
         crate::crd::warn_of_formats(value, None);
         causes.extend(crate::crd::check_definition(value, None));

@@ -22,6 +22,8 @@ pub struct WriteOptions {
     pub force: bool,
     /// Who asks; without a name for the server's own writes.
     pub user: User,
+    /// `create`, `update` or `patch`; empty for the server's own writes.
+    pub verb: String,
 }
 
 impl WriteOptions {
@@ -93,7 +95,8 @@ impl WriteOptions {
             return Err(invalid("meta.k8s.io", kind, "", causes));
         }
         let manager = if manager.is_empty() { default_manager(request.user_agent()) } else { manager.to_owned() };
-        Ok(WriteOptions { dry_run, manager, validation, force: query.flag("force"), user: request.user.clone() })
+        let (user, verb) = (request.user.clone(), request.info.verb.clone());
+        Ok(WriteOptions { dry_run, manager, validation, force: query.flag("force"), user, verb })
     }
 }
 

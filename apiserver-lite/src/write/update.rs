@@ -10,6 +10,7 @@ use super::options::{WriteOptions, invalid};
 use super::{MODIFIED, commit, commit_error, create, strategy};
 use crate::admission::{Call, Operation, Reservation};
 use crate::apply::{self, Owners, Writer};
+use crate::auth::{self, ClaimWrite};
 use crate::patch::{self, Patch};
 use crate::request::User;
 use crate::resource::Resource;
@@ -212,7 +213,7 @@ pub(super) async fn replace(
             false => None,
         };
         if !matches!(subresource, "binding" | "eviction") {
-            validate(target, &new, &old_value)?;
+            validate(server, target, options, &new, &old_value)?;
         }
         let reserved = match whole {
             true => server.admission.validate(&call, &new).await?,
@@ -281,10 +282,15 @@ fn has_finalizers(resource: &Resource, value: &Value) -> bool {
 }
 
 /// Checks a replacement, and warns of what is unwise in it.
-fn validate(target: Target<'_>, new: &Value, old: &Value) -> Result<()> {
-    let Target { resource, subresource, .. } = target;
+fn validate(server: &ApiServer, target: Target<'_>, options: &WriteOptions, new: &Value, old: &Value) -> Result<()> {
+    let Target { resource, subresource, namespace, .. } = target;
+    let mut causes: Vec<Cause> = Vec::new();
+    if (&*resource.group, &*resource.plural, subresource) == ("resource.k8s.io", "resourceclaims", "status") {
+        let write = ClaimWrite { user: &options.user, verb: &options.verb, namespace };
+        causes.extend(auth::new_status(server, &write, new, old));
+    }
     let complaints = crate::validate::update(resource, subresource, new, old);
-    let mut causes: Vec<Cause> = complaints.into_iter().map(Into::into).collect();
+    causes.extend(complaints.into_iter().map(Into::into));
     if let Some(definition) = &resource.definition {
         causes.extend(crate::crd::check_update(resource, definition, subresource, new, old));
     } else if crate::crd::is_definition(resource) {
