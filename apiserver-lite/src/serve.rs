@@ -99,6 +99,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             .with_chain(chain(&config)?),
         admission: Admission::new(&config.args.enable_admission_plugins, &config.args.disable_admission_plugins)
             .map_err(|e| setting(e.flag, e))?,
+        gated: crate::write::Gated::new(&config.gates),
         limits: Limits::new(
             config.args.max_requests_inflight,
             config.args.max_mutating_requests_inflight,

@@ -47,6 +47,8 @@ pub struct ApiServer {
     pub authenticator: Authenticator,
     pub authorizer: Authorizer,
     pub admission: Admission,
+    /// What feature gates keep from being written.
+    pub gated: crate::write::Gated,
     pub limits: Limits,
     /// None where `limits` alone say how much is done at once.
     pub flow: Option<FlowControl>,

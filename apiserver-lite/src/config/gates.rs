@@ -55,7 +55,7 @@ impl FeatureGates {
     ///
     /// # Errors
     /// An entry of another form, a name that no feature has, or one that is locked to another value.
-    pub(super) fn parse(list: &[String]) -> Result<Self, ConfigError> {
+    pub fn parse(list: &[String]) -> Result<Self, ConfigError> {
         let wrong = |reason: String| Err(bad("feature-gates", reason));
         let mut gates: Vec<(Gate, Option<bool>)> = table().map(|gate| (gate, None)).collect();
         let mut stages: [(Stage, Option<bool>); 2] = [(Stage::Alpha, None), (Stage::Beta, None)];

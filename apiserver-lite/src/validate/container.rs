@@ -114,7 +114,7 @@ pub fn image_spaces(report: &mut Report, item: &Value) {
 }
 
 fn lifecycle(report: &mut Report, item: &Value, context: &Context) {
-    probe::hooks(report, item, context.grace);
+    probe::hooks(report, item, context.grace, context.os);
     probe::all(report, item);
 }
 

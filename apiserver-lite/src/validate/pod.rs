@@ -15,6 +15,8 @@ pub struct Context<'a> {
     pub grace: Option<i64>,
     /// The pod shares the node's users.
     pub host_users: bool,
+    /// Name of the system it runs on; empty where the pod does not say.
+    pub os: &'a str,
 }
 
 impl<'a> Context<'a> {
@@ -89,7 +91,8 @@ pub fn spec(report: &mut Report, spec: &Value, pod: Option<&str>) {
     let claims = list(spec, "resourceClaims").iter().map(|c| text(c, "name")).filter(|n| !n.is_empty()).collect();
     resource_claims(report, spec);
     let grace = spec["terminationGracePeriodSeconds"].as_i64();
-    let context = Context { volumes, claims, grace, host_users: spec["hostUsers"] != false };
+    let context =
+        Context { volumes, claims, grace, host_users: spec["hostUsers"] != false, os: text(&spec["os"], "name") };
     container::lists(report, spec, &context);
     amounts::pod_level(report, spec);
     if spec["hostNetwork"] == true {

@@ -6,9 +6,71 @@ use super::text;
 use crate::field_error::Report;
 use crate::names;
 
-/// The lifecycle hooks; a sleep has to end within the pod's grace period.
-pub fn hooks(report: &mut Report, container: &Value, grace: Option<i64>) {
+/// Signals that a container on Linux may be stopped with, beside the real-time ones.
+const SIGNALS: [&str; 33] = [
+    "SIGABRT",
+    "SIGALRM",
+    "SIGBUS",
+    "SIGCHLD",
+    "SIGCLD",
+    "SIGCONT",
+    "SIGFPE",
+    "SIGHUP",
+    "SIGILL",
+    "SIGINT",
+    "SIGIO",
+    "SIGIOT",
+    "SIGKILL",
+    "SIGPIPE",
+    "SIGPOLL",
+    "SIGPROF",
+    "SIGPWR",
+    "SIGQUIT",
+    "SIGSEGV",
+    "SIGSTKFLT",
+    "SIGSTOP",
+    "SIGSYS",
+    "SIGTERM",
+    "SIGTRAP",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGURG",
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGVTALRM",
+    "SIGWINCH",
+    "SIGXCPU",
+];
+
+/// Every signal that a system knows, sorted.
+fn signals(os: &str) -> Vec<String> {
+    if os == "windows" {
+        return ["SIGKILL", "SIGTERM"].map(Into::into).into();
+    }
+    let mut all: Vec<String> =
+        SIGNALS.iter().chain(&["SIGXFSZ", "SIGRTMIN", "SIGRTMAX"]).map(|s| (*s).into()).collect();
+    all.extend((1..=15).map(|n| format!("SIGRTMIN+{n}")));
+    all.extend((1..=14).map(|n| format!("SIGRTMAX-{n}")));
+    all.sort();
+    all
+}
+
+/// The signal that stops a container, which only means something on a system that is known.
+fn stop_signal(report: &mut Report, signal: &str, os: &str) {
+    if os.is_empty() {
+        return report.forbidden("may not be set for containers with empty `spec.os.name`");
+    }
+    let known = signals(os);
+    if !known.iter().any(|s| s == signal) {
+        report.not_supported(signal, &known.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+}
+
+/// The lifecycle hooks; a sleep has to end within the pod's grace period. `os` is the pod's system, empty for none.
+pub fn hooks(report: &mut Report, container: &Value, grace: Option<i64>, os: &str) {
     report.with(container, "lifecycle", |r, lifecycle| {
+        r.with(lifecycle, "stopSignal", |r, signal| stop_signal(r, signal.as_str().unwrap_or_default(), os));
         for hook in ["postStart", "preStop"] {
             r.with(lifecycle, hook, |r, handler| {
                 check_handler(r, handler, &["exec", "httpGet", "tcpSocket", "sleep"], grace);
@@ -85,5 +147,33 @@ pub fn port(report: &mut Report, value: &Value) {
             let number = number.as_i64().unwrap_or(0);
             names::port(number).into_iter().for_each(|why| report.invalid(number, why));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn stopped_by(signal: &str, os: &str) -> Vec<String> {
+        let mut report = Report::default();
+        hooks(&mut report, &json!({"lifecycle": {"stopSignal": signal}}), None, os);
+        report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+    }
+
+    #[test]
+    fn a_container_is_stopped_by_a_signal_of_its_system() {
+        assert!(stopped_by("SIGUSR1", "linux").is_empty());
+        assert!(stopped_by("SIGRTMIN+15", "linux").is_empty());
+        assert!(stopped_by("SIGTERM", "windows").is_empty());
+        assert_eq!(
+            stopped_by("SIGUSR1", "windows"),
+            ["lifecycle.stopSignal: Unsupported value: \"SIGUSR1\": supported values: \"SIGKILL\", \"SIGTERM\""]
+        );
+        assert_eq!(stopped_by("SIGNONE", "linux").len(), 1);
+        assert_eq!(
+            stopped_by("SIGTERM", ""),
+            ["lifecycle.stopSignal: Forbidden: may not be set for containers with empty `spec.os.name`"]
+        );
     }
 }

@@ -102,6 +102,7 @@ pub(super) async fn place(
                 .insert("name".into(), format!("{}{}", &stem[..end], crate::random::suffix(SUFFIX)).into());
         }
         if attempt == 1 {
+            server.gated.drop_fields(resource, &mut value, None);
             strategy::prepare_create(resource, &mut value, user);
             if is_service(resource) {
                 allocation = Some(server.services.allocate(&server.store, &mut value, None)?);
@@ -211,6 +212,7 @@ fn validate(server: &ApiServer, target: Target<'_>, value: &Value) -> Result<()>
         causes.extend(auth::new_claim(server, &resource.plural, namespace, value));
     }
     causes.extend(complaints.into_iter().map(Into::into));
+    causes.extend(server.gated.complaints(resource, value, None).into_iter().map(Into::into));
     if crate::crd::is_definition(resource) {
         crate::crd::warn_of_formats(value, None);
         causes.extend(crate::crd::check_definition(value, None));

@@ -206,6 +206,7 @@ pub(super) async fn replace(
         }
         create::check_escalation(server, target, &options.user, &new, Some(&old_value))?;
         meta::keep_server_fields(&mut new, &old_value);
+        server.gated.drop_fields(resource, &mut new, Some(&old_value));
         strategy::prepare_update(resource, subresource, &mut new, &old_value);
         let service = create::is_service(resource) && subresource.is_empty();
         let mut allocation = match service {
@@ -291,6 +292,7 @@ fn validate(server: &ApiServer, target: Target<'_>, options: &WriteOptions, new:
     }
     let complaints = crate::validate::update(resource, subresource, new, old);
     causes.extend(complaints.into_iter().map(Into::into));
+    causes.extend(server.gated.complaints(resource, new, Some(old)).into_iter().map(Into::into));
     if let Some(definition) = &resource.definition {
         causes.extend(crate::crd::check_update(resource, definition, subresource, new, old));
     } else if crate::crd::is_definition(resource) {
