@@ -119,6 +119,9 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             advertised,
             cbor: config.gates.enabled("CBORServingAndStorage"),
             sharded: config.gates.enabled("ShardedListAndWatch"),
+            merges_spread: ["MatchLabelKeysInPodTopologySpread", "MatchLabelKeysInPodTopologySpreadSelectorMerge"]
+                .iter()
+                .all(|gate| config.gates.enabled(gate)),
             granular_claims: config.gates.enabled("DRAResourceClaimGranularStatusAuthorization"),
             min_watch: Duration::from_secs(config.args.min_request_timeout),
             flags: vec![

@@ -80,6 +80,8 @@ pub struct ServerConfig {
     pub sharded: bool,
     /// Parts of a claim's status take rights of their own (gate `DRAResourceClaimGranularStatusAuthorization`).
     pub granular_claims: bool,
+    /// Label keys of topology spread become requirements (gate `MatchLabelKeysInPodTopologySpreadSelectorMerge`).
+    pub merges_spread: bool,
     /// Name and value of each flag, for `/flagz`; no secrets.
     pub flags: Vec<(&'static str, String)>,
 }

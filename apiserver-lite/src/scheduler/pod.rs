@@ -141,9 +141,8 @@ pub struct PodTerm {
 
 impl PodTerm {
     fn parse(term: &Value, pod: &ObjectRef) -> Self {
-        let mut selector = LabelSelector::parse(&term["labelSelector"]);
-        selector.and(extra_keys(&term["matchLabelKeys"], &pod.keys.labels, Requirement::equals));
-        selector.and(extra_keys(&term["mismatchLabelKeys"], &pod.keys.labels, Requirement::excludes));
+        // Keys of labels became requirements when the pod was made; its labels may be others by now.
+        let selector = LabelSelector::parse(&term["labelSelector"]);
         let listed = term["namespaces"].as_array().into_iter().flatten();
         let mut namespaces: Vec<Box<str>> = listed.filter_map(Value::as_str).map(Into::into).collect();
         // Without any namespaces, those of its own are meant.
@@ -171,9 +170,9 @@ impl PodTerm {
     }
 }
 
-fn extra_keys(keys: &Value, labels: &Labels, make: impl Fn(&str, &str) -> Requirement) -> Vec<Requirement> {
+fn extra_keys(keys: &Value, labels: &Labels) -> Vec<Requirement> {
     let keys = keys.as_array().into_iter().flatten().filter_map(Value::as_str);
-    keys.filter_map(|key| Some(make(key, label(labels, key)?))).collect()
+    keys.filter_map(|key| Some(Requirement::equals(key, label(labels, key)?))).collect()
 }
 
 /// A topology spread constraint.
@@ -191,7 +190,8 @@ pub struct Spread {
 impl Spread {
     fn parse(value: &Value, labels: &Labels) -> Self {
         let mut selector = LabelSelector::parse(&value["labelSelector"]);
-        selector.and(extra_keys(&value["matchLabelKeys"], labels, Requirement::equals));
+        // Asked for once more where the pod's selector has them already, which changes nothing.
+        selector.and(extra_keys(&value["matchLabelKeys"], labels));
         Spread {
             max_skew: value["maxSkew"].as_i64().unwrap_or(1),
             topology_key: value["topologyKey"].as_str().unwrap_or_default().into(),

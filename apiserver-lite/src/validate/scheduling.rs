@@ -163,12 +163,24 @@ pub fn tolerations_at(report: &mut Report, object: &Value, name: &str) {
                 r.bad("operator", value, "value must be empty when `operator` is 'Exists'");
             }
             "Exists" => {}
+            // These need a feature gate, which is asked for elsewhere.
+            "Lt" | "Gt" => {
+                if !value.parse::<i64>().is_ok_and(|number| number.to_string() == value) {
+                    r.bad("value", value, "must be a valid decimal integer in canonical form");
+                }
+            }
             other => r.at("operator", |r| r.not_supported(other, &["Equal", "Exists"])),
         }
         if !effect.is_empty() {
             r.maybe_choice(toleration, "effect", &EFFECTS);
         }
     });
+}
+
+/// Whether a selector speaks of a label again: what a pod's label keys ask for is among its requirements already.
+fn is_selected_twice(selector: &Value, key: &str) -> bool {
+    let requirements = list(selector, "matchExpressions").iter().filter(|e| text(e, "key") == key).count();
+    requirements > 1 || requirements == 1 && !selector["matchLabels"][key].is_null()
 }
 
 /// How evenly pods are spread.
@@ -211,8 +223,7 @@ pub fn spread(report: &mut Report, spec: &Value) {
         r.each(constraint, "matchLabelKeys", |r, key| {
             let key = key.as_str().unwrap_or_default();
             r.complaints(key, names::qualified_name(key));
-            let named = list(selected, "matchExpressions").iter().any(|e| text(e, "key") == key);
-            if named || !selected["matchLabels"][key].is_null() {
+            if is_selected_twice(selected, key) {
                 r.invalid(key, "exists in both matchLabelKeys and labelSelector");
             }
         });

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::meta::{self, text};
 use super::options::{WriteOptions, invalid};
 use super::update::{self, Target};
-use super::{commit, commit_error, put, strategy};
+use super::{commit, commit_error, pod_words, put, strategy};
 use crate::admission::{Call, Operation, Reservation};
 use crate::apply::{self, Owners, Writer};
 use crate::auth::{self, Attributes, RbacWrite};
@@ -104,6 +104,10 @@ pub(super) async fn place(
         if attempt == 1 {
             server.gated.drop_fields(resource, &mut value, None);
             strategy::prepare_create(resource, &mut value, user);
+            if resource.group.is_empty() && &*resource.plural == "pods" {
+                let warnings = pod_words::settle(&mut value, server.config.merges_spread);
+                warnings.into_iter().for_each(crate::warning::add);
+            }
             if is_service(resource) {
                 allocation = Some(server.services.allocate(&server.store, &mut value, None)?);
             }

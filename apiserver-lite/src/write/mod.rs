@@ -16,6 +16,7 @@ mod gated;
 mod meta;
 mod options;
 mod pod_parts;
+mod pod_words;
 mod review;
 mod scale;
 mod strategy;
