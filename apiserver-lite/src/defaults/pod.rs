@@ -64,14 +64,12 @@ fn of_the_whole(spec: &mut Object) {
     let Some(limits) = limits.filter(|l| !l.is_empty()) else { return };
     let of_containers = pod_requests(&Value::Object(spec.clone()));
     let Some(requests) = inside(spec, "resources").and_then(|r| made(r, "requests")) else { return };
-    let huge = |name: &str| name.starts_with("hugepages-");
-    let supported = |name: &str| matches!(name, "cpu" | "memory") || huge(name);
     for (name, sum) in of_containers {
-        if supported(&name) && !huge(&name) {
+        if matches!(name.as_str(), "cpu" | "memory") {
             set(requests, &name, sum.to_string());
         }
     }
-    for (name, amount) in limits.into_iter().filter(|(name, _)| supported(name)) {
+    for (name, amount) in limits.into_iter().filter(|(name, _)| is_of_pods(name)) {
         set(requests, &name, amount);
     }
 }
@@ -250,13 +248,23 @@ pub(super) fn embedded_claim(claim: &mut Object) {
     }
 }
 
-/// `Guaranteed`, `Burstable` or `BestEffort`, from the requests and limits of a pod's containers.
+/// Whether a resource can be asked for by a pod as a whole.
+fn is_of_pods(name: &str) -> bool {
+    matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
+}
+
+/// `Guaranteed`, `Burstable` or `BestEffort`: from the requests and limits of a pod as a whole where it has any, else from
+/// those of its containers.
 pub fn qos_class(pod: &Value) -> &'static str {
     let spec = &pod["spec"];
     let containers =
         ["containers", "initContainers"].into_iter().flat_map(|l| spec[l].as_array().into_iter().flatten());
+    let has =
+        |kind: &str| spec["resources"][kind].as_object().is_some_and(|all| all.keys().any(|name| is_of_pods(name)));
+    let whole = (has("requests") || has("limits")).then_some(spec);
+    let counted = containers.filter(|_| whole.is_none()).chain(whole);
     let (mut any, mut guaranteed) = (false, true);
-    for container in containers {
+    for container in counted {
         for resource in ["cpu", "memory"] {
             let amount = |kind: &str| {
                 let text = container["resources"][kind][resource].as_str()?;
@@ -360,6 +368,19 @@ mod tests {
         let spec = json!({"resources": {"limits": {"cpu": "4", "memory": "1Gi"}},
             "initContainers": [of("3")], "containers": [of("1"), of("500m")]});
         assert_eq!(defaulted(spec, pod)["resources"]["requests"], json!({"cpu": "3", "memory": "1Gi"}));
+    }
+
+    #[test]
+    fn what_a_pod_asks_for_as_a_whole_decides_its_class() {
+        let class = |whole: Value, container: Value| {
+            qos_class(&json!({"spec": {"resources": whole, "containers": [{"name": "c", "resources": container}]}}))
+        };
+        let both = json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1", "memory": "1Gi"}});
+        assert_eq!(class(both.clone(), json!({})), "Guaranteed");
+        assert_eq!(class(json!({"requests": {"cpu": "1"}}), both.clone()), "Burstable");
+        assert_eq!(class(json!({"limits": {"hugepages-2Mi": "2Mi"}}), both.clone()), "BestEffort");
+        assert_eq!(class(json!({}), both), "Guaranteed");
+        assert_eq!(class(json!({}), json!({})), "BestEffort");
     }
 
     #[test]
