@@ -372,9 +372,6 @@ impl Binder {
                 return Err(unchanged());
             }
             value["status"]["phase"] = phase.into();
-            if resource == VOLUMES {
-                value["status"]["lastPhaseTransitionTime"] = proto::time::Timestamp::now().to_seconds_text().into();
-            }
             Ok(())
         });
         done(written.await.map(|_| ())).map(|_| ())

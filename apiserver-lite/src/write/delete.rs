@@ -31,6 +31,7 @@ pub(super) async fn handle(
     let body = request.body().await?;
     let options = DeleteOptions::parse(&request.query, request.content_type(), &body)?;
     let namespace = if resource.namespaced { request.info.namespace.clone() } else { String::new() };
+    strategy::check_delete(resource, &request.info.name)?;
     admit(server, &request, resource, &namespace, &request.info.name, &options).await?;
     let deleted = delete(server, resource, &namespace, &request.info.name, &options).await?;
     let mut response = match deleted {

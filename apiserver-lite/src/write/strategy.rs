@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::apply::same_struct_but;
 use crate::request::User;
 use crate::resource::Resource;
+use crate::status::{ApiError, Result};
 
 /// A resource with a `status` that only its subresource may write.
 pub fn has_status(resource: &Resource) -> bool {
@@ -113,7 +114,19 @@ pub fn prepare_create(resource: &Resource, value: &mut Value, user: &User) {
             }
             name_label(value);
         }
-        ("", "persistentvolumes" | "persistentvolumeclaims") => value["status"] = json!({"phase": "Pending"}),
+        ("", "persistentvolumes") => {
+            value["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": now()});
+        }
+        ("", "persistentvolumeclaims") => value["status"] = json!({"phase": "Pending"}),
+        ("", "serviceaccounts") => names_of_secrets(value),
+        ("discovery.k8s.io", "endpointslices") => drop_topology(value, None),
+        // Whatever is served right here is available at once.
+        ("apiregistration.k8s.io", "apiservices") if !value["spec"]["service"].is_object() => {
+            value["status"] = json!({"conditions": [{
+                "type": "Available", "status": "True", "lastTransitionTime": now(), "reason": "Local",
+                "message": "Local APIServices are always available",
+            }]});
+        }
         ("", "secrets") => string_data(value),
         ("batch", "jobs") => job_labels(value),
         ("apps", "daemonsets") => {
@@ -123,6 +136,98 @@ pub fn prepare_create(resource: &Resource, value: &mut Value, user: &User) {
         ("certificates.k8s.io", "certificatesigningrequests") => requester(value, user),
         ("apiextensions.k8s.io", "customresourcedefinitions") => crate::crd::prepare_definition(value, None),
         _ => {}
+    }
+}
+
+fn now() -> String {
+    proto::time::Timestamp::now().to_seconds_text()
+}
+
+/// An account names its secrets, and says nothing else of them.
+fn names_of_secrets(value: &mut Value) {
+    for secret in value["secrets"].as_array_mut().into_iter().flatten() {
+        if let Some(secret) = secret.as_object_mut() {
+            secret.retain(|key, _| key == "name");
+        }
+    }
+}
+
+/// Labels of nodes that endpoints had in an older version are not written any more; `old` is the stored slice, and
+/// endpoints that did not change keep theirs.
+fn drop_topology(value: &mut Value, old: Option<&Value>) {
+    const NODE: &str = "kubernetes.io/hostname";
+    if old.is_some_and(|old| old["endpoints"] == value["endpoints"]) {
+        return;
+    }
+    let known = |node: &str| {
+        let endpoints = old.into_iter().flat_map(|old| old["endpoints"].as_array().into_iter().flatten());
+        endpoints.filter_map(|e| e["deprecatedTopology"][NODE].as_str()).any(|n| n == node)
+    };
+    for endpoint in value["endpoints"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        let Some(topology) = endpoint.remove("deprecatedTopology") else { continue };
+        // The node that an older version told there is not forgotten.
+        if let Some(node) = topology[NODE].as_str().filter(|node| known(node)) {
+            endpoint.entry("nodeName").or_insert_with(|| node.into());
+        }
+    }
+}
+
+/// A client that does not know which generation a status is of does not make the others forget it.
+fn keep_observed(new: &mut Value, old: &Value) {
+    const KEY: &str = "observedGeneration";
+    let keep = |new: &mut Map<String, Value>, old: &Value| {
+        if new.get(KEY).is_none_or(|said| said.is_null() || said == 0)
+            && let Some(kept) = old.get(KEY).filter(|kept| !kept.is_null())
+        {
+            new.insert(KEY.into(), kept.clone());
+        }
+    };
+    if let Some(status) = new.as_object_mut() {
+        keep(status, old);
+    }
+    // There may be several conditions of one type; each takes after its own.
+    let mut left: Vec<&Value> = old["conditions"].as_array().into_iter().flatten().collect();
+    for condition in new["conditions"].as_array_mut().into_iter().flatten() {
+        let Some(at) = left.iter().position(|was| was["type"] == condition["type"]) else { continue };
+        let was = left.remove(at);
+        if let Some(condition) = condition.as_object_mut() {
+            keep(condition, was);
+        }
+    }
+}
+
+/// When a volume came into its phase: told by the client, else now where the phase is another.
+fn phase_time(new: &mut Value, old: &Value) {
+    const KEY: &str = "lastPhaseTransitionTime";
+    let Some(status) = new.as_object_mut() else { return };
+    let said = status.get(KEY).filter(|time| !time.is_null());
+    let before = old.get(KEY).filter(|time| !time.is_null());
+    if status.get("phase") != old.get("phase") {
+        if said.is_none() || said == before {
+            status.insert(KEY.into(), now().into());
+        }
+    } else if said.is_none()
+        && let Some(before) = before
+    {
+        status.insert(KEY.into(), before.clone());
+    }
+}
+
+/// What is told of devices goes with them when they are given back.
+fn drop_freed_devices(new: &mut Value, old: &Value) {
+    let same = |a: &Value, b: &Value| ["driver", "pool", "device"].iter().all(|key| a[*key] == b[*key]);
+    let has = |status: &Value, device: &Value| {
+        status["allocation"]["devices"]["results"].as_array().is_some_and(|all| all.iter().any(|r| same(r, device)))
+    };
+    let freed = |device: &Value| has(old, device) && !has(new, device);
+    let Some(devices) = new["devices"].as_array() else { return };
+    let kept: Vec<Value> = devices.iter().filter(|device| !freed(device)).cloned().collect();
+    if kept.len() == devices.len() {
+        return;
+    }
+    match kept.is_empty() {
+        true => drop(new.as_object_mut().map(|status| status.remove("devices"))),
+        false => new["devices"] = kept.into(),
     }
 }
 
@@ -166,7 +271,7 @@ fn certificate(subresource: &str, new: &mut Value, old: &Value) {
         now.retain(|c| !is_decision(&c));
         now.splice(0..0, decided);
     }
-    let time = proto::time::Timestamp::now().to_seconds_text();
+    let time = self::now();
     for condition in &mut now {
         let was = before.iter().find(|c| c["type"] == condition["type"]);
         if condition["lastUpdateTime"].is_null() {
@@ -251,6 +356,15 @@ pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, o
         }
         ("certificates.k8s.io", "certificatesigningrequests", _) => certificate(subresource, new, old),
         ("", "secrets", _) => string_data(new),
+        ("", "serviceaccounts", "") => names_of_secrets(new),
+        ("discovery.k8s.io", "endpointslices", "") => drop_topology(new, Some(old)),
+        ("", "pods", "status") if new["status"].is_object() => keep_observed(&mut new["status"], &old["status"]),
+        ("", "persistentvolumes", "status") if new["status"].is_object() => {
+            phase_time(&mut new["status"], &old["status"])
+        }
+        ("resource.k8s.io", "resourceclaims", "status") if new["status"].is_object() => {
+            drop_freed_devices(&mut new["status"], &old["status"])
+        }
         ("apiextensions.k8s.io", "customresourcedefinitions", "") => crate::crd::prepare_definition(new, Some(old)),
         _ => {}
     }
@@ -309,6 +423,20 @@ fn string_data(value: &mut Value) {
         let packed = base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or_default());
         value["data"][key] = packed.into();
     }
+}
+
+/// Objects that a cluster cannot do without.
+///
+/// # Errors
+/// 403.
+pub fn check_delete(resource: &Resource, name: &str) -> Result<()> {
+    const PRIORITIES: [&str; 2] = ["system-node-critical", "system-cluster-critical"];
+    let is_class = (&*resource.group, &*resource.plural) == ("scheduling.k8s.io", "priorityclasses");
+    if is_class && PRIORITIES.contains(&name) {
+        let why = "this is a system priority class and cannot be deleted";
+        return Err(ApiError::forbidden(&resource.group, &resource.plural, name, why));
+    }
+    Ok(())
 }
 
 /// Seconds that a delete without options leaves an object; None for at once.
@@ -382,6 +510,106 @@ mod tests {
         assert_eq!(counted(slices, notes("a"), notes("b")), Some(1));
         assert_eq!(counted(deployments, notes("a"), notes("b")), Some(2));
         assert_eq!(counted(deployments, labels("a"), labels("b")), Some(1));
+    }
+
+    fn prepared((group, plural): (&str, &str), subresource: &str, mut new: Value, old: &Value) -> Value {
+        let resource = Resources::built_in().current().lookup(group, "v1", plural).expect("built in");
+        prepare_update(&resource, subresource, &mut new, old);
+        new
+    }
+
+    fn made((group, plural): (&str, &str), mut new: Value) -> Value {
+        let resource = Resources::built_in().current().lookup(group, "v1", plural).expect("built in");
+        prepare_create(&resource, &mut new, &User::default());
+        new
+    }
+
+    #[test]
+    fn a_status_keeps_the_generation_it_was_of() {
+        let pod = |status: Value| json!({"metadata": {}, "spec": {}, "status": status});
+        let old = pod(json!({"observedGeneration": 2, "qosClass": "BestEffort", "conditions": [
+            {"type": "Ready", "observedGeneration": 2}, {"type": "Ready", "observedGeneration": 1}]}));
+        let new = pod(
+            json!({"conditions": [{"type": "Ready"}, {"type": "Other"}, {"type": "Ready", "observedGeneration": 3}]}),
+        );
+        let status = prepared(("", "pods"), "status", new, &old)["status"].take();
+        assert_eq!(status["observedGeneration"], 2);
+        let conditions = json!([{"type": "Ready", "observedGeneration": 2}, {"type": "Other"},
+            {"type": "Ready", "observedGeneration": 3}]);
+        assert_eq!(status["conditions"], conditions);
+    }
+
+    #[test]
+    fn a_volume_says_when_it_came_into_its_phase() {
+        let volumes = ("", "persistentvolumes");
+        let created = made(volumes, json!({"metadata": {}, "spec": {}}));
+        assert_eq!(created["status"]["phase"], "Pending");
+        assert!(created["status"]["lastPhaseTransitionTime"].is_string());
+        let volume = |phase: &str, time: Value| json!({"metadata": {}, "spec": {}, "status": {"phase": phase, "lastPhaseTransitionTime": time}});
+        let (first, second) = (json!("2020-01-01T00:00:00Z"), json!("2021-01-01T00:00:00Z"));
+        let old = volume("Pending", first.clone());
+        let time = |new: Value| prepared(volumes, "status", new, &old)["status"]["lastPhaseTransitionTime"].take();
+        assert_eq!(time(volume("Pending", Value::Null)), first);
+        assert_eq!(time(volume("Bound", second.clone())), second);
+        for unsaid in [Value::Null, first.clone()] {
+            let now = time(volume("Bound", unsaid));
+            assert!(now.is_string() && now != first);
+        }
+    }
+
+    #[test]
+    fn what_is_not_stored_of_an_object_is_left_out() {
+        let account = json!({"metadata": {}, "secrets": [{"name": "a", "kind": "Secret", "uid": "u"}]});
+        assert_eq!(made(("", "serviceaccounts"), account)["secrets"], json!([{"name": "a"}]));
+        let slices = ("discovery.k8s.io", "endpointslices");
+        let slice = |endpoint: Value| json!({"metadata": {}, "endpoints": [endpoint]});
+        let topology = json!({"addresses": ["10.0.0.1"], "deprecatedTopology": {"kubernetes.io/hostname": "n"}});
+        assert_eq!(made(slices, slice(topology.clone()))["endpoints"], json!([{"addresses": ["10.0.0.1"]}]));
+        let mut moved = topology.clone();
+        moved["addresses"] = json!(["10.0.0.2"]);
+        let updated = prepared(slices, "", slice(moved), &slice(topology.clone()));
+        assert_eq!(updated["endpoints"], json!([{"addresses": ["10.0.0.2"], "nodeName": "n"}]));
+        let same = prepared(slices, "", slice(topology.clone()), &slice(topology.clone()));
+        assert_eq!(same["endpoints"], json!([topology]));
+    }
+
+    #[test]
+    fn priority_classes_of_the_system_stay() {
+        let classes =
+            Resources::built_in().current().lookup("scheduling.k8s.io", "v1", "priorityclasses").expect("built in");
+        let refused = check_delete(&classes, "system-node-critical").expect_err("refused");
+        assert_eq!(
+            refused.to_string(),
+            "priorityclasses.scheduling.k8s.io \"system-node-critical\" is forbidden: \
+             this is a system priority class and cannot be deleted"
+        );
+        assert!(check_delete(&classes, "mine").is_ok());
+    }
+
+    #[test]
+    fn a_service_that_is_served_here_is_available_at_once() {
+        let condition = |spec: Value| {
+            made(("apiregistration.k8s.io", "apiservices"), json!({"metadata": {}, "spec": spec}))["status"]["conditions"][0]
+                ["reason"]
+                .take()
+        };
+        assert_eq!(condition(json!({"group": "g", "version": "v1"})), "Local");
+        assert_eq!(condition(json!({"service": {"name": "s"}})), Value::Null);
+    }
+
+    #[test]
+    fn devices_that_are_given_back_are_not_spoken_of() {
+        let device = |name: &str| json!({"driver": "gpu", "pool": "p", "device": name});
+        let claim = |allocated: &[&str], told: &[&str]| {
+            let all = |names: &[&str]| names.iter().map(|n| device(n)).collect::<Vec<_>>();
+            json!({"metadata": {}, "spec": {}, "status": {
+                "allocation": {"devices": {"results": all(allocated)}}, "devices": all(told)}})
+        };
+        let of = |new: Value, old: Value| prepared(("resource.k8s.io", "resourceclaims"), "status", new, &old);
+        let left = of(claim(&["a"], &["a", "b"]), claim(&["a", "b"], &["a", "b"]));
+        assert_eq!(left["status"]["devices"], json!([device("a")]));
+        assert!(of(claim(&[], &["a"]), claim(&["a"], &["a"]))["status"].get("devices").is_none());
+        assert_eq!(of(claim(&[], &["x"]), claim(&["a"], &[]))["status"]["devices"], json!([device("x")]));
     }
 
     #[test]
