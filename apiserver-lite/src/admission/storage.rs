@@ -50,7 +50,7 @@ pub fn default_ingress_class(call: &Call<'_>, new: &mut Value) -> Result<()> {
     Ok(())
 }
 
-/// Claims and volumes stay until their protection controller has seen that nobody uses them.
+/// Claims, volumes and classes of attributes stay until their protection controller has seen that nobody uses them.
 pub fn protect(call: &Call<'_>, new: &mut Value) -> Result<()> {
     if call.operation != Operation::Create {
         return Ok(());
@@ -58,6 +58,7 @@ pub fn protect(call: &Call<'_>, new: &mut Value) -> Result<()> {
     let finalizer = match () {
         () if call.is("", "persistentvolumes") => "kubernetes.io/pv-protection",
         () if call.is("", "persistentvolumeclaims") => "kubernetes.io/pvc-protection",
+        () if call.is("storage.k8s.io", "volumeattributesclasses") => "kubernetes.io/vac-protection",
         () => return Ok(()),
     };
     match new["metadata"].get_mut("finalizers").and_then(Value::as_array_mut) {

@@ -5,6 +5,7 @@
 mod account_tokens;
 mod aggregation;
 mod attach_detach;
+mod attribute_classes;
 mod autoscaler;
 mod bootstrap_signer;
 mod certificates;
@@ -90,6 +91,7 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     start.reporting(attach_detach::AttachDetach::new);
     start.with(protection::Claims::new);
     start.with(protection::Volumes::new);
+    start.with(attribute_classes::AttributeClasses::new);
     start.reporting(protection::Ephemeral::new);
     start.with(endpoints::Endpoints::<false>::new);
     start.with(endpoints::Endpoints::<true>::new);
