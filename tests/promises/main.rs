@@ -47,4 +47,5 @@ mod server_settings;
 mod shutdown;
 mod standalone;
 mod storage;
+mod strategies;
 mod survival;
