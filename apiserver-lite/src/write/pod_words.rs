@@ -6,6 +6,8 @@
 
 use serde_json::{Value, json};
 
+use super::strategy::items;
+
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 /// Longest name of a profile on a node, in bytes.
 const MAX_PROFILE: usize = 4095;
@@ -39,10 +41,6 @@ fn label_keys(pod: &mut Value, spread: bool) {
     } else if let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("labels");
     }
-}
-
-fn items<'v>(object: &'v mut Value, name: &str) -> impl Iterator<Item = &'v mut Value> {
-    object.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
 /// Adds what the keys of a term ask for to its selector; without a selector it selects nothing, and that is left so.
