@@ -20,6 +20,7 @@ pub mod seccomp;
 pub mod security;
 pub mod spec;
 pub mod step;
+pub mod sysctl;
 
 #[cfg(test)]
 mod step_tests;

@@ -12,6 +12,7 @@ use super::labels;
 use super::resources::{NodeResources, sandbox_overhead, sandbox_resources};
 use super::security::sandbox_context;
 use super::spec::{PodExt, is_sidecar};
+use super::sysctl::dotted;
 
 /// What the caller knows beyond the spec.
 pub struct SandboxInputs<'a> {
@@ -63,25 +64,6 @@ pub fn log_directory(pod: &Pod, pod_logs_dir: &Path) -> PathBuf {
     pod_logs_dir.join(format!("{}_{}_{}", pod.namespace(), pod.name(), pod.uid()))
 }
 
-/// `net/ipv4/x` and `net.ipv4.x` name the same; a separator after the first slash is kept as its counterpart.
-fn dotted(name: &str) -> String {
-    match name.find(['.', '/']) {
-        Some(at) if name.as_bytes()[at] == b'/' => name
-            .chars()
-            .map(|c| {
-                if c == '/' {
-                    '.'
-                } else if c == '.' {
-                    '/'
-                } else {
-                    c
-                }
-            })
-            .collect(),
-        _ => name.to_owned(),
-    }
-}
-
 fn port_mappings(pod: &Pod) -> Vec<cri::PortMapping> {
     let spec = pod.spec();
     let sidecars = spec.init_containers.iter().filter(|c| is_sidecar(c));
@@ -99,17 +81,5 @@ fn port_mapping(port: &ContainerPort) -> cri::PortMapping {
         container_port: port.container_port,
         host_port: port.host_port,
         host_ip: port.host_ip.clone(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sysctls_are_dotted() {
-        assert_eq!(dotted("net/ipv4/ip_forward"), "net.ipv4.ip_forward");
-        assert_eq!(dotted("net.ipv4.ip_forward"), "net.ipv4.ip_forward");
-        assert_eq!(dotted("net/ipv4/conf/eth0.1/forwarding"), "net.ipv4.conf.eth0/1.forwarding");
     }
 }

@@ -14,6 +14,7 @@ use crate::pod::placement::matches_node;
 use crate::pod::quantity::whole;
 use crate::pod::resources::{counted, counted_requests};
 use crate::pod::spec::{PodExt, is_sidecar};
+use crate::pod::sysctl;
 
 /// Why a pod is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,29 +111,25 @@ const SAFE_SYSCTLS: [&str; 12] = [
 
 fn check_sysctls(pod: &Pod, unsafe_allowed: &[String]) -> Result<(), Rejection> {
     let spec = pod.spec();
-    for sysctl in spec.security_context.iter().flat_map(|s| &s.sysctls) {
-        let name = sysctl.name.replace('/', ".");
+    for asked in spec.security_context.iter().flat_map(|s| &s.sysctls) {
+        let name = sysctl::dotted(&asked.name);
         let allowed = SAFE_SYSCTLS.contains(&name.as_str())
-            || unsafe_allowed.iter().any(|pattern| match pattern.strip_suffix('*') {
-                Some(prefix) => name.starts_with(prefix),
-                None => name == *pattern,
-            });
+            || unsafe_allowed
+                .iter()
+                .map(|pattern| sysctl::dotted(pattern))
+                .any(|pattern| pattern.strip_suffix('*').map_or(name == pattern, |prefix| name.starts_with(prefix)));
         let why = if !allowed {
             "not allowlisted"
-        } else if spec.host_ipc && of_ipc(&name) {
+        } else if spec.host_ipc && sysctl::of_ipc(&name) {
             "not allowed with host ipc enabled"
-        } else if spec.host_network && name.starts_with("net.") {
+        } else if spec.host_network && sysctl::of_network(&name) {
             "not allowed with host net enabled"
         } else {
             continue;
         };
-        return reject("SysctlForbidden", format!("forbidden sysctl: {:?} {why}", sysctl.name));
+        return reject("SysctlForbidden", format!("forbidden sysctl: {:?} {why}", asked.name));
     }
     Ok(())
-}
-
-fn of_ipc(name: &str) -> bool {
-    name == "kernel.sem" || ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|p| name.starts_with(p))
 }
 
 fn check_os(pod: &Pod) -> Result<(), Rejection> {
