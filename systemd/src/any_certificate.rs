@@ -4,6 +4,8 @@
 //! Any certificate is taken. The other side has to hold its key, as Go's `InsecureSkipVerify` asks as well; where the
 //! certificate is of a form that rustls does not read (version 1, which tools still make), there is no key to ask for, and
 //! nothing is lost: without an identity to check, whoever is in between brings a certificate of his own.
+//!
+//! And the same for servers that look at a client's certificate after the handshake ([`AnyClient`]).
 
 use std::sync::Arc;
 
@@ -11,7 +13,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{DigitallySignedStruct, Error, SignatureScheme};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
 /// Verifies nothing but the possession of the certificate's key.
 #[derive(Debug)]
@@ -62,6 +65,60 @@ impl ServerCertVerifier for AnyCertificate {
             true => verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms),
             false => Ok(HandshakeSignatureValid::assertion()),
         }
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Asks clients for a certificate and takes any, or none; who it is of is for the one who asks to find out. The other side
+/// has to hold its key.
+#[derive(Debug)]
+pub struct AnyClient(Arc<CryptoProvider>);
+
+impl AnyClient {
+    /// `provider` says which signatures are understood.
+    pub fn new(provider: Arc<CryptoProvider>) -> Arc<Self> {
+        Arc::new(AnyClient(provider))
+    }
+}
+
+impl ClientCertVerifier for AnyClient {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    /// None: the client may show whatever it has.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
