@@ -22,7 +22,7 @@ use crate::images::providers::{Provider, Providers};
 use crate::images::puller::PullDeps;
 use crate::images::records::{Records, Verification};
 use crate::node::{self, NodeEvents, NodeSettings, NodeSignals, RuntimeState};
-use crate::objects::{ApiObjects, ApiTokens, NoObjects, Objects, Strategy};
+use crate::objects::{self, ApiObjects, ApiTokens, NoObjects, Objects, Strategy};
 use crate::pod::memory_qos::MemoryQos;
 use crate::pod::resources::NodeResources;
 use crate::pods_api::PodFeed;
@@ -63,10 +63,15 @@ pub async fn start_pods(
     let runtime_name = up.version.split("://").next().unwrap_or_default().to_owned();
     doctor::log_runtime(&up.version, &up.handlers);
     let config = &parts.settings.config;
-    let strategy =
-        if config.config_map_and_secret_change_detection_strategy == "Watch" { Strategy::Watch } else { Strategy::Get };
-    let objects: Arc<dyn Objects> =
-        if parts.standalone { Arc::new(NoObjects) } else { Arc::new(ApiObjects::new(parts.client.clone(), strategy)) };
+    let objects: Arc<dyn Objects> = match Strategy::of(config) {
+        Ok(strategy) if !parts.standalone => {
+            let node = node.clone();
+            let age = move || objects::kept_for(&node.borrow());
+            Arc::new(ApiObjects::new(parts.client.clone(), strategy).keeping_for(age))
+        }
+        // Without an API server nobody asks which.
+        _ => Arc::new(NoObjects),
+    };
     let tokens = Arc::new(ApiTokens::new(parts.client.clone()));
     let machine = &parts.settings.machine;
     let megabytes = |bytes: u64| match bytes {

@@ -7,13 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use proto::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use proto::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::references::{self, References};
 use super::{Answer, ObjectError, Objects};
 use crate::api::{Change, Client, Kind, Reflector};
+use crate::config::Configuration;
 
 /// How long a pod start waits for the first list of services before it is tried again.
 const FIRST_LIST: Duration = Duration::from_secs(10);
@@ -24,14 +26,39 @@ pub enum Strategy {
     /// Keep objects current by watches.
     #[default]
     Watch,
-    /// Read the object at each use; the kubelet's `Cache` means the same with staler answers.
+    /// Read the object when what is kept is too old, or a pod that refers to it has come or changed since.
+    Cache,
+    /// Read the object at each use.
     Get,
+}
+
+impl Strategy {
+    /// As configured.
+    ///
+    /// # Errors
+    /// Nobody knows it.
+    pub fn of(config: &Configuration) -> Result<Self, String> {
+        match config.config_map_and_secret_change_detection_strategy.as_str() {
+            "Watch" => Ok(Self::Watch),
+            "Cache" => Ok(Self::Cache),
+            "Get" => Ok(Self::Get),
+            other => Err(format!("unknown configmap and secret manager mode: {other}")),
+        }
+    }
+}
+
+/// How long [`Strategy::Cache`] keeps an object: as the control plane says for the size of the cluster, else a minute.
+pub fn kept_for(node: &Node) -> Duration {
+    let text = node.metadata.as_ref().and_then(|m| m.annotations.get("node.alpha.kubernetes.io/ttl"));
+    text.and_then(|seconds| seconds.parse().ok()).map_or(Duration::from_secs(60), Duration::from_secs)
 }
 
 /// The API server's objects; see the module.
 pub struct ApiObjects {
     client: Client,
     strategy: Strategy,
+    /// For [`Strategy::Cache`].
+    kept_for: Box<dyn Fn() -> Duration + Send + Sync>,
     tables: Mutex<Tables>,
 }
 
@@ -50,6 +77,8 @@ struct Entry<T> {
     value: Option<Follower<Option<Arc<T>>>>,
     /// An immutable object: known for good.
     fixed: Option<Arc<T>>,
+    /// What was read last, and when; gone when a pod that refers to it comes or changes.
+    read: Option<(Option<Arc<T>>, Instant)>,
 }
 
 /// A task that follows the API server and what it has seen so far; None before the first list.
@@ -90,7 +119,13 @@ impl Held for Secret {
 impl ApiObjects {
     /// Begins no watch yet; must be used inside a tokio runtime.
     pub fn new(client: Client, strategy: Strategy) -> Self {
-        ApiObjects { client, strategy, tables: Mutex::new(Tables::default()) }
+        let kept_for = Box::new(|| kept_for(&Node::default()));
+        ApiObjects { client, strategy, kept_for, tables: Mutex::new(Tables::default()) }
+    }
+
+    /// The same with another age that objects may have under [`Strategy::Cache`].
+    pub fn keeping_for(self, age: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        ApiObjects { kept_for: Box::new(age), ..self }
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -106,9 +141,15 @@ impl ApiObjects {
         let object = match answer {
             Ok(object) => Some(Arc::new(object)),
             Err(error) if error.is_not_found() => None,
-            Err(error) => return Err(ObjectError::Api(Arc::new(error))),
+            // What is too old is better than nothing, while nobody can be asked.
+            Err(error) => return self.stale::<T>(&key).unwrap_or_else(|| Err(ObjectError::Api(Arc::new(error)))),
         };
         let mut tables = self.tables();
+        if self.strategy == Strategy::Cache
+            && let Some(entry) = T::table(&mut tables).get_mut(&key)
+        {
+            entry.read = Some((object.clone(), Instant::now()));
+        }
         if self.strategy == Strategy::Watch
             && let Some(entry) = T::table(&mut tables).get_mut(&key)
         {
@@ -124,12 +165,23 @@ impl ApiObjects {
         object.ok_or_else(|| missing::<T>(name))
     }
 
+    /// What was read once, however long ago.
+    fn stale<T: Held>(&self, key: &(String, String)) -> Option<Result<Arc<T>, ObjectError>> {
+        let (object, _) = T::table(&mut self.tables()).get(key)?.read.clone()?;
+        Some(object.ok_or_else(|| missing::<T>(&key.1)))
+    }
+
     /// What is known without asking: None when nothing is, `Some(None)` when the object does not exist.
     fn known<T: Held>(&self, key: &(String, String)) -> Option<Option<Arc<T>>> {
         let mut tables = self.tables();
         let entry = T::table(&mut tables).get_mut(key)?;
         if let Some(fixed) = &entry.fixed {
             return Some(Some(fixed.clone()));
+        }
+        if let Some((object, at)) = &entry.read
+            && at.elapsed() < (self.kept_for)()
+        {
+            return Some(object.clone());
         }
         let seen = entry.value.as_ref()?.seen.borrow().clone()?;
         if let Some(object) = seen.as_ref().filter(|o| o.is_immutable()) {
@@ -232,8 +284,14 @@ fn missing<T: Kind>(name: &str) -> ObjectError {
 
 fn hold<T: Held>(tables: &mut Tables, namespace: &str, name: &str, uid: &str) {
     let key = (namespace.to_owned(), name.to_owned());
-    let entry =
-        T::table(tables).entry(key).or_insert_with(|| Entry { pods: BTreeSet::new(), value: None, fixed: None });
+    let entry = T::table(tables).entry(key).or_insert_with(|| Entry {
+        pods: BTreeSet::new(),
+        value: None,
+        fixed: None,
+        read: None,
+    });
+    // A pod that comes or changes is to see what there is now.
+    entry.read = None;
     entry.pods.insert(uid.to_owned());
 }
 

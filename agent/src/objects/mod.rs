@@ -17,7 +17,7 @@ use proto::api::core::v1::{ConfigMap, Pod, Secret, Service};
 
 use crate::api::ApiError;
 
-pub use cache::{ApiObjects, Strategy};
+pub use cache::{ApiObjects, Strategy, kept_for};
 pub use none::NoObjects;
 pub use tokens::ApiTokens;
 
