@@ -95,6 +95,19 @@ pub fn kubepods_limits(left: &Resources, node: &NodeResources, pids: Option<i64>
     }
 }
 
+/// Limits of what is reserved for the system or for the agent and the runtime. `compressible`: the weight alone, as what
+/// has too little CPU is slow, and what has too little memory dies.
+pub fn reserved_limits(list: &std::collections::BTreeMap<String, String>, compressible: bool) -> Limits {
+    let amount = |name: &str| list.get(name)?.parse::<proto::quantity::Quantity>().ok();
+    let whole = |name: &str| amount(name).filter(|_| !compressible).map(|q| q.value());
+    Limits {
+        cpu_shares: amount("cpu").map(|q| milli_cpu_to_shares(q.milli_value())),
+        memory: whole("memory"),
+        pids: whole("pid"),
+        ..Limits::default()
+    }
+}
+
 /// Milli-CPU that a pod adds to the weight of the Burstable tier.
 pub fn burstable_milli_cpu(pod: &Pod) -> i64 {
     match qos_class(pod) {
@@ -119,6 +132,16 @@ mod tests {
 
     fn pod(containers: Vec<Container>) -> Pod {
         Pod { spec: Some(PodSpec { containers, ..PodSpec::default() }), ..Pod::default() }
+    }
+
+    #[test]
+    fn of_a_reservation_that_is_compressible_only_the_weight_is_set() {
+        let list = [("cpu", "500m"), ("memory", "1Gi"), ("pid", "100"), ("ephemeral-storage", "1Gi")];
+        let list = list.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        let all = Limits { cpu_shares: Some(512), memory: Some(1 << 30), pids: Some(100), ..Limits::default() };
+        assert_eq!(reserved_limits(&list, false), all);
+        assert_eq!(reserved_limits(&list, true), Limits { cpu_shares: Some(512), ..Limits::default() });
+        assert_eq!(reserved_limits(&Default::default(), false), Limits::default());
     }
 
     #[test]

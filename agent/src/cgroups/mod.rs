@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use proto::api::core::v1::Pod;
 
-pub use limits::{Limits, burstable_milli_cpu, kubepods_limits, pod_limits};
+pub use limits::{Limits, burstable_milli_cpu, kubepods_limits, pod_limits, reserved_limits};
 pub use name::{CgroupName, Driver};
 pub use tree::{CgroupError, Tree};
 
@@ -47,6 +47,9 @@ pub enum StartError {
     NoHierarchy(CgroupError),
     #[error("cannot make the cgroup of all pods: {0}")]
     Parent(#[from] Failure),
+    /// Of `enforceNodeAllocatable`; `which` is System or Kube.
+    #[error("Failed to enforce {which} Reserved Cgroup Limits on {name:?}: {reason}")]
+    Reserved { which: &'static str, name: String, reason: String },
 }
 
 /// Why one cgroup could not be made, limited or removed.
@@ -144,6 +147,42 @@ impl Cgroups {
             owned.make(&owned.parent.tier(class), &least).await?;
         }
         Ok(Self { owned: Some(owned), root })
+    }
+
+    /// Limits the cgroups of `systemReservedCgroup` and `kubeReservedCgroup` as `enforceNodeAllocatable` asks; somebody else
+    /// has made them. What was limited, for people.
+    ///
+    /// # Errors
+    /// One is not there or cannot be limited; nothing was reserved.
+    pub async fn enforce_reserved(&self, config: &Configuration) -> Result<Vec<String>, StartError> {
+        let Some(owned) = &self.owned else { return Ok(Vec::new()) };
+        let parts = [
+            ("System", "system", &config.system_reserved_cgroup, &config.system_reserved),
+            ("Kube", "kube", &config.kube_reserved_cgroup, &config.kube_reserved),
+        ];
+        let mut done = Vec::new();
+        for (which, word, name, list) in parts {
+            let asked = |suffix: &str| {
+                let key = format!("{word}-reserved{suffix}");
+                config.enforce_node_allocatable.contains(&key)
+            };
+            let compressible = asked("-compressible");
+            if !compressible && !asked("") {
+                continue;
+            }
+            let failed = |reason: String| StartError::Reserved { which, name: name.clone(), reason };
+            let limits = reserved_limits(list, compressible);
+            if list.is_empty() {
+                return Err(failed("cgroup is not configured properly: nothing is reserved".into()));
+            }
+            let cgroup = CgroupName::existing(name, owned.settings.driver);
+            if !owned.tree.exists(&owned.path(&cgroup)) {
+                return Err(failed("cgroup does not exist".into()));
+            }
+            owned.limit(&cgroup, &limits).await.map_err(|e| failed(e.to_string()))?;
+            done.push(format!("Updated limits on {word} reserved cgroup {name}"));
+        }
+        Ok(done)
     }
 
     /// `cgroup_parent` of a pod's sandbox.

@@ -26,6 +26,19 @@ impl CgroupName {
         Self(above.chain(std::iter::once("kubepods".to_owned())).collect())
     }
 
+    /// One that somebody else has made, as a configuration names it: a path, of which systemd's slices are told by the last.
+    pub fn existing(name: &str, driver: Driver) -> Self {
+        let parts = |text: &str, by: char| text.split(by).filter(|p| !p.is_empty()).map(str::to_owned).collect();
+        match driver {
+            Driver::Cgroupfs => Self(parts(name, '/')),
+            Driver::Systemd => {
+                let last = name.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+                let names: Vec<String> = parts(last.trim_end_matches(".slice"), '-');
+                Self(names.into_iter().map(|part| part.replace('_', "-")).collect())
+            }
+        }
+    }
+
     pub fn child(&self, part: &str) -> Self {
         let mut parts = self.0.clone();
         parts.push(part.to_owned());
@@ -102,6 +115,16 @@ mod tests {
         let guaranteed = CgroupName::kubepods("/site.slice").pod(QosClass::Guaranteed, "1");
         assert_eq!(guaranteed.for_runtime(Driver::Systemd), "/site.slice/site-kubepods.slice/site-kubepods-pod1.slice");
         assert_eq!(guaranteed.for_runtime(Driver::Cgroupfs), "/site/kubepods/pod1");
+    }
+
+    #[test]
+    fn what_somebody_else_has_made_is_found_by_its_path() {
+        let path = |name: &str, driver| CgroupName::existing(name, driver).path(driver).display().to_string();
+        assert_eq!(path("/system.slice", Driver::Cgroupfs), "system.slice");
+        assert_eq!(path("a/b.slice/", Driver::Cgroupfs), "a/b.slice");
+        assert_eq!(path("/system.slice", Driver::Systemd), "system.slice");
+        assert_eq!(path("system", Driver::Systemd), "system.slice");
+        assert_eq!(path("/a.slice/a-b_c.slice", Driver::Systemd), "a.slice/a-b_c.slice");
     }
 
     #[test]

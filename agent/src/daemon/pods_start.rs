@@ -97,15 +97,17 @@ pub async fn start_pods(
     };
     let cgroups = loop {
         match start_cgroups(&parts.settings, &parts.cri, &resources).await {
-            Ok(cgroups) => {
-                if config.cgroups_per_qos && config.enforce_node_allocatable.iter().any(|e| e == "pods") {
-                    let message = "Updated Node Allocatable limit across pods".to_owned();
+            Ok((cgroups, limited)) => {
+                for message in limited {
                     (parts.events)("Normal", "NodeAllocatableEnforced", message);
                 }
                 break cgroups;
             }
             Err(error) => {
                 tracing::error!(%error, "pods cannot have cgroups; the node takes none");
+                if matches!(error, cgroups::StartError::Reserved { .. }) {
+                    (parts.events)("Warning", "FailedNodeAllocatableEnforcement", error.to_string());
+                }
                 notify::status(&format!("takes no pods: {error}"));
                 node_signals.send_modify(|s| s.not_ready = vec![error.to_string()]);
                 tokio::time::sleep(CGROUPS_AGAIN).await;
@@ -240,14 +242,15 @@ fn percent(value: i32) -> u8 {
     u8::try_from(value.clamp(0, 100)).unwrap_or(100)
 }
 
+/// The cgroups, and what was limited in words for events.
 async fn start_cgroups(
     settings: &NodeSettings,
     cri: &CriClient,
     resources: &NodeResources,
-) -> Result<Cgroups, cgroups::StartError> {
+) -> Result<(Cgroups, Vec<String>), cgroups::StartError> {
     let config = &settings.config;
     if !config.cgroups_per_qos {
-        return Ok(Cgroups::reduced(config));
+        return Ok((Cgroups::reduced(config), Vec::new()));
     }
     let capacity = node::capacity(&settings.machine, None, config);
     let enforced = config.enforce_node_allocatable.iter().any(|e| e == "pods");
@@ -264,5 +267,8 @@ async fn start_cgroups(
         node: resources.clone(),
         pod_pids_limit: config.pod_pids_limit,
     };
-    Cgroups::start(made, &left, pids).await
+    let cgroups = Cgroups::start(made, &left, pids).await?;
+    let pods = enforced.then(|| "Updated Node Allocatable limit across pods".to_owned());
+    let reserved = cgroups.enforce_reserved(config).await?;
+    Ok((cgroups, pods.into_iter().chain(reserved).collect()))
 }
