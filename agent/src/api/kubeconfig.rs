@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::tls::{Pem, beside, client_config};
 use super::{ApiError, TlsError, server_name};
+use crate::identity::Validity;
 
 /// client-go trusts a token file this long before it reads it again.
 const TOKEN_FILE_AGE: Duration = Duration::from_secs(60);
@@ -48,6 +49,8 @@ pub struct Kubeconfig {
     pub(super) certificate: Option<Pem>,
     pub(super) key: Option<Pem>,
     pub(super) token: Option<Token>,
+    /// See [`Kubeconfig::follow_rotated`].
+    rotated: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +64,25 @@ impl Kubeconfig {
     /// The client certificate as it is now, in PEM; None when the user logs in by other means.
     pub fn certificate(&self) -> Option<Result<Vec<u8>, super::TlsError>> {
         self.certificate.as_ref().map(Pem::read)
+    }
+
+    /// Logs in with the certificate and key in the file `pair` instead of the user's certificate, from when the file is
+    /// there and as long as its certificate is not over. Users who log in by other means stay as they are.
+    pub fn follow_rotated(&mut self, pair: PathBuf) {
+        self.rotated = self.certificate.is_some().then_some(pair);
+    }
+
+    /// Certificate and key to log in with now.
+    fn identity(&self) -> Option<(Pem, Pem)> {
+        if let Some(path) = &self.rotated
+            && let Ok(pem) = std::fs::read(path)
+            && Validity::of(&pem).is_some_and(|v| !v.is_over(time::OffsetDateTime::now_utc().unix_timestamp()))
+        {
+            return Some((Pem::Data(pem.clone()), Pem::Data(pem)));
+        }
+        let certificate = self.certificate.clone()?;
+        let key = self.key.clone().unwrap_or_else(|| certificate.clone());
+        Some((certificate, key))
     }
 
     /// Reads the file at `path`.
@@ -126,6 +148,7 @@ impl Kubeconfig {
             certificate: pem(user, "client-certificate-data", "client-certificate")?,
             key: pem(user, "client-key-data", "client-key")?,
             token: token(user, folder),
+            rotated: None,
         })
     }
 }
@@ -204,9 +227,11 @@ impl Login {
     /// The TLS settings with the certificate files as they are now; built anew only when they changed.
     pub(super) fn tls(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let config = &self.config;
+        let identity = config.identity();
+        let (certificate, key) = identity.as_ref().map_or((None, None), |(c, k)| (Some(c), Some(k)));
         let mut files = Vec::new();
-        for pem in [&config.authority, &config.certificate, &config.key] {
-            files.push(pem.as_ref().map_or(Ok(Vec::new()), Pem::read)?);
+        for pem in [config.authority.as_ref(), certificate, key] {
+            files.push(pem.map_or(Ok(Vec::new()), Pem::read)?);
         }
         let mut kept = self.tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some((seen, tls)) = kept.as_ref()
@@ -214,12 +239,7 @@ impl Login {
         {
             return Ok(tls.clone());
         }
-        let identity = match (&config.certificate, &config.key) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
-            (Some(certificate), None) => Some((certificate, certificate)),
-            _ => None,
-        };
-        let tls = Arc::new(client_config(config.authority.as_ref(), config.insecure, identity)?);
+        let tls = Arc::new(client_config(config.authority.as_ref(), config.insecure, certificate.zip(key))?);
         *kept = Some((files, tls.clone()));
         Ok(tls)
     }
@@ -249,6 +269,32 @@ mod tests {
         assert_eq!(config.certificate, Some(Pem::Data(b"a".to_vec())));
         assert_eq!(config.key, Some(Pem::File("/k.pem".into())));
         assert_eq!(config.token, Some(Token::File("/etc/node/t".into())));
+    }
+
+    /// What was renewed into the certificate folder was never used where the kubeconfig has its certificate inside.
+    #[test]
+    fn a_renewed_pair_takes_the_place_of_the_one_in_the_file() {
+        let made = |days: i64| {
+            let mut params = rcgen::CertificateParams::new(vec!["n".into()]).expect("a name");
+            params.not_after = time::OffsetDateTime::now_utc() + time::Duration::days(days);
+            let key = rcgen::KeyPair::generate().expect("a key");
+            params.self_signed(&key).expect("made").pem() + &key.serialize_pem()
+        };
+        let file = std::env::temp_dir().join(format!("rotated-{}.pem", std::process::id()));
+        let text = TEXT.replace("\"/k.pem\"", "\"\"");
+        let mut config = Kubeconfig::parse(text.as_bytes(), Path::new("/k")).expect("valid");
+        config.follow_rotated(file.clone());
+        let own = Pem::Data(b"a".to_vec());
+        assert_eq!(config.identity(), Some((own.clone(), own.clone())));
+        let pair = made(5);
+        std::fs::write(&file, &pair).expect("writes");
+        assert_eq!(config.identity().expect("a pair").0, Pem::Data(pair.into_bytes()));
+        std::fs::write(&file, made(-1)).expect("writes");
+        assert_eq!(config.identity().expect("its own").0, own, "one that is over is no use");
+        std::fs::remove_file(file).expect("ours");
+        let mut token = Kubeconfig { certificate: None, ..config };
+        token.follow_rotated("/x".into());
+        assert_eq!((token.identity(), token.rotated), (None, None));
     }
 
     #[test]

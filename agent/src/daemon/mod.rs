@@ -125,7 +125,8 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
     if let Some(path) = flags.lock_file.as_deref().filter(|_| flags.exit_on_lock_contention) {
         signals.leave_when_contended(path);
     }
-    let parts = Parts { tasks: &mut tasks, progress, pods, ready };
+    let renew = Arc::new(identity::Renewal::default());
+    let parts = Parts { tasks: &mut tasks, progress, pods, ready, renew: renew.clone() };
     let Some(started) = signals.unless_stopped(start(&flags, &mut loaded, &clients, parts)).await else {
         return Ok(stopping());
     };
@@ -134,6 +135,10 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
         match signals.asked().await {
             Asked::Stop => break,
             Asked::Reload => machine_config::reload(&flags, &loaded, *is_ready.borrow()),
+            Asked::Renew => {
+                tracing::info!("asked for new certificates");
+                renew.ask();
+            }
         }
     }
     stopping();
@@ -155,6 +160,8 @@ struct Parts<'a> {
     pods: watch::Sender<Option<pods::Handle>>,
     /// Becomes true with READY.
     ready: watch::Sender<bool>,
+    /// Tells those who keep certificates that new ones are wanted.
+    renew: Arc<identity::Renewal>,
 }
 
 /// Builds and starts every part; returns what serves clients.
@@ -162,7 +169,7 @@ async fn start(
     flags: &Flags,
     loaded: &mut Loaded,
     clients: &tokio::runtime::Handle,
-    Parts { tasks, progress, pods: pods_sender, ready }: Parts<'_>,
+    Parts { tasks, progress, pods: pods_sender, ready, renew }: Parts<'_>,
 ) -> Result<JoinSet<()>, StartError> {
     let pods_receiver = pods_sender.subscribe();
     let standalone = flags.kubeconfig.is_none();
@@ -278,7 +285,8 @@ async fn start(
     // The ports belong to the threads that serve them, from the first on.
     let starting = clients.spawn(server::start(server));
     let serving = starting.await.map_err(|broke| StartError::Server(ServerError::Broke(broke)))??;
-    keep_certificates(tasks, flags, loaded, &client_for_certificates, certificate, (&name, &node_receiver));
+    let certificates = (&client_for_certificates, &renew);
+    keep_certificates(tasks, flags, loaded, certificates, certificate, (&name, &node_receiver));
     tracing::info!(node = %name, version = KUBELET_VERSION, "serving; waiting for the runtime");
     let starting = {
         let eviction = eviction::EvictionDeps {
@@ -345,21 +353,23 @@ fn keep_certificates(
     tasks: &mut JoinSet<()>,
     flags: &Flags,
     loaded: &Loaded,
-    client: &Client,
+    (client, renew): (&Client, &Arc<identity::Renewal>),
     serving: Arc<identity::Serving>,
     (name, node): (&str, &watch::Receiver<Arc<Node>>),
 ) {
     let (config, folder) = (&loaded.config, flags.cert_dir.clone());
     let standalone = flags.kubeconfig.is_none();
-    let has_own = identity::Store::client(&folder).read().is_some();
-    if config.rotate_certificates && !standalone && has_own {
-        let source = flags.bootstrap_kubeconfig.clone();
-        tasks.spawn(identity::keep_client(client.clone(), folder.clone(), source, name.to_owned()));
+    if config.rotate_certificates
+        && let Some(kubeconfig) = flags.kubeconfig.clone()
+    {
+        let login =
+            identity::ClientLogin { folder: folder.clone(), kubeconfig, source: flags.bootstrap_kubeconfig.clone() };
+        tasks.spawn(identity::keep_client(client.clone(), login, renew.clone(), name.to_owned()));
     }
     if config.server_tls_bootstrap {
         if !standalone {
             let (name, node) = (name.to_owned(), node.clone());
-            tasks.spawn(identity::keep_serving(client.clone(), folder, serving, name, node));
+            tasks.spawn(identity::keep_serving(client.clone(), folder, serving, renew.clone(), (name, node)));
         }
     } else if !config.tls_cert_file.as_os_str().is_empty() && !config.tls_private_key_file.as_os_str().is_empty() {
         let (certificate, key) = (config.tls_cert_file.clone(), config.tls_private_key_file.clone());
@@ -399,7 +409,11 @@ fn client(flags: &Flags, loaded: &Loaded) -> Result<Client, StartError> {
     let transport: Arc<dyn Transport> = match &flags.kubeconfig {
         Some(path) => {
             let agent = format!("node-agent/{KUBELET_VERSION} (linux/{})", std::env::consts::ARCH);
-            Arc::new(HttpTransport::new(&Kubeconfig::load(path)?, &agent)?)
+            let mut kubeconfig = Kubeconfig::load(path)?;
+            if config.rotate_certificates {
+                kubeconfig.follow_rotated(identity::Store::client(&flags.cert_dir).current());
+            }
+            Arc::new(HttpTransport::new(&kubeconfig, &agent)?)
         }
         None => Arc::new(NoServer),
     };

@@ -1,4 +1,4 @@
-//! Signals: what ends the agent, what makes it read its configuration again, and what it does not mind.
+//! Signals: what ends the agent, what makes it read its configuration or renew its certificates.
 
 use std::io;
 use std::path::Path;
@@ -12,6 +12,8 @@ use crate::file_watch::FileWatch;
 pub enum Asked {
     Stop,
     Reload,
+    /// New certificates, whatever the age of those that are there.
+    Renew,
 }
 
 /// All signals that are not left to their default, and the wish of others for the lock file.
@@ -52,8 +54,7 @@ impl Signals {
                 _ = self.terminate.recv() => return Asked::Stop,
                 _ = self.interrupt.recv() => return Asked::Stop,
                 _ = self.hangup.recv() => return Asked::Reload,
-                // Without a meaning, and no reason to die.
-                _ = self.user.recv() => {}
+                _ = self.user.recv() => return Asked::Renew,
                 () = contended(self.lock.as_ref()) => {
                     tracing::info!("another process wants the lock file; leaving");
                     return Asked::Stop;
@@ -72,6 +73,8 @@ impl Signals {
                 asked = self.asked() => match asked {
                     Asked::Stop => break None,
                     Asked::Reload => reload = true,
+                    // The start asks for those that it needs.
+                    Asked::Renew => {}
                 },
             }
         };

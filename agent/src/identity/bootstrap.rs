@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// # Errors
 /// When there is no usable bootstrap kubeconfig, or no certificate came.
 pub async fn bootstrap(target: &Path, source: &Path, folder: &Path, node: &str) -> Result<(), IdentityError> {
-    if usable(target) {
+    if is_usable(target) {
         return Ok(());
     }
     let bad = |reason: String| IdentityError::Bootstrap { path: source.to_owned(), reason };
@@ -64,8 +64,16 @@ pub(super) fn client(path: &Path) -> Result<Client, String> {
     Ok(Client::new(Arc::new(transport), &ClientOptions::default()))
 }
 
-/// It can be read, and a certificate in it is not over.
-fn usable(path: &Path) -> bool {
+/// Whether a certificate can be asked for as the user of the kubeconfig; nobody is asked.
+///
+/// # Errors
+/// It cannot be read, or says nothing that could be used.
+pub fn can_bootstrap(source: &Path) -> Result<(), IdentityError> {
+    client(source).map(drop).map_err(|reason| IdentityError::Bootstrap { path: source.to_owned(), reason })
+}
+
+/// Whether a kubeconfig can be read, and a certificate in it is not over.
+pub fn is_usable(path: &Path) -> bool {
     let Ok(config) = Kubeconfig::load(path) else { return false };
     match config.certificate() {
         None => true,
@@ -142,6 +150,6 @@ mod tests {
         proto::yaml::write(&made, &mut text);
         let read = Kubeconfig::parse(&text, Path::new("/etc/k.conf")).expect("a kubeconfig");
         assert_eq!(read.server, "https://a:1");
-        assert!(!usable(Path::new("/nonexistent")));
+        assert!(!is_usable(Path::new("/nonexistent")));
     }
 }

@@ -13,11 +13,11 @@ mod rotation;
 mod serving;
 mod store;
 
-pub use bootstrap::bootstrap;
+pub use bootstrap::{bootstrap, can_bootstrap, is_usable};
 pub use request::RequestError;
-pub use rotation::{keep_client, keep_serving};
+pub use rotation::{ClientLogin, Renewal, keep_client, keep_serving};
 pub use serving::{Serving, follow_files};
-pub use store::Store;
+pub use store::{Store, Validity};
 
 /// Why there is no identity; retrying helps when the API server or the approver was away.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::request::{CLIENT, Prepared, Purpose, SERVING};
 use super::store::{Store, Validity, is_for};
 use super::{IdentityError, Serving, bootstrap};
-use crate::api::{Client, Kind};
+use crate::api::{Client, Kind, Kubeconfig};
 use crate::backoff::{Backoff, random_below};
 
 /// As long as the kubelet waits for one answer before it asks again.
@@ -32,13 +32,47 @@ fn wait(validity: Option<Validity>, now: i64, spread: f64) -> Duration {
     Duration::from_secs_f64(used).saturating_sub(Duration::from_secs(since))
 }
 
-/// Waits for the time of the next certificate, but no less than `least`.
-async fn due(store: &Store, least: Duration) {
-    let pem = store.read();
+/// Somebody's wish for new certificates, whatever the age of those that are there.
+#[derive(Debug, Default)]
+pub struct Renewal(watch::Sender<()>);
+
+impl Renewal {
+    /// Both certificates are asked for now.
+    pub fn ask(&self) {
+        self.0.send_replace(());
+    }
+}
+
+/// What the agent logs in with, and where the next certificate goes.
+pub struct ClientLogin {
+    /// The certificate folder.
+    pub folder: PathBuf,
+    pub kubeconfig: PathBuf,
+    /// The bootstrap kubeconfig, for a certificate that is over.
+    pub source: Option<PathBuf>,
+}
+
+impl ClientLogin {
+    /// The certificate that is in use: the newest of the folder, or until there is one the kubeconfig's.
+    fn current(&self, store: &Store) -> Option<Vec<u8>> {
+        let own = || Kubeconfig::load(&self.kubeconfig).ok()?.certificate()?.ok();
+        store
+            .read()
+            .filter(|pem| Validity::of(pem).is_some_and(|v| !v.is_over(now())))
+            .or_else(own)
+            .or_else(|| store.read())
+    }
+}
+
+/// Waits for the time of the next certificate, but no less than `least`, or until somebody wants it now.
+async fn due(current: Option<Vec<u8>>, store: &Store, least: Duration, wish: &mut watch::Receiver<()>) {
     let spread = f64::from(random_below(1000)) / 1000.0;
-    let wait = wait(pem.and_then(|pem| Validity::of(&pem)), now(), spread).max(least);
+    let wait = wait(current.and_then(|pem| Validity::of(&pem)), now(), spread).max(least);
     tracing::info!(certificate = %store.current().display(), in_seconds = wait.as_secs(), "next certificate");
-    tokio::time::sleep(wait).await;
+    tokio::select! {
+        () = tokio::time::sleep(wait) => {}
+        Ok(()) = wish.changed() => tracing::info!(certificate = %store.current().display(), "renewed on request"),
+    }
 }
 
 async fn replace(
@@ -54,15 +88,19 @@ async fn replace(
 }
 
 /// Replaces the client certificate until the task is dropped; connections are made anew with it. One that is over is
-/// asked for by the bootstrap kubeconfig, if there is one.
-pub async fn keep_client(client: Client, folder: PathBuf, source: Option<PathBuf>, node: String) {
-    let store = Store::client(&folder);
+/// asked for by the bootstrap kubeconfig, if there is one. Who logs in without a certificate keeps doing so.
+pub async fn keep_client(client: Client, login: ClientLogin, renewal: Arc<Renewal>, node: String) {
+    let store = Store::client(&login.folder);
+    if login.current(&store).is_none() {
+        return;
+    }
+    let mut wish = renewal.0.subscribe();
     let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(128));
     let mut least = Duration::ZERO;
     loop {
-        due(&store, least).await;
-        let over = store.read().and_then(|pem| Validity::of(&pem)).is_some_and(|v| v.is_over(now()));
-        let other = source.as_deref().filter(|_| over).and_then(|path| bootstrap::client(path).ok());
+        due(login.current(&store), &store, least, &mut wish).await;
+        let over = login.current(&store).and_then(|pem| Validity::of(&pem)).is_some_and(|v| v.is_over(now()));
+        let other = login.source.as_deref().filter(|_| over).and_then(|path| bootstrap::client(path).ok());
         match replace(other.as_ref().unwrap_or(&client), &store, &CLIENT, &node, &[]).await {
             Ok(_) => {
                 tracing::info!("the client certificate was replaced");
@@ -84,9 +122,10 @@ pub async fn keep_serving(
     client: Client,
     folder: PathBuf,
     serving: Arc<Serving>,
-    node: String,
-    mut object: watch::Receiver<Arc<Node>>,
+    renewal: Arc<Renewal>,
+    (node, mut object): (String, watch::Receiver<Arc<Node>>),
 ) {
+    let mut wish = renewal.0.subscribe();
     let store = Store::serving(&folder);
     let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(128));
     let mut least = Duration::ZERO;
@@ -104,7 +143,7 @@ pub async fn keep_serving(
         let mut changes = object.clone();
         if store.read().is_some_and(|pem| is_for(&pem, &names)) {
             tokio::select! {
-                () = due(&store, least) => {}
+                () = due(store.read(), &store, least, &mut wish) => {}
                 _ = changes.wait_for(others) => continue,
             }
         }
@@ -153,6 +192,25 @@ mod tests {
     use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wish_is_no_later_than_the_time_and_is_not_lost() {
+        let store = Store::client(std::path::Path::new("/nonexistent"));
+        let mut params = rcgen::CertificateParams::new(vec!["n".into()]).expect("a name");
+        params.not_before = time::OffsetDateTime::now_utc();
+        params.not_after = params.not_before + time::Duration::days(10);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let made = params.self_signed(&key).expect("made").pem().into_bytes();
+        let renewal = Renewal::default();
+        let mut wish = renewal.0.subscribe();
+        // While another certificate is on its way.
+        renewal.ask();
+        let began = tokio::time::Instant::now();
+        due(Some(made.clone()), &store, Duration::ZERO, &mut wish).await;
+        assert!(began.elapsed() < Duration::from_secs(1));
+        due(Some(made), &store, Duration::ZERO, &mut wish).await;
+        assert!(began.elapsed() > Duration::from_secs(3600), "one wish, one certificate");
+    }
 
     #[test]
     fn a_certificate_is_replaced_in_the_last_third_of_its_life() {

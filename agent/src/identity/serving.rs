@@ -21,19 +21,28 @@ impl Serving {
     /// # Errors
     /// When the texts hold no certificate with its key; the old one stays.
     pub fn set(&self, certificate: &[u8], key: &[u8]) -> Result<(), String> {
+        let made = Self::pair(certificate, key)?;
+        if let Some((_, first)) = made.cert.first().and_then(|c| x509_parser::parse_x509_certificate(c).ok()) {
+            crate::metrics::server_certificate_expires(first.validity().not_after.timestamp());
+        }
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(made));
+        Ok(())
+    }
+
+    /// A certificate chain and its key, ready to be shown.
+    ///
+    /// # Errors
+    /// When the texts hold no certificate with its key.
+    pub fn pair(certificate: &[u8], key: &[u8]) -> Result<CertifiedKey, String> {
         let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate).filter_map(Result::ok).collect();
         if chain.is_empty() {
             return Err("no certificate".into());
-        }
-        if let Some((_, first)) = chain.first().and_then(|c| x509_parser::parse_x509_certificate(c).ok()) {
-            crate::metrics::server_certificate_expires(first.validity().not_after.timestamp());
         }
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| format!("private key: {e}"))?;
         let key = rustls::crypto::ring::sign::any_supported_type(&key).map_err(|e| format!("private key: {e}"))?;
         let made = CertifiedKey::new(chain, key);
         made.keys_match().map_err(|e| e.to_string())?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(made));
-        Ok(())
+        Ok(made)
     }
 }
 

@@ -21,8 +21,12 @@ pub struct Validity {
 impl Validity {
     /// Of the first certificate in a PEM text.
     pub fn of(pem: &[u8]) -> Option<Self> {
-        let der = CertificateDer::pem_slice_iter(pem).find_map(Result::ok)?;
-        let (_, certificate) = x509_parser::parse_x509_certificate(&der).ok()?;
+        Self::of_der(&CertificateDer::pem_slice_iter(pem).find_map(Result::ok)?)
+    }
+
+    /// Of one certificate.
+    pub fn of_der(der: &[u8]) -> Option<Self> {
+        let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
         let validity = certificate.validity();
         Some(Validity { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp() })
     }
