@@ -258,3 +258,82 @@ fn certificates_that_live_a_minute_are_replaced_in_time() -> Result<()> {
     ensure!(shown.status.success(), "the port shows an expired certificate: {shown:?}");
     Ok(())
 }
+
+fn shell(script: &str) -> Result<String> {
+    let output = std::process::Command::new("sh").args(["-ec", script]).output()?;
+    ensure!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn until(agent: &Agent, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let begun = Instant::now();
+    while !is_so()? {
+        ensure!(begun.elapsed() < Duration::from_secs(30), "{what}\n{}", agent.log());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+/// A certificate inside the kubeconfig was never replaced, and taking the current one away ended the node's identity.
+#[test]
+fn a_certificate_inside_the_kubeconfig_is_replaced_when_asked_and_the_new_one_is_used() -> Result<()> {
+    let server = ApiServer::start("renewal", &[])?;
+    let place = Place::new("renewal-node", "")?;
+    let kubeconfig = join(&server, &place, "rotateCertificates: true\n")?;
+    let arguments = ["--kubeconfig", &kubeconfig, "--node-ip", "127.0.0.1"];
+    let mut agent = Agent::start(&place, &arguments, &[])?;
+    agent.hear_until("READY=1")?;
+    ensure!(current(&place, "client").is_none(), "its own certificate is young");
+    agent.signal(nix::sys::signal::Signal::SIGUSR1)?;
+    until(&agent, "no new certificate", || Ok(current(&place, "client").is_some()))?;
+    let before = renewed(&server)?;
+    until(&agent, "the lease is not renewed with it", || Ok(renewed(&server)? != before))?;
+    agent.signal(nix::sys::signal::Signal::SIGTERM)?;
+    agent.wait(Duration::from_secs(10))?;
+    // With the pair in the file alone, the server would not know the node any more.
+    shell(&format!(
+        "cd {}; openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=nobody -keyout n.key \
+         -out n.crt -days 1 2>/dev/null\n\
+         sed -i \"s|client-certificate-data:.*|client-certificate-data: $(base64 -w0 n.crt)|; \
+         s|client-key-data:.*|client-key-data: $(base64 -w0 n.key)|\" agent.conf",
+        place.dir.display()
+    ))?;
+    let before = renewed(&server)?;
+    let agent = Agent::start(&place, &arguments, &[])?;
+    agent.hear_until("READY=1")?;
+    until(&agent, "the lease is not renewed", || Ok(renewed(&server)? != before))
+}
+
+/// An unknown client certificate broke the connection, and a new authority waited for a restart.
+#[test]
+fn client_authorities_are_followed_and_strangers_get_401() -> Result<()> {
+    let server = ApiServer::start("authorities", &[])?;
+    let place = Place::new("authorities-node", "")?;
+    let kubeconfig = join(&server, &place, "")?;
+    let authorities = place.dir.join("clients.crt");
+    std::fs::copy(server.dir.join("pki/ca.crt"), &authorities)?;
+    let config = std::fs::read_to_string(place.config())?;
+    let own = format!("{}/pki/ca.crt", server.dir.display());
+    std::fs::write(place.config(), config.replace(&own, &authorities.display().to_string()))?;
+    let agent = Agent::start(&place, &["--kubeconfig", &kubeconfig, "--node-ip", "127.0.0.1"], &[])?;
+    agent.hear_until("READY=1")?;
+    shell(&format!(
+        "cd {}; key='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'; exec 2>/dev/null\n\
+         openssl req -x509 $key -subj /CN=other -keyout other.key -out other.crt -days 1\n\
+         openssl req $key -subj /O=system:masters/CN=boss -keyout boss.key -out boss.csr\n\
+         echo extendedKeyUsage=clientAuth >ext\n\
+         openssl x509 -req -in boss.csr -CA other.crt -CAkey other.key -CAcreateserial -days 1 -extfile ext -out boss.crt",
+        place.dir.display()
+    ))?;
+    let code = || {
+        shell(&format!(
+            "cd {}; curl -sk --cert boss.crt --key boss.key -o /dev/null -w '%{{http_code}}' https://127.0.0.1:{}/pods",
+            place.dir.display(),
+            place.port
+        ))
+    };
+    ensure!(code()? == "401", "{}", code()?);
+    // As certificate managers replace files.
+    shell(&format!("cd {}; cat clients.crt other.crt >new; mv new clients.crt", place.dir.display()))?;
+    until(&agent, "the new authority is not taken", || Ok(code()? == "200"))
+}

@@ -16,6 +16,7 @@ mod reference;
 mod start;
 mod types;
 mod validation;
+mod tls;
 
 pub use eviction::{Signal, Threshold, ThresholdValue, thresholds};
 pub use features::{FeatureGates, GATES, Stage};
@@ -28,6 +29,7 @@ pub use types::{
     Authentication, Authorization, Configuration, CrashLoopBackOff, GoDuration, Logging, LoggingOptions, MemorySwap,
     OutputRouting, ReservedMemory, ShutdownGracePeriod, Taint, Tracing, UserNamespaces, VModule,
 };
+pub use tls::TlsOffer;
 
 /// A setting from a flag: dotted path into the configuration, and how it changes what is there.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,7 +3,7 @@
 //! Answers of the API server are kept for the configured times, so that a scrape costs no round trip.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, Method, header};
@@ -12,6 +12,7 @@ use proto::api::authorization::v1::{ExtraValue, ResourceAttributes, SubjectAcces
 use ring::digest::{SHA256, digest};
 use tokio::time::Instant;
 
+use super::client_ca::{ClientAuthorities, ShownCertificate};
 use super::{ServerDeps, ServerError};
 use crate::api::{ApiError, Client};
 use crate::metrics;
@@ -36,6 +37,8 @@ pub struct Access {
     client: Client,
     node: String,
     anonymous: bool,
+    /// Whose client certificates name users; None for nobody's.
+    authorities: Option<Arc<ClientAuthorities>>,
     tokens: bool,
     webhook: bool,
     token_ttl: Duration,
@@ -56,7 +59,10 @@ pub enum Refusal {
 impl Access {
     pub fn new(deps: &ServerDeps) -> Result<Self, ServerError> {
         let (authentication, authorization) = (&deps.config.authentication, &deps.config.authorization);
+        let file = &authentication.x509.client_ca_file;
+        let authorities = (!file.as_os_str().is_empty()).then(|| ClientAuthorities::read(file)).transpose()?;
         Ok(Access {
+            authorities: authorities.map(Arc::new),
             client: deps.client.clone(),
             node: deps.node.clone(),
             anonymous: authentication.anonymous.enabled,
@@ -70,11 +76,16 @@ impl Access {
         })
     }
 
+    /// What there is to follow of the client authorities.
+    pub fn authorities(&self) -> Option<Arc<ClientAuthorities>> {
+        self.authorities.clone()
+    }
+
     /// Lets pass who is known and may do `method` on one of the node's subresources, tried in order.
     pub async fn check(
         &self,
         headers: &HeaderMap,
-        certificate: Option<&[u8]>,
+        certificate: Option<&ShownCertificate>,
         method: &Method,
         subresources: &[&str],
     ) -> Result<User, Refusal> {
@@ -103,8 +114,10 @@ impl Access {
         )))
     }
 
-    async fn authenticate(&self, headers: &HeaderMap, certificate: Option<&[u8]>) -> Option<User> {
-        if let Some(user) = certificate.and_then(of_certificate) {
+    async fn authenticate(&self, headers: &HeaderMap, certificate: Option<&ShownCertificate>) -> Option<User> {
+        let authorities = self.authorities.as_ref();
+        let vouched = certificate.zip(authorities).filter(|(shown, authorities)| authorities.vouch(shown));
+        if let Some(user) = vouched.and_then(|(shown, _)| of_certificate(shown.der())) {
             return Some(user);
         }
         if let Some(given) = headers.get(header::AUTHORIZATION) {
@@ -114,7 +127,8 @@ impl Access {
             }
             return self.of_token(token).await;
         }
-        self.anonymous.then(|| User {
+        // Who shows a certificate does not want to be nobody.
+        (self.anonymous && certificate.is_none()).then(|| User {
             name: "system:anonymous".into(),
             groups: vec!["system:unauthenticated".into()],
             ..User::default()

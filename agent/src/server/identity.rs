@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::server::WebPkiClientVerifier;
+use service::any_certificate::AnyClient;
 
 use super::{ServerDeps, ServerError};
-use crate::api::trust_roots;
+use crate::config::TlsOffer;
 use crate::state_file;
 
 /// TLS settings of port 10250; client certificates are asked for but not required.
@@ -16,26 +16,17 @@ pub(super) fn server_config(deps: &ServerDeps) -> Result<Arc<rustls::ServerConfi
         let (certificate, key) = identity(deps)?;
         deps.serving.set(&certificate, &key).map_err(|e| refuse(&e))?;
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let versions: &[&rustls::SupportedProtocolVersion] = match deps.config.tls_min_version.as_str() {
-        "VersionTLS13" => &[&rustls::version::TLS13],
-        _ => rustls::ALL_VERSIONS,
-    };
-    let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(versions)
+    let offer = TlsOffer::of(&deps.config).map_err(|e| refuse(&e))?;
+    for missing in &offer.missing {
+        tracing::warn!("port {} does not offer {missing}", deps.config.port);
+    }
+    let builder = rustls::ServerConfig::builder_with_provider(offer.provider.clone())
+        .with_protocol_versions(offer.versions)
         .map_err(|e| refuse(&e))?;
-    let ca = &deps.config.authentication.x509.client_ca_file;
-    let builder = if ca.as_os_str().is_empty() {
+    let builder = if deps.config.authentication.x509.client_ca_file.as_os_str().is_empty() {
         builder.with_no_client_auth()
     } else {
-        let bad = |e: &dyn std::fmt::Display| ServerError::ClientCa(format!("{}: {e}", ca.display()));
-        let pem = std::fs::read(ca).map_err(|e| bad(&e))?;
-        let roots = trust_roots(&pem, &ca.display().to_string()).map_err(|e| bad(&e))?;
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-            .allow_unauthenticated()
-            .build()
-            .map_err(|e| bad(&e))?;
-        builder.with_client_cert_verifier(verifier)
+        builder.with_client_cert_verifier(AnyClient::new(offer.provider))
     };
     let mut config = builder.with_cert_resolver(deps.serving.clone());
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

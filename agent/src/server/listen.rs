@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 
 use super::ServerError;
 use super::answers::{Answer, text};
+use super::client_ca::ShownCertificate;
 use super::health;
 use super::router::Router;
 
@@ -56,8 +57,7 @@ pub(super) async fn serve_tls(listener: TcpListener, tls: Arc<rustls::ServerConf
                 acceptor.accept(stream).await
             };
             let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, handshake).await else { return };
-            let certificate = stream.get_ref().1.peer_certificates().and_then(|c| c.first()).map(|c| c.to_vec());
-            let certificate: Option<Arc<[u8]>> = certificate.map(Into::into);
+            let certificate = stream.get_ref().1.peer_certificates().and_then(ShownCertificate::new).map(Arc::new);
             let service = service_fn(move |request: Request<Incoming>| {
                 let (router, certificate) = (router.clone(), certificate.clone());
                 async move { Ok::<_, std::convert::Infallible>(router.counted(request, certificate).await) }

@@ -7,6 +7,7 @@
 mod access;
 mod answers;
 mod checkpoint;
+mod client_ca;
 mod debug;
 mod health;
 mod identity;
@@ -31,6 +32,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+pub use self::client_ca::ClientAuthorities;
 pub use self::retention::Retention;
 use self::route::Surface;
 use self::router::Router;
@@ -109,7 +111,11 @@ pub async fn start(deps: ServerDeps) -> Result<JoinSet<()>, ServerError> {
             debug_flags: config.enable_debug_flags_handler,
         };
         let tls = identity::server_config(&deps)?;
-        let access = Some(access::Access::new(&deps)?);
+        let access = access::Access::new(&deps)?;
+        if let Some(authorities) = access.authorities().filter(|_| deps.gates.enabled("ReloadKubeletClientCAFile")) {
+            tasks.spawn(authorities.follow());
+        }
+        let access = Some(access);
         let listener = listen::bind(&config.address, config.port).await?;
         let router = Router { deps: deps.clone(), access, surface, stats: stats.clone() };
         tasks.spawn(listen::serve_tls(listener, tls, Arc::new(router)));

@@ -8,6 +8,7 @@ use proto::schema::TypeSet;
 
 use super::access::{Access, Refusal};
 use super::answers::{Answer, json, plain, pod_list, redirect, text};
+use super::client_ca::ShownCertificate;
 use super::mux::{Meant, meant};
 use super::route::{Route, Surface};
 use super::{ServerDeps, checkpoint, debug, health, logs, metrics_page, node_logs, node_stats, streams, zpages};
@@ -24,7 +25,7 @@ pub(super) struct Router {
 }
 
 impl Router {
-    async fn handle(&self, request: Request<Incoming>, certificate: Option<Arc<[u8]>>) -> Response<Answer> {
+    async fn handle(&self, request: Request<Incoming>, certificate: Option<Arc<ShownCertificate>>) -> Response<Answer> {
         let path = match meant(request.uri().path(), self.surface.folders()) {
             Meant::Path(path) => path,
             Meant::Malformed => return text(StatusCode::BAD_REQUEST, "400 Bad Request\n"),
@@ -56,7 +57,11 @@ impl Router {
     }
 
     /// [`Router::handle`], counted.
-    pub async fn counted(&self, request: Request<Incoming>, certificate: Option<Arc<[u8]>>) -> Response<Answer> {
+    pub async fn counted(
+        &self,
+        request: Request<Incoming>,
+        certificate: Option<Arc<ShownCertificate>>,
+    ) -> Response<Answer> {
         let place = match meant(request.uri().path(), self.surface.folders()) {
             Meant::Path(path) => self.surface.route(&path),
             Meant::Elsewhere(_) | Meant::Malformed => None,
