@@ -94,6 +94,13 @@ impl Client {
         Client { timeout, rate: None, ..self.clone() }
     }
 
+    /// The same connections with a rate of its own; 0 a second means no limit.
+    pub fn with_rate(&self, per_second: f64, burst: u32) -> Self {
+        // client-go's burst where none is given.
+        let burst = if burst == 0 { 10 } else { burst };
+        Client { rate: RateLimit::new(per_second, burst).map(Arc::new), ..self.clone() }
+    }
+
     pub fn content_type(&self) -> ContentType {
         self.content_type
     }

@@ -9,6 +9,8 @@ mod machine_config;
 mod memory;
 mod pods_start;
 mod progress;
+mod own_cgroup;
+mod pod_cidr;
 mod signals;
 mod systemd;
 
@@ -227,7 +229,13 @@ async fn start(
     let (signal_sender, node_signals) = watch::channel(NodeSignals::default());
     tasks.spawn(node::monitor_runtime(cri.clone(), runtime_sender, progress.register("runtime", RUNTIME_LIMIT)));
     tasks.spawn(container_logs::run(cri.clone(), RotatePolicy::of(&config)));
-    let (recorder, sender) = Recorder::new(client.clone(), &name);
+    tasks.spawn(pod_cidr::tell(cri.clone(), config.pod_cidr.clone(), node_receiver.clone()));
+    if !config.kubelet_cgroups.is_empty() {
+        own_cgroup::enter(Path::new(cgroups::MOUNT), &config.kubelet_cgroups);
+    }
+    // Events have a rate of their own, so that a flood of them holds up nothing else.
+    let events_client = client.with_rate(f64::from(config.event_record_qps), unsigned(config.event_burst));
+    let (recorder, sender) = Recorder::new(events_client, &name);
     tasks.spawn(sender);
     let feed = Arc::new(PodFeed::default());
     let events = node_events(&recorder, &name);
