@@ -55,7 +55,7 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
         }
         Err(error) => {
             eprintln!("Error: {error}");
-            return Some(ExitCode::from(1));
+            return Some(ExitCode::from(cli::CALLED_WRONGLY));
         }
     };
     let loaded = config::load(&flags.sources);

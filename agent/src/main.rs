@@ -68,7 +68,8 @@ fn main() -> ExitCode {
     let privileges = settings.drop_capabilities.then(capabilities::drop_unneeded);
     start_log(&loaded.config.logging, &settings);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), kubernetes = node::KUBELET_VERSION, "node-agent");
-    for oddity in &loaded.oddities {
+    let deprecated = loaded.deprecated.iter().filter(|_| !flags.silence_deprecations);
+    for oddity in loaded.oddities.iter().chain(deprecated) {
         tracing::warn!("configuration: {oddity}");
     }
     if let Some(outcome) = privileges {

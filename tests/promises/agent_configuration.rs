@@ -33,6 +33,13 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("HEAD", &["serve"], "unknown command serve"),
     ("HEAD", &["--node-ip=here"], "\"here\" is no IP address"),
     ("HEAD", &["--cloud-provider=aws"], "unsupported value for --cloud-provider"),
+    ("HEADaddress: foo\n", &[], "address \"foo\" is no address to listen on"),
+    ("HEADhealthzBindAddress: foo\n", &[], "healthzBindAddress \"foo\" is no address"),
+    ("HEADshowHiddenMetricsForVersion: foo\n", &[], "--show-hidden-metrics-for-version must be omitted"),
+    ("HEADallowedUnsafeSysctls: [vm.swappiness]\n", &[], "are not known to be namespaced"),
+    ("HEADregisterWithTaints: [{key: a/b/c, effect: NoSchedule}]\n", &[], "invalid taint: {a/b/c"),
+    ("HEADtlsCipherSuites: [TLS_RSA_WITH_AES_128_CBC_SHA]\n", &[], "none of tlsCipherSuites can be offered"),
+    ("HEAD", &["--register-with-taints=Bad Prefix/x=y:NoSchedule"], "invalid taint spec"),
     ("HEAD", &["--exit-on-lock-contention"], "no lock file specified"),
     ("HEAD", &["--settings=/nonexistent.toml"], "/nonexistent.toml: No such file or directory"),
     ("HEAD", &["--kubeconfig=/nonexistent.conf", "--fail-cgroupv1=false"], "/nonexistent.conf"),
@@ -50,11 +57,46 @@ fn every_mistake_has_its_message_and_ends_with_1() -> Result<()> {
             code == Some(1) && said.contains(words),
             "{config:?} {arguments:?}: {code:?}, no {words:?} in:\n{said}"
         );
-        // What was refused has left nothing behind.
+        let mut check: Vec<OsString> = vec!["config".into(), "check".into()];
+        check.extend(given.iter().skip(1).cloned());
+        let (code, said) = run_to_end(&check, &place.dir)?;
         ensure!(
-            !place.dir.join("root/pods").exists() || words.contains("client") || words.contains(".conf"),
-            "{config:?} made folders"
+            matches!(code, Some(1 | 64)) && said.contains(words),
+            "config check of {config:?} {arguments:?}: {code:?}, no {words:?} in:\n{said}"
         );
+        // What was refused has left nothing behind.
+        ensure!(!place.dir.join("root/pods").exists(), "{config:?} made folders");
+    }
+    Ok(())
+}
+
+#[test]
+fn files_that_are_not_there_are_told_before_the_start_as_at_it() -> Result<()> {
+    let place = Place::new("missing", STANDALONE)?;
+    for (argument, words) in [
+        ("--client-ca-file=/nonexistent.crt", "/nonexistent.crt"),
+        ("--image-credential-provider-bin-dir=/nonexistent", ""),
+        ("--authorization-mode=Webhook", "no client provided, cannot use webhook authorization"),
+    ] {
+        let mut given = place.arguments();
+        given.push(argument.into());
+        let (code, said) = run_to_end(&given, &place.dir)?;
+        ensure!(code == Some(1) && said.contains(words), "{argument}: {code:?}, no {words:?} in:\n{said}");
+        given[0] = "check".into();
+        given.insert(0, "config".into());
+        let (code, said) = run_to_end(&given, &place.dir)?;
+        ensure!(code == Some(1) && said.contains(words), "config check {argument}: {code:?}\n{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn commands_that_are_called_wrongly_end_with_64() -> Result<()> {
+    let place = Place::new("called-wrongly", STANDALONE)?;
+    for words in [&["config"][..], &["config", "veiw"], &["config", "check", "--bogus"], &["doctor", "--bogus"]] {
+        let arguments: Vec<OsString> = words.iter().map(Into::into).collect();
+        let (code, said) = run_to_end(&arguments, &place.dir)?;
+        ensure!(code == Some(64), "{words:?}: {code:?}\n{said}");
     }
     Ok(())
 }
@@ -116,11 +158,29 @@ fn view_names_the_origin_of_each_value_and_check_every_problem() -> Result<()> {
     ensure!((code, said.as_str()) == (Some(0), "the configuration is valid\n"), "{said}");
     std::fs::write(
         drop_ins.join("20-b.conf"),
-        format!("{HEAD}maxPodz: 1\nport: 0\nhealthzPort: 99999\nimageGCHighThresholdPercent: 101\n"),
+        format!(
+            "{HEAD}maxPodz: 1\nport: 0\nhealthzPort: 99999\nimageGCHighThresholdPercent: 101\nhairpinMode: none\n\
+             featureGates: {{NoGate: true, NoOther: true, SidecarContainers: true}}\nlogging: {{format: xml}}\n"
+        ),
     )?;
+    std::fs::write(drop_ins.join("30-c.conf"), "kind: [\n")?;
+    std::fs::write(drop_ins.join("40-d.conf"), "kind: Pod\napiVersion: v1\n")?;
     let (code, said) = run_to_end(&arguments, &place.dir)?;
     ensure!(code == Some(1), "{said}");
-    for words in ["20-b.conf:3: unknown field \"maxPodz\"", "99999", "imageGCHighThresholdPercent"] {
+    for words in [
+        "20-b.conf:3: unknown field \"maxPodz\"",
+        "99999",
+        "20-b.conf:5)",
+        "imageGCHighThresholdPercent",
+        "20-b.conf:6)",
+        "hairpinMode has no effect",
+        "unrecognized feature gate: NoGate",
+        "unrecognized feature gate: NoOther",
+        "Setting GA feature gate SidecarContainers=true",
+        "logging.format",
+        "30-c.conf",
+        "40-d.conf",
+    ] {
         ensure!(said.contains(words), "no {words} in {said}");
     }
     Ok(())

@@ -54,7 +54,8 @@ fn allowed(key: &str) -> bool {
     OWN_LABELS.contains(&key) || within("kubelet.kubernetes.io") || within("node.kubernetes.io")
 }
 
-fn name_errors(key: &str) -> Vec<String> {
+/// What keeps a text from being the key of a label or taint; upstream's words.
+pub fn name_errors(key: &str) -> Vec<String> {
     let mut errors = Vec::new();
     let (prefix, name) = match key.split_once('/') {
         Some((_, rest)) if rest.contains('/') => {

@@ -19,7 +19,11 @@ use crate::server::Retention;
 use flags::{ADDED, CURRENT, Form, MIRRORS, OLD, OWN};
 use values::{boolean, value};
 
+pub use labels::name_errors;
 pub use view::run as run_config_command;
+
+/// Exit code of a command for people that is called wrongly (EX_USAGE).
+pub const CALLED_WRONGLY: u8 = 64;
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -215,8 +219,8 @@ impl Line {
         Ok(Flags {
             kubeconfig: path(take("kubeconfig")),
             bootstrap_kubeconfig: path(take("bootstrap-kubeconfig")),
-            cert_dir: path(take("cert-dir")).unwrap_or_else(|| "/var/lib/kubelet/pki".into()),
-            root_dir: root_dir(path(take("root-dir")))?,
+            cert_dir: absolute("cert-dir", path(take("cert-dir")), "/var/lib/kubelet/pki")?,
+            root_dir: absolute("root-dir", path(take("root-dir")), "/var/lib/kubelet")?,
             hostname_override: take("hostname-override").trim().to_lowercase(),
             node_ip: addresses(&take("node-ip"))?,
             node_labels,
@@ -345,11 +349,12 @@ pub fn help() -> String {
     text
 }
 
-/// The absolute root directory: the runtime, which mounts from it, has another working directory.
-fn root_dir(given: Option<PathBuf>) -> Result<PathBuf, UsageError> {
-    let dir = given.unwrap_or_else(|| "/var/lib/kubelet".into());
+/// A folder that others are told of: the runtime, which mounts from the root directory, and a kubeconfig in another folder,
+/// which names the certificates, do not know the agent's working directory.
+fn absolute(flag: &str, given: Option<PathBuf>, usual: &str) -> Result<PathBuf, UsageError> {
+    let dir = given.unwrap_or_else(|| usual.into());
     std::path::absolute(&dir)
-        .map_err(|error| UsageError(format!("cannot make --root-dir {} absolute: {error}", dir.display())))
+        .map_err(|error| UsageError(format!("cannot make --{flag} {} absolute: {error}", dir.display())))
 }
 
 #[cfg(test)]
@@ -398,13 +403,16 @@ mod tests {
         );
     }
 
-    /// Containers of a relative root directory failed: the runtime took its paths from its own working directory.
+    /// Containers of a relative root directory failed: the runtime took its paths from its own working directory. The link and
+    /// the kubeconfig of a relative certificate folder pointed nowhere.
     #[test]
-    fn a_relative_root_directory_is_made_absolute() {
+    fn relative_directories_are_made_absolute() {
         let here = std::env::current_dir().expect("there is a working directory");
         assert_eq!(run(&["--root-dir=r2/kubelet"]).root_dir, here.join("r2/kubelet"));
         assert_eq!(run(&["--root-dir", "/r2"]).root_dir, std::path::PathBuf::from("/r2"));
         assert_eq!(run(&[]).root_dir, std::path::PathBuf::from("/var/lib/kubelet"));
+        assert_eq!(run(&["--cert-dir=pki"]).cert_dir, here.join("pki"));
+        assert_eq!(run(&[]).cert_dir, std::path::PathBuf::from("/var/lib/kubelet/pki"));
     }
 
     #[test]

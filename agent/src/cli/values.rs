@@ -4,6 +4,7 @@ use proto::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
 use super::flags::Form;
+use super::labels::name_errors;
 
 pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
     let parts = || text.split(',').map(str::trim).filter(|p| !p.is_empty());
@@ -135,6 +136,10 @@ fn taint(text: &str) -> Result<Value, String> {
         return Err(format!("invalid taint effect: {effect}, unsupported taint effect"));
     }
     let (key, value) = left.split_once('=').unwrap_or((left, ""));
+    let wrong = name_errors(key);
+    if !wrong.is_empty() {
+        return Err(format!("invalid taint spec: {text}, {}", wrong.join("; ")));
+    }
     let mut taint = Map::from_iter([("key".to_owned(), json!(key)), ("effect".to_owned(), json!(effect))]);
     if !value.is_empty() {
         taint.insert("value".into(), json!(value));
@@ -145,6 +150,14 @@ fn taint(text: &str) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn taints_have_qualified_names() {
+        for bad in ["a/b/c:NoSchedule", "Bad Prefix/x=y:NoExecute", ":NoSchedule", "=v:NoSchedule"] {
+            assert!(value(Form::Taints, bad).expect_err("refused").starts_with("invalid taint"), "{bad}");
+        }
+        assert!(value(Form::Taints, "example.com/a=b:NoSchedule,c:NoExecute").is_ok());
+    }
 
     #[test]
     fn numbers_are_those_of_go() {

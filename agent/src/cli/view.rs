@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::{Command, Flags};
+use super::{CALLED_WRONGLY, Command, Flags};
 use crate::config::{self, ConfigError, leaves};
+use crate::daemon::wrong_at_start;
 use crate::settings::{OwnSettings, SettingsError};
 
 /// Runs when the first argument is `config`; what follows the verb are the flags that the agent would be started with.
@@ -26,7 +27,7 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
     }
     if !matches!(verb, "view" | "check") {
         eprintln!("Error: node-agent config takes view or check, then the agent's flags; or reference");
-        return Some(ExitCode::from(1));
+        return Some(ExitCode::from(CALLED_WRONGLY));
     }
     let flags = match super::parse(rest.iter().cloned()) {
         Ok(Command::Run(flags)) => *flags,
@@ -36,20 +37,15 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
         }
         Err(error) => {
             eprintln!("Error: {error}");
-            return Some(ExitCode::from(1));
+            return Some(ExitCode::from(CALLED_WRONGLY));
         }
     };
     Some(if verb == "view" { view(&flags) } else { check(&flags) })
 }
 
 fn view(flags: &Flags) -> ExitCode {
-    let (loaded, problems) = match config::all_problems(&flags.sources) {
-        Ok(found) => found,
-        Err(error) => {
-            eprintln!("Error: {error}");
-            return ExitCode::from(1);
-        }
-    };
+    let (loaded, problems) = config::all_problems(&flags.sources);
+    let Some(loaded) = loaded else { return tell(&[], &problems, &[]) };
     let (settings, wrong) = own(flags);
     let fields = leaves(&loaded.document);
     let fields =
@@ -75,7 +71,7 @@ fn own(flags: &Flags) -> (Vec<(String, String, String)>, Vec<SettingsError>) {
     }
 }
 
-fn tell(oddities: &[String], problems: &[ConfigError], wrong: &[SettingsError]) -> ExitCode {
+fn tell(oddities: &[String], problems: &[impl std::fmt::Display], wrong: &[SettingsError]) -> ExitCode {
     for oddity in oddities {
         eprintln!("Warning: {oddity}");
     }
@@ -97,18 +93,32 @@ fn shown(value: &Value) -> String {
 
 fn check(flags: &Flags) -> ExitCode {
     let wrong = own(flags).1;
-    let (oddities, problems) = match config::all_problems(&flags.sources) {
-        Ok((loaded, problems)) => (loaded.oddities, problems),
-        Err(error) => {
-            // Loading stops at the first; here all of them are told, with their places.
-            for place in config::wrong_types(&flags.sources) {
-                eprintln!("Error: {place}");
+    let (loaded, problems) = config::all_problems(&flags.sources);
+    // Loading stops at the first wrong type of a file; here all of them are told, with their places.
+    for place in config::wrong_types(&flags.sources) {
+        eprintln!("Error: {place}");
+    }
+    let mut lines: Vec<String> = problems.into_iter().flat_map(ConfigError::split).map(|p| p.to_string()).collect();
+    let mut warnings = Vec::new();
+    if let Some(loaded) = &loaded {
+        lines.extend(wrong_at_start(flags, loaded).iter().map(ToString::to_string));
+        for line in &mut lines {
+            if let Some(place) = config::place(loaded, line) {
+                line.push_str(&format!(" ({place})"));
             }
-            (Vec::new(), vec![error])
         }
-    };
-    let code = tell(&oddities, &problems, &wrong);
-    if problems.is_empty() && wrong.is_empty() {
+        warnings.clone_from(&loaded.oddities);
+        let idle = config::without_effect(loaded);
+        let idle = idle
+            .into_iter()
+            .chain((!flags.silence_deprecations).then(|| loaded.deprecated.clone()).into_iter().flatten());
+        warnings.extend(idle.map(|line| match config::place(loaded, &line) {
+            Some(place) => format!("{line} ({place})"),
+            None => line,
+        }));
+    }
+    let code = tell(&warnings, &lines, &wrong);
+    if code == ExitCode::SUCCESS {
         println!("the configuration is valid");
     }
     code

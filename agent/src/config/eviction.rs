@@ -83,12 +83,12 @@ pub struct Threshold {
 pub fn thresholds(config: &Configuration) -> Result<Vec<Threshold>, String> {
     let mut all = statements(&config.eviction_hard)?;
     let mut soft = statements(&config.eviction_soft)?;
-    let graces = grace_periods(&config.eviction_soft_grace_period)?;
-    let reclaims = minimum_reclaims(&config.eviction_minimum_reclaim)?;
+    let graces = config.eviction_soft_grace_period.iter().map(|(name, text)| grace_period(name, text));
+    let graces: BTreeMap<Signal, Duration> = graces.collect::<Result<_, _>>()?;
+    let reclaims = config.eviction_minimum_reclaim.iter().map(|(name, text)| minimum_reclaim(name, text));
+    let reclaims: BTreeMap<Signal, ThresholdValue> = reclaims.collect::<Result<_, _>>()?;
     for threshold in &mut soft {
-        let grace = graces.get(&threshold.signal).ok_or_else(|| {
-            format!("grace period must be specified for the soft eviction threshold {}", threshold.signal.name())
-        })?;
+        let grace = graces.get(&threshold.signal).ok_or_else(|| without_grace(threshold.signal))?;
         threshold.grace = Some(*grace);
     }
     all.append(&mut soft);
@@ -107,67 +107,81 @@ pub fn thresholds(config: &Configuration) -> Result<Vec<Threshold>, String> {
 
 /// The hard ones alone: what allocatable needs, and what the kubelet looks at first.
 pub(super) fn statements(list: &BTreeMap<String, String>) -> Result<Vec<Threshold>, String> {
-    let mut found = Vec::new();
-    for (name, text) in list {
-        let signal = Signal::parse(name)?;
-        let value = match text.strip_suffix('%') {
-            // Switched off.
-            Some("0" | "100") => continue,
-            Some(_) => {
-                let share = percentage(text)?;
-                if share < 0.0 {
-                    return Err(format!("eviction percentage threshold {name} must be >= 0%: {text}"));
-                }
-                if share > 1.0 {
-                    return Err(format!("eviction percentage threshold {name} must be <= 100%: {text}"));
-                }
-                ThresholdValue::Share(share)
-            }
-            None => {
-                let amount: Quantity = text.parse().map_err(|e: proto::quantity::ParseError| e.to_string())?;
-                if amount.sign() <= 0 {
-                    return Err(format!("eviction threshold {name} must be positive: {amount}"));
-                }
-                ThresholdValue::Amount(amount)
-            }
-        };
-        found.push(Threshold { signal, value, grace: None, minimum_reclaim: None });
-    }
-    Ok(found)
+    list.iter().filter_map(|(name, text)| statement(name, text).transpose()).collect()
 }
 
-fn grace_periods(list: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, Duration>, String> {
-    let mut found = BTreeMap::new();
-    for (name, text) in list {
-        let signal = Signal::parse(name)?;
-        let nanos = proto::duration::parse(text).map_err(|e| e.to_string())?;
-        let nanos = u64::try_from(nanos)
-            .map_err(|_| format!("invalid eviction grace period specified: {text} must be a positive value"))?;
-        found.insert(signal, Duration::from_nanos(nanos));
-    }
-    Ok(found)
+/// Everything that cannot be meant in the hard thresholds.
+pub(super) fn wrong_hard(config: &Configuration) -> Vec<String> {
+    config.eviction_hard.iter().filter_map(|(name, text)| statement(name, text).err()).collect()
 }
 
-fn minimum_reclaims(list: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, ThresholdValue>, String> {
-    let mut found = BTreeMap::new();
-    for (name, text) in list {
-        let signal = Signal::parse(name)?;
-        let value = if text.ends_with('%') {
+/// Everything that cannot be meant in the rest: soft thresholds, their grace periods, what to reclaim.
+pub(super) fn wrong_soft(config: &Configuration) -> Vec<String> {
+    let soft = config.eviction_soft.iter().filter_map(|(name, text)| statement(name, text).err());
+    let graces = config.eviction_soft_grace_period.iter().filter_map(|(name, text)| grace_period(name, text).err());
+    let reclaims = config.eviction_minimum_reclaim.iter().filter_map(|(name, text)| minimum_reclaim(name, text).err());
+    let alone = config.eviction_soft.iter().filter_map(|(name, text)| {
+        let meant = statement(name, text).ok().flatten()?;
+        (!config.eviction_soft_grace_period.contains_key(name)).then(|| without_grace(meant.signal))
+    });
+    soft.chain(graces).chain(reclaims).chain(alone).collect()
+}
+
+fn without_grace(signal: Signal) -> String {
+    format!("grace period must be specified for the soft eviction threshold {}", signal.name())
+}
+
+/// One threshold; None where it switches its signal off.
+fn statement(name: &str, text: &str) -> Result<Option<Threshold>, String> {
+    let signal = Signal::parse(name)?;
+    let value = match text.strip_suffix('%') {
+        // Switched off.
+        Some("0" | "100") => return Ok(None),
+        Some(_) => {
             let share = percentage(text)?;
-            if share <= 0.0 {
-                return Err(format!("eviction percentage minimum reclaim {name} must be positive: {text}"));
+            if share < 0.0 {
+                return Err(format!("eviction percentage threshold {name} must be >= 0%: {text}"));
+            }
+            if share > 1.0 {
+                return Err(format!("eviction percentage threshold {name} must be <= 100%: {text}"));
             }
             ThresholdValue::Share(share)
-        } else {
+        }
+        None => {
             let amount: Quantity = text.parse().map_err(|e: proto::quantity::ParseError| e.to_string())?;
-            if amount.sign() < 0 {
-                return Err(format!("negative eviction minimum reclaim specified for {name}"));
+            if amount.sign() <= 0 {
+                return Err(format!("eviction threshold {name} must be positive: {amount}"));
             }
             ThresholdValue::Amount(amount)
-        };
-        found.insert(signal, value);
-    }
-    Ok(found)
+        }
+    };
+    Ok(Some(Threshold { signal, value, grace: None, minimum_reclaim: None }))
+}
+
+fn grace_period(name: &str, text: &str) -> Result<(Signal, Duration), String> {
+    let signal = Signal::parse(name)?;
+    let nanos = proto::duration::parse(text).map_err(|e| e.to_string())?;
+    let nanos = u64::try_from(nanos)
+        .map_err(|_| format!("invalid eviction grace period specified: {text} must be a positive value"))?;
+    Ok((signal, Duration::from_nanos(nanos)))
+}
+
+fn minimum_reclaim(name: &str, text: &str) -> Result<(Signal, ThresholdValue), String> {
+    let signal = Signal::parse(name)?;
+    let value = if text.ends_with('%') {
+        let share = percentage(text)?;
+        if share <= 0.0 {
+            return Err(format!("eviction percentage minimum reclaim {name} must be positive: {text}"));
+        }
+        ThresholdValue::Share(share)
+    } else {
+        let amount: Quantity = text.parse().map_err(|e: proto::quantity::ParseError| e.to_string())?;
+        if amount.sign() < 0 {
+            return Err(format!("negative eviction minimum reclaim specified for {name}"));
+        }
+        ThresholdValue::Amount(amount)
+    };
+    Ok((signal, value))
 }
 
 fn percentage(text: &str) -> Result<f32, String> {

@@ -49,6 +49,20 @@ impl FeatureGates {
         all.copied().unwrap_or(*default)
     }
 
+    /// What is set although it will go, in the words of upstream's log.
+    pub(super) fn deprecated(&self) -> Vec<String> {
+        let old = |name: &String| match gate(name)?.1 {
+            Stage::Ga => Some("GA"),
+            Stage::Deprecated => Some("deprecated"),
+            Stage::Alpha | Stage::Beta => None,
+        };
+        let set = self.0.iter().filter_map(|(name, on)| Some((name, on, old(name)?)));
+        set.map(|(name, on, stage)| {
+            format!("Setting {stage} feature gate {name}={on}. It will be removed in a future release.")
+        })
+        .collect()
+    }
+
     /// Gates that do not exist, that can no longer be switched, and that are on without what they build on; in the
     /// kubelet's words.
     pub fn errors(&self) -> Vec<String> {
@@ -75,6 +89,11 @@ impl FeatureGates {
         }
         errors
     }
+}
+
+/// Whether there is a gate or a group of that name.
+pub(super) fn is_gate(name: &str) -> bool {
+    gate(name).is_some() || GROUPS.contains(&name)
 }
 
 const GROUPS: &[&str] = &["AllAlpha", "AllBeta"];
@@ -105,6 +124,12 @@ mod tests {
         let gates = FeatureGates::new(BTreeMap::from([("AllAlpha".into(), true), ("MemoryQoS".into(), false)]));
         assert!(gates.enabled("EventedPLEG") && !gates.enabled("MemoryQoS") && !gates.enabled("NoSuchGate"));
         assert!(FeatureGates::default().enabled("SidecarContainers"));
+        let told =
+            FeatureGates::new(BTreeMap::from([("SidecarContainers".into(), true), ("EventedPLEG".into(), true)]));
+        assert_eq!(
+            told.deprecated(),
+            ["Setting GA feature gate SidecarContainers=true. It will be removed in a future release."]
+        );
         let of = |name: &str, on| FeatureGates::new(BTreeMap::from([(name.to_owned(), on)])).errors();
         assert_eq!(of("X", true), ["unrecognized feature gate: X"]);
         assert_eq!(

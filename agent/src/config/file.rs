@@ -195,6 +195,16 @@ pub(super) fn conform(tree: &Value) -> Result<(Value, Vec<String>), String> {
     Ok((value, decoded.strict))
 }
 
+/// Leaves out the fields at the top whose values do not fit.
+pub(super) fn keep_fitting(tree: &mut Value) {
+    if let Some(map) = tree.as_object_mut() {
+        map.retain(|name, value| {
+            let alone = Value::Object(serde_json::Map::from_iter([(name.clone(), value.clone())]));
+            conform(&alone).is_ok()
+        });
+    }
+}
+
 /// Go reads durations as text, and says where it does not find any; null stands for no text where nothing may be absent.
 fn durations(set: &TypeSet, id: StructId, tree: &Value, above: &str) -> Result<(), String> {
     let Some(fields) = set.structs.get(id as usize) else { return Ok(()) };
@@ -225,12 +235,17 @@ fn durations(set: &TypeSet, id: StructId, tree: &Value, above: &str) -> Result<(
 
 /// Where a dotted path stands: each name is looked for as a key after the one that holds it.
 pub(super) fn line_of(text: &str, path: &str) -> Option<usize> {
+    let keys: Vec<_> = path.split('.').map(|name| name.split('[').next().unwrap_or(name)).collect();
+    line_of_keys(text, &keys)
+}
+
+/// The same for keys that may have dots.
+pub(super) fn line_of_keys(text: &str, keys: &[impl AsRef<str>]) -> Option<usize> {
     let mut from = 0;
-    for (depth, name) in path.split('.').enumerate() {
-        let name = name.split('[').next().unwrap_or(name);
-        from = key_after(text, from, name, depth == 0)? + 1;
+    for (depth, name) in keys.iter().enumerate() {
+        from = key_after(text, from, name.as_ref(), depth == 0)? + 1;
     }
-    Some(text[..from - 1].matches('\n').count() + 1)
+    Some(text[..from.saturating_sub(1)].matches('\n').count() + 1)
 }
 
 /// Offset of a key; `top` asks for one that no block indents.

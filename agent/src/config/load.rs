@@ -30,6 +30,8 @@ pub struct Loaded {
     pub origins: Origins,
     /// Fields that no version of the configuration has, and repeated ones, with file and line: for the log.
     pub oddities: Vec<String>,
+    /// What will go in a later version, for the log.
+    pub deprecated: Vec<String>,
 }
 
 /// Why a configuration is refused; the operator's to mend, nothing was started. The texts hold the kubelet's key words.
@@ -65,6 +67,15 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// The same, one for each violation, so that a person sees them line by line.
+    pub fn split(self) -> Vec<Self> {
+        match self {
+            Self::Invalid(all) => all.into_iter().map(|one| Self::Invalid(vec![one])).collect(),
+            Self::Start(all) => all.into_iter().map(|one| Self::Start(vec![one])).collect(),
+            one => vec![one],
+        }
+    }
+
     /// Whether it will be the same at the next start. A file that cannot be read now may come, and so may what the
     /// configuration asks of the machine.
     pub fn stays(&self) -> bool {
@@ -89,93 +100,168 @@ fn aggregate(errors: &[String]) -> String {
 /// # Errors
 /// The first of [`all_problems`].
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
-    let (loaded, mut problems) = all_problems(sources)?;
-    if problems.is_empty() { Ok(loaded) } else { Err(problems.remove(0)) }
+    match all_problems(sources) {
+        (Some(loaded), problems) if problems.is_empty() => Ok(loaded),
+        (_, mut problems) => Err(problems.remove(0)),
+    }
 }
 
-/// Loads the configuration and lists everything that is wrong with its values.
+/// Loads the configuration and lists everything that is wrong with it: what cannot be read first, as the kubelet stops
+/// there, then the values of what could be read. What does not fit its field is left out before the values are looked at.
 ///
-/// # Errors
-/// When the files cannot be read or merged, so that there are no values to look at. Unknown and repeated fields are no
-/// error but [`Loaded::oddities`], as in the kubelet, unless the sources ask for strictness.
-pub fn all_problems(sources: &Sources) -> Result<(Loaded, Vec<ConfigError>), ConfigError> {
-    let mut origins = Origins::default();
-    let mut oddities = Vec::new();
-    let flag_gates = FeatureGates::from_tree(
-        sources.flags.iter().find(|f| f.path == "featureGates").map_or(&Value::Null, |f| &f.value),
-    );
-    let mut document = Value::Object(serde_json::Map::new());
-    if let Some(path) = &sources.file {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        document = main_file(&path, &flag_gates, &mut origins, &mut oddities)
-            .map_err(|reason| ConfigError::File { path: path.clone(), reason })?;
-    } else {
-        defaults::apply(&mut document, &flag_gates);
-        defaults::apply_legacy(&mut document);
+/// None for the configuration only comes with a problem: nothing of the main file can be used. Unknown and repeated fields
+/// are no problem but [`Loaded::oddities`], as in the kubelet, unless the sources ask for strictness.
+pub fn all_problems(sources: &Sources) -> (Option<Loaded>, Vec<ConfigError>) {
+    let mut load = Load::default();
+    let loaded = load.all(sources);
+    (loaded, load.problems)
+}
+
+/// What comes up on the way.
+#[derive(Default)]
+struct Load {
+    origins: Origins,
+    oddities: Vec<String>,
+    problems: Vec<ConfigError>,
+    /// Of gates, as they were told with the file that has them.
+    told: Vec<String>,
+}
+
+impl Load {
+    fn all(&mut self, sources: &Sources) -> Option<Loaded> {
+        let flag_gates = FeatureGates::from_tree(
+            sources.flags.iter().find(|f| f.path == "featureGates").map_or(&Value::Null, |f| &f.value),
+        );
+        let mut document = Value::Object(serde_json::Map::new());
+        let mut usable = true;
+        if let Some(path) = &sources.file {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            match self.main_file(&path, &flag_gates) {
+                Ok(read) => document = read,
+                Err(reason) => {
+                    self.problems.push(ConfigError::File { path, reason });
+                    usable = false;
+                }
+            }
+        } else {
+            defaults::apply(&mut document, &flag_gates);
+            defaults::apply_legacy(&mut document);
+        }
+        if let Some(folder) = &sources.drop_ins {
+            self.merge_drop_ins(&mut document, folder);
+            unseen_log_options(&mut document);
+            // A null or zero in a drop-in asks for the default.
+            document = self.conform(document);
+            defaults::apply(&mut document, &flag_gates);
+        }
+        if !usable {
+            return None;
+        }
+        for flag in &sources.flags {
+            apply_flag(&mut document, flag);
+            self.origins.mark_at(flag.path, &flag.value, !flag.merge, &Origin::Flag(flag.flag));
+        }
+        document = self.conform(document);
+        defaults::set(&mut document, "apiVersion", API_VERSION.into());
+        defaults::set(&mut document, "kind", KIND.into());
+        let config = match Configuration::read(&document) {
+            Ok(config) => config,
+            Err(error) => {
+                self.problems.push(ConfigError::Merged(error.to_string()));
+                return None;
+            }
+        };
+        self.values(sources, &config);
+        let (origins, oddities) = (std::mem::take(&mut self.origins), std::mem::take(&mut self.oddities));
+        let deprecated = FeatureGates::new(config.feature_gates.clone()).deprecated();
+        Some(Loaded { config, document, origins, oddities, deprecated })
     }
-    if let Some(folder) = &sources.drop_ins {
-        merge_drop_ins(&mut document, folder, &mut origins, &mut oddities)?;
+
+    /// What is wrong with the values, in the kubelet's order.
+    fn values(&mut self, sources: &Sources, config: &Configuration) {
+        if sources.strict && !self.oddities.is_empty() {
+            self.problems.push(ConfigError::Strict(self.oddities.clone()));
+        }
+        let gates = FeatureGates::new(config.feature_gates.clone());
+        let untold = gates.errors().into_iter().filter(|error| !self.told.contains(error));
+        self.problems.extend(untold.map(ConfigError::Gates));
+        self.problems.extend(validation::logging(config, &gates).into_iter().map(ConfigError::Logging));
+        let invalid = validation::check(config, &gates);
+        if !invalid.is_empty() {
+            self.problems.push(ConfigError::Invalid(invalid));
+        }
+        self.problems.extend(start::dependencies(config).into_iter().map(ConfigError::Dependencies));
+        let start = start::check(config, &gates);
+        if !start.is_empty() {
+            self.problems.push(ConfigError::Start(start));
+        }
+    }
+
+    /// The normal form of what was merged, without what does not fit.
+    fn conform(&mut self, mut document: Value) -> Value {
+        if let Err(reason) = file::conform(&document) {
+            self.problems.push(ConfigError::Merged(reason));
+            file::keep_fitting(&mut document);
+        }
+        file::conform(&document).map_or(document, |(value, _)| value)
+    }
+
+    /// # Errors
+    /// When nothing of the file can be used.
+    fn main_file(&mut self, path: &Path, flag_gates: &FeatureGates) -> Result<Value, String> {
+        let mut file = file::read(path)?;
+        file.check_kind()?;
+        let refuse = |reason| ConfigError::File { path: path.to_owned(), reason };
+        let (mut document, odd) = match file.fields() {
+            Ok(fields) => fields,
+            Err(error) => {
+                self.problems.push(refuse(format!("failed to decode: {error}")));
+                file::keep_fitting(&mut file.tree);
+                file.fields()?
+            }
+        };
+        self.oddities.extend(odd.iter().map(|o| o.at(path)));
+        self.origins.mark(&document, &Origin::File(path.to_owned()));
+        // Upstream fills in defaults under the gates of this file, and stops when those do not fit together.
+        let gates = FeatureGates::from_tree(document.get("featureGates").unwrap_or(&Value::Null));
+        for error in flag_gates.with(&gates).errors() {
+            self.problems.push(refuse(format!(
+                "failed to merge global and in-flight KubeletConfiguration while setting defaults, error: {error}"
+            )));
+            self.told.push(error);
+        }
         unseen_log_options(&mut document);
-        // A null or zero in a drop-in asks for the default.
-        document = file::conform(&document).map_err(ConfigError::Merged)?.0;
-        defaults::apply(&mut document, &flag_gates);
+        resolve_paths(&mut document, path.parent().unwrap_or(Path::new("/")));
+        defaults::apply_eviction(&mut document);
+        defaults::apply(&mut document, flag_gates);
+        Ok(document)
     }
-    for flag in &sources.flags {
-        apply_flag(&mut document, flag);
-        origins.mark_at(flag.path, &flag.value, !flag.merge, &Origin::Flag(flag.flag));
+
+    /// Merges what can be read; the rest is told.
+    fn merge_drop_ins(&mut self, document: &mut Value, folder: &Path) {
+        let paths = match drop_ins(folder, folder) {
+            Ok(paths) => paths,
+            Err(error) => return self.problems.push(error),
+        };
+        for path in paths {
+            match read_drop_in(&path) {
+                Ok(file) => {
+                    self.oddities.extend(unknown_fields(&file).iter().map(|o| o.at(&path)));
+                    self.origins.mark(&file.tree, &Origin::File(path.clone()));
+                    merge(document, file.tree);
+                }
+                Err(reason) => {
+                    self.problems.push(ConfigError::DropIn { folder: folder.to_owned(), path, reason });
+                }
+            }
+        }
     }
-    document = file::conform(&document).map_err(ConfigError::Merged)?.0;
-    defaults::set(&mut document, "apiVersion", API_VERSION.into());
-    defaults::set(&mut document, "kind", KIND.into());
-    let config = Configuration::read(&document).map_err(|e| ConfigError::Merged(e.to_string()))?;
-    let mut problems = Vec::new();
-    if sources.strict && !oddities.is_empty() {
-        problems.push(ConfigError::Strict(oddities.clone()));
-    }
-    let gates = FeatureGates::new(config.feature_gates.clone());
-    problems.extend(gates.errors().into_iter().next().map(ConfigError::Gates));
-    problems.extend(validation::logging(&config, &gates).into_iter().next().map(ConfigError::Logging));
-    let invalid = validation::check(&config, &gates);
-    if !invalid.is_empty() {
-        problems.push(ConfigError::Invalid(invalid));
-    }
-    problems.extend(start::dependencies(&config).into_iter().next().map(ConfigError::Dependencies));
-    let start = start::check(&config, &gates);
-    if !start.is_empty() {
-        problems.push(ConfigError::Start(start));
-    }
-    Ok((Loaded { config, document, origins, oddities }, problems))
 }
 
 impl Configuration {
     pub(super) fn read(document: &Value) -> Result<Self, serde_json::Error> {
         serde::Deserialize::deserialize(document)
     }
-}
-
-fn main_file(
-    path: &Path,
-    flag_gates: &FeatureGates,
-    origins: &mut Origins,
-    oddities: &mut Vec<String>,
-) -> Result<Value, String> {
-    let file = file::read(path)?;
-    file.check_kind()?;
-    let (mut document, odd) = file.fields().map_err(|e| format!("failed to decode: {e}"))?;
-    oddities.extend(odd.iter().map(|o| o.at(path)));
-    origins.mark(&document, &Origin::File(path.to_owned()));
-    // Upstream fills in defaults under the gates of this file, and stops when those do not fit together.
-    let gates = FeatureGates::from_tree(document.get("featureGates").unwrap_or(&Value::Null));
-    if let Some(error) = flag_gates.with(&gates).errors().into_iter().next() {
-        return Err(format!(
-            "failed to merge global and in-flight KubeletConfiguration while setting defaults, error: {error}"
-        ));
-    }
-    unseen_log_options(&mut document);
-    resolve_paths(&mut document, path.parent().unwrap_or(Path::new("/")));
-    defaults::apply_eviction(&mut document);
-    defaults::apply(&mut document, flag_gates);
-    Ok(document)
 }
 
 /// Upstream's decoder does not see these two in a file, only as flags; accepted, and without effect.
@@ -188,22 +274,6 @@ fn unseen_log_options(document: &mut Value) {
             options.remove("infoBufferSize");
         }
     }
-}
-
-fn merge_drop_ins(
-    document: &mut Value,
-    folder: &Path,
-    origins: &mut Origins,
-    oddities: &mut Vec<String>,
-) -> Result<(), ConfigError> {
-    for path in drop_ins(folder, folder)? {
-        let refuse = |reason| ConfigError::DropIn { folder: folder.to_owned(), path: path.clone(), reason };
-        let file = read_drop_in(&path).map_err(refuse)?;
-        oddities.extend(unknown_fields(&file).iter().map(|o| o.at(&path)));
-        origins.mark(&file.tree, &Origin::File(path.clone()));
-        merge(document, file.tree);
-    }
-    Ok(())
 }
 
 /// A drop-in is read without a schema: repeated keys are refused, the fields' types are looked at after the merge.
@@ -403,6 +473,53 @@ mod tests {
         assert!(loaded.oddities[0].ends_with(r#"odd:1: unknown field "maxPodz""#), "{:?}", loaded.oddities);
         let strict = load(&Sources { strict: true, ..at("odd") }).expect_err("strict").to_string();
         assert!(strict.contains(r#"odd:1: unknown field "maxPodz""#), "{strict}");
+        std::fs::remove_dir_all(dir).expect("removes");
+    }
+
+    /// One unknown gate hid all other gates, one broken drop-in the other ones, and one wrong type every value.
+    #[test]
+    fn nothing_that_is_wrong_hides_what_else_is() {
+        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        let dir = folder(&[
+            (
+                "main",
+                &format!(
+                    "{head}maxPods: many\nport: 70000\nfeatureGates: {{NoGate: true, SidecarContainers: false, NoOther: \
+                     true}}\nlogging: {{format: xml, flushFrequency: 0s, verbosity: -1}}\ntlsCipherSuites: [A, B]\n\
+                     evictionHard: {{a.b: 1Mi, memory.available: -1Mi}}\nkubeReserved: {{gpu: \"1\", disk: \"2\"}}\n"
+                ),
+            ),
+            ("d/1.conf", "kind: [\n"),
+            ("d/2.conf", &format!("{head}a: 1\na: 2\n")),
+            ("d/3.conf", "kind: Pod\napiVersion: v1\n"),
+            ("d/4.conf", &format!("{head}syncFrequency: soon\npodsPerCore: -1\n")),
+        ]);
+        let sources = Sources { file: Some(dir.join("main")), drop_ins: Some(dir.join("d")), ..Sources::default() };
+        let (loaded, problems) = all_problems(&sources);
+        assert_eq!(loaded.map(|l| l.config.max_pods), Some(110));
+        let problems: Vec<String> = problems.into_iter().flat_map(ConfigError::split).map(|p| p.to_string()).collect();
+        for words in [
+            "KubeletConfiguration.maxPods of type int32",
+            "unrecognized feature gate: NoGate",
+            "unrecognized feature gate: NoOther",
+            "cannot set feature gate SidecarContainers",
+            "1.conf, ",
+            "2.conf, ",
+            "3.conf, ",
+            "soon",
+            "port (--port) 70000",
+            "podsPerCore",
+            "logging.format",
+            "logging.verbosity",
+            "Cipher suite A",
+            "Cipher suite B",
+            "unsupported eviction signal a.b",
+            "eviction threshold memory.available must be positive",
+            "cannot reserve \"gpu\"",
+            "cannot reserve \"disk\"",
+        ] {
+            assert_eq!(problems.iter().filter(|p| p.contains(words)).count(), 1, "{words}: {problems:#?}");
+        }
         std::fs::remove_dir_all(dir).expect("removes");
     }
 

@@ -11,25 +11,29 @@ mod file;
 mod gates;
 mod load;
 mod located;
+mod no_effect;
 mod origins;
+mod places;
 mod reference;
 mod start;
+mod tls;
 mod types;
 mod validation;
-mod tls;
 
 pub use eviction::{Signal, Threshold, ThresholdValue, thresholds};
 pub use features::{FeatureGates, GATES, Stage};
 pub use load::{ConfigError, Loaded, Sources, all_problems, load};
 pub use located::wrong_types;
+pub use no_effect::without_effect;
 pub use origins::{Origin, Origins, leaves};
+pub use places::place;
 pub use reference::reference;
 pub use start::cpu_set;
+pub use tls::TlsOffer;
 pub use types::{
     Authentication, Authorization, Configuration, CrashLoopBackOff, GoDuration, Logging, LoggingOptions, MemorySwap,
     OutputRouting, ReservedMemory, ShutdownGracePeriod, Taint, Tracing, UserNamespaces, VModule,
 };
-pub use tls::TlsOffer;
 
 /// A setting from a flag: dotted path into the configuration, and how it changes what is there.
 #[derive(Debug, Clone, PartialEq)]

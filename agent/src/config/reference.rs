@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use proto::schema::{StructId, Type, TypeId, TypeSet};
 use serde_json::Value;
 
-use super::{FeatureGates, GATES, Stage, defaults, file};
+use super::{FeatureGates, GATES, Stage, defaults, file, no_effect};
 use crate::cli;
 use crate::settings;
 
@@ -33,7 +33,7 @@ key by key. A setting that is not in this table is refused with file and line.
 /// The whole page.
 pub fn reference() -> String {
     let mut page = String::from(HEAD);
-    page.push_str("\n## Fields\n\nThe default is that of a configuration file with nothing in it; without any, the kubelet's older defaults hold\n(anonymous users, no authorization, port 10255 open, no eviction).\n\n| field | type | default | flag |\n|---|---|---|---|\n");
+    page.push_str("\n## Fields\n\nThe default is that of a configuration file with nothing in it; without any, the kubelet's older defaults hold\n(anonymous users, no authorization, port 10255 open, no eviction). The last column says which fields are accepted and do\nnothing, and why; `node-agent config check` warns of them.\n\n| field | type | default | flag | no effect |\n|---|---|---|---|---|\n");
     let mut document = Value::Object(serde_json::Map::new());
     defaults::apply_eviction(&mut document);
     defaults::apply(&mut document, &FeatureGates::default());
@@ -51,7 +51,7 @@ pub fn reference() -> String {
     for (flag, what) in cli::own_flags() {
         let _ = writeln!(page, "| `--{flag}` | {what} |");
     }
-    page.push_str("\n## Feature gates\n\n| gate | stage | default |\n|---|---|---|\n");
+    page.push_str("\n## Feature gates\n\nGates without a mark in the last column are accepted, and the agent behaves as with their default.\n\n| gate | stage | default | can be switched |\n|---|---|---|---|\n");
     for (name, stage, default) in GATES {
         let stage = match stage {
             Stage::Alpha => "alpha",
@@ -59,7 +59,8 @@ pub fn reference() -> String {
             Stage::Ga => "GA",
             Stage::Deprecated => "deprecated",
         };
-        let _ = writeln!(page, "| `{name}` | {stage} | {} |", if *default { "on" } else { "off" });
+        let switched = if no_effect::is_switched(name) { "yes" } else { "" };
+        let _ = writeln!(page, "| `{name}` | {stage} | {} | {switched} |", if *default { "on" } else { "off" });
     }
     page
 }
@@ -76,7 +77,8 @@ fn fields(set: &TypeSet, id: StructId, above: &str, defaults: &Value, page: &mut
             Type::Struct(inner) | Type::AtomicStruct(inner) => fields(set, *inner, &path, default, page),
             _ => {
                 let flag = cli::flag_of_field(&path).map(|flag| format!("`--{flag}`")).unwrap_or_default();
-                let _ = writeln!(page, "| `{path}` | {} | {} | {flag} |", kind(set, prop.ty), shown(default));
+                let idle = no_effect::reason(&path).unwrap_or_default();
+                let _ = writeln!(page, "| `{path}` | {} | {} | {flag} | {idle} |", kind(set, prop.ty), shown(default));
             }
         }
     }
@@ -125,9 +127,12 @@ mod tests {
     fn every_field_and_its_default_is_there() {
         let page = reference();
         for row in [
-            "| `syncFrequency` | duration | `1m0s` | `--sync-frequency` |",
-            "| `maxPods` | number | `110` | `--max-pods` |",
-            "| `authentication.webhook.cacheTTL` | duration | `2m0s` | `--authentication-token-webhook-cache-ttl` |",
+            "| `syncFrequency` | duration | `1m0s` | `--sync-frequency` |  |",
+            "| `maxPods` | number | `110` | `--max-pods` |  |",
+            "| `authentication.webhook.cacheTTL` | duration | `2m0s` | `--authentication-token-webhook-cache-ttl` |  |",
+            "| `hairpinMode` | text | `promiscuous-bridge` | `--hairpin-mode` | the network plugin",
+            "| `ContainerCheckpoint` | beta | on | yes |",
+            "| `SidecarContainers` | GA | on |  |",
             "| `evictionHard` | map to text | ",
         ] {
             assert!(page.contains(row), "{row}");

@@ -1,11 +1,13 @@
 //! What the kubelet refuses only while it starts: reservations, thresholds, the managers' options, TLS settings.
 //!
-//! Nothing here needs more than the configuration and the machine's processors, so it is known before a port opens.
+//! Nothing here needs more than the configuration and the machine's processors, so it is known before a port opens. What
+//! depends on flags or other files is `daemon::wrong_at_start`'s.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto::quantity::{Format, Quantity};
 
+use super::tls::TlsOffer;
 use super::{Configuration, FeatureGates, eviction};
 
 /// Problems that the kubelet meets when it builds what it needs: TLS.
@@ -23,6 +25,9 @@ pub(super) fn dependencies(c: &Configuration) -> Vec<String> {
         if !CURVES.contains(curve) {
             errors.push(format!("curve preference {curve} is not supported by the current Go version"));
         }
+    }
+    if errors.is_empty() {
+        errors.extend(TlsOffer::of(c).err());
     }
     errors
 }
@@ -75,20 +80,48 @@ pub(super) fn check(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
         errors.push(error);
     }
     for (flag, list) in [("kube-reserved", &c.kube_reserved), ("system-reserved", &c.system_reserved)] {
-        errors.extend(reservation(list).err().map(|e| format!("--{flag} value failed to parse: {e}")));
+        errors.extend(reservation(list).map(|e| format!("--{flag} value failed to parse: {e}")));
     }
-    errors.extend(eviction::statements(&c.eviction_hard).err());
-    errors.extend(qos_reserved(&c.qos_reserved).err().map(|e| format!("--qos-reserved value failed to parse: {e}")));
-    errors.extend(topology_options(c, gates).err());
-    errors.extend(cpu_manager(c, gates).err());
+    errors.extend(eviction::wrong_hard(c));
+    errors.extend(qos_reserved(&c.qos_reserved).map(|e| format!("--qos-reserved value failed to parse: {e}")));
+    errors.extend(topology_options(c, gates));
+    errors.extend(cpu_manager(c, gates));
     errors.extend(memory_manager(c).err());
-    if eviction::statements(&c.eviction_hard).is_ok() {
-        errors.extend(eviction::thresholds(c).err().map(|e| format!("failed to create kubelet: {e}")));
-    }
-    let size = crate::container_logs::max_size(&c.container_log_max_size);
-    errors.extend(size.err().map(|e| format!("failed to create kubelet: {e}")));
+    let built = eviction::wrong_soft(c).into_iter();
+    let built = built.chain(crate::container_logs::max_size(&c.container_log_max_size).err());
+    let built = built.chain(c.allowed_unsafe_sysctls.iter().filter_map(|p| sysctl_pattern(p).err()));
+    errors.extend(built.map(|e| format!("failed to create kubelet: {e}")));
     errors.extend(user_namespaces(c).err());
+    for (field, address) in [("address", &c.address), ("healthzBindAddress", &c.healthz_bind_address)] {
+        if address.parse::<std::net::IpAddr>().is_err() {
+            errors.push(format!("{field} {address:?} is no address to listen on"));
+        }
+    }
+    errors.extend(crate::metrics::shows_hidden(&c.show_hidden_metrics_for_version).err());
     errors
+}
+
+/// A sysctl that pods may set, or the beginning of several with `*` at its end; of a namespace that pods can have.
+fn sysctl_pattern(pattern: &str) -> Result<(), String> {
+    let word = |part: &str, last: &[char]| {
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let ends = part.chars().next_back().is_some_and(|c| inner(c) || last.contains(&c));
+        let body = part.get(..part.len().saturating_sub(1)).unwrap_or("*");
+        ends && body.chars().all(|c| inner(c) || matches!(c, '-' | '_')) && body.chars().next().is_none_or(inner)
+    };
+    let (above, name) = pattern.rsplit_once(['.', '/']).map_or((None, pattern), |(above, name)| (Some(above), name));
+    let fits = above.is_none_or(|above| above.split(['.', '/']).all(|part| word(part, &[]))) && word(name, &['*']);
+    if pattern.len() > 253 || !fits {
+        return Err(format!(
+            "sysctl {pattern:?} must have at most 253 characters and match regex \
+             ([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9*]"
+        ));
+    }
+    let name = crate::pod::sysctl::dotted(pattern);
+    if !crate::pod::sysctl::is_namespaced(name.trim_end_matches('*')) {
+        return Err(format!("the sysctls {name:?} are not known to be namespaced"));
+    }
+    Ok(())
 }
 
 /// CPUs that are kept from pods; they must be ones that the machine has.
@@ -139,37 +172,38 @@ impl Configuration {
     }
 }
 
-fn reservation(list: &BTreeMap<String, String>) -> Result<(), String> {
-    for (name, text) in list {
-        if !matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage" | "pid") {
-            return Err(format!("cannot reserve {name:?} resource"));
-        }
-        let amount: Quantity = text.parse().map_err(|e: proto::quantity::ParseError| {
-            format!("failed to parse quantity {text:?} for {name:?} resource: {e}")
-        })?;
-        if amount.sign() < 0 {
-            return Err(format!("resource quantity for {name:?} cannot be negative: {text}"));
-        }
+fn reservation(list: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
+    list.iter().filter_map(|(name, text)| reserved_amount(name, text).err())
+}
+
+fn reserved_amount(name: &str, text: &str) -> Result<(), String> {
+    if !matches!(name, "cpu" | "memory" | "ephemeral-storage" | "pid") {
+        return Err(format!("cannot reserve {name:?} resource"));
+    }
+    let amount: Quantity = text.parse().map_err(|e: proto::quantity::ParseError| {
+        format!("failed to parse quantity {text:?} for {name:?} resource: {e}")
+    })?;
+    if amount.sign() < 0 {
+        return Err(format!("resource quantity for {name:?} cannot be negative: {text}"));
     }
     Ok(())
 }
 
-fn qos_reserved(list: &BTreeMap<String, String>) -> Result<(), String> {
-    for (name, text) in list {
+fn qos_reserved(list: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
+    list.iter().filter_map(|(name, text)| {
         if name != "memory" {
-            return Err(format!("cannot reserve {name:?} resource"));
+            return Some(format!("cannot reserve {name:?} resource"));
         }
         let reason = match text.strip_suffix('%') {
             None => format!("percentage expected, got '{text}'"),
             Some(number) => match number.parse::<i64>() {
                 Err(_) => format!("invalid number in percentage '{text}'"),
-                Ok(0..=100) => continue,
+                Ok(0..=100) => return None,
                 Ok(_) => "percentage must be between 0 and 100".to_owned(),
             },
         };
-        return Err(format!("failed to parse percentage {text:?} for {name:?} resource: {reason}"));
-    }
-    Ok(())
+        Some(format!("failed to parse percentage {text:?} for {name:?} resource: {reason}"))
+    })
 }
 
 fn boolean_option(name: &str, text: &str) -> Result<bool, String> {
@@ -223,57 +257,62 @@ const TOPOLOGY_OPTIONS: OptionGates = OptionGates {
     stable: &["prefer-closest-numa-nodes", "max-allowable-numa-nodes"],
 };
 
-fn topology_options(c: &Configuration, gates: &FeatureGates) -> Result<(), String> {
-    for (name, text) in &c.topology_manager_policy_options {
-        TOPOLOGY_OPTIONS.check(name, gates)?;
-        if name == "max-allowable-numa-nodes" {
-            let count: i64 = text.parse().map_err(|_| {
-                format!("unable to convert policy option to integer {name:?}: strconv.Atoi: parsing {text:?}: invalid syntax")
-            })?;
-            if count < 8 {
-                return Err(format!("the minimum value of {name:?} should not be less than 8"));
-            }
-        } else {
-            boolean_option(name, text)?;
-        }
+fn topology_options(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
+    let options = c.topology_manager_policy_options.iter();
+    options.filter_map(|(name, text)| topology_option(name, text, gates).err()).collect()
+}
+
+fn topology_option(name: &str, text: &str, gates: &FeatureGates) -> Result<(), String> {
+    TOPOLOGY_OPTIONS.check(name, gates)?;
+    if name != "max-allowable-numa-nodes" {
+        return boolean_option(name, text).map(drop);
+    }
+    let count: i64 = text.parse().map_err(|_| {
+        format!("unable to convert policy option to integer {name:?}: strconv.Atoi: parsing {text:?}: invalid syntax")
+    })?;
+    if count < 8 {
+        return Err(format!("the minimum value of {name:?} should not be less than 8"));
     }
     Ok(())
 }
 
-fn cpu_manager(c: &Configuration, gates: &FeatureGates) -> Result<(), String> {
+fn cpu_manager(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
     match c.cpu_manager_policy.as_str() {
-        "none" => match c.cpu_manager_policy_options.is_empty() {
-            true => Ok(()),
-            false => Err(format!(
-                "new none policy error: none policy: received unsupported options=map[{}]",
-                c.cpu_manager_policy_options.iter().map(|(k, v)| format!("{k}:{v}")).collect::<Vec<_>>().join(" ")
-            )),
-        },
+        "none" if c.cpu_manager_policy_options.is_empty() => Vec::new(),
+        "none" => vec![format!(
+            "new none policy error: none policy: received unsupported options=map[{}]",
+            c.cpu_manager_policy_options.iter().map(|(k, v)| format!("{k}:{v}")).collect::<Vec<_>>().join(" ")
+        )],
         "static" => {
-            let mut reserved = Quantity::from_integer(0, Format::DecimalSi);
-            for list in [&c.kube_reserved, &c.system_reserved] {
-                if let Some(amount) = list.get("cpu").and_then(|text| text.parse().ok()) {
-                    reserved.add(amount);
-                }
-            }
-            let chosen = !c.reserved_system_cpus.is_empty();
-            if !chosen && !c.kube_reserved.contains_key("cpu") && !c.system_reserved.contains_key("cpu") {
-                return Err("[cpumanager] unable to determine reserved CPU resources for static policy".into());
-            }
-            if !chosen && reserved.is_zero() {
-                return Err(
-                    "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
-                        .into(),
-                );
-            }
-            for (name, text) in &c.cpu_manager_policy_options {
+            let options = c.cpu_manager_policy_options.iter().filter_map(|(name, text)| {
                 let checked = CPU_OPTIONS.check(name, gates).and_then(|()| boolean_option(name, text));
-                checked.map_err(|e| format!("new static policy error: {e}"))?;
-            }
-            Ok(())
+                checked.err().map(|e| format!("new static policy error: {e}"))
+            });
+            static_cpus(c).err().into_iter().chain(options).collect()
         }
-        other => Err(format!("unknown policy: {other:?}")),
+        other => vec![format!("unknown policy: {other:?}")],
     }
+}
+
+/// The static policy needs CPUs that pods do not get.
+fn static_cpus(c: &Configuration) -> Result<(), String> {
+    let mut reserved = Quantity::from_integer(0, Format::DecimalSi);
+    for list in [&c.kube_reserved, &c.system_reserved] {
+        if let Some(amount) = list.get("cpu").and_then(|text| text.parse().ok()) {
+            reserved.add(amount);
+        }
+    }
+    let chosen = !c.reserved_system_cpus.is_empty();
+    if !chosen && !c.kube_reserved.contains_key("cpu") && !c.system_reserved.contains_key("cpu") {
+        return Err("[cpumanager] unable to determine reserved CPU resources for static policy".into());
+    }
+    if !chosen && reserved.is_zero() {
+        return Err(
+            "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
+                .into(),
+        );
+    }
+    Ok(())
 }
 
 /// What the Static policy is given for each kind must be what pods do not get: reservations and hard eviction.
@@ -339,11 +378,26 @@ mod tests {
     fn the_static_cpu_policy_needs_a_reservation_and_known_options() {
         let gates = FeatureGates::default();
         let mut config = Configuration { cpu_manager_policy: "static".into(), ..Configuration::default() };
-        assert!(cpu_manager(&config, &gates).expect_err("refused").contains("unable to determine reserved"));
+        assert!(cpu_manager(&config, &gates)[0].contains("unable to determine reserved"));
         config.kube_reserved.insert("cpu".into(), "1".into());
-        assert_eq!(cpu_manager(&config, &gates), Ok(()));
+        assert!(cpu_manager(&config, &gates).is_empty());
         config.cpu_manager_policy_options.insert("align-by-socket".into(), "true".into());
-        assert!(cpu_manager(&config, &gates).expect_err("refused").contains("Alpha-level Options not enabled"));
+        config.cpu_manager_policy_options.insert("fast".into(), "true".into());
+        let errors = cpu_manager(&config, &gates);
+        assert!(errors[0].contains("Alpha-level Options not enabled") && errors[1].contains("\"fast\""), "{errors:?}");
+    }
+
+    #[test]
+    fn patterns_of_sysctls_are_those_of_namespaces_that_pods_have() {
+        for good in ["net.core.somaxconn", "kernel.msg*", "net/ipv4/tcp_*", "kernel.sem", "fs.mqueue.*", "net.*"] {
+            assert_eq!(sysctl_pattern(good), Ok(()), "{good}");
+        }
+        for bad in ["vm.swappiness", "kernel.*", "*", "kernel.panic"] {
+            assert!(sysctl_pattern(bad).is_err_and(|e| e.ends_with("are not known to be namespaced")), "{bad}");
+        }
+        for bad in ["", "net.ipv4.*.x", "Net.core", "net..core", "net.core.", "net.a*b", "-a"] {
+            assert!(sysctl_pattern(bad).is_err_and(|e| e.contains("match regex")), "{bad}");
+        }
     }
 
     #[test]

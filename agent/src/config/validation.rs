@@ -180,8 +180,8 @@ fn taints(c: &Configuration, errors: &mut Vec<String>) {
                 && edge(bytes.last())
                 && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
         };
-        let name = taint.key.rsplit('/').next().unwrap_or("");
-        if !word(name) || !(taint.value.is_empty() || word(&taint.value)) || !effect {
+        let key = crate::cli::name_errors(&taint.key).is_empty();
+        if !key || !(taint.value.is_empty() || word(&taint.value)) || !effect {
             let added = taint.time_added.as_deref().unwrap_or("<nil>");
             errors.push(format!("invalid taint: {{{} {} {} {added}}}", taint.key, taint.value, taint.effect));
         }
@@ -536,4 +536,27 @@ fn tracing(c: &Configuration) -> Vec<String> {
         ));
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Taint;
+    use super::*;
+
+    #[test]
+    fn taints_have_keys_and_effects_of_the_api() {
+        let errors = |key: &str, effect: &str| {
+            let taint = Taint { key: key.into(), effect: effect.into(), ..Taint::default() };
+            let mut errors = Vec::new();
+            taints(&Configuration { register_with_taints: vec![taint], ..Configuration::default() }, &mut errors);
+            errors
+        };
+        for good in ["a", "example.com/x", "node.kubernetes.io/a.b_c"] {
+            assert!(errors(good, "NoSchedule").is_empty(), "{good}");
+        }
+        for bad in ["a/b/c", "Bad Prefix/x", "/x", "x/", "", "-a", "B.c/x"] {
+            assert_eq!(errors(bad, "NoSchedule"), [format!("invalid taint: {{{bad}  NoSchedule <nil>}}")]);
+        }
+        assert_eq!(errors("a", "Maybe").len(), 1);
+    }
 }

@@ -3,14 +3,15 @@
 //! Order: watchdog, lock file, the machine's checks, folders, API client, runtime monitor, node, servers, pods, READY. A
 //! signal ends it wherever in that order it is. Containers are left alone when the agent stops.
 
+mod beforehand;
 mod kernel;
 mod lock;
 mod machine_config;
 mod memory;
-mod pods_start;
-mod progress;
 mod own_cgroup;
 mod pod_cidr;
+mod pods_start;
+mod progress;
 mod signals;
 mod systemd;
 
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use beforehand::wrong_at_start;
 pub use progress::{Beat, Progress, hang_if_asked};
 use signals::{Asked, Signals};
 
@@ -91,6 +93,8 @@ pub enum StartError {
     /// Standalone mode has nobody to ask.
     #[error("no client provided, cannot use webhook {0}")]
     NoClient(&'static str),
+    #[error("failed to create kubelet: {0}")]
+    Objects(String),
 }
 
 /// How long one round of each loop may take: its deadlines and tries in a row. Those of status and lease go by the
@@ -175,11 +179,8 @@ async fn start(
 ) -> Result<JoinSet<()>, StartError> {
     let pods_receiver = pods_sender.subscribe();
     let standalone = flags.kubeconfig.is_none();
-    if standalone && loaded.config.authentication.webhook.enabled {
-        return Err(StartError::NoClient("authentication"));
-    }
-    if standalone && loaded.config.authorization.mode == "Webhook" {
-        return Err(StartError::NoClient("authorization"));
+    if let Some(error) = wrong_at_start(flags, loaded).into_iter().next() {
+        return Err(error);
     }
     let gates = FeatureGates::new(loaded.config.feature_gates.clone());
     let providers = machine_config::credential_providers(flags, &gates).map_err(StartError::CredentialProviders)?;

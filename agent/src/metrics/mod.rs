@@ -31,19 +31,27 @@ static SERVER_CERTIFICATE: AtomicI64 = AtomicI64::new(0);
 /// How often the registry left a family out.
 static HIDDEN: AtomicU64 = AtomicU64::new(0);
 
+/// Whether `showHiddenMetricsForVersion` asks for metrics that are hidden in this version.
+///
+/// # Errors
+/// It is neither empty nor the version before.
+pub fn shows_hidden(version: &str) -> Result<bool, String> {
+    let allowed = format!("1.{}", MINOR - 1);
+    if version.is_empty() || version == allowed {
+        return Ok(!version.is_empty());
+    }
+    Err(format!(
+        "--show-hidden-metrics-for-version must be omitted or have the value '{allowed}'. Only the previous minor version \
+         is allowed"
+    ))
+}
+
 /// Settles what is shown; the first call counts. `shown` is `MAJOR.MINOR`, or empty.
 ///
 /// # Errors
 /// A version that is not the one before this.
 pub fn start(gates: &FeatureGates, shown: &str) -> Result<(), String> {
-    if !shown.is_empty() {
-        let allowed = format!("1.{}", MINOR - 1);
-        if shown != allowed {
-            return Err(format!(
-                "--show-hidden-metrics-for-version must be omitted or have the value '{allowed}'. Only the previous \
-                 minor version is allowed"
-            ));
-        }
+    if shows_hidden(shown)? {
         SHOW_HIDDEN.store(true, Ordering::Relaxed);
     }
     NATIVE.store(gates.enabled("NativeHistograms"), Ordering::Relaxed);

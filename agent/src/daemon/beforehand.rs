@@ -1,0 +1,103 @@
+//! What keeps the agent from starting and is known from flags and files alone: no port, no runtime, no server is asked.
+//!
+//! The start refuses by it before it makes anything, and `config check` tells all of it: one list, so that the two agree.
+
+use std::path::Path;
+
+use super::{StartError, machine_config};
+use crate::api::{HttpTransport, Kubeconfig};
+use crate::cli::Flags;
+use crate::config::{Configuration, FeatureGates, Loaded};
+use crate::identity::{self, Serving};
+use crate::objects::Strategy;
+use crate::server::{ClientAuthorities, ServerError};
+
+/// Everything that the start would refuse, in its order. Empty: it gets as far as the machine lets it.
+pub fn wrong_at_start(flags: &Flags, loaded: &Loaded) -> Vec<StartError> {
+    let config = &loaded.config;
+    let gates = FeatureGates::new(config.feature_gates.clone());
+    let mut wrong = Vec::new();
+    match &flags.kubeconfig {
+        None => {
+            if config.authentication.webhook.enabled {
+                wrong.push(StartError::NoClient("authentication"));
+            }
+            if config.authorization.mode == "Webhook" {
+                wrong.push(StartError::NoClient("authorization"));
+            }
+        }
+        Some(path) => {
+            wrong.extend(login(path, flags.bootstrap_kubeconfig.as_deref()).err());
+            wrong.extend(Strategy::of(config).err().map(StartError::Objects));
+        }
+    }
+    wrong.extend(machine_config::credential_providers(flags, &gates).err().map(StartError::CredentialProviders));
+    if config.enable_server {
+        wrong.extend(serving(config).err().map(|why| StartError::Server(ServerError::Certificate(why))));
+        let authorities = &config.authentication.x509.client_ca_file;
+        if !authorities.as_os_str().is_empty() {
+            wrong.extend(ClientAuthorities::read(authorities).err().map(StartError::Server));
+        }
+    }
+    wrong
+}
+
+/// A kubeconfig that can be used, or one to get it with.
+fn login(path: &Path, bootstrap: Option<&Path>) -> Result<(), StartError> {
+    match bootstrap {
+        Some(_) if identity::is_usable(path) => {}
+        Some(source) => return Ok(identity::can_bootstrap(source)?),
+        None => {}
+    }
+    HttpTransport::new(&Kubeconfig::load(path)?, "node-agent")?;
+    Ok(())
+}
+
+/// Certificate and key that somebody else made.
+fn serving(config: &Configuration) -> Result<(), String> {
+    let (certificate, key) = (&config.tls_cert_file, &config.tls_private_key_file);
+    match (certificate.as_os_str().is_empty(), key.as_os_str().is_empty()) {
+        _ if config.server_tls_bootstrap => Ok(()),
+        (false, false) => {
+            let read = |path: &Path| std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()));
+            let pair = Serving::pair(&read(certificate)?, &read(key)?);
+            pair.map(drop)
+                .map_err(|e| format!("tlsCertFile {}, tlsPrivateKeyFile {}: {e}", certificate.display(), key.display()))
+        }
+        // One alone is none: the agent makes its own, as a kubelet that is given one goes on.
+        (true, _) | (_, true) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Command, parse};
+    use crate::config;
+
+    fn wrong(arguments: &[&str]) -> Vec<String> {
+        let Ok(Command::Run(flags)) = parse(arguments.iter().map(ToString::to_string)) else { panic!("{arguments:?}") };
+        let loaded = config::load(&flags.sources).expect("valid values");
+        wrong_at_start(&flags, &loaded).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_the_start_refuses_is_known_before() {
+        assert_eq!(wrong(&[]), Vec::<String>::new());
+        for (flag, words) in [
+            ("--kubeconfig=/nonexistent.conf", "cannot read kubeconfig /nonexistent.conf"),
+            ("--authorization-mode=Webhook", "no client provided, cannot use webhook authorization"),
+            ("--authentication-token-webhook", "no client provided, cannot use webhook authentication"),
+            ("--client-ca-file=/nonexistent.crt", "/nonexistent.crt"),
+            ("--image-credential-provider-bin-dir=/nonexistent", ""),
+            ("--image-credential-provider-config=/nonexistent.yaml", ""),
+        ] {
+            let found = wrong(&[flag]);
+            assert!(found.len() == 1 && found[0].contains(words), "{flag}: {found:?}");
+        }
+        let all = wrong(&["--authorization-mode=Webhook", "--tls-cert-file=/a", "--tls-private-key-file=/b"]);
+        assert_eq!(all.len(), 2, "{all:?}");
+        let found = wrong(&["--kubeconfig=/nonexistent.conf", "--bootstrap-kubeconfig=/neither.conf"]);
+        assert!(found.len() == 1 && found[0].contains("/neither.conf"), "{found:?}");
+    }
+}
