@@ -53,6 +53,8 @@ pub fn write(folder: &Path, cluster: &Cluster, token: &Token, endpoint: Option<&
     let authority = folder.join(AUTHORITY);
     let mut drop_in = header();
     drop_in["authentication"] = json!({"x509": {"clientCAFile": authority}});
+    // The certificate that the token gets is over some day, and the token long before.
+    drop_in["rotateCertificates"] = true.into();
     if let Some(endpoint) = endpoint {
         drop_in["containerRuntimeEndpoint"] = endpoint.into();
     }
@@ -101,6 +103,17 @@ mod tests {
     use crate::api::Kubeconfig;
 
     #[test]
+    fn the_packaged_configuration_is_valid_and_keeps_the_identity() {
+        let package =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/package/node-agent/files/etc/orchestrator-lite");
+        let file = Path::new(package).join(CONFIG);
+        let loaded = crate::config::load(&crate::config::Sources { file: Some(file), ..Default::default() });
+        let loaded = loaded.expect("a valid configuration");
+        assert!(loaded.config.rotate_certificates && loaded.oddities.is_empty() && loaded.deprecated.is_empty());
+        assert_eq!(crate::config::without_effect(&loaded), Vec::<String>::new());
+    }
+
+    #[test]
     fn the_files_are_what_the_agent_reads_and_an_operators_config_stays() {
         let folder = std::env::temp_dir().join(format!("join-{}", crate::backoff::random_below(u32::MAX)));
         let cluster = Cluster {
@@ -123,6 +136,7 @@ mod tests {
         };
         let loaded = crate::config::load(&sources).expect("a valid configuration");
         assert_eq!(loaded.config.container_runtime_endpoint, "unix:///run/x.sock");
+        assert!(loaded.config.rotate_certificates, "the identity would end with its first certificate");
         std::fs::write(&written.config, "kind: mine").expect("writable");
         let again = write(&folder, &cluster, &token, None).expect("written");
         assert_eq!(again.paths.len(), 3);
