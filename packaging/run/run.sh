@@ -211,7 +211,7 @@ authorization:
 $reduced
 CONFIG
 start node-agent "$bin/node-agent" run --config "$run/agent.yaml" --kubeconfig "$run/agent.conf" --root-dir "$run/kubelet" \
-    --hostname-override "$node" --node-ip 127.0.0.1
+    --cert-dir "$run/kubelet/pki" --hostname-override "$node" --node-ip 127.0.0.1
 embedded() { sed -n "s/^ *$1: //p" "$KUBECONFIG" | head -n 1 | base64 -d >"$run/$2"; }
 (
     umask 077
