@@ -16,6 +16,7 @@ mod limit_ranger;
 mod matching;
 mod namespace_lifecycle;
 mod node_restriction;
+mod optional;
 mod owner_references;
 mod plugins;
 mod pod_resize;

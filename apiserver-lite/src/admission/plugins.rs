@@ -7,9 +7,9 @@ use super::changes::Rounds;
 use super::hooks::{Hooks, InForce};
 use super::webhook::Clients;
 use super::{
-    Call, Reservation, certificates, limit_ranger, namespace_lifecycle, node_restriction, owner_references, pod_resize,
-    pod_security, policy, priority, quota, runtime_class, service_account, storage, tolerations, topology_labels,
-    webhook,
+    Call, Reservation, certificates, limit_ranger, namespace_lifecycle, node_restriction, optional, owner_references,
+    pod_resize, pod_security, policy, priority, quota, runtime_class, service_account, storage, tolerations,
+    topology_labels, webhook,
 };
 use crate::status::Result;
 
@@ -61,14 +61,18 @@ const VALIDATING_POLICY: &str = "ValidatingAdmissionPolicy";
 /// In the order they run.
 static PLUGINS: &[Plugin] = &[
     Plugin::new("NamespaceLifecycle").mutate(namespace_lifecycle::mutate).delete(namespace_lifecycle::delete),
+    Plugin::new("NamespaceExists").validate(optional::in_a_namespace).off(),
+    Plugin::new("LimitPodHardAntiAffinityTopology").validate(optional::own_node_only).off(),
     Plugin::new("LimitRanger").mutate(limit_ranger::mutate).validate(limit_ranger::validate),
     Plugin::new("ServiceAccount").mutate(service_account::mutate).validate(service_account::validate),
     // Off upstream, on with every installer: the node authorizer is half without it.
     Plugin::new("NodeRestriction").mutate(node_restriction::mutate).delete(node_restriction::delete),
     Plugin::new("TaintNodesByCondition").mutate(tolerations::taint_new_nodes),
+    Plugin::new("AlwaysPullImages").mutate(optional::pull_always).validate(optional::pulls_always).off(),
     Plugin::new("PodSecurity").validate(pod_security::validate),
     Plugin::new("Priority").mutate(priority::mutate).validate(priority::validate),
     Plugin::new("DefaultTolerationSeconds").mutate(tolerations::add_defaults),
+    Plugin::new("ExtendedResourceToleration").mutate(optional::tolerate_resources).off(),
     Plugin::new("DefaultStorageClass").mutate(storage::default_storage_class),
     Plugin::new("StorageObjectInUseProtection").mutate(storage::protect),
     Plugin::new("OwnerReferencesPermissionEnforcement").validate(owner_references::validate).off(),
@@ -81,6 +85,7 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("DefaultIngressClass").mutate(storage::default_ingress_class),
     Plugin::new("PodTopologyLabels").mutate(topology_labels::mutate),
     Plugin::new("PodResizeValidator").validate(pod_resize::validate),
+    Plugin::new("DenyServiceExternalIPs").validate(optional::no_external_addresses).off(),
     // These ask what clients have stored, between mutating and validating plugins, and are no functions among others.
     Plugin::new(MUTATING_POLICY),
     Plugin::new(MUTATING_WEBHOOK),
@@ -96,6 +101,7 @@ const NOT_AVAILABLE: &[&str] = &[
     "AlwaysDeny",
     "EventRateLimit",
     "ImagePolicyWebhook",
+    "NamespaceAutoProvision",
     "NodeDeclaredFeatureValidator",
     "PodGroupProtection",
     "PodNodeSelector",
@@ -321,6 +327,8 @@ mod tests {
         assert_eq!(fewer.len() + 1, default.len());
         assert!(default.iter().filter(|n| **n != "Priority").eq(fewer.iter()));
         assert_eq!(chain("Priority", "").expect("on already"), default);
+        let more = chain("AlwaysPullImages,DenyServiceExternalIPs", "").expect("off until asked for");
+        assert_eq!(more.len(), default.len() + 2);
     }
 
     #[test]
