@@ -109,7 +109,7 @@ fn deadlines(pods: &Pods) -> Result<()> {
     let status = pods.wait_phase("late", "Failed")?;
     ensure!(status["reason"] == "DeadlineExceeded", "{status:#}");
     ensure!(status["message"] == "Pod was active on the node longer than the specified deadline", "{status:#}");
-    ensure!(pods.node.tasks()?.get(id(&status)?).is_none(), "it is over and runs");
+    ensure!(!pods.node.tasks()?.contains_key(id(&status)?), "it is over and runs");
     // Nothing begins again after an end, however often somebody looks.
     std::thread::sleep(Duration::from_secs(3));
     let now = pods.server.get("pod", "late")?["status"].take();

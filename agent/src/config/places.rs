@@ -44,10 +44,10 @@ fn named(path: &[String], problem: &str) -> Option<usize> {
     if has_word(problem, &dotted) {
         return Some(1000 + dotted.len());
     }
-    let field = (1..=path.len()).rev().find_map(|length| {
+    let field = (1..=path.len()).rev().find(|&length| {
         let above = path[..length].join(".");
         let flag = cli::flag_of_field(&above).is_some_and(|flag| has_word(problem, flag));
-        (flag || has_word(problem, &above)).then_some(length)
+        flag || has_word(problem, &above)
     });
     let map = matches!(path[0].as_str(), "featureGates" | "evictionHard" | "evictionSoft")
         || path[0].starts_with("eviction")

@@ -54,7 +54,7 @@ use crate::state_file::{self, Damaged};
 use crate::stats::Stats;
 use crate::{doctor, eviction, local_sockets, oom_watcher, plugin_registry, pods, shutdown};
 
-use pods_start::{PodParts, start_pods};
+use pods_start::{PodParts, start_pods, unsigned};
 
 /// Why the agent could not start; the operator's to mend.
 #[derive(Debug, thiserror::Error)]
@@ -123,7 +123,10 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
     let _lock = match &flags.lock_file {
         Some(path) => match signals.unless_stopped(lock::take(path)).await {
             Some(taken) => Some(taken?),
-            None => return Ok(stopping()),
+            None => {
+                stopping();
+                return Ok(());
+            }
         },
         None => None,
     };
@@ -134,7 +137,8 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
     let renew = Arc::new(identity::Renewal::default());
     let parts = Parts { tasks: &mut tasks, progress, pods, ready, renew: renew.clone() };
     let Some(started) = signals.unless_stopped(start(&flags, &mut loaded, &clients, parts)).await else {
-        return Ok(stopping());
+        stopping();
+        return Ok(());
     };
     let mut serving = started?;
     loop {

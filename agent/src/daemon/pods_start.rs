@@ -234,7 +234,7 @@ fn fixed_resources(config: &Configuration, gates: &FeatureGates) -> Vec<(&'stati
     fixed.into_iter().filter(|(on, _)| *on).map(|(_, entry)| entry).collect()
 }
 
-fn unsigned(value: i32) -> u32 {
+pub(super) fn unsigned(value: i32) -> u32 {
     u32::try_from(value).unwrap_or(0)
 }
 

@@ -49,16 +49,14 @@ impl Signals {
         if std::mem::take(&mut self.reload) {
             return Asked::Reload;
         }
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return Asked::Stop,
-                _ = self.interrupt.recv() => return Asked::Stop,
-                _ = self.hangup.recv() => return Asked::Reload,
-                _ = self.user.recv() => return Asked::Renew,
-                () = contended(self.lock.as_ref()) => {
-                    tracing::info!("another process wants the lock file; leaving");
-                    return Asked::Stop;
-                }
+        tokio::select! {
+            _ = self.terminate.recv() => Asked::Stop,
+            _ = self.interrupt.recv() => Asked::Stop,
+            _ = self.hangup.recv() => Asked::Reload,
+            _ = self.user.recv() => Asked::Renew,
+            () = contended(self.lock.as_ref()) => {
+                tracing::info!("another process wants the lock file; leaving");
+                Asked::Stop
             }
         }
     }

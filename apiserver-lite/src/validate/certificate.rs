@@ -167,10 +167,11 @@ pub fn update(report: &mut Report, new: &Value, old: &Value, subresource: &str) 
         let decode = |packed: &str| base64::engine::general_purpose::STANDARD.decode(packed).unwrap_or_default();
         let check = |packed: &str| pem::only_certificates(&String::from_utf8_lossy(&decode(packed)));
         // One that was wrong before may be replaced by another wrong one.
-        if !issued.is_empty() && (was.is_empty() || check(was).is_ok()) {
-            if let Err(why) = check(issued) {
-                r.invalid("<certificate data>", why);
-            }
+        if !issued.is_empty()
+            && (was.is_empty() || check(was).is_ok())
+            && let Err(why) = check(issued)
+        {
+            r.invalid("<certificate data>", why);
         }
         if !was.is_empty() {
             r.forbidden("updates may not modify existing certificate content");

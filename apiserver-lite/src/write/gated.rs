@@ -103,7 +103,8 @@ impl Path {
     fn remove_from(&self, steps: &[Step], value: &mut Value) {
         match (steps, value) {
             ([Step::Member(name)], Value::Object(map)) => {
-                if map.get(*name).is_some_and(|field| self.having.is_none_or(|member| is_said(&field[member]))) {
+                let meant = |field: &Value| self.having.is_none_or(|member| is_said(&field[member]));
+                if map.get(*name).is_some_and(meant) {
                     map.remove(*name);
                 }
             }

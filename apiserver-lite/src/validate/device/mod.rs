@@ -60,12 +60,11 @@ pub fn status(report: &mut Report, plural: &str, new: &Value, old: &Value) {
                 super::meta::conditions(r, &new["status"]);
             }
         }
-        "resourcepoolstatusrequests" if !old["status"]["observationTime"].is_null() => {
-            if !crate::field_error::same(&new["status"], &old["status"]) {
-                r.invalid(&new["status"], crate::field_error::IMMUTABLE);
-            }
+        "resourcepoolstatusrequests" if old["status"]["observationTime"].is_null() => pool_answer(r, &new["status"]),
+        // What was answered stays.
+        "resourcepoolstatusrequests" if !crate::field_error::same(&new["status"], &old["status"]) => {
+            r.invalid(&new["status"], crate::field_error::IMMUTABLE);
         }
-        "resourcepoolstatusrequests" => pool_answer(r, &new["status"]),
         _ => {}
     });
 }
