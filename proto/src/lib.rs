@@ -3,6 +3,7 @@
 //!
 //! Both daemons depend on this crate and share nothing else.
 
+pub mod bearer;
 pub mod cbor;
 pub mod duration;
 pub mod json;

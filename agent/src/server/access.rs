@@ -9,10 +9,12 @@ use std::time::Duration;
 use http::{HeaderMap, Method, header};
 use proto::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use proto::api::authorization::v1::{ExtraValue, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use proto::bearer;
 use ring::digest::{SHA256, digest};
 use tokio::time::Instant;
 
 use super::client_ca::{ClientAuthorities, ShownCertificate};
+use super::streams::is_websocket;
 use super::{ServerDeps, ServerError};
 use crate::api::{ApiError, Client};
 use crate::metrics;
@@ -120,15 +122,18 @@ impl Access {
         if let Some(user) = vouched.and_then(|(shown, _)| of_certificate(shown.der())) {
             return Some(user);
         }
-        if let Some(given) = headers.get(header::AUTHORIZATION) {
-            let token = given.to_str().ok()?.strip_prefix("Bearer ")?.trim();
-            if token.is_empty() || !self.tokens {
-                return None;
+        // Who shows something that is not believed does not want to be nobody.
+        let mut refused = certificate.is_some();
+        if self.tokens {
+            let (tokens, unreadable) = tokens(headers);
+            refused |= unreadable || !tokens.is_empty();
+            for token in tokens {
+                if let Some(user) = self.of_token(&token).await {
+                    return Some(user);
+                }
             }
-            return self.of_token(token).await;
         }
-        // Who shows a certificate does not want to be nobody.
-        (self.anonymous && certificate.is_none()).then(|| User {
+        (self.anonymous && !refused).then(|| User {
             name: "system:anonymous".into(),
             groups: vec!["system:unauthenticated".into()],
             ..User::default()
@@ -196,6 +201,27 @@ impl Access {
         let allowed = asked?.status.unwrap_or_default().allowed;
         keep(&self.decisions, key, allowed, if allowed { self.allowed_ttl } else { self.refused_ttl });
         Ok(allowed)
+    }
+}
+
+/// The bearer tokens of a request, and whether there is one that cannot be read.
+fn tokens(headers: &HeaderMap) -> (Vec<String>, bool) {
+    let authorization = headers.get(header::AUTHORIZATION).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let mut tokens: Vec<String> =
+        authorization.iter().filter_map(|v| bearer::of_header(v)).map(str::to_owned).collect();
+    if !is_websocket(headers) {
+        return (tokens, false);
+    }
+    let protocols = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL);
+    match bearer::of_protocols(protocols.iter().filter_map(|value| value.to_str().ok())) {
+        Ok(found) => {
+            tokens.extend(found.map(|found| found.token));
+            (tokens, false)
+        }
+        Err(why) => {
+            tracing::debug!(why, "a bearer token among subprotocols cannot be read");
+            (tokens, true)
+        }
     }
 }
 

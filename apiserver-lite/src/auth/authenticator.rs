@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, CONNECTION, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use proto::bearer::{self, OfProtocols};
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
@@ -44,6 +45,8 @@ pub struct Shown {
     pub user: Option<User>,
     /// The other side may name users in headers.
     pub is_proxy: bool,
+    /// There is a certificate that none of those says anything for who are asked.
+    pub is_strange: bool,
 }
 
 impl Authenticator {
@@ -56,9 +59,12 @@ impl Authenticator {
         let Some((own, others)) = chain.split_first() else { return Shown::default() };
         let clients = self.options.clients.as_ref();
         let known = clients.is_some_and(|v| v.verify_client_cert(own, others, UnixTime::now()).is_ok());
+        let is_proxy = self.options.front_proxy.as_ref().is_some_and(|p| p.recognises(chain));
+        let is_asked_for = clients.is_some() || self.options.front_proxy.is_some();
         Shown {
             user: certificate_user(own).filter(|_| known).map(authenticated),
-            is_proxy: self.options.front_proxy.as_ref().is_some_and(|p| p.recognises(chain)),
+            is_proxy,
+            is_strange: is_asked_for && !known && (clients.is_some() || !is_proxy),
         }
     }
 
@@ -75,12 +81,33 @@ impl Authenticator {
         if let Some(user) = &shown.user {
             return Ok(user.clone());
         }
-        if let Some(token) = bearer_token(headers) {
-            let audiences = self.audiences();
-            let user = self.token_user(token, audiences).await;
-            return user.map(|(user, _)| user).ok_or_else(ApiError::unauthorized);
+        // Who shows something that is not believed does not want to be nobody.
+        let mut refused = shown.is_strange;
+        let authorization =
+            headers.get(AUTHORIZATION).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        if let Some(token) = authorization.as_deref().and_then(bearer::of_header) {
+            if let Some((user, _)) = self.token_user(token, self.audiences()).await {
+                return Ok(user);
+            }
+            refused = true;
         }
-        if self.may_be_anonymous(path) { Ok(anonymous()) } else { Err(ApiError::unauthorized()) }
+        match protocol_token(headers) {
+            Ok(None) => {}
+            Ok(Some(found)) => {
+                if let Some((user, _)) = self.token_user(&found.token, self.audiences()).await {
+                    // Nobody behind this server is to see it.
+                    headers.remove(SEC_WEBSOCKET_PROTOCOL);
+                    headers.extend(HeaderValue::try_from(found.others).map(|others| (SEC_WEBSOCKET_PROTOCOL, others)));
+                    return Ok(user);
+                }
+                refused = true;
+            }
+            Err(why) => {
+                tracing::debug!(why, "a bearer token among subprotocols cannot be read");
+                refused = true;
+            }
+        }
+        if !refused && self.may_be_anonymous(path) { Ok(anonymous()) } else { Err(ApiError::unauthorized()) }
     }
 
     fn may_be_anonymous(&self, path: &str) -> bool {
@@ -141,12 +168,17 @@ fn anonymous() -> User {
     User { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()], ..User::default() }
 }
 
-/// The bearer token of a request. Any other scheme counts as no credentials at all, as upstream.
-fn bearer_token(headers: &HeaderMap) -> Option<&str> {
-    let text = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
-    let (scheme, token) = text.split_once(' ')?;
-    let token = token.trim_start_matches(' ').split(' ').next().unwrap_or_default();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+/// The token among the subprotocols of a request for a WebSocket.
+fn protocol_token(headers: &HeaderMap) -> std::result::Result<Option<OfProtocols>, &'static str> {
+    let has = |name: HeaderName, word: &str| {
+        let mut words = headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
+        words.any(|w| w.trim().eq_ignore_ascii_case(word))
+    };
+    if !has(CONNECTION, "upgrade") || !has(UPGRADE, "websocket") {
+        return Ok(None);
+    }
+    let protocols = headers.get_all(SEC_WEBSOCKET_PROTOCOL);
+    bearer::of_protocols(protocols.iter().filter_map(|value| value.to_str().ok()))
 }
 
 /// Every user with credentials is a member of `system:authenticated`.

@@ -10,6 +10,8 @@ mod translate;
 mod upgrade;
 mod websocket;
 
+pub(super) use websocket::is_upgrade as is_websocket;
+
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use proto::api::core::v1::Pod;
