@@ -119,6 +119,7 @@ pub(super) const MIRRORS: &[(&str, &str, Form)] = &[
     ("runonce", "runOnce", Form::Bool),
     ("runtime-request-timeout", "runtimeRequestTimeout", Form::Duration),
     ("serialize-image-pulls", "serializeImagePulls", Form::Bool),
+    ("show-hidden-metrics-for-version", "showHiddenMetricsForVersion", Form::Text),
     ("streaming-connection-idle-timeout", "streamingConnectionIdleTimeout", Form::Duration),
     ("sync-frequency", "syncFrequency", Form::Duration),
     ("system-cgroups", "systemCgroups", Form::Text),
