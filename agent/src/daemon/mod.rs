@@ -292,6 +292,7 @@ async fn start(
         addresses: addresses.clone(),
         client: client.clone(),
         cri: cri.clone(),
+        devices: devices.clone(),
         drivers: drivers.clone(),
         pods: pods_receiver.clone(),
     };

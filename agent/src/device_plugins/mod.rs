@@ -18,6 +18,7 @@ mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ pub struct Devices {
     /// Counts changes of what the node has.
     changes: watch::Sender<u64>,
     listener: Mutex<Option<Listener>>,
+    /// Plugins can register.
+    serves: AtomicBool,
 }
 
 #[derive(Default)]
@@ -148,11 +151,17 @@ impl Devices {
             state: Mutex::new(state),
             changes: watch::Sender::new(0),
             listener: Mutex::default(),
+            serves: AtomicBool::new(false),
         });
         for name in names {
             devices.clone().expire_later(name);
         }
         devices
+    }
+
+    /// Whether the socket is there that plugins register on.
+    pub fn serves(&self) -> bool {
+        self.serves.load(Ordering::Relaxed)
     }
 
     /// Calls `listener` with the uid of each pod whose devices change their health.

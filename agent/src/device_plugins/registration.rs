@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use http::Request;
 use hyper::body::Incoming;
@@ -50,6 +51,7 @@ pub fn start(devices: Arc<Devices>) -> std::io::Result<impl Future<Output = ()> 
         }
     }
     let listener = bind(&devices.dir.join("kubelet.sock"), 0o755)?;
+    devices.serves.store(true, Ordering::Relaxed);
     let server = RegistrationServer::new(Registrar(devices)).max_decoding_message_size(64 << 10);
     Ok(serve(listener, move |request| answer(server.clone(), request)))
 }

@@ -8,6 +8,7 @@ use http::{Response, StatusCode};
 
 use super::answers::{Answer, plain, text};
 use super::route::query_pairs;
+use crate::device_plugins::Devices;
 use crate::metrics;
 use crate::pods::Handle;
 
@@ -15,18 +16,26 @@ pub(super) const CHECKS: [&str; 4] = ["ping", "log", "syncloop", "device-plugin"
 /// The loop that owns the pods answers at once unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What checks look at; each is well that has nothing to look at.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Parts<'a> {
+    /// None before the runtime's first word; to wait for that is no hang.
+    pub pods: Option<&'a Handle>,
+    pub devices: Option<&'a Devices>,
+}
+
 /// Runs every check for those who read of them as metrics.
-pub(super) async fn record(pods: Option<&Handle>) {
+pub(super) async fn record(parts: Parts<'_>) {
     for check in CHECKS {
-        is_well(check, pods).await;
+        is_well(check, parts).await;
     }
 }
 
 /// One check, counted; what cannot fail while this answers is well.
-async fn is_well(check: &str, pods: Option<&Handle>) -> bool {
-    let well = match (check, pods) {
-        ("syncloop", Some(pods)) => tokio::time::timeout(PATIENCE, pods.pods()).await.is_ok(),
-        // Waiting for the runtime's first word is no hang.
+async fn is_well(check: &str, parts: Parts<'_>) -> bool {
+    let well = match (check, parts) {
+        ("syncloop", Parts { pods: Some(pods), .. }) => tokio::time::timeout(PATIENCE, pods.pods()).await.is_ok(),
+        ("device-plugin", Parts { devices: Some(devices), .. }) => devices.serves(),
         _ => true,
     };
     let (word, value) = if well { ("success", 1.0) } else { ("error", 0.0) };
@@ -39,14 +48,14 @@ async fn is_well(check: &str, pods: Option<&Handle>) -> bool {
     well
 }
 
-pub(super) async fn one(check: &str, pods: Option<&Handle>) -> Response<Answer> {
-    match is_well(check, pods).await {
+pub(super) async fn one(check: &str, parts: Parts<'_>) -> Response<Answer> {
+    match is_well(check, parts).await {
         true => plain(StatusCode::OK, "ok"),
         false => text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {check} does not answer\n")),
     }
 }
 
-pub(super) async fn all(checks: &[&str], query: &str, pods: Option<&Handle>) -> Response<Answer> {
+pub(super) async fn all(checks: &[&str], query: &str, parts: Parts<'_>) -> Response<Answer> {
     let pairs = query_pairs(query);
     let mut excluded: Vec<String> = Vec::new();
     for (_, name) in pairs.iter().filter(|(key, _)| key == "exclude") {
@@ -59,7 +68,7 @@ pub(super) async fn all(checks: &[&str], query: &str, pods: Option<&Handle>) -> 
         if excluded.iter().any(|e| e == check) {
             excluded.retain(|e| e != check);
             page.push_str(&format!("[+]{check} excluded: ok\n"));
-        } else if is_well(check, pods).await {
+        } else if is_well(check, parts).await {
             page.push_str(&format!("[+]{check} ok\n"));
         } else {
             failed = true;
@@ -85,7 +94,7 @@ mod tests {
     use http_body_util::BodyExt as _;
 
     async fn page(query: &str) -> String {
-        let body = all(&["ping"], query, None).await.into_body().collect().await.unwrap().to_bytes();
+        let body = all(&["ping"], query, Parts::default()).await.into_body().collect().await.unwrap().to_bytes();
         String::from_utf8_lossy(&body).into_owned()
     }
 

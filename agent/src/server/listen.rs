@@ -80,8 +80,8 @@ pub(super) async fn serve_plain(listener: TcpListener, router: Arc<Router>) {
 pub(super) async fn serve_health(listener: TcpListener) {
     accept(listener, |request| async move {
         match request.uri().path() {
-            "/healthz" => health::all(&["ping"], request.uri().query().unwrap_or(""), None).await,
-            "/healthz/ping" => health::one("ping", None).await,
+            "/healthz" => health::all(&["ping"], request.uri().query().unwrap_or(""), health::Parts::default()).await,
+            "/healthz/ping" => health::one("ping", health::Parts::default()).await,
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
         }
     })

@@ -75,6 +75,7 @@ pub struct ServerDeps {
     pub cri: CriClient,
     /// Storage drivers, for how full their volumes are.
     pub drivers: Arc<crate::csi::Drivers>,
+    pub devices: Arc<crate::device_plugins::Devices>,
     /// None until the runtime has answered for the first time.
     pub pods: watch::Receiver<Option<pods::Handle>>,
 }

@@ -13,6 +13,7 @@ use super::mux::{Meant, meant};
 use super::route::{Route, Surface};
 use super::{ServerDeps, checkpoint, debug, health, logs, metrics_page, node_logs, node_stats, streams, zpages};
 use crate::metrics;
+use crate::pods::Handle;
 use crate::stats::Stats;
 
 /// The handlers of one port.
@@ -79,12 +80,16 @@ impl Router {
         self.handle(request, certificate).await
     }
 
+    fn parts<'a>(&'a self, pods: Option<&'a Handle>) -> health::Parts<'a> {
+        health::Parts { pods, devices: Some(&self.deps.devices) }
+    }
+
     async fn serve(&self, route: Route, request: Request<Incoming>) -> Response<Answer> {
         let pods = self.deps.pods.borrow().clone();
         let query = request.uri().query().unwrap_or("").to_owned();
         match (route, pods) {
-            (Route::Health, pods) => health::all(&health::CHECKS, &query, pods.as_ref()).await,
-            (Route::HealthCheck(name), pods) => health::one(name, pods.as_ref()).await,
+            (Route::Health, pods) => health::all(&health::CHECKS, &query, self.parts(pods.as_ref())).await,
+            (Route::HealthCheck(name), pods) => health::one(name, self.parts(pods.as_ref())).await,
             (Route::Nothing(_), _) => plain(StatusCode::NOT_FOUND, "404: Page Not Found"),
             (Route::Disabled(_, why), _) => text(StatusCode::METHOD_NOT_ALLOWED, why),
             (Route::Summary, _) => node_stats::summary(&self.stats, &query).await,
@@ -98,7 +103,7 @@ impl Router {
                 plain(StatusCode::OK, "metrics reset\n")
             }
             (Route::SliMetrics, pods) => {
-                health::record(pods.as_ref()).await;
+                health::record(self.parts(pods.as_ref())).await;
                 metrics_page::answer(&metrics::gather_slis(), request.headers())
             }
             (Route::RunningPods, _) => node_stats::running_pods(&self.stats).await,
