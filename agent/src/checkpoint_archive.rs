@@ -12,6 +12,8 @@ use std::path::{Component, Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::people::printable;
+
 /// A description longer than this is none.
 const MAX_DESCRIPTION: u64 = 16 << 20;
 /// Entries of an archive at most.
@@ -79,7 +81,8 @@ fn read(archive: impl Read, path: &Path) -> Result<Summary, ArchiveError> {
             let from = if entry.header().entry_type().is_symlink() { depth - 1 } else { 0 };
             stays(&target, from).then_some(()).ok_or_else(|| ArchiveError::Escapes(shown.clone()))?;
         }
-        let size = entry.header().size().map_err(failed)?;
+        // What extended headers say counts, as it does for what is read.
+        let size = entry.size();
         let plain = shown.trim_start_matches("./");
         let kind = match plain {
             name if name.starts_with("checkpoint/pages-") => "memory",
@@ -179,7 +182,7 @@ impl std::fmt::Display for Summary {
             ("Entries", self.entries.to_string()),
         ];
         for (name, value) in lines.iter().filter(|(_, value)| !value.is_empty() && value != "/") {
-            writeln!(out, "{name:<13} {value}")?;
+            writeln!(out, "{name:<13} {}", printable(value))?;
         }
         for (name, bytes) in &self.sizes {
             writeln!(out, "{:<13} {bytes} bytes {name}", "Size")?;

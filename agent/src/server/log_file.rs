@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use proto::time::{Timestamp, parse_rfc3339};
+
 const CHUNK: usize = 64 * 1024;
 /// A line beyond this is passed on in pieces.
 const MAX_LINE: usize = 1024 * 1024;
@@ -19,8 +21,8 @@ pub(super) struct Wanted {
     pub tail: Option<u64>,
     /// Bytes of the answer.
     pub limit: Option<u64>,
-    /// Lines before this second (since 1970) are left out.
-    pub since: Option<i64>,
+    /// Lines before this are left out.
+    pub since: Option<Timestamp>,
     /// `stdout` or `stderr` alone.
     pub stream: Option<&'static str>,
 }
@@ -114,8 +116,8 @@ fn write_line(line: &[u8], wanted: &Wanted, out: &mut Vec<u8>) {
         return;
     }
     if let Some(since) = wanted.since {
-        let at = std::str::from_utf8(time).ok().and_then(|t| proto::time::parse_rfc3339(t).ok());
-        if at.is_none_or(|at| at.seconds < since) {
+        let at = std::str::from_utf8(time).ok().and_then(|t| parse_rfc3339(t).ok());
+        if at.is_none_or(|at| at < since) {
             return;
         }
     }
@@ -191,9 +193,10 @@ mod tests {
     #[test]
     fn partial_lines_are_joined_and_old_ones_left_out() {
         let mut out = Vec::new();
-        let wanted = Wanted { since: Some(1_577_836_800), ..Wanted::default() };
+        let wanted = Wanted { since: Some(Timestamp { seconds: 1_577_836_800, nanos: 1 }), ..Wanted::default() };
         for line in [
             "2019-01-01T00:00:00.5Z stdout F old",
+            "2020-01-01T00:00:00Z stdout F too old by a nanosecond",
             "2020-01-01T00:00:00.5Z stdout P one ",
             "2020-01-01T00:00:01Z stdout F line",
             "rubbish",

@@ -15,6 +15,7 @@ use http_body_util::BodyExt;
 use hyper::body::Frame;
 use nix::sys::inotify::AddWatchFlags;
 use proto::api::core::v1::Pod;
+use proto::time::{Timestamp, parse_rfc3339};
 use tokio::sync::mpsc;
 
 use super::answers::{Answer, bare, plain};
@@ -41,7 +42,7 @@ enum Mistake {
 
 impl Options {
     /// `split` is the gate PodLogsQuerySplitStreams.
-    fn of(query: &str, now: i64, split: bool) -> Result<Self, Mistake> {
+    fn of(query: &str, now: Timestamp, split: bool) -> Result<Self, Mistake> {
         let mut options = Options::default();
         // As Go's decoder has it: any word but these is true, none too, and the first of repeated keys counts.
         let flag = |value: &str| value != "0" && !value.eq_ignore_ascii_case("false");
@@ -70,8 +71,8 @@ impl Options {
                 "stream" => stream = Some(value),
                 "sinceTime" if value.is_empty() => {}
                 "sinceTime" => {
-                    let time = proto::time::parse_rfc3339(&value).map_err(|_| Mistake::Decode)?;
-                    options.wanted.since = Some(time.seconds);
+                    let time = parse_rfc3339(&value).map_err(|_| Mistake::Decode)?;
+                    options.wanted.since = Some(time);
                 }
                 _ => {}
             }
@@ -86,7 +87,7 @@ impl Options {
             if seconds < 1 || options.wanted.since.is_some() {
                 return Err(Mistake::Invalid);
             }
-            options.wanted.since = Some(now.saturating_sub(seconds));
+            options.wanted.since = Some(Timestamp { seconds: now.seconds.saturating_sub(seconds), ..now });
         }
         options.wanted.stream = match stream.as_deref() {
             None | Some("All") => None,
@@ -108,7 +109,7 @@ pub(super) async fn serve(
     query: &str,
     split: bool,
 ) -> Response<Answer> {
-    let options = Options::of(query, proto::time::Timestamp::now().seconds, split);
+    let options = Options::of(query, Timestamp::now(), split);
     let decode = || plain(StatusCode::BAD_REQUEST, r#"{"message": "Unable to decode query."}"#);
     let invalid = || plain(StatusCode::UNPROCESSABLE_ENTITY, r#"{"message": "Invalid request."}"#);
     let options = match options {
@@ -282,7 +283,8 @@ mod tests {
 
     #[test]
     fn options_are_read_as_go_reads_them() {
-        let of = |query| Options::of(query, 1000, false);
+        let now = Timestamp { seconds: 1000, nanos: 7 };
+        let of = |query| Options::of(query, now, false);
         assert!(matches!(of("tailLines=x"), Err(Mistake::Decode)));
         assert!(matches!(of("limitBytes=-1"), Err(Mistake::Invalid)));
         assert!(matches!(of("sinceSeconds=-1"), Err(Mistake::Invalid)));
@@ -292,7 +294,7 @@ mod tests {
         assert!(matches!(of("tailLines=5&tail=2"), Ok(o) if o.wanted.tail == Some(2)));
         assert!(matches!(of("stream=Stdout"), Err(Mistake::Stream(_))));
         assert!(matches!(of("stream=Stderr&tailLines=2"), Err(Mistake::Invalid)));
-        assert!(matches!(Options::of("stream=Stderr", 0, true), Ok(o) if o.wanted.stream == Some("stderr")));
-        assert!(matches!(of("sinceSeconds=10"), Ok(o) if o.wanted.since == Some(990)));
+        assert!(matches!(Options::of("stream=Stderr", now, true), Ok(o) if o.wanted.stream == Some("stderr")));
+        assert!(matches!(of("sinceSeconds=10"), Ok(o) if o.wanted.since == Some(Timestamp { seconds: 990, nanos: 7 })));
     }
 }

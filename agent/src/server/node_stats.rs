@@ -5,15 +5,20 @@ use serde::Serialize;
 
 use super::answers::{Answer, json, plain};
 use super::metrics_page;
-use super::route::query_pairs;
+use super::route::parse_query;
 use crate::clock::unix_nanos;
 use crate::cri::CriError;
 use crate::metrics::Snapshot;
 use crate::stats::{RunningPod, Stats, resource_metrics};
 
 pub(super) async fn summary(stats: &Stats, query: &str) -> Response<Answer> {
-    let only = query_pairs(query).into_iter().find(|(key, _)| key == "only_cpu_and_memory");
-    match stats.summary(only.is_some_and(|(_, value)| value == "true")).await {
+    let (pairs, mistake) = parse_query(query);
+    if let Some(why) = mistake {
+        return plain(StatusCode::INTERNAL_SERVER_ERROR, format!("Internal Error: parse form failed: {why}"));
+    }
+    // Said twice it does not count.
+    let mut only = pairs.iter().filter(|(key, _)| key == "only_cpu_and_memory").map(|(_, value)| value == "true");
+    match stats.summary(only.next() == Some(true) && only.next().is_none()).await {
         Ok(summary) => indented(&summary),
         Err(error) => failed(&error),
     }

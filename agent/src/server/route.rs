@@ -269,36 +269,50 @@ impl Target {
     }
 }
 
-/// The values of a query by key, decoded; repeated keys in order.
+/// The pairs of a query in their order; what is malformed is left out, as Go's servers do.
 pub(super) fn query_pairs(query: &str) -> Vec<(String, String)> {
-    query
-        .split('&')
-        .filter(|p| !p.is_empty())
-        .map(|pair| {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (decode(key), decode(value))
-        })
-        .collect()
+    parse_query(query).0
 }
 
-fn decode(text: &str) -> String {
+/// The same, and the first mistake in Go's words.
+pub(super) fn parse_query(query: &str) -> (Vec<(String, String)>, Option<String>) {
+    let (mut pairs, mut mistake) = (Vec::new(), None);
+    for pair in query.split('&').filter(|p| !p.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let read = match pair.contains(';') {
+            true => Err("invalid semicolon separator in query".to_owned()),
+            false => decode(key).and_then(|key| Ok((key, decode(value)?))),
+        };
+        match read {
+            Ok(pair) => pairs.push(pair),
+            Err(why) => drop(mistake.get_or_insert(why)),
+        }
+    }
+    (pairs, mistake)
+}
+
+fn decode(text: &str) -> Result<String, String> {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {
-        let digits = bytes.get(at + 1..at + 3).and_then(|d| std::str::from_utf8(d).ok());
-        match (byte, digits.and_then(|d| u8::from_str_radix(d, 16).ok())) {
-            (b'%', Some(value)) => {
+        match byte {
+            b'%' => {
+                let digits = bytes.get(at + 1..at + 3).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+                let value = digits.and_then(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 16).ok());
+                let Some(value) = value else {
+                    let escape = String::from_utf8_lossy(&bytes[at..bytes.len().min(at + 3)]);
+                    return Err(format!("invalid URL escape {escape:?}"));
+                };
                 out.push(value);
-                at += 3;
-                continue;
+                at += 2;
             }
-            (b'+', _) => out.push(b' '),
+            b'+' => out.push(b' '),
             _ => out.push(*byte),
         }
         at += 1;
     }
-    String::from_utf8_lossy(&out).into_owned()
+    Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
 #[cfg(test)]
@@ -331,6 +345,9 @@ mod tests {
             query_pairs("command=a%20b&command=c+d"),
             [("command".into(), "a b".into()), ("command".into(), "c d".to_owned())]
         );
+        let (pairs, mistake) = parse_query("a=%zz&b=1;c=2&d=%+f&e=%4&f=%C3%A4");
+        assert_eq!(pairs, [("f".to_owned(), "ä".to_owned())]);
+        assert_eq!(mistake.as_deref(), Some("invalid URL escape \"%zz\""));
     }
 
     #[test]

@@ -19,19 +19,17 @@ impl Options {
     /// # Errors
     /// The kubelet's words for a request without any stream.
     pub fn of(query: &str) -> Result<Self, &'static str> {
-        let mut options = Options::default();
-        for (key, value) in query_pairs(query) {
-            // Nothing but this one word switches a stream on.
-            let on = value == "1";
-            match key.as_str() {
-                "input" => options.stdin = on,
-                "output" => options.stdout = on,
-                "error" => options.stderr = on,
-                "tty" => options.tty = on,
-                "command" => options.command.push(value),
-                _ => {}
-            }
-        }
+        let pairs = query_pairs(query);
+        // Nothing but this one word switches a stream on, where it comes first.
+        let on = |name: &str| pairs.iter().find(|(key, _)| key == name).is_some_and(|(_, value)| value == "1");
+        let mut options = Options {
+            stdin: on("input"),
+            stdout: on("output"),
+            stderr: on("error"),
+            tty: on("tty"),
+            ..Options::default()
+        };
+        options.command = pairs.into_iter().filter(|(key, _)| key == "command").map(|(_, value)| value).collect();
         // A terminal has one output stream.
         options.stderr &= !options.tty;
         if !options.stdin && !options.stdout && !options.stderr {
