@@ -227,3 +227,31 @@ fn the_recorded_configurations_are_read_as_the_kubelet_reads_them() -> Result<()
     println!("{summary}");
     Ok(())
 }
+
+/// The package restarts the agent only when its configuration is found good with the flags of the unit.
+#[test]
+fn what_the_package_brings_passes_the_check_that_an_upgrade_makes() -> Result<()> {
+    let place = Place::new("packaged", "")?;
+    let files = tests::repository().join("packaging/package/node-agent/files/etc/orchestrator-lite");
+    let kubeconfig = place.dir.join("node-agent.kubeconfig");
+    let text = "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n\
+                clusters: [{name: a, cluster: {server: \"https://127.0.0.1:1\"}}]\nusers: [{name: a, user: {token: t}}]\n";
+    std::fs::write(&kubeconfig, text)?;
+    let unit = std::fs::read_to_string(tests::repository().join("systemd/node-agent.service"))?;
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).context("an ExecStart")?;
+    // As they stand in the unit, but for where files are.
+    let flags = start.split_whitespace().skip(2).map(|flag| {
+        let flag = flag.replace("/etc/orchestrator-lite/node-agent.kubeconfig", &kubeconfig.to_string_lossy());
+        flag.replace("/etc/orchestrator-lite", &files.to_string_lossy())
+    });
+    let check = ["config", "check"].into_iter().map(OsString::from);
+    let arguments: Vec<OsString> = check.chain(flags.map(OsString::from)).collect();
+    let (code, said) = run_to_end(&arguments, &place.dir)?;
+    ensure!(code == Some(0), "{arguments:?}: {code:?}\n{said}");
+    // An upgrade also asks whether this machine is fit, which only words tell of: it may have swap, or old cgroups.
+    let here: Vec<OsString> = arguments.into_iter().chain(["--this-machine".into()]).collect();
+    let (code, said) = run_to_end(&here, &place.dir)?;
+    let unfit = said.contains("running with swap on") || said.contains("using cgroup v1");
+    ensure!(code == Some(i32::from(unfit)), "{code:?}\n{said}");
+    Ok(())
+}

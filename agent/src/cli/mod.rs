@@ -317,6 +317,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("pods stop", "end all containers and unmount the pods' volumes, without the agent"),
     ("join https://HOST:6443", "make this machine a node of a cluster"),
     ("config view|check [flags]", "the merged configuration with its origins; everything that is wrong with it"),
+    ("config check --this-machine", "the same, and whether the agent would start here"),
     ("config reference", "every field and its default"),
     ("doctor [flags]", "whether this machine can be a node"),
     ("checkpoint inspect FILE", "what the checkpoint of a container holds"),

@@ -1,6 +1,7 @@
 //! `node-agent config view`, `check` and `reference`: the merged configuration, who said what, and what is wrong.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::Value;
@@ -8,6 +9,7 @@ use serde_json::Value;
 use super::{CALLED_WRONGLY, Command, Flags};
 use crate::config::{self, ConfigError, leaves};
 use crate::daemon::wrong_at_start;
+use crate::doctor;
 use crate::settings::{OwnSettings, SettingsError};
 
 /// Runs when the first argument is `config`; what follows the verb are the flags that the agent would be started with.
@@ -29,7 +31,13 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
         eprintln!("Error: node-agent config takes view or check, then the agent's flags; or reference");
         return Some(ExitCode::from(CALLED_WRONGLY));
     }
-    let flags = match super::parse(rest.iter().cloned()) {
+    // What comes of the configuration is the same everywhere; whether the agent may start with it is not.
+    let (machine, rest): (Vec<&String>, Vec<&String>) = rest.iter().partition(|word| *word == "--this-machine");
+    if verb == "view" && !machine.is_empty() {
+        eprintln!("Error: --this-machine is for config check");
+        return Some(ExitCode::from(CALLED_WRONGLY));
+    }
+    let flags = match super::parse(rest.into_iter().cloned()) {
         Ok(Command::Run(flags)) => *flags,
         Ok(Command::Help | Command::Version) => {
             print!("{}", super::help());
@@ -40,7 +48,7 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
             return Some(ExitCode::from(CALLED_WRONGLY));
         }
     };
-    Some(if verb == "view" { view(&flags) } else { check(&flags) })
+    Some(if verb == "view" { view(&flags) } else { check(&flags, !machine.is_empty()) })
 }
 
 fn view(flags: &Flags) -> ExitCode {
@@ -91,7 +99,8 @@ fn shown(value: &Value) -> String {
     }
 }
 
-fn check(flags: &Flags) -> ExitCode {
+/// `machine`: also what the start would refuse on this machine.
+fn check(flags: &Flags, machine: bool) -> ExitCode {
     let wrong = own(flags).1;
     let (loaded, problems) = config::all_problems(&flags.sources);
     // Loading stops at the first wrong type of a file; here all of them are told, with their places.
@@ -102,6 +111,7 @@ fn check(flags: &Flags) -> ExitCode {
     let mut warnings = Vec::new();
     if let Some(loaded) = &loaded {
         lines.extend(wrong_at_start(flags, loaded).iter().map(ToString::to_string));
+        lines.extend(doctor::refuse(Path::new("/"), &loaded.config).err().filter(|_| machine));
         for line in &mut lines {
             if let Some(place) = config::place(loaded, line) {
                 line.push_str(&format!(" ({place})"));

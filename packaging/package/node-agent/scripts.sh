@@ -6,7 +6,12 @@ on_install() {
 # Pods go on meanwhile: the unit kills nothing but the agent.
 on_upgrade() {
     on_install
-    restart node-agent.service node-agent config check --config=$config/node-agent.yaml --config-dir=$config/node-agent.conf.d
+    restart node-agent.service check_settings
+}
+# With the arguments that the running agent was given, for a drop-in may have others than the unit.
+check_settings() {
+    pid=$(systemctl show --property=MainPID --value node-agent.service)
+    tail -z -n +3 "/proc/$pid/cmdline" | xargs -0 node-agent config check --this-machine
 }
 on_remove() { stop node-agent.service; }
 after_remove() { reload; }
