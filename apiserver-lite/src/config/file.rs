@@ -18,6 +18,9 @@ use super::flags::{Cli, Command, ServeArgs};
 /// Read when no other file is named; it need not be there.
 const USUAL_PLACE: &str = "/etc/orchestrator-lite/apiserver-lite.toml";
 
+/// Where packages had the settings before.
+const FORMER_PLACE: &str = "/etc/orchestrator-lite/apiserver-lite.yaml";
+
 /// A flag and its values, several for a list.
 type Flag = (String, Vec<String>);
 
@@ -26,12 +29,26 @@ pub(super) fn load(args: ServeArgs) -> Result<ServeArgs, ConfigError> {
     let flags = match &args.config {
         Some(path) if path.extension().is_none_or(|e| e != "toml") => document(path)?,
         Some(path) => toml_flags(Settings::load(path, true))?,
-        None => toml_flags(Settings::load(Path::new(USUAL_PLACE), false))?,
+        None => {
+            refuse_former(Path::new(FORMER_PLACE))?;
+            toml_flags(Settings::load(Path::new(USUAL_PLACE), false))?
+        }
     };
     if flags.is_empty() {
         return Ok(args);
     }
     merge(flags, std::env::args_os().skip_while(|a| a != "serve").skip(1).collect())
+}
+
+/// What somebody set in the file that was read before is not to get lost without a word.
+fn refuse_former(path: &Path) -> Result<(), ConfigError> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let mut lines = text.lines().map(str::trim);
+    if lines.all(|line| line.is_empty() || line.starts_with('#') || line == "---") {
+        return Ok(());
+    }
+    let reason = format!("is not read any more unless it is named; move its settings to {USUAL_PLACE}");
+    Err(ConfigError::File { path: path.into(), reason })
 }
 
 /// Every setting as a flag that is known and takes the value.

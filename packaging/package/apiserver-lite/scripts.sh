@@ -11,14 +11,7 @@ on_upgrade() {
     on_install
     restart apiserver-lite.service check_settings
 }
-# What an early version read is not read any more; nothing that somebody set there is to get lost without a word.
-check_settings() {
-    if grep -qs '^[^#]' $config/apiserver-lite.yaml; then
-        echo "Error: $config/apiserver-lite.yaml is not read any more; move its settings to $config/apiserver-lite.toml"
-        return 1
-    fi
-    apiserver-lite serve --check
-}
+check_settings() { apiserver-lite serve --check; }
 on_remove() { stop apiserver-lite.service; }
 after_remove() { reload; }
 on_purge() {
