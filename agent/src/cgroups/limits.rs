@@ -99,7 +99,8 @@ pub fn kubepods_limits(left: &Resources, node: &NodeResources, pids: Option<i64>
 /// has too little CPU is slow, and what has too little memory dies.
 pub fn reserved_limits(list: &std::collections::BTreeMap<String, String>, compressible: bool) -> Limits {
     let amount = |name: &str| list.get(name)?.parse::<proto::quantity::Quantity>().ok();
-    let whole = |name: &str| amount(name).filter(|_| !compressible).map(|q| q.value());
+    // Nothing reserved is no limit; as one it would end all that runs there.
+    let whole = |name: &str| amount(name).filter(|_| !compressible).map(|q| q.value()).filter(|most| *most > 0);
     Limits {
         cpu_shares: amount("cpu").map(|q| milli_cpu_to_shares(q.milli_value())),
         memory: whole("memory"),
