@@ -76,13 +76,18 @@ impl ConfigError {
         }
     }
 
-    /// Whether it will be the same at the next start. A file that cannot be read now may come, and so may what the
-    /// configuration asks of the machine.
+    /// Whether it will be the same at the next start. A file that cannot be read now may come.
     pub fn stays(&self) -> bool {
         match self {
             Self::File { path, .. } | Self::DropIn { path, .. } => std::fs::read(path).is_ok(),
-            Self::DropInFolder { .. } | Self::Dependencies(_) | Self::Start(_) => false,
-            Self::Merged(_) | Self::Gates(_) | Self::Logging(_) | Self::Invalid(_) | Self::Strict(_) => true,
+            Self::DropInFolder { .. } => false,
+            Self::Merged(_)
+            | Self::Gates(_)
+            | Self::Logging(_)
+            | Self::Invalid(_)
+            | Self::Strict(_)
+            | Self::Dependencies(_)
+            | Self::Start(_) => true,
         }
     }
 }
