@@ -38,6 +38,10 @@ impl Requirement {
         Requirement { key: key.into(), operator: Operator::In, values: [value.into()].into() }
     }
 
+    pub fn excludes(key: &str, value: &str) -> Self {
+        Requirement { key: key.into(), operator: Operator::NotIn, values: [value.into()].into() }
+    }
+
     fn parse(value: &Value) -> Self {
         let operator = match value["operator"].as_str() {
             Some("In") => Operator::In,

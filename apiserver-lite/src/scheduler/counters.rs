@@ -78,55 +78,63 @@ impl Counters {
     }
 
     /// What is left beside the devices that somebody has.
-    pub fn left(&self, used: &BTreeSet<DeviceId>) -> Left<'_> {
-        let mut left = Left { of: self, amounts: HashMap::new() };
-        for (pool, shared) in &self.pools {
-            left.amounts.insert(pool.clone(), shared.whole.clone());
-        }
-        for device in used.iter().filter(|_| !self.pools.is_empty()) {
-            left.change(&pool(device), &device.device, |amount, drawn| amount.subtract(drawn));
+    pub fn left<'a>(&'a self, used: &'a BTreeSet<DeviceId>) -> Left<'a> {
+        Left { of: self, used, amounts: HashMap::new() }
+    }
+}
+
+impl Shared {
+    /// What is left of this pool.
+    fn beside(&self, (driver, name): &Pool, used: &BTreeSet<DeviceId>) -> BTreeMap<Name, Quantity> {
+        let mut left = self.whole.clone();
+        let first = DeviceId { driver: driver.clone(), pool: name.clone(), device: "".into() };
+        let mine = used.range(first..).take_while(|device| device.driver == *driver && device.pool == *name);
+        for drawn in mine.filter_map(|device| self.drawn.get(&device.device)) {
+            change(&mut left, drawn, Quantity::subtract);
         }
         left
     }
 }
 
-/// What is left of the counters during a search.
+fn change(amounts: &mut BTreeMap<Name, Quantity>, drawn: &[(Name, Quantity)], by: impl Fn(&mut Quantity, Quantity)) {
+    for (name, drawn) in drawn {
+        if let Some(amount) = amounts.get_mut(name) {
+            by(amount, *drawn);
+        }
+    }
+}
+
+/// What is left of the counters during a search; of a pool nobody asked for nothing is reckoned.
 pub struct Left<'a> {
     of: &'a Counters,
+    used: &'a BTreeSet<DeviceId>,
     amounts: HashMap<Pool, BTreeMap<Name, Quantity>>,
 }
 
 impl Left<'_> {
     /// Draws what a device draws; false, and nothing drawn, where too little is left.
     pub fn take(&mut self, device: &DeviceId) -> bool {
-        let of = self.of;
+        let (of, used) = (self.of, self.used);
         if of.pools.is_empty() {
             return true;
         }
         let pool = pool(device);
-        let Some(drawn) = of.pools.get(&pool).and_then(|shared| shared.drawn.get(&device.device)) else { return true };
-        let Some(amounts) = self.amounts.get(&pool) else { return true };
+        let Some(shared) = of.pools.get(&pool) else { return true };
+        let Some(drawn) = shared.drawn.get(&device.device) else { return true };
+        let amounts = self.amounts.entry(pool).or_insert_with_key(|pool| shared.beside(pool, used));
         if !drawn.iter().all(|(name, drawn)| amounts.get(name).is_some_and(|left| drawn <= left)) {
             return false;
         }
-        self.change(&pool, &device.device, |amount, drawn| amount.subtract(drawn));
+        change(amounts, drawn, Quantity::subtract);
         true
     }
 
     /// Gives back what a device drew.
     pub fn put_back(&mut self, device: &DeviceId) {
-        if !self.of.pools.is_empty() {
-            self.change(&pool(device), &device.device, |amount, drawn| amount.add(drawn));
-        }
-    }
-
-    fn change(&mut self, pool: &Pool, device: &str, change: impl Fn(&mut Quantity, Quantity)) {
-        let Some(drawn) = self.of.pools.get(pool).and_then(|shared| shared.drawn.get(device)) else { return };
-        let Some(amounts) = self.amounts.get_mut(pool) else { return };
-        for (name, drawn) in drawn {
-            if let Some(amount) = amounts.get_mut(name) {
-                change(amount, *drawn);
-            }
+        let pool = pool(device);
+        let drawn = self.of.pools.get(&pool).and_then(|shared| shared.drawn.get(&device.device));
+        if let (Some(drawn), Some(amounts)) = (drawn, self.amounts.get_mut(&pool)) {
+            change(amounts, drawn, Quantity::add);
         }
     }
 }

@@ -141,8 +141,7 @@ pub struct PodTerm {
 
 impl PodTerm {
     fn parse(term: &Value, pod: &ObjectRef) -> Self {
-        // Keys of labels became requirements when the pod was made; its labels may be others by now.
-        let selector = LabelSelector::parse(&term["labelSelector"]);
+        let selector = keyed_selector(term, &pod.keys.labels);
         let listed = term["namespaces"].as_array().into_iter().flatten();
         let mut namespaces: Vec<Box<str>> = listed.filter_map(Value::as_str).map(Into::into).collect();
         // Without any namespaces, those of its own are meant.
@@ -170,9 +169,20 @@ impl PodTerm {
     }
 }
 
-fn extra_keys(keys: &Value, labels: &Labels) -> Vec<Requirement> {
-    let keys = keys.as_array().into_iter().flatten().filter_map(Value::as_str);
-    keys.filter_map(|key| Some(Requirement::equals(key, label(labels, key)?))).collect()
+/// The selector of a term or a constraint. Keys of labels become requirements of it when a pod is made, and its labels may
+/// be others by now; only in pods of an earlier version are the keys alone.
+fn keyed_selector(term: &Value, labels: &Labels) -> LabelSelector {
+    let own = &term["labelSelector"];
+    let expressions = own["matchExpressions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let asked = |key: &str, operator: &str| expressions.iter().any(|e| e["key"] == key && e["operator"] == operator);
+    let keys = |name: &str| term[name].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let same = keys("matchLabelKeys").filter(|key| !asked(key, "In"));
+    let other = keys("mismatchLabelKeys").filter(|key| !asked(key, "NotIn"));
+    let same = same.filter_map(|key| Some(Requirement::equals(key, label(labels, key)?)));
+    let other = other.filter_map(|key| Some(Requirement::excludes(key, label(labels, key)?)));
+    let mut selector = LabelSelector::parse(own);
+    selector.and(same.chain(other).collect());
+    selector
 }
 
 /// A topology spread constraint.
@@ -189,9 +199,7 @@ pub struct Spread {
 
 impl Spread {
     fn parse(value: &Value, labels: &Labels) -> Self {
-        let mut selector = LabelSelector::parse(&value["labelSelector"]);
-        // Asked for once more where the pod's selector has them already, which changes nothing.
-        selector.and(extra_keys(&value["matchLabelKeys"], labels));
+        let selector = keyed_selector(value, labels);
         Spread {
             max_skew: value["maxSkew"].as_i64().unwrap_or(1),
             topology_key: value["topologyKey"].as_str().unwrap_or_default().into(),
@@ -300,6 +308,21 @@ mod tests {
 
     fn taint(key: &str, value: &str, effect: &str) -> Taint {
         Taint::parse(&json!({"key": key, "value": value, "effect": effect}))
+    }
+
+    #[test]
+    fn keys_of_labels_count_once_and_as_they_were_when_the_pod_was_made() {
+        let labels = |value: &str| [("v".into(), value.into())];
+        let term = |merged: Value| json!({"labelSelector": {"matchExpressions": merged}, "matchLabelKeys": ["v"], "mismatchLabelKeys": ["none"]});
+        let of_before = keyed_selector(&term(json!([])), &labels("1"));
+        assert!(of_before.matches(&labels("1")) && !of_before.matches(&labels("2")));
+        // The pod has another label by now.
+        let merged = term(json!([{"key": "v", "operator": "In", "values": ["1"]}]));
+        let relabelled = keyed_selector(&merged, &labels("2"));
+        assert!(relabelled.matches(&labels("1")) && !relabelled.matches(&labels("2")));
+        let other = json!({"labelSelector": {}, "mismatchLabelKeys": ["v"]});
+        let other = keyed_selector(&other, &labels("1"));
+        assert!(other.matches(&labels("2")) && !other.matches(&labels("1")));
     }
 
     #[test]
