@@ -104,7 +104,8 @@ fn parts(
         ..RequestInfo::default()
     };
     let mut causes = Vec::new();
-    let bound = ["allocation", "reservedFor"].iter().all(|key| same(&new[*key], &old[*key]));
+    // An allocation of nothing is one.
+    let bound = new["allocation"] == old["allocation"] && same(&new["reservedFor"], &old["reservedFor"]);
     if !bound && let Err(why) = may(&request(write.verb, "binding", "", "")) {
         let why = format!(
             "changing status.allocation or status.reservedFor requires resource=\"resourceclaims/binding\", \
@@ -212,6 +213,7 @@ mod tests {
               \"resource.k8s.io\" at the cluster scope"]
         );
         assert!(complaints(&user, new, json!({}), &[("update", "binding", "")]).is_empty());
+        assert_eq!(complaints(&user, json!({"allocation": {}}), json!({}), &[]).len(), 1, "an allocation of nothing");
         assert!(
             complaints(&user, json!({"reservedFor": []}), json!({}), &[]).is_empty(),
             "none and empty are the same"
