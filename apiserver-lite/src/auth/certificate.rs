@@ -32,7 +32,7 @@ pub fn client_verifier(authorities: &[CertificateDer<'_>]) -> Result<Arc<dyn Cli
 pub fn certificate_user(certificate: &CertificateDer<'_>) -> Option<User> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let subject = parsed.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok()?;
+    let name = subject.iter_common_name().next()?.as_str().ok().filter(|name| !name.is_empty())?;
     let groups = subject.iter_organization().filter_map(|o| o.as_str().ok()).map(Into::into).collect();
     let uid = subject.iter_attributes().find(|a| a.attr_type().to_id_string() == UID).and_then(|a| a.as_str().ok());
     let fingerprint: String = digest(&SHA256, certificate).as_ref().iter().map(|b| format!("{b:02x}")).collect();

@@ -42,6 +42,10 @@ impl TokenFile {
                 tracing::warn!(path = %path.display(), line, "empty token in the token file; the line is skipped");
                 continue;
             }
+            if name.is_empty() {
+                tracing::warn!(path = %path.display(), line, "no user name in the token file; the line is skipped");
+                continue;
+            }
             let groups = rest.first().filter(|g| !g.is_empty()).map(|g| g.split(',').map(Into::into).collect());
             let user =
                 User { name: name.clone(), uid: uid.clone(), groups: groups.unwrap_or_default(), extra: Vec::new() };

@@ -160,6 +160,8 @@ fn user_of(status: &Value, audiences: &[String]) -> Option<(User, Vec<String>)> 
         return None;
     }
     let user = &status["user"];
+    // Whoever has no name is the server itself.
+    user["username"].as_str().filter(|name| !name.is_empty())?;
     let mut extra: Vec<(String, Vec<String>)> =
         user["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.clone(), texts(v))).collect();
     extra.sort();
