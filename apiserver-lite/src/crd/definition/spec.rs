@@ -69,9 +69,7 @@ pub fn check(value: &Value, old: Option<&Value>, found: &mut Found) {
             selectable_fields(selectable, &spec["validation"]["openAPIV3Schema"], "spec.selectableFields", found);
         }
     }
-    // One that is wrong keeps a definition from being established, and is not brought into one that has a right one.
-    let trusted = old.is_none_or(|old| !crate::crd::names::trusts(old));
-    conversion(&spec["conversion"], trusted, found);
+    conversion(&spec["conversion"], old, found);
     if let Some(old) = old {
         frozen(value, old, found);
     }
@@ -339,7 +337,9 @@ pub fn field_path(path: &str, schema: &Value, brackets: bool) -> Result<(Vec<Str
     Ok((steps, text(at, "type").to_owned()))
 }
 
-fn conversion(value: &Value, any_bundle: bool, found: &mut Found) {
+fn conversion(value: &Value, old: Option<&Value>, found: &mut Found) {
+    // One that is wrong keeps a definition from being established, and is not brought into one that has a right one.
+    let any_bundle = old.is_none_or(|old| !crate::crd::names::trusts(old));
     if value.is_null() {
         return;
     }
@@ -365,7 +365,10 @@ fn conversion(value: &Value, any_bundle: bool, found: &mut Found) {
         found.required(&at, "exactly one of url or service is required");
     } else if let Some(url) = client["url"].as_str() {
         webhook_url(url, &format!("{at}.url"), found);
-    } else {
+    } else if old.map(|old| &old["spec"]["conversion"]["webhook"]["clientConfig"]["service"])
+        != Some(&client["service"])
+    {
+        // One that was stored before these rules stays.
         found.causes.extend(
             crate::validate::webhook_service(&format!("{at}.service"), &client["service"]).into_iter().map(Into::into),
         );
