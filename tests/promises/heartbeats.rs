@@ -142,21 +142,23 @@ fn lease_and_status_go_on_while_the_disk_hangs() -> Result<()> {
     Ok(())
 }
 
-/// An address of the machine that nothing else uses, on its loopback; taken away when dropped.
-struct Address(String);
+/// An address of the machine that nothing else uses; taken away when dropped. Its interface is down: an agent that is given
+/// the address may have it, and no other takes it for its own.
+struct Address {
+    interface: String,
+}
 
 impl Address {
     fn add(address: &str) -> Result<Self> {
-        let own = Address(format!("{address}/32"));
-        let added = std::process::Command::new("ip").args(["addr", "add", &own.0, "dev", "lo"]).status()?;
-        ensure!(added.success(), "{address} cannot be added");
+        let own = Address { interface: format!("down-{}", std::process::id()) };
+        shell(&format!("ip link add {0} type bridge; ip addr add {address}/32 dev {0}", own.interface))?;
         Ok(own)
     }
 }
 
 impl Drop for Address {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("ip").args(["addr", "del", &self.0, "dev", "lo"]).status();
+        let _ = std::process::Command::new("ip").args(["link", "del", &self.interface]).status();
     }
 }
 

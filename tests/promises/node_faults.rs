@@ -244,8 +244,9 @@ impl Cluster {
         self.node.signal_containerd(Signal::SIGCONT);
         let (down, renewals) = outcome?;
         let down = down.with_context(|| format!("Ready=False within 45 s\n{}", self.node.logs()))?;
-        // It answered at most five seconds before it hung, and is down half a minute after that.
-        ensure!((20..36).contains(&down.as_secs()), "Ready=False after {down:?}\n{}", self.node.logs());
+        // It answered at most five seconds before it hung, and is down half a minute after that; a busy machine takes its
+        // time to say so.
+        ensure!((20..44).contains(&down.as_secs()), "Ready=False after {down:?}\n{}", self.node.logs());
         ensure!(renewals >= 4, "{renewals} renewals of the lease in 45 s\n{}", self.node.logs());
         self.node.wait_until("the node is Ready again", PATIENCE, || Ok(ready(self)?["status"] == "True"))
     }

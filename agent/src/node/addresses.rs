@@ -65,25 +65,52 @@ pub fn choose(given: &[IpAddr], name: &str, network: &Network, is_local: bool) -
     if let Ok(address) = name.parse::<IpAddr>() {
         return Ok(vec![address]);
     }
-    let up = || network.interfaces.iter().filter(|i| i.up);
     let prefer_v6 = given.iter().any(IpAddr::is_ipv6);
-    let usable = |a: &IpAddr| !a.is_loopback() && !a.is_multicast() && !a.is_unspecified() && !is_link_local(a);
-    let mut candidates: Vec<IpAddr> = network
-        .resolved
-        .iter()
-        .copied()
-        .filter(|a| usable(a) && network.interfaces.iter().any(|i| i.address == *a))
-        .collect();
-    for route in &network.default_routes {
-        candidates.extend(up().filter(|i| i.interface == *route).map(|i| i.address).filter(&usable));
-    }
-    candidates.extend(up().map(|i| i.address).filter(&usable));
+    let mut candidates = well_founded(network);
+    candidates.extend(up(network).map(|i| i.address).filter(is_usable));
     let best = candidates.iter().find(|a| a.is_ipv6() == prefer_v6).or(candidates.first());
     Ok(vec![match best {
         Some(address) => *address,
         None if prefer_v6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
         None => IpAddr::V4(Ipv4Addr::LOCALHOST),
     }])
+}
+
+/// What [`choose`] says, for a node that has addresses already: while neither the name nor a default route tells which is
+/// the node's, as when a route is gone for a moment, they stay. Loopback, which is the lack of any, gives way.
+///
+/// # Errors
+/// As [`choose`].
+pub fn follow(
+    kept: Option<&[IpAddr]>,
+    given: &[IpAddr],
+    name: &str,
+    network: &Network,
+    is_local: bool,
+) -> Result<Vec<IpAddr>, String> {
+    let found = choose(given, name, network, is_local)?;
+    let founded = well_founded(network);
+    let guessed = asks_names(given, name) && !found.iter().any(|a| founded.contains(a));
+    let kept = kept.filter(|kept| guessed && kept.iter().any(|a| !a.is_loopback()));
+    Ok(kept.map_or(found, <[IpAddr]>::to_vec))
+}
+
+/// The host's addresses that the name resolves to, then those of the interfaces with a default route.
+fn well_founded(network: &Network) -> Vec<IpAddr> {
+    let is_own = |a: &IpAddr| network.interfaces.iter().any(|i| i.address == *a);
+    let mut found: Vec<IpAddr> = network.resolved.iter().copied().filter(|a| is_usable(a) && is_own(a)).collect();
+    for route in &network.default_routes {
+        found.extend(up(network).filter(|i| i.interface == *route).map(|i| i.address).filter(is_usable));
+    }
+    found
+}
+
+fn up(network: &Network) -> impl Iterator<Item = &InterfaceAddress> {
+    network.interfaces.iter().filter(|i| i.up)
+}
+
+fn is_usable(address: &IpAddr) -> bool {
+    !address.is_loopback() && !address.is_multicast() && !address.is_unspecified() && !is_link_local(address)
 }
 
 /// Whether others can reach the node by an address.
@@ -200,6 +227,25 @@ mod tests {
         }
         assert_eq!(refused(&["127.0.0.1"], true), "", "an agent that only this machine reaches");
         assert_eq!(refused(&["10.0.2.15", "2001:db8::2"], false), "");
+    }
+
+    #[test]
+    fn a_default_route_that_is_gone_for_a_moment_changes_nothing() {
+        let at = |text: &str| vec![text.parse::<IpAddr>().expect("an address")];
+        let (own, bridge) = (at("10.0.2.15"), at("10.88.0.1"));
+        let follow = |kept: &[IpAddr], given: &[IpAddr], network: &Network| {
+            follow(Some(kept), given, "node-a", network, false).expect("an address")
+        };
+        let cut = Network { default_routes: Vec::new(), ..network() };
+        assert_eq!(choose(&[], "node-a", &cut, false), Ok(bridge.clone()), "all that is known at a start");
+        assert_eq!(follow(&own, &[], &cut), own);
+        assert_eq!(follow(&own, &at("0.0.0.0"), &cut), own);
+        assert_eq!(follow(&own, &[], &Network::default()), own);
+        assert_eq!(follow(&at("127.0.0.1"), &[], &cut), bridge, "loopback is no address to keep");
+        assert_eq!(follow(&bridge, &[], &network()), own, "the route is back");
+        assert_eq!(follow(&own, &at("10.7.7.7"), &cut), at("10.7.7.7"));
+        let named = Network { resolved: bridge.clone(), ..cut };
+        assert_eq!(follow(&own, &[], &named), bridge);
     }
 
     #[test]

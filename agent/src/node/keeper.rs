@@ -139,7 +139,8 @@ impl Keeper {
             Vec::new()
         };
         let network = Network::with(resolved);
-        match addresses::choose(&settings.given_addresses, &settings.name, &network, settings.is_local()) {
+        let (kept, given) = (self.addresses.as_deref(), &settings.given_addresses);
+        match addresses::follow(kept, given, &settings.name, &network, settings.is_local()) {
             Ok(found) => {
                 let found = Some(found);
                 if self.addresses != found {
@@ -216,6 +217,7 @@ impl Keeper {
             self.tell(old, &new);
             let body = json!({"status": changes}).to_string();
             let name = self.deps.settings.name.clone();
+            let before = self.deps.node.borrow().clone();
             match self.heartbeat.patch::<Node>("", &name, "status", PatchType::StrategicMerge, body).await {
                 Ok(node) => {
                     self.first_report = false;
@@ -223,7 +225,7 @@ impl Keeper {
                     self.report_after =
                         report_after(self.deps.settings.config.node_status_report_frequency.get(), changed);
                     // The watch may have brought a later one meanwhile.
-                    own::publish(&self.deps.node, node);
+                    own::take_answer(&self.deps.node, node, &before);
                     self.known = Some(status_of(&self.deps.node.borrow()));
                     if status::is_ready(&new)
                         && let Some(at) = self.registered.take()

@@ -51,6 +51,19 @@ pub fn publish(to: &watch::Sender<Arc<Node>>, node: Node) -> bool {
     })
 }
 
+/// Takes the API server's answer to a write that was sent while `before` was held. As long as nothing else came, it is what
+/// follows, also when its version is smaller: a store that was restored counts anew from where its copy ended.
+pub fn take_answer(to: &watch::Sender<Arc<Node>>, answer: Node, before: &Arc<Node>) {
+    to.send_if_modified(|held| {
+        let follows = Arc::ptr_eq(held, before) && answer.resource_version() != held.resource_version();
+        let newer = follows || is_newer(&answer, held);
+        if newer {
+            *held = Arc::new(answer);
+        }
+        newer
+    });
+}
+
 /// Whether `new` was written after `held`. Versions of one store are numbers that grow; another object of the same name
 /// is always newer, and so is a version that is no number.
 fn is_newer(new: &Node, held: &Node) -> bool {
@@ -88,5 +101,17 @@ mod tests {
         assert!(!news.has_changed().unwrap());
         assert!(publish(&to, node("a", "10")));
         assert_eq!(news.borrow().resource_version(), "10");
+    }
+
+    #[test]
+    fn an_answer_is_taken_from_a_restored_store_but_not_after_something_later() {
+        let (to, news) = watch::channel(Arc::new(node("a", "100")));
+        let before = news.borrow().clone();
+        take_answer(&to, node("a", "50"), &before);
+        assert_eq!(news.borrow().resource_version(), "50");
+        let before = news.borrow().clone();
+        assert!(publish(&to, node("a", "52")), "the watch goes on from there");
+        take_answer(&to, node("a", "51"), &before);
+        assert_eq!(news.borrow().resource_version(), "52");
     }
 }
