@@ -8,7 +8,7 @@ use super::{StartError, machine_config};
 use crate::api::{HttpTransport, Kubeconfig};
 use crate::cli::Flags;
 use crate::config::{Configuration, FeatureGates, Loaded};
-use crate::identity::{self, Serving};
+use crate::identity::{self, Serving, Store};
 use crate::objects::Strategy;
 use crate::server::{ClientAuthorities, ServerError};
 
@@ -27,7 +27,8 @@ pub fn wrong_at_start(flags: &Flags, loaded: &Loaded) -> Vec<StartError> {
             }
         }
         Some(path) => {
-            wrong.extend(login(path, flags.bootstrap_kubeconfig.as_deref()).err());
+            let rotated = config.rotate_certificates.then(|| Store::client(&flags.cert_dir));
+            wrong.extend(login(path, flags.bootstrap_kubeconfig.as_deref(), rotated.as_ref()).err());
             wrong.extend(Strategy::of(config).err().map(StartError::Objects));
         }
     }
@@ -42,14 +43,18 @@ pub fn wrong_at_start(flags: &Flags, loaded: &Loaded) -> Vec<StartError> {
     wrong
 }
 
-/// A kubeconfig that can be used, or one to get it with.
-fn login(path: &Path, bootstrap: Option<&Path>) -> Result<(), StartError> {
+/// A kubeconfig that can be used, or one to get it with. A pair in `rotated` takes the place of the kubeconfig's.
+fn login(path: &Path, bootstrap: Option<&Path>, rotated: Option<&Store>) -> Result<(), StartError> {
     match bootstrap {
-        Some(_) if identity::is_usable(path) => {}
+        Some(_) if identity::is_usable(path, rotated) => {}
         Some(source) => return Ok(identity::can_bootstrap(source)?),
         None => {}
     }
-    HttpTransport::new(&Kubeconfig::load(path)?, "node-agent")?;
+    let mut kubeconfig = Kubeconfig::load(path)?;
+    if let Some(pair) = rotated {
+        kubeconfig.follow_rotated(pair.current());
+    }
+    HttpTransport::new(&kubeconfig, "node-agent")?;
     Ok(())
 }
 

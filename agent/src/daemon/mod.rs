@@ -197,7 +197,7 @@ async fn start(
     folders(&flags.root_dir, &loaded.config.pod_logs_dir)?;
     if let (Some(target), Some(source)) = (&flags.kubeconfig, &flags.bootstrap_kubeconfig) {
         notify::status("asking for a client certificate");
-        identity::bootstrap(target, source, &flags.cert_dir, &name).await?;
+        identity::bootstrap(target, source, &flags.cert_dir, loaded.config.rotate_certificates, &name).await?;
     }
     let client = client(flags, loaded)?;
     let cri = CriClient::new(
@@ -260,7 +260,6 @@ async fn start(
     tasks.spawn(reconcile(managers.clone(), cri.clone(), config.cpu_manager_reconcile_period.get()));
     let sockets = (&mut *tasks, clients);
     local_sockets::start(sockets, &flags.root_dir, &settings.gates, &feed, (&devices, &managers, &dra), node_api);
-    device_plugins::lead(Path::new(device_plugins::FIXED), &flags.root_dir.join("device-plugins"));
     events("Normal", "Starting", "Starting kubelet.".to_owned());
     tasks.spawn(oom_watcher::run(events.clone()));
     let eviction_stats = stats();
@@ -299,6 +298,7 @@ async fn start(
     // The ports belong to the threads that serve them, from the first on.
     let starting = clients.spawn(server::start(server));
     let serving = starting.await.map_err(|broke| StartError::Server(ServerError::Broke(broke)))??;
+    device_plugins::lead(Path::new(device_plugins::FIXED), &flags.root_dir.join("device-plugins"));
     let certificates = (&client_for_certificates, &renew);
     keep_certificates(tasks, flags, loaded, certificates, certificate, (&name, &node_receiver));
     tracing::info!(node = %name, version = KUBELET_VERSION, "serving; waiting for the runtime");

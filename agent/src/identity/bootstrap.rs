@@ -16,19 +16,27 @@ use crate::api::{Client, ClientOptions, HttpTransport, Kubeconfig};
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Makes the kubeconfig at `target` usable: when it is absent or its certificate is over, asks for a certificate as the
-/// user of `source` and writes one that points to it.
+/// user of `source` and writes one that points to it. An agent that `rotates` its certificate goes on with one that it has
+/// got before.
 ///
 /// # Errors
 /// When there is no usable bootstrap kubeconfig, or no certificate came.
-pub async fn bootstrap(target: &Path, source: &Path, folder: &Path, node: &str) -> Result<(), IdentityError> {
-    if is_usable(target) {
+pub async fn bootstrap(
+    target: &Path,
+    source: &Path,
+    folder: &Path,
+    rotates: bool,
+    node: &str,
+) -> Result<(), IdentityError> {
+    let store = Store::client(folder);
+    if is_usable(target, rotates.then_some(&store)) {
         return Ok(());
     }
     let bad = |reason: String| IdentityError::Bootstrap { path: source.to_owned(), reason };
     let client = client(source).map_err(bad)?;
     tracing::info!(source = %source.display(), "asking for the node's first client certificate");
-    let store = Store::client(folder);
-    let pem = Prepared::with_key(key(&store)?, node, &[])?.obtain(&client, &CLIENT, PATIENCE).await?;
+    let answer = Prepared::with_key(key(&store)?, node, &[])?.obtain(&client, &CLIENT, PATIENCE).await;
+    let pem = answer.inspect_err(|error| forget_refused(&store, error))?;
     store.keep(&pem)?;
     let text = std::fs::read(source).map_err(|e| bad(e.to_string()))?;
     let tree = proto::yaml::parse(&text).map_err(|e| bad(e.to_string()))?;
@@ -56,6 +64,16 @@ fn key(store: &Store) -> Result<KeyPair, IdentityError> {
     Ok(key)
 }
 
+/// Takes away the key of a request that was refused: the same key makes the same request, which stays refused.
+fn forget_refused(store: &Store, error: &RequestError) {
+    let path = store.key_in_waiting();
+    if matches!(error, RequestError::Refused { .. })
+        && let Err(error) = std::fs::remove_file(&path)
+    {
+        tracing::warn!(%error, path = %path.display(), "cannot remove the key of a refused request");
+    }
+}
+
 /// A client as the user of a kubeconfig.
 pub(super) fn client(path: &Path) -> Result<Client, String> {
     let config = Kubeconfig::load(path).map_err(|e| e.to_string())?;
@@ -72,13 +90,12 @@ pub fn can_bootstrap(source: &Path) -> Result<(), IdentityError> {
     client(source).map(drop).map_err(|reason| IdentityError::Bootstrap { path: source.to_owned(), reason })
 }
 
-/// Whether a kubeconfig can be read, and a certificate in it is not over.
-pub fn is_usable(path: &Path) -> bool {
+/// Whether a kubeconfig can be read, and a certificate in it, or the one in `rotated` that is used in its place, is not over.
+pub fn is_usable(path: &Path, rotated: Option<&Store>) -> bool {
     let Ok(config) = Kubeconfig::load(path) else { return false };
-    match config.certificate() {
-        None => true,
-        Some(pem) => pem.ok().and_then(|pem| Validity::of(&pem)).is_some_and(|v| !v.is_over(rotation::now())),
-    }
+    let Some(own) = config.certificate() else { return true };
+    let lasts = |pem: Vec<u8>| Validity::of(&pem).is_some_and(|v| !v.is_over(rotation::now()));
+    own.is_ok_and(lasts) || rotated.and_then(Store::read).is_some_and(lasts)
 }
 
 /// The cluster of the current context; a relative path in it is made absolute, as it will stand in another file.
@@ -150,6 +167,48 @@ mod tests {
         proto::yaml::write(&made, &mut text);
         let read = Kubeconfig::parse(&text, Path::new("/etc/k.conf")).expect("a kubeconfig");
         assert_eq!(read.server, "https://a:1");
-        assert!(!is_usable(Path::new("/nonexistent")));
+        assert!(!is_usable(Path::new("/nonexistent"), None));
+    }
+
+    #[test]
+    fn only_a_refused_request_takes_its_key_along() {
+        let folder = std::env::temp_dir().join(format!("node-agent-no-{}", crate::backoff::random_below(u32::MAX)));
+        let store = Store::client(&folder);
+        let first = key(&store).expect("a key").serialize_pem();
+        forget_refused(&store, &RequestError::TooLate("csr".into()));
+        assert_eq!(key(&store).expect("a key").serialize_pem(), first, "it may be answered yet");
+        forget_refused(&store, &RequestError::Refused { name: "csr".into(), what: "denied", why: String::new() });
+        assert_ne!(key(&store).expect("another key").serialize_pem(), first);
+        std::fs::remove_dir_all(folder).expect("removes");
+    }
+
+    #[test]
+    fn a_rotated_pair_makes_up_for_a_certificate_that_is_over() {
+        let made = |days: i64| {
+            let mut params = rcgen::CertificateParams::new(vec!["n".into()]).expect("a name");
+            params.not_after = time::OffsetDateTime::now_utc() + time::Duration::days(days);
+            let key = KeyPair::generate().expect("a key");
+            params.self_signed(&key).expect("made").pem() + &key.serialize_pem()
+        };
+        let folder = std::env::temp_dir().join(format!("node-agent-old-{}", crate::backoff::random_below(u32::MAX)));
+        let store = Store::client(&folder.join("pki"));
+        let (target, own) = (folder.join("k.conf"), folder.join("own.pem"));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let text = json!({
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": {"server": "https://a:1"}}],
+            "users": [{"name": "u", "user": {"client-certificate": own, "client-key": own}}],
+        });
+        std::fs::write(&target, text.to_string()).expect("writes");
+        std::fs::write(&own, made(1)).expect("writes");
+        assert!(is_usable(&target, None) && is_usable(&target, Some(&store)));
+        std::fs::write(&own, made(-1)).expect("writes");
+        assert!(!is_usable(&target, None) && !is_usable(&target, Some(&store)));
+        store.keep(&made(1)).expect("kept");
+        assert!(is_usable(&target, Some(&store)) && !is_usable(&target, None), "who does not rotate does not use it");
+        store.keep(&made(-1)).expect("kept");
+        assert!(!is_usable(&target, Some(&store)));
+        std::fs::remove_dir_all(folder).expect("removes");
     }
 }

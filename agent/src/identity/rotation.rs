@@ -64,14 +64,17 @@ impl ClientLogin {
     }
 }
 
-/// Waits for the time of the next certificate, but no less than `least`, or until somebody wants it now.
-async fn due(current: Option<Vec<u8>>, store: &Store, least: Duration, wish: &mut watch::Receiver<()>) {
+/// Waits for the time of the next certificate, but no less than `least`, or until somebody wants it now: then true.
+async fn due(current: Option<Vec<u8>>, store: &Store, least: Duration, wish: &mut watch::Receiver<()>) -> bool {
     let spread = f64::from(random_below(1000)) / 1000.0;
     let wait = wait(current.and_then(|pem| Validity::of(&pem)), now(), spread).max(least);
     tracing::info!(certificate = %store.current().display(), in_seconds = wait.as_secs(), "next certificate");
     tokio::select! {
-        () = tokio::time::sleep(wait) => {}
-        Ok(()) = wish.changed() => tracing::info!(certificate = %store.current().display(), "renewed on request"),
+        () = tokio::time::sleep(wait) => false,
+        Ok(()) = wish.changed() => {
+            tracing::info!(certificate = %store.current().display(), "renewed on request");
+            true
+        }
     }
 }
 
@@ -97,13 +100,18 @@ pub async fn keep_client(client: Client, login: ClientLogin, renewal: Arc<Renewa
     let mut wish = renewal.0.subscribe();
     let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(128));
     let mut least = Duration::ZERO;
+    // A wish holds until it is granted, whatever fails on the way.
+    let mut wanted = false;
     loop {
-        due(login.current(&store), &store, least, &mut wish).await;
+        if !wanted {
+            wanted = due(login.current(&store), &store, least, &mut wish).await;
+        }
         let over = login.current(&store).and_then(|pem| Validity::of(&pem)).is_some_and(|v| v.is_over(now()));
         let other = login.source.as_deref().filter(|_| over).and_then(|path| bootstrap::client(path).ok());
         match replace(other.as_ref().unwrap_or(&client), &store, &CLIENT, &node, &[]).await {
             Ok(_) => {
                 tracing::info!("the client certificate was replaced");
+                wanted = false;
                 backoff.reset();
                 least = LEAST;
                 client.reconnect();
@@ -129,6 +137,8 @@ pub async fn keep_serving(
     let store = Store::serving(&folder);
     let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(128));
     let mut least = Duration::ZERO;
+    // Until it is granted, as with the client certificate.
+    let mut wanted = false;
     if let Some(pem) = store.read()
         && Validity::of(&pem).is_some_and(|v| !v.is_over(now()))
         && let Err(error) = serving.set(&pem, &pem)
@@ -141,9 +151,9 @@ pub async fn keep_serving(
         // Others may take the node's addresses away for a moment; that changes nothing.
         let others = |o: &Arc<Node>| self::names(&node, o).is_some_and(|now| now != names);
         let mut changes = object.clone();
-        if store.read().is_some_and(|pem| is_for(&pem, &names)) {
+        if !wanted && store.read().is_some_and(|pem| is_for(&pem, &names)) {
             tokio::select! {
-                () = due(store.read(), &store, least, &mut wish) => {}
+                asked = due(store.read(), &store, least, &mut wish) => wanted = asked,
                 _ = changes.wait_for(others) => continue,
             }
         }
@@ -153,6 +163,7 @@ pub async fn keep_serving(
         };
         match replaced {
             Ok(pem) => {
+                wanted = false;
                 least = LEAST;
                 match serving.set(pem.as_bytes(), pem.as_bytes()) {
                     Ok(()) => tracing::info!(names = names.join(" "), "serving with a new certificate"),
@@ -206,9 +217,9 @@ mod tests {
         // While another certificate is on its way.
         renewal.ask();
         let began = tokio::time::Instant::now();
-        due(Some(made.clone()), &store, Duration::ZERO, &mut wish).await;
+        assert!(due(Some(made.clone()), &store, Duration::ZERO, &mut wish).await, "it is wanted until it is there");
         assert!(began.elapsed() < Duration::from_secs(1));
-        due(Some(made), &store, Duration::ZERO, &mut wish).await;
+        assert!(!due(Some(made), &store, Duration::ZERO, &mut wish).await);
         assert!(began.elapsed() > Duration::from_secs(3600), "one wish, one certificate");
     }
 

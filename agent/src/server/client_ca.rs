@@ -110,7 +110,7 @@ impl ClientAuthorities {
             }
         };
         loop {
-            watch.changed().await;
+            // First of all what changed since the start read the file and before the watch began.
             match self.reload() {
                 Ok(true) => tracing::info!(file = %self.file.display(), "took the new client authorities"),
                 Ok(false) => {}
@@ -118,6 +118,7 @@ impl ClientAuthorities {
                     tracing::warn!(error, file = %self.file.display(), "the client authorities stay as they were")
                 }
             }
+            watch.changed().await;
         }
     }
 }
@@ -160,6 +161,19 @@ mod tests {
         assert_eq!(authorities.reload(), Ok(true));
         assert!(!authorities.vouch(&of_one) && authorities.vouch(&of_two));
         assert_eq!(authorities.reload(), Ok(false));
+        std::fs::remove_file(file).expect("ours");
+    }
+
+    #[tokio::test]
+    async fn what_changed_before_the_file_is_watched_counts() {
+        let ((one, of_one), (two, of_two)) = (made(), made());
+        let file = std::env::temp_dir().join(format!("client-ca-early-{}.crt", std::process::id()));
+        std::fs::write(&file, &one).expect("writes");
+        let authorities = Arc::new(ClientAuthorities::read(&file).expect("read"));
+        std::fs::write(&file, &two).expect("writes");
+        let followed = tokio::time::timeout(std::time::Duration::from_millis(50), authorities.clone().follow()).await;
+        assert!(followed.is_err(), "it goes on");
+        assert!(!authorities.vouch(&of_one) && authorities.vouch(&of_two));
         std::fs::remove_file(file).expect("ours");
     }
 }
