@@ -47,6 +47,13 @@ pub struct Report {
 }
 
 impl Report {
+    /// What a walk over an object complains of, each with its field before it.
+    pub fn told(walk: impl FnOnce(&mut Self)) -> Vec<String> {
+        let mut report = Report::default();
+        walk(&mut report);
+        report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+    }
+
     /// Walks a property.
     pub fn at<T>(&mut self, name: &str, walk: impl FnOnce(&mut Self) -> T) -> T {
         let length = self.path.len();

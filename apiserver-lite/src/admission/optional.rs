@@ -62,18 +62,13 @@ pub fn pulls_always(call: &Call<'_>, new: &Value) -> Result<()> {
 }
 
 fn not_always(spec: &Value) -> Vec<String> {
-    let mut report = Report::default();
-    report.at("spec", |r| {
-        for list in CONTAINERS {
-            r.each(spec, list, |r, container| {
-                let policy = container["imagePullPolicy"].as_str().unwrap_or_default();
-                if policy != "Always" {
-                    r.at("imagePullPolicy", |r| r.not_supported(policy, &["Always"]));
-                }
-            });
+    let container = |r: &mut Report, container: &Value| {
+        let policy = container["imagePullPolicy"].as_str().unwrap_or_default();
+        if policy != "Always" {
+            r.at("imagePullPolicy", |r| r.not_supported(policy, &["Always"]));
         }
-    });
-    report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+    };
+    Report::told(|r| r.at("spec", |r| CONTAINERS.into_iter().for_each(|list| r.each(spec, list, container))))
 }
 
 /// DenyServiceExternalIPs: no service takes addresses that it had not.

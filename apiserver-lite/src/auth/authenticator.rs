@@ -83,8 +83,7 @@ impl Authenticator {
         }
         // Who shows something that is not believed does not want to be nobody.
         let mut refused = shown.is_strange;
-        let authorization =
-            headers.get(AUTHORIZATION).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let authorization = headers.get(AUTHORIZATION).map(|value| String::from_utf8_lossy(value.as_bytes()));
         if let Some(token) = authorization.as_deref().and_then(bearer::of_header) {
             if let Some((user, _)) = self.token_user(token, self.audiences()).await {
                 return Ok(user);

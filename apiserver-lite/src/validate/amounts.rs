@@ -254,9 +254,7 @@ mod tests {
     use super::*;
 
     fn texts(resources: &Value) -> Vec<String> {
-        let mut report = Report::default();
-        report.at("r", |r| requirements(r, resources, Owner::Container, &["gpu"]));
-        report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+        Report::told(|r| r.at("r", |r| requirements(r, resources, Owner::Container, &["gpu"])))
     }
 
     #[test]

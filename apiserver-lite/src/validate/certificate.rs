@@ -189,9 +189,7 @@ mod tests {
     fn what_is_issued_is_certificates_and_stays() {
         let told = |new: &str, old: &str| {
             let object = |data: &str| json!({"status": {"certificate": data}});
-            let mut report = Report::default();
-            update(&mut report, &object(new), &object(old), "status");
-            report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect::<Vec<_>>()
+            Report::told(|r| update(r, &object(new), &object(old), "status"))
         };
         let none = "status.certificate: Invalid value: \"<certificate data>\": must contain at least one CERTIFICATE \
                     PEM block";

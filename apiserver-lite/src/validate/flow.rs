@@ -347,9 +347,7 @@ mod tests {
     use super::*;
 
     fn told(check: fn(&mut Report, &Value), object: &Value) -> Vec<String> {
-        let mut report = Report::default();
-        check(&mut report, object);
-        report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+        Report::told(|r| check(r, object))
     }
 
     #[test]

@@ -131,9 +131,7 @@ mod tests {
     use super::*;
 
     fn told(check: fn(&mut Report, &Value), spec: Value) -> Vec<String> {
-        let mut report = Report::default();
-        check(&mut report, &spec);
-        report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+        Report::told(|r| check(r, &spec))
     }
 
     #[test]

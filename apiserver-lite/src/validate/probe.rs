@@ -156,9 +156,7 @@ mod tests {
     use serde_json::json;
 
     fn stopped_by(signal: &str, os: &str) -> Vec<String> {
-        let mut report = Report::default();
-        hooks(&mut report, &json!({"lifecycle": {"stopSignal": signal}}), None, os);
-        report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+        Report::told(|r| hooks(r, &json!({"lifecycle": {"stopSignal": signal}}), None, os))
     }
 
     #[test]

@@ -132,9 +132,7 @@ mod tests {
     use super::*;
 
     fn told(kind: &str, review: &Value) -> Vec<String> {
-        let mut report = Report::default();
-        check(&mut report, kind, review);
-        report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+        Report::told(|r| check(r, kind, review))
     }
 
     #[test]

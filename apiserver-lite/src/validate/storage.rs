@@ -250,12 +250,6 @@ mod tests {
 
     use super::*;
 
-    fn told(walk: impl FnOnce(&mut Report)) -> Vec<String> {
-        let mut report = Report::default();
-        walk(&mut report);
-        report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
-    }
-
     #[test]
     fn a_volume_inside_of_an_attachment_is_a_drivers_and_nobodys() {
         let inline = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "volumeMode": "Block",
@@ -265,7 +259,7 @@ mod tests {
         let at = |field: &str, rest: &str| format!("spec.source.inlineVolumeSpec.{field}: {rest}");
         let not = "Forbidden: may not be specified in the context of inline volumes";
         assert_eq!(
-            told(|r| check(r, "volumeattachments", &object)),
+            Report::told(|r| check(r, "volumeattachments", &object)),
             [
                 at("claimRef", not),
                 at("capacity", not),
@@ -286,7 +280,7 @@ mod tests {
         let of =
             |node: &str| json!({"spec": {"attacher": "a", "source": {"persistentVolumeName": "p"}, "nodeName": node}});
         let shown = r#"{"Attacher":"a","Source":{"PersistentVolumeName":"p","InlineVolumeSpec":null},"NodeName":"n"}"#;
-        let found = told(|r| update(r, "volumeattachments", &of("n"), &of("m")));
+        let found = Report::told(|r| update(r, "volumeattachments", &of("n"), &of("m")));
         assert_eq!(found, [format!("spec: Invalid value: {shown}: field is immutable")]);
     }
 
@@ -296,6 +290,6 @@ mod tests {
             "serviceAccountTokenInSecrets": false});
         let why = "serviceAccountTokenInSecrets: Invalid value: false: serviceAccountTokenInSecrets is set but no \
                    tokenRequests are specified";
-        assert_eq!(told(|r| csi_driver(r, &driver)), [why]);
+        assert_eq!(Report::told(|r| csi_driver(r, &driver)), [why]);
     }
 }

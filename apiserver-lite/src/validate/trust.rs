@@ -210,12 +210,6 @@ mod tests {
 
     use super::*;
 
-    fn told(walk: impl FnOnce(&mut Report)) -> Vec<String> {
-        let mut report = Report::default();
-        walk(&mut report);
-        report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
-    }
-
     #[test]
     fn a_bundle_is_named_after_its_signer() {
         assert_eq!(bundle_name("x.y:z:foo", "x.y/z"), [""; 0]);
@@ -235,7 +229,7 @@ mod tests {
             }
             params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
         };
-        let of_text = |said: &str| told(|r| bundle(r, &json!({"trustBundle": said}), &Value::Null));
+        let of_text = |said: &str| Report::told(|r| bundle(r, &json!({"trustBundle": said}), &Value::Null));
         let why = |why: &str| [format!("trustBundle: Invalid value: \"<value omitted>\": {why}")];
         let (ca, leaf) = (of(true), of(false));
         assert_eq!(of_text(&ca), [""; 0]);
@@ -250,13 +244,13 @@ mod tests {
             json!({"status": {"conditions": [{"type": kind, "status": "True", "reason": "R",
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}]}})
         };
-        assert_eq!(told(|r| answer(r, &of("Denied"), &json!({}))), [""; 0]);
-        let again = told(|r| answer(r, &of("Failed"), &of("Denied")));
+        assert_eq!(Report::told(|r| answer(r, &of("Denied"), &json!({}))), [""; 0]);
+        let again = Report::told(|r| answer(r, &of("Failed"), &of("Denied")));
         assert_eq!(
             again,
             ["status: Invalid value: immutable after PodCertificateRequest is issued, denied, or failed"]
         );
-        let issued = told(|r| answer(r, &of("Issued"), &json!({})));
+        let issued = Report::told(|r| answer(r, &of("Issued"), &json!({})));
         let none = "status.certificateChain: Invalid value: \"\": issued certificate chain must contain at least one \
                     certificate";
         assert_eq!(issued, [none]);

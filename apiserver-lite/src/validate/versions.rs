@@ -135,19 +135,13 @@ mod tests {
 
     use super::*;
 
-    fn told(walk: impl FnOnce(&mut Report)) -> Vec<String> {
-        let mut report = Report::default();
-        walk(&mut report);
-        report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
-    }
-
     #[test]
     fn servers_agree_on_a_version_or_have_none_in_common() {
         let server =
             |version: &str| json!({"apiServerID": "a", "encodingVersion": version, "decodableVersions": [version]});
         let of = |common: Value, versions: &[&str]| {
             let all: Vec<Value> = versions.iter().map(|v| server(v)).collect();
-            told(|r| stored(r, &json!({"storageVersions": all, "commonEncodingVersion": common})))
+            Report::told(|r| stored(r, &json!({"storageVersions": all, "commonEncodingVersion": common})))
         };
         assert_eq!(of(json!("v1"), &["v1", "v1"]), [""; 0]);
         let none = "commonEncodingVersion: Invalid value: null: the common encoding version is v1";
@@ -165,10 +159,10 @@ mod tests {
             json!({"status": {"conditions": [{"type": kind, "status": "True", "reason": "R",
                 "lastTransitionTime": "2026-01-01T00:00:00Z"}], "resourceVersion": "1"}})
         };
-        assert_eq!(told(|r| migration_status(r, &of("Succeeded"), &of("Running"))), [""; 0]);
-        let back = told(|r| migration_status(r, &of("Running"), &of("Succeeded")));
+        assert_eq!(Report::told(|r| migration_status(r, &of("Succeeded"), &of("Running"))), [""; 0]);
+        let back = Report::told(|r| migration_status(r, &of("Running"), &of("Succeeded")));
         assert!(back[0].ends_with("Success condition cannot be set to false once it is true"), "{back:?}");
         let none = "resource.resource: Required value: resource is required";
-        assert_eq!(told(|r| migration(r, &json!({}))), [none]);
+        assert_eq!(Report::told(|r| migration(r, &json!({}))), [none]);
     }
 }

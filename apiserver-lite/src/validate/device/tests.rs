@@ -2,14 +2,8 @@ use serde_json::json;
 
 use super::*;
 
-fn told(check: impl FnOnce(&mut Report)) -> Vec<String> {
-    let mut report = Report::default();
-    check(&mut report);
-    report.errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
-}
-
 fn of(plural: &str, spec: Value) -> Vec<String> {
-    told(|r| create(r, plural, &json!({"spec": spec})))
+    Report::told(|r| create(r, plural, &json!({"spec": spec})))
 }
 
 fn request(name: &str) -> Value {
@@ -136,7 +130,7 @@ fn a_reservation_needs_an_allocation_that_then_stays() {
     let user = json!({"resource": "pods", "name": "p", "uid": "u"});
     let result = json!({"request": "a", "driver": "gpu.example.com", "pool": "p", "device": "d"});
     let allocation = json!({"devices": {"results": [result]}});
-    let check = |new: Value, old: Value| told(|r| status(r, "resourceclaims", &claim(new), &claim(old)));
+    let check = |new: Value, old: Value| Report::told(|r| status(r, "resourceclaims", &claim(new), &claim(old)));
     let good = json!({"allocation": allocation, "reservedFor": [user]});
     assert_eq!(check(good.clone(), json!({})), [""; 0]);
     assert_eq!(
@@ -157,7 +151,7 @@ fn a_reservation_needs_an_allocation_that_then_stays() {
 #[test]
 fn lists_that_are_too_long_are_told_so_and_not_looked_at() {
     let claim = |status: Value| json!({"spec": {"devices": {"requests": [request("a")]}}, "status": status});
-    let check = |new: Value| told(|r| status(r, "resourceclaims", &claim(new), &claim(json!({}))));
+    let check = |new: Value| Report::told(|r| status(r, "resourceclaims", &claim(new), &claim(json!({}))));
     let many = Value::from(vec!["example.com/same"; 50_000]);
     let result = json!({"request": "a", "driver": "gpu.example.com", "pool": "p", "device": "d",
         "bindingConditions": many, "bindingFailureConditions": ["example.com/same"]});
@@ -185,7 +179,7 @@ fn lists_that_are_too_long_are_told_so_and_not_looked_at() {
 fn expressions_of_a_class_are_compiled_once() {
     let class =
         json!({"spec": {"selectors": [{"cel": {"expression": "device.nothing"}}], "extendedResourceName": "cpu"}});
-    assert_eq!(told(|r| create(r, "deviceclasses", &class)).len(), 2);
-    let again = told(|r| update(r, "deviceclasses", &class, &class));
+    assert_eq!(Report::told(|r| create(r, "deviceclasses", &class)).len(), 2);
+    let again = Report::told(|r| update(r, "deviceclasses", &class, &class));
     assert_eq!(again, ["spec.extendedResourceName: Invalid value: \"cpu\": must be a valid extended resource name"]);
 }
