@@ -14,6 +14,18 @@ pub fn of_header(authorization: &str) -> Option<&str> {
     words.next().filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
 }
 
+/// Whether a request with these values of `Connection` and `Upgrade` asks for a WebSocket: lists of words, in any case.
+pub fn asks_for_websocket<'a>(
+    connection: impl IntoIterator<Item = &'a str>,
+    upgrade: impl IntoIterator<Item = &'a str>,
+) -> bool {
+    names(connection, "upgrade") && names(upgrade, "websocket")
+}
+
+fn names<'a>(values: impl IntoIterator<Item = &'a str>, wanted: &str) -> bool {
+    values.into_iter().flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case(wanted))
+}
+
 /// A token among the subprotocols of a WebSocket, and what is left of them for the handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub struct OfProtocols {
@@ -57,6 +69,14 @@ mod tests {
         for text in ["", "Bearer", "Bearer ", "Bearer  a", "Basic a", "a"] {
             assert_eq!(of_header(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_websocket_is_asked_for_by_two_headers() {
+        assert!(asks_for_websocket(["keep-alive, Upgrade"], ["h2c", " WebSocket"]));
+        assert!(!asks_for_websocket(["keep-alive"], ["websocket"]));
+        assert!(!asks_for_websocket(["upgrade"], ["SPDY/3.1"]));
+        assert!(!asks_for_websocket([], ["websocket"]));
     }
 
     #[test]

@@ -25,6 +25,14 @@ fn join(server: &ApiServer, place: &Place, settings: &str) -> Result<String> {
     Ok(kubeconfig.display().to_string())
 }
 
+/// An agent that has joined and is watched as by systemd.
+fn watched(place: &Place, kubeconfig: &str) -> Result<Agent> {
+    let flags = ["--kubeconfig", kubeconfig, "--node-ip", "127.0.0.1"];
+    let agent = Agent::start(place, &flags, &[("WATCHDOG_USEC", "4000000")])?;
+    agent.hear_until("READY=1")?;
+    Ok(agent)
+}
+
 fn renewed(server: &ApiServer) -> Result<String> {
     server.kubectl(&["get", "lease", "-n", "kube-node-lease", "alone", "-o", "jsonpath={.spec.renewTime}"])
 }
@@ -50,12 +58,7 @@ fn the_lease_is_renewed_every_ten_seconds_and_soon_after_the_server_is_back() ->
     let mut server = ApiServer::start("heartbeats", &[])?;
     let place = Place::new("heartbeats-node", "")?;
     let kubeconfig = join(&server, &place, "")?;
-    let mut agent = Agent::start(
-        &place,
-        &["--kubeconfig", &kubeconfig, "--node-ip", "127.0.0.1"],
-        &[("WATCHDOG_USEC", "4000000")],
-    )?;
-    agent.hear_until("READY=1")?;
+    let mut agent = watched(&place, &kubeconfig)?;
     let seen = renewals(&server, Duration::from_secs(43));
     let gaps: Vec<f64> = seen.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
     // The first was there before it was looked for.
@@ -117,12 +120,7 @@ fn lease_and_status_go_on_while_the_disk_hangs() -> Result<()> {
     let server = ApiServer::start("hung-disk", &[])?;
     let place = Place::new("hung-disk-node", "")?;
     let kubeconfig = join(&server, &place, "nodeStatusUpdateFrequency: 1s\nnodeStatusReportFrequency: 1s\n")?;
-    let mut agent = Agent::start(
-        &place,
-        &["--kubeconfig", &kubeconfig, "--node-ip", "127.0.0.1"],
-        &[("WATCHDOG_USEC", "4000000")],
-    )?;
-    agent.hear_until("READY=1")?;
+    let mut agent = watched(&place, &kubeconfig)?;
     let status = |path: &str| server.kubectl(&["get", "node", "alone", "-o", &format!("jsonpath={{.status.{path}}}")]);
     let beat = || status("conditions[?(@.type==\"Ready\")].lastHeartbeatTime");
     let storage = status("capacity.ephemeral-storage")?;

@@ -169,15 +169,14 @@ fn anonymous() -> User {
 
 /// The token among the subprotocols of a request for a WebSocket.
 fn protocol_token(headers: &HeaderMap) -> std::result::Result<Option<OfProtocols>, &'static str> {
-    let has = |name: HeaderName, word: &str| {
-        let mut words = headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
-        words.any(|w| w.trim().eq_ignore_ascii_case(word))
-    };
-    if !has(CONNECTION, "upgrade") || !has(UPGRADE, "websocket") {
+    if !bearer::asks_for_websocket(texts(headers, CONNECTION), texts(headers, UPGRADE)) {
         return Ok(None);
     }
-    let protocols = headers.get_all(SEC_WEBSOCKET_PROTOCOL);
-    bearer::of_protocols(protocols.iter().filter_map(|value| value.to_str().ok()))
+    bearer::of_protocols(texts(headers, SEC_WEBSOCKET_PROTOCOL))
+}
+
+fn texts(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+    headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok())
 }
 
 /// Every user with credentials is a member of `system:authenticated`.

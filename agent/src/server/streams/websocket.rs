@@ -27,19 +27,18 @@ const KEY_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// Whether the request asks for an upgrade to a WebSocket.
 pub fn is_upgrade(headers: &HeaderMap) -> bool {
-    let has = |name: header::HeaderName, word: &str| {
-        let values = headers.get_all(name);
-        let mut words = values.iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
-        words.any(|w| w.trim().eq_ignore_ascii_case(word))
-    };
-    has(header::CONNECTION, "upgrade") && has(header::UPGRADE, "websocket")
+    proto::bearer::asks_for_websocket(texts(headers, header::CONNECTION), texts(headers, header::UPGRADE))
+}
+
+fn texts(headers: &HeaderMap, name: header::HeaderName) -> impl Iterator<Item = &str> {
+    headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok())
 }
 
 /// Whether the client offers this subprotocol.
 pub fn offers(headers: &HeaderMap, protocol: &str) -> bool {
-    let values = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL);
-    let mut words = values.iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
-    words.any(|w| w.trim() == protocol)
+    texts(headers, header::SEC_WEBSOCKET_PROTOCOL)
+        .flat_map(|value| value.split(','))
+        .any(|word| word.trim() == protocol)
 }
 
 /// The answer that completes the handshake; `None` when the request has no key.
