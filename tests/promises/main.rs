@@ -20,6 +20,7 @@ mod kill_nine;
 mod kube_crate;
 mod kubectl;
 mod licences;
+mod log_followers;
 mod mirrored_endpoints;
 mod node_abuse;
 mod node_admission;

@@ -22,6 +22,10 @@ impl CriError {
         Self { code: Code::Internal, message }
     }
 
+    pub fn not_found(message: String) -> Self {
+        Self { code: Code::NotFound, message }
+    }
+
     /// An answer that lacks what it must hold.
     pub(super) fn incomplete(what: &str) -> Self {
         Self::internal(format!("the runtime's answer lacks {what}"))

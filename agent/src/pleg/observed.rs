@@ -148,6 +148,18 @@ pub async fn observe_sandbox(cri: &CriClient, id: &str) -> Result<Sandbox, CriEr
     Ok(sandbox_record(cri.pod_sandbox_status(id).await?))
 }
 
+/// Asks the runtime about one container of a pod.
+///
+/// # Errors
+/// It does not answer, or has no such container of this pod.
+pub async fn observe_container(cri: &CriClient, uid: &str, id: &str) -> Result<ContainerRecord, CriError> {
+    let status = cri.container_status(id).await?;
+    if status.labels.get(labels::POD_UID).is_none_or(|of| of != uid) {
+        return Err(CriError::not_found(format!("container {id:?} belongs to another pod")));
+    }
+    Ok(container_record(status, ""))
+}
+
 /// Asks the runtime about one pod. Objects that vanish between list and status are left out; what `previous` already
 /// knows to have ended does not change any more and is taken over without asking.
 ///

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use proto::api::core::v1::Pod;
 use proto::cri;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cri::CriError;
-use crate::pleg::observed::{ContainerRecord, Observed, RunState, observe};
+use crate::pleg::observed::{ContainerRecord, Observed, RunState, observe, observe_container};
 use crate::pod::spec::PodExt;
 use crate::status::generate::Override;
 
@@ -68,22 +68,26 @@ impl Handle {
         found.ok_or_else(|| FindError::NoPod(format!("{name}_{namespace}")))
     }
 
-    /// The newest try of a container, or the one before.
-    pub async fn container(&self, pod: &Pod, name: &str, previous: bool) -> Result<ContainerInfo, FindError> {
-        let observed = self.observed(pod).await?;
-        let mut tries = observed.containers.iter().filter(|c| c.name == name);
-        let found = if previous { tries.nth(1) } else { tries.next() };
-        let record = found.ok_or_else(|| FindError::NoContainer(name.to_owned()))?;
-        Ok(self.info(pod, record))
-    }
-
     /// The container of an id, with or without the runtime's name before it.
     pub async fn container_by_id(&self, pod: &Pod, id: &str) -> Result<ContainerInfo, FindError> {
-        let observed = self.observed(pod).await?;
-        let bare = id.split_once("://").map_or(id, |(_, bare)| bare);
-        let found = observed.containers.iter().find(|c| c.id == bare);
-        let record = found.ok_or_else(|| FindError::NoContainer(id.to_owned()))?;
-        Ok(self.info(pod, record))
+        match observe_container(&self.shared.cri, pod.uid(), bare_id(id)).await {
+            Ok(record) => Ok(self.info(pod, &record)),
+            Err(error) if error.is_not_found() => Err(FindError::NoContainer(id.to_owned())),
+            Err(error) => Err(FindError::Runtime(error)),
+        }
+    }
+
+    /// Tells of each new status of a pod; closed when the pod is gone.
+    pub fn follow(&self, pod: &Pod) -> watch::Receiver<()> {
+        self.shared.status.follow(pod.uid())
+    }
+
+    /// Whether a container runs by the newest status that the agent made of its pod; `None` before the first.
+    pub fn shown_running(&self, pod: &Pod, id: &str) -> Option<bool> {
+        let status = self.shared.status.status(pod.uid())?;
+        let kinds = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+        let shown = kinds.into_iter().flatten().find(|c| bare_id(&c.container_id) == bare_id(id));
+        Some(shown.and_then(|c| c.state.as_ref()).is_some_and(|s| s.running.is_some()))
     }
 
     /// The running container of that name; of a pod's only one with an empty name.
@@ -182,4 +186,9 @@ impl Handle {
             None => pod.clone(),
         }
     }
+}
+
+/// A container's id without the runtime's name before it.
+fn bare_id(id: &str) -> &str {
+    id.split_once("://").map_or(id, |(_, bare)| bare)
 }

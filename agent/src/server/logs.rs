@@ -1,9 +1,10 @@
 //! Logs of a container from the file that the runtime writes ([`super::log_file`]).
 //!
-//! Files are read on threads of their own. Following waits for the file to change (inotify); once a second it is asked
-//! whether the container still runs, so that the answer ends with it.
+//! Files are read on threads of their own. Following waits for the file to change ([`super::log_watch`]) and ends with
+//! the container, of which the pod's status tells. The runtime is asked after its writer closed the file, because the
+//! status may come later, and rarely otherwise.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,18 +14,22 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Frame;
-use nix::sys::inotify::AddWatchFlags;
 use proto::api::core::v1::Pod;
 use proto::time::{Timestamp, parse_rfc3339};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::answers::{Answer, bare, plain};
 use super::log_file::{LogFile, Step, Wanted};
+use super::log_watch::{Follower, Heard, LogWatch};
 use super::route::query_pairs;
-use crate::file_watch::FileWatch;
-use crate::pods::Handle;
+use crate::pods::{FindError, Handle};
 
-const STILL_RUNNING: Duration = Duration::from_secs(1);
+/// From the end of writing to the first question whether the container has ended; each pause after it is longer.
+const AFTER_CLOSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(30);
+/// Where the host gives no watch, the file is looked at this often.
+const UNWATCHED: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Options {
@@ -103,9 +108,8 @@ impl Options {
 
 pub(super) async fn serve(
     pods: &Handle,
-    namespace: &str,
-    name: &str,
-    container: &str,
+    logs: &Arc<LogWatch>,
+    (namespace, name, container): (&str, &str, &str),
     query: &str,
     split: bool,
 ) -> Response<Answer> {
@@ -151,9 +155,10 @@ pub(super) async fn serve(
         options,
         sender,
         pods: pods.clone(),
+        logs: logs.clone(),
         pod,
-        container: container.to_owned(),
         id: info.id,
+        running: info.running,
     };
     tokio::spawn(job.run());
     Response::new(Pieces(receiver).boxed_unsync())
@@ -216,9 +221,22 @@ struct Job {
     options: Options,
     sender: mpsc::Sender<Bytes>,
     pods: Handle,
+    logs: Arc<LogWatch>,
     pod: Arc<Pod>,
-    container: String,
     id: String,
+    /// Whether the container ran when this began.
+    running: bool,
+}
+
+/// What somebody who follows a log waits for.
+struct Waiting {
+    /// `None` where the host gives no watch.
+    file: Option<Follower>,
+    /// `None` when the pod is gone.
+    statuses: Option<watch::Receiver<()>>,
+    /// When the runtime is asked, and how long before it is asked again.
+    ask: Instant,
+    pause: Duration,
 }
 
 impl Job {
@@ -231,10 +249,9 @@ impl Job {
     }
 
     async fn copy(&self) -> std::io::Result<()> {
-        let watch = if self.options.follow { Some(watch(&self.path)?) } else { None };
+        let mut waiting = (self.options.follow && self.running).then(|| self.waiting());
         let (path, wanted) = (self.path.clone(), self.options.wanted.clone());
         let mut log = blocking(move || LogFile::open(path, wanted)).await?;
-        let mut ended = false;
         loop {
             let step;
             (log, step) = blocking(move || log.step().map(|step| (log, step))).await?;
@@ -246,35 +263,94 @@ impl Job {
                     }
                 }
                 Step::End => {
-                    let Some(watch) = &watch else { return Ok(()) };
-                    if ended || self.sender.is_closed() {
-                        return Ok(());
+                    let Some(until) = &mut waiting else { return Ok(()) };
+                    let ended = tokio::select! {
+                        ended = self.wait(until) => ended,
+                        () = self.sender.closed() => return Ok(()),
+                    };
+                    if ended {
+                        // What came between the last read and the end is still to be sent.
+                        waiting = None;
                     }
-                    let changed = tokio::time::timeout(STILL_RUNNING, watch.changed()).await;
-                    // What came between the last read and the end is still to be sent.
-                    ended = changed.is_err() && !self.still_running().await;
+                }
+            }
+        }
+    }
+
+    fn waiting(&self) -> Waiting {
+        let file = self.logs.follow(&self.path);
+        let file =
+            file.inspect_err(|error| tracing::debug!(%error, path = %self.path.display(), "a log is not watched"));
+        let (file, statuses) = (file.ok(), Some(self.pods.follow(&self.pod)));
+        let mut waiting = Waiting { file, statuses, ask: Instant::now(), pause: LAST_PAUSE };
+        waiting.put_off();
+        waiting
+    }
+
+    /// Returns when the file has to be looked at again; `true` when the container has ended. Cancel safe.
+    async fn wait(&self, waiting: &mut Waiting) -> bool {
+        loop {
+            if self.pods.shown_running(&self.pod, &self.id) == Some(false) {
+                return true;
+            }
+            tokio::select! {
+                heard = heard(&waiting.file) => {
+                    if heard == Heard::Closed {
+                        waiting.pause = AFTER_CLOSE;
+                        waiting.put_off();
+                    }
+                    return false;
+                }
+                gone = told(&mut waiting.statuses) => {
+                    if gone {
+                        waiting.statuses = None;
+                        waiting.ask = Instant::now();
+                    }
+                }
+                () = tokio::time::sleep_until(waiting.ask) => {
+                    waiting.put_off();
+                    return !self.still_running().await;
                 }
             }
         }
     }
 
     async fn still_running(&self) -> bool {
-        self.pods.container(&self.pod, &self.container, false).await.is_ok_and(|c| c.running && c.id == self.id)
+        match self.pods.container_by_id(&self.pod, &self.id).await {
+            Ok(container) => container.running,
+            Err(FindError::NoContainer(_)) => false,
+            // It runs on without an answer.
+            Err(_) => true,
+        }
+    }
+}
+
+impl Waiting {
+    /// Asks the runtime later, and the next time later still.
+    fn put_off(&mut self) {
+        self.ask = Instant::now() + self.pause;
+        self.pause = (self.pause * 4).min(if self.file.is_some() { LAST_PAUSE } else { UNWATCHED });
+    }
+}
+
+async fn heard(file: &Option<Follower>) -> Heard {
+    match file {
+        Some(file) => file.heard().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for a new status; `true` when there will be none any more.
+async fn told(statuses: &mut Option<watch::Receiver<()>>) -> bool {
+    match statuses {
+        Some(statuses) => statuses.changed().await.is_err(),
+        None => std::future::pending().await,
     }
 }
 
 /// Does something with files on a thread that may wait for them.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> std::io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|broke| Err(std::io::Error::other(broke)))
-}
-
-fn watch(path: &Path) -> std::io::Result<FileWatch> {
-    let mut paths = vec![(path, AddWatchFlags::IN_MODIFY)];
-    // The folder too: rotation puts a new file in the place of the old one.
-    if let Some(folder) = path.parent() {
-        paths.push((folder, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_MODIFY));
-    }
-    FileWatch::new(&paths)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod identity;
 mod listen;
 mod log_file;
 mod log_query;
+mod log_watch;
 mod logs;
 mod metrics_page;
 mod mux;
@@ -118,12 +119,13 @@ pub async fn start(deps: ServerDeps) -> Result<JoinSet<()>, ServerError> {
         }
         let access = Some(access);
         let listener = listen::bind(&config.address, config.port).await?;
-        let router = Router { deps: deps.clone(), access, surface, stats: stats.clone() };
+        let logs = Arc::new(log_watch::LogWatch::default());
+        let router = Router { deps: deps.clone(), access, surface, stats: stats.clone(), logs: logs.clone() };
         tasks.spawn(listen::serve_tls(listener, tls, Arc::new(router)));
         if config.read_only_port > 0 {
             let listener = listen::bind(&config.address, config.read_only_port).await?;
             let surface = Surface { debugging: false, ..surface };
-            let router = Router { deps: deps.clone(), access: None, surface, stats };
+            let router = Router { deps: deps.clone(), access: None, surface, stats, logs };
             tasks.spawn(listen::serve_plain(listener, Arc::new(router)));
         }
     }

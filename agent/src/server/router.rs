@@ -9,6 +9,7 @@ use proto::schema::TypeSet;
 use super::access::{Access, Refusal};
 use super::answers::{Answer, json, plain, pod_list, redirect, text};
 use super::client_ca::ShownCertificate;
+use super::log_watch::LogWatch;
 use super::mux::{Meant, meant};
 use super::route::{Route, Surface};
 use super::{ServerDeps, checkpoint, debug, health, logs, metrics_page, node_logs, node_stats, streams, zpages};
@@ -23,6 +24,7 @@ pub(super) struct Router {
     pub access: Option<Access>,
     pub surface: Surface,
     pub stats: Arc<Stats>,
+    pub logs: Arc<LogWatch>,
 }
 
 impl Router {
@@ -117,7 +119,7 @@ impl Router {
             (Route::Pods, Some(pods)) => json(pod_list(pods.pods().await.iter())),
             (Route::ContainerLogs { namespace, pod, container }, Some(pods)) => {
                 let split = self.deps.gates.enabled("PodLogsQuerySplitStreams");
-                logs::serve(&pods, &namespace, &pod, &container, &query, split).await
+                logs::serve(&pods, &self.logs, (&namespace, &pod, &container), &query, split).await
             }
             (Route::Checkpoint(names), Some(pods)) => {
                 let (cri, root) = (&self.deps.cri, &self.deps.flags.root_dir);

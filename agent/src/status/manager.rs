@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use proto::api::core::v1::{Pod, PodStatus};
 use proto::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -63,6 +63,8 @@ struct Entry {
     seen: Instant,
     /// Since when the API server lacks a change.
     changed_at: Option<Instant>,
+    /// Of those on the node who wait for the next status; made for the first of them.
+    told: Option<watch::Sender<()>>,
 }
 
 impl Entry {
@@ -79,6 +81,7 @@ impl Entry {
             deleted: false,
             seen: Instant::now(),
             changed_at: None,
+            told: None,
         }
     }
 }
@@ -130,6 +133,9 @@ impl StatusManager {
             entry.may_run = may_run;
             entry.dirty = true;
             entry.retry_at = None;
+            if let Some(told) = &entry.told {
+                told.send_replace(());
+            }
             self.shared.changed.notify_one();
         }
     }
@@ -147,6 +153,15 @@ impl StatusManager {
     /// The status wanted last.
     pub fn status(&self, uid: &str) -> Option<Arc<PodStatus>> {
         self.pods().get(uid)?.desired.clone()
+    }
+
+    /// Tells of each new status of a pod; closed when the pod is gone.
+    pub fn follow(&self, uid: &str) -> watch::Receiver<()> {
+        let mut pods = self.pods();
+        match pods.get_mut(uid) {
+            Some(entry) => entry.told.get_or_insert_with(|| watch::Sender::new(())).subscribe(),
+            None => watch::Sender::new(()).subscribe(),
+        }
     }
 
     /// The pod is gone.

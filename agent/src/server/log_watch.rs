@@ -1,0 +1,222 @@
+//! One inotify instance for everybody who follows a log.
+//!
+//! Hosts allow few instances (128 a user by default) and many watches, so each folder of logs has a watch and what
+//! happens there is passed to those who follow a file in it. A [`Follower`] hears of changes of its file, of what takes
+//! its place, and of its writer closing it; it hears nothing of other containers' logs in the folder.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::sys::inotify::{AddWatchFlags, InotifyEvent, WatchDescriptor};
+use tokio::sync::Notify;
+
+use crate::file_watch::Events;
+
+/// The folder's: a rotation puts a new file in the place of the old one.
+const WANTED: AddWatchFlags = AddWatchFlags::IN_MODIFY
+    .union(AddWatchFlags::IN_CREATE)
+    .union(AddWatchFlags::IN_MOVED_TO)
+    .union(AddWatchFlags::IN_CLOSE_WRITE);
+
+/// See the module's documentation. Begins with its first follower; needs a tokio runtime.
+#[derive(Default)]
+pub(super) struct LogWatch(Mutex<Option<Arc<Watches>>>);
+
+struct Watches {
+    events: Events,
+    folders: Mutex<HashMap<WatchDescriptor, Vec<Arc<Ear>>>>,
+}
+
+/// What one follower hears with.
+struct Ear {
+    /// What is put beside the log has a longer name that begins with the log's.
+    file: OsString,
+    happened: Notify,
+    closed: AtomicBool,
+}
+
+/// Hears of one log until it is dropped.
+pub(super) struct Follower {
+    watches: Arc<Watches>,
+    folder: WatchDescriptor,
+    ear: Arc<Ear>,
+}
+
+/// What a follower heard of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heard {
+    Changed,
+    /// Nobody writes to it any more, or to what was in its place: the end of the container, or a rotation.
+    Closed,
+}
+
+impl LogWatch {
+    /// Begins to follow the log at `path`; a link is followed to what it means.
+    ///
+    /// # Errors
+    /// When the log's folder is not there, or a limit of the host is reached.
+    pub fn follow(&self, path: &Path) -> io::Result<Follower> {
+        let real = path.canonicalize()?;
+        let (Some(folder), Some(file)) = (real.parent(), real.file_name()) else {
+            return Err(io::ErrorKind::IsADirectory.into());
+        };
+        let watches = self.watches()?;
+        let ear = Arc::new(Ear { file: file.to_owned(), happened: Notify::new(), closed: AtomicBool::new(false) });
+        // Under the lock, or the last follower of the folder takes away the watch that this one was given.
+        let mut folders = watches.folders();
+        let folder = watches.events.add(folder, WANTED)?;
+        folders.entry(folder).or_default().push(ear.clone());
+        drop(folders);
+        Ok(Follower { watches, folder, ear })
+    }
+
+    fn watches(&self) -> io::Result<Arc<Watches>> {
+        let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watches) = &*begun {
+            return Ok(watches.clone());
+        }
+        let watches = Arc::new(Watches { events: Events::new()?, folders: Mutex::default() });
+        tokio::spawn(listen(watches.clone()));
+        Ok(begun.insert(watches).clone())
+    }
+}
+
+/// Passes on what happens; without followers nothing does.
+async fn listen(watches: Arc<Watches>) {
+    loop {
+        match watches.events.next().await {
+            Ok(events) => events.iter().for_each(|event| watches.tell(event)),
+            Err(error) => {
+                tracing::warn!(%error, "changes of logs are not told any more");
+                return;
+            }
+        }
+    }
+}
+
+impl Watches {
+    fn folders(&self) -> MutexGuard<'_, HashMap<WatchDescriptor, Vec<Arc<Ear>>>> {
+        self.folders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, event: &InotifyEvent) {
+        let mut folders = self.folders();
+        // The kernel has dropped what nobody read in time: something may have happened to anyone.
+        if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
+            folders.values().flatten().for_each(|ear| ear.hear(true));
+            return;
+        }
+        // The folder is gone, and its watch with it.
+        if event.mask.contains(AddWatchFlags::IN_IGNORED) {
+            folders.remove(&event.wd).iter().flatten().for_each(|ear| ear.hear(true));
+            return;
+        }
+        let Some(name) = event.name.as_deref() else { return };
+        let ears = folders.get(&event.wd).into_iter().flatten().filter(|ear| ear.is_of(name));
+        ears.for_each(|ear| ear.hear(event.mask.contains(AddWatchFlags::IN_CLOSE_WRITE)));
+    }
+}
+
+impl Ear {
+    fn is_of(&self, name: &OsStr) -> bool {
+        name.as_bytes().starts_with(self.file.as_bytes())
+    }
+
+    fn hear(&self, closed: bool) {
+        if closed {
+            self.closed.store(true, Ordering::Release);
+        }
+        self.happened.notify_one();
+    }
+}
+
+impl Follower {
+    /// Returns after something happened since the last call. Cancel safe.
+    pub async fn heard(&self) -> Heard {
+        self.ear.happened.notified().await;
+        if self.ear.closed.swap(false, Ordering::AcqRel) { Heard::Closed } else { Heard::Changed }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let mut folders = self.watches.folders();
+        // Without an entry the folder has gone before.
+        let Some(ears) = folders.get_mut(&self.folder) else { return };
+        ears.retain(|ear| !Arc::ptr_eq(ear, &self.ear));
+        if ears.is_empty() {
+            folders.remove(&self.folder);
+            self.watches.events.remove(self.folder);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn scratch(name: &str) -> std::path::PathBuf {
+        let dir = std::env::temp_dir().join(format!("log-watch-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    async fn heard(follower: &Follower) -> Option<Heard> {
+        tokio::time::timeout(Duration::from_millis(300), follower.heard()).await.ok()
+    }
+
+    #[tokio::test]
+    async fn each_hears_of_its_own_log_and_of_what_takes_its_place() {
+        let dir = scratch("own");
+        let (one, two) = (dir.join("0.log"), dir.join("1.log"));
+        let mut writer = std::fs::File::create(&one).unwrap();
+        std::fs::write(&two, "").unwrap();
+        let watch = LogWatch::default();
+        let (first, also, other) =
+            (watch.follow(&one).unwrap(), watch.follow(&one).unwrap(), watch.follow(&two).unwrap());
+        assert_eq!(watch.watches().unwrap().folders().len(), 1, "one watch for a folder");
+        writer.write_all(b"x").unwrap();
+        assert_eq!(heard(&first).await, Some(Heard::Changed));
+        assert_eq!(heard(&also).await, Some(Heard::Changed));
+        assert_eq!(heard(&other).await, None);
+        std::fs::rename(&one, dir.join("0.log.20260101-000000")).unwrap();
+        assert_eq!(heard(&first).await, Some(Heard::Changed));
+        drop(also);
+        drop(writer);
+        assert_eq!(heard(&first).await, Some(Heard::Closed));
+        std::fs::File::create(&one).unwrap();
+        assert!(heard(&first).await.is_some());
+        drop(first);
+        std::fs::write(&two, "y").unwrap();
+        assert!(heard(&other).await.is_some(), "the folder is watched as long as somebody follows");
+        drop(other);
+        assert!(watch.watches().unwrap().folders().is_empty());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_folder_is_heard_and_a_new_one_is_followed_anew() {
+        let dir = scratch("gone");
+        let log = dir.join("0.log");
+        std::fs::write(&log, "").unwrap();
+        let watch = LogWatch::default();
+        let follower = watch.follow(&log).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(heard(&follower).await, Some(Heard::Closed));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(&log, "").unwrap();
+        let again = watch.follow(&log).unwrap();
+        drop(follower);
+        std::fs::write(&log, "x").unwrap();
+        assert!(heard(&again).await.is_some());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
