@@ -1,4 +1,4 @@
-//! Reading a container's log from the file that the runtime writes: `RFC3339Nano stdout|stderr P|F text` per line.
+//! Reading a container's log from the file that the runtime writes, in lines of [`super::log_line`].
 //!
 //! A [`LogFile`] is a position in one log. It blocks on the file system, so its user moves it to a thread for each step
 //! and takes it back. When the log is rotated, the old file is read to its end before the new one is begun.
@@ -7,11 +7,15 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use proto::time::{Timestamp, parse_rfc3339};
+use proto::time::Timestamp;
+
+use super::log_line::{Form, Line, write_time};
 
 const CHUNK: usize = 64 * 1024;
 /// A line beyond this is passed on in pieces.
 const MAX_LINE: usize = 1024 * 1024;
+/// So much of what is no log is told.
+const SHOWN: usize = 1024;
 
 /// Which lines of a log are wanted, and in which form.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -25,6 +29,8 @@ pub(super) struct Wanted {
     pub since: Option<Timestamp>,
     /// `stdout` or `stderr` alone.
     pub stream: Option<&'static str>,
+    /// More is waited for when the end is reached.
+    pub follow: bool,
 }
 
 /// What a step found.
@@ -42,14 +48,32 @@ pub(super) enum Step {
 pub(super) struct LogFile {
     path: PathBuf,
     file: File,
-    wanted: Wanted,
     /// Read, but not passed on yet: the beginning of a line.
     pending: Vec<u8>,
     chunk: Vec<u8>,
-    /// Bytes that may still be passed on.
-    left: u64,
     /// The rotation of this log was seen; what is left of the old file comes first.
     next: Option<File>,
+    writer: Writer,
+}
+
+/// Chooses lines and puts them in the form of the answer.
+struct Writer {
+    wanted: Wanted,
+    /// Known from the first line on.
+    form: Option<Form>,
+    /// Bytes that may still be passed on.
+    bytes_left: u64,
+    lines_left: u64,
+    /// The next text begins a line of the answer.
+    new_line: bool,
+    /// In the middle of a line that is too long to be kept; what is left of it is passed on, or left out.
+    inside: Option<Inside>,
+}
+
+#[derive(Clone, Copy)]
+struct Inside {
+    shown: bool,
+    partial: bool,
 }
 
 impl LogFile {
@@ -60,16 +84,23 @@ impl LogFile {
         if let Some(lines) = wanted.tail {
             seek_to_tail(&mut file, lines)?;
         }
-        let left = wanted.limit.unwrap_or(u64::MAX);
-        Ok(Self { path, file, wanted, pending: Vec::new(), chunk: vec![0; CHUNK], left, next: None })
+        let writer = Writer {
+            bytes_left: wanted.limit.unwrap_or(u64::MAX),
+            lines_left: wanted.tail.filter(|_| !wanted.follow).unwrap_or(u64::MAX),
+            wanted,
+            form: None,
+            new_line: true,
+            inside: None,
+        };
+        Ok(Self { path, file, pending: Vec::new(), chunk: vec![0; CHUNK], next: None, writer })
     }
 
     /// Reads on.
     ///
     /// # Errors
-    /// When the log cannot be read.
+    /// When the log cannot be read; [`io::ErrorKind::InvalidData`] when it is no log of a container.
     pub fn step(&mut self) -> io::Result<Step> {
-        if self.left == 0 {
+        if self.writer.bytes_left == 0 || self.writer.lines_left == 0 {
             return Ok(Step::Enough);
         }
         let mut count = self.file.read(&mut self.chunk)?;
@@ -77,7 +108,7 @@ impl LogFile {
             if self.next.is_none() {
                 self.next = rotated(&self.path, &self.file);
                 if self.next.is_none() {
-                    return Ok(Step::End);
+                    return self.last_words();
                 }
                 // Lines may have come between the end that was seen and the rotation.
                 count = self.file.read(&mut self.chunk)?;
@@ -85,6 +116,9 @@ impl LogFile {
             if count == 0 {
                 if let Some(next) = self.next.take() {
                     self.file = next;
+                    // The end of a line that was never written.
+                    self.pending.clear();
+                    self.writer.inside = None;
                 }
                 return Ok(Step::Text(Vec::new()));
             }
@@ -93,41 +127,105 @@ impl LogFile {
         let mut out = Vec::with_capacity(count);
         let mut start = 0;
         while let Some(end) = self.pending[start..].iter().position(|b| *b == b'\n') {
-            write_line(&self.pending[start..start + end], &self.wanted, &mut out);
+            self.writer.line(&self.pending[start..=start + end], &mut out)?;
             start += end + 1;
         }
         self.pending.drain(..start);
-        if self.pending.len() > MAX_LINE {
-            write_line(&self.pending, &self.wanted, &mut out);
+        if self.pending.len() > MAX_LINE || self.writer.inside.is_some() {
+            self.writer.part(&self.pending, &mut out)?;
             self.pending.clear();
         }
-        out.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
-        self.left = self.left.saturating_sub(out.len() as u64);
-        Ok(Step::Text(out))
+        Ok(Step::Text(self.writer.cut(out)))
+    }
+
+    /// The end; before it what was written of a line that nobody waits for the rest of.
+    fn last_words(&mut self) -> io::Result<Step> {
+        if self.pending.is_empty() || self.writer.wanted.follow {
+            return Ok(Step::End);
+        }
+        let mut out = Vec::new();
+        self.writer.line(&std::mem::take(&mut self.pending), &mut out)?;
+        Ok(Step::Text(self.writer.cut(out)))
     }
 }
 
-/// Appends the text of a CRI log line, unless it is not wanted.
-fn write_line(line: &[u8], wanted: &Wanted, out: &mut Vec<u8>) {
-    let mut fields = line.splitn(4, |b| *b == b' ');
-    let (Some(time), Some(stream), Some(tag)) = (fields.next(), fields.next(), fields.next()) else { return };
-    let text = fields.next().unwrap_or_default();
-    if wanted.stream.is_some_and(|wanted| wanted.as_bytes() != stream) {
-        return;
-    }
-    if let Some(since) = wanted.since {
-        let at = std::str::from_utf8(time).ok().and_then(|t| parse_rfc3339(t).ok());
-        if at.is_none_or(|at| at < since) {
-            return;
+impl Writer {
+    fn form(&mut self, line: &[u8]) -> io::Result<Form> {
+        if self.form.is_none() {
+            self.form = Form::of(line);
         }
+        self.form.ok_or_else(|| {
+            let line = String::from_utf8_lossy(&line[..line.len().min(SHOWN)]);
+            let why = format!("failed to get parse function: unsupported log format: {line:?}");
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        })
     }
-    if wanted.timestamps {
-        out.extend_from_slice(time);
-        out.push(b' ');
+
+    /// Appends a line, or the rest of one; its newline included.
+    fn line(&mut self, line: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+        if let Some(inside) = self.inside.take() {
+            let rest = if inside.partial { line.strip_suffix(b"\n").unwrap_or(line) } else { line };
+            if inside.shown {
+                out.extend_from_slice(rest);
+            }
+            self.new_line = !inside.partial;
+            return Ok(());
+        }
+        if self.lines_left == 0 {
+            return Ok(());
+        }
+        let form = self.form(line)?;
+        // What does not fit the others is left out.
+        if let Some(line) = form.parse(line) {
+            self.begin(&line, out);
+            self.lines_left -= 1;
+            self.new_line = line.text.last().is_none_or(|b| *b == b'\n');
+        }
+        Ok(())
     }
-    out.extend_from_slice(text);
-    if tag.first() != Some(&b'P') {
-        out.push(b'\n');
+
+    /// Appends the beginning of a line that is too long to be waited for, or the middle of one.
+    fn part(&mut self, text: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+        if let Some(inside) = self.inside {
+            if inside.shown {
+                out.extend_from_slice(text);
+            }
+            return Ok(());
+        }
+        if self.lines_left == 0 {
+            return Ok(());
+        }
+        let form = self.form(text)?;
+        self.inside = Some(match form.parse(text) {
+            Some(line) => {
+                self.lines_left -= 1;
+                Inside { shown: self.begin(&line, out), partial: line.partial }
+            }
+            None => Inside { shown: false, partial: !self.new_line },
+        });
+        Ok(())
+    }
+
+    /// Appends what is there of a line; `false` when it is not wanted.
+    fn begin(&self, line: &Line<'_>, out: &mut Vec<u8>) -> bool {
+        let wanted = &self.wanted;
+        if wanted.stream.is_some_and(|stream| stream != line.stream)
+            || wanted.since.is_some_and(|since| line.at < since)
+        {
+            return false;
+        }
+        if wanted.timestamps && self.new_line {
+            write_time(&line.time, out);
+            out.push(b' ');
+        }
+        out.extend_from_slice(&line.text);
+        true
+    }
+
+    fn cut(&mut self, mut out: Vec<u8>) -> Vec<u8> {
+        out.truncate(usize::try_from(self.bytes_left).unwrap_or(usize::MAX));
+        self.bytes_left = self.bytes_left.saturating_sub(out.len() as u64);
+        out
     }
 }
 
@@ -190,20 +288,56 @@ mod tests {
         }
     }
 
+    /// The answer for a file of these lines.
+    fn answer(name: &str, content: &[u8], wanted: Wanted) -> String {
+        let path = scratch(name);
+        std::fs::write(&path, content).unwrap();
+        let mut log = LogFile::open(path.clone(), wanted).unwrap();
+        let all = text(&mut log);
+        std::fs::remove_file(path).unwrap();
+        all
+    }
+
     #[test]
     fn partial_lines_are_joined_and_old_ones_left_out() {
-        let mut out = Vec::new();
-        let wanted = Wanted { since: Some(Timestamp { seconds: 1_577_836_800, nanos: 1 }), ..Wanted::default() };
-        for line in [
-            "2019-01-01T00:00:00.5Z stdout F old",
-            "2020-01-01T00:00:00Z stdout F too old by a nanosecond",
-            "2020-01-01T00:00:00.5Z stdout P one ",
-            "2020-01-01T00:00:01Z stdout F line",
-            "rubbish",
-        ] {
-            write_line(line.as_bytes(), &wanted, &mut out);
+        let lines = "2019-01-01T00:00:00.5Z stdout F old\n2020-01-01T00:00:00Z stdout F too old by a nanosecond\n\
+                     2020-01-01T00:00:00.5Z stdout P one \n2020-01-01T00:00:01Z stdout F line\nrubbish\n";
+        let since = Some(Timestamp { seconds: 1_577_836_800, nanos: 1 });
+        let wanted = Wanted { since, ..Wanted::default() };
+        assert_eq!(answer("joined", lines.as_bytes(), wanted.clone()), "one line\n");
+        let wanted = Wanted { timestamps: true, ..wanted };
+        assert_eq!(answer("stamped", lines.as_bytes(), wanted), "2020-01-01T00:00:00.500000000Z one line\n");
+    }
+
+    #[test]
+    fn a_last_line_without_an_end_is_told_unless_more_may_come() {
+        let lines = b"2020-01-01T00:00:00Z stdout F one\n2020-01-01T00:00:00Z stdout F tw";
+        assert_eq!(answer("open-end", lines, Wanted::default()), "one\ntw");
+        assert_eq!(answer("open-end-f", lines, Wanted { follow: true, ..Wanted::default() }), "one\n");
+        let docker = br#"{"log":"one\n","stream":"stdout","time":"2020-01-01T00:00:00Z"}"#;
+        assert_eq!(answer("docker", docker, Wanted::default()), "one\n");
+    }
+
+    #[test]
+    fn what_is_no_log_is_an_error() {
+        let path = scratch("no-log");
+        std::fs::write(&path, "hello\n").unwrap();
+        let error = LogFile::open(path.clone(), Wanted::default()).unwrap().step().unwrap_err();
+        assert_eq!(error.to_string(), r#"failed to get parse function: unsupported log format: "hello\n""#);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    /// A line of more than can be kept used to be cut in two, and its rest taken for a line of its own.
+    #[test]
+    fn a_line_of_any_length_is_one_line() {
+        let long = "x".repeat(3 * MAX_LINE + 7);
+        for (tag, end) in [("F", "\n"), ("P", "")] {
+            let content = format!("2020-01-01T00:00:00Z stdout {tag} {long}\n2020-01-01T00:00:01Z stdout F y\n");
+            let wanted = Wanted { timestamps: true, ..Wanted::default() };
+            let second = if end.is_empty() { "y\n" } else { "2020-01-01T00:00:01.000000000Z y\n" };
+            let expected = format!("2020-01-01T00:00:00.000000000Z {long}{end}{second}");
+            assert!(answer("long", content.as_bytes(), wanted) == expected, "{tag}");
         }
-        assert_eq!(String::from_utf8_lossy(&out), "one line\n");
     }
 
     #[test]

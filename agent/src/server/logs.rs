@@ -31,9 +31,11 @@ const LAST_PAUSE: Duration = Duration::from_secs(30);
 /// Where the host gives no watch, the file is looked at this often.
 const UNWATCHED: Duration = Duration::from_secs(1);
 
+/// Go's time without a value.
+const YEAR_ONE: Timestamp = Timestamp { seconds: -62_135_596_800, nanos: 0 };
+
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Options {
-    follow: bool,
     previous: bool,
     wanted: Wanted,
 }
@@ -67,14 +69,15 @@ impl Options {
                 continue;
             }
             match key.as_str() {
-                "follow" => options.follow = flag(&value),
+                "follow" => options.wanted.follow = flag(&value),
                 "previous" => options.previous = flag(&value),
                 "timestamps" => options.wanted.timestamps = flag(&value),
                 "tailLines" => tail = Some(number(&value)?),
                 "limitBytes" => limit = Some(number(&value)?),
                 "sinceSeconds" => seconds = Some(number(&value)?),
                 "stream" => stream = Some(value),
-                "sinceTime" if value.is_empty() => {}
+                // The words for no time are one all the same, before everything.
+                "sinceTime" if value.is_empty() || value == "null" => options.wanted.since = Some(YEAR_ONE),
                 "sinceTime" => {
                     let time = parse_rfc3339(&value).map_err(|_| Mistake::Decode)?;
                     options.wanted.since = Some(time);
@@ -243,13 +246,16 @@ impl Job {
     async fn run(self) {
         if let Err(error) = self.copy().await {
             // The head of the answer is gone already; the kubelet writes such errors into the body too.
-            let text = format!("failed to read log file {:?}: {error}", self.path.display().to_string());
+            let text = match error.kind() {
+                std::io::ErrorKind::InvalidData => error.to_string(),
+                _ => format!("failed to read log file {:?}: {error}", self.path.display().to_string()),
+            };
             let _ = self.sender.send(text.into()).await;
         }
     }
 
     async fn copy(&self) -> std::io::Result<()> {
-        let mut waiting = (self.options.follow && self.running).then(|| self.waiting());
+        let mut waiting = (self.options.wanted.follow && self.running).then(|| self.waiting());
         let (path, wanted) = (self.path.clone(), self.options.wanted.clone());
         let mut log = blocking(move || LogFile::open(path, wanted)).await?;
         loop {
@@ -366,8 +372,10 @@ mod tests {
         assert!(matches!(of("sinceSeconds=-1"), Err(Mistake::Invalid)));
         assert!(matches!(of("tail=all&timestamps=yes"), Ok(o) if o.wanted.timestamps && o.wanted.tail.is_none()));
         assert!(matches!(of("tailLines=1&tailLines=2"), Ok(o) if o.wanted.tail == Some(1)));
-        assert!(matches!(of("timestamps=&follow=False"), Ok(o) if o.wanted.timestamps && !o.follow));
+        assert!(matches!(of("timestamps=&follow=False"), Ok(o) if o.wanted.timestamps && !o.wanted.follow));
         assert!(matches!(of("tailLines=5&tail=2"), Ok(o) if o.wanted.tail == Some(2)));
+        assert!(matches!(of("sinceTime=&sinceSeconds=5"), Err(Mistake::Invalid)));
+        assert!(matches!(of("sinceTime=null"), Ok(_)));
         assert!(matches!(of("stream=Stdout"), Err(Mistake::Stream(_))));
         assert!(matches!(of("stream=Stderr&tailLines=2"), Err(Mistake::Invalid)));
         assert!(matches!(Options::of("stream=Stderr", now, true), Ok(o) if o.wanted.stream == Some("stderr")));

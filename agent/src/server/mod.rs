@@ -13,6 +13,7 @@ mod health;
 mod identity;
 mod listen;
 mod log_file;
+mod log_line;
 mod log_query;
 mod log_watch;
 mod logs;
