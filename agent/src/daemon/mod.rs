@@ -44,7 +44,7 @@ use crate::dra::Dra;
 use crate::events::{EventType, Recorder};
 use crate::identity;
 use crate::metrics;
-use crate::node::{self, KUBELET_VERSION, Machine, Network, NodeDeps, NodeEvents, NodeSettings, NodeSignals};
+use crate::node::{self, KUBELET_VERSION, Machine, Network, NodeDeps, NodeEvents, NodeNow, NodeSettings, NodeSignals};
 use crate::node_api::NodeApi;
 use crate::plugin_registry::Handlers;
 use crate::pods_api::PodFeed;
@@ -254,7 +254,14 @@ async fn start(
         let folders = (flags.root_dir.clone(), config.pod_logs_dir.clone());
         Stats::new(cri.clone(), &name, folders, config.cgroups_per_qos, drivers.clone())
     };
-    let node_api = NodeApi::new(node_receiver.clone(), stats());
+    let node_now = NodeNow {
+        settings: settings.clone(),
+        node: node_receiver.clone(),
+        runtime: runtime.clone(),
+        signals: node_signals.clone(),
+        devices: devices.clone(),
+    };
+    let node_api = NodeApi::new(node_now, pods_receiver.clone(), stats());
     let of_managers = resource_managers::Settings::of(&config, &settings.gates, &flags.root_dir);
     let managers = Managers::open(&of_managers).await.map_err(StartError::Managers)?;
     tasks.spawn(reconcile(managers.clone(), cri.clone(), config.cpu_manager_reconcile_period.get()));

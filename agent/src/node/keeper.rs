@@ -18,7 +18,7 @@ use crate::api::{ApiError, Client, PatchType};
 use crate::backoff::{jitter, random_below};
 use crate::metrics;
 
-const STATUS_TYPE: &str = "k8s.io.api.core.v1.NodeStatus";
+pub(super) const STATUS_TYPE: &str = "k8s.io.api.core.v1.NodeStatus";
 /// Tries to send one status before the next tick.
 const TRIES: u32 = 5;
 /// What others write into the status is answered at most this often: writers that disagree must not race.
@@ -330,7 +330,7 @@ impl Keeper {
 }
 
 /// The status as a tree, in the form that [`Keeper::compute`] gives it.
-fn status_of(node: &Node) -> Value {
+pub(super) fn status_of(node: &Node) -> Value {
     tree::of(STATUS_TYPE, &node.status.clone().unwrap_or_default())
 }
 

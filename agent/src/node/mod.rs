@@ -12,6 +12,7 @@ mod images;
 mod keeper;
 mod lease;
 mod machine;
+mod now;
 mod own;
 mod patch;
 mod register;
@@ -43,6 +44,7 @@ use own::{Seen, follow};
 
 pub use addresses::{Network, choose as choose_addresses};
 pub use machine::{HugePages, Machine, huge_pages, meminfo};
+pub use now::NodeNow;
 pub use resources::{Resources, allocatable, capacity, unreserved};
 pub use runtime::{RuntimeState, monitor as monitor_runtime, unknown as unknown_runtime};
 

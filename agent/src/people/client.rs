@@ -33,6 +33,15 @@ pub enum AskError {
     Print(#[from] std::io::Error),
 }
 
+/// Where a list of pods comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// From all sources.
+    All,
+    /// Partly from the runtime: a source has not answered since the agent started.
+    Recalled,
+}
+
 /// A connection to the agent.
 pub struct Agent {
     channel: Channel,
@@ -67,14 +76,19 @@ impl Agent {
     /// The pods, only the fields of the mask when there is one.
     pub async fn pods(&self, mask: Option<&'static str>) -> Result<Vec<Pod>, AskError> {
         let answer = self.call("/v1alpha1.Pods/ListPods", mask).await?;
-        let list = ListPodsResponse::decode(answer).map_err(garbage)?;
-        let mut pods = Vec::with_capacity(list.pods.len());
-        for pod in list.pods {
-            pods.push(Pod::decode(pod.as_slice()).map_err(garbage)?);
+        decoded(answer)
+    }
+
+    /// The pods, sorted; until the agent knows them all, what runtime and checkpoints remember of them.
+    pub async fn pods_or_recalled(&self, mask: Option<&'static str>) -> Result<(Vec<Pod>, Known), AskError> {
+        match self.pods(mask).await {
+            Ok(pods) => Ok((pods, Known::All)),
+            Err(AskError::Incomplete) => {
+                let answer = self.call("/orchestrator.node.v1.Node/ListPods", None).await?;
+                Ok((decoded(answer)?, Known::Recalled))
+            }
+            Err(error) => Err(error),
         }
-        let name = |p: &Pod| p.metadata.as_ref().map(|m| (m.namespace.clone(), m.name.clone()));
-        pods.sort_by_key(name);
-        Ok(pods)
     }
 
     pub async fn node(&self) -> Result<Node, AskError> {
@@ -92,6 +106,18 @@ impl Agent {
         // The same shape: bytes in field 1.
         GetPodResponse::decode(self.call(method, None).await?).map(|r| r.pod).map_err(garbage)
     }
+}
+
+/// The pods of a list, sorted by their names.
+fn decoded(answer: Bytes) -> Result<Vec<Pod>, AskError> {
+    let list = ListPodsResponse::decode(answer).map_err(garbage)?;
+    let mut pods = Vec::with_capacity(list.pods.len());
+    for pod in list.pods {
+        pods.push(Pod::decode(pod.as_slice()).map_err(garbage)?);
+    }
+    let name = |p: &Pod| p.metadata.as_ref().map(|m| (m.namespace.clone(), m.name.clone()));
+    pods.sort_by_key(name);
+    Ok(pods)
 }
 
 fn garbage(error: impl std::fmt::Display) -> AskError {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::wire_json::to_value;
 
 use super::bars::{self, Pressure};
-use super::client::{Agent, AskError};
+use super::client::{Agent, AskError, Known};
 use super::table::{printable, render};
 use super::{Common, Output, pods};
 
@@ -19,10 +19,10 @@ const RESOURCES: [&str; 3] = ["cpu", "memory", "io"];
 pub async fn run(common: &Common) -> Result<(), AskError> {
     let agent = Agent::connect(&common.root_dir).await?;
     let node = agent.node().await?;
-    // Just after a start the node can be told already.
-    let pods = match agent.pods(Some(pods::MASK)).await {
-        Ok(pods) => Some(pods),
-        Err(AskError::Incomplete) => None,
+    // Without the runtime the node can be told all the same.
+    let (pods, known) = match agent.pods_or_recalled(Some(pods::MASK)).await {
+        Ok((pods, known)) => (Some(pods), known),
+        Err(AskError::Refused(_)) => (None, Known::Recalled),
         Err(error) => return Err(error),
     };
     let pressure = RESOURCES.map(|name| (name, bars::read(Path::new("/"), name)));
@@ -31,6 +31,9 @@ pub async fn run(common: &Common) -> Result<(), AskError> {
         Output::Text => page(&node, pods.as_deref(), &pressure),
     };
     std::io::stdout().lock().write_all(text.as_bytes())?;
+    if known == Known::Recalled && pods.is_some() {
+        eprintln!("{}", pods::RECALLED);
+    }
     Ok(())
 }
 
@@ -90,7 +93,7 @@ fn page(node: &Node, pods: Option<&[Pod]>, pressure: &Pressures) -> String {
     out.push_str(&render(&["RESOURCE", "CAPACITY", "ALLOCATABLE"], &resources));
     out.push('\n');
     let Some(all) = pods else {
-        out.push_str("Pods      not all known yet: the agent has just started\n");
+        out.push_str("Pods      not known: the container runtime has not answered since the agent started\n");
         return out;
     };
     let mut phases: BTreeMap<String, usize> = BTreeMap::new();
@@ -115,8 +118,11 @@ fn page(node: &Node, pods: Option<&[Pod]>, pressure: &Pressures) -> String {
 /// A row for a pod that is neither well nor done.
 fn trouble(pod: &Pod) -> Option<Vec<String>> {
     let status = pod.status.clone().unwrap_or_default();
-    let word = pods::word(pod);
-    let ready = status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True");
+    let word = pods::Shown::of(pod).word;
+    // One that nobody can tell the readiness of is no trouble while it runs.
+    let well =
+        |c: &proto::api::core::v1::PodCondition| c.status == "True" || c.status == "Unknown" && word == "Running";
+    let ready = status.conditions.iter().any(|c| c.r#type == "Ready" && well(c));
     if ready || matches!(word.as_str(), "Succeeded" | "Completed") {
         return None;
     }

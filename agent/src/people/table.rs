@@ -43,13 +43,29 @@ pub fn bytes(count: u64) -> String {
     format!("{amount:.1}Ti")
 }
 
-/// A time span as kubectl tells ages.
+/// A time span as kubectl tells ages: two units where one would say too little.
 pub fn age(seconds: i64) -> String {
+    const MINUTE: i64 = 60;
+    const HOUR: i64 = 60 * MINUTE;
+    const DAY: i64 = 24 * HOUR;
+    const YEAR: i64 = 365 * DAY;
+    let two = |seconds: i64, (unit, word): (i64, char), (lesser, lesser_word): (i64, char)| match (
+        seconds / unit,
+        seconds % unit / lesser,
+    ) {
+        (whole, 0) => format!("{whole}{word}"),
+        (whole, rest) => format!("{whole}{word}{rest}{lesser_word}"),
+    };
     match seconds.max(0) {
-        s @ 0..=119 => format!("{s}s"),
-        s @ 120..=7199 => format!("{}m", s / 60),
-        s @ 7200..=172_799 => format!("{}h", s / 3600),
-        s => format!("{}d", s / 86_400),
+        s if s < 2 * MINUTE => format!("{s}s"),
+        s if s < 10 * MINUTE => two(s, (MINUTE, 'm'), (1, 's')),
+        s if s < 3 * HOUR => format!("{}m", s / MINUTE),
+        s if s < 8 * HOUR => two(s, (HOUR, 'h'), (MINUTE, 'm')),
+        s if s < 2 * DAY => format!("{}h", s / HOUR),
+        s if s < 8 * DAY => two(s, (DAY, 'd'), (HOUR, 'h')),
+        s if s < 2 * YEAR => format!("{}d", s / DAY),
+        s if s < 8 * YEAR => two(s, (YEAR, 'y'), (DAY, 'd')),
+        s => format!("{}y", s / YEAR),
     }
 }
 
@@ -62,6 +78,7 @@ mod tests {
         let text = render(&["NAME", "X"], &[vec!["longer".into(), "1".into()], vec!["a\u{1b}[2J".into(), "22".into()]]);
         assert_eq!(text, "NAME     X\nlonger   1\na?[2J    22\n");
         assert_eq!((bytes(1023), bytes(1536), bytes(300 << 20)), ("1023B".into(), "1.5Ki".into(), "300Mi".into()));
-        assert_eq!((age(5), age(3600), age(86_400 * 3)), ("5s".into(), "60m".into(), "3d".into()));
+        let ages = [5, 119, 125, 3600, 4 * 3600 + 60, 86_400 * 3, 86_400 * 3 + 7200, 86_400 * 365].map(age);
+        assert_eq!(ages, ["5s", "119s", "2m5s", "60m", "4h1m", "3d", "3d2h", "365d"]);
     }
 }

@@ -20,6 +20,7 @@ mod mirrors;
 mod node_state;
 mod orphans;
 mod preemption;
+mod recalled;
 mod resize;
 mod resizes;
 mod start;
