@@ -1,7 +1,8 @@
 //! `/metrics/cadvisor`: everything that the cgroups of node, pods and containers say, and what the machine is.
 //!
 //! Names, labels and help are cAdvisor's. A family has samples only where the kernel has the figure: none of them is
-//! zero because nobody knows it, but for the load averages, which are never anything else.
+//! zero because nobody knows it, but for the load averages, health checks and NVM, which are never anything else in a
+//! kubelet either.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
@@ -242,6 +243,9 @@ fn describe(page: &mut Page, subject: &Subject<'_>) {
     ] {
         page.add(Kind::Counter, name, help, plain(), value, true);
     }
+    // Without a check, which only Docker's containers have.
+    let help = "The result of the container's health check";
+    page.add(Kind::Gauge, "container_health_state", help, plain(), Some(0.0), true);
     // Nobody counts the tasks that wait: cAdvisor's own value is zero without its load reader, which kubelets do not have.
     for (name, help) in [
         ("container_cpu_load_average_10s", "Value of container cpu load average over the last 10 seconds."),
@@ -349,12 +353,12 @@ fn limits(page: &mut Page, subject: &Subject<'_>, detail: &Detail) {
     }
 }
 
-/// Open files, sockets and states of the processes in it; of the node as a whole they are nobody's question.
+/// Open files, sockets and states of the processes in it, those of cgroups below left out.
 fn processes(page: &mut Page, subject: &Subject<'_>, detail: &Detail) {
-    if subject.name.is_empty() || detail.pids.is_empty() {
+    if detail.processes.is_none() {
         return;
     }
-    let (mut files, mut sockets, mut known) = (0_u32, 0_u32, false);
+    let (mut files, mut sockets, mut known) = (0_u32, 0_u32, detail.pids.is_empty());
     let mut states: [u32; 5] = [0; 5];
     for pid in &detail.pids {
         if let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) {
@@ -599,6 +603,18 @@ fn machine(page: &mut Page) {
     ] {
         page.add(Kind::Gauge, name, help, labels.clone(), value, false);
     }
+    page.add(Kind::Gauge, "machine_nvm_avg_power_budget_watts", "NVM power budget.", labels, Some(0.0), false);
+    for mode in ["app_direct_mode", "memory_mode"] {
+        let labels: Labels = [
+            ("boot_id", found.boot_id.clone()),
+            ("machine_id", found.machine_id.clone()),
+            ("mode", mode.to_owned()),
+            ("system_uuid", found.system_uuid.clone()),
+        ]
+        .into();
+        let help = "NVM capacity value labeled by NVM mode (memory mode or app direct mode).";
+        page.add(Kind::Gauge, "machine_nvm_capacity", help, labels, Some(0.0), false);
+    }
     let help = "1 if there was an error while getting machine metrics, 0 otherwise.";
     page.add(Kind::Gauge, "machine_scrape_error", help, Labels::default(), Some(0.0), false);
     let help = "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.";
@@ -618,6 +634,11 @@ mod tests {
         let names: Vec<&str> = families.iter().map(|f| f.name.as_ref()).collect();
         assert!(names.contains(&"machine_cpu_cores") && names.contains(&"container_last_seen"));
         assert!(families.iter().all(|f| !f.samples.is_empty()));
+        for of_the_root in
+            ["container_memory_usage_bytes", "container_spec_memory_limit_bytes", "container_health_state"]
+        {
+            assert!(names.contains(&of_the_root), "{of_the_root}");
+        }
         let has_pressure = Path::new("/sys/fs/cgroup/cpu.pressure").exists();
         assert_eq!(names.contains(&"container_pressure_cpu_waiting_seconds_total"), has_pressure);
     }

@@ -92,6 +92,14 @@ impl Cgroup {
         Self::of_lines(Path::new(MOUNT), "0::/\n1:cpuacct,cpu:/\n2:memory:/\n3:pids:/\n4:blkio:/\n")
     }
 
+    pub(super) fn is_root(&self) -> bool {
+        let mount = Path::new(MOUNT);
+        match (self.unified_path(), self.v1_path("memory")) {
+            (Some(path), _) => path == mount,
+            (None, memory) => memory == Some(&mount.join("memory")),
+        }
+    }
+
     /// The cgroup around all pods, by either driver's name.
     pub fn of_pods() -> Option<Self> {
         let mount = Path::new(MOUNT);

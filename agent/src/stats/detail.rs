@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::cgroup::{Cgroup, NO_LIMIT, Psi, psi};
 use super::files::{Kept, Table, text};
@@ -62,10 +63,14 @@ pub struct Device {
 
 impl Cgroup {
     pub fn detail(&self) -> Detail {
-        match self.unified_path() {
+        let mut detail = match self.unified_path() {
             Some(path) => unified(path, &mut self.files()),
             None => self.detail_v1(&mut self.files()),
+        };
+        if self.is_root() {
+            complete_root(&mut detail, Path::new("/proc"));
         }
+        detail
     }
 
     fn detail_v1(&self, files: &mut Kept) -> Detail {
@@ -78,7 +83,7 @@ impl Cgroup {
         let ticks = |key: &str| usage.get(key).map(|t| t.saturating_mul(10_000_000));
         let used = file("memory", "memory.usage_in_bytes");
         let limit = |limit: Option<u64>| limit.filter(|l| *l < NO_LIMIT);
-        let pids = dir("pids").or_else(|| dir("memory")).map(processes).unwrap_or_default();
+        let pids = dir("pids").or_else(|| dir("memory")).and_then(processes);
         Detail {
             cpu_nanos: file("cpuacct", "cpuacct.usage"),
             user_nanos: ticks("user"),
@@ -100,7 +105,7 @@ impl Cgroup {
             faults: [of("pgfault"), of("pgmajfault")],
             faults_below: [of("total_pgfault"), of("total_pgmajfault")],
             oom_kills: dir("memory").and_then(|p| Table::read(&p.join("memory.oom_control")).get("oom_kill")),
-            processes: count(pids.len()),
+            processes: count(pids.as_deref()),
             threads: file("pids", "pids.current"),
             threads_max: file("pids", "pids.max"),
             cpu_period: file("cpu", "cpu.cfs_period_us"),
@@ -110,14 +115,44 @@ impl Cgroup {
             memory_reservation: limit(file("memory", "memory.soft_limit_in_bytes")),
             swap_limit: limit(file("memory", "memory.memsw.limit_in_bytes")),
             devices: devices_v1(dir("blkio")),
-            pids,
+            pids: pids.unwrap_or_default(),
             ..Detail::default()
         }
     }
 }
 
-fn count(of: usize) -> Option<u64> {
-    u64::try_from(of).ok().filter(|n| *n > 0)
+/// The root has no limits, and on cgroup v2 no files of memory, swap and threads: the host's own say the same.
+fn complete_root(detail: &mut Detail, proc: &Path) {
+    let host = Table::read(&proc.join("meminfo"));
+    let kib = |key: &str| host.get(key).map(|kib| kib.saturating_mul(1024));
+    let less = |whole: &str, part: &str| Some(kib(whole)?.saturating_sub(kib(part)?));
+    if detail.usage.is_none() {
+        detail.usage = less("MemTotal", "MemFree");
+        detail.working_set = detail.usage.map(|used| used.saturating_sub(detail.inactive_file.unwrap_or(0)));
+    }
+    detail.peak = detail.peak.or_else(|| detail.usage.map(|used| ROOT_PEAK.fetch_max(used, Relaxed).max(used)));
+    detail.swap = detail.swap.or_else(|| less("SwapTotal", "SwapFree"));
+    detail.memory_limit = kib("MemTotal");
+    detail.swap_limit = kib("SwapTotal");
+    // Nothing can hit a limit that is not there.
+    detail.failures = detail.failures.or(Some(0));
+    detail.oom_kills = detail.oom_kills.or_else(|| Table::read(&proc.join("vmstat")).get("oom_kill"));
+    detail.threads = detail.threads.or_else(|| {
+        // The fourth word of the load is `RUNNABLE/ALL`.
+        text(&proc.join("loadavg"))?.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
+    });
+    // No limit is written as zero, no weight too.
+    detail.threads_max = detail.threads_max.or(Some(0));
+    detail.cpu_period = detail.cpu_period.or(Some(0));
+    detail.cpu_shares = detail.cpu_shares.or(Some(0));
+}
+
+/// The most that was seen in use, where the kernel keeps no record of it.
+static ROOT_PEAK: AtomicU64 = AtomicU64::new(0);
+
+/// How many processes there are; `None` where the kernel does not list them.
+fn count(pids: Option<&[u32]>) -> Option<u64> {
+    u64::try_from(pids?.len()).ok()
 }
 
 fn unified(path: &Path, files: &mut Kept) -> Detail {
@@ -156,7 +191,7 @@ fn unified(path: &Path, files: &mut Kept) -> Detail {
         faults: [of("pgfault"), of("pgmajfault")],
         faults_below: [of("pgfault"), of("pgmajfault")],
         oom_kills: events.get("oom_kill"),
-        processes: count(pids.len()),
+        processes: count(pids.as_deref()),
         threads: file("pids.current"),
         threads_max: file("pids.max"),
         cpu_psi: psi(&path.join("cpu.pressure")),
@@ -169,7 +204,7 @@ fn unified(path: &Path, files: &mut Kept) -> Detail {
         memory_limit: file("memory.max"),
         memory_reservation: file("memory.low").filter(|low| *low > 0),
         swap_limit: file("memory.swap.max"),
-        pids,
+        pids: pids.unwrap_or_default(),
     }
 }
 
@@ -178,9 +213,9 @@ fn shares(weight: u64) -> u64 {
     2 + weight.saturating_sub(1).saturating_mul(262_142) / 9999
 }
 
-fn processes(path: &Path) -> Vec<u32> {
-    let text = std::fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
-    text.lines().filter_map(|line| line.trim().parse().ok()).collect()
+fn processes(path: &Path) -> Option<Vec<u32>> {
+    let text = std::fs::read_to_string(path.join("cgroup.procs")).ok()?;
+    Some(text.lines().filter_map(|line| line.trim().parse().ok()).collect())
 }
 
 /// `MAJOR:MINOR rbytes=1 wbytes=2 rios=3 wios=4 ...`
@@ -248,6 +283,33 @@ mod tests {
         let first = Device { major: 254, minor: 0, read_bytes: 10, written_bytes: 20, reads: 1, writes: 2 };
         let second = Device { major: 254, minor: 16, read_bytes: 5, ..Device::default() };
         assert_eq!(devices(text), [first, second]);
+    }
+
+    /// The root of cgroup v2 used to have almost no figures of memory and none of threads.
+    #[test]
+    fn the_root_has_the_figures_of_the_host() {
+        let dir = std::env::temp_dir().join(format!("node-agent-root-{}", crate::backoff::random_below(u32::MAX)));
+        let (root, proc) = (dir.join("cgroup"), dir.join("proc"));
+        for (folder, name, content) in [
+            (&root, "cpu.stat", "usage_usec 5\nuser_usec 3\n"),
+            (&root, "memory.stat", "anon 100\ninactive_file 1024\n"),
+            (&root, "cgroup.procs", "1\n2\n"),
+            (&proc, "meminfo", "MemTotal: 10 kB\nMemFree: 4 kB\nSwapTotal: 8 kB\nSwapFree: 5 kB\n"),
+            (&proc, "vmstat", "oom_kill 3\n"),
+            (&proc, "loadavg", "0.10 0.20 0.30 2/345 999\n"),
+        ] {
+            std::fs::create_dir_all(folder).unwrap();
+            std::fs::write(folder.join(name), content).unwrap();
+        }
+        let mut found = unified(&root, &mut Kept::default());
+        assert_eq!((found.usage, found.threads), (None, None));
+        complete_root(&mut found, &proc);
+        assert_eq!((found.usage, found.working_set, found.swap), (Some(6144), Some(5120), Some(3072)));
+        assert_eq!((found.memory_limit, found.swap_limit, found.peak), (Some(10240), Some(8192), Some(6144)));
+        assert_eq!((found.failures, found.oom_kills, found.threads), (Some(0), Some(3), Some(345)));
+        assert_eq!((found.threads_max, found.cpu_period, found.cpu_shares), (Some(0), Some(0), Some(0)));
+        assert_eq!((found.processes, found.rss), (Some(2), Some(100)));
+        std::fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
