@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proto::quantity::{Format, Quantity};
 
-use super::tls::TlsOffer;
 use super::{Configuration, FeatureGates, eviction};
 
 /// Problems that the kubelet meets when it builds what it needs: TLS.
@@ -21,13 +20,12 @@ pub(super) fn dependencies(c: &Configuration) -> Vec<String> {
     if !matches!(c.tls_min_version.as_str(), "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" | "VersionTLS13") {
         errors.push(format!("unknown tls version {:?}", c.tls_min_version));
     }
-    for curve in &c.tls_curve_preferences {
+    for (at, curve) in c.tls_curve_preferences.iter().enumerate() {
         if !CURVES.contains(curve) {
             errors.push(format!("curve preference {curve} is not supported by the current Go version"));
+        } else if c.tls_curve_preferences[..at].contains(curve) {
+            errors.push(format!("duplicate curve preference {curve}"));
         }
-    }
-    if errors.is_empty() {
-        errors.extend(TlsOffer::of(c).err());
     }
     errors
 }
@@ -87,15 +85,15 @@ pub(super) fn check(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
     errors.extend(topology_options(c, gates));
     errors.extend(cpu_manager(c, gates));
     errors.extend(memory_manager(c).err());
-    let built = eviction::wrong_soft(c).into_iter();
+    let never = (c.sync_frequency.nanos <= 0).then(|| format!("invalid sync frequency {}", c.sync_frequency.nanos));
+    let built = never.into_iter().chain(eviction::wrong_soft(c));
     let built = built.chain(crate::container_logs::max_size(&c.container_log_max_size).err());
     let built = built.chain(c.allowed_unsafe_sysctls.iter().filter_map(|p| sysctl_pattern(p).err()));
     errors.extend(built.map(|e| format!("failed to create kubelet: {e}")));
     errors.extend(user_namespaces(c).err());
-    for (field, address) in [("address", &c.address), ("healthzBindAddress", &c.healthz_bind_address)] {
-        if address.parse::<std::net::IpAddr>().is_err() {
-            errors.push(format!("{field} {address:?} is no address to listen on"));
-        }
+    // A server for health checks that cannot listen is told of in the log, and tried again.
+    if c.enable_server && c.address.parse::<std::net::IpAddr>().is_err() {
+        errors.push(format!("address {:?} is no address to listen on", c.address));
     }
     errors.extend(crate::metrics::shows_hidden(&c.show_hidden_metrics_for_version).err());
     errors
@@ -343,12 +341,16 @@ fn memory_manager(c: &Configuration) -> Result<(), String> {
         wanted.add(Quantity::from_integer(threshold.value.of(capacity), Format::BinarySi));
     }
     let zero = Quantity::from_integer(0, Format::DecimalSi);
-    let have = given.get("memory").copied().unwrap_or(zero);
-    if have.value() != wanted.value() {
-        return Err(format!(
-            "the total amount \"{have}\" of type \"memory\" is not equal to the value \"{wanted}\" determined by Node \
-             Allocatable feature"
-        ));
+    let have = given.remove("memory").unwrap_or(zero);
+    // Pages of other sizes are reserved nowhere else.
+    let others = given.into_iter().map(|(kind, have)| (kind, have, zero));
+    for (kind, have, wanted) in std::iter::once(("memory", have, wanted)).chain(others) {
+        if have.value() != wanted.value() {
+            return Err(format!(
+                "the total amount \"{have}\" of type \"{kind}\" is not equal to the value \"{wanted}\" determined by \
+                 Node Allocatable feature"
+            ));
+        }
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -14,10 +14,11 @@ use hyper_util::server::conn::auto;
 use tokio::net::TcpListener;
 
 use super::ServerError;
-use super::answers::{Answer, text};
+use super::answers::Answer;
 use super::client_ca::ShownCertificate;
 use super::health;
-use super::router::Router;
+use super::mux::{Meant, meant};
+use super::router::{Router, not_here};
 
 /// A client that does not finish its handshake in this time is let go.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -30,6 +31,12 @@ const PONG: Duration = Duration::from_secs(15);
 const STREAMS: u32 = 250;
 /// Bytes sent ahead of a client that does not read, per request.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// A request's line and headers, as Go's server has it: a mebibyte, and what it reads ahead.
+const HEAD_BYTES: usize = (1 << 20) + 4096;
+/// Go's server does not count them.
+const MAX_HEADERS: usize = 4096;
+/// The kubelet tries again after as long.
+const HEALTH_AGAIN: Duration = Duration::from_secs(5);
 /// After a failed accept (no file descriptors, mostly) there is no use in trying again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -76,13 +83,29 @@ pub(super) async fn serve_plain(listener: TcpListener, router: Arc<Router>) {
     .await;
 }
 
-/// Answers `/healthz` without asking who wants to know.
-pub(super) async fn serve_health(listener: TcpListener) {
+/// Answers `/healthz` without asking who wants to know. The agent does without it as long as it cannot listen.
+pub(super) async fn serve_health(address: String, port: i32) {
+    let listener = loop {
+        // Here a name is as good as an address.
+        let listening = match u16::try_from(port) {
+            Ok(port) => TcpListener::bind((address.as_str(), port)).await,
+            Err(_) => return tracing::error!(port, "no port for health checks"),
+        };
+        match listening {
+            Ok(listener) => break listener,
+            Err(error) => tracing::error!(%error, address, port, "Failed to start healthz server"),
+        }
+        tokio::time::sleep(HEALTH_AGAIN).await;
+    };
     accept(listener, |request| async move {
-        match request.uri().path() {
+        let path = match meant(request.uri().path(), &[]) {
+            Meant::Path(path) => path,
+            elsewhere => return not_here(elsewhere, &request),
+        };
+        match path.as_str() {
             "/healthz" => health::all(&["ping"], request.uri().query().unwrap_or(""), health::Parts::default()).await,
             "/healthz/ping" => health::one("ping", health::Parts::default()).await,
-            _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+            _ => not_here(Meant::Nowhere, &request),
         }
     })
     .await;
@@ -124,11 +147,14 @@ where
     F: Future<Output = Result<Response<Answer>, std::convert::Infallible>> + Send + 'static,
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER);
+    let mut http1 = builder.http1();
+    http1.timer(TokioTimer::new()).header_read_timeout(HEADER);
+    http1.max_headers(MAX_HEADERS).max_buf_size(HEAD_BYTES);
     // Who is gone without a word is noticed, and who does not read gets no more sent ahead.
     let mut http2 = builder.http2();
     http2.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PONG);
     http2.max_concurrent_streams(STREAMS).max_send_buf_size(SEND_BUFFER_BYTES);
+    http2.max_header_list_size(u32::try_from(HEAD_BYTES).unwrap_or(u32::MAX));
     if let Err(error) = builder.serve_connection_with_upgrades(io, service).await {
         tracing::debug!(%error, "connection ended");
     }

@@ -110,7 +110,7 @@ mod tests {
     fn both_forms_are_taken_apart_and_nothing_else_is() {
         let said = |stream: &str, text: &str, partial| Some((stream.to_owned(), text.to_owned(), partial));
         assert_eq!(text(b"2020-01-01T00:00:00Z stdout F a b\n"), said("stdout", "a b\n", false));
-        assert_eq!(text(b"2020-01-01T00:00:00.5+02:00 stderr P:later part\n"), None, "no text after the tags");
+        assert_eq!(text(b"2020-01-01T00:00:00.5+02:00 stderr P:later\n"), None, "no text after the tags");
         assert_eq!(text(b"2020-01-01T00:00:00.5+02:00 stderr P:later a part\n"), said("stderr", "a part", true));
         assert_eq!(text(b"2020-01-01T00:00:00Z stdout F \n"), said("stdout", "\n", false));
         assert_eq!(

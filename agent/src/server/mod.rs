@@ -131,8 +131,7 @@ pub async fn start(deps: ServerDeps) -> Result<JoinSet<()>, ServerError> {
         }
     }
     if config.healthz_port > 0 {
-        let listener = listen::bind(&config.healthz_bind_address, config.healthz_port).await?;
-        tasks.spawn(listen::serve_health(listener));
+        tasks.spawn(listen::serve_health(config.healthz_bind_address.clone(), config.healthz_port));
     }
     Ok(tasks)
 }

@@ -10,21 +10,38 @@ pub(super) enum Meant {
     Path(String),
     /// The same place by its proper name.
     Elsewhere(String),
+    /// A name with a slash in it where no place has one.
+    Nowhere,
     /// A percent sign that begins nothing.
     Malformed,
 }
 
 /// `folders` have a slash at their end and nothing at the path without it.
-pub(super) fn meant(sent: &str, folders: &[&str]) -> Meant {
+pub(super) fn meant(sent: &str, folders: &[&'static str]) -> Meant {
     let clean = clean(sent);
+    let Some(path) = decoded(&clean) else { return Meant::Malformed };
+    let of_folder = |folder: &&&str| folder.strip_suffix('/') == Some(path.as_str());
+    if let Some(folder) = folders.iter().find(of_folder).filter(|_| !hides_a_slash(&clean)) {
+        return Meant::Elsewhere((*folder).to_owned());
+    }
     if clean != sent {
         return Meant::Elsewhere(clean);
     }
-    let Some(path) = decoded(sent) else { return Meant::Malformed };
-    if folders.iter().any(|f| f.strip_suffix('/') == Some(path.as_str())) {
-        return Meant::Elsewhere(format!("{sent}/"));
-    }
-    Meant::Path(path)
+    if hides_a_slash(sent) { Meant::Nowhere } else { Meant::Path(path) }
+}
+
+/// Whether a segment that names a place, not something below it, holds an encoded slash.
+fn hides_a_slash(sent: &str) -> bool {
+    let mut segments = sent.trim_start_matches('/').split('/');
+    let hidden = |segment: &str| segment.to_ascii_lowercase().contains("%2f");
+    let Some(first) = segments.next() else { return false };
+    // Below these every name is a place of its own.
+    let deep = match decoded(first).as_deref() {
+        Some("metrics" | "healthz") => usize::MAX,
+        Some("debug") => 1,
+        _ => 0,
+    };
+    hidden(first) || segments.take(deep).any(hidden)
 }
 
 /// Without empty, `.` and `..` segments; a slash at the end stays.
@@ -81,7 +98,8 @@ mod tests {
         assert_eq!(of("/pods/../configz"), elsewhere("/configz"));
         assert_eq!(of("/../../x/./"), elsewhere("/x/"));
         assert_eq!(of("/stats"), elsewhere("/stats/"));
-        assert_eq!(of("/st%61ts"), elsewhere("/st%61ts/"));
+        assert_eq!(of("/st%61ts"), elsewhere("/stats/"));
+        assert_eq!(of("//stats"), elsewhere("/stats/"), "in one step");
         assert_eq!(of("/pods/"), Meant::Path("/pods/".into()));
     }
 
@@ -89,6 +107,17 @@ mod tests {
     fn encoded_characters_mean_themselves_and_encoded_dots_no_step_up() {
         assert_eq!(meant("/%70ods", &[]), Meant::Path("/pods".into()));
         assert_eq!(meant("/logs/%2e%2e/shadow", &[]), Meant::Path("/logs/../shadow".into()));
+        for place in [
+            "/metrics%2Fresource",
+            "/healthz%2fping",
+            "/pods%2Fx",
+            "/exec%2Fns/p/c",
+            "/metrics/a%2Fb",
+            "/debug/pprof%2Fheap",
+        ] {
+            assert_eq!(meant(place, &[]), Meant::Nowhere, "{place}");
+        }
+        assert_eq!(meant("/logs/a%2Fb", &[]), Meant::Path("/logs/a/b".into()));
         assert_eq!(meant("/a%2", &[]), Meant::Malformed);
         assert_eq!(meant("/a%zz", &[]), Meant::Malformed);
     }

@@ -73,14 +73,30 @@ const STATS: &[&str] = &["stats"];
 const LOG: &[&str] = &["log"];
 const CHECKPOINT: &[&str] = &["checkpoint"];
 const DEBUG_OFF: &str = "Debug endpoints are disabled.\n";
+/// First parts of paths that requests are counted by: those of every port, and those of the port with everything.
+const BUCKETS: &[&str] = &[
+    "healthz",
+    "pods",
+    "stats",
+    "metrics",
+    "run",
+    "exec",
+    "attach",
+    "portForward",
+    "containerLogs",
+    "runningpods",
+    "logs",
+];
+const BUCKETS_OF_DEBUGGING: &[&str] = &["configz", "debug"];
 const JSON: &str = "application/json";
 
 impl Surface {
     /// Places that exist with a slash at their end alone.
     pub(super) fn folders(self) -> &'static [&'static str] {
-        match self.debugging {
-            true => &["/stats/", "/runningpods/", "/logs/", "/debug/pprof/"],
-            false => &[
+        match (self.debugging, self.checkpoint) {
+            (true, true) => &["/stats/", "/runningpods/", "/logs/", "/debug/pprof/", "/checkpoint/"],
+            (true, false) => &["/stats/", "/runningpods/", "/logs/", "/debug/pprof/"],
+            (false, _) => &[
                 "/stats/",
                 "/runningpods/",
                 "/logs/",
@@ -92,6 +108,29 @@ impl Surface {
                 "/containerLogs/",
             ],
         }
+    }
+
+    /// The path's part in `kubelet_http_requests_total`, and whether such requests may last. Its beginning says it all,
+    /// whatever becomes of the request.
+    pub(super) fn bucket(self, sent: &str) -> (&'static str, bool) {
+        let mut parts = sent.trim_start_matches('/').splitn(3, '/');
+        let (root, second) = (parts.next().unwrap_or_default(), parts.next());
+        let known = match (root, second) {
+            ("metrics", Some("cadvisor")) => "metrics/cadvisor",
+            ("metrics", Some("probes")) => "metrics/probes",
+            ("metrics", Some("resource")) => "metrics/resource",
+            // As in the kubelet, which has no name for others.
+            ("metrics", Some(_)) => "other",
+            _ => {
+                let debugging = BUCKETS_OF_DEBUGGING.iter().filter(|_| self.debugging);
+                let gated = [("checkpoint", self.checkpoint), ("statusz", self.statusz), ("flagz", self.flagz)];
+                let gated = gated.iter().filter(|(_, on)| *on && self.debugging).map(|(name, _)| name);
+                let mut all = BUCKETS.iter().chain(debugging).chain(gated);
+                all.find(|name| **name == root).copied().unwrap_or("other")
+            }
+        };
+        // In the kubelet's words, so `portForward` does not count.
+        (known, matches!(known, "exec" | "attach" | "debug"))
     }
 
     /// The place of a decoded path.
@@ -223,34 +262,6 @@ impl Route {
         let text = format!("{}: {what}\n\nAvailable representations: {}", code.as_u16(), forms.join(", "));
         Some(plain(code, text))
     }
-
-    /// The path's part in `kubelet_http_requests_total`, and whether such requests may last.
-    pub(super) fn bucket(&self) -> (&'static str, bool) {
-        match self {
-            Route::Health | Route::HealthCheck(_) => ("healthz", false),
-            Route::Pods => ("pods", false),
-            Route::RunningPods => ("runningpods", false),
-            Route::Summary => ("stats", false),
-            Route::Metrics => ("metrics", false),
-            Route::CadvisorMetrics => ("metrics/cadvisor", false),
-            Route::ResourceMetrics => ("metrics/resource", false),
-            Route::ProbeMetrics => ("metrics/probes", false),
-            // As in the kubelet, which has no name for this one.
-            Route::SliMetrics => ("other", false),
-            Route::Checkpoint(_) => ("checkpoint", false),
-            Route::Nothing(_) | Route::Disabled(..) => ("other", false),
-            Route::Configz => ("configz", false),
-            Route::Flagz => ("flagz", false),
-            Route::Statusz => ("statusz", false),
-            Route::Logs(_) => ("logs", false),
-            Route::ContainerLogs { .. } => ("containerLogs", true),
-            Route::Exec(_) => ("exec", true),
-            Route::Attach(_) => ("attach", true),
-            Route::PortForward(_) => ("portForward", true),
-            Route::Run(_) => ("run", false),
-            Route::Profile(_) | Route::LogLevel => ("debug", true),
-        }
-    }
 }
 
 impl Target {
@@ -372,6 +383,19 @@ mod tests {
             assert_eq!(read_only.route(nowhere), None, "{nowhere}");
         }
         assert_eq!(read_only.route("/stats/summary/"), Some(Route::Summary));
+    }
+
+    #[test]
+    fn requests_are_counted_by_the_beginning_of_their_path() {
+        assert_eq!(ALL.bucket("/exec/a/b/c"), ("exec", true));
+        assert_eq!(ALL.bucket("/containerLogs/a/b/c"), ("containerLogs", false));
+        assert_eq!(ALL.bucket("/portForward/a/b"), ("portForward", false));
+        assert_eq!((ALL.bucket("/pods/nothing"), ALL.bucket("/metrics/slis")), (("pods", false), ("other", false)));
+        assert_eq!(
+            (ALL.bucket("/metrics/resource"), ALL.bucket("/x")),
+            (("metrics/resource", false), ("other", false))
+        );
+        assert_eq!(Surface { checkpoint: false, ..ALL }.bucket("/checkpoint/a/b/c"), ("other", false));
     }
 
     #[test]

@@ -31,17 +31,10 @@ impl Router {
     async fn handle(&self, request: Request<Incoming>, certificate: Option<Arc<ShownCertificate>>) -> Response<Answer> {
         let path = match meant(request.uri().path(), self.surface.folders()) {
             Meant::Path(path) => path,
-            Meant::Malformed => return text(StatusCode::BAD_REQUEST, "400 Bad Request\n"),
-            Meant::Elsewhere(path) => {
-                let place = match request.uri().query() {
-                    Some(query) => format!("{path}?{query}"),
-                    None => path,
-                };
-                return redirect(StatusCode::TEMPORARY_REDIRECT, &place, request.method());
-            }
+            elsewhere => return not_here(elsewhere, &request),
         };
         let Some(route) = self.surface.route(&path) else {
-            return text(StatusCode::NOT_FOUND, "404 page not found\n");
+            return not_here(Meant::Nowhere, &request);
         };
         if let Some(access) = &self.access {
             let subresources = route.subresources();
@@ -65,11 +58,7 @@ impl Router {
         request: Request<Incoming>,
         certificate: Option<Arc<ShownCertificate>>,
     ) -> Response<Answer> {
-        let place = match meant(request.uri().path(), self.surface.folders()) {
-            Meant::Path(path) => self.surface.route(&path),
-            Meant::Elsewhere(_) | Meant::Malformed => None,
-        };
-        let (path, lasts) = place.map_or(("other", false), |route| route.bucket());
+        let (path, lasts) = self.surface.bucket(request.uri().path());
         let method = match request.method().as_str() {
             known @ ("GET" | "HEAD" | "POST" | "PUT" | "DELETE" | "TRACE" | "OPTIONS" | "CONNECT") => known.to_owned(),
             _ => "other".to_owned(),
@@ -143,6 +132,26 @@ impl Router {
         let mut response = json(out);
         response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response
+    }
+}
+
+/// The answer for a path that is no handler's.
+pub(super) fn not_here(meant: Meant, request: &Request<Incoming>) -> Response<Answer> {
+    match meant {
+        Meant::Elsewhere(path) => {
+            let place = match request.uri().query() {
+                Some(query) => format!("{path}?{query}"),
+                None => path,
+            };
+            redirect(StatusCode::TEMPORARY_REDIRECT, &place, request.method())
+        }
+        // Go's server does not get as far as its handlers then.
+        Meant::Malformed => {
+            let mut refused = plain(StatusCode::BAD_REQUEST, "400 Bad Request");
+            refused.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            refused
+        }
+        Meant::Nowhere | Meant::Path(_) => text(StatusCode::NOT_FOUND, "404 page not found\n"),
     }
 }
 

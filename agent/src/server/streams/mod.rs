@@ -12,7 +12,8 @@ mod websocket;
 
 pub(super) use websocket::is_upgrade as is_websocket;
 
-use http::{HeaderMap, Request, Response, StatusCode, header};
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use proto::api::core::v1::Pod;
 use proto::cri;
@@ -25,12 +26,15 @@ use crate::metrics;
 use crate::pod::spec::PodExt;
 use crate::pods::{ContainerInfo, FindError, Handle};
 
+/// A form holds a few options.
+const MAX_FORM: usize = 64 << 10;
+
 /// A refusal: status and text.
 type Refusal = (StatusCode, String);
 
-pub(super) async fn exec(pods: &Handle, target: &Target, request: Request<Incoming>) -> Response<Answer> {
+pub(super) async fn exec(pods: &Handle, target: &Target, mut request: Request<Incoming>) -> Response<Answer> {
     let prepared = async {
-        let (options, _, container) = prepare(pods, target, &request, |name, _| not_found(name)).await?;
+        let (options, _, container) = prepare(pods, target, &mut request, |name, _| not_found(name)).await?;
         let url = pods.exec(cri::ExecRequest {
             container_id: container.id,
             cmd: options.command.clone(),
@@ -47,13 +51,16 @@ pub(super) async fn exec(pods: &Handle, target: &Target, request: Request<Incomi
     }
 }
 
-pub(super) async fn attach(pods: &Handle, target: &Target, request: Request<Incoming>) -> Response<Answer> {
+pub(super) async fn attach(pods: &Handle, target: &Target, mut request: Request<Incoming>) -> Response<Answer> {
     let prepared = async {
         let missing = |name: &str, pod: &Pod| format!("container {name} not found in pod {}", full_name(pod));
-        let (mut options, _, container) = prepare(pods, target, &request, missing).await?;
-        // Whether there is a terminal is the container's to say.
+        let (mut options, pod, container) = prepare(pods, target, &mut request, missing).await?;
+        // Here the kubelet does look at the uid, after the container.
+        if target.uid.as_ref().is_some_and(|uid| *uid != pod.uid()) {
+            return Err((StatusCode::INTERNAL_SERVER_ERROR, format!("pod {} not found", full_name(&pod))));
+        }
+        // Whether there is a terminal is the container's to say; the runtime refuses one with a stderr of its own.
         options.tty = container.tty;
-        options.stderr &= !container.tty;
         let url = pods.attach(cri::AttachRequest {
             container_id: container.id,
             stdin: options.stdin,
@@ -73,6 +80,9 @@ pub(super) async fn port_forward(pods: &Handle, target: &Target, request: Reques
     let web = websocket::is_upgrade(request.headers());
     let tunnel = web && websocket::offers(request.headers(), translate::TUNNEL);
     if tunnel {
+        if let Some(refused) = websocket::refuse(request.method(), request.headers()) {
+            return refused;
+        }
         metrics::WEBSOCKET_STREAMING.inc(&["portforward"]);
     }
     let prepared = async {
@@ -117,11 +127,10 @@ pub(super) async fn run(pods: &Handle, target: &Target, query: &str) -> Response
             error => failed(error),
         })?;
         let answer = pods.exec_sync(&container.id, command.clone()).await.map_err(failed)?;
-        let output = [answer.stdout, answer.stderr].concat();
         if answer.exit_code == 0 {
-            return Ok(output);
+            return Ok([answer.stdout, answer.stderr].concat());
         }
-        let (words, said) = (command.join(" "), String::from_utf8_lossy(&output));
+        let (words, said) = (command.join(" "), String::from_utf8_lossy(&answer.stderr));
         Err((StatusCode::INTERNAL_SERVER_ERROR, format!("command '{words}' exited with {}: {said}", answer.exit_code)))
     };
     match outcome.await {
@@ -136,17 +145,34 @@ pub(super) async fn run(pods: &Handle, target: &Target, query: &str) -> Response
 async fn prepare(
     pods: &Handle,
     target: &Target,
-    request: &Request<Incoming>,
+    request: &mut Request<Incoming>,
     missing: impl Fn(&str, &Pod) -> String,
 ) -> Result<(Options, std::sync::Arc<Pod>, ContainerInfo), Refusal> {
+    let form = form(request).await;
     let options =
-        Options::of(request.uri().query().unwrap_or("")).map_err(|why| (StatusCode::BAD_REQUEST, why.into()))?;
+        Options::of(request.uri().query().unwrap_or(""), &form).map_err(|why| (StatusCode::BAD_REQUEST, why.into()))?;
     let pod = find(pods, target).await?;
     let container = pods.running(&pod, &target.container).await.map_err(|error| match error {
         FindError::NoContainer(name) => (StatusCode::INTERNAL_SERVER_ERROR, missing(&name, &pod)),
         error => failed(error),
     })?;
     Ok((options, pod, container))
+}
+
+/// The form in a request's body; empty without one, or when it is too long to be one.
+async fn form(request: &mut Request<Incoming>) -> String {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let is_form = kind.split(';').next().is_some_and(|kind| kind.trim() == "application/x-www-form-urlencoded");
+    if !is_form || *request.method() != Method::POST {
+        return String::new();
+    }
+    match Limited::new(request.body_mut(), MAX_FORM).collect().await {
+        Ok(body) => String::from_utf8_lossy(&body.to_bytes()).into_owned(),
+        Err(error) => {
+            tracing::debug!(%error, "the form of a request is not read");
+            String::new()
+        }
+    }
 }
 
 /// The pod of that name. The uid in the path says nothing: the kubelet does not look at it either.
@@ -182,6 +208,9 @@ async fn carry(subresource: &str, url: &str, options: Options, request: Request<
     }
     let web = websocket::is_upgrade(request.headers());
     let carried = if web && websocket::offers(request.headers(), translate::CHANNELS) {
+        if let Some(refused) = websocket::refuse(request.method(), request.headers()) {
+            return refused;
+        }
         metrics::WEBSOCKET_STREAMING.inc(&[subresource]);
         translate::channels(url, options, request).await
     } else {

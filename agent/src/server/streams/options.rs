@@ -16,12 +16,15 @@ pub struct Options {
 }
 
 impl Options {
+    /// What the query asks for, and the form in the body, which may ask for streams too.
+    ///
     /// # Errors
     /// The kubelet's words for a request without any stream.
-    pub fn of(query: &str) -> Result<Self, &'static str> {
-        let pairs = query_pairs(query);
-        // Nothing but this one word switches a stream on, where it comes first.
-        let on = |name: &str| pairs.iter().find(|(key, _)| key == name).is_some_and(|(_, value)| value == "1");
+    pub fn of(query: &str, form: &str) -> Result<Self, &'static str> {
+        let (pairs, form) = (query_pairs(query), query_pairs(form));
+        // Nothing but this one word switches a stream on, where it comes first; a form comes before the query.
+        let both = || form.iter().chain(&pairs);
+        let on = |name: &str| both().find(|(key, _)| key == name).is_some_and(|(_, value)| value == "1");
         let mut options = Options {
             stdin: on("input"),
             stdout: on("output"),
@@ -73,9 +76,9 @@ mod tests {
 
     #[test]
     fn only_a_one_switches_a_stream_on_and_a_terminal_has_no_stderr() {
-        assert!(Options::of("output=true&command=x").is_err());
-        let options = Options::of("output=1&error=1&tty=1&command=a&command=b").unwrap();
-        assert!(options.stdout && options.tty && !options.stderr);
+        assert!(Options::of("output=true&command=x", "").is_err());
+        let options = Options::of("output=1&error=1&tty=1&command=a&command=b", "input=1&output=0&command=c").unwrap();
+        assert!(options.stdin && !options.stdout && options.tty && !options.stderr);
         assert_eq!(options.command, ["a", "b"]);
     }
 

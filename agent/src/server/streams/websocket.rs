@@ -7,12 +7,14 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::super::answers::Answer;
+use super::super::answers::{Answer, bare};
 use super::super::listen::full;
 
+/// The only version of the protocol.
+const VERSION: &str = "13";
 const CONTINUATION: u8 = 0;
 const TEXT: u8 = 1;
 const BINARY: u8 = 2;
@@ -39,6 +41,23 @@ pub fn offers(headers: &HeaderMap, protocol: &str) -> bool {
     texts(headers, header::SEC_WEBSOCKET_PROTOCOL)
         .flat_map(|value| value.split(','))
         .any(|word| word.trim() == protocol)
+}
+
+/// What a handshake is refused with that lacks something, before anybody is connected to.
+pub fn refuse(method: &Method, headers: &HeaderMap) -> Option<Response<Answer>> {
+    let (code, why) = if *method != Method::GET {
+        (StatusCode::METHOD_NOT_ALLOWED, "bad method")
+    } else if headers.get(header::SEC_WEBSOCKET_KEY).is_none_or(|key| key.is_empty() || key.to_str().is_err()) {
+        (StatusCode::BAD_REQUEST, "mismatch challenge/response")
+    } else if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != VERSION) {
+        (StatusCode::BAD_REQUEST, "missing or bad WebSocket Version")
+    } else {
+        return None;
+    };
+    let mut refused = bare(code, why);
+    refused.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    refused.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static(VERSION));
+    Some(refused)
 }
 
 /// The answer that completes the handshake; `None` when the request has no key.
@@ -223,5 +242,20 @@ mod tests {
             out.len()
         };
         assert_eq!((size(125), size(126), size(65535), size(65536)), (2, 4, 4, 10));
+    }
+
+    #[test]
+    fn a_handshake_that_lacks_something_is_refused() {
+        let code = |method: Method, key: &'static str, version: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::SEC_WEBSOCKET_KEY, HeaderValue::from_static(key));
+            headers.insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static(version));
+            refuse(&method, &headers).map(|r| r.status().as_u16())
+        };
+        assert_eq!(code(Method::GET, "abc", "13"), None);
+        assert_eq!(code(Method::POST, "abc", "13"), Some(405));
+        assert_eq!(code(Method::GET, "", "13"), Some(400));
+        assert_eq!(code(Method::GET, "abc", "8"), Some(400));
+        assert_eq!(refuse(&Method::GET, &HeaderMap::new()).map(|r| r.status().as_u16()), Some(400));
     }
 }
