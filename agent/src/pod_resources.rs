@@ -27,6 +27,7 @@ use tonic::{Response, Status};
 
 use crate::device_plugins::{AssignedDevice, Devices};
 use crate::dra::Dra;
+use crate::metrics::{self, Family};
 use crate::pod::spec::{PodExt as _, is_sidecar};
 use crate::pods_api::{KnownPod, PodFeed};
 use crate::resource_managers::{Block, Managers};
@@ -65,6 +66,17 @@ async fn answer(lister: Arc<Lister>, request: Request<Incoming>) -> Reply {
         }
         other => unimplemented(other, &["v1.PodResourcesLister", "v1alpha1.PodResourcesLister"]),
     }
+}
+
+/// Counts a request, for its call and for all.
+fn counted(call: &Family, version: &str) {
+    metrics::POD_RESOURCES_REQUESTS.inc(&[version]);
+    call.inc(&[version]);
+}
+
+/// Counts what goes wrong.
+fn failed<T>(outcome: Result<T, Status>, errors: &Family, version: &str) -> Result<T, Status> {
+    outcome.inspect_err(|_| errors.inc(&[version]))
 }
 
 struct Lister {
@@ -116,7 +128,8 @@ impl PodResourcesLister for Lister {
         &self,
         _: tonic::Request<ListPodResourcesRequest>,
     ) -> Result<Response<ListPodResourcesResponse>, Status> {
-        self.bucket.admit()?;
+        counted(&metrics::POD_RESOURCES_LIST, "v1");
+        failed(self.bucket.admit(), &metrics::POD_RESOURCES_LIST_ERRORS, "v1")?;
         Ok(Response::new(self.all()))
     }
 
@@ -124,7 +137,8 @@ impl PodResourcesLister for Lister {
         &self,
         _: tonic::Request<AllocatableResourcesRequest>,
     ) -> Result<Response<AllocatableResourcesResponse>, Status> {
-        self.bucket.admit()?;
+        counted(&metrics::POD_RESOURCES_ALLOCATABLE, "v1");
+        failed(self.bucket.admit(), &metrics::POD_RESOURCES_ALLOCATABLE_ERRORS, "v1")?;
         let devices = self.devices.allocatable().into_iter().map(device).collect();
         let cpu_ids = self.managers.allocatable_cpus().iter().map(i64::from).collect();
         let memory = self.managers.allocatable_memory().into_iter().map(memory).collect();
@@ -135,12 +149,14 @@ impl PodResourcesLister for Lister {
         &self,
         request: tonic::Request<GetPodResourcesRequest>,
     ) -> Result<Response<GetPodResourcesResponse>, Status> {
-        self.bucket.admit()?;
+        counted(&metrics::POD_RESOURCES_GET, "v1");
+        failed(self.bucket.admit(), &metrics::POD_RESOURCES_GET_ERRORS, "v1")?;
         let GetPodResourcesRequest { pod_name: name, pod_namespace: namespace } = request.into_inner();
         let pods = self.feed.pods();
         let found = pods.iter().find(|p| p.pod.name() == name && p.pod.namespace() == namespace);
         // Upstream answers a plain Go error, which gRPC calls Unknown.
-        let found = found.ok_or_else(|| Status::unknown(format!("pod {name} in namespace {namespace} not found")))?;
+        let found = found.ok_or_else(|| Status::unknown(format!("pod {name} in namespace {namespace} not found")));
+        let found = failed(found, &metrics::POD_RESOURCES_GET_ERRORS, "v1")?;
         Ok(Response::new(GetPodResourcesResponse { pod_resources: Some(self.of(found)) }))
     }
 }
@@ -158,7 +174,9 @@ impl Service<tonic::Request<Bytes>> for ListAlpha {
     }
 
     fn call(&mut self, _: tonic::Request<Bytes>) -> Self::Future {
-        let answer = self.0.bucket.admit().map(|()| {
+        counted(&metrics::POD_RESOURCES_LIST, "v1alpha1");
+        let admitted = failed(self.0.bucket.admit(), &metrics::POD_RESOURCES_LIST_ERRORS, "v1alpha1");
+        let answer = admitted.map(|()| {
             let mut all = self.0.all();
             let containers = all.pod_resources.iter_mut().flat_map(|p| &mut p.containers);
             for container in containers {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use proto::api::core::v1::{Container, Pod};
 
+use crate::metrics;
 use crate::pod::quantity::whole;
 use crate::pod::spec::{PodExt as _, is_sidecar};
 
@@ -190,7 +191,10 @@ impl Devices {
         };
         let prefers = prefers.then_some(&endpoint);
         let ids = pick(prefers, choice, aligned, amount).await;
+        let labels = [resource];
+        let timer = metrics::DEVICE_PLUGIN_ALLOCATION.time(&labels);
         let response = endpoint.allocate(ids.iter().cloned().collect()).await;
+        drop(timer);
         let response = response.map_err(|e| AllocateError::Plugin(described(&e)))?;
         let mut state = self.state();
         let known = state.resources.get(resource);

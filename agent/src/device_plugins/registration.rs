@@ -1,7 +1,7 @@
 //! The socket at which plugins register, and what a registration must be like.
 
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,6 +12,7 @@ use proto::device_plugin::{Empty, RegisterRequest};
 use tonic::codegen::Service as _;
 use tonic::{Response, Status};
 
+use crate::metrics;
 use crate::sockets::{Reply, bind, serve, unimplemented};
 
 use super::endpoint::{Endpoint, described, follow};
@@ -72,7 +73,8 @@ struct Registrar(Arc<Devices>);
 impl Registration for Registrar {
     async fn register(&self, request: tonic::Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
         let request = request.into_inner();
-        let socket = self.0.dir.join(&request.endpoint);
+        metrics::DEVICE_PLUGIN_REGISTRATIONS.inc(&[&request.resource_name]);
+        let socket = below(&self.0.dir, &request.endpoint);
         let registered = match check(&request.resource_name, std::slice::from_ref(&request.version)) {
             Ok(()) => self.0.register(&request.resource_name, socket).await,
             Err(error) => Err(error),
@@ -98,10 +100,24 @@ pub fn check(resource: &str, versions: &[String]) -> Result<(), RegisterError> {
     if is_extended(resource) { Ok(()) } else { Err(RegisterError::ResourceName(resource.to_owned())) }
 }
 
+/// A name below a folder, wherever it means to lead.
+fn below(folder: &Path, name: &str) -> PathBuf {
+    let mut path = folder.to_owned();
+    for part in Path::new(name).components() {
+        match part {
+            Component::Normal(part) => path.push(part),
+            Component::ParentDir if path != folder => drop(path.pop()),
+            _ => {}
+        }
+    }
+    path
+}
+
 /// A resource outside `kubernetes.io` whose quota name would be a qualified name too.
 fn is_extended(name: &str) -> bool {
     let Some((domain, rest)) = name.split_once('/') else { return false };
-    let native = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
+    // Anywhere in it, as upstream looks for it.
+    let native = name.contains("kubernetes.io/");
     let label = |l: &str| {
         !l.is_empty()
             && l.len() <= 63

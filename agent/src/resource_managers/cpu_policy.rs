@@ -53,7 +53,9 @@ impl Options {
             strict_reservation: on(STRICT),
             by_uncore: on(BY_UNCORE),
         };
-        for (one, other) in [(FULL, ACROSS_CORES), (BY_UNCORE, ACROSS_CORES), (BY_UNCORE, ACROSS_NUMA)] {
+        for (one, other) in
+            [(FULL, ACROSS_CORES), (ACROSS_NUMA, ACROSS_CORES), (BY_UNCORE, ACROSS_CORES), (BY_UNCORE, ACROSS_NUMA)]
+        {
             if on(one) && on(other) {
                 return Err(format!("static policy options {one} and {other} can not be used at the same time"));
             }
