@@ -1,4 +1,7 @@
-//! The wall clock, in the units of the runtime and the API.
+//! The wall clock, in the units of the runtime and the API, and one that never goes back.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use proto::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -11,4 +14,10 @@ pub fn unix_nanos() -> i64 {
 /// Now, as `metav1.Time` keeps it.
 pub fn now() -> Time {
     Time { seconds: proto::time::Timestamp::now().seconds, nanos: 0 }
+}
+
+/// Time since this was first asked; whatever becomes of the wall clock.
+pub fn since_start() -> Duration {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed()
 }

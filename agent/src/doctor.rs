@@ -12,6 +12,7 @@ use proto::cri::{RuntimeCondition, RuntimeHandler, StatusRequest};
 use crate::cli::{self, Command, Flags};
 use crate::config::{self, ConfigError, Configuration, Loaded};
 use crate::cri::CriClient;
+use crate::daemon::wrong_at_start;
 use crate::settings::OwnSettings;
 
 /// How a check went.
@@ -63,6 +64,7 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
     let mut checks = vec![rights(), clock()];
     checks.extend(machine(Path::new("/"), &needs));
     checks.push(configuration(&flags, &loaded));
+    checks.extend(start(&flags, loaded.as_ref().ok()));
     let (about, handlers) = runtime(&needs.runtime);
     checks.extend(about);
     checks.extend(features(&kernel_release(Path::new("/")), handlers.as_deref()));
@@ -337,6 +339,20 @@ fn configuration(flags: &Flags, loaded: &Result<Loaded, ConfigError>) -> Check {
             advice: "see node-agent config check",
         },
     }
+}
+
+/// What the start would refuse of a configuration that is valid, one for each.
+fn start(flags: &Flags, loaded: Option<&Loaded>) -> Vec<Check> {
+    let Some(loaded) = loaded else { return Vec::new() };
+    let wrong = wrong_at_start(flags, loaded).into_iter().map(|error| error.to_string());
+    let wrong = wrong.chain(refuse(Path::new("/"), &loaded.config).err());
+    let broken = |found| Check {
+        name: "start",
+        verdict: Verdict::Broken,
+        found,
+        advice: "the agent would not start: mend this first",
+    };
+    wrong.map(broken).collect()
 }
 
 /// Whether the runtime answers, and whether it says that it can run pods and give them a network; with its handlers.

@@ -55,6 +55,15 @@ impl CriClient {
         })
     }
 
+    /// Whether these are endpoints at all; an image endpoint that is empty is the runtime's.
+    ///
+    /// # Errors
+    /// Those of [`CriClient::new`].
+    pub fn check(endpoint: &str, image_endpoint: &str) -> Result<(), CriError> {
+        socket_path(endpoint)?;
+        if image_endpoint.is_empty() { Ok(()) } else { socket_path(image_endpoint).map(drop) }
+    }
+
     /// The socket that this client dials.
     pub fn endpoint(&self) -> &Path {
         &self.endpoint

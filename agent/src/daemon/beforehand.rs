@@ -8,8 +8,10 @@ use super::{StartError, machine_config};
 use crate::api::{HttpTransport, Kubeconfig};
 use crate::cli::Flags;
 use crate::config::{Configuration, FeatureGates, Loaded};
+use crate::cri::CriClient;
 use crate::identity::{self, Serving, Store};
 use crate::objects::Strategy;
+use crate::resource_managers::{Managers, Settings};
 use crate::server::{ClientAuthorities, ServerError};
 
 /// Everything that the start would refuse, in its order. Empty: it gets as far as the machine lets it.
@@ -32,6 +34,13 @@ pub fn wrong_at_start(flags: &Flags, loaded: &Loaded) -> Vec<StartError> {
             wrong.extend(Strategy::of(config).err().map(StartError::Objects));
         }
     }
+    wrong.extend(
+        CriClient::check(&config.container_runtime_endpoint, &config.image_service_endpoint)
+            .err()
+            .map(StartError::Runtime),
+    );
+    let of_managers = Settings::of(config, &gates, &flags.root_dir);
+    wrong.extend(Managers::check(&of_managers).err().map(StartError::Managers));
     wrong.extend(machine_config::credential_providers(flags, &gates).err().map(StartError::CredentialProviders));
     if config.enable_server {
         wrong.extend(serving(config).err().map(|why| StartError::Server(ServerError::Certificate(why))));
@@ -94,6 +103,7 @@ mod tests {
             ("--authorization-mode=Webhook", "no client provided, cannot use webhook authorization"),
             ("--authentication-token-webhook", "no client provided, cannot use webhook authentication"),
             ("--client-ca-file=/nonexistent.crt", "/nonexistent.crt"),
+            ("--container-runtime-endpoint=ftp://x", "ftp://x"),
             ("--image-credential-provider-bin-dir=/nonexistent", ""),
             ("--image-credential-provider-config=/nonexistent.yaml", ""),
         ] {

@@ -286,6 +286,7 @@ impl Keeper {
                 addresses: self.addresses.as_deref(),
                 given: settings.has_given_address(),
                 runtime: &runtime,
+                pleg: crate::pleg::trouble().as_deref(),
                 signals: &signals,
                 images: &images,
                 port: settings.config.port,

@@ -133,6 +133,7 @@ pub fn local_node(settings: &NodeSettings, addresses: &[IpAddr]) -> Node {
             addresses: Some(addresses),
             given: settings.has_given_address(),
             runtime: &unknown_runtime(),
+            pleg: None,
             signals: &NodeSignals::default(),
             images: &[],
             port: settings.config.port,

@@ -42,6 +42,7 @@ impl NodeNow {
                 addresses: None,
                 given: settings.has_given_address(),
                 runtime: &runtime,
+                pleg: crate::pleg::trouble().as_deref(),
                 signals: &signals,
                 images: old.get("images").and_then(Value::as_array).map_or(&[], Vec::as_slice),
                 port: settings.config.port,

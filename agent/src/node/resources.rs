@@ -73,6 +73,10 @@ pub fn allocatable(capacity: &Resources, config: &Configuration) -> Resources {
 
 /// A threshold as an amount: a quantity, or a percentage of `all`.
 fn threshold_of(threshold: &str, all: &Quantity) -> Option<Quantity> {
+    // These two switch a signal off.
+    if matches!(threshold, "0%" | "100%") {
+        return None;
+    }
     match threshold.strip_suffix('%') {
         // Go computes with a 32-bit float and cuts; the sum must come out the same.
         Some(percent) => {
@@ -140,6 +144,18 @@ mod tests {
                 "pods=110"
             ]
         );
+    }
+
+    /// They used to take everything away.
+    #[test]
+    fn thresholds_that_are_switched_off_take_nothing() {
+        let machine = Machine { cpus: 1, memory_bytes: 4096, ..Machine::default() };
+        for off in ["0%", "100%"] {
+            let hard = [("memory.available".to_owned(), off.to_owned())].into();
+            let config = Configuration { eviction_hard: hard, ..Configuration::default() };
+            let capacity = capacity(&machine, None, &config);
+            assert_eq!(allocatable(&capacity, &config)["memory"].value(), 4096, "{off}");
+        }
     }
 
     #[test]

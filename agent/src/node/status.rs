@@ -23,6 +23,8 @@ pub struct Facts<'a> {
     /// Somebody named them.
     pub given: bool,
     pub runtime: &'a RuntimeState,
+    /// Why it is not known what runs, None when it is.
+    pub pleg: Option<&'a str>,
     pub signals: &'a NodeSignals,
     pub images: &'a [Value],
     pub port: i32,
@@ -159,6 +161,7 @@ fn conditions(old: Option<&Value>, facts: &Facts<'_>) -> Value {
     };
     let mut not_ready: Vec<String> = Vec::new();
     not_ready.extend(facts.runtime.not_ready.clone());
+    not_ready.extend(facts.pleg.map(str::to_owned));
     not_ready.extend(facts.runtime.network_not_ready.clone());
     not_ready.extend(signals.not_ready.iter().cloned());
     not_ready.extend(signals.shutting_down.then(|| "node is shutting down".to_owned()));
@@ -248,6 +251,7 @@ mod tests {
             addresses: Some(&[]),
             given: false,
             runtime,
+            pleg: None,
             signals,
             images: &[],
             port: 10250,

@@ -9,12 +9,14 @@ mod termination_message;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proto::cri;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
+use crate::clock;
 use crate::cri::{CriClient, CriError};
 use crate::metrics;
 use crate::pod::labels::{self, owner};
@@ -54,6 +56,27 @@ impl Nudge {
     pub fn nudge(&self) {
         self.0.notify_one();
     }
+}
+
+/// When the runtime last listed its pods, in milliseconds of [`clock::since_start`]; zero when it never did.
+static LAST_LISTED: AtomicU64 = AtomicU64::new(0);
+/// The kubelet's: without a list for so long, nobody knows what runs.
+const SILENT: Duration = Duration::from_secs(180);
+
+/// What is wrong when the runtime has not listed its pods for long; the kubelet's words.
+pub fn trouble() -> Option<String> {
+    let last = match LAST_LISTED.load(Ordering::Relaxed) {
+        0 => return None,
+        at => Duration::from_millis(at),
+    };
+    silent_for(clock::since_start().saturating_sub(last))
+}
+
+fn silent_for(elapsed: Duration) -> Option<String> {
+    let go = |time: Duration| proto::duration::format(i64::try_from(time.as_nanos()).unwrap_or(i64::MAX));
+    (elapsed > SILENT).then(|| {
+        format!("PLEG is not healthy: pleg was last seen active {} ago; threshold is {}", go(elapsed), go(SILENT))
+    })
 }
 
 /// Watches the runtime until the receiver is gone.
@@ -101,6 +124,8 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
         match looked {
             Ok(now) => {
                 metrics::PLEG_LAST_SEEN.set(&[], unix_seconds());
+                let now_millis = u64::try_from(clock::since_start().as_millis()).unwrap_or(u64::MAX);
+                LAST_LISTED.store(now_millis.max(1), Ordering::Relaxed);
                 retry = Duration::from_millis(100);
                 if report(&known, &now, first, &events).await.is_err() {
                     break;
@@ -229,5 +254,17 @@ async fn follow_stream(cri: CriClient, events: mpsc::Sender<StreamEvent>) {
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(60));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_three_minutes_without_a_list_nobody_knows_what_runs() {
+        assert_eq!(silent_for(Duration::from_secs(180)), None);
+        let words = "PLEG is not healthy: pleg was last seen active 3m0.5s ago; threshold is 3m0s";
+        assert_eq!(silent_for(Duration::from_millis(180_500)).as_deref(), Some(words));
     }
 }

@@ -222,6 +222,14 @@ impl Managers {
         }
     }
 
+    /// What [`Managers::open`] would refuse; nothing is written.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check(settings: &Settings) -> Result<(), String> {
+        open::open(settings, &topology::Topology::read(std::path::Path::new("/"))).map(drop)
+    }
+
     /// Reads what an earlier agent left, and writes what there is now.
     ///
     /// # Errors
