@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     };
     if !flags.silence_deprecations {
         for flag in &flags.deprecated {
-            eprintln!("Flag --{flag} has been deprecated, set its field in the file that --config names instead");
+            eprintln!("Flag --{flag} has been deprecated, {}", cli::instead_of(flag));
         }
     }
     let loaded = match config::load(&flags.sources) {
@@ -103,10 +103,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Flags or files are wrong, and stay so until somebody mends them. Scripts that start a kubelet know 1; systemd, which
-/// would start the agent again, is told to leave it alone by a code of its own.
+/// Flags or files are wrong, and stay so until somebody mends them. Whoever starts a kubelet knows 1; systemd, which
+/// would start the agent again, is told to leave it alone by a code of its own. It alone numbers its starts.
 fn refused() -> ExitCode {
-    ExitCode::from(if notify::is_listened_to() { 64 } else { 1 })
+    let by_systemd = notify::is_listened_to() && std::env::var_os("INVOCATION_ID").is_some();
+    ExitCode::from(if by_systemd { 64 } else { 1 })
 }
 
 fn start_log(logging: &config::Logging, settings: &OwnSettings) {

@@ -87,8 +87,11 @@ fn the_watchdog_takes_fractions_and_refuses_what_it_cannot_keep() -> Result<()> 
 fn systemd_starts_again_what_may_get_better_and_nothing_that_is_refused() -> Result<()> {
     let place = Place::new("hopeless", STANDALONE)?;
     let ends = |arguments: &[&str]| -> Result<Option<i32>> {
-        Ok(Agent::start(&place, arguments, &[])?.wait(Duration::from_secs(30))?.code())
+        let variables = [("INVOCATION_ID", "0123456789abcdef0123456789abcdef")];
+        Ok(Agent::start(&place, arguments, &variables)?.wait(Duration::from_secs(30))?.code())
     };
+    let mut alone = Agent::start(&place, &["--max-pods=many"], &[])?;
+    ensure!(alone.wait(Duration::from_secs(30))?.code() == Some(1), "somebody else listens than systemd");
     ensure!(ends(&["--max-pods=many"])? == Some(64), "a flag that is refused");
     ensure!(ends(&["--config=/nonexistent.yaml"])? == Some(1), "a file that may come");
     place.configure(&format!("{STANDALONE}maxPods: -1\n"))?;

@@ -14,7 +14,7 @@ pub(super) enum Form {
     Thresholds,
     /// `a=true,b=false`, merged into what the file says.
     Gates,
-    /// `key=value:Effect,...`
+    /// `key=value:Effect,...`; the last one counts.
     Taints,
     /// `key:value`; repeats add up.
     Headers,
@@ -139,25 +139,42 @@ pub(super) const MIRRORS: &[(&str, &str, Form)] = &[
 ];
 
 /// Mirrors that upstream does not call deprecated.
-pub(super) const CURRENT: &[&str] = &[
-    "v",
-    "vmodule",
-    "logging-format",
-    "log-flush-frequency",
-    "log-json-info-buffer-size",
-    "log-json-split-stream",
-    "log-text-info-buffer-size",
-    "log-text-split-stream",
+pub(super) const CURRENT: &[&str] = &["v", "vmodule", "log-flush-frequency", "provider-id"];
+
+const BY_EVICTION: &str = "Use --eviction-hard or --eviction-soft instead. Will be removed in a future version.";
+const OF_CADVISOR: &str = "This is a cadvisor flag that was mistakenly registered with the Kubelet. Due to legacy \
+                           concerns, it will follow the standard CLI deprecation timeline before being removed.";
+
+/// Flags of the agent itself that upstream calls deprecated, and its words for each.
+pub(super) const OLD: &[(&str, &str)] = &[
+    ("application-metrics-count-limit", OF_CADVISOR),
+    ("boot-id-file", OF_CADVISOR),
+    ("container-hints", OF_CADVISOR),
+    ("containerd", OF_CADVISOR),
+    ("containerd-namespace", OF_CADVISOR),
+    ("enable-load-reader", OF_CADVISOR),
+    ("event-storage-age-limit", OF_CADVISOR),
+    ("event-storage-event-limit", OF_CADVISOR),
+    ("experimental-allocatable-ignore-eviction", "will be removed in 1.25 or later."),
+    ("experimental-mounter-path", "will be removed in 1.25 or later. in favor of using CSI."),
+    ("global-housekeeping-interval", OF_CADVISOR),
+    ("log-cadvisor-usage", OF_CADVISOR),
+    ("machine-id-file", OF_CADVISOR),
+    ("maximum-dead-containers", BY_EVICTION),
+    ("maximum-dead-containers-per-container", BY_EVICTION),
+    ("minimum-container-ttl-duration", BY_EVICTION),
+    ("storage-driver-buffer-duration", OF_CADVISOR),
+    ("storage-driver-db", OF_CADVISOR),
+    ("storage-driver-host", OF_CADVISOR),
+    ("storage-driver-password", OF_CADVISOR),
+    ("storage-driver-secure", OF_CADVISOR),
+    ("storage-driver-table", OF_CADVISOR),
+    ("storage-driver-user", OF_CADVISOR),
 ];
 
-/// Flags of the agent itself that upstream calls deprecated.
-pub(super) const OLD: &[&str] = &[
-    "experimental-allocatable-ignore-eviction",
-    "experimental-mounter-path",
-    "maximum-dead-containers",
-    "maximum-dead-containers-per-container",
-    "minimum-container-ttl-duration",
-];
+/// What upstream says of all the mirrors.
+pub(super) const IN_THE_FILE: &str = "This parameter should be set via the config file specified by the Kubelet's --config flag. See \
+     https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/ for more information.";
 
 /// What this agent has beyond the kubelet; not in `/flagz`, whose readers know the kubelet's.
 pub(super) const ADDED: &[&str] = &[

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::config::{FeatureGates, Override, Sources};
 use crate::server::Retention;
-use flags::{ADDED, CURRENT, Form, MIRRORS, OLD, OWN};
+use flags::{ADDED, CURRENT, Form, IN_THE_FILE, MIRRORS, OLD, OWN};
 use values::{boolean, value};
 
 pub use labels::name_errors;
@@ -142,7 +142,7 @@ impl Line {
                 self.deprecated.push(name);
             }
         } else if let Some(&(name, ..)) = own {
-            if OLD.contains(&name) && !self.deprecated.contains(&name) {
+            if OLD.iter().any(|(old, _)| *old == name) && !self.deprecated.contains(&name) {
                 self.deprecated.push(name);
             }
             match self.own.get_mut(name) {
@@ -278,12 +278,17 @@ fn push(overrides: &mut Vec<Override>, path: &'static str, flag: &'static str, f
                 }
             }
             (Value::Object(map), Value::Object(more)) => map.extend(more),
-            (Value::Array(list), Value::Array(more)) => list.extend(more),
+            (Value::Array(list), Value::Array(more)) if form != Form::Taints => list.extend(more),
             (slot, value) => *slot = value,
         }
         return;
     }
     overrides.push(Override { path, flag, value, merge: form == Form::Gates });
+}
+
+/// What to do instead of giving a deprecated flag, in upstream's words.
+pub fn instead_of(flag: &str) -> &'static str {
+    OLD.iter().find(|(old, _)| *old == flag).map_or(IN_THE_FILE, |(_, words)| words)
 }
 
 /// Names of all flags, sorted, for `/flagz`.

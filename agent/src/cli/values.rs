@@ -30,7 +30,7 @@ pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
             }
             Value::Object(gates)
         }
-        Form::Taints => Value::Array(parts().map(taint).collect::<Result<_, _>>()?),
+        Form::Taints => Value::Array(taints(parts())?),
         Form::Headers => {
             let mut headers = Map::new();
             for pair in parts() {
@@ -130,6 +130,26 @@ fn pairs<'a>(parts: impl Iterator<Item = &'a str>, separator: char) -> Result<Ma
     Ok(map)
 }
 
+/// Each pair of key and effect once; what ends with `-` takes a taint away, and on a node that is new there is none.
+fn taints<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Vec<Value>, String> {
+    let mut all: Vec<Value> = Vec::new();
+    for part in parts {
+        if let Some(removed) = part.strip_suffix('-') {
+            // Here the effect may be left out.
+            taint(&if removed.contains(':') { removed.to_owned() } else { format!("{removed}:NoSchedule") })?;
+            continue;
+        }
+        let new = taint(part)?;
+        if all.iter().any(|known| known["key"] == new["key"] && known["effect"] == new["effect"]) {
+            let text = |name: &str| new.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let shown = format!("{{{} {} {} <nil>}}", text("key"), text("value"), text("effect"));
+            return Err(format!("duplicated taints with the same key and effect: {shown}"));
+        }
+        all.push(new);
+    }
+    Ok(all)
+}
+
 fn taint(text: &str) -> Result<Value, String> {
     let (left, effect) = text.rsplit_once(':').ok_or_else(|| format!("invalid taint spec: {text}"))?;
     if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
@@ -157,6 +177,11 @@ mod tests {
             assert!(value(Form::Taints, bad).expect_err("refused").starts_with("invalid taint"), "{bad}");
         }
         assert!(value(Form::Taints, "example.com/a=b:NoSchedule,c:NoExecute").is_ok());
+        let twice =
+            value(Form::Taints, "a=1:NoSchedule,a:NoExecute,a=2:NoSchedule").expect_err("the same key and effect");
+        assert_eq!(twice, "duplicated taints with the same key and effect: {a 2 NoSchedule <nil>}");
+        let removed = value(Form::Taints, "a:NoSchedule-,b-,c:NoExecute").expect("what is removed is not there");
+        assert_eq!(removed, json!([{"key": "c", "effect": "NoExecute"}]));
     }
 
     #[test]
