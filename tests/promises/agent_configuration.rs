@@ -34,11 +34,11 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("HEAD", &["--node-ip=here"], "\"here\" is no IP address"),
     ("HEAD", &["--cloud-provider=aws"], "unsupported value for --cloud-provider"),
     ("HEADaddress: foo\n", &[], "address \"foo\" is no address to listen on"),
-    ("HEADhealthzBindAddress: foo\n", &[], "healthzBindAddress \"foo\" is no address"),
+    ("HEADsyncFrequency: -1s\n", &[], "failed to create kubelet: invalid sync frequency -1000000000"),
+    ("HEADtlsCurvePreferences: [29, 29]\n", &[], "duplicate curve preference 29"),
     ("HEADshowHiddenMetricsForVersion: foo\n", &[], "--show-hidden-metrics-for-version must be omitted"),
     ("HEADallowedUnsafeSysctls: [vm.swappiness]\n", &[], "are not known to be namespaced"),
     ("HEADregisterWithTaints: [{key: a/b/c, effect: NoSchedule}]\n", &[], "invalid taint: {a/b/c"),
-    ("HEADtlsCipherSuites: [TLS_RSA_WITH_AES_128_CBC_SHA]\n", &[], "none of tlsCipherSuites can be offered"),
     ("HEAD", &["--register-with-taints=Bad Prefix/x=y:NoSchedule"], "invalid taint spec"),
     ("HEAD", &["--exit-on-lock-contention"], "no lock file specified"),
     ("HEAD", &["--settings=/nonexistent.toml"], "/nonexistent.toml: No such file or directory"),
@@ -134,7 +134,9 @@ fn view_names_the_origin_of_each_value_and_check_every_problem() -> Result<()> {
     let (file, drop_ins) = (place.dir.join("own.toml"), place.dir.join("conf.d"));
     std::fs::write(&file, "[log]\nfilter = \"agent=debug\"\n")?;
     std::fs::create_dir_all(&drop_ins)?;
-    std::fs::write(drop_ins.join("10-a.conf"), format!("{HEAD}maxPods: 5\nsystemReserved: {{cpu: 100m}}\n"))?;
+    // A list of nothing in the main file does not outlast a folder of drop-ins.
+    let text = format!("{HEAD}maxPods: 5\nsystemReserved: {{cpu: 100m}}\nenforceNodeAllocatable: []\n");
+    std::fs::write(drop_ins.join("10-a.conf"), text)?;
     let mut arguments: Vec<OsString> = vec!["config".into(), "view".into()];
     arguments.extend(place.arguments().into_iter().skip(1));
     arguments.extend(["--config-dir".into(), drop_ins.clone().into(), "--settings".into(), file.into()]);

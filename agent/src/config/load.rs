@@ -149,10 +149,17 @@ impl Load {
                 }
             }
         } else {
-            defaults::apply(&mut document, &flag_gates);
+            // Before any flag is read, so under the gates' own defaults.
+            defaults::apply(&mut document, &FeatureGates::default());
             defaults::apply_legacy(&mut document);
         }
         if let Some(folder) = &sources.drop_ins {
+            // What is merged into is written out first, and a list of nothing is not written.
+            if let Some(map) = document.as_object_mut()
+                && map.get("enforceNodeAllocatable").and_then(Value::as_array).is_some_and(Vec::is_empty)
+            {
+                map.remove("enforceNodeAllocatable");
+            }
             self.merge_drop_ins(&mut document, folder);
             unseen_log_options(&mut document);
             // A null or zero in a drop-in asks for the default.

@@ -1,6 +1,6 @@
 //! What port 10250 offers in a handshake: versions, cipher suites, curves.
 //!
-//! Names are Go's, as the kubelet takes them; what comes of them is the part that rustls has. As in Go, the suites of TLS
+//! Names are Go's, as the kubelet takes them; what comes of them is the part that rustls has, and the rest is told. As in Go, the suites of TLS
 //! 1.3 are always offered, and the order of a list does not matter.
 
 use std::sync::Arc;
@@ -21,9 +21,7 @@ pub struct TlsOffer {
 }
 
 impl TlsOffer {
-    /// # Errors
-    /// Nothing of a list can be offered.
-    pub fn of(config: &Configuration) -> Result<Self, String> {
+    pub fn of(config: &Configuration) -> Self {
         let mut provider = rustls::crypto::ring::default_provider();
         let mut missing = Vec::new();
         let versions = match config.tls_min_version.as_str() {
@@ -37,11 +35,7 @@ impl TlsOffer {
         let wanted = &config.tls_cipher_suites;
         if !wanted.is_empty() {
             let has = |name: &String| provider.cipher_suites.iter().any(|suite| same(suite, name));
-            let lacking: Vec<&str> = wanted.iter().filter(|name| !has(name)).map(String::as_str).collect();
-            if lacking.len() == wanted.len() {
-                return Err(format!("none of tlsCipherSuites can be offered: {}", lacking.join(", ")));
-            }
-            missing.extend(lacking.iter().map(|name| format!("tlsCipherSuites {name}")));
+            missing.extend(wanted.iter().filter(|name| !has(name)).map(|name| format!("tlsCipherSuites {name}")));
             provider
                 .cipher_suites
                 .retain(|suite| suite.tls13().is_some() || wanted.iter().any(|name| same(suite, name)));
@@ -49,14 +43,14 @@ impl TlsOffer {
         let wanted = &config.tls_curve_preferences;
         if !wanted.is_empty() {
             let has = |curve: &i32| provider.kx_groups.iter().any(|group| number(*group) == *curve);
-            let lacking: Vec<String> = wanted.iter().filter(|c| !has(c)).map(ToString::to_string).collect();
-            if lacking.len() == wanted.len() {
-                return Err(format!("none of tlsCurvePreferences can be offered: {}", lacking.join(", ")));
-            }
+            let lacking: Vec<_> = wanted.iter().filter(|curve| !has(curve)).collect();
             missing.extend(lacking.iter().map(|curve| format!("tlsCurvePreferences {curve}")));
-            provider.kx_groups.retain(|group| wanted.contains(&number(*group)));
+            // Without any curve nobody could connect.
+            if lacking.len() < wanted.len() {
+                provider.kx_groups.retain(|group| wanted.contains(&number(*group)));
+            }
         }
-        Ok(TlsOffer { provider: Arc::new(provider), versions, missing })
+        TlsOffer { provider: Arc::new(provider), versions, missing }
     }
 }
 
@@ -74,7 +68,7 @@ fn number(group: &dyn SupportedKxGroup) -> i32 {
 mod tests {
     use super::*;
 
-    fn offer(suites: &[&str], curves: &[i32], least: &str) -> Result<TlsOffer, String> {
+    fn offer(suites: &[&str], curves: &[i32], least: &str) -> TlsOffer {
         TlsOffer::of(&Configuration {
             tls_cipher_suites: suites.iter().map(ToString::to_string).collect(),
             tls_curve_preferences: curves.to_vec(),
@@ -90,27 +84,26 @@ mod tests {
 
     #[test]
     fn only_what_is_configured_is_offered_and_the_rest_is_told() {
-        let all = offer(&[], &[], "").expect("the default");
+        let all = offer(&[], &[], "");
         assert_eq!((names(&all).len(), all.provider.kx_groups.len(), all.versions.len()), (6, 3, 2));
         let some = offer(
             &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"],
             &[25, 23],
             "VersionTLS11",
         );
-        let some = some.expect("a part");
         assert_eq!(names(&some), ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]);
         assert_eq!(some.provider.kx_groups.iter().map(|g| number(*g)).collect::<Vec<_>>(), [23]);
         assert_eq!(some.provider.cipher_suites.len(), 4, "those of TLS 1.3 stay");
         assert_eq!(some.missing.len(), 3, "{:?}", some.missing);
-        let old = offer(&["TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305"], &[29], "VersionTLS13").expect("by its old name");
+        let old = offer(&["TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305"], &[29], "VersionTLS13");
         assert_eq!((names(&old).len(), old.versions.len(), old.missing.len()), (1, 1, 0));
     }
 
     #[test]
-    fn a_list_of_which_nothing_can_be_offered_is_refused() {
-        let refused = offer(&["TLS_RSA_WITH_AES_128_CBC_SHA"], &[], "").err().unwrap_or_default();
-        assert_eq!(refused, "none of tlsCipherSuites can be offered: TLS_RSA_WITH_AES_128_CBC_SHA");
-        assert!(offer(&[], &[25, 4588], "").is_err());
-        assert!(offer(&["TLS_AES_128_GCM_SHA256"], &[], "").is_ok());
+    fn of_a_list_that_has_nothing_to_offer_the_rest_is_offered() {
+        let old = offer(&["TLS_RSA_WITH_AES_128_CBC_SHA"], &[], "");
+        assert_eq!((names(&old).len(), old.provider.cipher_suites.len(), old.missing.len()), (0, 3, 1));
+        let strange = offer(&[], &[25, 4588], "");
+        assert_eq!((strange.provider.kx_groups.len(), strange.missing.len()), (3, 2));
     }
 }

@@ -4,6 +4,7 @@ use proto::quantity::Quantity;
 
 use super::start::cpu_set;
 use super::{Configuration, FeatureGates, GoDuration};
+use crate::images::reference;
 
 /// All violations, in the order in which the kubelet names them.
 pub(super) fn check(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
@@ -384,29 +385,29 @@ fn pull_policy(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>
     }
 }
 
-/// An image without tag and digest, or everything below a path with `/*` at its end.
+/// An image by its whole name without tag and digest, or everything below a path with `/*` at its end.
 fn pattern_error(pattern: &str) -> Option<String> {
-    let name = pattern.strip_suffix("/*").unwrap_or(pattern);
-    if pattern.is_empty() {
-        return Some("the supplied pattern is empty: \"\"".into());
+    if pattern.trim() != pattern {
+        return Some(format!("leading/trailing spaces are not allowed: {pattern}"));
     }
-    if name.trim() != name {
-        return Some(format!("leading/trailing spaces are not allowed: {pattern:?}"));
+    let below = pattern.ends_with("/*");
+    let name = if below { pattern.strip_suffix('*').unwrap_or(pattern) } else { pattern };
+    if name.is_empty() {
+        return Some(format!("the supplied pattern is too short: {pattern}"));
     }
     if name.contains('*') {
-        return Some(format!("not a valid wildcard pattern, only patterns ending with '/*' are allowed: {pattern:?}"));
+        return Some(format!("not a valid wildcard pattern, only patterns ending with '/*' are allowed: {pattern}"));
     }
-    if name.is_empty() {
-        return Some(format!("at least registry hostname is required: {pattern:?}"));
+    if below {
+        return (name == "/").then(|| "at least registry hostname is required".to_owned());
     }
-    if name.contains('@') {
-        return Some(format!("image patterns must not contain a digest: {pattern:?}"));
+    match reference::parse(name) {
+        Err(why) => Some(format!("failed to parse as an image name: {why}")),
+        Ok(image) if format!("{}/{}", image.domain, image.path) != name => {
+            Some(format!("neither tag nor digest is accepted in an image reference: {pattern}"))
+        }
+        Ok(_) => None,
     }
-    let last = name.rsplit('/').next().unwrap_or(name);
-    if name.contains('/') && last.contains(':') {
-        return Some(format!("image patterns must not contain a tag: {pattern:?}"));
-    }
-    None
 }
 
 fn reservations(c: &Configuration, errors: &mut Vec<String>) {

@@ -16,7 +16,7 @@ pub(super) fn server_config(deps: &ServerDeps) -> Result<Arc<rustls::ServerConfi
         let (certificate, key) = identity(deps)?;
         deps.serving.set(&certificate, &key).map_err(|e| refuse(&e))?;
     }
-    let offer = TlsOffer::of(&deps.config).map_err(|e| refuse(&e))?;
+    let offer = TlsOffer::of(&deps.config);
     for missing in &offer.missing {
         tracing::warn!("port {} does not offer {missing}", deps.config.port);
     }
