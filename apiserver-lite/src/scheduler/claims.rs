@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::devices::{Chosen, Demand, Device, DeviceId, Inventory, Place, allocate};
+use super::devices::{Device, DeviceId, Inventory, Place};
 use super::node::NodeInfo;
 use super::pod::PodInfo;
+use super::search::{Chosen, Demand, allocate};
 use crate::client::{Client, unchanged};
 use crate::controllers::pods::controller_of;
 use crate::controllers::resource_claims::{CLAIMS, FINALIZER};

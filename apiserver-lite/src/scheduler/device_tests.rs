@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::devices::{Demand, DeviceId, Inventory, allocate};
+use super::devices::{DeviceId, Inventory};
 use super::node::NodeInfo;
+use super::search::{Demand, allocate};
 
 const DRIVER: &str = "d.example.com";
 

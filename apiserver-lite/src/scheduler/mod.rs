@@ -19,6 +19,7 @@ mod preempt;
 mod queue;
 mod resources;
 mod score;
+mod search;
 mod topology;
 mod volumes;
 
