@@ -117,7 +117,8 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     tokio::spawn(expiry::run(client("system:apiserver", "kube-apiserver"), config.event_ttl));
     if config.args.scheduler {
         let client = client("system:kube-scheduler", "kube-scheduler");
-        tokio::spawn(crate::scheduler::run(client.clone(), events::Recorder::start(client)));
+        let features = crate::scheduler::Features::new(&config.gates);
+        tokio::spawn(crate::scheduler::run(client.clone(), events::Recorder::start(client), features));
     }
 }
 

@@ -4,15 +4,18 @@
 //! for the others every node is asked ([`super::devices`]). Before the binding the allocation is written with the pod in
 //! `reservedFor`; when the binding fails, both are taken back.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use proto::time::Timestamp;
 use serde_json::{Value, json};
 
-use super::devices::{Device, DeviceId, Inventory, Place};
+use super::conditions;
+use super::devices::{Device, Features, Inventory, Place};
 use super::node::NodeInfo;
 use super::pod::PodInfo;
 use super::search::{Chosen, Demand, allocate};
+use super::shares::Used;
 use crate::client::{Client, unchanged};
 use crate::controllers::pods::controller_of;
 use crate::controllers::resource_claims::{CLAIMS, FINALIZER};
@@ -25,9 +28,9 @@ const CLASSES: &str = "deviceclasses.resource.k8s.io";
 /// Pods that may use one claim.
 const MOST_USERS: usize = 256;
 
-/// Devices of allocations that are being written, by the claim's uid, with the pod they are for.
+/// Allocations that are being written, by the claim's uid, with the pod they are for.
 #[derive(Default)]
-pub struct UnderWay(HashMap<Box<str>, (Box<str>, Vec<DeviceId>)>);
+pub struct UnderWay(HashMap<Box<str>, (Box<str>, Value)>);
 
 impl UnderWay {
     /// The binding of a pod has ended, one way or the other.
@@ -44,7 +47,7 @@ pub struct Claims {
     waiting: Vec<(ObjectRef, Arc<Value>)>,
     demands: Vec<Demand>,
     inventory: Option<Inventory>,
-    used: BTreeSet<DeviceId>,
+    used: Used,
 }
 
 /// What each claim that waits would get, in places of what the node can reach.
@@ -63,11 +66,13 @@ struct Reserved {
     /// What of it stands in the claim by now: that the pod uses it, and the allocation.
     added_user: bool,
     added_allocation: bool,
+    /// The allocation tells when it was written.
+    stamped: bool,
 }
 
 impl Reserved {
     fn new(claim: &ObjectRef, allocation: Option<Value>) -> Self {
-        Reserved { claim: claim.clone(), allocation, added_user: false, added_allocation: false }
+        Reserved { claim: claim.clone(), allocation, added_user: false, added_allocation: false, stamped: false }
     }
 }
 
@@ -97,7 +102,12 @@ impl Claims {
     ///
     /// # Errors
     /// Why the pod can go nowhere now.
-    pub fn read(store: &Store, pod: &PodInfo, under_way: &UnderWay) -> std::result::Result<Self, String> {
+    pub fn read(
+        store: &Store,
+        pod: &PodInfo,
+        under_way: &UnderWay,
+        features: Features,
+    ) -> std::result::Result<Self, String> {
         let mut out = Claims::default();
         if !pod.wants_devices {
             return Ok(out);
@@ -132,14 +142,25 @@ impl Claims {
         let class = |name: &str| Some(store.get(&CLASSES.into(), "", name)?.without_owners());
         for (claim, value) in &out.waiting {
             let demand = Demand::read(&value["spec"], class);
-            out.demands.push(demand.map_err(|why| format!("claim {}: {why}", claim.key.name))?);
+            let demand = demand.map_err(|why| format!("claim {}: {why}", claim.key.name))?;
+            let mut wishes = demand.requests.iter().flatten();
+            if !features.shares
+                && let Some(wish) = wishes.find(|wish| !wish.capacity.is_empty())
+            {
+                let why = "has capacity requests, but the DRAConsumableCapacity feature is disabled";
+                return Err(format!("claim {}, request {}: {why}", claim.key.name, wish.name));
+            }
+            out.demands.push(demand);
         }
-        out.inventory = Some(Inventory::read(store));
-        out.used = under_way.0.values().flat_map(|(_, devices)| devices.iter().cloned()).collect();
+        out.inventory = Some(Inventory::read(store, features));
         for claim in store.snapshot(&resource).range(None, None) {
-            let claim = claim.without_owners();
-            let results = list(&claim["status"]["allocation"]["devices"], "results");
-            out.used.extend(results.filter(|r| r["adminAccess"] != true).map(DeviceId::of));
+            let value = claim.without_owners();
+            // One that is written is still under way until its pod is bound; it takes what it takes once.
+            let allocation = match (&value["status"]["allocation"], under_way.0.get(&claim.keys.uid)) {
+                (Value::Null, Some((_, allocation))) => allocation,
+                (allocation, _) => allocation,
+            };
+            out.used.add(allocation, features);
         }
         Ok(out)
     }
@@ -149,11 +170,7 @@ impl Claims {
     /// # Errors
     /// Why the node will not do.
     pub fn find(&self, node: &NodeInfo) -> std::result::Result<Found<'_>, String> {
-        let is_reached = |value: &Value| {
-            let selector = &value["status"]["allocation"]["nodeSelector"];
-            !selector.is_object() || node_terms(selector).iter().any(|t| t.matches(node.labels(), node.name()))
-        };
-        if !self.allocated.iter().all(|(_, value)| is_reached(value)) {
+        if self.unavailable(node).next().is_some() {
             return Err("resourceclaim not available on the node".into());
         }
         match &self.inventory {
@@ -162,10 +179,19 @@ impl Claims {
         }
     }
 
-    /// A claim whose devices keep the pod from every node, though nobody but the pod may have them.
-    pub fn in_the_way(&self, pod: &PodInfo) -> Option<&ObjectRef> {
+    /// Claims whose devices a pod cannot have on a node: they are elsewhere, or cannot be made ready.
+    fn unavailable(&self, node: &NodeInfo) -> impl Iterator<Item = &(ObjectRef, Arc<Value>)> {
+        self.allocated.iter().filter(|(_, value)| {
+            let selector = &value["status"]["allocation"]["nodeSelector"];
+            let terms = || node_terms(selector).iter().any(|t| t.matches(node.labels(), node.name()));
+            selector.is_object() && !terms() || conditions::are_given_up(value)
+        })
+    }
+
+    /// A claim whose devices keep the pod from one of the nodes, though nobody but the pod may have them.
+    pub fn in_the_way<'a>(&self, pod: &PodInfo, mut nodes: impl Iterator<Item = &'a NodeInfo>) -> Option<&ObjectRef> {
         let is_own = |value: &Value| list(&value["status"], "reservedFor").all(|u| u["uid"] == *pod.object.keys.uid);
-        self.allocated.iter().find(|(_, value)| is_own(value)).map(|(claim, _)| claim)
+        nodes.find_map(|node| self.unavailable(node).find(|(_, value)| is_own(value)).map(|(claim, _)| claim))
     }
 
     /// Takes what was found for the pod on a node.
@@ -175,9 +201,11 @@ impl Claims {
             let reachable = inventory.at(node);
             let devices = &reachable.devices;
             for ((claim, value), chosen) in self.waiting.iter().zip(found) {
-                let taken = chosen.iter().filter(|c| !c.wish.admin).map(|c| devices[c.device].id.clone());
-                under_way.0.insert(claim.keys.uid.clone(), (pod.object.keys.uid.clone(), taken.collect()));
-                claims.push(Reserved::new(claim, Some(allocation(&value["spec"], chosen, devices))));
+                let allocation = allocation(&value["spec"], chosen, devices, node);
+                let (uid, pod) = (claim.keys.uid.clone(), pod.object.keys.uid.clone());
+                under_way.0.insert(uid, (pod, allocation.clone()));
+                let stamped = inventory.features.conditions;
+                claims.push(Reserved { stamped, ..Reserved::new(claim, Some(allocation)) });
             }
         }
         Reservation { claims }
@@ -185,17 +213,30 @@ impl Claims {
 }
 
 /// An allocation as a claim's status has it.
-fn allocation(spec: &Value, chosen: &[Chosen<'_>], devices: &[Device<'_>]) -> Value {
+fn allocation(spec: &Value, chosen: &[Chosen<'_>], devices: &[Device<'_>], node: &NodeInfo) -> Value {
     let results: Vec<Value> = chosen
         .iter()
         .map(|c| {
-            let id = &devices[c.device].id;
+            let device = &devices[c.device];
+            let id = &device.id;
             let mut result = json!({"request": c.wish.name, "driver": id.driver, "pool": id.pool, "device": id.device});
             if c.wish.admin {
                 result["adminAccess"] = true.into();
             }
             if !c.wish.tolerations.is_empty() {
                 result["tolerations"] = c.wish.tolerations.clone().into();
+            }
+            if let Some(share) = &c.share {
+                result["shareID"] = crate::random::uuid().into();
+                if !share.is_empty() {
+                    let amounts = share.iter().map(|(name, amount)| (name.to_string(), amount.to_string().into()));
+                    result["consumedCapacity"] = Value::Object(amounts.collect());
+                }
+            }
+            for name in ["bindingConditions", "bindingFailureConditions"] {
+                if let Some(conditions) = device.conditions(name) {
+                    result[name] = conditions.clone();
+                }
             }
             result
         })
@@ -218,7 +259,7 @@ fn allocation(spec: &Value, chosen: &[Chosen<'_>], devices: &[Device<'_>]) -> Va
     if !config.is_empty() {
         out["devices"]["config"] = config.into();
     }
-    if let Some(selector) = node_selector(chosen.iter().filter_map(|c| devices[c.device].place)) {
+    if let Some(selector) = node_selector(chosen.iter().filter_map(|c| devices[c.device].place), node) {
         out["nodeSelector"] = selector;
     }
     out
@@ -234,15 +275,15 @@ fn with_source(entry: &Value, source: &str, requests: Value) -> Value {
     out
 }
 
-/// Where all the devices can be reached; None for everywhere.
-fn node_selector<'a>(places: impl Iterator<Item = Place<'a>>) -> Option<Value> {
+/// Where all the devices can be reached once they are given away on a node; None for everywhere.
+fn node_selector<'a>(places: impl Iterator<Item = Place<'a>>, node: &NodeInfo) -> Option<Value> {
     let mut merged = json!({});
     let mut any = false;
     for place in places {
         any = true;
         let selector = match place {
-            Place::Node(name) => {
-                let fields = json!([{"key": "metadata.name", "operator": "In", "values": [name]}]);
+            Place::Node(_) | Place::Bound => {
+                let fields = json!([{"key": "metadata.name", "operator": "In", "values": [node.name()]}]);
                 return Some(json!({"nodeSelectorTerms": [{"matchFields": fields}]}));
             }
             Place::Selected(selector) => selector,
@@ -273,6 +314,21 @@ impl Reservation {
         Ok(())
     }
 
+    /// Whether devices have to be made ready before the pod is bound.
+    pub fn waits(&self, client: &Client) -> bool {
+        let now = |claim: &ObjectRef| client.get(CLAIMS, &claim.key.namespace, &claim.key.name);
+        self.claims.iter().filter_map(|r| now(&r.claim)).any(|now| conditions::has_conditions(&now.without_owners()))
+    }
+
+    /// Waits until they are ready.
+    ///
+    /// # Errors
+    /// As [`conditions::wait`].
+    pub async fn wait(&self, client: &Client, pod: &ObjectRef) -> Result<()> {
+        let claims: Vec<&ObjectRef> = self.claims.iter().map(|r| &r.claim).collect();
+        conditions::wait(client, pod, &claims).await
+    }
+
     /// Takes back what was written for a pod that does not go there.
     pub async fn release(&self, client: &Client, pod: &ObjectRef) {
         for reserved in self.claims.iter().filter(|r| r.added_user || r.added_allocation) {
@@ -290,7 +346,10 @@ impl Reserved {
             true => Ok(()),
             false => Err(ApiError::internal(format!("resourceclaim {name} is another one now"))),
         };
-        if self.allocation.is_some() {
+        if let Some(allocation) = &mut self.allocation {
+            if self.stamped {
+                allocation["allocationTimestamp"] = Timestamp::now().to_seconds_text().into();
+            }
             let held = client.update(CLAIMS, namespace, name, |value| {
                 is_same(value)?;
                 match value["metadata"]["finalizers"].as_array_mut() {

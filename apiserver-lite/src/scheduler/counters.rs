@@ -11,6 +11,7 @@ use proto::quantity::Quantity;
 use serde_json::Value;
 
 use super::devices::DeviceId;
+use super::shares::Used;
 use crate::tree::{list, text};
 
 /// Driver and pool.
@@ -78,18 +79,16 @@ impl Counters {
     }
 
     /// What is left beside the devices that somebody has.
-    pub fn left<'a>(&'a self, used: &'a BTreeSet<DeviceId>) -> Left<'a> {
+    pub fn left<'a>(&'a self, used: &'a Used) -> Left<'a> {
         Left { of: self, used, amounts: HashMap::new() }
     }
 }
 
 impl Shared {
     /// What is left of this pool.
-    fn beside(&self, (driver, name): &Pool, used: &BTreeSet<DeviceId>) -> BTreeMap<Name, Quantity> {
+    fn beside(&self, (driver, name): &Pool, used: &Used) -> BTreeMap<Name, Quantity> {
         let mut left = self.whole.clone();
-        let first = DeviceId { driver: driver.clone(), pool: name.clone(), device: "".into() };
-        let mine = used.range(first..).take_while(|device| device.driver == *driver && device.pool == *name);
-        for drawn in mine.filter_map(|device| self.drawn.get(&device.device)) {
+        for drawn in used.in_pool(driver, name).filter_map(|device| self.drawn.get(&device.device)) {
             change(&mut left, drawn, Quantity::subtract);
         }
         left
@@ -107,7 +106,7 @@ fn change(amounts: &mut BTreeMap<Name, Quantity>, drawn: &[(Name, Quantity)], by
 /// What is left of the counters during a search; of a pool nobody asked for nothing is reckoned.
 pub struct Left<'a> {
     of: &'a Counters,
-    used: &'a BTreeSet<DeviceId>,
+    used: &'a Used,
     amounts: HashMap<Pool, BTreeMap<Name, Quantity>>,
 }
 

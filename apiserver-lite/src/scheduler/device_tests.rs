@@ -1,13 +1,13 @@
 //! Which devices a search gives away, and which it must not.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::devices::{DeviceId, Inventory};
+use super::devices::{Features, Inventory};
 use super::node::NodeInfo;
 use super::search::{Demand, allocate};
+use super::shares::Used;
 
 const DRIVER: &str = "d.example.com";
 
@@ -27,15 +27,28 @@ fn one(mut wish: Value) -> Value {
     json!({"devices": {"requests": [{"name": "r", "exactly": wish}]}})
 }
 
-/// Names of the devices that each claim gets on node `n`.
+const ALL: Features = Features { shares: true, conditions: true };
+
+/// Names of the devices that each claim gets on node `n`, where some are given away already.
 fn ask(slices: &[Arc<Value>], claims: &[Value], used: &[&str]) -> Result<Vec<Vec<String>>, String> {
+    let result = |name: &&str| json!({"driver": DRIVER, "pool": "n", "device": name});
+    ask_beside(slices, claims, &used.iter().map(result).collect::<Vec<_>>(), ALL)
+}
+
+/// The same, with results of allocations.
+fn ask_beside(
+    slices: &[Arc<Value>],
+    claims: &[Value],
+    results: &[Value],
+    features: Features,
+) -> Result<Vec<Vec<String>>, String> {
     let demands: Vec<Demand> = claims.iter().map(|c| Demand::read(c, class)).collect::<Result<_, _>>()?;
-    let inventory = Inventory::of(slices.to_vec());
+    let inventory = Inventory::of(slices.to_vec(), features);
     let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
     let node = NodeInfo { object: Some(super::tests::object("nodes", object)), ..NodeInfo::default() };
     let reachable = inventory.at(&node);
-    let id = |name: &&str| DeviceId { driver: DRIVER.into(), pool: "n".into(), device: (*name).into() };
-    let used: BTreeSet<DeviceId> = used.iter().map(id).collect();
+    let mut used = Used::default();
+    used.add(&json!({"devices": {"results": results}}), features);
     let chosen = allocate(&demands, &reachable, &used)?;
     let name = |at: usize| reachable.devices[at].id.device.to_string();
     Ok(chosen.iter().map(|claim| claim.iter().map(|c| name(c.device)).collect()).collect())
@@ -99,7 +112,8 @@ fn all_is_all_or_nothing() {
     let all = [one(json!({"allocationMode": "All", "tolerations": tolerations}))];
     assert!(ask(&slices, &all, &[]).is_ok());
     let shared = json!([{"name": "a"}, {"name": "b", "allowMultipleAllocations": true}]);
-    assert!(ask(&[slice("s", "n", 1, 1, shared)], &[one(json!({"allocationMode": "All"}))], &[]).is_err());
+    let shared = [slice("s", "n", 1, 1, shared)];
+    assert_eq!(ask(&shared, &[one(json!({"allocationMode": "All"}))], &[]), Ok(vec![vec!["a".into(), "b".into()]]));
 }
 
 #[test]
@@ -173,4 +187,76 @@ fn constraints_and_alternatives_are_tried_until_one_fits() {
         ask(&slices, &[json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "none"}}]}})], &[]),
         Err("request r: device class none does not exist".into())
     );
+}
+
+#[test]
+fn a_device_serves_as_many_claims_as_its_capacity_lasts() {
+    let memory = |policy: Value| json!({"memory": {"value": "10Gi", "requestPolicy": policy}});
+    let range = json!({"default": "1Gi", "validRange": {"min": "2Gi", "step": "2Gi"}});
+    let device = json!([{"name": "a", "allowMultipleAllocations": true, "capacity": memory(range)},
+        {"name": "b", "capacity": {"memory": {"value": "4Gi"}}}]);
+    let slices = [slice("s", "n", 1, 1, device)];
+    let asks = |amount: &str| one(json!({"capacity": {"requests": {"memory": amount}}}));
+    let names = |all: &[&str]| Ok(all.iter().map(|n| vec![(*n).to_owned()]).collect::<Vec<_>>());
+    assert_eq!(ask(&slices, &[asks("5Gi"), asks("4Gi")], &[]), names(&["a", "a"]), "6 and 4");
+    assert_eq!(ask(&slices, &[asks("5Gi"), asks("5Gi")], &[]).ok(), None, "6 and 6, and the other has 4");
+    assert_eq!(ask(&slices, &[asks("6Gi"), asks("4Gi"), asks("3Gi")], &[]), names(&["a", "a", "b"]));
+    let share = |amount: &str| {
+        json!({"driver": DRIVER, "pool": "n", "device": "a", "shareID": "x",
+        "consumedCapacity": {"memory": amount}})
+    };
+    let beside = |claims: &[Value], amounts: &[&str]| {
+        let results: Vec<Value> = amounts.iter().map(|a| share(a)).collect();
+        ask_beside(&slices, claims, &results, ALL)
+    };
+    assert_eq!(beside(&[asks("4Gi")], &["2Gi", "4Gi"]), names(&["a"]));
+    assert_eq!(beside(&[asks("4Gi")], &["2Gi", "6Gi"]), names(&["b"]));
+    assert!(beside(&[asks("6Gi")], &["2Gi", "4Gi"]).is_err());
+    assert!(ask(&slices, &[one(json!({"capacity": {"requests": {"cores": "1"}}}))], &[]).is_err(), "nobody has cores");
+    // Who asks for all has those that have enough.
+    let all = |amount: &str| one(json!({"allocationMode": "All", "capacity": {"requests": {"memory": amount}}}));
+    assert_eq!(ask(&slices, &[all("6Gi")], &[]), names(&["a"]));
+    assert_eq!(ask(&slices, &[all("2Gi")], &[]), Ok(vec![vec!["a".into(), "b".into()]]));
+    // One that a claim has for itself from before is not shared, and with the feature off none is.
+    assert_eq!(ask(&slices, &[asks("2Gi")], &["a"]), names(&["b"]));
+    let off = Features { shares: false, conditions: true };
+    let plain = [one(json!({})), one(json!({})), one(json!({}))];
+    assert!(ask_beside(&slices, &plain, &[], off).is_err());
+    assert_eq!(ask_beside(&slices, &plain[..2], &[], off), names(&["a", "b"]));
+}
+
+#[test]
+fn shares_of_a_device_draw_on_counters_once() {
+    let draws = json!([{"counterSet": "gpu", "counters": {"memory": {"value": "20Gi"}}}]);
+    let policy = json!({"default": "1", "validRange": {"min": "1"}});
+    let shared = json!({"name": "a", "allowMultipleAllocations": true, "consumesCounters": draws,
+        "capacity": {"slots": {"value": "2", "requestPolicy": policy}}});
+    let [devices, counters] = parts();
+    let mut devices = (*devices).clone();
+    devices["spec"]["devices"] =
+        json!([shared, {"name": "b", "consumesCounters": draws}, {"name": "c", "consumesCounters": draws}]);
+    let slices = [Arc::new(devices), counters];
+    let claims = |count: usize| vec![one(json!({})); count];
+    let names = |all: &[&str]| Ok(all.iter().map(|n| vec![(*n).to_owned()]).collect::<Vec<_>>());
+    assert_eq!(ask(&slices, &claims(3), &[]), names(&["a", "a", "b"]));
+    assert!(ask(&slices, &claims(4), &[]).is_err(), "40 of 40 are drawn");
+    let share =
+        json!({"driver": DRIVER, "pool": "n", "device": "a", "shareID": "x", "consumedCapacity": {"slots": "1"}});
+    let beside = |count| ask_beside(&slices, &claims(count), std::slice::from_ref(&share), ALL);
+    assert_eq!(beside(2), names(&["a", "b"]));
+    assert!(beside(3).is_err());
+}
+
+#[test]
+fn devices_that_have_to_be_made_ready_come_last() {
+    let conditional = json!([{"name": "a", "bindsToNode": true, "bindingConditions": ["ready"],
+        "bindingFailureConditions": ["failed"]}]);
+    let mut first = (*slice("first", "n", 1, 1, conditional)).clone();
+    first["spec"]["pool"]["name"] = "a".into();
+    let slices = [Arc::new(first), slice("second", "n", 1, 1, plain(&["b"]))];
+    let claims = [one(json!({})), one(json!({}))];
+    let names = |all: &[&str]| Ok(all.iter().map(|n| vec![(*n).to_owned()]).collect::<Vec<_>>());
+    assert_eq!(ask(&slices, &claims, &[]), names(&["b", "a"]));
+    let off = Features { shares: true, conditions: false };
+    assert!(ask_beside(&slices, &claims, &[], off).is_err());
 }

@@ -3,8 +3,7 @@
 //!
 //! Devices may draw on counters that a pool shares out among them ([`super::counters`]).
 //!
-//! Limits: devices that serve several claims at once are given to nobody; taints that a DeviceTaintRule adds are not looked
-//! at.
+//! Limits: taints that a DeviceTaintRule adds are not looked at.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use super::counters::Counters;
 use super::node::NodeInfo;
 use super::search::Wish;
 use crate::cel::{self, Budget, Failure};
+use crate::config::FeatureGates;
 use crate::selectors::node_terms;
 use crate::store::{ResourceId, Store};
 use crate::tree::{list, text};
@@ -39,8 +39,27 @@ impl DeviceId {
     }
 }
 
+/// What of devices the feature gates leave.
+#[derive(Debug, Clone, Copy)]
+pub struct Features {
+    /// Devices may serve several claims at once.
+    pub shares: bool,
+    /// Devices may have to be made ready before a pod is bound.
+    pub conditions: bool,
+}
+
+impl Features {
+    pub fn new(gates: &FeatureGates) -> Self {
+        Features {
+            shares: gates.enabled("DRAConsumableCapacity"),
+            conditions: gates.enabled("DRADeviceBindingConditions") && gates.enabled("DRAResourceClaimDeviceStatus"),
+        }
+    }
+}
+
 /// All that drivers offer.
 pub struct Inventory {
+    pub features: Features,
     slices: Vec<Arc<Value>>,
     /// Slices of pools that cannot be used now, with the reason.
     doubtful: Vec<(Arc<Value>, &'static str)>,
@@ -60,8 +79,8 @@ pub struct Reachable<'a> {
 pub struct Device<'a> {
     pub id: DeviceId,
     value: &'a Value,
-    /// Nobody can have it by itself: it serves several claims at once.
-    pub left_alone: bool,
+    /// It serves several claims at once.
+    pub is_shared: bool,
     /// The node that alone has it, or the nodes that can reach it; None for all.
     pub place: Option<Place<'a>>,
 }
@@ -69,19 +88,21 @@ pub struct Device<'a> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Place<'a> {
     Node(&'a str),
+    /// The node that it is given away on.
+    Bound,
     /// A node selector.
     Selected(&'a Value),
 }
 
 impl Inventory {
-    pub fn read(store: &Store) -> Self {
+    pub fn read(store: &Store, features: Features) -> Self {
         let snapshot = store.snapshot(&ResourceId::from(SLICES));
         let all: Vec<Arc<Value>> = snapshot.range(None, None).map(|slice| slice.without_owners()).collect();
-        Self::of(all)
+        Self::of(all, features)
     }
 
     /// Slices of complete pools in their newest generation are used; the others are about to change, or wrong.
-    pub fn of(all: Vec<Arc<Value>>) -> Self {
+    pub fn of(all: Vec<Arc<Value>>, features: Features) -> Self {
         let mut pools: BTreeMap<DeviceId, Vec<Arc<Value>>> = BTreeMap::new();
         for slice in all {
             let known = pools.entry(id_in(&slice["spec"], "")).or_default();
@@ -94,7 +115,10 @@ impl Inventory {
                 known.push(slice);
             }
         }
-        let mut out = Inventory { slices: Vec::new(), doubtful: Vec::new(), counters: Counters::default() };
+        let (slices, doubtful) = (Vec::new(), Vec::new());
+        let mut out = Inventory { features, slices, doubtful, counters: Counters::default() };
+        // Pools whose devices have to be made ready come after those that are.
+        let mut later = Vec::new();
         for slices in pools.into_values() {
             let wanted = slices.first().and_then(|s| s["spec"]["pool"]["resourceSliceCount"].as_u64()).unwrap_or(1);
             let mut names = HashSet::new();
@@ -104,10 +128,13 @@ impl Inventory {
                 out.doubtful.extend(slices.into_iter().map(|slice| (slice, "is currently being updated")));
             } else if !is_valid || !out.counters.add(&slices) {
                 out.doubtful.extend(slices.into_iter().map(|slice| (slice, "is currently invalid")));
+            } else if slices.iter().flat_map(|slice| list(&slice["spec"], "devices")).any(waits) {
+                later.extend(slices);
             } else {
                 out.slices.extend(slices);
             }
         }
+        out.slices.extend(later);
         out
     }
 
@@ -124,14 +151,22 @@ impl Inventory {
             let spec = &slice["spec"];
             let each = spec["perDeviceNodeSelection"] == true;
             let whole = reach(spec, node);
-            for value in list(spec, "devices") {
+            let usable = |device: &&Value| self.features.conditions || !waits(device);
+            for value in list(spec, "devices").filter(usable) {
                 let Some(place) = (if each { reach(value, node) } else { whole }) else { continue };
-                let left_alone = value["allowMultipleAllocations"] == true;
-                devices.push(Device { id: id_in(spec, text(value, "name")), value, left_alone, place });
+                // Who binds to a node serves that one alone from then on.
+                let place = if value["bindsToNode"] == true { Some(Place::Bound) } else { place };
+                let is_shared = self.features.shares && value["allowMultipleAllocations"] == true;
+                devices.push(Device { id: id_in(spec, text(value, "name")), value, is_shared, place });
             }
         }
         Reachable { devices, doubt, counters: &self.counters }
     }
+}
+
+/// Whether a device has to be made ready before it is used.
+fn waits(device: &Value) -> bool {
+    list(device, "bindingConditions").next().is_some()
 }
 
 /// A device of a slice's pool.
@@ -153,6 +188,15 @@ fn reach<'a>(what: &'a Value, node: &NodeInfo) -> Option<Option<Place<'a>>> {
 }
 
 impl Device<'_> {
+    pub fn capacity(&self) -> &Value {
+        &self.value["capacity"]
+    }
+
+    /// Conditions that the device waits for, and those that end the waiting; as the field of that name.
+    pub fn conditions(&self, name: &str) -> Option<&Value> {
+        self.value.get(name).filter(|list| list.as_array().is_some_and(|list| !list.is_empty()))
+    }
+
     /// An attribute by its full name, `domain/name`; without a domain it is the driver's.
     pub fn attribute(&self, name: &str) -> Option<&Value> {
         let attributes = &self.value["attributes"];
@@ -197,7 +241,7 @@ impl Device<'_> {
             ("driver", cel::Value::text(self.id.driver.to_string())),
             ("attributes", attributes),
             ("capacity", capacity),
-            ("allowMultipleAllocations", cel::Value::Bool(false)),
+            ("allowMultipleAllocations", cel::Value::Bool(self.is_shared)),
         ];
         cel::Value::Map(fields.map(|(name, value)| (cel::Value::text(name), value)).to_vec().into())
     }

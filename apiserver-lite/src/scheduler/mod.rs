@@ -10,6 +10,7 @@
 
 mod claims;
 mod cluster;
+mod conditions;
 mod counters;
 mod devices;
 mod filter;
@@ -20,6 +21,7 @@ mod queue;
 mod resources;
 mod score;
 mod search;
+mod shares;
 mod topology;
 mod volumes;
 
@@ -34,6 +36,7 @@ use tokio::time::Instant;
 
 use self::claims::{Claims, Reservation, UnderWay};
 use self::cluster::Cluster;
+pub use self::devices::Features;
 use self::filter::Refusal;
 use self::node::NodeInfo;
 use self::pod::PodInfo;
@@ -56,10 +59,10 @@ const NAME: &str = "default-scheduler";
 const OUTCOMES: usize = 1024;
 
 /// Runs until the runtime ends; begins again after a panic or lost events.
-pub async fn run(client: Client, recorder: Recorder) {
+pub async fn run(client: Client, recorder: Recorder, features: Features) {
     loop {
         let (binding, mut all_bound) = mpsc::channel(1);
-        let scheduler = Scheduler::new(client.clone(), recorder.clone(), binding);
+        let scheduler = Scheduler::new(client.clone(), recorder.clone(), features, binding);
         let ended = tokio::spawn(scheduler.follow()).await;
         // Bindings under way take room and devices that only this scheduler knew of: the next one must see them written.
         while all_bound.recv().await.is_some() {}
@@ -82,6 +85,7 @@ struct Outcome {
 struct Scheduler {
     client: Client,
     recorder: Recorder,
+    features: Features,
     cluster: Cluster,
     queue: SchedulingQueue,
     /// Pods that others were removed for, and the node they wait for.
@@ -99,11 +103,12 @@ const PODS: usize = 0;
 const NODES: usize = 1;
 
 impl Scheduler {
-    fn new(client: Client, recorder: Recorder, binding: mpsc::Sender<()>) -> Self {
+    fn new(client: Client, recorder: Recorder, features: Features, binding: mpsc::Sender<()>) -> Self {
         let (outcomes, outcomes_in) = mpsc::channel(OUTCOMES);
         Scheduler {
             client,
             recorder,
+            features,
             cluster: Cluster::default(),
             queue: SchedulingQueue::default(),
             nominated: HashMap::new(),
@@ -245,7 +250,7 @@ impl Scheduler {
             Ok(volumes) => volumes,
             Err(reason) => return self.give_up(pod, nowhere(&reason), None),
         };
-        let claims = match Claims::read(store, pod, &self.devices) {
+        let claims = match Claims::read(store, pod, &self.devices, self.features) {
             Ok(claims) => claims,
             Err(reason) => return self.give_up(pod, nowhere(&reason), None),
         };
@@ -290,7 +295,8 @@ impl Scheduler {
                 self.give_up(pod, summary, Some(&node));
             }
             Preemption::None(why) => {
-                let claim = claims.in_the_way(pod).cloned();
+                let nodes = refused.iter().filter_map(|(name, _)| self.cluster.node(name));
+                let claim = claims.in_the_way(pod, nodes).cloned();
                 let done = if claim.is_some() { "deallocation of ResourceClaim completed, " } else { NO_CLAIMS };
                 let message = format!("{summary} {done}preemption: {why}");
                 self.give_up(pod, message, nominated.as_deref());
@@ -335,7 +341,20 @@ impl Scheduler {
                 Ok(()) => reservation.write(&client, &pod.object).await,
                 Err(error) => Err(error),
             };
-            let result = match reserved {
+            let made_ready = match reserved {
+                Ok(()) if reservation.waits(&client) => {
+                    let message = format!("waiting for binding conditions for device on node {node}");
+                    let pending = report(false, "BindingConditionsPending", "Scheduling", message);
+                    recorder.report("Pod", "v1", &pod.object, pending);
+                    tokio::select! {
+                        ready = reservation.wait(&client, &pod.object) => ready,
+                        // The scheduler begins again, and the pod's claims keep what they have until it looks at it.
+                        () = outcomes.closed() => return,
+                    }
+                }
+                reserved => reserved,
+            };
+            let result = match made_ready {
                 Ok(()) => client.bind(&pod.object, &node).await,
                 Err(error) => Err(error),
             };

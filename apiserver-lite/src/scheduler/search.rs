@@ -3,13 +3,14 @@
 //! Follows the allocator of dynamic resource allocation: devices are tried in the order in which they are published, and the
 //! first set that satisfies everything is taken.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::counters::Left;
-use super::devices::{Device, DeviceId, Reachable};
+use super::devices::{Device, Reachable};
+use super::shares::{self, Amounts, Used};
 use crate::cel;
 use crate::tree::{list, text};
 use crate::validate::DEVICE_VARIABLES;
@@ -29,6 +30,8 @@ pub struct Wish {
     pub admin: bool,
     pub tolerations: Vec<Value>,
     pub selectors: Vec<cel::Program>,
+    /// What is asked for of the device's capacities.
+    pub capacity: Amounts,
     /// What the class adds for the driver.
     pub class_config: Vec<Value>,
 }
@@ -89,15 +92,26 @@ fn wish(name: String, wanted: &Value, class: &impl Fn(&str) -> Option<Arc<Value>
         admin: wanted["adminAccess"] == true,
         tolerations: list(wanted, "tolerations").cloned().collect(),
         selectors,
+        capacity: shares::amounts(&wanted["capacity"]["requests"]),
         class_config: list(&class["spec"], "config").cloned().collect(),
     })
 }
 
 /// What a request got: the way it was satisfied, and a device's place in the list.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Chosen<'a> {
     pub wish: &'a Wish,
     pub device: usize,
+    /// What it takes of the device's capacities, where that serves others too.
+    pub share: Option<Amounts>,
+}
+
+/// Shares of a device that a search gives away.
+#[derive(Debug, Default)]
+struct Given {
+    /// Those that draw on counters.
+    count: usize,
+    amounts: Amounts,
 }
 
 /// A search over several claims at once.
@@ -107,6 +121,9 @@ struct Search<'a, 'r> {
     doubt: Option<&'r str>,
     /// Devices that somebody has, or that this search gives away.
     taken: HashSet<usize>,
+    used: &'r Used,
+    /// Of devices that serve several claims.
+    given: HashMap<usize, Given>,
     /// What is left of shared counters.
     left: Left<'r>,
     /// For each claim, what its requests have so far.
@@ -122,14 +139,16 @@ struct Search<'a, 'r> {
 pub fn allocate<'a, 'r>(
     demands: &'a [Demand],
     reachable: &'r Reachable<'r>,
-    used: &BTreeSet<DeviceId>,
+    used: &'r Used,
 ) -> Result<Vec<Vec<Chosen<'a>>>, String> {
     let devices = &reachable.devices;
-    let taken = devices.iter().enumerate().filter(|(_, d)| used.contains(&d.id)).map(|(at, _)| at).collect();
+    let is_taken = |d: &Device<'_>| used.is_whole(&d.id) || !d.is_shared && used.of_shares(&d.id).is_some();
+    let taken = devices.iter().enumerate().filter(|(_, d)| is_taken(d)).map(|(at, _)| at).collect();
     let chosen = demands.iter().map(|_| Vec::new()).collect();
     let doubt = reachable.doubt.as_deref();
     let left = reachable.counters.left(used);
-    let mut search = Search { demands, devices, doubt, taken, left, chosen, matches: HashMap::new(), tries: 0 };
+    let (given, matches) = (HashMap::new(), HashMap::new());
+    let mut search = Search { demands, devices, doubt, taken, used, given, left, chosen, matches, tries: 0 };
     match search.request(0, 0)? {
         true => Ok(search.chosen),
         false => Err("cannot allocate all claims".into()),
@@ -201,30 +220,61 @@ impl<'a> Search<'a, '_> {
             return Err("too many combinations of devices to try them all".into());
         }
         let found = &self.devices[device];
-        if found.left_alone
-            || self.chosen[claim].len() >= MOST_RESULTS
-            || self.chosen[claim].iter().any(|c| c.device == device)
+        if self.chosen[claim].len() >= MOST_RESULTS
+            || !found.is_shared && self.chosen[claim].iter().any(|c| c.device == device)
             || !wish.admin && self.taken.contains(&device)
             || !found.is_tolerated(&wish.tolerations)
             || !self.keeps_constraints(claim, wish, device)
-            || !wish.admin && !self.left.take(&found.id)
         {
             return Ok(false);
         }
-        if !wish.admin {
+        let Some(taken) = self.share(wish, device, true) else { return Ok(false) };
+        // What draws on counters does so once, however many share it.
+        if !wish.admin && !self.has_shares(device) && !self.left.take(&found.id) {
+            return Ok(false);
+        }
+        if found.is_shared {
+            let given = self.given.entry(device).or_default();
+            given.count += usize::from(!wish.admin);
+            shares::add(&mut given.amounts, &taken);
+        } else if !wish.admin {
             self.taken.insert(device);
         }
-        self.chosen[claim].push(Chosen { wish, device });
+        self.chosen[claim].push(Chosen { wish, device, share: found.is_shared.then_some(taken) });
         Ok(true)
     }
 
     fn put_back(&mut self, claim: usize) {
-        if let Some(chosen) = self.chosen[claim].pop()
-            && !chosen.wish.admin
-        {
-            self.taken.remove(&chosen.device);
-            self.left.put_back(&self.devices[chosen.device].id);
+        let Some(chosen) = self.chosen[claim].pop() else { return };
+        let device = chosen.device;
+        match (chosen.share, self.given.get_mut(&device)) {
+            (Some(taken), Some(given)) => {
+                given.count -= usize::from(!chosen.wish.admin);
+                shares::subtract(&mut given.amounts, &taken);
+            }
+            _ if !chosen.wish.admin => drop(self.taken.remove(&device)),
+            _ => {}
         }
+        if !chosen.wish.admin && !self.has_shares(device) {
+            self.left.put_back(&self.devices[device].id);
+        }
+    }
+
+    /// Whether somebody has a share of a device.
+    fn has_shares(&self, device: usize) -> bool {
+        self.given.get(&device).is_some_and(|given| given.count > 0)
+            || self.used.of_shares(&self.devices[device].id).is_some()
+    }
+
+    /// What a wish takes of a device's capacities; none where they do not allow it. `search`: beside what this search gives
+    /// away too.
+    fn share(&self, wish: &Wish, device: usize, search: bool) -> Option<Amounts> {
+        let found = &self.devices[device];
+        if !found.is_shared && wish.capacity.is_empty() {
+            return Some(Amounts::new());
+        }
+        let given = self.given.get(&device).filter(|_| search).map(|given| &given.amounts);
+        shares::fitting(found.capacity(), &wish.capacity, [self.used.of_shares(&found.id), given])
     }
 
     fn keeps_constraints(&self, claim: usize, wish: &Wish, device: usize) -> bool {
@@ -256,7 +306,9 @@ impl<'a> Search<'a, '_> {
         }
         let mut out = Vec::new();
         for (at, device) in self.devices.iter().enumerate() {
-            if device.fits(wish)? {
+            // All devices are all that have enough left, but for what the same pod asks for besides.
+            let is_enough = || wish.count.is_some() || self.share(wish, at, false).is_some();
+            if device.fits(wish)? && is_enough() {
                 out.push(at);
             }
         }

@@ -51,7 +51,7 @@ use serde_json::Value;
 use crate::field_error::{FieldError, Report};
 use crate::resource::Resource;
 
-pub use amounts::is_extended;
+pub use amounts::{is_extended, quantity};
 pub use device::DEVICE_VARIABLES;
 pub use pem::authorities;
 pub use service::cluster_ips;
