@@ -123,6 +123,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
                 .iter()
                 .all(|gate| config.gates.enabled(gate)),
             granular_claims: config.gates.enabled("DRAResourceClaimGranularStatusAuthorization"),
+            resizes_pods: config.gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
             min_watch: Duration::from_secs(config.args.min_request_timeout),
             flags: vec![
                 ("anonymous-auth", config.args.anonymous_auth.to_string()),

@@ -82,6 +82,8 @@ pub struct ServerConfig {
     pub granular_claims: bool,
     /// Label keys of topology spread become requirements (gate `MatchLabelKeysInPodTopologySpreadSelectorMerge`).
     pub merges_spread: bool,
+    /// A pod as a whole can be resized (gate `InPlacePodLevelResourcesVerticalScaling`).
+    pub resizes_pods: bool,
     /// Name and value of each flag, for `/flagz`; no secrets.
     pub flags: Vec<(&'static str, String)>,
 }

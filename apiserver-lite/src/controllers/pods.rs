@@ -84,7 +84,8 @@ impl PodDigest {
             deletion_time: seconds(&metadata["deletionTimestamp"]),
             finalizers: texts(&metadata["finalizers"]),
             ips: ips.map(Into::into).collect(),
-            resized: containers.into_iter().any(|c| c["allocatedResources"].is_object()),
+            resized: status["allocatedResources"].is_object()
+                || containers.into_iter().any(|c| c["allocatedResources"].is_object()),
             claims: volumes.clone().filter_map(|v| claim_of(&metadata["name"], v)).collect(),
             brings_claims: volumes.into_iter().any(template),
             asks_devices: pod["spec"]["resourceClaims"].as_array().is_some_and(|list| !list.is_empty()),

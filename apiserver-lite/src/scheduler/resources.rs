@@ -1,9 +1,12 @@
 //! Amounts of resources as the scheduler counts them: milli-CPUs, bytes, and whole units of everything else.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 
 use proto::quantity::Quantity;
 use serde_json::Value;
+
+use crate::validate::quantity;
 
 /// Assumed of a container that asks for nothing, in scores only.
 pub const DEFAULT_MILLI_CPU: i64 = 100;
@@ -114,9 +117,24 @@ pub fn pod_requests(pod: &Value, least: bool) -> Resources {
         in_turn.raise_to(&needs);
     }
     together.raise_to(&in_turn);
-    together.replace(&spec["resources"]["requests"]);
+    together.replace(&whole(pod));
     together.add(&Resources::parse(&spec["overhead"]));
     together
+}
+
+/// What the pod as a whole asks for; while it is being resized, the larger of what it has and what it is to have.
+fn whole(pod: &Value) -> Cow<'_, Value> {
+    let requests = &pod["spec"]["resources"]["requests"];
+    let (Some(list), status) = (requests.as_object(), &pod["status"]) else { return Cow::Borrowed(requests) };
+    if !status["resources"].is_object() {
+        return Cow::Borrowed(requests);
+    }
+    let had = [&status["resources"]["requests"], &status["allocatedResources"]];
+    let largest = |(name, wanted): (&String, &Value)| {
+        let all = had.iter().map(|had| &had[name]).chain([wanted]).filter_map(|q| Some((quantity(q)?, q)));
+        (name.clone(), all.max_by_key(|(quantity, _)| *quantity).map_or(Value::Null, |(_, text)| text.clone()))
+    };
+    Cow::Owned(list.iter().map(largest).collect())
 }
 
 /// A container's requests; while it is being resized, the larger of what it has and what it is to have.
@@ -173,6 +191,12 @@ mod tests {
             "resources": {"requests": {"cpu": "3", "memory": "1Gi"}}}});
         let requests = pod_requests(&pod, false);
         assert_eq!((requests.milli_cpu, requests.memory), (3250, 1 << 30));
+        // It is being made smaller in CPU and larger in memory.
+        let mut resized = pod.clone();
+        resized["status"] = json!({"resources": {"requests": {"cpu": "4", "memory": "512Mi", "pods": "1"}},
+            "allocatedResources": {"cpu": "3500m", "memory": "512Mi"}});
+        let requests = pod_requests(&resized, false);
+        assert_eq!((requests.milli_cpu, requests.memory), (4250, 1 << 30));
     }
 
     #[test]

@@ -277,12 +277,11 @@ pub fn resize(report: &mut Report, new: &Value, old: &Value) {
         if status.is_some_and(|c| c["resources"].is_null()) {
             r.forbidden("Pod running on node without support for resize");
         }
+        resized_whole(r, spec, was);
         let pairs = |name: &str| list(spec, name).iter().zip(list(was, name)).enumerate().collect::<Vec<_>>();
         for name in ["initContainers", "containers"] {
             for (index, (now, before)) in pairs(name) {
-                if name == "containers" || before["restartPolicy"] == "Always" {
-                    r.at(name, |r| r.index(index, |r| r.at("resources", |r| resized(r, now, before))));
-                }
+                r.at(name, |r| r.index(index, |r| r.at("resources", |r| resized(r, now, before, ""))));
             }
         }
         for (_, (now, before)) in pairs("containers") {
@@ -290,24 +289,49 @@ pub fn resize(report: &mut Report, new: &Value, old: &Value) {
                 r.forbidden("only cpu and memory resources are mutable");
             }
         }
-        for (_, (now, before)) in pairs("initContainers") {
-            if before["restartPolicy"] == "Always" {
-                if masked(now, before) != *before {
-                    r.forbidden("only cpu and memory resources for sidecar containers are mutable");
-                }
-            } else if now != before {
-                r.forbidden("resources for non-sidecar init containers are immutable");
-            }
+        for (index, (now, before)) in pairs("initContainers") {
+            r.at("initContainers", |r| r.index(index, |r| init_container(r, now, before)));
         }
     });
 }
 
-fn resized(report: &mut Report, now: &Value, before: &Value) {
+/// `level` comes before the complaint.
+fn resized(report: &mut Report, now: &Value, before: &Value, level: &str) {
     for kind in ["requests", "limits"] {
         let gone = |(name, _): (&String, &Value)| now["resources"][kind][name].is_null();
         if before["resources"][kind].as_object().into_iter().flatten().any(gone) {
-            report.refuse(kind, &format!("resource {kind} cannot be removed"));
+            report.refuse(kind, &format!("{level}resource {kind} cannot be removed"));
         }
+    }
+}
+
+/// The resources of the pod as a whole.
+fn resized_whole(report: &mut Report, spec: &Value, was: &Value) {
+    let is_set =
+        |spec: &Value| ["requests", "limits"].iter().any(|kind| !same(&spec["resources"][*kind], &Value::Null));
+    if !is_set(spec) && !is_set(was) {
+        return;
+    }
+    if was["resources"].is_object() && !spec["resources"].is_object() {
+        return report.refuse("resources", "pod-level resources cannot be removed");
+    }
+    report.at("resources", |r| resized(r, spec, was, "pod-level "));
+    let (now, before) = (json!({"resources": spec["resources"]}), json!({"resources": was["resources"]}));
+    let (now, before) = (&masked(&now, &before)["resources"], &before["resources"]);
+    if now != before && !(same(now, &Value::Null) && same(before, &Value::Null)) {
+        report.forbidden("only cpu and memory resources are mutable at pod-level");
+    }
+}
+
+/// One that ends before others start is resized as long as that does not start it again.
+fn init_container(report: &mut Report, now: &Value, before: &Value) {
+    if masked(now, before) != *before {
+        report.forbidden("only cpu and memory resources for init or sidecar containers are mutable");
+    }
+    let restarts = |policy: &Value| policy["restartPolicy"] == "RestartContainer";
+    if now != before && now["restartPolicy"] != "Always" && list(before, "resizePolicy").iter().any(restarts) {
+        let why = "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
+        report.forbidden(why);
     }
 }
 
@@ -318,7 +342,8 @@ fn masked(now: &Value, before: &Value) -> Value {
         for name in ["cpu", "memory"] {
             let had = &before["resources"][kind][name];
             if had.is_null() {
-                if let Some(map) = now["resources"].get_mut(kind).and_then(Value::as_object_mut) {
+                let resources = now.get_mut("resources").and_then(|all| all.get_mut(kind));
+                if let Some(map) = resources.and_then(Value::as_object_mut) {
                     map.remove(name);
                     if map.is_empty() && before["resources"][kind].is_null() {
                         remove(&mut now["resources"], kind);
@@ -462,6 +487,53 @@ fn addresses(report: &mut Report, status: &Value, name: &str) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// What a pod with some resources is told that shall have others.
+    fn resize_told(of: impl Fn(&Value) -> Value, before: Value, now: Value) -> Vec<String> {
+        let (was, spec) = (of(&before), of(&now));
+        let mut report = Report::default();
+        resized_whole(&mut report, &spec, &was);
+        for (now, before) in list(&spec, "initContainers").iter().zip(list(&was, "initContainers")) {
+            init_container(&mut report, now, before);
+        }
+        report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+    }
+
+    #[test]
+    fn the_cpu_and_memory_of_a_whole_pod_may_change() {
+        let of = |resources: &Value| json!({ "resources": resources });
+        let cpu = |cpu: &str| json!({"requests": {"cpu": cpu}, "limits": {"memory": "1Gi"}});
+        assert!(resize_told(of, cpu("1"), cpu("2")).is_empty());
+        assert!(resize_told(of, Value::Null, cpu("2")).is_empty(), "it may get some");
+        assert_eq!(
+            resize_told(of, cpu("1"), Value::Null),
+            ["resources: Forbidden: pod-level resources cannot be removed"]
+        );
+        assert_eq!(
+            resize_told(of, cpu("1"), json!({"requests": {"cpu": "1"}})),
+            ["resources.limits: Forbidden: pod-level resource limits cannot be removed"]
+        );
+        let pages = json!({"requests": {"cpu": "1", "hugepages-2Mi": "2Mi"}, "limits": {"memory": "1Gi"}});
+        let told = resize_told(of, cpu("1"), pages);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].ends_with("Forbidden: only cpu and memory resources are mutable at pod-level"), "{told:?}");
+    }
+
+    #[test]
+    fn init_containers_are_resized_unless_that_starts_them_again() {
+        let of = |policy: &'static str| {
+            move |cpu: &Value| {
+                let policies = json!([{"resourceName": "cpu", "restartPolicy": policy}]);
+                let resources = json!({"requests": {"cpu": cpu}});
+                json!({"initContainers": [{"name": "i", "resources": resources, "resizePolicy": policies}]})
+            }
+        };
+        assert!(resize_told(of("NotRequired"), json!("1"), json!("2")).is_empty());
+        assert_eq!(resize_told(of("RestartContainer"), json!("1"), json!("2")).len(), 1);
+        assert!(resize_told(of("RestartContainer"), json!("1"), json!("1")).is_empty());
+        let plain = json!({"name": "c"});
+        assert_eq!(masked(&plain, &plain), plain, "one without resources");
+    }
 
     #[test]
     fn mirrors_and_windows_take_no_part_in_changes_of_containers() {

@@ -18,8 +18,8 @@ pub fn ephemeral_containers(new: &mut Value, old: &Value) {
     rest_of_the_old(new, old, spec);
 }
 
-/// Takes the containers' resources and how they are resized. Containers that are not the old ones in the old order are
-/// left for validation to refuse.
+/// Takes the resources of the pod as a whole, the containers' and how they are resized. Containers that are not the old
+/// ones in the old order are left for validation to refuse.
 pub fn resize(new: &mut Value, old: &Value) {
     const LISTS: [&str; 2] = ["containers", "initContainers"];
     let mut spec = old["spec"].clone();
@@ -43,7 +43,22 @@ pub fn resize(new: &mut Value, old: &Value) {
             }
         }
     }
+    set(&mut spec, "resources", new["spec"].get("resources"));
     rest_of_the_old(new, old, spec);
+}
+
+/// Has the pod as a whole keep its resources, where only its containers can be resized.
+pub fn keep_resources(new: &mut Value, old: &Value) {
+    set(&mut new["spec"], "resources", old["spec"].get("resources"));
+}
+
+fn set(object: &mut Value, key: &str, value: Option<&Value>) {
+    match (object.as_object_mut(), value) {
+        (Some(object), Some(value)) => drop(object.insert(key.into(), value.clone())),
+        (Some(object), None) => drop(object.remove(key)),
+        // What is no object is refused later.
+        (None, _) => {}
+    }
 }
 
 fn rest_of_the_old(new: &mut Value, old: &Value, spec: Value) {
@@ -77,6 +92,24 @@ mod tests {
         let mut new = pod("2", "200m");
         resize(&mut new, &pod("1", "100m"));
         assert_eq!(new, pod("1", "200m"));
+    }
+
+    #[test]
+    fn the_pod_as_a_whole_is_resized_too() {
+        let whole = |pod: Value, resources: Value| {
+            let mut pod = pod;
+            pod["spec"]["resources"] = resources;
+            pod
+        };
+        let (small, large) = (json!({"requests": {"cpu": "1"}}), json!({"requests": {"cpu": "2"}}));
+        let mut new = whole(pod("2", "200m"), large.clone());
+        resize(&mut new, &whole(pod("1", "100m"), small.clone()));
+        assert_eq!(new, whole(pod("1", "200m"), large.clone()));
+        keep_resources(&mut new, &whole(pod("1", "100m"), small.clone()));
+        assert_eq!(new["spec"]["resources"], small);
+        let mut new = pod("1", "100m");
+        resize(&mut new, &whole(pod("1", "100m"), small));
+        assert!(new["spec"].get("resources").is_none(), "validation refuses it");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::meta::{self, text};
 use super::options::{WriteOptions, invalid};
-use super::{MODIFIED, commit, commit_error, create, strategy};
+use super::{MODIFIED, commit, commit_error, create, pod_parts, strategy};
 use crate::admission::{Call, Operation, Reservation};
 use crate::apply::{self, Owners, Writer};
 use crate::auth::{self, ClaimWrite};
@@ -207,6 +207,9 @@ pub(super) async fn replace(
         create::check_escalation(server, target, &options.user, &new, Some(&old_value))?;
         meta::keep_server_fields(&mut new, &old_value);
         server.gated.drop_fields(resource, &mut new, Some(&old_value));
+        if subresource == "resize" && !server.config.resizes_pods {
+            pod_parts::keep_resources(&mut new, &old_value);
+        }
         strategy::prepare_update(resource, subresource, &mut new, &old_value);
         let service = create::is_service(resource) && subresource.is_empty();
         let mut allocation = match service {
