@@ -23,9 +23,20 @@ fn limits(range: &Value) -> impl Iterator<Item = &Value> {
     range["spec"]["limits"].as_array().into_iter().flatten()
 }
 
+/// Whether a call is about what is limited. Of a pod's resources nothing changes after its creation, unless it is resized;
+/// what is going away is let go.
+fn is_limited(call: &Call<'_>, new: &Value) -> bool {
+    let deleting = |object: &Value| !object["metadata"]["deletionTimestamp"].is_null();
+    let limited = match call.subresource {
+        "" if call.operation == Operation::Create => call.concerns("", "pods"),
+        "resize" => call.concerns("", "pods") && call.operation == Operation::Update,
+        _ => false,
+    };
+    (limited || call.is("", "persistentvolumeclaims")) && !deleting(new) && !call.old.is_some_and(deleting)
+}
+
 pub fn mutate(call: &Call<'_>, new: &mut Value) -> Result<()> {
-    // The containers of a pod do not change after its creation.
-    if !call.is("", "pods") || call.operation != Operation::Create {
+    if !is_limited(call, new) || !call.concerns("", "pods") {
         return Ok(());
     }
     for range in limit_ranges(call) {
@@ -72,10 +83,10 @@ fn fill(container: &mut Value, part: &str, defaults: &Map<String, Value>) -> Vec
 }
 
 pub fn validate(call: &Call<'_>, new: &Value) -> Result<()> {
-    let pod = call.is("", "pods") && call.operation == Operation::Create;
-    if !pod && !call.is("", "persistentvolumeclaims") {
+    if !is_limited(call, new) {
         return Ok(());
     }
+    let pod = call.concerns("", "pods");
     for range in limit_ranges(call) {
         let complaints = if pod { check_pod(&range, new) } else { check_claim(&range, new) };
         if !complaints.is_empty() {
@@ -97,7 +108,8 @@ fn check_pod(range: &Value, pod: &Value) -> Vec<String> {
                 }
             }
             Some("Pod") => {
-                let (requests, limits) = (resources::of_pod(pod, "requests"), resources::of_pod(pod, "limits"));
+                let (requests, limits) =
+                    (resources::without_overhead(pod, "requests"), resources::without_overhead(pod, "limits"));
                 check(limit, &requests, &limits, &mut complaints);
             }
             _ => {}
@@ -219,6 +231,14 @@ mod tests {
                 "cpu max limit to request ratio per Container is 10, but no request is specified or request is 0",
             ]
         );
+    }
+
+    #[test]
+    fn the_overhead_of_a_runtime_is_nobodys_usage() {
+        let range = json!({"spec": {"limits": [{"type": "Pod", "max": {"cpu": "1"}}]}});
+        let container = json!({"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}});
+        let pod = json!({"spec": {"containers": [container], "overhead": {"cpu": "250m"}}});
+        assert!(check_pod(&range, &pod).is_empty());
     }
 
     #[test]

@@ -31,9 +31,21 @@ fn raise(to: &mut Resources, at_least: &Resources) {
     }
 }
 
-/// `requests` or `limits` of a whole pod: containers and sidecars run together, each init container runs beside the
-/// sidecars before it; what the pod says for itself counts instead, and its overhead comes on top.
+/// `requests` or `limits` of a whole pod, with its overhead.
 pub fn of_pod(pod: &Value, part: &str) -> Resources {
+    let mut total = without_overhead(pod, part);
+    let mut overhead = parse(&pod["spec"]["overhead"]);
+    if part == "limits" {
+        // What has no limit gets none by its overhead.
+        overhead.retain(|name, _| total.get(name).is_some_and(|q| !q.is_zero()));
+    }
+    add(&mut total, &overhead);
+    total
+}
+
+/// Containers and sidecars run together, each init container runs beside the sidecars before it; what the pod says for
+/// itself counts instead.
+pub fn without_overhead(pod: &Value, part: &str) -> Resources {
     let spec = &pod["spec"];
     let list = |name: &str| spec[name].as_array().into_iter().flatten();
     let mut total = Resources::new();
@@ -58,12 +70,6 @@ pub fn of_pod(pod: &Value, part: &str) -> Resources {
             total.insert(name, quantity);
         }
     }
-    let mut overhead = parse(&spec["overhead"]);
-    if part == "limits" {
-        // What has no limit gets none by its overhead.
-        overhead.retain(|name, _| total.get(name).is_some_and(|q| !q.is_zero()));
-    }
-    add(&mut total, &overhead);
     total
 }
 
