@@ -56,6 +56,10 @@ pub fn take(value: &mut Value) -> Value {
 }
 
 pub fn put(value: &mut Value, fields: Option<Value>) {
+    // `metadata: null` says nothing of the owners of what else is said.
+    if fields.is_some() && value["metadata"].is_null() && value.is_object() {
+        value["metadata"] = Value::Object(Map::new());
+    }
     let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     match fields {
         Some(fields) => metadata.insert("managedFields".into(), fields),
