@@ -39,14 +39,26 @@ impl From<FieldError> for Cause {
     }
 }
 
+/// What feature gates make of the rules.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rules {
+    /// An autoscaler may have nobody run (gate `HPAScaleToZero`).
+    pub scales_to_zero: bool,
+}
+
 /// The complaints so far, and where in the object the walk is.
 #[derive(Debug, Default)]
 pub struct Report {
     path: String,
     pub errors: Vec<FieldError>,
+    pub rules: Rules,
 }
 
 impl Report {
+    pub fn by(rules: Rules) -> Self {
+        Report { rules, ..Report::default() }
+    }
+
     /// What a walk over an object complains of, each with its field before it.
     pub fn told(walk: impl FnOnce(&mut Self)) -> Vec<String> {
         let mut report = Report::default();

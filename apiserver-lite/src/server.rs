@@ -84,6 +84,8 @@ pub struct ServerConfig {
     pub merges_spread: bool,
     /// A pod as a whole can be resized (gate `InPlacePodLevelResourcesVerticalScaling`).
     pub resizes_pods: bool,
+    /// What gates make of the rules that objects have to keep.
+    pub rules: crate::field_error::Rules,
     /// Name and value of each flag, for `/flagz`; no secrets.
     pub flags: Vec<(&'static str, String)>,
 }

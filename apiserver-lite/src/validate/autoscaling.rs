@@ -8,10 +8,12 @@ use crate::names;
 
 const METRICS: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
 
-pub fn check(report: &mut Report, spec: &Value) {
+/// `old` is the spec as it was; null for a new one. What was accepted once stays good.
+pub fn check(report: &mut Report, spec: &Value, old: &Value) {
     let (least, most) = (spec["minReplicas"].as_i64(), spec["maxReplicas"].as_i64().unwrap_or(0));
-    if let Some(least) = least.filter(|l| *l < 1) {
-        report.bad("minReplicas", least, "must be greater than or equal to 1");
+    let lowest = if report.rules.scales_to_zero || old["minReplicas"] == 0 { 0 } else { 1 };
+    if let Some(least) = least.filter(|l| *l < lowest) {
+        report.bad("minReplicas", least, format_args!("must be greater than or equal to {lowest}"));
     }
     if most == 0 {
         report.miss("maxReplicas", "must be set and greater than 0");
@@ -23,13 +25,16 @@ pub fn check(report: &mut Report, spec: &Value) {
         report.bad("maxReplicas", most, "must be greater than or equal to `minReplicas`");
     }
     report.at("scaleTargetRef", |r| {
-        reference(r, &spec["scaleTargetRef"]);
-        let version = text(&spec["scaleTargetRef"], "apiVersion");
-        if version.is_empty() {
-            r.bad("apiVersion", version, "apiVersion must specify API group");
-        }
+        // Of what is in no group only one kind can be scaled.
+        let of_core = |target: &Value| target["kind"] == "ReplicationController";
+        let (target, was) = (&spec["scaleTargetRef"], &old["scaleTargetRef"]);
+        let excused = was.is_object() && wrong_version(was, of_core(target)).is_some();
+        reference(r, target, of_core(target), excused);
     });
-    report.each(spec, "metrics", metric);
+    let described = |metric: &&Value| has(&metric["object"], "describedObject");
+    let mut was = list(old, "metrics").iter().filter(described);
+    let excused = was.any(|m| wrong_version(&m["object"]["describedObject"], true).is_some());
+    report.each(spec, "metrics", |r, item| metric(r, item, excused));
     if least == Some(0) && !list(spec, "metrics").iter().any(|m| ["Object", "External"].contains(&text(m, "type"))) {
         let why = "must specify at least one Object or External metric to support scaling to zero replicas";
         report.refuse("metrics", why);
@@ -41,9 +46,23 @@ pub fn check(report: &mut Report, spec: &Value) {
     });
 }
 
-fn reference(report: &mut Report, reference: &Value) {
+/// `groupless`: the version may be one of the core. `excused`: whatever it is.
+fn reference(report: &mut Report, reference: &Value, groupless: bool, excused: bool) {
     report.need_named(reference, "kind", names::path_segment);
     report.need_named(reference, "name", names::path_segment);
+    if let Some(why) = wrong_version(reference, groupless).filter(|_| !excused) {
+        report.bad("apiVersion", text(reference, "apiVersion"), why);
+    }
+}
+
+/// What is wrong with the version that a reference names.
+fn wrong_version(reference: &Value, groupless: bool) -> Option<String> {
+    let version = text(reference, "apiVersion");
+    match version.split('/').collect::<Vec<_>>()[..] {
+        [_, _, _, ..] => Some(format!("unexpected GroupVersion string: {version}")),
+        [group, _] if !group.is_empty() => None,
+        _ => (!groupless).then(|| "apiVersion must specify API group".to_owned()),
+    }
 }
 
 fn rules(report: &mut Report, rules: &Value) {
@@ -79,7 +98,7 @@ fn rules(report: &mut Report, rules: &Value) {
     }
 }
 
-fn metric(report: &mut Report, metric: &Value) {
+fn metric(report: &mut Report, metric: &Value, excused: bool) {
     let kind = text(metric, "type");
     if kind.is_empty() {
         report.miss("type", "must specify a metric source type");
@@ -93,7 +112,7 @@ fn metric(report: &mut Report, metric: &Value) {
     let sources = ["object", "external", "pods", "resource", "containerResource"];
     let present: Vec<&str> = sources.into_iter().filter(|s| has(metric, s)).collect();
     if let Some(first) = present.first() {
-        report.at(first, |r| source(r, first, &metric[*first]));
+        report.at(first, |r| source(r, first, &metric[*first], excused));
     }
     let expected = sources.into_iter().find(|s| s.eq_ignore_ascii_case(kind));
     match expected {
@@ -110,12 +129,12 @@ fn metric(report: &mut Report, metric: &Value) {
     }
 }
 
-fn source(report: &mut Report, kind: &str, source: &Value) {
+fn source(report: &mut Report, kind: &str, source: &Value, excused: bool) {
     let wanted = &source["target"];
     let (value, average) = (has(wanted, "value"), has(wanted, "averageValue"));
     let utilization = has(wanted, "averageUtilization");
     match kind {
-        "object" => report.at("describedObject", |r| reference(r, &source["describedObject"])),
+        "object" => report.at("describedObject", |r| reference(r, &source["describedObject"], true, excused)),
         "resource" | "containerResource" => {
             let name = text(source, "name");
             if name.is_empty() {
@@ -182,5 +201,65 @@ fn target(report: &mut Report, target: &Value) {
     }
     if let Some(percent) = target["averageUtilization"].as_i64().filter(|p| *p < 1) {
         report.bad("averageUtilization", percent, "must be greater than 0");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::field_error::Rules;
+
+    fn told(target: &Value, described: &str, old: &Value) -> Vec<String> {
+        let spec = spec(target, described);
+        Report::told(|r| check(r, &spec, old))
+    }
+
+    fn spec(target: &Value, described: &str) -> Value {
+        let described = json!({"kind": "Service", "name": "s", "apiVersion": described});
+        let object = json!({"describedObject": described, "metric": {"name": "m"},
+            "target": {"type": "Value", "value": "1"}});
+        json!({"maxReplicas": 2, "scaleTargetRef": target, "metrics": [{"type": "Object", "object": object}]})
+    }
+
+    fn target(kind: &str, version: &str) -> Value {
+        json!({"kind": kind, "name": "a", "apiVersion": version})
+    }
+
+    #[test]
+    fn what_is_scaled_is_in_a_group() {
+        let new = Value::Null;
+        assert!(told(&target("Deployment", "apps/v1"), "v1", &new).is_empty());
+        assert!(told(&target("ReplicationController", ""), "", &new).is_empty());
+        let group = "scaleTargetRef.apiVersion: Invalid value: \"v1\": apiVersion must specify API group";
+        assert_eq!(told(&target("Deployment", "v1"), "v1", &new), [group]);
+        let slashes = "scaleTargetRef.apiVersion: Invalid value: \"a/b/c\": unexpected GroupVersion string: a/b/c";
+        assert_eq!(told(&target("ReplicationController", "a/b/c"), "v1", &new), [slashes]);
+        let described = told(&target("Deployment", "apps/v1"), "a/b/c", &new);
+        assert_eq!(described.len(), 1, "{described:?}");
+        assert!(described[0].starts_with("metrics[0].object.describedObject.apiVersion: "), "{described:?}");
+        let was = spec(&target("Deployment", "v1"), "x/y/z");
+        assert!(told(&target("Deployment", "v2"), "a/b/c", &was).is_empty(), "it was wrong before");
+    }
+
+    #[test]
+    fn none_may_run_where_that_is_switched_on_or_was() {
+        let mut zero = spec(&target("Deployment", "apps/v1"), "v1");
+        zero["minReplicas"] = 0.into();
+        let one = "minReplicas: Invalid value: 0: must be greater than or equal to 1";
+        assert_eq!(Report::told(|r| check(r, &zero, &Value::Null)), [one]);
+        assert!(Report::told(|r| check(r, &zero, &zero)).is_empty());
+        let told = |spec: &Value| {
+            Report::told(|r| {
+                r.rules = Rules { scales_to_zero: true };
+                check(r, spec, &Value::Null);
+            })
+        };
+        assert!(told(&zero).is_empty());
+        zero["metrics"] = json!([]);
+        assert!(told(&zero)[0].contains("must specify at least one Object or External metric"));
+        zero["minReplicas"] = (-1).into();
+        assert_eq!(told(&zero), ["minReplicas: Invalid value: -1: must be greater than or equal to 0"]);
     }
 }

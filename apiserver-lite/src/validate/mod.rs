@@ -48,7 +48,7 @@ mod workload;
 
 use serde_json::Value;
 
-use crate::field_error::{FieldError, Report};
+use crate::field_error::{FieldError, Report, Rules};
 use crate::resource::Resource;
 
 pub use amounts::{is_extended, quantity};
@@ -58,8 +58,8 @@ pub use service::cluster_ips;
 pub use warnings::warnings;
 
 /// Every complaint about a new object; none for a good one.
-pub fn create(resource: &Resource, object: &Value) -> Vec<FieldError> {
-    let mut report = Report::default();
+pub fn create(resource: &Resource, object: &Value, rules: Rules) -> Vec<FieldError> {
+    let mut report = Report::by(rules);
     let (group, plural) = (&*resource.group, &*resource.plural);
     if resource.custom {
         whole(&mut report, group, plural, object);
@@ -100,8 +100,8 @@ pub fn review(kind: &str, object: &Value) -> Vec<FieldError> {
 }
 
 /// Every complaint about a changed object. `subresource` is empty for the object as a whole.
-pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value) -> Vec<FieldError> {
-    let report = &mut Report::default();
+pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value, rules: Rules) -> Vec<FieldError> {
+    let report = &mut Report::by(rules);
     let (group, plural) = (&*resource.group, &*resource.plural);
     // Every update is checked for metadata once in general; most kinds do it again.
     report.at("metadata", |r| meta::in_general(r, &new["metadata"], is_core(resource)));
@@ -139,6 +139,10 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value) 
             gang::update(report, new, old);
         }
         ("internal.apiserver.k8s.io", ..) => {}
+        ("autoscaling", ..) => {
+            unchanged(report, new, old);
+            report.at("spec", |r| autoscaling::check(r, &new["spec"], &old["spec"]));
+        }
         ("resource.k8s.io", ..) => {
             unchanged(report, new, old);
             device::update(report, plural, new, old);
@@ -170,7 +174,7 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value) 
         }
         // The name was checked when the object was made.
         ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets", _)
-        | ("batch" | "autoscaling" | "coordination.k8s.io", ..)
+        | ("batch" | "coordination.k8s.io", ..)
         | ("", "replicationcontrollers" | "podtemplates" | "resourcequotas", _)
         | ("networking.k8s.io", "networkpolicies", _) => {
             unchanged(report, new, old);
@@ -230,7 +234,7 @@ fn body(report: &mut Report, group: &str, plural: &str, object: &Value) {
         ("apps", "controllerrevisions") => workload::revision(report, object),
         ("batch", "jobs") => batch::job(report, object),
         ("batch", "cronjobs") => at_spec(batch::cron_job),
-        ("autoscaling", _) => at_spec(autoscaling::check),
+        ("autoscaling", _) => report.at("spec", |r| autoscaling::check(r, spec, &Value::Null)),
         ("networking.k8s.io", "ingresses") => network::ingress(report, object),
         ("networking.k8s.io", "ingressclasses") => at_spec(network::ingress_class),
         ("networking.k8s.io", "networkpolicies") => at_spec(network::policy),
