@@ -140,10 +140,11 @@ fn row(resource: &Resource, accepted: Accepted, value: Value, include: Include, 
             let columns = resource.definition.iter().flat_map(|d| &d.columns);
             cells.extend(columns.map(|column| column.cell(&value)));
         }
-        Some((_, fill)) if &*resource.group == "events.k8s.io" => {
-            let mut old = value.clone();
-            crate::resource::versions::event_to_old(&mut old);
-            cells.extend(fill(&old).into_iter().map(written));
+        // Columns show an object as it is stored, whatever version was asked for.
+        Some((_, fill)) if matches!(&*resource.group, "events.k8s.io" | "autoscaling") => {
+            let mut stored = value.clone();
+            crate::resource::versions::to_stored(resource, &mut stored);
+            cells.extend(fill(&stored).into_iter().map(written));
         }
         Some((_, fill)) => cells.extend(fill(&value).into_iter().map(written)),
         // Go's zero time, for the empty object of a bookmark.
