@@ -55,7 +55,7 @@ pub use amounts::{is_extended, quantity};
 pub use device::DEVICE_VARIABLES;
 pub use pem::authorities;
 pub use service::cluster_ips;
-pub use warnings::warnings;
+pub use warnings::{of_status, warnings};
 
 /// Every complaint about a new object; none for a good one.
 pub fn create(resource: &Resource, object: &Value, rules: Rules) -> Vec<FieldError> {

@@ -303,9 +303,11 @@ fn validate(server: &ApiServer, target: Target<'_>, options: &WriteOptions, new:
         causes.extend(crate::crd::check_definition(new, Some(old)));
     }
     create::refused_as(resource, &resource.kind, old, causes)?;
-    if subresource != "status" {
-        crate::validate::warnings(resource, new, Some(old)).into_iter().for_each(crate::warning::add);
-    }
+    let unwise = match subresource {
+        "status" => crate::validate::of_status(resource, new),
+        _ => crate::validate::warnings(resource, new, Some(old)),
+    };
+    unwise.into_iter().for_each(crate::warning::add);
     Ok(())
 }
 

@@ -55,10 +55,9 @@ pub fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
     };
     let spec = &object["spec"];
     match (&*resource.group, &*resource.plural) {
-        ("", "pods") => {
-            if created {
-                found.name(name, "the Pod's hostname");
-            }
+        // Little of a pod may change, and it is written often.
+        ("", "pods") if created => {
+            found.name(name, "the Pod's hostname");
             found.pod("", object, false);
         }
         ("", "podtemplates") => template(&mut found, "template.", &object["template"]),
@@ -99,6 +98,8 @@ pub fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
             template(&mut found, "spec.jobTemplate.spec.template.", &spec["jobTemplate"]["spec"]["template"]);
         }
         ("", "services") => found.service(object),
+        ("", "endpoints") => found.endpoints(object),
+        ("discovery.k8s.io", "endpointslices") => found.endpoint_slice(object, created),
         ("", "secrets") if object["type"] == "kubernetes.io/tls" => {
             found.0.extend(pem::key_pair(&object["data"]));
         }
@@ -167,6 +168,22 @@ pub fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
             }
         }
         _ => {}
+    }
+    found.0
+}
+
+/// What to tell about a new status.
+pub fn of_status(resource: &Resource, object: &Value) -> Vec<String> {
+    let (mut found, status) = (Found::default(), &object["status"]);
+    let lists: &[(&str, &Value, &str)] = match (&*resource.group, &*resource.plural) {
+        ("", "pods") => &[("status.podIPs", &status["podIPs"], ".ip"), ("status.hostIPs", &status["hostIPs"], ".ip")],
+        ("", "services") => &[("status.loadBalancer.ingress", &status["loadBalancer"]["ingress"], "")],
+        _ => &[],
+    };
+    for (path, list, end) in lists {
+        for (index, item) in list.as_array().into_iter().flatten().enumerate() {
+            found.address(&format!("{path}[{index}]{end}"), text(item, "ip"));
+        }
     }
     found.0
 }
@@ -288,6 +305,26 @@ mod tests {
                 "range: IPv6 CIDR value \"fd00:0::/64\" should be in RFC 5952 canonical format (\"fd00::/64\")",
             ]
         );
+    }
+
+    #[test]
+    fn addresses_of_endpoints_are_looked_at_unless_a_controller_wrote_them() {
+        let told = |label: &str, by: &str| {
+            let mut found = Found::default();
+            let labels = json!({ label: by });
+            let endpoints = json!([{"addresses": ["10.0.0.1", "FD00::1"]}]);
+            let metadata = json!({ "labels": labels });
+            found.endpoint_slice(&json!({"metadata": metadata, "addressType": "FQDN", "endpoints": endpoints}), true);
+            let subsets = json!([{"addresses": [{"ip": "FD00::1"}], "notReadyAddresses": [{"ip": "FD00::2"}]}]);
+            found.endpoints(&json!({"metadata": metadata, "subsets": subsets}));
+            found.0.iter().map(|told| told.split(": ").next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+        };
+        let slice = "endpoints[0].addresses[1]";
+        let old = ["subsets[0].addresses[0].ip", "subsets[0].notReadyAddresses[0].ip"];
+        let slices = "endpointslice.kubernetes.io/managed-by";
+        assert_eq!(told(slices, "me"), ["spec.addressType", slice, old[0], old[1]]);
+        assert_eq!(told(slices, "endpointslice-controller.k8s.io"), ["spec.addressType", old[0], old[1]]);
+        assert_eq!(told("endpoints.kubernetes.io/managed-by", "endpoint-controller"), ["spec.addressType", slice]);
     }
 
     #[test]

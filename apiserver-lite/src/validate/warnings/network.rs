@@ -2,9 +2,14 @@
 
 use serde_json::Value;
 
-use super::super::{has, ip, text, texts};
+use super::super::{has, ip, list, text, texts};
 use super::Found;
 use crate::status::quote;
+
+/// Whether a label says that one of the controllers writes the object.
+fn is_managed(object: &Value, label: &str, by: &[&str]) -> bool {
+    by.contains(&text(&object["metadata"]["labels"], label))
+}
 
 impl Found {
     pub(super) fn service(&mut self, object: &Value) {
@@ -49,6 +54,35 @@ impl Found {
         }
         if spec["trafficDistribution"] == "PreferClose" {
             self.add("spec.trafficDistribution", "\"PreferClose\" is deprecated; use \"PreferSameZone\"");
+        }
+    }
+
+    /// What the controllers write is right.
+    pub(super) fn endpoints(&mut self, object: &Value) {
+        if is_managed(object, "endpoints.kubernetes.io/managed-by", &["endpoint-controller"]) {
+            return;
+        }
+        for (at, subset) in list(object, "subsets").iter().enumerate() {
+            for name in ["addresses", "notReadyAddresses"] {
+                for (index, address) in list(subset, name).iter().enumerate() {
+                    self.address(&format!("subsets[{at}].{name}[{index}].ip"), text(address, "ip"));
+                }
+            }
+        }
+    }
+
+    pub(super) fn endpoint_slice(&mut self, object: &Value, created: bool) {
+        if created && object["addressType"] == "FQDN" {
+            self.add("spec.addressType", "FQDN endpoints are deprecated");
+        }
+        const CONTROLLERS: [&str; 2] = ["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
+        if is_managed(object, "endpointslice.kubernetes.io/managed-by", &CONTROLLERS) {
+            return;
+        }
+        for (at, endpoint) in list(object, "endpoints").iter().enumerate() {
+            for (index, address) in texts(endpoint, "addresses").into_iter().enumerate() {
+                self.address(&format!("endpoints[{at}].addresses[{index}]"), address);
+            }
         }
     }
 
