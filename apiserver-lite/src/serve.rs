@@ -125,6 +125,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             granular_claims: config.gates.enabled("DRAResourceClaimGranularStatusAuthorization"),
             resizes_pods: config.gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
             rules: crate::field_error::Rules { scales_to_zero: config.gates.enabled("HPAScaleToZero") },
+            splits_logs: config.gates.enabled("PodLogsQuerySplitStreams"),
             min_watch: Duration::from_secs(config.args.min_request_timeout),
             flags: vec![
                 ("anonymous-auth", config.args.anonymous_auth.to_string()),

@@ -86,6 +86,8 @@ pub struct ServerConfig {
     pub resizes_pods: bool,
     /// What gates make of the rules that objects have to keep.
     pub rules: crate::field_error::Rules,
+    /// Logs can be asked for by stream (gate `PodLogsQuerySplitStreams`).
+    pub splits_logs: bool,
     /// Name and value of each flag, for `/flagz`; no secrets.
     pub flags: Vec<(&'static str, String)>,
 }

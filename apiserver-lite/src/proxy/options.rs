@@ -82,12 +82,18 @@ fn cause(reason: &str, message: String, field: &str) -> Cause {
     Cause { reason: reason.into(), message, field: field.into() }
 }
 
+/// What of a container's output can be asked for.
+const STREAMS: [&str; 3] = ["All", "Stderr", "Stdout"];
+
 /// The log of a container; None while the pod has no node.
 pub(super) fn log(server: &ApiServer, request: &Request) -> Result<Option<Target>> {
     let name = &request.info.name;
     let (tail, limit, since) =
         (number(request, "tailLines")?, number(request, "limitBytes")?, number(request, "sinceSeconds")?);
     let since_time = request.query.get("sinceTime").filter(|t| !t.is_empty());
+    if let Some(Err(error)) = since_time.map(proto::time::parse_rfc3339) {
+        return Err(ApiError::bad_request(error.to_string()));
+    }
     let mut causes = Vec::new();
     let mut check = |value: Option<i64>, least: i64, field: &str, what: &str| {
         if let Some(value) = value.filter(|v| *v < least) {
@@ -107,6 +113,23 @@ pub(super) fn log(server: &ApiServer, request: &Request) -> Result<Option<Target
         let text = format!("Invalid value: {value}: must be greater than 0");
         causes.push(cause("FieldValueInvalid", text, "sinceSeconds"));
     }
+    let stream = request.query.get("stream");
+    match stream {
+        // Absent is the same as all.
+        Some(_) if !server.config.splits_logs => {
+            causes.push(cause("FieldValueForbidden", "Forbidden: may not be specified".into(), "stream"));
+        }
+        Some(stream) if !STREAMS.contains(&stream) => {
+            let known = STREAMS.map(crate::status::quote).join(", ");
+            let text = format!("Unsupported value: {}: supported values: {known}", crate::status::quote(stream));
+            causes.push(cause("FieldValueNotSupported", text, "stream"));
+        }
+        Some(stream) if stream != STREAMS[0] && tail.is_some() => {
+            let text = "Forbidden: `tailLines` and specific `stream` are mutually exclusive for now";
+            causes.push(cause("FieldValueForbidden", text.into(), ""));
+        }
+        _ => {}
+    }
     if !causes.is_empty() {
         return Err(invalid(name, causes));
     }
@@ -119,7 +142,7 @@ pub(super) fn log(server: &ApiServer, request: &Request) -> Result<Option<Target
             pairs.push((flag, "true".into()));
         }
     }
-    if let Some(stream) = request.query.get("stream").filter(|s| !s.is_empty() && *s != "All") {
+    if let Some(stream) = stream.filter(|s| *s != STREAMS[0]) {
         pairs.push(("stream", stream.into()));
     }
     let numbers = [("sinceSeconds", since), ("tailLines", tail), ("limitBytes", limit)];

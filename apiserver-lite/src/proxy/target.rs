@@ -46,9 +46,9 @@ fn is_global_unicast(address: IpAddr) -> bool {
     }
 }
 
-/// `[scheme:]name[:port]`.
-fn split(text: &str) -> Result<(Scheme, &str, &str)> {
-    let wrong = || ApiError::bad_request(format!("invalid name {}", quote(text)));
+/// `[scheme:]name[:port]` of a `kind`.
+fn split<'a>(kind: &str, text: &'a str) -> Result<(Scheme, &'a str, &'a str)> {
+    let wrong = || ApiError::bad_request(format!("invalid {kind} request {}", quote(text)));
     let parts: Vec<&str> = text.split(':').collect();
     let scheme = |s: &str| match s {
         "" | "http" => Ok(Scheme::Http),
@@ -83,7 +83,7 @@ fn rest(request: &Request) -> String {
 }
 
 pub(super) async fn node(server: &ApiServer, request: &Request) -> Result<Target> {
-    let (scheme, name, port) = split(&request.info.name)?;
+    let (scheme, name, port) = split("node", &request.info.name)?;
     let mut target = kubelet(server, request, name, rest(request))?;
     if port.is_empty() {
         return Ok(target);
@@ -107,7 +107,7 @@ pub(super) async fn node(server: &ApiServer, request: &Request) -> Result<Target
 }
 
 pub(super) fn pod(server: &ApiServer, request: &Request) -> Result<Target> {
-    let (scheme, name, port) = split(&request.info.name)?;
+    let (scheme, name, port) = split("pod", &request.info.name)?;
     let found = server.store.get(&"pods".into(), &request.info.namespace, name);
     let value = found.ok_or_else(|| ApiError::not_found("", "pods", name))?.value();
     let ports = value["spec"]["containers"].as_array().into_iter().flatten();
@@ -124,16 +124,14 @@ pub(super) fn pod(server: &ApiServer, request: &Request) -> Result<Target> {
                 .ok_or_else(|| ApiError::bad_request(format!("pod {} has no port {}", quote(name), quote(text))))?,
         },
     };
+    // One without an address yet is nowhere that is allowed.
     let host = value["status"]["podIP"].as_str().unwrap_or_default();
-    if host.is_empty() {
-        return Err(ApiError::bad_request(format!("pod {} has no IP address yet", quote(name))));
-    }
     backend(host, port, scheme, rest(request))
 }
 
 /// A ready endpoint of a service.
 pub(super) fn service(server: &ApiServer, request: &Request) -> Result<Target> {
-    let (scheme, name, port) = split(&request.info.name)?;
+    let (scheme, name, port) = split("service", &request.info.name)?;
     let namespace = &request.info.namespace;
     let unavailable = |why: String| ApiError::service_unavailable(why);
     let found = server.store.get(&"services".into(), namespace, name);

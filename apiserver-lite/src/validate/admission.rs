@@ -9,6 +9,7 @@ use crate::admission::policy as policies;
 use crate::cel;
 use crate::field_error::Report;
 use crate::names;
+use crate::status::quote;
 
 const FAILURES: [&str; 2] = ["Fail", "Ignore"];
 const MATCHES: [&str; 2] = ["Equivalent", "Exact"];
@@ -70,6 +71,10 @@ fn webhook(report: &mut Report, hook: &Value) {
 
 fn webhook_url(report: &mut Report, url: &str) {
     const FORM: &str = "; desired format: https://host[/path]";
+    if url.starts_with(':') {
+        let why = "missing protocol scheme";
+        return report.required(&format!("url must be a valid URL: parse {}: {why}{FORM}", quote(url)));
+    }
     let Some((scheme, rest)) = url.split_once("://") else {
         if !url.starts_with("https:") {
             report.invalid(scheme_of(url), format_args!("'https' is the only allowed URL scheme{FORM}"));

@@ -44,11 +44,10 @@ fn descriptor(text: &str) -> Result<(), String> {
     match text {
         "@yearly" | "@annually" | "@monthly" | "@weekly" | "@daily" | "@midnight" | "@hourly" => Ok(()),
         _ => match text.strip_prefix("@every ") {
-            Some(duration) if proto::duration::parse(duration).is_ok() => Ok(()),
-            Some(duration) => {
-                let quoted = crate::status::quote(duration);
-                Err(format!("failed to parse duration {text}: time: invalid duration {quoted}"))
-            }
+            Some(duration) => match proto::duration::parse(duration) {
+                Ok(_) => Ok(()),
+                Err(why) => Err(format!("failed to parse duration {text}: {why}")),
+            },
             None => Err(format!("unrecognized descriptor: {text}")),
         },
     }
