@@ -31,7 +31,7 @@ use crate::outgoing::Client;
 use crate::pki::{self, Leaf, Pki};
 use crate::proxy::KubeletClient;
 use crate::resource::Resources;
-use crate::server::{Admission, ApiServer, FlowControl, Limits, ServerConfig, ServiceAllocator, Shutdown};
+use crate::server::{ApiServer, FlowControl, Limits, ServerConfig, ServiceAllocator, Shutdown};
 use crate::store::{OpenError, Store};
 
 /// Why the server does not start, or stopped.
@@ -97,8 +97,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         authorizer: Authorizer::new(config.authorization.clone(), store.clone())
             .with_webhook(access_webhook(&config)?)
             .with_chain(chain(&config)?),
-        admission: Admission::new(&config.args.enable_admission_plugins, &config.args.disable_admission_plugins)
-            .map_err(|e| setting(e.flag, e))?,
+        admission: crate::config::admission(&config.args).map_err(|e| setting("enable-admission-plugins", e))?,
         gated: crate::write::Gated::new(&config.gates),
         limits: Limits::new(
             config.args.max_requests_inflight,

@@ -9,18 +9,22 @@
 //! pass; webhooks are waited for, without a lock and before anything is written. Quota is reserved last.
 
 mod attributes;
+mod auto_provision;
 mod certificates;
 mod changes;
+mod event_rate;
 mod hooks;
 mod limit_ranger;
 mod matching;
 mod namespace_lifecycle;
 mod node_restriction;
+mod node_selector;
 mod optional;
 mod owner_references;
 mod plugins;
 mod pod_resize;
 mod pod_security;
+mod pod_tolerations;
 pub mod policy;
 mod priority;
 mod quota;
@@ -28,6 +32,7 @@ mod references;
 pub mod resources;
 mod runtime_class;
 mod service_account;
+mod settings;
 mod storage;
 mod tolerations;
 mod topology_labels;
@@ -37,6 +42,7 @@ use serde_json::Value;
 
 pub use plugins::Admission;
 pub use quota::{Counter, Reservation};
+pub use settings::Settings;
 pub use webhook::{Endpoint, connector};
 
 use crate::auth::Attributes;

@@ -7,9 +7,9 @@ use super::changes::Rounds;
 use super::hooks::{Hooks, InForce};
 use super::webhook::Clients;
 use super::{
-    Call, Reservation, certificates, limit_ranger, namespace_lifecycle, node_restriction, optional, owner_references,
-    pod_resize, pod_security, policy, priority, quota, runtime_class, service_account, storage, tolerations,
-    topology_labels, webhook,
+    Call, Reservation, Settings, auto_provision, certificates, event_rate, limit_ranger, namespace_lifecycle,
+    node_restriction, node_selector, optional, owner_references, pod_resize, pod_security, pod_tolerations, policy,
+    priority, quota, runtime_class, service_account, storage, tolerations, topology_labels, webhook,
 };
 use crate::status::Result;
 
@@ -52,6 +52,8 @@ impl Plugin {
     }
 }
 
+const AUTO_PROVISION: &str = "NamespaceAutoProvision";
+const EVENT_RATES: &str = "EventRateLimit";
 const QUOTA: &str = "ResourceQuota";
 const MUTATING_POLICY: &str = "MutatingAdmissionPolicy";
 const MUTATING_WEBHOOK: &str = "MutatingAdmissionWebhook";
@@ -60,6 +62,8 @@ const VALIDATING_POLICY: &str = "ValidatingAdmissionPolicy";
 
 /// In the order they run.
 static PLUGINS: &[Plugin] = &[
+    // It writes, so it is no function among others.
+    Plugin::new(AUTO_PROVISION).off(),
     Plugin::new("NamespaceLifecycle").mutate(namespace_lifecycle::mutate).delete(namespace_lifecycle::delete),
     Plugin::new("NamespaceExists").validate(optional::in_a_namespace).off(),
     Plugin::new("LimitPodHardAntiAffinityTopology").validate(optional::own_node_only).off(),
@@ -69,9 +73,12 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("NodeRestriction").mutate(node_restriction::mutate).delete(node_restriction::delete),
     Plugin::new("TaintNodesByCondition").mutate(tolerations::taint_new_nodes),
     Plugin::new("AlwaysPullImages").mutate(optional::pull_always).validate(optional::pulls_always).off(),
+    Plugin::new("PodNodeSelector").mutate(node_selector::mutate).validate(node_selector::validate).off(),
     Plugin::new("PodSecurity").validate(pod_security::validate),
     Plugin::new("Priority").mutate(priority::mutate).validate(priority::validate),
     Plugin::new("DefaultTolerationSeconds").mutate(tolerations::add_defaults),
+    Plugin::new("PodTolerationRestriction").mutate(pod_tolerations::mutate).validate(pod_tolerations::validate).off(),
+    Plugin::new(EVENT_RATES).validate(event_rate::validate).off(),
     Plugin::new("ExtendedResourceToleration").mutate(optional::tolerate_resources).off(),
     Plugin::new("DefaultStorageClass").mutate(storage::default_storage_class),
     Plugin::new("StorageObjectInUseProtection").mutate(storage::protect),
@@ -96,17 +103,8 @@ static PLUGINS: &[Plugin] = &[
 ];
 
 /// Plugins of upstream that are not available here; switching them off asks for nothing.
-const NOT_AVAILABLE: &[&str] = &[
-    "AlwaysAdmit",
-    "AlwaysDeny",
-    "EventRateLimit",
-    "ImagePolicyWebhook",
-    "NamespaceAutoProvision",
-    "NodeDeclaredFeatureValidator",
-    "PodGroupProtection",
-    "PodNodeSelector",
-    "PodTolerationRestriction",
-];
+const NOT_AVAILABLE: &[&str] =
+    &["AlwaysAdmit", "AlwaysDeny", "ImagePolicyWebhook", "NodeDeclaredFeatureValidator", "PodGroupProtection"];
 
 /// The flag and what is wrong with it.
 #[derive(Debug, thiserror::Error)]
@@ -123,6 +121,8 @@ pub struct Admission {
     quota: Option<quota::Locks>,
     hooks: Hooks,
     clients: Clients,
+    settings: Settings,
+    provides_namespaces: bool,
     asks_mutating_policies: bool,
     asks_mutating_webhooks: bool,
     asks_validating_policies: bool,
@@ -134,7 +134,7 @@ impl Admission {
     ///
     /// # Errors
     /// Names that are not known, that are not available, or that both flags have.
-    pub fn new(enable: &[String], disable: &[String]) -> Result<Self, PluginError> {
+    pub fn new(enable: &[String], disable: &[String], settings: Settings) -> Result<Self, PluginError> {
         const ENABLE: &str = "enable-admission-plugins";
         const DISABLE: &str = "disable-admission-plugins";
         let known = |name: &str| PLUGINS.iter().any(|p| p.name == name);
@@ -158,11 +158,17 @@ impl Admission {
         let runs = |p: &&Plugin| (p.on_by_default || holds(enable, p)) && !holds(disable, p);
         let enabled: Vec<&Plugin> = PLUGINS.iter().filter(runs).collect();
         let has = |name: &str| enabled.iter().any(|p| p.name == name);
+        if has(EVENT_RATES) && settings.event_rates.is_empty() {
+            let reason = format!("plugin {EVENT_RATES:?} needs its limits in --admission-control-config-file");
+            return Err(PluginError { flag: ENABLE, reason });
+        }
         let quota = has(QUOTA).then(quota::Locks::default);
         Ok(Admission {
             quota,
             hooks: Hooks::default(),
             clients: Clients::default(),
+            settings,
+            provides_namespaces: has(AUTO_PROVISION),
             asks_mutating_policies: has(MUTATING_POLICY),
             asks_mutating_webhooks: has(MUTATING_WEBHOOK),
             asks_validating_policies: has(VALIDATING_POLICY),
@@ -174,6 +180,11 @@ impl Admission {
     /// Connections to webhooks of all kinds.
     pub fn clients(&self) -> &Clients {
         &self.clients
+    }
+
+    /// What the plugins were told at the start.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// Names of the plugins that run, in order.
@@ -192,6 +203,9 @@ impl Admission {
     /// # Errors
     /// The first plugin's that has something against it.
     pub async fn mutate(&self, call: &Call<'_>, new: &mut Value) -> Result<()> {
+        if self.provides_namespaces {
+            auto_provision::provide(call).await?;
+        }
         service_account::wait_for_default(call, new).await;
         self.complete(call, new)?;
         let in_force = self.hooks.current(call.server);
@@ -317,7 +331,7 @@ mod tests {
 
     fn chain(enable: &str, disable: &str) -> Result<Vec<&'static str>, PluginError> {
         let list = |text: &str| text.split(',').filter(|n| !n.is_empty()).map(Into::into).collect::<Vec<String>>();
-        Admission::new(&list(enable), &list(disable)).map(|a| a.names().collect())
+        Admission::new(&list(enable), &list(disable), Settings::default()).map(|a| a.names().collect())
     }
 
     #[test]
@@ -337,6 +351,7 @@ mod tests {
             ("Nonsense", "", "enable-admission-plugins"),
             ("", "Nonsense", "disable-admission-plugins"),
             ("ImagePolicyWebhook", "", "enable-admission-plugins"),
+            ("EventRateLimit", "", "enable-admission-plugins"),
             ("Priority", "Priority", "enable-admission-plugins"),
         ] {
             assert_eq!(chain(enable, disable).expect_err("wrong").flag, flag);

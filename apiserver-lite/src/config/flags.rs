@@ -236,6 +236,10 @@ pub struct ServeArgs {
     /// Admission plugins to leave out.
     #[arg(long, value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
+    /// What admission plugins are told (apiserver.config.k8s.io/v1 AdmissionConfiguration): EventRateLimit,
+    /// PodNodeSelector, PodTolerationRestriction.
+    #[arg(long)]
+    pub admission_control_config_file: Option<PathBuf>,
 
     /// What is written to the audit log of which request (audit.k8s.io/v1 Policy); nothing when missing.
     #[arg(long)]

@@ -22,6 +22,8 @@ pub use network::{Cidr, NodeCidrs, PortRange};
 pub use runtime::RuntimeConfig;
 pub use service::settings::SettingsError;
 
+use crate::admission::{Admission, Settings};
+
 /// What is wrong with the settings. The operator has to correct them.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -114,8 +116,7 @@ impl Config {
         ];
         let controllers = Controllers::parse(&args.controllers)?;
         let gates = FeatureGates::parse(&args.feature_gates)?;
-        crate::admission::Admission::new(&args.enable_admission_plugins, &args.disable_admission_plugins)
-            .map_err(|e| bad(e.flag, e))?;
+        admission(&args)?;
         let event_ttl = duration("event-ttl", &args.event_ttl)?;
         let signing_duration = duration("cluster-signing-duration", &args.cluster_signing_duration)?;
         let request_timeout = duration("request-timeout", &args.request_timeout)?;
@@ -219,6 +220,19 @@ fn issuers(args: &ServeArgs) -> Result<Vec<String>, ConfigError> {
         }
     }
     Ok(args.service_account_issuer.clone())
+}
+
+/// The admission plugins that the flags ask for, with what they are told.
+///
+/// # Errors
+/// When a flag or the file is wrong.
+pub fn admission(args: &ServeArgs) -> Result<Admission, ConfigError> {
+    let settings = match &args.admission_control_config_file {
+        Some(path) => Settings::load(path).map_err(|e| bad("admission-control-config-file", e))?,
+        None => Settings::default(),
+    };
+    let (enable, disable) = (&args.enable_admission_plugins, &args.disable_admission_plugins);
+    Admission::new(enable, disable, settings).map_err(|e| bad(e.flag, e))
 }
 
 #[cfg(test)]

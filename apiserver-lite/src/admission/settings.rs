@@ -1,0 +1,142 @@
+//! What plugins are told at the start: `--admission-control-config-file`, an AdmissionConfiguration of
+//! `apiserver.config.k8s.io/v1` that has each plugin's configuration in it or names its file.
+//!
+//! EventRateLimit, PodNodeSelector and PodTolerationRestriction have one. PodNodeSelector's may also stand in the file by
+//! itself, as it did before there were versions.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::event_rate::EventRates;
+use crate::tree::{list, text};
+
+const GROUP: &str = "apiserver.config.k8s.io/v1";
+const NODE_SELECTORS: &str = "podNodeSelectorPluginConfig";
+
+/// Why the file is of no use. The operator has to correct it.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}", path.display())]
+pub struct SettingsError {
+    path: PathBuf,
+    reason: String,
+}
+
+#[derive(Debug, Default)]
+pub struct Settings {
+    /// Labels of nodes by namespace, and those for namespaces that name none under `clusterDefaultNodeSelector`.
+    pub node_selectors: BTreeMap<String, String>,
+    /// Tolerations of namespaces that have none of their own, and those that are allowed.
+    pub tolerations: [Vec<Value>; 2],
+    pub event_rates: EventRates,
+}
+
+impl Settings {
+    /// Reads a file and those it names, relative to its own place.
+    ///
+    /// # Errors
+    /// When one cannot be read or says what no plugin understands.
+    pub fn load(path: &Path) -> Result<Self, SettingsError> {
+        let wrong = |path: &Path, reason: String| SettingsError { path: path.into(), reason };
+        let document = read(path).map_err(|reason| wrong(path, reason))?;
+        let mut out = Settings::default();
+        if document[NODE_SELECTORS].is_object() {
+            out.take("PodNodeSelector", &document).map_err(|reason| wrong(path, reason))?;
+            return Ok(out);
+        }
+        if text(&document, "kind") != "AdmissionConfiguration" || text(&document, "apiVersion") != GROUP {
+            return Err(wrong(path, format!("must be an AdmissionConfiguration of {GROUP}")));
+        }
+        for plugin in list(&document, "plugins") {
+            let (name, file) = (text(plugin, "name"), text(plugin, "path"));
+            let own = plugin.get("configuration").filter(|c| c.is_object());
+            let (place, configuration) = match own {
+                Some(configuration) => (path.to_owned(), configuration.clone()),
+                None if file.is_empty() => continue,
+                None => {
+                    let place = path.parent().unwrap_or(Path::new("")).join(file);
+                    let configuration = read(&place).map_err(|reason| wrong(&place, reason))?;
+                    (place, configuration)
+                }
+            };
+            out.take(name, &configuration).map_err(|reason| wrong(&place, format!("plugin {name}: {reason}")))?;
+        }
+        Ok(out)
+    }
+
+    fn take(&mut self, plugin: &str, configuration: &Value) -> Result<(), String> {
+        match plugin {
+            "EventRateLimit" => {
+                is_of(configuration, "eventratelimit.admission.k8s.io/v1alpha1")?;
+                self.event_rates = EventRates::read(configuration)?;
+            }
+            "PodNodeSelector" => {
+                for (namespace, selector) in configuration[NODE_SELECTORS].as_object().into_iter().flatten() {
+                    let selector = selector.as_str().ok_or_else(|| format!("{namespace} must be a text"))?;
+                    super::node_selector::labels(selector).map_err(|why| format!("{namespace}: {why}"))?;
+                    self.node_selectors.insert(namespace.clone(), selector.to_owned());
+                }
+            }
+            "PodTolerationRestriction" => {
+                is_of(configuration, "podtolerationrestriction.admission.k8s.io/v1alpha1")?;
+                for (name, kept) in ["default", "whitelist"].into_iter().zip(&mut self.tolerations) {
+                    *kept = list(configuration, name).cloned().collect();
+                    if !kept.iter().all(Value::is_object) {
+                        return Err(format!("{name} must be a list of tolerations"));
+                    }
+                }
+            }
+            _ => return Err("takes no configuration here".into()),
+        }
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> Result<Value, String> {
+    let text = std::fs::read(path).map_err(|e| e.to_string())?;
+    proto::yaml::parse(&text).map_err(|e| e.to_string())
+}
+
+fn is_of(configuration: &Value, version: &str) -> Result<(), String> {
+    if text(configuration, "kind") == "Configuration" && text(configuration, "apiVersion") == version {
+        return Ok(());
+    }
+    Err(format!("must be a Configuration of {version}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(name: &str, text: &str) -> Result<Settings, String> {
+        let folder = std::env::temp_dir().join(format!("admission-settings-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let limits = "apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\n\
+                      limits: [{type: Server, qps: 1, burst: 2}]\n";
+        std::fs::write(folder.join("rates.yaml"), limits).expect("a file");
+        std::fs::write(folder.join("all.yaml"), text).expect("a file");
+        let found = Settings::load(&folder.join("all.yaml")).map_err(|e| e.to_string());
+        std::fs::remove_dir_all(&folder).expect("removed");
+        found
+    }
+
+    #[test]
+    fn configurations_stand_in_the_file_or_beside_it() {
+        let head = format!("apiVersion: {GROUP}\nkind: AdmissionConfiguration\nplugins:\n");
+        let own = "- name: PodNodeSelector\n  configuration: {podNodeSelectorPluginConfig: {a: 'b=c'}}\n";
+        let all = load("own", &format!("{head}- {{name: EventRateLimit, path: rates.yaml}}\n{own}")).expect("good");
+        assert_eq!(all.node_selectors["a"], "b=c");
+        assert!(!all.event_rates.is_empty());
+        assert_eq!(load("old", "podNodeSelectorPluginConfig: {a: 'b=c'}").expect("good").node_selectors["a"], "b=c");
+        for (name, text, why) in [
+            ("kind", "kind: Other", "must be an AdmissionConfiguration"),
+            ("plugin", &format!("{head}- {{name: Priority, configuration: {{}}}}"), "plugin Priority: takes no"),
+            ("missing", &format!("{head}- {{name: EventRateLimit, path: none.yaml}}"), "No such file"),
+            ("wrong", &format!("{head}- {{name: EventRateLimit, configuration: {{}}}}"), "must be a Configuration of"),
+        ] {
+            let error = load(name, text).expect_err(name);
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}
