@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Number, Value};
 
 use super::MAX_DEPTH;
+use super::scan::plain;
 
 /// The text is not JSON; worded as Go's `encoding/json` does.
 #[derive(Debug, thiserror::Error, Clone, PartialEq)]
@@ -173,7 +174,7 @@ impl<'a> Lexer<'a> {
         self.at += 1;
         let start = self.at;
         let rest = self.text.get(start..).unwrap_or_default();
-        let length = rest.iter().position(|&b| matches!(b, b'"' | b'\\' | 0..=0x1f)).unwrap_or(rest.len());
+        let length = plain(rest);
         self.at += length;
         match rest.get(length) {
             Some(b'"') => {
@@ -222,9 +223,11 @@ impl<'a> Lexer<'a> {
                     self.at += 1;
                 }
                 Some(0..=0x1f) | None => return Err(self.wrong("in string literal")),
-                Some(byte) => {
-                    out.push(byte);
-                    self.at += 1;
+                Some(_) => {
+                    let rest = &self.text[self.at..];
+                    let length = plain(rest);
+                    out.extend_from_slice(&rest[..length]);
+                    self.at += length;
                 }
             }
         }

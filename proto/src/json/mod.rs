@@ -9,6 +9,7 @@ mod fields;
 mod form;
 pub(crate) mod lexer;
 mod parts;
+mod scan;
 mod shown;
 mod slot;
 mod typed;

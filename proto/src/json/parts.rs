@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::lexer::Lexer;
+use super::scan::quoted;
 
 /// The length of the value that a text begins with; None where the text ends inside it.
 pub(super) fn end(text: &[u8]) -> Option<usize> {
@@ -39,11 +40,11 @@ pub(super) fn end(text: &[u8]) -> Option<usize> {
 fn end_of_string(text: &[u8], at: usize) -> Option<usize> {
     let mut at = at + 1;
     loop {
-        at += text.get(at..)?.iter().position(|b| matches!(b, b'"' | b'\\'))?;
-        if text[at] == b'"' {
-            return Some(at + 1);
+        at += quoted(text.get(at..)?);
+        match text.get(at)? {
+            b'"' => return Some(at + 1),
+            _ => at += 2,
         }
-        at += 2;
     }
 }
 

@@ -3,6 +3,7 @@
 use serde_json::{Map, Number, Value};
 
 use super::fields::write_fields;
+use super::scan::needs_escapes;
 use crate::schema::{Prop, StructId, Type, TypeId, TypeSet};
 
 /// Appends an object of a struct type. Properties that the schema does not know are left out unless the struct is open.
@@ -22,13 +23,17 @@ fn write_struct(set: &TypeSet, id: StructId, map: &Map<String, Value>, out: &mut
     } else if shape.props.len() <= FEW {
         // Most properties of most objects are absent, so the few members look for their property.
         let mut members = [None; FEW];
+        let mut written = *shape.spelled_out.get_or_init(|| spelled_out(set, &shape.props));
         for (name, value) in map {
             if let Some((index, _)) = shape.prop(name) {
                 members[index] = Some(value);
+                written |= 1 << index;
             }
         }
-        for (prop, member) in shape.props.iter().zip(members) {
-            write_prop(set, prop, member, start, out);
+        while written != 0 {
+            let index = written.trailing_zeros() as usize;
+            written &= written - 1;
+            write_prop(set, &shape.props[index], members[index], start, out);
         }
     } else {
         for prop in &shape.props {
@@ -38,8 +43,14 @@ fn write_struct(set: &TypeSet, id: StructId, map: &Map<String, Value>, out: &mut
     out.push(b'}');
 }
 
-/// No type that is served has more properties than this.
+/// No type that is served has more properties than this: one for each bit of a word.
 const FEW: usize = 64;
+
+/// A bit for each property that [`write_prop`] writes without a value.
+fn spelled_out(set: &TypeSet, props: &[Prop]) -> u64 {
+    let bits = props.iter().enumerate().map(|(at, prop)| u64::from(prop.always || has_struct_value(set, prop)) << at);
+    bits.fold(0, |all, bit| all | bit)
+}
 
 /// An open struct mixes known and unknown members; both come in key order.
 fn write_open(set: &TypeSet, id: StructId, map: &Map<String, Value>, out: &mut Vec<u8>) {
@@ -230,9 +241,7 @@ pub fn write_string(text: &str, out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     out.push(b'"');
     let bytes = text.as_bytes();
-    // Most texts need no escape, and to see that takes no branch for each byte.
-    let special = |b: u8| b < 0x20 || matches!(b, b'"' | b'\\' | b'<' | b'>' | b'&' | 0xe2);
-    if !bytes.iter().fold(false, |any, &b| any | special(b)) {
+    if !needs_escapes(bytes) {
         out.extend_from_slice(bytes);
         out.push(b'"');
         return;

@@ -9,7 +9,7 @@
 
 mod load;
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 /// Index of a [`Type`] in [`TypeSet::types`].
 pub type TypeId = u32;
@@ -108,6 +108,8 @@ pub struct Struct {
     pub wires: Vec<Wire>,
     /// Field number of each property in the message that holds it, inlined or not; 0 where protobuf has none.
     pub(crate) numbers: Box<[u32]>,
+    /// A bit for each property, of the first 64, that JSON spells out even where it is absent. Told by the first writer.
+    pub(crate) spelled_out: OnceLock<u64>,
     pub unions: Vec<Union>,
     /// Server-side apply treats the whole struct as one value.
     pub atomic: bool,
@@ -240,11 +242,19 @@ impl Struct {
 
 /// Where the search for a name begins; every byte counts, so that names that differ in a digit lie apart.
 fn slot(name: &str) -> usize {
-    let mut hash = name.len() as u64;
-    for chunk in name.as_bytes().chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        hash = (hash.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let bytes = name.as_bytes();
+    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let mut hash = bytes.len() as u64;
+    match (bytes.last_chunk(), bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        // What is left over at the end is read with what comes before it.
+        (Some(last), ..) => {
+            hash = bytes.as_chunks().0.iter().fold(hash, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+            hash = mix(hash, u64::from_le_bytes(*last));
+        }
+        (None, Some(first), Some(last)) => {
+            hash = mix(hash, u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last)));
+        }
+        _ => hash = mix(hash, bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte))),
     }
     (hash >> 40) as usize
 }
