@@ -192,8 +192,9 @@ impl Patch {
         if let Some(why) = foreign(&value, group, version, kind) {
             return refuse(&value, why);
         }
-        // Most patches leave the object in its normal form, and it need not be copied to get there.
-        let (conformed, unknown) = if proto::json::is_normal(set, id, &value) {
+        // Most patches leave the object in its normal form, but for what an object at rest spells out, and it need not be
+        // written and read again to get there. A complaint shows it as it was.
+        let (conformed, unknown) = if self.strict.is_empty() && proto::json::settle(set, id, &mut value) {
             (None, Vec::new())
         } else {
             match proto::json::conform(set, id, &value) {

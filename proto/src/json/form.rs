@@ -14,51 +14,109 @@ use crate::quantity::Quantity;
 use crate::schema::{StructId, Type, TypeId, TypeSet};
 use crate::{duration, time};
 
-/// Whether decoding the tree's text would give the same tree and no complaint.
-pub(super) fn is_normal(set: &TypeSet, id: StructId, value: &Value) -> bool {
-    !set.is_custom() && structure(set, id, value, 0)
+/// What decoding the tree's text would do to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Nothing, and there is nothing to complain of.
+    Normal,
+    /// It would leave out members that are null or empty, as objects at rest have them.
+    Spelled,
+    /// More than that.
+    Other,
 }
 
-fn structure(set: &TypeSet, id: StructId, tree: &Value, depth: usize) -> bool {
-    let Value::Object(map) = tree else { return false };
+/// Looks at a tree.
+pub(super) fn of(set: &TypeSet, id: StructId, value: &Value) -> Form {
+    let mut look = Look { set, spelled: false };
+    match !set.is_custom() && look.structure(id, value, 0) {
+        false => Form::Other,
+        true if look.spelled => Form::Spelled,
+        true => Form::Normal,
+    }
+}
+
+/// Leaves out what decoding would leave out, in a tree that is [`Form::Spelled`].
+pub(super) fn unspell(set: &TypeSet, id: StructId, value: &mut Value) {
+    let Value::Object(map) = value else { return };
     let shape = set.get(id);
-    depth < MAX_DEPTH
-        && !shape.open
-        && map.iter().all(|(name, member)| {
-            let Some((_, prop)) = shape.prop(name) else { return false };
-            keeps(set, prop, member) && value(set, prop.ty, member, depth + 1)
-        })
+    map.retain(|name, member| {
+        let Some((_, prop)) = shape.prop(name) else { return true };
+        unspell_value(set, prop.ty, member);
+        !member.is_null() && keeps(set, prop, member)
+    });
 }
 
-fn value(set: &TypeSet, ty: TypeId, value: &Value, depth: usize) -> bool {
+fn unspell_value(set: &TypeSet, ty: TypeId, value: &mut Value) {
     match (set.ty(ty), value) {
-        (Type::String, Value::String(_)) | (Type::Bool, Value::Bool(_)) => true,
-        (Type::Int32, Value::Number(number)) => number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
-        (Type::Int64, Value::Number(number)) => number.is_i64(),
-        (Type::Double, Value::Number(number)) => is_spelt_as_written(number),
-        (Type::Bytes, Value::String(text)) => !text.contains(['\r', '\n']) && BASE64.decode(text).is_ok(),
-        (Type::Quantity, Value::String(text)) => text.parse::<Quantity>().is_ok_and(|q| q.to_string() == *text),
-        (Type::Time, Value::String(text)) => time::parse_rfc3339(text).is_ok_and(|t| t.to_seconds_text() == *text),
-        (Type::MicroTime, Value::String(text)) => time::parse_rfc3339(text).is_ok_and(|t| t.to_micros_text() == *text),
-        (Type::Duration, Value::String(text)) => duration::parse(text).is_ok_and(|d| duration::format(d) == *text),
-        (Type::IntOrString, Value::String(_)) => true,
-        (Type::IntOrString, Value::Number(number)) => number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
-        (Type::Raw | Type::Json, value) => !value.is_null() && any(value, depth),
-        (Type::Fields, Value::Object(_)) => any(value, depth),
-        (Type::SchemaOrArray(id) | Type::SchemaOrBool(id) | Type::SchemaOrStrings(id), Value::Object(_)) => {
-            structure(set, *id, value, depth)
+        (Type::SchemaOrArray(id), Value::Array(list)) => list.iter_mut().for_each(|v| unspell(set, *id, v)),
+        (Type::SchemaOrArray(id) | Type::SchemaOrBool(id) | Type::SchemaOrStrings(id), value) => {
+            unspell(set, *id, value)
         }
-        (Type::SchemaOrArray(id), Value::Array(list)) => list.iter().all(|v| structure(set, *id, v, depth + 1)),
-        (Type::SchemaOrBool(_), Value::Bool(_)) => true,
-        (Type::SchemaOrStrings(_), Value::Array(list)) => list.iter().all(Value::is_string),
-        (Type::Struct(id) | Type::AtomicStruct(id), value) => structure(set, *id, value, depth),
+        (Type::Struct(id) | Type::AtomicStruct(id), value) => unspell(set, *id, value),
         (Type::List(list), Value::Array(items)) => {
-            depth < MAX_DEPTH && items.iter().all(|v| self::value(set, list.element, v, depth + 1))
+            items.iter_mut().for_each(|v| unspell_value(set, list.element, v));
         }
         (Type::Map(map), Value::Object(items)) => {
-            depth < MAX_DEPTH && items.values().all(|v| self::value(set, map.value, v, depth + 1))
+            items.values_mut().for_each(|v| unspell_value(set, map.value, v));
         }
-        _ => false,
+        _ => {}
+    }
+}
+
+struct Look<'s> {
+    set: &'s TypeSet,
+    /// Something was seen that would be left out.
+    spelled: bool,
+}
+
+impl Look<'_> {
+    fn structure(&mut self, id: StructId, tree: &Value, depth: usize) -> bool {
+        let Value::Object(map) = tree else { return false };
+        let set = self.set;
+        let shape = set.get(id);
+        depth < MAX_DEPTH
+            && !shape.open
+            && map.iter().all(|(name, member)| {
+                let Some((_, prop)) = shape.prop(name) else { return false };
+                let null = member.is_null();
+                self.spelled |= null || !keeps(set, prop, member);
+                null || self.value(prop.ty, member, depth + 1)
+            })
+    }
+
+    fn value(&mut self, ty: TypeId, value: &Value, depth: usize) -> bool {
+        let set = self.set;
+        match (set.ty(ty), value) {
+            (Type::String, Value::String(_)) | (Type::Bool, Value::Bool(_)) => true,
+            (Type::Int32, Value::Number(number)) => number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
+            (Type::Int64, Value::Number(number)) => number.is_i64(),
+            (Type::Double, Value::Number(number)) => is_spelt_as_written(number),
+            (Type::Bytes, Value::String(text)) => !text.contains(['\r', '\n']) && BASE64.decode(text).is_ok(),
+            (Type::Quantity, Value::String(text)) => text.parse::<Quantity>().is_ok_and(|q| q.to_string() == *text),
+            (Type::Time, Value::String(text)) => time::parse_rfc3339(text).is_ok_and(|t| t.to_seconds_text() == *text),
+            (Type::MicroTime, Value::String(text)) => {
+                time::parse_rfc3339(text).is_ok_and(|t| t.to_micros_text() == *text)
+            }
+            (Type::Duration, Value::String(text)) => duration::parse(text).is_ok_and(|d| duration::format(d) == *text),
+            (Type::IntOrString, Value::String(_)) => true,
+            (Type::IntOrString, Value::Number(number)) => number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
+            (Type::Raw | Type::Json, value) => !value.is_null() && any(value, depth),
+            (Type::Fields, Value::Object(_)) => any(value, depth),
+            (Type::SchemaOrArray(id) | Type::SchemaOrBool(id) | Type::SchemaOrStrings(id), Value::Object(_)) => {
+                self.structure(*id, value, depth)
+            }
+            (Type::SchemaOrArray(id), Value::Array(list)) => list.iter().all(|v| self.structure(*id, v, depth + 1)),
+            (Type::SchemaOrBool(_), Value::Bool(_)) => true,
+            (Type::SchemaOrStrings(_), Value::Array(list)) => list.iter().all(Value::is_string),
+            (Type::Struct(id) | Type::AtomicStruct(id), value) => self.structure(*id, value, depth),
+            (Type::List(list), Value::Array(items)) => {
+                depth < MAX_DEPTH && items.iter().all(|v| self.value(list.element, v, depth + 1))
+            }
+            (Type::Map(map), Value::Object(items)) => {
+                depth < MAX_DEPTH && items.values().all(|v| self.value(map.value, v, depth + 1))
+            }
+            _ => false,
+        }
     }
 }
 
@@ -88,17 +146,33 @@ mod tests {
         let pod = set.kind("", "v1", "Pod").expect("built in");
         let tree = |spec: Value| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a"}, "spec": spec});
         let container = |resources: Value| tree(json!({"containers": [{"name": "c", "resources": resources}]}));
-        assert!(is_normal(set, pod, &container(json!({"requests": {"cpu": "100m"}}))));
+        assert_eq!(of(set, pod, &container(json!({"requests": {"cpu": "100m"}}))), Form::Normal);
+        for spelled in [
+            container(json!({"requests": {}})),
+            container(json!({"requests": null, "limits": {"cpu": "1"}})),
+            tree(json!({"hostNetwork": false, "nodeName": "", "volumes": []})),
+            json!({"metadata": {"creationTimestamp": null}, "status": {"conditions": [
+                {"type": "Ready", "status": "True", "lastProbeTime": null, "message": ""}]}}),
+        ] {
+            assert_eq!(of(set, pod, &spelled), Form::Spelled, "{spelled}");
+            let mut short = spelled.clone();
+            unspell(set, pod, &mut short);
+            assert_eq!(of(set, pod, &short), Form::Normal);
+            let decoded = crate::json::decode(set, pod, spelled.to_string().as_bytes()).expect("a pod");
+            assert_eq!((short, Vec::<String>::new()), (decoded.value, decoded.strict));
+        }
         for other in [
             container(json!({"requests": {"cpu": "0.1"}})),
-            container(json!({"requests": {}})),
-            container(json!({"requests": null})),
+            container(json!({"requests": {"cpu": null}})),
             tree(json!({"containers": "none"})),
-            tree(json!({"hostNetwork": false})),
+            tree(json!({"containers": [null]})),
+            tree(json!({"nodeName": 0})),
+            tree(json!({"volumes": {}})),
             tree(json!({"other": 1})),
+            tree(json!({"other": null})),
             tree(json!({"activeDeadlineSeconds": 1.0})),
         ] {
-            assert!(!is_normal(set, pod, &other), "{other}");
+            assert_eq!(of(set, pod, &other), Form::Other, "{other}");
         }
     }
 }

@@ -19,6 +19,8 @@ use serde_json::Value;
 
 use crate::schema::{StructId, TypeSet};
 
+use form::Form;
+
 pub use fields::{compare as compare_field_elements, compare_values};
 pub use lexer::SyntaxError;
 pub use parts::{items, member, members, string};
@@ -100,9 +102,14 @@ pub fn decode(set: &TypeSet, id: StructId, text: &[u8]) -> Result<Decoded, Decod
     typed::decode(set, id, text)
 }
 
-/// Whether a tree has the form that [`decode`] gives a document, so that [`conform`] would only copy it.
-pub fn is_normal(set: &TypeSet, id: StructId, value: &Value) -> bool {
-    form::is_normal(set, id, value)
+/// Gives a tree the form that [`decode`] gives a document, where that takes no more than to leave something out; else the
+/// tree stays as it was, and [`conform`] makes another.
+pub fn settle(set: &TypeSet, id: StructId, value: &mut Value) -> bool {
+    let form = form::of(set, id, value);
+    if form == Form::Spelled {
+        form::unspell(set, id, value);
+    }
+    form != Form::Other
 }
 
 /// Gives a tree the form that [`decode`] gives a document.
@@ -110,7 +117,7 @@ pub fn is_normal(set: &TypeSet, id: StructId, value: &Value) -> bool {
 /// # Errors
 /// As [`decode`], without syntax errors.
 pub fn conform(set: &TypeSet, id: StructId, value: &Value) -> Result<Decoded, DecodeError> {
-    if form::is_normal(set, id, value) {
+    if form::of(set, id, value) == Form::Normal {
         return Ok(Decoded { value: value.clone(), strict: Vec::new() });
     }
     let mut text = Vec::with_capacity(4096);
