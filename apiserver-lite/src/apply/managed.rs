@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use proto::json;
+use proto::json::{self, Walk};
 use proto::time::parse_rfc3339;
 use serde_json::{Map, Value};
 
@@ -144,24 +144,25 @@ impl<'a> Entry<'a> {
     }
 
     /// Reads an entry of a stored list.
-    fn read_text(text: &'a [u8]) -> Option<Self> {
+    fn read_text(walk: &mut Walk<'a>) -> Option<Self> {
         let empty = Cow::Borrowed("");
         let (mut manager, mut api_version, mut subresource) = (empty.clone(), empty.clone(), empty);
         let (mut operation, mut time, mut fields) = (None, None, &b"{}"[..]);
-        for (key, value) in json::members(text)? {
+        walk.object(|walk, key| {
             match &*key {
-                "manager" => manager = json::string(value)?,
+                "manager" => manager = walk.string()?,
                 "operation" => {
-                    let said = json::string(value)?;
+                    let said = walk.string()?;
                     operation = [Operation::Apply, Operation::Update].into_iter().find(|o| o.name() == said);
                 }
-                "apiVersion" => api_version = json::string(value)?,
-                "time" => time = Some(json::string(value)?),
-                "fieldsV1" if value.first() == Some(&b'{') => fields = value,
-                "subresource" => subresource = json::string(value)?,
-                _ => {}
+                "apiVersion" => api_version = walk.string()?,
+                "time" => time = Some(walk.string()?),
+                "fieldsV1" => fields = Some(walk.raw()?).filter(|text| text.first() == Some(&b'{')).unwrap_or(fields),
+                "subresource" => subresource = walk.string()?,
+                _ => drop(walk.raw()?),
             }
-        }
+            Some(())
+        })?;
         Some(Entry {
             manager,
             operation: operation?,
@@ -294,8 +295,12 @@ impl<'a> Entries<'a> {
         if list.is_empty() {
             return Ok(Entries::default());
         }
-        let items = json::items(list).ok_or(Unreadable(0))?.into_iter().enumerate();
-        items.map(|(at, item)| Entry::read_text(item).ok_or(Unreadable(at))).collect::<Result<_, _>>().map(Entries)
+        let mut entries = Vec::new();
+        let walked = Walk::new(list).list(|walk| Entry::read_text(walk).map(|entry| entries.push(entry)));
+        match walked {
+            Some(()) => Ok(Entries(entries)),
+            None => Err(Unreadable(entries.len())),
+        }
     }
 
     /// Whether two lists differ in nothing but times. Both in the order of [`Entries::sort`].

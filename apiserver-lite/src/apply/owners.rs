@@ -3,7 +3,7 @@
 //! They are more than half of many objects, and most writes change the time of one of them. So where nobody looks at them
 //! in between, they are read only as far as a write touches them, and what it leaves alone is copied as bytes.
 
-use proto::json;
+use proto::json::Walk;
 use serde_json::{Map, Value};
 
 use super::managed::Entries;
@@ -20,8 +20,22 @@ pub struct Owners {
 
 /// The list in the text of a stored object of a built-in kind; empty where there is none.
 fn stored(object: &[u8]) -> &[u8] {
-    let part = |text, name| json::member(text, name).and_then(|found| text.get(found)).unwrap_or_default();
-    part(part(object, "metadata"), "managedFields")
+    let mut list: &[u8] = &[];
+    // The walk ends with what it was for.
+    let _ = Walk::new(object).object(|walk, key| match &*key {
+        "metadata" => walk
+            .object(|walk, key| {
+                let value = walk.raw()?;
+                if key != "managedFields" {
+                    return Some(());
+                }
+                list = value;
+                None
+            })
+            .and(None),
+        _ => walk.raw().map(drop),
+    });
+    list
 }
 
 impl Owners {
@@ -84,6 +98,7 @@ fn written(mut entries: Entries<'_>) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::resource::Resources;
+    use proto::json;
     use serde_json::json;
 
     fn pods() -> std::sync::Arc<Resource> {

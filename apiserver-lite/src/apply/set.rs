@@ -5,10 +5,9 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use proto::json;
+use proto::json::Walk;
 use serde_json::{Map, Value};
 
 use super::element::{BadElement, Element};
@@ -279,33 +278,29 @@ impl<'a> Set<'a> {
     /// # Errors
     /// As [`Set::parse`].
     pub fn parse_text(fields: &'a [u8]) -> Result<Self, BadElement> {
-        Ok(Self::parse_text_level(fields)?.0)
+        let read = Self::parse_text_level(&mut Walk::new(fields));
+        Ok(read.ok_or_else(|| BadElement::of(String::from_utf8_lossy(fields).into_owned()))?.0)
     }
 
-    fn parse_text_level(fields: &'a [u8]) -> Result<(Self, bool), BadElement> {
-        if fields == b"{}" {
-            return Ok((Set::new(), true));
-        }
-        let bad = || BadElement::of(String::from_utf8_lossy(fields).into_owned());
-        let members = json::members(fields).ok_or_else(bad)?;
-        let mut set = Set { nodes: Vec::with_capacity(members.len()) };
-        let mut member = false;
-        for (key, value) in members {
+    fn parse_text_level(walk: &mut Walk<'a>) -> Option<(Self, bool)> {
+        let (mut set, mut member) = (Set::new(), false);
+        walk.object(|walk, key| {
             if key == "." {
                 member = true;
-                continue;
+                return walk.raw().map(drop);
             }
             let element = match key {
-                Cow::Borrowed(key) => Element::parse(key)?,
-                Cow::Owned(key) => Element::parse(&key)?.map(Element::into_owned),
+                Cow::Borrowed(key) => Element::parse(key).ok()?,
+                Cow::Owned(key) => Element::parse(&key).ok()?.map(Element::into_owned),
             };
-            let Some(element) = element else { continue };
-            let (children, child) = Self::parse_text_level(value)?;
+            let Some(element) = element else { return walk.raw().map(drop) };
+            let (children, child) = Self::parse_text_level(walk)?;
             set.push(element, child, children);
-        }
+            Some(())
+        })?;
         set.sort();
         let member = member || set.is_empty();
-        Ok((set, member))
+        Some((set, member))
     }
 
     /// Appends the set as the text of a `FieldsV1`.
@@ -331,26 +326,65 @@ impl<'a> Set<'a> {
 
     /// Whether some path is in this set and in the text of a `FieldsV1` in normal form.
     pub fn overlaps_text(&self, fields: &[u8]) -> bool {
-        if self.is_empty() || fields == b"{}" {
-            return false;
+        let mut both = false;
+        if !self.is_empty() {
+            // Broken text has no more paths.
+            let _ = self.overlaps_level(&mut Walk::new(fields), &mut both);
         }
-        let members = Members::read(fields, self.nodes.len());
-        self.nodes.iter().any(|node| {
-            let Some(below) = members.get(&node.element) else { return false };
-            node.member && is_member(below) || node.children.overlaps_text(below)
-        })
+        both
+    }
+
+    /// Sets `both`, and ends the walk, at the first path that is in both; whether the level's own path is in the text.
+    fn overlaps_level(&self, walk: &mut Walk<'_>, both: &mut bool) -> Option<bool> {
+        let (mut empty, mut member, mut next) = (true, false, 0);
+        walk.object(|walk, key| {
+            empty = false;
+            member |= key == ".";
+            let Some(at) = self.position(&key, next) else { return walk.raw().map(drop) };
+            let node = &self.nodes[at];
+            next = at + 1;
+            let is_member = node.children.overlaps_level(walk, both)?;
+            *both = node.member && is_member;
+            if *both { None } else { Some(()) }
+        })?;
+        Some(empty || member)
     }
 
     /// Whether every path of this set is in the text of a `FieldsV1` in normal form.
     pub fn is_in_text(&self, fields: &[u8]) -> bool {
-        if self.is_empty() {
-            return true;
+        self.is_empty() || self.inside_level(&mut Walk::new(fields)).is_some()
+    }
+
+    /// None, and the end of the walk, where a path is missing; else whether the level's own path is in the text.
+    fn inside_level(&self, walk: &mut Walk<'_>) -> Option<bool> {
+        let (mut empty, mut member, mut next) = (true, false, 0);
+        walk.object(|walk, key| {
+            empty = false;
+            member |= key == ".";
+            let Some(at) = self.position(&key, next) else { return walk.raw().map(drop) };
+            // Both are in order: what is not met in its turn is not there.
+            let node = self.nodes.get(at).filter(|_| at == next)?;
+            next = at + 1;
+            let is_member = node.children.inside_level(walk)?;
+            if is_member || !node.member { Some(()) } else { None }
+        })?;
+        if next == self.nodes.len() { Some(empty || member) } else { None }
+    }
+
+    /// Which node's element has a text; `next` is a guess.
+    fn position(&self, text: &str, next: usize) -> Option<usize> {
+        let last = self.nodes.last()?;
+        let search = |element: &Element<'_>| self.nodes.binary_search_by(|n| n.element.cmp(element)).ok();
+        if let Some(name) = text.strip_prefix("f:") {
+            return search(&Element::name(name));
         }
-        let members = Members::read(fields, self.nodes.len());
-        self.nodes.iter().all(|node| {
-            let Some(below) = members.get(&node.element) else { return false };
-            (!node.member || is_member(below)) && node.children.is_in_text(below)
-        })
+        if matches!(last.element, Element::Name(_)) {
+            return None;
+        }
+        match self.nodes.get(next) {
+            Some(node) if node.element.is(text) => Some(next),
+            _ => search(&Element::parse(text).ok()??),
+        }
     }
 
     /// The set as a `FieldsV1` tree.
@@ -369,41 +403,6 @@ impl<'a> Set<'a> {
         }
         map
     }
-}
-
-/// The members of one level of a `FieldsV1` text.
-enum Members<'t> {
-    /// Few are looked through.
-    Few(Vec<(Cow<'t, str>, &'t [u8])>),
-    Many(HashMap<Cow<'t, str>, &'t [u8]>),
-}
-
-impl<'t> Members<'t> {
-    /// Comparisons that cost less than a map.
-    const FEW: usize = 512;
-
-    /// Reads them for so many lookups.
-    fn read(fields: &'t [u8], lookups: usize) -> Self {
-        let all = json::members(fields).unwrap_or_default();
-        if all.len().saturating_mul(lookups) <= Self::FEW {
-            return Members::Few(all);
-        }
-        // The first of a name counts, as in a walk.
-        Members::Many(all.into_iter().rev().collect())
-    }
-
-    /// What is below an element.
-    fn get(&self, element: &Element<'_>) -> Option<&'t [u8]> {
-        match self {
-            Members::Few(all) => all.iter().find(|(key, _)| element.is(key)).map(|(_, below)| *below),
-            Members::Many(all) => all.get(element.text().as_str()).copied(),
-        }
-    }
-}
-
-/// Whether the text below a path says that the path itself belongs to the set.
-fn is_member(below: &[u8]) -> bool {
-    below == b"{}" || json::member(below, ".").is_some()
 }
 
 #[cfg(test)]

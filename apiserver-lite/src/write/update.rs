@@ -174,14 +174,15 @@ pub(super) async fn replace(
             true => old.without_owners(),
             false => Arc::new(crate::crd::worked_on(server, resource, &old).await?),
         };
+        let old_text = old.json.bytes();
         let mut new = change(&old, &old_value)?;
         let writer = Writer { resource, subresource, manager: &options.manager };
         let mut owners = None;
         match tracking {
             Tracking::Writer if apart => {
-                owners = Some(Owners::updated(writer, &old.json.bytes(), &old_value, &mut new));
+                owners = Some(Owners::updated(writer, &old_text, &old_value, &mut new));
             }
-            Tracking::Untouched if apart => owners = Some(Owners::unchanged(&old.json.bytes())),
+            Tracking::Untouched if apart => owners = Some(Owners::unchanged(&old_text)),
             Tracking::Writer | Tracking::Looking => apply::updated(writer, &old_value, &mut new),
             Tracking::Untouched | Tracking::Said => {}
         }
@@ -243,7 +244,7 @@ pub(super) async fn replace(
             let last = encoded.again();
             let gone = commit(server, write(Change::Delete(encoded)), options.dry_run).await;
             gone.map(|object| last.as_of(object.key.clone(), old.revision))
-        } else if encoded.json.is_at_version(old.revision, &old.json.bytes()) {
+        } else if encoded.json.is_at_version(old.revision, &old_text) {
             // Nothing changed: no new version, no event.
             if let Some(allocation) = allocation {
                 allocation.end(false);

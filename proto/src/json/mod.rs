@@ -23,7 +23,7 @@ use form::Form;
 
 pub use fields::{compare as compare_field_elements, compare_values};
 pub use lexer::SyntaxError;
-pub use parts::{items, member, members, string};
+pub use parts::{Walk, member};
 pub use shown::shown;
 pub use slot::{Slotted, write_with_version_slot};
 pub use write::{indent, write, write_sorted, write_string};

@@ -66,38 +66,59 @@ pub fn member(text: &[u8], name: &str) -> Option<Range<usize>> {
     None
 }
 
-/// The members of an object, each value as text; None for text that is no object.
-pub fn members(text: &[u8]) -> Option<Vec<(Cow<'_, str>, &[u8])>> {
-    let mut lexer = Lexer::for_parts(text);
-    if lexer.peek().ok()? != b'{' {
-        return None;
-    }
-    lexer.open().ok()?;
-    let (mut out, mut first) = (Vec::new(), true);
-    while let Some(key) = lexer.key(&mut first, false).ok()? {
-        out.push((key, lexer.raw_at_rest().ok()?));
-    }
-    Some(out)
+/// A walk through a text, which reads what somebody needs and passes the rest by. What is entered is not looked for its
+/// end first, so a text is gone through once however deep the walk goes.
+pub struct Walk<'a> {
+    lexer: Lexer<'a>,
 }
 
-/// The items of a list as texts; None for text that is no list.
-pub fn items(text: &[u8]) -> Option<Vec<&[u8]>> {
-    let mut lexer = Lexer::for_parts(text);
-    if lexer.peek().ok()? != b'[' {
-        return None;
+impl<'a> Walk<'a> {
+    pub fn new(text: &'a [u8]) -> Self {
+        Walk { lexer: Lexer::for_parts(text) }
     }
-    lexer.open().ok()?;
-    let mut out = Vec::new();
-    while lexer.element(out.len()).ok()? {
-        out.push(lexer.raw_at_rest().ok()?);
-    }
-    Some(out)
-}
 
-/// A text of JSON, decoded; borrowed where it has no escapes. None for another value.
-pub fn string(text: &[u8]) -> Option<Cow<'_, str>> {
-    let mut lexer = Lexer::for_parts(text);
-    (lexer.peek().ok()? == b'"').then(|| lexer.string().ok()).flatten()
+    /// Goes through the object at hand. `visit` gets the name of each member and has to walk through its value, or ends the
+    /// walk. None where it did, and for text that is no object.
+    pub fn object(&mut self, mut visit: impl FnMut(&mut Self, Cow<'a, str>) -> Option<()>) -> Option<()> {
+        if self.lexer.peek().ok()? != b'{' {
+            return None;
+        }
+        self.lexer.open().ok()?;
+        let mut first = true;
+        while let Some(key) = self.lexer.key(&mut first, false).ok()? {
+            visit(self, key)?;
+        }
+        Some(())
+    }
+
+    /// The same for a list and its items.
+    pub fn list(&mut self, mut visit: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        if self.lexer.peek().ok()? != b'[' {
+            return None;
+        }
+        self.lexer.open().ok()?;
+        let mut index = 0;
+        while self.lexer.element(index).ok()? {
+            visit(self)?;
+            index += 1;
+        }
+        Some(())
+    }
+
+    /// The text at hand, decoded; borrowed where it has no escapes. None for another value.
+    pub fn string(&mut self) -> Option<Cow<'a, str>> {
+        if self.lexer.peek().ok()? == b'"' { self.lexer.string().ok() } else { None }
+    }
+
+    /// How many bytes of the text were walked through.
+    pub fn offset(&self) -> usize {
+        self.lexer.offset()
+    }
+
+    /// Passes the value at hand by; its text.
+    pub fn raw(&mut self) -> Option<&'a [u8]> {
+        self.lexer.raw_at_rest().ok()
+    }
 }
 
 #[cfg(test)]
@@ -109,10 +130,16 @@ mod tests {
         let text = br#"{"a": {"b": [1, {"c": "]}"}], "d\"": "x\n"}, "e": 2}"#;
         let found = member(text, "a").expect("there is one");
         assert_eq!(&text[found.clone()], br#"{"b": [1, {"c": "]}"}], "d\"": "x\n"}"#);
-        let inner = members(&text[found]).expect("an object");
-        assert_eq!(inner[1], (Cow::Borrowed("d\""), &br#""x\n""#[..]));
-        assert_eq!(string(inner[1].1).as_deref(), Some("x\n"));
-        assert_eq!(items(inner[0].1), Some(vec![&b"1"[..], br#"{"c": "]}"}"#]));
+        let mut seen = Vec::new();
+        let walked = Walk::new(text).object(|walk, key| match &*key {
+            "a" => walk.object(|walk, key| match &*key {
+                "b" => walk.list(|walk| walk.raw().map(|item| seen.push(String::from_utf8_lossy(item).into_owned()))),
+                _ => walk.string().map(|text| seen.push(format!("{key} {text}"))),
+            }),
+            _ => walk.raw().map(|value| seen.push(format!("{key} {}", String::from_utf8_lossy(value)))),
+        });
+        assert!(walked.is_some());
+        assert_eq!(seen, ["1", r#"{"c": "]}"}"#, "d\" x\n", "e 2"]);
         for value in ["{}", r#"{"a":["\"]}",{}]}"#, r#""\\\"""#, "[[],[{}]]", "1.5e3", "null"] {
             for after in ["", ",1", "}", "]", " "] {
                 assert_eq!(end(format!("{value}{after}").as_bytes()), Some(value.len()), "{value}{after}");
@@ -121,8 +148,14 @@ mod tests {
         for broken in ["", "{", r#"{"a"#, r#""\\"#, "[{}", ",", r#"["\"#] {
             assert_eq!(end(broken.as_bytes()), None, "{broken}");
         }
-        assert_eq!((member(text, "x"), members(b"[]"), items(b"{}")), (None, None, None));
-        assert_eq!((member(b"", "x"), items(b"[1"), string(b"1")), (None, None, None));
-        assert_eq!((items(b"[]"), members(b"{}")), (Some(Vec::new()), Some(Vec::new())));
+        assert_eq!((member(text, "x"), member(b"", "x"), member(b"[]", "a")), (None, None, None));
+        let object = |text: &[u8]| Walk::new(text).object(|walk, _| walk.raw().map(drop));
+        let list = |text: &[u8]| Walk::new(text).list(|walk| walk.raw().map(drop));
+        assert_eq!(
+            (object(b"{}"), object(br#"{"a":1}"#), list(b"[]"), list(b"[1,2]")),
+            (Some(()), Some(()), Some(()), Some(()))
+        );
+        assert_eq!((object(b"[]"), object(br#"{"a""#), list(b"{}"), list(b"[1")), (None, None, None, None));
+        assert_eq!((Walk::new(b"1").string(), Walk::new(b"").raw()), (None, None));
     }
 }
