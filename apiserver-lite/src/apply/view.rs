@@ -88,9 +88,14 @@ pub fn struct_members<'a>(
     let value = |prop: &'a Prop, map: Option<&'a Map<String, Value>>| map.and_then(|m| property(set, view, prop, m));
     // What neither side spells out is the same on both; where one side is missing it has to be spelled out here.
     if view == View::Stored && !shape.open && (left.is_none() || right.is_none()) {
+        let Some(only) = left.or(right) else { return Ok(()) };
+        // Both are sorted by name, so they are gone through side by side.
+        let mut members = only.iter().peekable();
         for prop in shape.sorted() {
-            let (left, right) = (value(prop, left), value(prop, right));
-            if left.is_some() || right.is_some() {
+            while members.next_if(|(name, _)| name.as_str() < &*prop.name).is_some() {}
+            let found = members.next_if(|(name, _)| name.as_str() == &*prop.name).map(|(_, value)| value);
+            if let Some(found) = shown(set, prop, found) {
+                let (left, right) = if right.is_none() { (Some(found), None) } else { (None, Some(found)) };
                 visit(Member { name: &prop.name, ty: Some(prop.ty), left, right })?;
             }
         }
