@@ -79,7 +79,7 @@ pub fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec
         ("apps", "statefulsets") => {
             template(&mut found, "spec.template.", &spec["template"]);
             for (index, claim) in list(spec, "volumeClaimTemplates").iter().enumerate() {
-                found.claim(&format!("spec.volumeClaimTemplates[{index}]"), &claim["spec"]);
+                found.claim(format_args!("spec.volumeClaimTemplates[{index}]"), &claim["spec"]);
             }
             if spec["revisionHistoryLimit"].as_i64() < Some(0) && has(spec, "revisionHistoryLimit") {
                 let why = "a negative value retains all historical revisions; a value >= 0 is recommended";
@@ -196,7 +196,7 @@ fn spec_map<'a>(object: &'a Value, name: &str) -> impl Iterator<Item = (&'a Stri
     object.get(name).and_then(Value::as_object).into_iter().flatten()
 }
 
-/// The warnings so far.
+/// The warnings so far. Nearly all objects have none, so a path is put together only for one that is told.
 #[derive(Default)]
 struct Found(Vec<String>);
 
@@ -217,25 +217,25 @@ impl Found {
     }
 
     /// An amount of bytes that is not a whole number.
-    fn fraction(&mut self, path: &str, amounts: &Value, name: &str) {
+    fn fraction(&mut self, path: impl Display, amounts: &Value, name: &str) {
         if let Some(amount) = amounts::quantity(&amounts[name]).filter(|q| !q.is_integer()) {
             let why = format!("fractional byte value {} is invalid, must be an integer", quote(&amount.to_string()));
             self.add(format_args!("{path}[{name}]"), why);
         }
     }
 
-    fn fractions(&mut self, path: &str, amounts: &Value) {
-        self.fraction(path, amounts, "memory");
+    fn fractions(&mut self, path: impl Display, amounts: &Value) {
+        self.fraction(&path, amounts, "memory");
         self.fraction(path, amounts, "ephemeral-storage");
     }
 
-    fn claim(&mut self, path: &str, spec: &Value) {
+    fn claim(&mut self, path: impl Display, spec: &Value) {
         for part in ["requests", "limits"] {
-            self.fraction(&format!("{path}.resources.{part}"), &spec["resources"][part], "storage");
+            self.fraction(format_args!("{path}.resources.{part}"), &spec["resources"][part], "storage");
         }
     }
 
-    fn expressions(&mut self, path: &str, term: &Value) {
+    fn expressions(&mut self, path: impl Display, term: &Value) {
         for (index, expression) in list(term, "matchExpressions").iter().enumerate() {
             let key = text(expression, "key");
             if let Some(why) = old_label(key) {

@@ -1,6 +1,7 @@
 //! Warnings about pods and their templates.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::{self, Display};
 
 use serde_json::Value;
 
@@ -28,53 +29,60 @@ impl Found {
                 self.add(format_args!("{path}spec.nodeSelector[{key}]"), why);
             }
         }
-        self.node_affinity(&format!("{path}spec.affinity.nodeAffinity"), &spec["affinity"]["nodeAffinity"]);
+        let affinity = &spec["affinity"];
+        self.node_affinity(format_args!("{path}spec.affinity.nodeAffinity"), &affinity["nodeAffinity"]);
         for (index, constraint) in list(spec, "topologySpreadConstraints").iter().enumerate() {
-            let path = format!("{path}spec.topologySpreadConstraints[{index}]");
+            let path = format_args!("{path}spec.topologySpreadConstraints[{index}]");
             let key = text(constraint, "topologyKey");
             if let Some(why) = old_label(key) {
                 self.add(format_args!("{path}.topologyKey"), format_args!("{key} is {why}"));
             }
-            self.no_selector(&path, constraint);
+            self.no_selector(path, constraint);
         }
         for (key, why) in OLD_ANNOTATIONS {
             if has(annotations, key) {
                 self.add(format_args!("{path}metadata.annotations[{key}]"), why);
             }
         }
-        self.volumes(&format!("{path}spec.volumes"), spec);
-        self.repeated(&format!("{path}spec.hostAliases"), list(spec, "hostAliases"), "ip");
-        self.repeated(&format!("{path}spec.imagePullSecrets"), list(spec, "imagePullSecrets"), "name");
-        for (index, secret) in list(spec, "imagePullSecrets").iter().enumerate() {
+        self.volumes(format_args!("{path}spec.volumes"), spec);
+        let secrets = list(spec, "imagePullSecrets");
+        self.repeated(format_args!("{path}spec.hostAliases"), list(spec, "hostAliases"), "ip");
+        self.repeated(format_args!("{path}spec.imagePullSecrets"), secrets, "name");
+        for (index, secret) in secrets.iter().enumerate() {
             if text(secret, "name").is_empty() {
                 self.add(format_args!("{path}spec.imagePullSecrets[{index}].name"), "invalid empty name \"\"");
             }
         }
-        self.fractions(&format!("{path}spec.overhead"), &spec["overhead"]);
-        let annotated = |found: &mut Found, key: &str, why: &str| {
-            if has(annotations, key) {
+        self.fractions(format_args!("{path}spec.overhead"), &spec["overhead"]);
+        let noted = annotations.as_object().is_some_and(|all| !all.is_empty());
+        let annotated = |found: &mut Found, key: std::fmt::Arguments<'_>, why: &str| {
+            if noted && has(annotations, &key.to_string()) {
                 found.add(format_args!("{path}metadata.annotations[{key}]"), why);
             }
         };
         let seccomp = "non-functional in v1.27+; use the \"seccompProfile\" field instead";
-        if !has(&spec["securityContext"], "seccompProfile") {
-            annotated(self, "seccomp.security.alpha.kubernetes.io/pod", seccomp);
+        let of_pod = &spec["securityContext"];
+        if !has(of_pod, "seccompProfile") {
+            annotated(self, format_args!("seccomp.security.alpha.kubernetes.io/pod"), seccomp);
         }
         for (at, container) in containers(path, spec) {
-            let (name, context) = (text(container, "name"), &container["securityContext"]);
-            if !has(context, "seccompProfile") {
-                annotated(self, &format!("container.seccomp.security.alpha.kubernetes.io/{name}"), seccomp);
-            }
-            if template && !has(&spec["securityContext"], "appArmorProfile") && !has(context, "appArmorProfile") {
-                let why = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
-                annotated(self, &format!("container.apparmor.security.beta.kubernetes.io/{name}"), why);
-            }
-            for name in ["memory", "ephemeral-storage"] {
-                for part in ["limits", "requests"] {
-                    self.fraction(&format!("{at}.resources.{part}"), &container["resources"][part], name);
+            if noted {
+                let (name, context) = (text(container, "name"), &container["securityContext"]);
+                if !has(context, "seccompProfile") {
+                    annotated(self, format_args!("container.seccomp.security.alpha.kubernetes.io/{name}"), seccomp);
+                }
+                if template && !has(of_pod, "appArmorProfile") && !has(context, "appArmorProfile") {
+                    let why = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
+                    annotated(self, format_args!("container.apparmor.security.beta.kubernetes.io/{name}"), why);
                 }
             }
-            self.variables(&at, container);
+            let resources = &container["resources"];
+            for name in ["memory", "ephemeral-storage"] {
+                for part in ["limits", "requests"] {
+                    self.fraction(format_args!("{at}.resources.{part}"), &resources[part], name);
+                }
+            }
+            self.variables(at, container);
         }
         self.ports(path, spec);
         if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds < 0) {
@@ -82,31 +90,32 @@ impl Found {
             self.add(format_args!("{path}spec.terminationGracePeriodSeconds"), why);
         }
         for kind in ["podAffinity", "podAntiAffinity"] {
-            let (path, affinity) = (format!("{path}spec.affinity.{kind}"), &spec["affinity"][kind]);
+            let (path, affinity) = (format_args!("{path}spec.affinity.{kind}"), &affinity[kind]);
             const TERMS: [&str; 2] =
                 ["requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"];
             for (index, term) in list(affinity, TERMS[0]).iter().enumerate() {
-                self.no_selector(&format!("{path}.{}[{index}]", TERMS[0]), term);
+                self.no_selector(format_args!("{path}.{}[{index}]", TERMS[0]), term);
             }
             for (index, term) in list(affinity, TERMS[1]).iter().enumerate() {
-                self.no_selector(&format!("{path}.{}[{index}].podAffinityTerm", TERMS[1]), &term["podAffinityTerm"]);
+                let path = format_args!("{path}.{}[{index}].podAffinityTerm", TERMS[1]);
+                self.no_selector(path, &term["podAffinityTerm"]);
             }
         }
     }
 
-    pub(super) fn node_affinity(&mut self, path: &str, affinity: &Value) {
+    pub(super) fn node_affinity(&mut self, path: impl Display, affinity: &Value) {
         let required = &affinity["requiredDuringSchedulingIgnoredDuringExecution"];
         for (index, term) in list(required, "nodeSelectorTerms").iter().enumerate() {
-            let path = format!("{path}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[{index}]");
-            self.expressions(&path, term);
+            let path = format_args!("{path}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[{index}]");
+            self.expressions(path, term);
         }
         for (index, term) in list(affinity, "preferredDuringSchedulingIgnoredDuringExecution").iter().enumerate() {
-            let path = format!("{path}.preferredDuringSchedulingIgnoredDuringExecution[{index}].preference");
-            self.expressions(&path, &term["preference"]);
+            let path = format_args!("{path}.preferredDuringSchedulingIgnoredDuringExecution[{index}].preference");
+            self.expressions(path, &term["preference"]);
             for (at, expression) in list(&term["preference"], "matchExpressions").iter().enumerate() {
                 for (index, value) in texts(expression, "values").into_iter().enumerate() {
                     for why in names::label_value(value) {
-                        let path = format!("{path}.matchExpressions[{at}].values[{index}]");
+                        let path = format_args!("{path}.matchExpressions[{at}].values[{index}]");
                         self.add(path, format_args!("{value} is invalid, {why}"));
                     }
                 }
@@ -114,13 +123,13 @@ impl Found {
         }
     }
 
-    pub(super) fn no_selector(&mut self, path: &str, term: &Value) {
+    pub(super) fn no_selector(&mut self, path: impl Display, term: &Value) {
         if !has(term, "labelSelector") {
             self.add(format_args!("{path}.labelSelector"), "a null labelSelector results in matching no pod");
         }
     }
 
-    pub(super) fn repeated(&mut self, path: &str, items: &[Value], name: &str) {
+    pub(super) fn repeated(&mut self, path: impl Display, items: &[Value], name: &str) {
         let mut seen = HashSet::new();
         for (index, item) in items.iter().enumerate() {
             let value = text(item, name);
@@ -130,17 +139,20 @@ impl Found {
         }
     }
 
-    pub(super) fn volumes(&mut self, path: &str, spec: &Value) {
+    pub(super) fn volumes(&mut self, path: impl Display, spec: &Value) {
         let volumes = || list(spec, "volumes").iter().enumerate();
         for (index, volume) in volumes() {
+            // There are more old sources than members of a volume.
+            let is_old = |key: &String| OLD_VOLUMES.iter().any(|(source, _)| source == key);
+            let old = volume.as_object().is_some_and(|all| all.keys().any(is_old));
             for (source, why) in OLD_VOLUMES {
-                if has(volume, source) {
+                if old && has(volume, source) {
                     let shown = if source == "storageos" { "storageOS" } else { source };
                     self.add(format_args!("{path}[{index}].{shown}"), why);
                 }
             }
             let claim = &volume["ephemeral"]["volumeClaimTemplate"]["spec"];
-            self.claim(&format!("{path}[{index}].ephemeral.volumeClaimTemplate.spec"), claim);
+            self.claim(format_args!("{path}[{index}].ephemeral.volumeClaimTemplate.spec"), claim);
         }
         let tokens: Vec<&str> = volumes()
             .flat_map(|(_, volume)| list(&volume["projected"], "sources"))
@@ -168,7 +180,7 @@ impl Found {
         }
     }
 
-    pub(super) fn variables(&mut self, path: &str, container: &Value) {
+    pub(super) fn variables(&mut self, path: impl Display, container: &Value) {
         let mut seen = HashSet::new();
         for (index, variable) in list(container, "env").iter().enumerate() {
             let name = text(variable, "name");
@@ -186,12 +198,12 @@ impl Found {
     }
 
     pub(super) fn ports(&mut self, path: &str, spec: &Value) {
-        let mut seen: HashMap<(i64, &str), Vec<(String, &Value)>> = HashMap::new();
+        let mut seen: HashMap<(i64, &str), Vec<(Place<'_>, usize, &Value)>> = HashMap::new();
         for (path, container) in containers(path, spec) {
             for (index, port) in list(container, "ports").iter().enumerate() {
                 let number = |port: &Value, name: &str| port[name].as_i64().unwrap_or(0);
-                let (at, host, address) =
-                    (format!("{path}.ports[{index}]"), number(port, "hostPort"), text(port, "hostIP"));
+                let (host, address) = (number(port, "hostPort"), text(port, "hostIP"));
+                let at = format_args!("{path}.ports[{index}]");
                 if !address.is_empty() && host == 0 {
                     let why = format!(
                         "hostIP set without hostPort: {{Name:{} HostPort:0 ContainerPort:{} Protocol:{} HostIP:{address}}}",
@@ -199,10 +211,10 @@ impl Found {
                         number(port, "containerPort"),
                         text(port, "protocol")
                     );
-                    self.add(&at, why);
+                    self.add(at, why);
                 }
                 let others = seen.entry((number(port, "containerPort"), text(port, "protocol"))).or_default();
-                for (other, before) in others.iter() {
+                for (other, place, before) in others.iter() {
                     let (its, there) = (number(before, "hostPort"), text(before, "hostIP"));
                     let how = match () {
                         () if host == its && address == there => "duplicate",
@@ -210,17 +222,31 @@ impl Found {
                         () if host == its && address.is_empty() != there.is_empty() => "dangerously ambiguous",
                         () => continue,
                     };
-                    self.add(&at, format_args!("{how} port definition with {other}"));
+                    self.add(at, format_args!("{how} port definition with {other}.ports[{place}]"));
                 }
-                others.push((at, port));
+                others.push((path, index, port));
             }
         }
     }
 }
 
-/// All containers of a pod, with their paths.
-fn containers<'a>(path: &str, spec: &'a Value) -> Vec<(String, &'a Value)> {
-    let kinds = ["initContainers", "containers", "ephemeralContainers"];
-    let of = |kind| list(spec, kind).iter().enumerate().map(move |(i, c)| (format!("{path}spec.{kind}[{i}]"), c));
-    kinds.into_iter().flat_map(of).collect()
+/// Where a container lies in its object.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    pod: &'a str,
+    list: &'static str,
+    index: usize,
+}
+
+impl Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}spec.{}[{}]", self.pod, self.list, self.index)
+    }
+}
+
+/// All containers of a pod, with their places.
+fn containers<'a>(pod: &'a str, spec: &'a Value) -> impl Iterator<Item = (Place<'a>, &'a Value)> {
+    let of =
+        move |kind| list(spec, kind).iter().enumerate().map(move |(index, c)| (Place { pod, list: kind, index }, c));
+    ["initContainers", "containers", "ephemeralContainers"].into_iter().flat_map(of)
 }
