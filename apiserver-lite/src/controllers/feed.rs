@@ -63,7 +63,8 @@ impl Feed {
             take(Change { resource, kind: EventKind::Added, object: &object, previous: None });
         }
         for (resource, watcher) in self.watchers.iter_mut().enumerate() {
-            while watcher.ready(&mut self.events)? {
+            // Most writes concern one of the resources.
+            while watcher.was_told() && watcher.ready(&mut self.events)? {
                 for event in self.events.drain(..) {
                     let previous = event.previous.as_ref();
                     take(Change { resource, kind: event.kind, object: &event.object, previous });

@@ -1,5 +1,6 @@
 //! `taint-eviction-controller`: pods leave nodes with NoExecute taints that they do not tolerate, or no longer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::time::Timestamp;
@@ -13,7 +14,7 @@ use super::runner::Controller;
 use crate::client::Client;
 use crate::scheduler::{Taint, set_condition, tolerations};
 use crate::status::Result;
-use crate::store::{Key, ResourceId};
+use crate::store::{Key, ObjectRef, ResourceId};
 use crate::write::DeleteOptions;
 
 pub struct TaintEviction {
@@ -28,12 +29,13 @@ impl TaintEviction {
     }
 }
 
-/// NoExecute taints of a node, and when each was added.
-fn evicting(node: &crate::store::ObjectRef) -> Vec<(Taint, i64)> {
-    let value = node.value();
-    let taints = value["spec"]["taints"].as_array().into_iter().flatten();
-    let evicting = taints.filter(|t| t["effect"] == "NoExecute");
-    evicting.map(|t| (Taint::parse(t), seconds(&t["timeAdded"]))).collect()
+/// NoExecute taints of a node, and when each was added. Kept with the node, because every new pod on it asks.
+fn evicting(node: &ObjectRef) -> Arc<[(Taint, i64)]> {
+    node.digest(|value| -> Arc<[(Taint, i64)]> {
+        let taints = value["spec"]["taints"].as_array().into_iter().flatten();
+        let evicting = taints.filter(|t| t["effect"] == "NoExecute");
+        evicting.map(|t| (Taint::parse(t), seconds(&t["timeAdded"]))).collect()
+    })
 }
 
 impl Controller for TaintEviction {
@@ -47,15 +49,15 @@ impl Controller for TaintEviction {
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Key>) {
         if change.resource == 0 {
             self.pods.observe(change, by_node);
-            let node = |pod: &crate::store::ObjectRef| by_node(pod).map(str::to_owned);
+            let node = |pod: &ObjectRef| by_node(pod).map(str::to_owned);
             let moved = change.previous.is_none_or(|old| node(old) != node(change.object));
             if !change.deleted() && moved && by_node(change.object).is_some() {
                 queue.add(change.object.key.clone());
             }
         } else if !change.deleted() {
             // Most writes of a node are heartbeats.
-            let before = change.previous.map(evicting).unwrap_or_default();
-            if evicting(change.object) != before {
+            let before = change.previous.map(evicting);
+            if *evicting(change.object) != *before.as_deref().unwrap_or_default() {
                 self.pods.get(&change.object.key.name).for_each(|pod| queue.add(pod.key.clone()));
             }
         }
@@ -73,7 +75,7 @@ impl Controller for TaintEviction {
         }
         let tolerations = tolerations(&pod.without_owners()["spec"]);
         let mut leave_at: Option<i64> = None;
-        for (taint, added) in &taints {
+        for (taint, added) in &*taints {
             let mut fitting = tolerations.iter().filter(|t| t.tolerates(taint)).peekable();
             let until = match fitting.peek() {
                 None => Some(0),

@@ -95,6 +95,12 @@ impl Watcher {
         }
     }
 
+    /// Whether there is something to be had, as far as was told: before a write returns, but a moment after the store's
+    /// revision has moved on. Much cheaper than to ask for it.
+    pub fn was_told(&self) -> bool {
+        *self.end.borrow() > self.next
+    }
+
     /// Appends what is there already; false when there is nothing.
     ///
     /// # Errors
