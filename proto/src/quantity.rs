@@ -203,8 +203,22 @@ impl FromStr for Quantity {
     }
 }
 
+/// So many digits fit into 64 bits: nearly all amounts are short and whole.
+const SHORT: usize = 18;
+
 /// `whole.fraction * base^exponent` in nanos, rounded up, at most [`MAX`].
 fn magnitude(whole: &str, fraction: &str, base: u32, exponent: i32) -> i128 {
+    if fraction.is_empty() && whole.len() <= SHORT && (-9..=60).contains(&exponent) {
+        let value = whole.bytes().fold(0, |value: u64, digit| value * 10 + u64::from(digit - b'0'));
+        let unit = match (base, u32::try_from(exponent + 9)) {
+            (2, _) => Some((1 << exponent) * NANO),
+            (_, Ok(power)) => 10_i128.checked_pow(power),
+            _ => None,
+        };
+        // Zero is zero in any unit.
+        let product = unit.map_or(if value == 0 { Some(0) } else { None }, |unit| unit.checked_mul(value.into()));
+        return product.map_or(MAX, |nanos| nanos.min(MAX));
+    }
     let digits = whole.bytes().chain(fraction.bytes()).skip_while(|b| *b == b'0');
     // Decimal exponent of the last digit, in nanos.
     let mut scale = 9 - i64::try_from(fraction.len()).unwrap_or(i64::MAX / 2);
@@ -308,6 +322,13 @@ mod tests {
             ("10E", "9223372036854775807"),
             ("1.1Ki", "1126400m"),
             ("007", "7"),
+            ("0E", "0"),
+            ("0e60", "0"),
+            ("1e60", "9223372036854775807"),
+            ("8Ei", "9223372036854775807"),
+            ("7Ei", "7Ei"),
+            ("123456789012345678n", "123456789012345678n"),
+            ("9e18", "9e18"),
         ] {
             assert_eq!(canonical(from), to, "{from}");
         }

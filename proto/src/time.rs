@@ -28,6 +28,16 @@ impl Timestamp {
     pub fn to_seconds_text(self) -> String {
         let (year, month, day) = civil(self.seconds.div_euclid(86_400));
         let rest = self.seconds.rem_euclid(86_400);
+        if let Ok(year @ 0..=9999) = usize::try_from(year) {
+            let two = |number: i64| [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+            let parts = [(year / 100) as i64, (year % 100) as i64, month, day, rest / 3600, rest / 60 % 60, rest % 60];
+            let mut text = String::with_capacity(20);
+            for (part, after) in parts.into_iter().zip(["", "-", "-", "T", ":", ":", "Z"]) {
+                text.extend(two(part).map(char::from));
+                text.push_str(after);
+            }
+            return text;
+        }
         format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
     }
 

@@ -179,25 +179,20 @@ fn references(source: &mut Object) {
 
 /// Sources that volumes of pods and persistent volumes share.
 pub(super) fn volume_source(map: &mut Object) {
-    let defaults: [(&str, &[(&str, Value)]); 5] = [
-        ("hostPath", &[("type", json!(""))]),
-        ("iscsi", &[("iscsiInterface", json!("default"))]),
-        ("rbd", &[("pool", json!("rbd")), ("user", json!("admin")), ("keyring", json!("/etc/ceph/keyring"))]),
-        (
-            "azureDisk",
-            &[
-                ("cachingMode", json!("ReadWrite")),
-                ("kind", json!("Shared")),
-                ("fsType", json!("ext4")),
-                ("readOnly", json!(false)),
-            ],
-        ),
-        ("scaleIO", &[("storageMode", json!("ThinProvisioned")), ("fsType", json!("xfs"))]),
+    const TEXTS: [(&str, &[(&str, &str)]); 5] = [
+        ("hostPath", &[("type", "")]),
+        ("iscsi", &[("iscsiInterface", "default")]),
+        ("rbd", &[("pool", "rbd"), ("user", "admin"), ("keyring", "/etc/ceph/keyring")]),
+        ("azureDisk", &[("cachingMode", "ReadWrite"), ("kind", "Shared"), ("fsType", "ext4")]),
+        ("scaleIO", &[("storageMode", "ThinProvisioned"), ("fsType", "xfs")]),
     ];
-    for (source, fields) in defaults {
+    for (source, fields) in TEXTS {
         if let Some(source) = inside(map, source) {
-            fields.iter().for_each(|(key, value)| set(source, key, value.clone()));
+            fields.iter().for_each(|(key, text)| set(source, key, *text));
         }
+    }
+    if let Some(disk) = inside(map, "azureDisk") {
+        set(disk, "readOnly", false);
     }
 }
 
