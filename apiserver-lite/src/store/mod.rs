@@ -7,6 +7,7 @@
 
 mod disk;
 mod frame;
+mod hash;
 mod image;
 mod object;
 mod text;

@@ -114,7 +114,7 @@ impl Encoded {
 
     /// The object as a dry run of a change shows it: under the version that it would have replaced.
     pub fn as_of(self, key: Key, revision: u64) -> ObjectRef {
-        let json = self.json.with_version(revision);
+        let json = self.json.into_version(revision);
         Arc::new(StoredObject::new(key, revision, self.keys, json))
     }
 }
@@ -220,7 +220,8 @@ impl StoredObject {
 
     /// The object as a tree but for `metadata.managedFields`, which are most of it and mean nothing to who only reads.
     pub fn without_owners(&self) -> Arc<Value> {
-        let parsed = || Arc::new(proto::json::parse_without_owners(&self.json.bytes()).unwrap_or_default());
+        // What the text shares with others is none of this.
+        let parsed = || Arc::new(proto::json::parse_without_owners(self.json.own()).unwrap_or_default());
         self.tree.upgrade().unwrap_or_else(parsed)
     }
 

@@ -9,6 +9,9 @@ use std::ops::Range;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use bytes::Bytes;
+use proto::json::Walk;
+
+use super::hash::Keyed;
 
 /// Compact JSON. Reads put it together; it is not looked into where it lies.
 #[derive(Debug, Clone, Default)]
@@ -93,44 +96,25 @@ impl From<Vec<u8>> for Text {
 /// the fields of all containers, or of all conditions. Finer than whole sets, because an address somewhere in the status
 /// makes those of two pods differ.
 fn pieces(json: &[u8]) -> Vec<Range<usize>> {
-    const SET: &str = "\"fieldsV1\":{";
     let mut out = Vec::new();
-    let Ok(text) = std::str::from_utf8(json) else { return out };
-    let Some(mut at) = text.find("\"managedFields\":[") else { return out };
-    // Quotes inside of texts are escaped, so this is a key and no text.
-    while let Some(found) = text[at..].find(SET) {
-        at += found + SET.len();
-        let (mut depth, mut start) = (1, at);
-        while depth > 0 && at < json.len() {
-            match json[at] {
-                b'"' => at = end_of_string(json, at),
-                b'{' => {
-                    depth += 1;
-                    if depth == 3 {
-                        start = at;
-                    }
-                }
-                b'}' => {
-                    if depth == 3 && at + 1 - start >= WORTH_SHARING {
-                        out.push(start..at + 1);
-                    }
-                    depth -= 1;
-                }
-                _ => {}
-            }
-            at += 1;
+    let mut field = |walk: &mut Walk<'_>| {
+        let length = walk.raw()?.len();
+        if length >= WORTH_SHARING {
+            out.push(walk.offset() - length..walk.offset());
         }
-    }
+        Some(())
+    };
+    let mut set = |walk: &mut Walk<'_>| walk.object(|walk, _| walk.object(|walk, _| field(walk)));
+    let mut entry = |walk: &mut Walk<'_>| member(walk, "fieldsV1", &mut set);
+    let mut metadata = |walk: &mut Walk<'_>| member(walk, "managedFields", &mut |walk| walk.list(&mut entry));
+    // What cannot be walked through to its end shares what was found before.
+    let _ = member(&mut Walk::new(json), "metadata", &mut |walk| metadata(walk).and(None));
     out
 }
 
-/// Where the string ends that begins at `at`.
-fn end_of_string(json: &[u8], at: usize) -> usize {
-    let mut at = at + 1;
-    while at < json.len() && json[at] != b'"' {
-        at += if json[at] == b'\\' { 2 } else { 1 };
-    }
-    at
+/// Goes into a member of the object at hand, and passes the others by.
+fn member(walk: &mut Walk<'_>, name: &str, read: &mut dyn FnMut(&mut Walk<'_>) -> Option<()>) -> Option<()> {
+    walk.object(|walk, key| if key == name { read(walk) } else { walk.raw().map(drop) })
 }
 
 /// Texts that several objects have. Of the whole process, because a text is worth the same everywhere.
@@ -138,7 +122,7 @@ static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
 struct Table {
-    texts: HashSet<Arc<str>>,
+    texts: HashSet<Arc<str>, Keyed>,
     /// How many there may be before those are looked for that nobody has any more.
     sweep_at: usize,
 }

@@ -324,8 +324,8 @@ fn accept(
         Change::Put(encoded) => (encoded, false),
         Change::Delete(encoded) => (encoded, true),
     };
-    let json = encoded.json.with_version(revision);
     let tree = encoded.tree_at(revision);
+    let json = encoded.json.into_version(revision);
     let object = Arc::new(StoredObject::new(key, revision, encoded.keys, json).with_tree(tree.as_ref()));
     let kind = match (&previous, deleted) {
         (_, true) => EventKind::Deleted,

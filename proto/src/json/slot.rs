@@ -26,6 +26,9 @@ fn mark() -> &'static str {
     MARK.get_or_init(|| format!("\u{1}{:016x}", RandomState::new().build_hasher().finish()))
 }
 
+/// Digits that a version has at most.
+const DIGITS: usize = 20;
+
 impl Slotted {
     /// The JSON with a version in its place.
     pub fn with_version(&self, version: u64) -> Vec<u8> {
@@ -37,6 +40,15 @@ impl Slotted {
         out
     }
 
+    /// The same, in place.
+    #[must_use]
+    pub fn into_version(mut self, version: u64) -> Vec<u8> {
+        let digits = version.to_string();
+        self.json.extend_from_slice(digits.as_bytes());
+        self.json[self.offset..].rotate_right(digits.len());
+        self.json
+    }
+
     /// The same with a list of the owners of fields, as text, at its place in a built-in kind: the end of `metadata`, which
     /// has none yet.
     #[must_use]
@@ -44,11 +56,10 @@ impl Slotted {
         const NAME: &[u8] = b",\"managedFields\":";
         // There is metadata in everything that has a version, and the version is in it.
         if let Some(metadata) = super::member(&self.json, "metadata").filter(|m| m.contains(&self.offset)) {
-            self.json.reserve(NAME.len() + list.len());
-            let rest = self.json.split_off(metadata.end - 1);
-            self.json.extend_from_slice(NAME);
-            self.json.extend_from_slice(list);
-            self.json.extend_from_slice(&rest);
+            let (before, after) = self.json.split_at(metadata.end - 1);
+            let mut json = Vec::with_capacity(self.json.len() + NAME.len() + list.len() + DIGITS);
+            [before, NAME, list, after].into_iter().for_each(|part| json.extend_from_slice(part));
+            self.json = json;
         }
         self
     }
@@ -69,7 +80,8 @@ pub fn write_with_version_slot(schema: Option<(&TypeSet, StructId)>, value: &mut
     {
         metadata.insert("resourceVersion".into(), Value::String(mark().into()));
     }
-    let mut json = Vec::with_capacity(2048);
+    // Most objects fit, and it is given back or shrunk in a moment.
+    let mut json = Vec::with_capacity(4096);
     match schema {
         Some((set, id)) => write(set, id, value, &mut json),
         None => write_sorted(value, &mut json),
@@ -79,7 +91,10 @@ pub fn write_with_version_slot(schema: Option<(&TypeSet, StructId)>, value: &mut
     }
     // The control character is written as six bytes, the other sixteen as they are.
     let needle = format!("\"\\u0001{}\"", &mark()[1..]);
-    match json.windows(needle.len()).position(|w| w == needle.as_bytes()) {
+    // Backslashes are rare, and it has one behind its first quote.
+    let mut escapes =
+        json.iter().enumerate().filter(|(_, byte)| **byte == b'\\').filter_map(|(at, _)| at.checked_sub(1));
+    match escapes.find(|&at| json[at..].starts_with(needle.as_bytes())) {
         Some(at) => {
             json.drain(at + 1..at + needle.len() - 1);
             Slotted { json, offset: at + 1 }
@@ -105,6 +120,7 @@ mod tests {
         let text = String::from_utf8(slotted.with_version(42)).expect("JSON is text");
         assert!(text.contains(r#""uid":"u","resourceVersion":"42","generation":2"#), "{text}");
         assert!(slotted.is_at_version(42, text.as_bytes()));
+        assert_eq!(slotted.clone().into_version(42), text.as_bytes());
         let owned = slotted.clone().with_owners(b"[{}]").with_version(42);
         let mut whole = value.clone();
         whole["metadata"]["managedFields"] = serde_json::json!([{}]);
