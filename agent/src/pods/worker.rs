@@ -260,8 +260,10 @@ impl Worker {
         }
         let volumes = match self.shared.volumes.setup(&self.pod).await {
             Ok(volumes) => volumes,
-            Err(error) => {
-                self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedMount", error.to_string());
+            Err(errors) => {
+                for error in errors {
+                    self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedMount", error.to_string());
+                }
                 let wait = self.volume_retry;
                 self.volume_retry = (wait * 2).min(LAST_RETRY);
                 return Ok(wait);

@@ -15,6 +15,7 @@ mod container_mounts;
 mod devices;
 mod disk;
 mod empty_dir;
+mod error;
 mod host_path;
 mod iscsi;
 pub(crate) mod mount_table;
@@ -24,6 +25,7 @@ mod payload;
 mod persistent;
 mod sub_path;
 mod turns;
+mod used;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -46,35 +48,11 @@ use payload::{Payload, Sources};
 
 pub use container_mounts::{MountContext, container_mounts};
 pub use devices::container_devices;
+pub use error::VolumeError;
 pub use mount_table::unmount_below;
 
 /// A claim is asked for again at the first sync after this: it may have grown.
 const CLAIM_AGE: Duration = Duration::from_secs(60);
-
-/// Why a volume cannot be had; the text is that of the `FailedMount` event. Trying again later may help.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum VolumeError {
-    #[error("MountVolume.SetUp failed for volume {volume:?} : {why}")]
-    SetUp { volume: String, why: String },
-    /// A volume that no node has yet, or another has.
-    #[error("AttachVolume.Attach failed for volume {volume:?} : {why}")]
-    Attach { volume: String, why: String },
-    /// A volume that cannot be made ready for the pods of this node.
-    #[error("MountVolume.MountDevice failed for volume {volume:?} : {why}")]
-    Device { volume: String, why: String },
-    /// A volume that may not be used from this node.
-    #[error("MountVolume.NodeAffinity check failed for volume {volume:?} : {why}")]
-    Affinity { volume: String, why: String },
-    /// What the volume is cannot be told.
-    #[error(
-        "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], \
-         failed to process volumes=[{volume}]: {why}"
-    )]
-    Unprocessed { volume: String, why: String },
-    /// A container's mount of a volume, or its removal.
-    #[error("{0}")]
-    Mount(String),
-}
 
 /// Where a volume lies on the host.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -153,26 +131,28 @@ impl Manager {
         }
     }
 
-    /// Makes what is missing and refreshes what changed. Called again on every sync.
+    /// Makes what is missing and refreshes what changed, of the volumes that containers use. Called again on every sync.
     ///
     /// # Errors
-    /// The first volume that cannot be had; the others are made all the same. Cancelling between volumes is safe.
-    pub async fn setup(&self, pod: &Pod) -> Result<PodVolumes, VolumeError> {
-        let mut made = PodVolumes::new();
-        let mut failed = None;
-        for volume in &pod.spec().volumes {
+    /// What is to be told of those that cannot be had; the others are made all the same. Cancelling between volumes is
+    /// safe.
+    pub async fn setup(&self, pod: &Pod) -> Result<PodVolumes, Vec<VolumeError>> {
+        let (mut made, mut failed) = (PodVolumes::new(), Vec::new());
+        let used = used::used(pod);
+        for volume in pod.spec().volumes.iter().filter(|volume| used.contains(volume.name.as_str())) {
             match self.one(pod, volume).await {
                 Ok(source) => drop(made.insert(volume.name.clone(), source)),
-                Err(error) => {
-                    failed.get_or_insert(error);
-                }
+                Err(error) => failed.push((volume.name.as_str(), error)),
             }
         }
-        failed.map_or(Ok(made), Err)
+        match failed.is_empty() {
+            true => Ok(made),
+            false => Err(error::all_told(failed)),
+        }
     }
 
     async fn one(&self, pod: &Pod, volume: &Volume) -> Result<MountSource, VolumeError> {
-        let unprocessed = |why| VolumeError::Unprocessed { volume: volume.name.clone(), why };
+        let unprocessed = |why| VolumeError::unprocessed(&volume.name, why);
         if let Some(bound) = self.claimed(pod, volume).await.map_err(unprocessed)? {
             let made = self.persistent(pod, volume, &bound).await?;
             self.bound().insert((pod.uid().to_owned(), volume.name.clone()), (Instant::now(), bound));
@@ -205,8 +185,7 @@ impl Manager {
         persistent::check_affinity(&bound.volume, &node)
             .map_err(|why| VolumeError::Affinity { volume: name.clone(), why })?;
         let block = spec.volume_mode.as_deref() == Some("Block");
-        devices::check_use(pod, &volume.name, block)
-            .map_err(|why| VolumeError::Unprocessed { volume: volume.name.clone(), why })?;
+        devices::check_use(pod, &volume.name, block).map_err(|why| VolumeError::unprocessed(&volume.name, why))?;
         let source = spec.persistent_volume_source.clone().unwrap_or_default();
         if let Some(csi) = &source.csi {
             let wanted = Wanted::persistent(pod, &bound.volume, &spec, csi, bound.read_only);
@@ -289,7 +268,7 @@ impl Manager {
     ) -> Result<MountSource, VolumeError> {
         let Some(nfs) = spec.persistent_volume_source.as_ref().and_then(|s| s.nfs.as_ref()) else {
             let why = format!("failed to get Plugin from volumeSpec for volume {name:?} err=no volume plugin matched");
-            return Err(VolumeError::Unprocessed { volume: volume.name.clone(), why });
+            return Err(VolumeError::unprocessed(&volume.name, why));
         };
         let host_path = self.directory(pod.uid(), "kubernetes.io~nfs", name);
         let mounted = persistent::mount_nfs(nfs, &host_path, read_only || nfs.read_only, &spec.mount_options).await;

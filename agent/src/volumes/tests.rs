@@ -99,7 +99,10 @@ fn manager(root: &Path, objects: &Arc<Memory>) -> Manager {
     })
 }
 
+/// A pod whose container mounts all its volumes.
 fn pod(volumes: Vec<(&str, VolumeSource)>) -> Pod {
+    let mounts = volumes.iter().map(|(name, _)| VolumeMount { name: (*name).into(), ..Default::default() });
+    let main = Container { name: "main".into(), volume_mounts: mounts.collect(), ..Default::default() };
     let volumes = volumes.into_iter().map(|(name, source)| Volume { name: name.into(), volume_source: Some(source) });
     Pod {
         metadata: Some(ObjectMeta {
@@ -108,13 +111,16 @@ fn pod(volumes: Vec<(&str, VolumeSource)>) -> Pod {
             labels: [("l".to_owned(), "v".to_owned())].into(),
             ..Default::default()
         }),
-        spec: Some(PodSpec {
-            volumes: volumes.collect(),
-            containers: vec![Container { name: "main".into(), ..Default::default() }],
-            ..Default::default()
-        }),
+        spec: Some(PodSpec { volumes: volumes.collect(), containers: vec![main], ..Default::default() }),
         ..Default::default()
     }
+}
+
+/// The only thing that is told of volumes that cannot be had.
+async fn told(manager: &Manager, pod: &Pod) -> String {
+    let errors = manager.setup(pod).await.expect_err("not all can be had");
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    errors[0].to_string()
 }
 
 fn config_map(name: &str, mode: i32, items: &[(&str, &str, Option<i32>)], optional: bool) -> VolumeSource {
@@ -155,8 +161,10 @@ async fn config_maps_appear_at_once_and_follow_changes() {
         ("all", config_map("cm", 0o644, &[], false)),
         ("some", config_map("cm", 0o400, &[("a", "deep/er/a", None), ("b", "b", Some(0o777))], false)),
     ]);
-    let error = manager.setup(&all).await.expect_err("the map is not there").to_string();
-    assert_eq!(error, "MountVolume.SetUp failed for volume \"all\" : configmap \"cm\" not found");
+    let errors: Vec<String> =
+        manager.setup(&all).await.expect_err("the map is not there").iter().map(ToString::to_string).collect();
+    let missing = |volume| format!("MountVolume.SetUp failed for volume {volume:?} : configmap \"cm\" not found");
+    assert_eq!(errors, [missing("all"), missing("some")], "each mount tells of itself");
 
     objects.put("cm", &[("a", "alpha"), ("b", "beta")]);
     let made = manager.setup(&all).await.expect("volumes");
@@ -174,7 +182,7 @@ async fn config_maps_appear_at_once_and_follow_changes() {
     assert_eq!(std::fs::read_link(path.join("..data")).expect("a link"), data, "nothing changed");
 
     objects.put("cm", &[("b", "new"), ("c", "gamma")]);
-    let error = manager.setup(&all).await.expect_err("a key is gone").to_string();
+    let error = told(&manager, &all).await;
     assert_eq!(error, "MountVolume.SetUp failed for volume \"some\" : configmap references non-existent config key: a");
     assert_eq!(std::fs::read_to_string(path.join("b")).expect("a file"), "new");
     let mut names: Vec<_> =
@@ -194,6 +202,18 @@ async fn what_is_optional_may_be_missing() {
         manager.setup(&pod(vec![("none", config_map("no", 0o644, &[("x", "x", None)], true))])).await.expect("empty");
     let left: Vec<_> = std::fs::read_dir(&made["none"].host_path).expect("a directory").collect();
     assert_eq!(left.len(), 2, "only ..data and what it points to");
+}
+
+#[tokio::test]
+async fn what_nothing_uses_holds_nothing_back() {
+    let scratch = Scratch::new("unused");
+    let manager = manager(&scratch.0, &Arc::new(Memory::default()));
+    let empty = VolumeSource { empty_dir: Some(EmptyDirVolumeSource::default()), ..Default::default() };
+    let mut pod = pod(vec![("none", config_map("no", 0o644, &[], false)), ("idle", empty.clone()), ("used", empty)]);
+    pod.spec.as_mut().expect("a spec").containers[0].volume_mounts.retain(|mount| mount.name == "used");
+    let made = manager.setup(&pod).await.expect("all that is used");
+    assert_eq!(made.keys().collect::<Vec<_>>(), ["used"]);
+    assert!(!scratch.0.join("pods/u1/volumes/kubernetes.io~empty-dir/idle").exists());
 }
 
 #[test]
@@ -228,7 +248,7 @@ async fn host_paths_are_checked_and_made() {
         (&file, "CharDevice", "a character device"),
         (&scratch.0.join("absent"), "Directory", "a directory"),
     ] {
-        let error = manager.setup(&pod(vec![("v", source(path, kind))])).await.expect_err(kind).to_string();
+        let error = told(&manager, &pod(vec![("v", source(path, kind))])).await;
         let expected = format!(
             "MountVolume.SetUp failed for volume \"v\" : hostPath type check failed: {} is not {wanted}",
             path.display()

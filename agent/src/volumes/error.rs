@@ -1,0 +1,92 @@
+//! Why pods do not have their volumes, as events tell it.
+
+/// Why a volume cannot be had; the text is that of the `FailedMount` event. Trying again later may help.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum VolumeError {
+    #[error("MountVolume.SetUp failed for volume {volume:?} : {why}")]
+    SetUp { volume: String, why: String },
+    /// A volume that no node has yet, or another has.
+    #[error("AttachVolume.Attach failed for volume {volume:?} : {why}")]
+    Attach { volume: String, why: String },
+    /// A volume that cannot be made ready for the pods of this node.
+    #[error("MountVolume.MountDevice failed for volume {volume:?} : {why}")]
+    Device { volume: String, why: String },
+    /// A volume that may not be used from this node.
+    #[error("MountVolume.NodeAffinity check failed for volume {volume:?} : {why}")]
+    Affinity { volume: String, why: String },
+    /// What some volumes are cannot be told. Names in order with spaces between; `why` is of all of them.
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{unmounted}], unattached volumes=[{unattached}], \
+         failed to process volumes=[{unprocessed}]: {why}"
+    )]
+    Unprocessed { unmounted: String, unattached: String, unprocessed: String, why: String },
+    /// A container's mount of a volume, or its removal.
+    #[error("{0}")]
+    Mount(String),
+}
+
+impl VolumeError {
+    /// What one volume is cannot be told.
+    pub fn unprocessed(volume: &str, why: String) -> Self {
+        let volume = volume.to_owned();
+        VolumeError::Unprocessed { unmounted: volume.clone(), unattached: String::new(), unprocessed: volume, why }
+    }
+}
+
+/// What is told of a pod whose volumes cannot all be had: each failed mount by itself, and those that never came to a
+/// mount in one sentence that names all that is missing. `failed` has the pod's names of the volumes.
+///
+/// Followed: kubelet `WaitForAttachAndMount`; mounts tell of themselves.
+pub fn all_told(failed: Vec<(&str, VolumeError)>) -> Vec<VolumeError> {
+    let names = |of: &dyn Fn(&VolumeError) -> bool| {
+        let mut names: Vec<&str> = failed.iter().filter(|(_, error)| of(error)).map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        names.join(" ")
+    };
+    let unmounted = names(&|_| true);
+    let unattached = names(&|error| matches!(error, VolumeError::Attach { .. }));
+    let unprocessed = names(&|error| matches!(error, VolumeError::Unprocessed { .. }));
+    let (mut told, mut reasons) = (Vec::new(), Vec::new());
+    for (_, error) in failed {
+        match error {
+            VolumeError::Unprocessed { why, .. } => reasons.push(why),
+            error => told.push(error),
+        }
+    }
+    if !reasons.is_empty() {
+        reasons.sort_unstable();
+        reasons.dedup();
+        told.push(VolumeError::Unprocessed { unmounted, unattached, unprocessed, why: reasons.join("; ") });
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_tell_of_themselves_and_the_rest_in_one_sentence() {
+        let set_up = VolumeError::SetUp { volume: "cm".into(), why: "configmap \"x\" not found".into() };
+        let attach = VolumeError::Attach { volume: "pv".into(), why: "not yet".into() };
+        let failed = vec![
+            ("z", VolumeError::unprocessed("z", "error processing PVC n/z: PVC is not bound".into())),
+            ("cm", set_up),
+            ("disk", attach),
+            ("b", VolumeError::unprocessed("b", "error processing PVC n/b: PVC is not bound".into())),
+        ];
+        let told: Vec<String> = all_told(failed).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "MountVolume.SetUp failed for volume \"cm\" : configmap \"x\" not found",
+                "AttachVolume.Attach failed for volume \"pv\" : not yet",
+                "Unable to attach or mount volumes: unmounted volumes=[b cm disk z], unattached volumes=[disk], failed to \
+                 process volumes=[b z]: error processing PVC n/b: PVC is not bound; error processing PVC n/z: PVC is not \
+                 bound",
+            ]
+        );
+        let told = all_told(vec![("cm", VolumeError::SetUp { volume: "cm".into(), why: "no".into() })]);
+        assert_eq!(told.len(), 1);
+    }
+}
