@@ -75,7 +75,10 @@ fn go_quote(text: &str) -> String {
     out
 }
 
-/// A request or limit in units of the divisor, rounded up. A limit that is not set is what the node can give.
+/// What a container may use up to all that the node can give, unless it says less.
+const OF_NODE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
+/// A request or limit in units of the divisor, rounded up. A limit that is not set, or zero, is what the node can give.
 ///
 /// # Errors
 /// No such container or resource.
@@ -94,10 +97,13 @@ pub fn container_resource(
     };
     let requirements = container.resources.clone().unwrap_or_default();
     let given = match list {
-        "limits" => requirements.limits.get(resource).cloned().or_else(|| {
-            let allocatable = node.status.as_ref().map(|s| &s.allocatable)?;
-            allocatable.get(resource).cloned()
-        }),
+        "limits" => {
+            let own = requirements.limits.get(resource).cloned();
+            match OF_NODE.contains(&resource) && own.as_ref().is_none_or(|limit| milli(limit) == 0) {
+                true => node.status.as_ref().and_then(|s| s.allocatable.get(resource).cloned()).or(own),
+                false => own,
+            }
+        }
         "requests" => requirements.requests.get(resource).cloned(),
         _ => return Err(format!("unsupported container resource : {}", selector.resource)),
     };
@@ -127,6 +133,37 @@ mod tests {
         assert_eq!(metadata_value(&pod, "metadata.labels['b/c']").unwrap(), "z");
         assert_eq!(metadata_value(&pod, "metadata.labels").unwrap(), "a=\"x\\\"y\\n\"\nb/c=\"z\"");
         assert!(metadata_value(&pod, "spec.x").is_err());
+    }
+
+    #[test]
+    fn limits_that_are_none_are_those_of_the_node() {
+        use proto::api::core::v1::{Container, NodeStatus, PodSpec, ResourceRequirements};
+        use proto::apimachinery::pkg::api::resource::Quantity;
+        let list = |list: &[(&str, &str)]| {
+            list.iter().map(|(k, v)| ((*k).to_owned(), Quantity { string: (*v).into() })).collect::<BTreeMap<_, _>>()
+        };
+        let limits = list(&[("cpu", "0"), ("hugepages-2Mi", "0"), ("memory", "1Mi")]);
+        let container = Container {
+            name: "c".into(),
+            resources: Some(ResourceRequirements { limits, ..Default::default() }),
+            ..Default::default()
+        };
+        let pod =
+            Pod { spec: Some(PodSpec { containers: vec![container], ..Default::default() }), ..Default::default() };
+        let allocatable = list(&[
+            ("cpu", "2"),
+            ("memory", "4Gi"),
+            ("hugepages-2Mi", "8Mi"),
+            ("ephemeral-storage", "9"),
+            ("x/y", "3"),
+        ]);
+        let node = Node { status: Some(NodeStatus { allocatable, ..Default::default() }), ..Default::default() };
+        let value = |resource: &str| {
+            let selector = ResourceFieldSelector { resource: format!("limits.{resource}"), ..Default::default() };
+            container_resource(&pod, &selector, "c", &node).unwrap()
+        };
+        let found = ["cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "x/y"].map(value);
+        assert_eq!(found, ["2", "1048576", "9", "0", "0"]);
     }
 
     #[test]
