@@ -4,6 +4,7 @@
 //! Redirects on the same host are followed ten times; one to another host ends there. Errors read like those of Go's
 //! `http.Client`, because they become event texts.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use service::any_certificate::AnyCertificate;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
+use super::heard::{Beginning, Heard};
 use super::target::Target;
 use super::tcp::dial;
 
@@ -41,8 +43,6 @@ pub struct Get {
 pub struct Answer {
     pub status: u16,
     pub body: String,
-    /// The answer redirects to another host, where we do not go.
-    pub left_host: bool,
 }
 
 impl Get {
@@ -70,19 +70,20 @@ impl Get {
 
     async fn follow(&self, timeout: Duration) -> Result<Answer, (String, String)> {
         let mut request = self.clone();
-        for _ in 0..=MAX_REDIRECTS {
+        let mut asked = 0;
+        loop {
+            asked += 1;
             let url = request.url();
-            let (status, location, body) = request.once(timeout).await.map_err(|why| (url, why))?;
+            let (status, location, body) = request.once(timeout).await.map_err(|why| (url.clone(), why))?;
             let next = location.filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308));
-            let Some(next) = next.and_then(|to| redirected(&request, &to)) else {
-                return Ok(Answer { status, body, left_host: false });
-            };
-            if next.target.host != self.target.host {
-                return Ok(Answer { status, body, left_host: true });
+            // To another host we do not go.
+            let next = next.and_then(|to| redirected(&request, &to)).filter(|to| to.target.host == self.target.host);
+            let Some(next) = next else { return Ok(Answer { status, body }) };
+            if asked == MAX_REDIRECTS {
+                return Err((url, format!("stopped after {MAX_REDIRECTS} redirects")));
             }
             request = next;
         }
-        Err((request.url(), format!("stopped after {MAX_REDIRECTS} redirects")))
     }
 
     async fn once(&self, timeout: Duration) -> Result<(u16, Option<String>, String), String> {
@@ -147,24 +148,44 @@ pub(crate) async fn exchange(
     timeout: Duration,
 ) -> Result<Response<Result<Bytes, String>>, String> {
     let tcp = dial(target, timeout).await?;
-    let Some(tls) = tls else { return exchange_over(tcp, request, max_body).await };
+    let ends = Ends(tcp.local_addr().ok().zip(tcp.peer_addr().ok()));
+    let Some(tls) = tls else { return exchange_over(tcp, &ends, request, max_body).await };
     let name = ServerName::try_from(target.host.clone()).map_err(|e| e.to_string())?;
-    let stream = TlsConnector::from(tls.clone()).connect(name, tcp).await.map_err(|e| tls_error(&e))?;
-    exchange_over(stream, request, max_body).await
+    let stream = TlsConnector::from(tls.clone()).connect(name, tcp).await.map_err(|e| tls_error(&e, &ends))?;
+    exchange_over(stream, &ends, request, max_body).await
+}
+
+/// The addresses of a connection, ours first.
+struct Ends(Option<(SocketAddr, SocketAddr)>);
+
+impl Ends {
+    /// An error of reading or writing as Go's `net.OpError` puts it.
+    fn error(&self, error: &std::io::Error) -> String {
+        let between = self.0.map_or_else(String::new, |(own, other)| format!(" {own}->{other}"));
+        match error.raw_os_error() {
+            Some(libc::ECONNRESET) => format!("read tcp{between}: read: connection reset by peer"),
+            Some(libc::EPIPE) => format!("write tcp{between}: write: broken pipe"),
+            Some(libc::ETIMEDOUT) => format!("read tcp{between}: read: connection timed out"),
+            _ => error.to_string(),
+        }
+    }
 }
 
 async fn exchange_over<S>(
     stream: S,
+    ends: &Ends,
     request: Request<Empty<Bytes>>,
     max_body: usize,
 ) -> Result<Response<Result<Bytes, String>>, String>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    let beginning = Beginning::default();
+    let stream = TokioIo::new(Heard::new(stream, beginning.clone()));
+    let wrong = |e: hyper::Error| http_error(&e, &beginning, ends);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.map_err(wrong)?;
     let exchange = async {
-        let (head, body) = sender.send_request(request).await.map_err(http_error)?.into_parts();
+        let (head, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, max_body).collect().await;
         Ok(Response::from_parts(head, body.map(Collected::to_bytes).map_err(|e| e.to_string())))
     };
@@ -172,10 +193,18 @@ where
     tokio::pin!(exchange);
     tokio::pin!(connection);
     tokio::select! {
-        done = &mut exchange => done,
+        done = &mut exchange => match done {
+            // The connection knows why.
+            Err(e) if hyper::Error::is_canceled(&e) => Err(wrong(connection.await.err().unwrap_or(e))),
+            done => done.map_err(wrong),
+        },
         ended = &mut connection => match ended {
-            Ok(()) => exchange.await,
-            Err(e) => Err(http_error(e)),
+            Ok(()) => exchange.await.map_err(wrong),
+            // What had come whole before is an answer.
+            Err(e) => match exchange.await {
+                Ok(answer) if answer.body().is_ok() => Ok(answer),
+                _ => Err(wrong(e)),
+            },
         },
     }
 }
@@ -205,25 +234,44 @@ fn redirected(from: &Get, location: &str) -> Option<Get> {
     Some(next)
 }
 
-fn http_error(e: hyper::Error) -> String {
-    if e.is_incomplete_message() {
-        return "EOF".into();
-    }
-    let mut source: Option<&dyn std::error::Error> = Some(&e);
+fn http_error(e: &hyper::Error, beginning: &Beginning, ends: &Ends) -> String {
+    // What breaks before the first word is told as it is.
+    let broken = |what: String| match beginning.is_empty() {
+        true => what,
+        false => format!("net/http: HTTP/1.x transport connection broken: {what}"),
+    };
+    let mut source: Option<&dyn std::error::Error> = Some(e);
     while let Some(at) = source {
         if let Some(io) = at.downcast_ref::<std::io::Error>() {
-            return match io.raw_os_error() {
-                Some(libc::ECONNRESET) => "read: connection reset by peer".into(),
-                _ => io.to_string(),
-            };
+            return broken(ends.error(io));
         }
         source = at.source();
+    }
+    if e.is_incomplete_message() {
+        return broken(if beginning.is_empty() { "EOF" } else { "unexpected EOF" }.into());
+    }
+    // A server that does not wait for the request speaks something else.
+    if e.is_parse() || !beginning.is_empty() && !beginning.line().starts_with("HTTP/") {
+        return broken(malformed(&beginning.line()));
     }
     e.to_string()
 }
 
-fn tls_error(e: &std::io::Error) -> String {
-    let text = e.to_string();
+/// What Go finds wrong with the first line of an answer.
+fn malformed(line: &str) -> String {
+    let Some((version, status)) = line.split_once(' ') else { return format!("malformed HTTP response {line:?}") };
+    let code = status.trim_start_matches(' ').split(' ').next().unwrap_or_default();
+    if code.len() != 3 || code.parse::<u16>().is_err() {
+        return format!("malformed HTTP status code {code:?}");
+    }
+    format!("malformed HTTP version {version:?}")
+}
+
+fn tls_error(e: &std::io::Error, ends: &Ends) -> String {
+    if e.kind() == std::io::ErrorKind::UnexpectedEof {
+        return "EOF".into();
+    }
+    let text = ends.error(e);
     if text.contains("InvalidContentType") {
         return "http: server gave HTTP response to HTTPS client".into();
     }
@@ -261,6 +309,62 @@ mod tests {
         assert_eq!(redirected(&get("/a/b?x=1"), "/c").unwrap().url(), "http://10.0.0.1:8080/c");
         assert_eq!(redirected(&get("/a"), "https://other/x").unwrap().url(), "https://other:443/x");
         assert!(redirected(&get("/a"), "ftp://x/").is_none());
+    }
+
+    /// Answers each connection with the next of `said` and closes it; a reset where there is none.
+    async fn server(said: Vec<Option<&'static str>>) -> u16 {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            for said in said {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut asked = [0u8; 1024];
+                if said.is_some() {
+                    let _ = stream.read(&mut asked).await.unwrap();
+                } else {
+                    // What is closed with something unread in it is reset.
+                    stream.readable().await.unwrap();
+                }
+                stream.write_all(said.unwrap_or_default().as_bytes()).await.unwrap();
+            }
+        });
+        port
+    }
+
+    async fn told(said: Option<&'static str>) -> String {
+        let port = server(vec![said]).await;
+        let get = Get { target: Target { host: "127.0.0.1".into(), port }, ..get("/") };
+        let why = get.run(Duration::from_secs(5)).await.unwrap_err();
+        why.strip_prefix(&format!("Get \"http://127.0.0.1:{port}/\": ")).expect(&why).replace(&port.to_string(), "PORT")
+    }
+
+    #[tokio::test]
+    async fn broken_answers_read_like_go() {
+        let broken = "net/http: HTTP/1.x transport connection broken: ";
+        assert_eq!(told(Some("")).await, "EOF");
+        assert_eq!(told(Some("hello\r\nyou\r\n\r\n")).await, format!("{broken}malformed HTTP response \"hello\""));
+        assert_eq!(told(Some("HTTP/1.1 what\r\n\r\n")).await, format!("{broken}malformed HTTP status code \"what\""));
+        assert_eq!(told(Some("HTTP/1.1 200 OK\r\nA: b\r\n")).await, format!("{broken}unexpected EOF"));
+        let reset = told(None).await;
+        assert!(reset.starts_with("read tcp 127.0.0.1:"), "{reset}");
+        assert!(reset.ends_with("->127.0.0.1:PORT: read: connection reset by peer"), "{reset}");
+    }
+
+    #[tokio::test]
+    async fn redirects_end_after_ten_requests_and_at_other_hosts() {
+        let again = "HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n";
+        let port = server(vec![Some(again); 11]).await;
+        let asking = Get { target: Target { host: "127.0.0.1".into(), port }, ..get("/") };
+        let why = asking.run(Duration::from_secs(5)).await.unwrap_err();
+        assert_eq!(why, format!("Get \"http://127.0.0.1:{port}/\": stopped after 10 redirects"));
+        let away = "HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 2\r\n\r\nhm";
+        for said in [away, "HTTP/1.1 302 Found\r\nContent-Length: 2\r\n\r\nhm"] {
+            let port = server(vec![Some(said)]).await;
+            let asking = Get { target: Target { host: "127.0.0.1".into(), port }, ..get("/") };
+            let answer = asking.run(Duration::from_secs(5)).await.unwrap();
+            assert_eq!((answer.status, answer.body.as_str()), (302, "hm"));
+        }
     }
 
     #[tokio::test]

@@ -8,6 +8,7 @@
 //! Followed: `pkg/kubelet/prober`.
 
 pub mod grpc;
+mod heard;
 pub mod http;
 mod run;
 mod schedule;

@@ -90,10 +90,11 @@ impl Job {
                 user_agent: USER_AGENT,
             };
             return match get.run(timeout).await {
-                Ok(a) if a.left_host => {
+                Ok(a) if (200..300).contains(&a.status) => Outcome::Success,
+                // To another host, or nowhere.
+                Ok(a) if (300..400).contains(&a.status) => {
                     Outcome::Warning(format!("Probe terminated redirects, Response body: {}", a.body))
                 }
-                Ok(a) if (200..400).contains(&a.status) => Outcome::Success,
                 Ok(a) => Outcome::Failure(format!("HTTP probe failed with statuscode: {}", a.status)),
                 Err(why) => Outcome::Failure(why),
             };
@@ -123,13 +124,7 @@ impl Job {
     }
 
     async fn exec(&self, command: &[String], container: &Container, timeout: Duration) -> Outcome {
-        let env: Vec<(String, String)> = container
-            .env
-            .iter()
-            .filter(|e| e.value_from.is_none())
-            .map(|e| (e.name.clone(), e.value.clone()))
-            .collect();
-        let command: Vec<String> = command.iter().map(|c| crate::pod::expand::expand(c, &env)).collect();
+        let command = expanded(command, container);
         let line = command.join(" ");
         match self.cri.exec_sync(&self.container_id, command, timeout).await {
             Ok(answer) if answer.exit_code == 0 => Outcome::Success,
@@ -144,5 +139,25 @@ impl Job {
             }
             Err(e) => Outcome::Unknown(e.to_string()),
         }
+    }
+}
+
+/// A command with the variables that the spec gives; those from elsewhere are not looked up and are empty.
+fn expanded(command: &[String], container: &Container) -> Vec<String> {
+    let variables: Vec<(String, String)> = container.env.iter().map(|e| (e.name.clone(), e.value.clone())).collect();
+    command.iter().map(|part| crate::pod::expand::expand(part, &variables)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::{EnvVar, EnvVarSource};
+
+    #[test]
+    fn commands_know_the_variables_of_the_spec() {
+        let plain = EnvVar { name: "A".into(), value: "a".into(), ..Default::default() };
+        let from = EnvVar { name: "B".into(), value_from: Some(EnvVarSource::default()), ..Default::default() };
+        let container = Container { env: vec![plain, from], ..Default::default() };
+        assert_eq!(expanded(&["<$(A)$(B)$(C)>".into()], &container), ["<a$(C)>"]);
     }
 }

@@ -35,7 +35,8 @@ pub fn resolve_port(port: &IntOrString, container: &Container) -> Result<u16, St
             .iter()
             .find(|p| p.name == port.str_val)
             .map(|p| p.container_port)
-            .ok_or_else(|| format!("couldn't find port: {} in container {}", port.str_val, container.name))?
+            // The last resort is to take the name for a number, and that fails.
+            .ok_or_else(|| format!("strconv.Atoi: parsing {:?}: invalid syntax", port.str_val))?
     };
     u16::try_from(number).ok().filter(|p| *p > 0).ok_or_else(|| format!("invalid port number: {number}"))
 }
@@ -64,7 +65,8 @@ mod tests {
         let named = |s: &str| IntOrString { r#type: 1, str_val: s.into(), ..Default::default() };
         assert_eq!(resolve_port(&named("web"), &container), Ok(8080));
         assert_eq!(resolve_port(&named("81"), &container), Ok(81));
-        assert!(resolve_port(&named("x"), &container).is_err());
+        let told = "strconv.Atoi: parsing \"x\": invalid syntax";
+        assert_eq!(resolve_port(&named("x"), &container), Err(told.into()));
         assert!(resolve_port(&IntOrString { int_val: 70000, ..Default::default() }, &container).is_err());
     }
 }
