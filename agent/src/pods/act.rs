@@ -18,7 +18,7 @@ use crate::pod::sandbox_config::{SandboxInputs, sandbox_config};
 use crate::pod::spec::{PodExt, ephemeral_as_container, is_sidecar};
 use crate::pod::step::{Actions, Reset};
 use crate::status::StartError;
-use crate::volumes::PodVolumes;
+use crate::volumes::{PodVolumes, groups};
 
 use super::resize::Resizing;
 use super::start::StartContext;
@@ -76,7 +76,7 @@ impl Worker {
             return self.resize(resize, &actions.sandbox_id).await;
         }
         let secrets = self.pull_secrets().await;
-        let Sandbox { id: sandbox_id, config: sandbox, ips, userns } = self.sandbox(&actions).await?;
+        let Sandbox { id: sandbox_id, config: sandbox, ips, userns } = self.sandbox(&actions, volumes).await?;
         let image_volumes = self.image_volumes(&sandbox, &secrets).await;
         let context = StartContext {
             shared: &shared,
@@ -172,7 +172,7 @@ impl Worker {
     }
 
     /// The sandbox to start containers in, made if need be.
-    async fn sandbox(&mut self, actions: &Actions) -> Result<Sandbox, Failure> {
+    async fn sandbox(&mut self, actions: &Actions, volumes: &PodVolumes) -> Result<Sandbox, Failure> {
         let shared = self.shared.clone();
         let pod = self.pod.clone();
         // A sandbox that is there has its handler and its users already.
@@ -206,6 +206,9 @@ impl Worker {
                 userns: userns.as_ref(),
             },
         );
+        if let Some(context) = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut()) {
+            groups::add(&pod, volumes, &mut context.supplemental_groups);
+        }
         if shared.managers.lifts_quota(&pod)
             && let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut())
             && resources.cpu_quota > 0
@@ -267,9 +270,10 @@ impl Worker {
             return Ok(String::new());
         }
         let found = self.shared.client.get::<proto::api::node::v1::RuntimeClass>("", class).await;
-        found
-            .map(|c| c.handler)
-            .map_err(|e| format!("failed to get sandbox runtime: runtime class {class:?} could not be looked up: {e}"))
+        found.map(|c| c.handler).map_err(|error| match error.is_not_found() {
+            true => format!("runtimeclass.node.k8s.io {class:?} not found"),
+            false => format!("failed to lookup RuntimeClass {class}: {error}"),
+        })
     }
 
     /// Starts one container unless it is held back.

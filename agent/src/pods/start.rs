@@ -20,7 +20,7 @@ use crate::pod::security::{ImageUser, SecurityDefaults, verify_non_root};
 use crate::pod::spec::{ContainerKind, PodExt, find_container};
 use crate::pod::step::{Kill, KillReason};
 use crate::status::StartError;
-use crate::volumes::{MountContext, PodVolumes, container_devices, container_mounts};
+use crate::volumes::{MountContext, PodVolumes, container_devices, container_mounts, groups};
 
 use super::kill::kill_one;
 use super::{Shared, hooks};
@@ -155,7 +155,8 @@ impl StartContext<'_> {
                 mount.gid_mappings.clone_from(&own.gids);
             }
         }
-        mounts.extend(from_plugins.mounts);
+        // Those of plugins come first: what the pod mounts lies above them.
+        let mounts = from_plugins.mounts.into_iter().chain(mounts).collect();
         let mut devices = from_plugins.devices;
         devices.extend(container_devices(container, self.volumes));
         let target = match target {
@@ -179,7 +180,11 @@ impl StartContext<'_> {
             userns: self.userns,
             security: SecurityDefaults { seccomp_dir: &seccomp_dir, seccomp_default: shared.config.seccomp_default },
         };
-        Ok(container_config(pod, container, inputs))
+        let mut config = container_config(pod, container, inputs);
+        if let Some(context) = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut()) {
+            groups::add(pod, self.volumes, &mut context.supplemental_groups);
+        }
+        Ok(config)
     }
 
     fn mounts(&self, container: &Container, envs: &[(String, String)]) -> Result<Vec<cri::Mount>, String> {
@@ -206,6 +211,7 @@ impl StartContext<'_> {
             termination_log: log.as_deref(),
             image_volumes: self.image_volumes,
             recursive_read_only: shared.mounts_read_only_recursively(pod),
+            selinux: crate::volumes::selinux::enabled(),
         };
         container_mounts(pod, container, &context).map_err(|e| e.to_string())
     }

@@ -238,12 +238,9 @@ fn volume_mounts(container: &Container, recursive_read_only: bool) -> Vec<Volume
 }
 
 fn volume_mount(mount: &VolumeMount, supported: bool) -> VolumeMountStatus {
-    let recursive = match mount.recursive_read_only.as_deref() {
-        Some("Enabled") => "Enabled",
-        Some("IfPossible") if supported => "Enabled",
-        _ => "Disabled",
-    };
-    let recursive = mount.read_only.then_some(recursive);
+    // One that asks for what it cannot have never starts.
+    let is_recursive = crate::volumes::recursive_read_only(mount, supported).unwrap_or(false);
+    let recursive = mount.read_only.then_some(if is_recursive { "Enabled" } else { "Disabled" });
     VolumeMountStatus {
         name: mount.name.clone(),
         mount_path: mount.mount_path.clone(),

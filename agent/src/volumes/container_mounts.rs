@@ -1,6 +1,7 @@
 //! The mounts of a container as the runtime takes them.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use proto::api::core::v1::{Container, Pod, VolumeMount};
@@ -9,7 +10,8 @@ use proto::cri;
 use crate::pod::expand::expand;
 use crate::pod::spec::PodExt;
 
-use super::{MountSource, PodVolumes, VolumeError, sub_path};
+use super::sub_path::{self, SubPathError};
+use super::{MountSource, PodVolumes, VolumeError};
 
 /// What the mounts of a container take from outside its spec.
 pub struct MountContext<'a> {
@@ -25,6 +27,8 @@ pub struct MountContext<'a> {
     pub image_volumes: &'a BTreeMap<String, Result<String, crate::status::StartError>>,
     /// The runtime can make mounts below a mount read-only too.
     pub recursive_read_only: bool,
+    /// SELinux is on: files that belong to the pod get its label.
+    pub selinux: bool,
 }
 
 /// The mounts of a container: its volumes, then `/etc/hosts`, then the termination message file. Makes and pins what
@@ -49,12 +53,13 @@ pub fn container_mounts(
             mounts.push(image_mount(pod, mount, reference, context));
             continue;
         }
-        let made = one(pod, container, index, mount, source, context).map_err(VolumeError::Mount)?;
+        let made = one(container, index, mount, source, context).map_err(VolumeError::Mount)?;
         mounts.push(made);
     }
     let plain = |container_path: &str, host: &Path| cri::Mount {
         container_path: container_path.to_owned(),
         host_path: host.display().to_string(),
+        selinux_relabel: context.selinux,
         ..Default::default()
     };
     if let Some(hosts) = context.hosts_file {
@@ -83,7 +88,6 @@ fn image_mount(pod: &Pod, mount: &VolumeMount, reference: &str, context: &MountC
 }
 
 fn one(
-    pod: &Pod,
     container: &Container,
     index: usize,
     mount: &VolumeMount,
@@ -91,28 +95,50 @@ fn one(
     context: &MountContext<'_>,
 ) -> Result<cri::Mount, String> {
     let sub_path = sub_path_of(mount, context.envs)?;
-    let mut made = cri::Mount {
+    let host_path = match sub_path.as_str() {
+        "" => source.host_path.clone(),
+        sub_path => {
+            let places = context.pod_dir.join("volume-subpaths").join(&mount.name).join(&container.name);
+            sub_path::prepare(&source.host_path, sub_path, &places.join(index.to_string()))
+                .map_err(|error| told_of_part(&error, container, mount, (&source.host_path, sub_path)))?
+        }
+    };
+    let propagation = propagation(mount)?;
+    let recursive = recursive_read_only(mount, context.recursive_read_only)
+        .map_err(|why| format!("failed to resolve recursive read-only mode: {why}"))?;
+    Ok(cri::Mount {
         container_path: absolute(&mount.mount_path),
+        host_path: host_path.display().to_string(),
         readonly: mount.read_only || source.read_only,
-        propagation: propagation(mount)?.into(),
-        recursive_read_only: recursive(pod, mount, context)?,
+        propagation: propagation.into(),
+        recursive_read_only: recursive,
+        selinux_relabel: source.relabel && context.selinux,
         ..Default::default()
-    };
-    let host_path = if sub_path.is_empty() {
-        source.host_path.clone()
+    })
+}
+
+/// What users are told of a part that cannot be had: nothing about the host's files, those are for the log.
+fn told_of_part(
+    error: &SubPathError,
+    container: &Container,
+    mount: &VolumeMount,
+    (volume, sub_path): (&Path, &str),
+) -> String {
+    if matches!(error, SubPathError::Absolute(_) | SubPathError::Backsteps(_)) {
+        return error.to_string();
+    }
+    tracing::warn!(%error, container = container.name, volume = mount.name, "cannot prepare a subPath");
+    let missing = |path: &Path| std::fs::metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound);
+    if missing(volume) {
+        return format!("stat {}: no such file or directory", volume.display());
+    }
+    // What is still not there could not be made.
+    let what = if missing(&volume.join(sub_path)) {
+        "failed to create subPath directory"
     } else {
-        let places = context.pod_dir.join("volume-subpaths").join(&mount.name).join(&container.name);
-        sub_path::prepare(&source.host_path, &sub_path, &places.join(index.to_string())).map_err(|error| {
-            use sub_path::SubPathError::{Absolute, Backsteps};
-            if matches!(error, Absolute(_) | Backsteps(_)) {
-                return error.to_string();
-            }
-            tracing::warn!(%error, pod = pod.name(), container = container.name, "cannot prepare a subPath");
-            format!("failed to prepare subPath for volumeMount {:?} of container {:?}", mount.name, container.name)
-        })?
+        "failed to prepare subPath"
     };
-    made.host_path = host_path.display().to_string();
-    Ok(made)
+    format!("{what} for volumeMount {:?} of container {:?}", mount.name, container.name)
 }
 
 fn absolute(path: &str) -> String {
@@ -163,26 +189,27 @@ fn propagation(mount: &VolumeMount) -> Result<cri::MountPropagation, String> {
     }
 }
 
-fn recursive(pod: &Pod, mount: &VolumeMount, context: &MountContext<'_>) -> Result<bool, String> {
-    let name = &mount.name;
-    match mount.recursive_read_only.as_deref() {
-        None | Some("" | "Disabled") => Ok(false),
-        Some("IfPossible") => Ok(mount.read_only && context.recursive_read_only),
-        Some("Enabled") if !mount.read_only => {
-            Err(format!("volume {name:?} requested recursive read-only mode, but it is not read-only"))
-        }
-        Some("Enabled") if propagation(mount)? != cri::MountPropagation::PropagationPrivate => Err(format!(
-            "volume {name:?} requested recursive read-only mode, but mountPropagation is set to {:?}, \
-             which is not compatible with recursive read-only mode",
-            mount.mount_propagation.as_deref().unwrap_or_default()
-        )),
-        Some("Enabled") if !context.recursive_read_only => {
-            let class = pod.spec().runtime_class_name.as_deref().unwrap_or_default();
-            Err(format!(
-                "volume {name:?} requested recursive read-only mode, but it is not supported by the runtime handler {class:?}"
-            ))
-        }
-        Some("Enabled") => Ok(true),
-        Some(other) => Err(format!("unknown recursive read-only mode {other:?}")),
+/// Whether mounts below a mount are to be read-only too; `supported` by the runtime.
+///
+/// # Errors
+/// In the kubelet's words: the mount cannot be what it asks for.
+pub fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, String> {
+    let mode = mount.recursive_read_only.as_deref().unwrap_or_default();
+    if matches!(mode, "" | "Disabled") {
+        return Ok(false);
+    }
+    let wrong =
+        |what: &str| Err(format!("volume {:?} requested recursive read-only mode, but it is {what}", mount.name));
+    if !mount.read_only {
+        return wrong("not read-only");
+    }
+    if let Some(propagation) = mount.mount_propagation.as_deref().filter(|p| !matches!(*p, "" | "None")) {
+        return wrong(&format!("not compatible with propagation {propagation:?}"));
+    }
+    match mode {
+        "IfPossible" => Ok(supported),
+        "Enabled" if supported => Ok(true),
+        "Enabled" => wrong("not supported by the runtime"),
+        other => Err(format!("unknown recursive read-only mode {other:?}")),
     }
 }

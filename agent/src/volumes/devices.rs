@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_container_gets_the_devices_that_it_names() {
-        let source = |read_only| MountSource { host_path: "/p".into(), block: true, read_only, image: None };
+        let source = |read_only| MountSource { host_path: "/p".into(), block: true, read_only, ..Default::default() };
         let devices = container_devices(&container(), &[("raw".to_owned(), source(false))].into());
         assert_eq!((devices[0].container_path.as_str(), devices[0].permissions.as_str()), ("/dev/x", "mrw"));
         let devices = container_devices(&container(), &[("raw".to_owned(), source(true))].into());

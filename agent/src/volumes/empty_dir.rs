@@ -1,9 +1,12 @@
 //! Scratch space: a directory, memory or huge pages.
 
+use std::collections::BTreeSet;
 use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use proto::api::core::v1::{EmptyDirVolumeSource, Node, Pod};
 
@@ -14,6 +17,10 @@ use super::{mount_table, ownership};
 
 const MEMORY: &str = "Memory";
 const HUGE_PAGES: &str = "HugePages";
+const NOSWAP: &str = "noswap";
+
+/// The kernel does not know the option; learned at the first mount.
+static WITHOUT_NOSWAP: AtomicBool = AtomicBool::new(false);
 
 /// Makes the volume unless that was done before.
 ///
@@ -26,9 +33,9 @@ pub fn make(path: &Path, ready: &Path, pod: &Pod, node: &Node, source: &EmptyDir
     }
     make_directory(path)?;
     if source.medium == MEMORY {
-        mount_memory(path, memory_size(pod, node, source))?;
-    } else if let Some(size) = source.medium.strip_prefix(HUGE_PAGES) {
-        mount_huge_pages(path, size.strip_prefix('-').unwrap_or_default(), pod)?;
+        mount_memory(path, memory_size(pod, node, Some(source)))?;
+    } else if source.medium.starts_with(HUGE_PAGES) {
+        mount_huge_pages(path, &source.medium, pod)?;
     } else if !on_disk {
         return Err(format!("unknown storage medium {:?}", source.medium));
     }
@@ -59,7 +66,8 @@ pub fn make_directory(path: &Path) -> Result<(), String> {
     made().map_err(|e: std::io::Error| format!("cannot make {}: {e}", path.display()))
 }
 
-/// Mounts memory there unless it is mounted already; without a size the kernel's default counts.
+/// Mounts memory there unless it is mounted already; without a size the kernel's default counts. What is in it is not
+/// written to swap, where the kernel can see to that.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -68,13 +76,25 @@ pub fn mount_memory(path: &Path, size_bytes: Option<i64>) -> Result<(), String> 
         return Ok(());
     }
     let size = size_bytes.map(|s| format!("size={s}"));
-    mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), size.as_deref())
-        .map_err(|e| format!("failed to mount memory at {}: {e}", path.display()))
+    let attempt = |options: &str| mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), Some(options));
+    let plain = size.as_deref().unwrap_or_default();
+    let mounted = if WITHOUT_NOSWAP.load(Ordering::Relaxed) {
+        attempt(plain)
+    } else {
+        let kept = [plain, NOSWAP].iter().filter(|o| !o.is_empty()).copied().collect::<Vec<_>>().join(",");
+        match attempt(&kept) {
+            // Kernels before 6.4, and user namespaces.
+            Err(Errno::EINVAL) => attempt(plain).inspect(|()| WITHOUT_NOSWAP.store(true, Ordering::Relaxed)),
+            mounted => mounted,
+        }
+    };
+    mounted.map_err(|e| format!("failed to mount memory at {}: {e}", path.display()))
 }
 
-/// The least of the volume's own limit, the pod's memory limit and what the node can give.
-fn memory_size(pod: &Pod, node: &Node, source: &EmptyDirVolumeSource) -> Option<i64> {
-    let own = source.size_limit.as_ref().map(whole);
+/// The least of the volume's own limit, the pod's memory limit and what the node can give; volumes that hold secrets have
+/// no limit of their own.
+pub fn memory_size(pod: &Pod, node: &Node, source: Option<&EmptyDirVolumeSource>) -> Option<i64> {
+    let own = source.and_then(|s| s.size_limit.as_ref()).map(whole);
     let allocatable = node.status.as_ref().and_then(|s| s.allocatable.get("memory")).map(whole);
     [own, memory_limit(pod), allocatable].into_iter().flatten().filter(|size| *size > 0).min()
 }
@@ -94,28 +114,65 @@ fn memory_limit(pod: &Pod) -> Option<i64> {
     Some(sum.max(largest_init))
 }
 
-fn mount_huge_pages(path: &Path, page_size: &str, pod: &Pod) -> Result<(), String> {
+fn mount_huge_pages(path: &Path, medium: &str, pod: &Pod) -> Result<(), String> {
     if mount_table::is_own_file_system(path) {
         return Ok(());
     }
-    let page_size = if page_size.is_empty() { only_page_size(pod)? } else { page_size.to_owned() };
-    let bytes: proto::quantity::Quantity =
-        page_size.parse().map_err(|e| format!("huge page size {page_size:?}: {e}"))?;
-    let options = format!("pagesize={}", bytes.value());
+    let options = format!("pagesize={}", page_size(medium, pod)?);
     mount(Some("nodev"), path, Some("hugetlbfs"), MsFlags::empty(), Some(options.as_str()))
         .map_err(|e| format!("failed to mount huge pages at {}: {e}", path.display()))
 }
 
-/// A medium of `HugePages` takes its size from the requests, which must agree.
-fn only_page_size(pod: &Pod) -> Result<String, String> {
+/// The bytes of a page, of `HugePages-SIZE` or, for `HugePages`, of what the containers request, which must agree. Either
+/// way a container must request pages of that size.
+fn page_size(medium: &str, pod: &Pod) -> Result<i64, String> {
+    let bytes = |size: &str| {
+        let parsed: Result<proto::quantity::Quantity, _> = size.parse();
+        parsed.map(|size| size.value()).map_err(|e| format!("huge page size {size:?}: {e}"))
+    };
     let containers = pod.spec().containers.iter().chain(&pod.spec().init_containers);
     let requests = containers.filter_map(|c| c.resources.as_ref()).flat_map(|r| r.requests.keys());
-    let mut sizes: Vec<&str> = requests.filter_map(|name| name.strip_prefix("hugepages-")).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    match sizes[..] {
-        [one] => Ok(one.to_owned()),
-        [] => Err("medium HugePages has no page size: no container requests huge pages".into()),
-        _ => Err("medium HugePages can only be used if all containers request one page size".into()),
+    let sizes: Result<BTreeSet<i64>, String> =
+        requests.filter_map(|name| name.strip_prefix("hugepages-")).map(bytes).collect();
+    let mut sizes = sizes?;
+    match medium.strip_prefix(HUGE_PAGES).and_then(|rest| rest.strip_prefix('-')) {
+        Some(size) => {
+            let wanted = bytes(size)?;
+            sizes.retain(|size| *size == wanted);
+        }
+        None if sizes.len() > 1 => {
+            return Err(format!("medium: {medium} can't be used if container requests multiple huge page sizes"));
+        }
+        None => {}
+    }
+    sizes.pop_first().ok_or_else(|| {
+        format!("medium {medium}: hugePages storage requested, but there is no resource request for huge pages")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::{Container, PodSpec, ResourceRequirements};
+
+    #[test]
+    fn huge_pages_are_of_a_size_that_a_container_requests() {
+        let pod = |sizes: &[&str]| {
+            let requests = sizes.iter().map(|size| (format!("hugepages-{size}"), Default::default())).collect();
+            let resources = Some(ResourceRequirements { requests, ..Default::default() });
+            let containers = vec![Container { resources, ..Default::default() }];
+            Pod { spec: Some(PodSpec { containers, ..Default::default() }), ..Default::default() }
+        };
+        let none = |medium| {
+            Err(format!(
+                "medium {medium}: hugePages storage requested, but there is no resource request for huge pages"
+            ))
+        };
+        assert_eq!(page_size("HugePages", &pod(&["2Mi"])), Ok(2 << 20));
+        assert_eq!(page_size("HugePages-1Gi", &pod(&["2Mi", "1Gi"])), Ok(1 << 30));
+        assert_eq!(page_size("HugePages", &pod(&[])), none("HugePages"));
+        assert_eq!(page_size("HugePages-1Gi", &pod(&["2Mi"])), none("HugePages-1Gi"));
+        let many = "medium: HugePages can't be used if container requests multiple huge page sizes";
+        assert_eq!(page_size("HugePages", &pod(&["2Mi", "1Gi"])), Err(many.into()));
     }
 }

@@ -16,6 +16,7 @@ mod devices;
 mod disk;
 mod empty_dir;
 mod error;
+pub mod groups;
 mod host_path;
 mod iscsi;
 pub(crate) mod mount_table;
@@ -23,6 +24,7 @@ mod node_disks;
 pub(crate) mod ownership;
 mod payload;
 mod persistent;
+pub mod selinux;
 mod sub_path;
 mod turns;
 mod used;
@@ -46,7 +48,7 @@ use iscsi::Disk;
 use node_disks::NodeDisks;
 use payload::{Payload, Sources};
 
-pub use container_mounts::{MountContext, container_mounts};
+pub use container_mounts::{MountContext, container_mounts, recursive_read_only};
 pub use devices::container_devices;
 pub use error::VolumeError;
 pub use mount_table::unmount_below;
@@ -64,6 +66,10 @@ pub struct MountSource {
     pub image: Option<String>,
     /// The host path is a device, for `volumeDevices`, and no file system.
     pub block: bool,
+    /// The files are the pod's own: where SELinux is on, they get its label.
+    pub relabel: bool,
+    /// The group that its persistent volume asks for.
+    pub group: Option<i64>,
 }
 
 /// By volume name.
@@ -154,7 +160,8 @@ impl Manager {
     async fn one(&self, pod: &Pod, volume: &Volume) -> Result<MountSource, VolumeError> {
         let unprocessed = |why| VolumeError::unprocessed(&volume.name, why);
         if let Some(bound) = self.claimed(pod, volume).await.map_err(unprocessed)? {
-            let made = self.persistent(pod, volume, &bound).await?;
+            let mut made = self.persistent(pod, volume, &bound).await?;
+            made.group = groups::of(&bound.volume);
             self.bound().insert((pod.uid().to_owned(), volume.name.clone()), (Instant::now(), bound));
             return Ok(made);
         }
@@ -202,7 +209,9 @@ impl Manager {
         if let Some(host) = &source.host_path {
             self.disks.host_path(pod, &name, host).await.map_err(set_up)?;
             made.host_path = host.path.clone().into();
-        } else if let Some(local) = &source.local
+            return Ok(made);
+        }
+        if let Some(local) = &source.local
             && block
         {
             made.host_path = self.device(pod.uid(), "kubernetes.io~local-volume", &name);
@@ -229,6 +238,7 @@ impl Manager {
         } else {
             return self.nfs_claim(pod, volume, &spec, (&name, bound.read_only)).await;
         }
+        made.relabel = !made.read_only;
         Ok(made)
     }
 
@@ -288,7 +298,8 @@ impl Manager {
             Failure::Device(why) => VolumeError::Device { volume, why },
             Failure::SetUp(why) => VolumeError::SetUp { volume, why },
         })?;
-        Ok(MountSource { host_path, read_only: wanted.read_only, image: None, block: wanted.block })
+        let relabel = !wanted.read_only && selinux::takes_labels(&host_path);
+        Ok(MountSource { host_path, read_only: wanted.read_only, block: wanted.block, relabel, ..Default::default() })
     }
 
     async fn direct(&self, pod: &Pod, volume: &Volume, source: &VolumeSource) -> Result<MountSource, String> {
@@ -305,7 +316,7 @@ impl Manager {
             let path = directory("kubernetes.io~empty-dir");
             let node = self.node.borrow().clone();
             empty_dir::make(&path, &self.ready_file(pod.uid(), &volume.name), pod, &node, empty_dir)?;
-            return Ok(MountSource { host_path: path, ..Default::default() });
+            return Ok(MountSource { host_path: path, relabel: true, ..Default::default() });
         }
         if let Some(nfs) = &source.nfs {
             let path = directory("kubernetes.io~nfs");
@@ -314,7 +325,8 @@ impl Manager {
         }
         if let Some(iscsi) = &source.iscsi {
             let host_path = directory("kubernetes.io~iscsi");
-            let made = MountSource { host_path, read_only: iscsi.read_only, ..Default::default() };
+            let (read_only, relabel) = (iscsi.read_only, !iscsi.read_only);
+            let made = MountSource { host_path, read_only, relabel, ..Default::default() };
             let secret = iscsi.secret_ref.as_ref().map(|s| (pod.namespace().to_owned(), s.name.clone()));
             self.iscsi(pod, Disk::of_pod(&volume.name, iscsi), secret, &made).await?;
             return Ok(made);
@@ -333,8 +345,9 @@ impl Manager {
             return Err("no volume plugin matched".into());
         };
         let path = directory(plugin);
-        write_payload(&path, in_memory, pod, &payload)?;
-        Ok(MountSource { host_path: path, read_only: true, ..Default::default() })
+        let memory = in_memory.then(|| empty_dir::memory_size(pod, &node, None));
+        write_payload(&path, memory, pod, &payload)?;
+        Ok(MountSource { host_path: path, read_only: true, relabel: true, ..Default::default() })
     }
 
     fn directory(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
@@ -386,10 +399,11 @@ fn is_known(source: &VolumeSource) -> bool {
         || source.csi.is_some()
 }
 
-fn write_payload(path: &Path, in_memory: bool, pod: &Pod, payload: &Payload) -> Result<(), String> {
+/// Files go to memory where there is a size for it, as [`empty_dir::mount_memory`] takes it.
+fn write_payload(path: &Path, memory: Option<Option<i64>>, pod: &Pod, payload: &Payload) -> Result<(), String> {
     empty_dir::make_directory(path)?;
-    if in_memory {
-        empty_dir::mount_memory(path, None)?;
+    if let Some(size) = memory {
+        empty_dir::mount_memory(path, size)?;
     }
     let group = ownership::fs_group(pod);
     atomic::write(path, payload, || match group {

@@ -93,6 +93,19 @@ pub fn is_own_file_system(path: &Path) -> bool {
     device(path).zip(above).is_some_and(|(own, above)| own != above)
 }
 
+/// Whether the file system that is mounted right there has an option. A table that cannot be read has none.
+pub fn has_option(path: &Path, option: &str) -> bool {
+    read(Path::new(TABLE)).is_ok_and(|table| option_of(&table, &real_place(path), option))
+}
+
+/// Options of the file system are the last field, after those of the mount.
+fn option_of(table: &[u8], path: &Path, option: &str) -> bool {
+    let lines = table.split(|b| *b == b'\n');
+    let last = mount_points(table).zip(lines).filter(|(point, _)| point == path).last();
+    let options = last.and_then(|(_, line)| line.rsplit(|b| *b == b' ').next());
+    options.is_some_and(|options| options.split(|b| *b == b',').any(|o| o == option.as_bytes()))
+}
+
 fn mount_points(table: &[u8]) -> impl Iterator<Item = PathBuf> + '_ {
     let lines = table.split(|b| *b == b'\n');
     lines.filter_map(|line| line.split(|b| *b == b' ').nth(4)).map(|field| OsString::from_vec(unescaped(field)).into())
@@ -123,6 +136,14 @@ mod tests {
         let table = b"36 35 98:0 /m /mnt/a\\040b\\134 rw,noatime master:1 - ext3 /dev/root rw\n37 35 0:4 / /proc rw - proc proc rw\n";
         let points: Vec<_> = mount_points(table).collect();
         assert_eq!(points, [PathBuf::from("/mnt/a b\\"), PathBuf::from("/proc")]);
+    }
+
+    #[test]
+    fn options_are_those_of_the_last_mount() {
+        let table = b"36 35 98:0 / /a rw,seclabel - ext4 /dev/a rw\n37 35 98:1 / /b rw - ext4 /dev/a rw,seclabel\n\
+            38 35 98:1 / /c rw - ext4 /dev/a rw,seclabel\n39 35 98:2 / /c rw - ext4 /dev/b rw\n";
+        let found = ["/a", "/b", "/c", "/d"].map(|path| option_of(table, Path::new(path), "seclabel"));
+        assert_eq!(found, [false, true, false, false]);
     }
 
     #[test]

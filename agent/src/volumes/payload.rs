@@ -1,6 +1,6 @@
 //! The files of config maps, secrets, downward API, tokens and their projections, gathered before anything is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proto::api::core::v1::{
@@ -203,11 +203,25 @@ fn select(
     Ok(payload)
 }
 
-/// Several complaints as one, in brackets.
-fn joined(errors: Vec<String>) -> Result<(), String> {
+/// Several complaints as one, in brackets; each is made once.
+fn joined(mut errors: Vec<String>) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    errors.retain(|error| seen.insert(error.clone()));
     match &errors[..] {
         [] => Ok(()),
         [one] => Err(one.clone()),
         several => Err(format!("[{}]", several.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complaints_are_made_once() {
+        let told = |errors: &[&str]| joined(errors.iter().map(|e| (*e).to_owned()).collect());
+        assert_eq!((told(&[]), told(&["a", "a"])), (Ok(()), Err("a".into())));
+        assert_eq!(told(&["b", "a", "b"]), Err("[b, a]".into()));
     }
 }

@@ -74,7 +74,8 @@ fn open(root: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
     Err(Errno::EAGAIN)
 }
 
-/// Walks to the path. Missing directories get the mode of the volume: whoever may write there may write here.
+/// Walks to the path. Missing directories get the mode of the volume, its set-group bit too: whoever may write there may
+/// write here, and what is written belongs to the same group.
 fn open_or_make(root: &File, parts: &[Component<'_>], volume: &Path, sub_path: &str) -> Result<OwnedFd, SubPathError> {
     let outside = || SubPathError::Outside { path: sub_path.into(), volume: volume.to_owned() };
     let failed = |step, error| match error {
@@ -87,7 +88,7 @@ fn open_or_make(root: &File, parts: &[Component<'_>], volume: &Path, sub_path: &
         Err(Errno::ENOENT) => {}
         opened => return opened.map_err(|e| failed("cannot open", e)),
     }
-    let bits = root.metadata().map_or(0o755, |m| m.mode() & 0o777);
+    let bits = root.metadata().map_or(0o755, |m| m.mode() & 0o7777);
     let mode = Mode::from_bits_truncate(bits);
     let (mut path, mut parent) = (PathBuf::new(), open(root, Path::new(".")).map_err(|e| failed("cannot open", e))?);
     for part in parts {

@@ -241,6 +241,14 @@ async fn host_paths_are_checked_and_made() {
     ]);
     manager.setup(&good).await.expect("made");
     assert!(directory.is_dir() && file.is_file());
+    let below = |folder: &Path| folder.join("x/y");
+    for (path, kind, why) in [
+        (below(&scratch.0), "FileOrCreate", format!("open {}: no such file or directory", below(&scratch.0).display())),
+        (below(&file), "DirectoryOrCreate", format!("mkdir {}: not a directory", file.display())),
+    ] {
+        let error = told(&manager, &pod(vec![("v", source(&path, kind))])).await;
+        assert_eq!(error, format!("MountVolume.SetUp failed for volume \"v\" : {why}"));
+    }
     for (path, kind, wanted) in [
         (&file, "Directory", "a directory"),
         (&directory, "File", "a file"),
@@ -284,6 +292,12 @@ async fn scratch_space_is_kept_until_the_pod_goes() {
     if let Some(memory) = made.get("mem") {
         assert!(mount_table::is_mount_point(&memory.host_path).unwrap());
         assert_eq!(mode(&memory.host_path), if is_root { 0o3777 } else { 0o1777 });
+        let place = memory.host_path.display().to_string();
+        let mounts = std::fs::read_to_string("/proc/self/mounts").expect("a table");
+        let line = mounts.lines().find(|line| line.split(' ').nth(1) == Some(&place)).expect("it is mounted");
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
+        let version: Vec<u32> = kernel.split(['.', '-']).take(2).map(|n| n.parse().expect("a number")).collect();
+        assert_eq!(line.contains("noswap"), version >= vec![6, 4], "{line}");
     }
     manager.teardown("u1").await.expect("gone");
     manager.teardown("u1").await.expect("gone is gone");
@@ -337,6 +351,7 @@ fn mounts(scratch: &Scratch, volume: &Path, mount: VolumeMount) -> Result<Vec<pr
         termination_log: None,
         image_volumes: &BTreeMap::new(),
         recursive_read_only: false,
+        selinux: true,
     };
     container_mounts(&pod(Vec::new()), &container, &context)
 }
@@ -368,6 +383,48 @@ fn parts_of_volumes_are_pinned_and_made() {
 }
 
 #[test]
+fn parts_belong_to_the_group_of_their_volume() {
+    let scratch = Scratch::new("part-groups");
+    if !may_mount(&scratch) {
+        return;
+    }
+    let volume = scratch.0.join("volume");
+    empty_dir::make_directory(&volume).expect("a directory");
+    std::os::unix::fs::chown(&volume, None, Some(3001)).expect("a group");
+    std::fs::set_permissions(&volume, std::fs::Permissions::from_mode(0o2775)).expect("a mode");
+    mounts(&scratch, &volume, part("a/b")).expect("mounts");
+    for made in [volume.join("a"), volume.join("a/b")] {
+        assert_eq!((mode(&made), std::fs::metadata(&made).expect("it exists").gid()), (0o2775, 3001));
+    }
+}
+
+#[test]
+fn files_of_the_pod_are_labeled_and_those_of_the_host_are_not() {
+    let scratch = Scratch::new("labels");
+    let volumes = [true, false].map(|relabel| {
+        let name = if relabel { "own" } else { "host" };
+        (name.to_owned(), MountSource { host_path: scratch.0.clone(), relabel, ..Default::default() })
+    });
+    let mount = |name: &str| VolumeMount { name: name.into(), ..part("") };
+    let container = Container { volume_mounts: vec![mount("own"), mount("host")], ..Default::default() };
+    let labeled = |selinux| {
+        let context = MountContext {
+            pod_dir: &scratch.0,
+            volumes: &volumes.clone().into(),
+            envs: &[],
+            hosts_file: Some(Path::new("/hosts")),
+            termination_log: Some(Path::new("/log")),
+            image_volumes: &BTreeMap::new(),
+            recursive_read_only: false,
+            selinux,
+        };
+        let made = container_mounts(&pod(Vec::new()), &container, &context).expect("mounts");
+        made.iter().map(|mount| mount.selinux_relabel).collect::<Vec<_>>()
+    };
+    assert_eq!((labeled(true), labeled(false)), (vec![true, false, true, true], vec![false; 4]));
+}
+
+#[test]
 fn parts_cannot_lead_out_of_a_volume() {
     let scratch = Scratch::new("escape");
     let volume = scratch.0.join("volume");
@@ -378,18 +435,22 @@ fn parts_cannot_lead_out_of_a_volume() {
     symlink("loop", volume.join("loop")).expect("a link");
     symlink("nowhere", volume.join("dangling")).expect("a link");
     let refused = "failed to prepare subPath for volumeMount \"d\" of container \"main\"";
+    let not_made = "failed to create subPath directory for volumeMount \"d\" of container \"main\"";
     for (path, told) in [
         ("up", refused),
-        ("up/new", refused),
+        ("up/new", not_made),
         ("absolute/passwd", refused),
         ("loop", refused),
-        ("dangling/x", refused),
+        ("dangling/x", not_made),
         ("/etc", "error SubPath `/etc` must not be an absolute path"),
         ("a/../../b", "unable to provision SubPath `a/../../b`: must not contain '..'"),
     ] {
         assert_eq!(mounts(&scratch, &volume, part(path)).expect_err(path).to_string(), told);
     }
     assert!(!scratch.0.join("outside/new").exists());
+    let nowhere = scratch.0.join("nowhere");
+    let told = format!("stat {}: no such file or directory", nowhere.display());
+    assert_eq!(mounts(&scratch, &nowhere, part("a")).expect_err("no volume").to_string(), told);
     let unset = VolumeMount { sub_path_expr: "$(NO)/$(EMPTY)/$$(X)".into(), ..part("") };
     assert_eq!(mounts(&scratch, &volume, unset).expect_err("unset").to_string(), "missing value for EMPTY, NO");
 }
@@ -400,8 +461,10 @@ fn mounts_take_propagation_and_read_only() {
     let both = VolumeMount { mount_propagation: Some("Bidirectional".into()), mount_path: "rel".into(), ..part("") };
     let made = mounts(&scratch, &scratch.0, both).expect("mounts");
     assert_eq!((made[0].propagation, made[0].container_path.as_str()), (2, "/rel"));
-    let recursive = VolumeMount { recursive_read_only: Some("Enabled".into()), ..part("") };
-    assert!(mounts(&scratch, &scratch.0, recursive).is_err());
+    let recursive = VolumeMount { recursive_read_only: Some("Enabled".into()), read_only: true, ..part("") };
+    let told = "failed to resolve recursive read-only mode: volume \"d\" requested recursive read-only mode, but it is not \
+                supported by the runtime";
+    assert_eq!(mounts(&scratch, &scratch.0, recursive).expect_err("it cannot").to_string(), told);
     let unknown = VolumeMount { name: "x".into(), ..part("") };
     let error = mounts(&scratch, &scratch.0, unknown).expect_err("no such volume").to_string();
     assert_eq!(error, "cannot find volume \"x\" to mount into container \"main\"");
