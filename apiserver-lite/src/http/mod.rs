@@ -2,6 +2,7 @@
 
 mod body;
 pub mod cbor;
+mod host;
 mod keepalive;
 mod negotiate;
 mod refusal;

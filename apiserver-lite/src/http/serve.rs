@@ -112,7 +112,12 @@ async fn connection(
     let service = service_fn(move |request: http::Request<Incoming>| {
         serving.begun();
         let (server, peer) = (server.clone(), peer.clone());
-        async move { Ok::<Response, Infallible>(server.answer(request, &peer).await) }
+        async move {
+            Ok::<Response, Infallible>(match super::host::refuse(&request) {
+                Some(refusal) => refusal,
+                None => server.answer(request, &peer).await,
+            })
+        }
     });
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(serving.into_owned()).await {
