@@ -45,6 +45,7 @@ mod recorded_exchanges;
 mod reflector;
 mod second_start;
 mod server_settings;
+mod shared_devices;
 mod shutdown;
 mod standalone;
 mod storage;
