@@ -7,6 +7,7 @@ use std::fmt::{Display, Write};
 
 use serde_json::{Map, Value};
 
+use crate::go_value::{Shape, shown};
 use crate::status::{Cause, quote};
 
 /// Why a changed field is refused.
@@ -217,6 +218,14 @@ impl Report {
         let (new, old) = (&new[name], &old[name]);
         if !same(new, old) {
             self.bad(name, new, IMMUTABLE);
+        }
+    }
+
+    /// As [`Self::immutable`], for a value that upstream shows in the words of its own type.
+    pub fn immutable_as(&mut self, new: &Value, old: &Value, name: &str, shape: &Shape) {
+        let (new, old) = (&new[name], &old[name]);
+        if !same(new, old) {
+            self.bad(name, shown(new, shape), IMMUTABLE);
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
+use super::shapes::FAILURE_POLICY;
 use super::workload::container_names;
 use super::{cron, has, list, pod, selector, text};
 use crate::field_error::{Report, same};
@@ -351,9 +352,11 @@ pub fn update(report: &mut Report, new: &Value, old: &Value) {
     if !same(&template, &new["template"]) {
         report.bad("template", &new["template"], crate::field_error::IMMUTABLE);
     }
-    for name in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
-        report.immutable(new, old, name);
-    }
+    report.immutable(new, old, "completionMode");
+    report.immutable_as(new, old, "podFailurePolicy", &FAILURE_POLICY);
+    report.immutable(new, old, "backoffLimitPerIndex");
+    report.immutable(new, old, "managedBy");
+    report.immutable_as(new, old, "successPolicy", &Shape::Pointer(&SUCCESS));
 }
 
 fn copy(to: &mut Value, from: &Value, name: &str) {

@@ -2,8 +2,10 @@
 
 use serde_json::Value;
 
+use super::shapes::VOLUME_AFFINITY;
 use super::{amounts, diff, has, list, meta, scheduling, selector, text, texts, volume};
 use crate::field_error::{IMMUTABLE, Raw, Report, same};
+use crate::go_value::shown;
 use crate::names;
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
@@ -231,7 +233,11 @@ pub fn volume_update(report: &mut Report, new: &Value, old: &Value) {
     report.immutable_from("volumeMode", &new["spec"]["volumeMode"], &old["spec"]["volumeMode"]);
     let (affinity, was) = (&new["spec"]["nodeAffinity"], &old["spec"]["nodeAffinity"]);
     if !was.is_null() && !same(affinity, was) {
-        report.bad("nodeAffinity", affinity, format_args!("{IMMUTABLE}, except for updating from beta label to GA"));
+        report.bad(
+            "nodeAffinity",
+            shown(affinity, &VOLUME_AFFINITY),
+            format_args!("{IMMUTABLE}, except for updating from beta label to GA"),
+        );
     }
     let name = "volumeAttributesClassName";
     if old["spec"][name].is_string() && new["spec"][name].is_null() {

@@ -3,8 +3,10 @@
 
 use serde_json::Value;
 
+use super::shapes::{EVENT_SOURCE, OBJECT};
 use super::{meta, text};
 use crate::field_error::Report;
+use crate::go_value::Shape;
 use crate::names;
 
 pub fn create(report: &mut Report, event: &Value, core: bool) {
@@ -59,7 +61,12 @@ pub fn update(report: &mut Report, new: &Value, old: &Value, core: bool) {
         "reportingInstance",
     ] {
         let shown = if name == "reportingComponent" { "reportingController" } else { name };
-        report.immutable_from(shown, &new[name], &old[name]);
+        match name {
+            "involvedObject" => report.immutable_as(new, old, name, &OBJECT),
+            "related" => report.immutable_as(new, old, name, &Shape::Pointer(&OBJECT)),
+            "source" => report.immutable_as(new, old, name, &EVENT_SOURCE),
+            _ => report.immutable_from(shown, &new[name], &old[name]),
+        }
     }
 }
 

@@ -38,6 +38,7 @@ mod scheduling;
 mod security;
 mod selector;
 mod service;
+mod shapes;
 mod small;
 mod storage;
 mod trust;

@@ -6,9 +6,11 @@ use std::sync::LazyLock;
 use proto::schema::{StructId, TypeSet};
 use serde_json::{Map, Value, json};
 
+use super::shapes::{ADDRESS, NODE_TERM, NODE_TERMS};
 use super::{diff, ip, list, meta, pod, scheduling, security, text};
 use crate::apply::same_struct_but;
 use crate::field_error::{IMMUTABLE, Report, same, same_but_resources};
+use crate::go_value::{Shape, shown};
 use crate::names;
 
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
@@ -208,13 +210,15 @@ fn gated(report: &mut Report, changed: &mut Value, old: &Value) {
     report.down(&["affinity", "nodeAffinity", required, "nodeSelectorTerms"], |r| {
         if !were.is_empty() && were.len() != terms.len() {
             let why = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
-            return r.invalid(&json!(terms), why);
+            return r.invalid(shown(&json!(terms), &NODE_TERMS), why);
         }
         for (index, (term, was)) in terms.iter().zip(were).enumerate() {
             let grown = |name: &str| list(term, name).starts_with(list(was, name));
             let nothing = list(was, "matchExpressions").is_empty() && list(was, "matchFields").is_empty();
             if !grown("matchExpressions") || !grown("matchFields") || nothing && term != was {
-                r.index(index, |r| r.invalid(term, "only additions are allowed (no mutations or deletions)"));
+                r.index(index, |r| {
+                    r.invalid(shown(term, &NODE_TERM), "only additions are allowed (no mutations or deletions)")
+                });
             }
         }
     });
@@ -472,12 +476,16 @@ fn addresses(report: &mut Report, status: &Value, name: &str) {
     });
     if all.len() > 1 {
         if all.len() > 2 || !ip::is_dual_stack(all.iter().copied()) {
-            report.bad(name, &status[name], "may specify no more than one IP for each IP family");
+            report.bad(
+                name,
+                shown(&status[name], &Shape::List(&ADDRESS)),
+                "may specify no more than one IP for each IP family",
+            );
         }
         let mut seen = HashSet::new();
         for (index, address) in list(status, name).iter().enumerate() {
             if !seen.insert(&all[index]) {
-                report.at(name, |r| r.index(index, |r| r.duplicate(address)));
+                report.at(name, |r| r.index(index, |r| r.duplicate(shown(address, &ADDRESS))));
             }
         }
     }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{list, text};
-use crate::field_error::{Report, ordered};
+use crate::field_error::{Raw, Report, ordered};
 use crate::go_value::{Field, Shape, shown};
 use crate::names;
 
@@ -42,7 +42,7 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// Metadata in the order that Go's type has them.
-fn metadata(metadata: &Value) -> crate::field_error::Raw {
+fn metadata(metadata: &Value) -> Raw {
     const KEYS: [&str; 15] = [
         "name",
         "generateName",
@@ -60,7 +60,16 @@ fn metadata(metadata: &Value) -> crate::field_error::Raw {
         "finalizers",
         "managedFields",
     ];
-    ordered(metadata, &KEYS)
+    const ENTRY: [&str; 7] = ["manager", "operation", "apiVersion", "time", "fieldsType", "fieldsV1", "subresource"];
+    let text = |key: &&str| match &metadata[*key] {
+        Value::Null => None,
+        Value::Array(entries) if *key == "managedFields" => {
+            let entries: Vec<String> = entries.iter().map(|entry| ordered(entry, &ENTRY).0).collect();
+            Some(format!("\"{key}\":[{}]", entries.join(",")))
+        }
+        value => Some(format!("\"{key}\":{value}")),
+    };
+    Raw(format!("{{{}}}", KEYS.iter().filter_map(text).collect::<Vec<_>>().join(",")))
 }
 
 /// Exactly one kind of attributes, and somebody to ask about.

@@ -2,8 +2,10 @@
 
 use serde_json::Value;
 
+use super::shapes::SECURITY_CONTEXT;
 use super::{list, text, volume};
 use crate::field_error::{Report, ordered};
+use crate::go_value::shown;
 
 const ID_RANGE: &str = "must be between 0 and 2147483647, inclusive";
 const PROFILE_TYPES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
@@ -25,11 +27,14 @@ pub fn container(report: &mut Report, security: &Value, host_users: bool) {
     report.with(security, "seccompProfile", seccomp);
     if security["allowPrivilegeEscalation"] == false {
         if security["privileged"] == true {
-            report.invalid(security, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true");
+            report.invalid(
+                shown(security, &SECURITY_CONTEXT),
+                "cannot set `allowPrivilegeEscalation` to false and `privileged` to true",
+            );
         }
         for _ in list(&security["capabilities"], "add").iter().filter(|c| **c == "CAP_SYS_ADMIN") {
             let why = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-            report.invalid(security, why);
+            report.invalid(shown(security, &SECURITY_CONTEXT), why);
         }
     }
     report.with(security, "windowsOptions", windows);

@@ -3,9 +3,11 @@
 use serde_json::Value;
 
 use super::super::container::{field_reference, resource_reference};
+use super::super::shapes::TRUST_BUNDLE;
 use super::super::{list, selector, text};
 use super::{local_path, mode, need_all};
 use crate::field_error::Report;
+use crate::go_value::shown;
 use crate::names;
 
 pub(super) fn key_to_path(report: &mut Report, item: &Value) {
@@ -135,7 +137,9 @@ fn token_seconds(report: &mut Report, token: &Value) {
 fn trust_bundle(report: &mut Report, bundle: &Value) {
     let said = |name: &str| bundle.get(name).and_then(Value::as_str);
     match (said("name"), said("signerName")) {
-        (Some(_), Some(_)) => report.invalid(bundle, "only one of name and signerName may be used"),
+        (Some(_), Some(_)) => {
+            report.invalid(shown(bundle, &TRUST_BUNDLE), "only one of name and signerName may be used")
+        }
         (Some(name), None) => {
             if name.is_empty() {
                 report.miss("name", "must be a valid object name");
