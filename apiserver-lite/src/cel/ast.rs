@@ -79,6 +79,10 @@ pub enum Macro {
     Map,
     Filter,
     TransformMap,
+    /// Bodies are maps whose entries are taken together.
+    TransformMapEntry,
+    /// Items in the order of their bodies.
+    SortBy,
 }
 
 impl Expr {

@@ -299,7 +299,7 @@ impl Checker {
                 checker.condition(filter);
             }
             match fold.macro_kind {
-                Macro::Map | Macro::TransformMap => checker.ty(&fold.body),
+                Macro::Map | Macro::TransformMap | Macro::TransformMapEntry | Macro::SortBy => checker.ty(&fold.body),
                 _ => {
                     checker.condition(&fold.body);
                     Type::Bool
@@ -310,6 +310,21 @@ impl Checker {
             Macro::All | Macro::Exists | Macro::ExistsOne => Type::Bool,
             Macro::Map => Type::list(body),
             Macro::Filter => Type::list(item),
+            Macro::SortBy if matches!(range, Type::Map(..)) => {
+                let text = format!("found no matching overload for '@sortByAssociatedKeys' applied to '{range}'");
+                self.complain(fold.range.at, text)
+            }
+            Macro::SortBy => Type::list(item),
+            Macro::TransformMapEntry => match body {
+                Type::Map(..) => body,
+                Type::Dyn => Type::map(Type::Dyn),
+                other => {
+                    let text = format!(
+                        "found no matching overload for 'cel.@mapInsert' applied to '(map(dyn, dyn), {other})'"
+                    );
+                    self.complain(fold.body.at, text)
+                }
+            },
             Macro::TransformMap => Type::Map(key.into(), body.into()),
         }
     }

@@ -240,13 +240,21 @@ impl<'a> Estimate<'a> {
             Macro::Exists => (0, 3, Range { min: 1, max: body.cost.max.saturating_add(1) }, 1),
             Macro::ExistsOne => (0, 0, body.cost.add(Range { min: 1, max: 2 }), 2),
             Macro::Map => (10, 0, filtered(fixed(12).add(body.cost)), 1),
+            // The list is kept aside, its keys are made as by `map`, and then one call sorts it.
+            Macro::SortBy => (20, 0, fixed(12).add(body.cost), 4),
             Macro::Filter => (10, 0, body.cost.add(Range { min: 1, max: 13 }), 1),
-            Macro::TransformMap => (30, 0, filtered(fixed(3).add(body.cost)), 1),
+            Macro::TransformMap | Macro::TransformMapEntry => (30, 0, filtered(fixed(3).add(body.cost)), 1),
         };
         let rounds = range.size();
         let cost = range.cost.add(fixed(start + end)).add(rounds.times(step.add(fixed(test))));
         match fold.macro_kind {
             Macro::All | Macro::Exists | Macro::ExistsOne => Known::costing(cost).sized(Some(ONE)),
+            Macro::SortBy => Known {
+                cost,
+                size: Some(rounds),
+                at: None,
+                members: range.item().map(|i| Range { min: 0, max: i.max }),
+            },
             Macro::Filter => Known {
                 cost,
                 size: Some(rounds),

@@ -342,6 +342,18 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
                 (Macro::Filter, Ok(_)) => {}
                 (Macro::Map, Ok(value)) => out.push(value),
                 (Macro::TransformMap, Ok(value)) => entries.push((key, value)),
+                (Macro::SortBy, Ok(value)) => entries.push((value, member)),
+                (Macro::TransformMapEntry, Ok(value)) => {
+                    for key in value.members().filter(|_| value.is_map()).ok_or_else(Failure::no_overload)? {
+                        if entries.iter().any(|(known, _)| known.equals(&key)) {
+                            let key = calls::shown(&key);
+                            return Err(Failure::new(format!("insert failed: key {key} already exists")));
+                        }
+                        self.budget.spend(1)?;
+                        let value = value.entry(&key).unwrap_or(Value::Null);
+                        entries.push((key, value));
+                    }
+                }
             }
         }
         match (fold.macro_kind, failed) {
@@ -349,7 +361,16 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
             (Macro::All, None) => Ok(Value::Bool(true)),
             (Macro::Exists, None) => Ok(Value::Bool(false)),
             (Macro::ExistsOne, _) => Ok(Value::Bool(found == 1)),
-            (Macro::TransformMap, _) => Ok(Value::Map(entries.into())),
+            (Macro::TransformMap | Macro::TransformMapEntry, _) => Ok(Value::Map(entries.into())),
+            (Macro::SortBy, _) => {
+                let comparable = |pair: &[(Value<'a>, Value<'a>)]| pair[0].0.compare(&pair[1].0).is_some();
+                if !entries.windows(2).all(comparable) {
+                    return Err(Failure::new("list elements must have the same type"));
+                }
+                self.budget.spend(entries.len())?;
+                entries.sort_by(|(a, _), (b, _)| a.compare(b).unwrap_or(std::cmp::Ordering::Equal));
+                Ok(Value::list(entries.into_iter().map(|(_, item)| item).collect()))
+            }
             _ => Ok(Value::list(out)),
         }
     }

@@ -430,6 +430,8 @@ fn expand(at: usize, target: Option<Expr>, name: String, mut args: Vec<Expr>) ->
         ("filter", 2) => Some(Macro::Filter),
         ("transformList", 3 | 4) => Some(Macro::Map),
         ("transformMap", 3 | 4) => Some(Macro::TransformMap),
+        ("transformMapEntry", 3 | 4) => Some(Macro::TransformMapEntry),
+        ("sortBy", 2) => Some(Macro::SortBy),
         _ => None,
     };
     if let Some(macro_kind) = kind {

@@ -1,6 +1,7 @@
 //! Functions of texts and lists, as cel-go's and Kubernetes' extensions have them.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use super::calls::shown;
 use super::eval::{Budget, Failure};
@@ -67,7 +68,6 @@ fn of_text<'a>(name: &str, text: &str, rest: &[Value<'a>], budget: &mut Budget) 
         ("lowerAscii", []) => made(text.to_ascii_lowercase()),
         ("upperAscii", []) => made(text.to_ascii_uppercase()),
         ("trim", []) => made(text.trim().to_owned()),
-        ("reverse", []) => made(text.chars().rev().collect()),
         ("strings.quote", []) => made(crate::status::quote(text)),
         ("replace", [Text(from), Text(to), limit @ ..]) => match limit {
             [] => Some(replaced(text, (from, to), usize::MAX, budget)),
@@ -226,9 +226,18 @@ fn of_list<'a>(name: &str, list: &Value<'a>, rest: &[Value<'a>], budget: &mut Bu
             items.sort_by(|a, b| a.compare(b).unwrap_or(Ordering::Equal));
             Ok(Value::list(items))
         }
-        ("flatten", []) => Ok(Value::list(
-            items.into_iter().flat_map(|i| i.members().filter(|_| i.is_list()).unwrap_or(vec![i])).collect(),
-        )),
+        ("flatten", []) => flattened(items, 1, budget),
+        ("flatten", [Int(depth)]) if *depth < 0 => Err(Failure::new("level must be non-negative")),
+        ("flatten", [Int(depth)]) => flattened(items, *depth, budget),
+        ("first", []) => Ok(Value::Optional(items.into_iter().next().map(Arc::new))),
+        ("last", []) => Ok(Value::Optional(items.into_iter().next_back().map(Arc::new))),
+        ("unwrapOpt" | "optional.unwrap", []) => {
+            let values = items.into_iter().filter_map(|item| match item {
+                Value::Optional(value) => value.map(|value| Ok((*value).clone())),
+                _ => Some(Err(Failure::no_overload())),
+            });
+            values.collect::<Result<Vec<_>, _>>().map(Value::list)
+        }
         ("sets.contains", [other]) => pairs(other, budget).map(|other| Bool(is_subset(&other, &items))),
         ("sets.equivalent", [other]) => {
             pairs(other, budget).map(|other| Bool(is_subset(&other, &items) && is_subset(&items, &other)))
@@ -239,6 +248,19 @@ fn of_list<'a>(name: &str, list: &Value<'a>, rest: &[Value<'a>], budget: &mut Bu
         _ => return None,
     };
     Some(out)
+}
+
+/// Lists in a list, so many levels of them, as their items.
+fn flattened<'a>(items: Vec<Value<'a>>, levels: i64, budget: &mut Budget) -> Out<'a> {
+    let mut items = items;
+    for _ in 0..levels {
+        if !items.iter().any(Value::is_list) {
+            break;
+        }
+        items = items.into_iter().flat_map(|i| i.members().filter(|_| i.is_list()).unwrap_or(vec![i])).collect();
+        budget.spend(items.len())?;
+    }
+    Ok(Value::list(items))
 }
 
 /// Fills `%s`, `%d`, `%f`, `%e`, `%b`, `%x`, `%X` and `%o` of a format.

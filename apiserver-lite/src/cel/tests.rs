@@ -62,6 +62,12 @@ fn expressions_have_their_values() {
         ("'\\u00e9\\n'.size()", "2"),
         ("dyn(1) == 1.0 && 1u < 2.5 && dyn(1) == 1u", "true"),
         ("sets.contains([1, 2], [2]) && [[1], [2]].flatten() == [1, 2]", "true"),
+        ("[dyn([1]), dyn([dyn([2])])].flatten(2) == [1, 2] && [[1]].flatten(0) == [[1]]", "true"),
+        ("[3, 1, 2].sortBy(x, -x) == [3, 2, 1] && ['bb', 'a'].sortBy(x, size(x)) == ['a', 'bb']", "true"),
+        ("[1, 2].first().value() + [1, 2].last().value() == 3 && ![].first().hasValue()", "true"),
+        ("optional.unwrap([optional.of(1), optional.none()]) == [1] && [optional.of(2)].unwrapOpt() == [2]", "true"),
+        ("{'a': 1}.transformMapEntry(k, v, {k + 'b': v + 1}) == {'ab': 2}", "true"),
+        ("[1, 2].transformMapEntry(i, v, v > 1, {v: i}) == {2: 1}", "true"),
     ] {
         assert_eq!(run(text), value, "{text}");
     }
@@ -72,6 +78,11 @@ fn failures_say_what_is_missing() {
     assert_eq!(run("self.labels.z == ''"), "error: no such key: z");
     assert_eq!(run("self.tags[5] == ''"), "error: index out of bounds: 5");
     assert_eq!(run("1 / 0"), "error: division by zero");
+    assert_eq!(run("[1, 1].transformMapEntry(i, v, {v: i})"), "error: insert failed: key 1 already exists");
+    assert_eq!(run("[1, dyn('a')].sortBy(x, x)"), "error: list elements must have the same type");
+    assert_eq!(run("[1].flatten(-1)"), "error: level must be non-negative");
+    assert!(run("'abc'.reverse()").contains("found no matching overload for 'reverse'"));
+    assert!(run("[1].transformMapEntry(i, v, v)").contains("cel.@mapInsert"));
     assert_eq!(run("self.any + 'a' == 'b'"), "error: no such overload");
     assert_eq!(run("lists.range(100000000).all(x, x >= 0)"), "over budget");
 }
