@@ -11,6 +11,11 @@ pub fn unix_nanos() -> i64 {
     now.seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(now.nanos))
 }
 
+/// [`since_start`] in nanoseconds; what was before is negative.
+pub fn steady_nanos() -> i64 {
+    i64::try_from(since_start().as_nanos()).unwrap_or(i64::MAX)
+}
+
 /// Now, as `metav1.Time` keeps it.
 pub fn now() -> Time {
     Time { seconds: proto::time::Timestamp::now().seconds, nanos: 0 }

@@ -14,7 +14,7 @@ use proto::api::core::v1::{Pod, Secret};
 use proto::cri;
 use tokio::sync::Semaphore;
 
-use crate::clock::unix_nanos;
+use crate::clock::steady_nanos;
 use crate::cri::CriClient;
 use crate::events::{EventType, Recorder};
 use crate::metrics;
@@ -212,7 +212,7 @@ impl Puller {
         let begun = Instant::now();
         let pulled = self.try_credentials(&spec, sandbox, credentials).await;
         drop(slot);
-        let now = unix_nanos();
+        let now = steady_nanos();
         match pulled {
             Ok((found, used)) => {
                 recorded.done(&found.id, used.as_ref());
@@ -245,7 +245,7 @@ impl Puller {
     /// An image that could not be pulled a short while ago has to wait.
     fn refuse_held_back(&self, wanted: Wanted<'_>, key: &Key) -> Result<(), StartError> {
         let state = self.state();
-        if state.backoff.remaining_since_update(key, unix_nanos()).is_none() {
+        if state.backoff.remaining_since_update(key, steady_nanos()).is_none() {
             return Ok(());
         }
         let message = format!("Back-off pulling image {:?}", wanted.image);
@@ -300,7 +300,7 @@ impl Puller {
     /// How long a pull of the image is still held back.
     pub fn remaining(&self, uid: &str, image: &str) -> Option<Duration> {
         let image = reference::with_default_tag(image).ok()?;
-        let held = self.state().backoff.remaining_since_update(&(uid.to_owned(), image), unix_nanos());
+        let held = self.state().backoff.remaining_since_update(&(uid.to_owned(), image), steady_nanos());
         held.map(|(rest, _)| rest)
     }
 

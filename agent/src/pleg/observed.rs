@@ -119,6 +119,22 @@ impl Observed {
         self.sandboxes.first().map_or(&[], |s| &s.ips)
     }
 
+    /// Puts the newest first. Of the tries of one container, and of the sandboxes, the higher count is the newer, whatever
+    /// the clock said when it was made: the clock may have been set back, and an old try taken for the newest one would
+    /// be started again beside it.
+    pub fn sort(&mut self) {
+        self.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
+        self.containers.sort_by_key(|c| std::cmp::Reverse((c.created_at, c.restart_count)));
+        for place in 0..self.containers.len() {
+            let name = &self.containers[place].name;
+            let rest = self.containers.iter().enumerate().skip(place).filter(|(_, c)| c.name == *name);
+            // The first of equals, which the clock says is the newer.
+            if let Some((newest, _)) = rest.rev().max_by_key(|(_, c)| c.restart_count) {
+                self.containers.swap(place, newest);
+            }
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
@@ -193,8 +209,7 @@ pub async fn observe(cri: &CriClient, uid: &str, previous: &Observed) -> Result<
             Err(e) => return Err(e),
         }
     }
-    observed.sandboxes.sort_by_key(|s| std::cmp::Reverse(s.created_at));
-    observed.containers.sort_by_key(|c| std::cmp::Reverse((c.created_at, c.restart_count)));
+    observed.sort();
     Ok(observed)
 }
 

@@ -11,7 +11,8 @@ pub const INITIAL: Duration = Duration::from_secs(10);
 /// The kubelet's longest delay.
 pub const MAX: Duration = Duration::from_secs(300);
 
-/// Times are Unix nanoseconds, because the runtime reports the end of a container so.
+/// Times are nanoseconds of [`crate::clock::steady_nanos`]: with the wall clock, a jump back would hold a container until
+/// the clock has caught up.
 #[derive(Debug)]
 pub struct Backoff<K> {
     initial: Duration,

@@ -41,6 +41,45 @@ pub fn container_grace(pod: &Pod, container: &Container, reason: KillReason) -> 
 #[derive(Debug, Default)]
 pub struct Budget(Option<i64>);
 
+/// When the end of a pod began, as an agent leaves it for the next one: by the clock of the machine's uptime, which nobody
+/// sets and which goes on without the agent. It says nothing after a reboot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Begun {
+    pub boot_id: String,
+    pub uptime_seconds: f64,
+}
+
+impl Begun {
+    /// Now, from the kernel.
+    ///
+    /// # Errors
+    /// The kernel's, or it says something else than since ever.
+    pub fn now() -> std::io::Result<Self> {
+        let uptime = std::fs::read_to_string("/proc/uptime")?;
+        let uptime = uptime.split_whitespace().next().and_then(|seconds| seconds.parse().ok());
+        let uptime_seconds = uptime.ok_or_else(|| std::io::Error::other("/proc/uptime has no number"))?;
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+        Ok(Self { boot_id, uptime_seconds })
+    }
+
+    /// The file's text.
+    pub fn to_text(&self) -> String {
+        format!("{} {}\n", self.boot_id, self.uptime_seconds)
+    }
+
+    /// `None` for anything that was not written by [`Self::to_text`].
+    pub fn parse(text: &str) -> Option<Self> {
+        let (boot_id, uptime) = text.strip_suffix('\n')?.split_once(' ')?;
+        Some(Self { boot_id: boot_id.to_owned(), uptime_seconds: uptime.parse().ok().filter(|s: &f64| s.is_finite())? })
+    }
+
+    /// How long before `now` that was; nothing when another boot lies between.
+    pub fn passed(&self, now: &Self) -> std::time::Duration {
+        let seconds = if self.boot_id == now.boot_id { now.uptime_seconds - self.uptime_seconds } else { 0.0 };
+        std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default()
+    }
+}
+
 impl Budget {
     /// What is allowed as a whole, in seconds, now that `wanted` is asked for.
     pub fn allow(&mut self, wanted: i64) -> i64 {
@@ -98,6 +137,19 @@ mod tests {
                 passed += chance(20);
             }
         }
+    }
+
+    #[test]
+    fn the_next_agent_knows_when_an_end_began_unless_the_machine_has_booted_since() {
+        let at = |boot: &str, uptime_seconds| Begun { boot_id: boot.into(), uptime_seconds };
+        let begun = Begun::parse(&at("a", 12.5).to_text()).unwrap();
+        assert_eq!(begun.passed(&at("a", 20.0)).as_secs_f64(), 7.5);
+        assert!(begun.passed(&at("b", 20.0)).is_zero() && begun.passed(&at("a", 1.0)).is_zero());
+        for text in ["", "a", "a 12", "a inf\n", "a -\n"] {
+            assert_eq!(Begun::parse(text), None, "{text:?}");
+        }
+        let now = Begun::now().unwrap();
+        assert!(Begun::parse(&now.to_text()) == Some(now.clone()) && now.passed(&now).is_zero());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 pub mod allocation;
 pub mod backoff;
 pub mod container_config;
+pub mod crash_loop;
 pub mod expand;
 pub mod grace;
 pub mod hash;
@@ -22,5 +23,7 @@ pub mod spec;
 pub mod step;
 pub mod sysctl;
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod step_tests;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use proto::api::core::v1::Secret;
 use proto::cri;
 
-use crate::clock::unix_nanos;
 use crate::cri::CriError;
 use crate::events::EventType;
 use crate::images::puller::Wanted;
 use crate::metrics;
 use crate::pleg::observed::{Observed, RunState};
+use crate::pod::crash_loop::Moment;
 use crate::pod::resize::Plan;
 use crate::pod::sandbox_config::{SandboxInputs, sandbox_config};
 use crate::pod::spec::{PodExt, ephemeral_as_container, is_sidecar};
@@ -287,6 +287,7 @@ impl Worker {
         if let Some(rest) = self.held_back(container) {
             return Err(Failure::Held(rest));
         }
+        self.remove_unstarted(&name).await?;
         match context.start(container, target).await {
             Ok(()) => {
                 self.start_errors.remove(&name);
@@ -300,16 +301,22 @@ impl Worker {
         }
     }
 
+    /// Removes tries that were made and not started, before their successor comes: a runtime that hung may do what it was
+    /// asked long ago, and would start them beside it.
+    async fn remove_unstarted(&self, name: &str) -> Result<(), Failure> {
+        let made = self.observed.containers.iter().filter(|c| c.name == name && c.state == RunState::Created);
+        for record in made {
+            if let Err(error) = self.shared.cri.remove_container(&record.id).await {
+                tracing::warn!(%error, container = record.id, pod = self.pod.name(), "could not remove a container");
+                return Err(Failure::Retry);
+            }
+        }
+        Ok(())
+    }
+
     /// The rest of a crash loop's wait, counted from the last end.
     pub(super) fn held_back(&mut self, container: &proto::api::core::v1::Container) -> Option<Duration> {
-        let records = self.observed.containers.iter();
-        let ended = records.filter(|c| c.name == container.name).find(|c| c.state == RunState::Exited)?;
-        let (ended_at, now) = (ended.finished_at, unix_nanos());
-        let key = format!("{}/{}", container.name, container.image);
-        let Some((rest, delay)) = self.backoff.remaining(&key, ended_at, now) else {
-            self.backoff.next(key, ended_at, now);
-            return None;
-        };
+        let (rest, delay) = self.crash_loop.hold(container, &self.observed, Moment::now())?;
         let described = self.pod.described();
         let event = format!("Back-off restarting failed container {} in pod {described}", container.name);
         self.shared.recorder.container(&self.pod, &container.name, EventType::Warning, "BackOff", event);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::pleg::observed::{Observed, RunState, Sandbox};
+use crate::pleg::observed::{ContainerRecord, Observed, RunState, Sandbox};
 use crate::pod::sandbox_config::log_directory;
 use crate::pod::spec::PodExt;
 
@@ -14,35 +14,47 @@ const KEPT_DEAD: usize = 1;
 
 /// Removes dead containers beyond the newest and sandboxes that nothing lives in, while the pod goes on.
 pub async fn prune(shared: &Shared, pod: &proto::api::core::v1::Pod, observed: &Observed) {
+    let (containers, sandboxes) = superfluous(observed);
+    for container in containers {
+        remove_container(shared, pod, &container.name, &container.id, Some(container.restart_count)).await;
+    }
+    for sandbox in sandboxes {
+        remove_sandbox(shared, sandbox).await;
+    }
+}
+
+/// What [`prune`] removes.
+pub fn superfluous(observed: &Observed) -> (Vec<&ContainerRecord>, Vec<&Sandbox>) {
     let mut seen: std::collections::HashMap<&str, usize> = std::collections::HashMap::new();
-    let mut kept_sandboxes: Vec<&str> = Vec::new();
+    let (mut containers, mut kept_sandboxes) = (Vec::new(), Vec::new());
     for container in &observed.containers {
         let dead = seen.entry(&container.name).or_default();
         let is_dead = container.state == RunState::Exited;
         if is_dead && *dead >= KEPT_DEAD {
-            remove_container(shared, pod, &container.name, &container.id, Some(container.restart_count)).await;
+            containers.push(container);
             continue;
         }
-        if is_dead {
-            *dead += 1;
-        }
-        kept_sandboxes.push(&container.sandbox_id);
+        *dead += usize::from(is_dead);
+        kept_sandboxes.push(container.sandbox_id.as_str());
     }
-    for sandbox in observed.sandboxes.iter().skip(1).filter(|s| !s.ready) {
-        if !kept_sandboxes.contains(&sandbox.id.as_str()) {
-            remove_sandbox(shared, sandbox).await;
-        }
-    }
+    let old = observed.sandboxes.iter().skip(1).filter(|s| !s.ready && !kept_sandboxes.contains(&s.id.as_str()));
+    (containers, old.collect())
 }
 
 /// Removes the init containers of an earlier sandbox, so that they run again in the next.
 pub async fn purge_init(shared: &Shared, pod: &proto::api::core::v1::Pod, observed: &Observed) {
-    for container in &observed.containers {
-        let is_init = pod.spec().init_containers.iter().any(|c| c.name == container.name);
-        if is_init && container.state != RunState::Running {
-            remove_container(shared, pod, &container.name, &container.id, None).await;
-        }
+    for container in initialised_before(pod, observed) {
+        remove_container(shared, pod, &container.name, &container.id, None).await;
     }
+}
+
+/// What [`purge_init`] removes.
+pub fn initialised_before<'a>(
+    pod: &'a proto::api::core::v1::Pod,
+    observed: &'a Observed,
+) -> impl Iterator<Item = &'a ContainerRecord> {
+    let is_init = |name: &str| pod.spec().init_containers.iter().any(|c| c.name == name);
+    observed.containers.iter().filter(move |c| is_init(&c.name) && c.state != RunState::Running)
 }
 
 /// Removes everything of a pod from the runtime, and its logs and directories. What fails is tried again by the next

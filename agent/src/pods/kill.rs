@@ -5,11 +5,12 @@
 //! wait for the regular ones and then stop in reverse order.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use proto::api::core::v1::{Container, Pod};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::cri::CriError;
 use crate::events::EventType;

@@ -9,7 +9,7 @@ mod admit;
 pub(crate) mod allocations;
 mod counts;
 mod device_admission;
-mod gc;
+pub(crate) mod gc;
 mod handle;
 mod hooks;
 mod kill;

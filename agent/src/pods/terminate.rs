@@ -1,8 +1,11 @@
 //! The end of a pod: stopping what runs within the grace, then taking away what is left.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use tokio::time::Instant;
 
-use crate::pod::grace::{Budget, pod_grace};
+use crate::pod::grace::{Begun, Budget, pod_grace};
 use crate::pod::spec::PodExt;
 
 use super::act::Failure;
@@ -16,6 +19,7 @@ impl Worker {
         self.start_errors.clear();
         let mailbox = self.mailbox.clone();
         let begun = Instant::now();
+        let before = self.passed_before();
         let mut budget = Budget::default();
         loop {
             self.take_facts();
@@ -32,7 +36,7 @@ impl Worker {
                 self.tell(false);
             }
             let wanted = if self.orphan { ORPHAN_GRACE_SECONDS } else { pod_grace(&self.pod, self.grace) };
-            let passed = i64::try_from(begun.elapsed().as_secs()).unwrap_or(i64::MAX);
+            let passed = i64::try_from((begun.elapsed() + before).as_secs()).unwrap_or(i64::MAX);
             let (grace, left) = (budget.allow(wanted), budget.left(passed));
             let (shared, pod) = (self.shared.clone(), self.pod.clone());
             let observed = self.observed.clone();
@@ -80,6 +84,37 @@ impl Worker {
         self.shared.prober.remove(&self.uid);
     }
 
+    /// The pod goes on: an end that was imposed on it and cut short with the agent is not the beginning of the next one.
+    pub(super) fn forget_end(&self) {
+        if let Err(error) = std::fs::remove_file(self.end_file())
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, pod = self.pod.name(), "the next end of a pod may be shorter than it may be");
+        }
+    }
+
+    fn end_file(&self) -> PathBuf {
+        self.shared.pod_dir(&self.uid).join("end-begun")
+    }
+
+    /// How long ago an agent before this one began to end the pod; from now on it is known to the next one. Without the
+    /// pod's folder nobody can know, and the grace begins.
+    fn passed_before(&self) -> Duration {
+        let path = self.end_file();
+        let known = Begun::now().and_then(|now| {
+            if let Some(begun) = std::fs::read_to_string(&path).ok().and_then(|text| Begun::parse(&text))
+                && begun.boot_id == now.boot_id
+            {
+                return Ok(begun.passed(&now));
+            }
+            std::fs::write(&path, now.to_text()).map(|()| Duration::ZERO)
+        });
+        known.unwrap_or_else(|error| {
+            tracing::debug!(%error, path = %path.display(), "the next agent will not know since when a pod ends");
+            Duration::ZERO
+        })
+    }
+
     /// Takes down volumes, tells the last status, and cleans up once the pod is in no source any more.
     pub(super) async fn finish(&mut self) {
         self.shared.managers.release(&self.uid).await;
@@ -107,7 +142,10 @@ impl Worker {
             mailbox.arrival().await;
             let generation = self.pod.meta().generation;
             self.take_facts();
-            if self.collect {
+            // Of a static pod, and of others until the API server has the end, what the runtime has is all that an agent
+            // knows after a restart.
+            let known_without = !self.pod.is_static() && self.shared.status.shows_end(&self.uid);
+            if self.collect && known_without {
                 gc::remove_from_runtime(&self.shared, &self.pod, &self.observed).await;
                 self.settled = false;
             }

@@ -15,7 +15,7 @@ use crate::cri::CriError;
 use crate::events::EventType;
 use crate::metrics;
 use crate::pleg::observed::{Observed, RunState, observe, observe_sandbox};
-use crate::pod::backoff::{Backoff, INITIAL};
+use crate::pod::crash_loop::CrashLoop;
 use crate::pod::spec::PodExt;
 use crate::pod::step::step;
 use crate::probes::{PodProbes, ProbeKind, Running, Verdicts, has_probes};
@@ -60,7 +60,7 @@ pub struct Worker {
     pub(super) settled: bool,
     pub(super) verdicts: Verdicts,
     pub(super) start_errors: HashMap<String, StartError>,
-    pub(super) backoff: Backoff<String>,
+    pub(super) crash_loop: CrashLoop,
     pub(super) stopped_sandboxes: HashSet<String>,
     pub(super) status: Arc<PodStatus>,
     pub(super) imposed: Option<Override>,
@@ -92,7 +92,7 @@ impl Worker {
             settled: false,
             verdicts: Verdicts::default(),
             start_errors: HashMap::new(),
-            backoff: Backoff::new(INITIAL, max),
+            crash_loop: CrashLoop::new(max),
             stopped_sandboxes: HashSet::new(),
             status,
             imposed: None,
@@ -188,6 +188,7 @@ impl Worker {
     }
 
     async fn sync_until_end(&mut self) {
+        self.forget_end();
         let mailbox = self.mailbox.clone();
         let mut operation = ["create"];
         while !self.take_facts() {
@@ -321,6 +322,7 @@ impl Worker {
         }
         let alive: HashSet<&str> = self.observed.containers.iter().map(|c| c.id.as_str()).collect();
         self.verdicts.retain(|id| alive.contains(id));
+        self.crash_loop.keep_only(&alive);
         if !self.adopted {
             self.adopted = true;
             self.adopt();

@@ -160,10 +160,16 @@ fn seen(
         }),
         ..Default::default()
     };
-    let was_running = before.is_some_and(|b| b.state.as_ref().is_some_and(|s| s.running.is_some()));
-    if record.state == RunState::Unknown && was_running {
+    if record.state == RunState::Unknown && has_run(record, before) {
         status.restart_count += 1;
+    } else if record.state == RunState::Unknown
+        && let Some((before, ended)) = before.and_then(|before| Some((before, told_end(before, &status.container_id)?)))
+    {
+        // What was said of a lost one stays said until its successor comes.
+        (status.state, status.restart_count) = (Some(ended.clone()), before.restart_count);
     }
+    // A try that was made, shown and removed without a start is made again under the same number.
+    status.restart_count = before.map_or(0, |b| b.restart_count).max(status.restart_count);
     status.last_state = Some(match (last, before) {
         (Some(last), _) => state(inputs.runtime, last, None),
         // The previous try is gone from the runtime; remember what was said of it.
@@ -176,6 +182,17 @@ fn seen(
     status.allocated_resources = compute_only(&requirements.requests);
     status.resources = Some(actual_resources(&requirements, record));
     status
+}
+
+/// Whether a container that nobody sees has run before: as its last status says or, when there is none, the runtime.
+fn has_run(record: &ContainerRecord, before: Option<&ContainerStatus>) -> bool {
+    before.map_or(record.started_at > 0, |b| b.state.as_ref().is_some_and(|s| s.running.is_some()))
+}
+
+/// The end of the container with that id, as a status tells it: of now, or of the last try while the next one waits.
+fn told_end<'a>(status: &'a ContainerStatus, id: &str) -> Option<&'a ContainerState> {
+    let states = [&status.state, &status.last_state].into_iter().flatten();
+    states.into_iter().find(|state| state.terminated.as_ref().is_some_and(|ended| ended.container_id == id))
 }
 
 /// `TYPE://ID`, as statuses name a container.
@@ -201,7 +218,7 @@ fn state(runtime: &str, record: &ContainerRecord, before: Option<&ContainerStatu
             }),
             ..Default::default()
         },
-        RunState::Unknown if before.is_some_and(|b| b.state.as_ref().is_some_and(|s| s.running.is_some())) => {
+        RunState::Unknown if has_run(record, before) => {
             let mut state = unknown_terminated("The container could not be located when the pod was terminated");
             if let Some(ended) = &mut state.terminated {
                 ended.container_id = container_id(runtime, &record.id);

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use proto::api::core::v1::{Pod, PodStatus};
+use proto::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use proto::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -162,6 +162,13 @@ impl StatusManager {
             Some(entry) => entry.told.get_or_insert_with(|| watch::Sender::new(())).subscribe(),
             None => watch::Sender::new(()).subscribe(),
         }
+    }
+
+    /// Whether the API server has the pod's terminal phase.
+    pub fn shows_end(&self, uid: &str) -> bool {
+        let pods = self.pods();
+        let status = pods.get(uid).and_then(|entry| entry.api.as_ref()?.status.as_ref());
+        status.is_some_and(|status| is_terminal(&status.phase))
     }
 
     /// The pod is gone.
@@ -321,14 +328,22 @@ fn after_error(error: ApiError) -> End {
     }
 }
 
-/// The status to show: ours, with the conditions and claims of others as they are now.
-fn merge(current: &PodStatus, desired: &PodStatus, may_run: bool) -> PodStatus {
+/// The status to show: ours, with the conditions and claims of others as they are now. What the API server has of times
+/// stays: an agent that began anew does not know when a static pod began.
+pub(crate) fn merge(current: &PodStatus, desired: &PodStatus, may_run: bool) -> PodStatus {
     let mut merged = desired.clone();
     let ending = !is_terminal(&current.phase) && is_terminal(&desired.phase);
     merged.conditions = current.conditions.iter().filter(|c| !is_owned(&c.r#type)).cloned().collect();
+    merged.start_time = current.start_time.or(desired.start_time);
+    keep_counts(&current.init_container_statuses, &mut merged.init_container_statuses);
+    keep_counts(&current.container_statuses, &mut merged.container_statuses);
     for condition in &desired.conditions {
         if is_owned(&condition.r#type) {
-            merged.conditions.push(condition.clone());
+            let mut condition = condition.clone();
+            let same = current.conditions.iter().find(|c| c.r#type == condition.r#type && c.status == condition.status);
+            condition.last_transition_time =
+                same.and_then(|c| c.last_transition_time).or(condition.last_transition_time);
+            merged.conditions.push(condition);
         } else if condition.r#type == conditions::DISRUPTION_TARGET && condition.status == "True" && ending && !may_run
         {
             merged.conditions.retain(|c| c.r#type != condition.r#type);
@@ -344,6 +359,14 @@ fn merge(current: &PodStatus, desired: &PodStatus, may_run: bool) -> PodStatus {
         merged.message.clone_from(&current.message);
     }
     merged
+}
+
+/// An agent that began anew may not know of tries that the runtime has forgotten: counts only grow.
+fn keep_counts(current: &[ContainerStatus], merged: &mut [ContainerStatus]) {
+    for status in merged {
+        let shown = current.iter().find(|s| s.name == status.name).map_or(0, |s| s.restart_count);
+        status.restart_count = status.restart_count.max(shown);
+    }
 }
 
 #[cfg(test)]

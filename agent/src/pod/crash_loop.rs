@@ -1,0 +1,91 @@
+//! How long a container that ended has to wait before it is started again.
+//!
+//! The runtime tells the end of a container by the wall clock, which may be set at any time. It is asked once how long ago
+//! the end was; from then on a clock counts that nobody sets, so that a jump neither holds a container for long nor lets it
+//! go at once.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use proto::api::core::v1::Container;
+
+use crate::pleg::observed::{Observed, RunState};
+
+use super::backoff::{Backoff, INITIAL};
+
+/// A moment by both clocks, in nanoseconds: [`crate::clock::unix_nanos`] and [`crate::clock::steady_nanos`].
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    pub unix: i64,
+    pub steady: i64,
+}
+
+impl Moment {
+    pub fn now() -> Self {
+        Self { unix: crate::clock::unix_nanos(), steady: crate::clock::steady_nanos() }
+    }
+}
+
+/// The waits of one pod's containers; owned by its worker.
+#[derive(Debug)]
+pub struct CrashLoop {
+    backoff: Backoff<String>,
+    /// When containers ended, by id and the steady clock.
+    ends: HashMap<String, i64>,
+}
+
+impl CrashLoop {
+    pub fn new(max: Duration) -> Self {
+        Self { backoff: Backoff::new(INITIAL, max), ends: HashMap::new() }
+    }
+
+    /// The rest of the container's wait and the whole of it, counted from its last end; `None` when it may start, which
+    /// then counts as a start.
+    pub fn hold(&mut self, container: &Container, observed: &Observed, now: Moment) -> Option<(Duration, Duration)> {
+        let tries = observed.containers.iter().filter(|c| c.name == container.name);
+        let last = tries.into_iter().find(|c| c.state == RunState::Exited)?;
+        let ago = || now.unix.saturating_sub(last.finished_at).max(0);
+        let ended = *self.ends.entry(last.id.clone()).or_insert_with(|| now.steady.saturating_sub(ago()));
+        let key = format!("{}/{}", container.name, container.image);
+        let held = self.backoff.remaining(&key, ended, now.steady);
+        if held.is_none() {
+            self.backoff.next(key, ended, now.steady);
+        }
+        held
+    }
+
+    /// Forgets the ends of containers that the runtime has no more.
+    pub fn keep_only(&mut self, alive: &HashSet<&str>) {
+        self.ends.retain(|id, _| alive.contains(id.as_str()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pleg::observed::ContainerRecord;
+
+    const SECOND: i64 = 1_000_000_000;
+
+    fn ended(id: &str, finished_at: i64) -> Observed {
+        let (id, name) = (id.into(), "c".into());
+        let record = ContainerRecord { id, name, state: RunState::Exited, finished_at, ..Default::default() };
+        Observed { sandboxes: vec![], containers: vec![record] }
+    }
+
+    /// A clock that was set back held the container until it had caught up.
+    #[test]
+    fn a_wait_is_as_long_as_it_is_whatever_happens_to_the_wall_clock() {
+        let container = Container { name: "c".into(), ..Default::default() };
+        for jump in [-100_000 * SECOND, 0, 100_000 * SECOND] {
+            let mut waits = CrashLoop::new(Duration::from_secs(300));
+            let start = 1_000_000 * SECOND;
+            let at = |seconds: i64, jump| Moment { unix: start + seconds * SECOND + jump, steady: seconds * SECOND };
+            assert_eq!(waits.hold(&container, &ended("first", start), at(0, 0)), None, "the first is free");
+            let second = ended("second", start + SECOND);
+            assert_eq!(waits.hold(&container, &second, at(2, 0)).unwrap().0, Duration::from_secs(9));
+            assert_eq!(waits.hold(&container, &second, at(5, jump)).unwrap().0, Duration::from_secs(6));
+            assert_eq!(waits.hold(&container, &second, at(11, jump)), None);
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The worker of the model: the rules of the real one in its order, with the world going on between any two calls.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use proto::api::core::v1::{Container, Pod, PodStatus};
+use proto::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::pleg::observed::{Observed, RunState};
+use crate::pod::crash_loop::CrashLoop;
+use crate::pod::grace::{Budget, MINIMUM_STOP_SECONDS, container_grace, pod_grace};
+use crate::pod::hash::container_hash;
+use crate::pod::restart::ALL_CONTAINERS_RESTARTING;
+use crate::pod::spec::{PodExt, find_container};
+use crate::pod::step::{Actions, Kill, step};
+use crate::pods::gc;
+use crate::probes::Verdicts;
+use crate::status::generate::is_over;
+use crate::status::{Inputs, StartError, generate, terminate};
+
+use super::runtime::{Call, Failed};
+use super::{Cut, World};
+
+/// All that an agent knows; gone with it.
+pub struct Agent {
+    pub pod: Pod,
+    observed: Observed,
+    pub verdicts: Verdicts,
+    status: PodStatus,
+    crash_loop: CrashLoop,
+    errors: HashMap<String, StartError>,
+    stopped: HashSet<String>,
+    /// The status wanted and whether something may still run; the API server may lack it.
+    pub desired: Option<(PodStatus, bool)>,
+    pub ending: bool,
+    /// In no source any more.
+    pub removed: bool,
+    /// Nothing of it is left but its records.
+    pub finished: bool,
+    pub collect: bool,
+}
+
+impl Agent {
+    pub fn new(pod: Pod) -> Self {
+        let status = pod.status.clone().unwrap_or_default();
+        let ending = is_over(&status) || pod.is_deleted();
+        Self {
+            pod,
+            observed: Observed::default(),
+            verdicts: Verdicts::default(),
+            status,
+            crash_loop: CrashLoop::new(Duration::from_secs(300)),
+            errors: HashMap::new(),
+            stopped: HashSet::new(),
+            desired: None,
+            ending,
+            removed: false,
+            finished: false,
+            collect: false,
+        }
+    }
+}
+
+impl From<Failed> for Cut {
+    fn from(_: Failed) -> Self {
+        Cut::Failed
+    }
+}
+
+impl World {
+    /// A call, before and after which anything may happen.
+    fn call(&mut self, call: Call) -> Result<String, Cut> {
+        self.meanwhile()?;
+        let answer = self.runtime.ask(call.clone(), &mut self.chance);
+        let answer = answer?;
+        self.check_order();
+        Ok(answer)
+    }
+
+    /// What the grace is reckoned at and the call are one moment.
+    fn stop(&mut self, id: &str, seconds: i64) -> Result<(), Cut> {
+        self.runtime.ask(Call::Stop { id: id.to_owned(), seconds }, &mut self.chance)?;
+        self.meanwhile()
+    }
+
+    fn agent(&mut self) -> Result<&mut Agent, Cut> {
+        self.agent.as_mut().ok_or(Cut::Died)
+    }
+
+    fn look(&mut self) -> Result<(), Cut> {
+        self.meanwhile()?;
+        let seen = self.runtime.look()?;
+        let agent = self.agent()?;
+        agent.observed = seen;
+        let alive: HashSet<&str> = agent.observed.containers.iter().map(|c| c.id.as_str()).collect();
+        agent.verdicts.retain(|id| alive.contains(id));
+        agent.crash_loop.keep_only(&alive);
+        Ok(())
+    }
+
+    fn tell(&mut self, terminal: bool, last: bool) -> Result<(), Cut> {
+        if self.orphan {
+            return Ok(());
+        }
+        let now = Time { seconds: self.runtime.moment().unix / 1_000_000_000, nanos: 0 };
+        let agent = self.agent()?;
+        let mut status = generate(&Inputs {
+            pod: &agent.pod,
+            observed: &agent.observed,
+            old: &agent.status,
+            start_errors: &agent.errors,
+            probes: &agent.verdicts.of(&agent.pod),
+            runtime: "r",
+            host_ips: &[],
+            terminal,
+            imposed: None,
+            recursive_read_only: false,
+            resize: Vec::new(),
+            now,
+        });
+        if last {
+            status = terminate(&agent.pod, status);
+        }
+        let may_run = !last && agent.observed.running().next().is_some();
+        assert!(!is_over(&agent.status) || is_over(&status), "the agent took an end back");
+        agent.status = status;
+        agent.desired = Some((agent.status.clone(), may_run));
+        // Whatever happens to the agent or the API server now, the pod has come to its end.
+        self.runtime.over |= is_over(&self.agent()?.status);
+        Ok(())
+    }
+
+    /// One round of the worker.
+    pub fn round(&mut self) -> Result<(), Cut> {
+        self.hear();
+        if self.agent()?.finished {
+            return self.clean_up();
+        }
+        if !self.agent()?.ending {
+            self.end_began = None;
+            match self.sync() {
+                Ok(false) => return Ok(()),
+                Ok(true) | Err(Cut::Ends) => {}
+                Err(cut) => return Err(cut),
+            }
+        }
+        self.agent()?.ending = true;
+        self.terminate()
+    }
+
+    /// Whether the pod is over.
+    fn sync(&mut self) -> Result<bool, Cut> {
+        self.look()?;
+        self.tell(false, false)?;
+        let agent = self.agent()?;
+        if is_over(&agent.status) {
+            return Ok(true);
+        }
+        let all = |c: &proto::api::core::v1::PodCondition| c.r#type == ALL_CONTAINERS_RESTARTING && c.status == "True";
+        let restart_all = agent.status.conditions.iter().any(all);
+        let actions = step(&agent.pod, &agent.observed, &agent.verdicts, restart_all);
+        if actions.is_empty() {
+            agent.errors.clear();
+            self.prune()?;
+            return Ok(false);
+        }
+        let acted = self.act(actions);
+        if matches!(acted, Err(Cut::Died | Cut::Ends)) {
+            return acted.map(|()| false);
+        }
+        self.look()?;
+        self.tell(false, false)?;
+        self.prune()?;
+        Ok(is_over(&self.agent()?.status))
+    }
+
+    fn act(&mut self, actions: Actions) -> Result<(), Cut> {
+        if !actions.reset.is_empty() {
+            for reset in &actions.reset {
+                if reset.may_run {
+                    self.kill(&reset.kill)?;
+                }
+                self.call(Call::Remove(reset.kill.container_id.clone()))?;
+            }
+            self.agent()?.errors.clear();
+            return Ok(());
+        }
+        if actions.kill_pod {
+            self.kill_pod(None)?;
+            if actions.create_sandbox {
+                let agent = self.agent()?;
+                let init: Vec<String> =
+                    gc::initialised_before(&agent.pod, &agent.observed).map(|c| c.id.clone()).collect();
+                for id in init {
+                    // What cannot be removed stays.
+                    self.or_go_on(Call::Remove(id))?;
+                }
+            }
+        } else {
+            for kill in &actions.kill {
+                self.kill(kill)?;
+            }
+        }
+        let mut sandbox = actions.sandbox_id;
+        if actions.create_sandbox {
+            sandbox = self.call(Call::RunSandbox { attempt: actions.attempt })?;
+            self.meanwhile()?;
+            let seen = self.runtime.look()?;
+            self.agent()?.observed.sandboxes = seen.sandboxes;
+            self.tell(false, false)?;
+        }
+        let spec = self.agent()?.pod.spec().clone();
+        for at in actions.start_init {
+            let container = &spec.init_containers[at];
+            let started = self.start(container, &sandbox);
+            match started {
+                Err(Cut::Failed) if container.restart_policy.is_some() => {}
+                started => started?,
+            }
+        }
+        for at in actions.start {
+            match self.start(&spec.containers[at], &sandbox) {
+                Err(Cut::Failed) => {}
+                started => started?,
+            }
+        }
+        Ok(())
+    }
+
+    fn or_go_on(&mut self, call: Call) -> Result<(), Cut> {
+        match self.call(call) {
+            Ok(_) | Err(Cut::Failed) => Ok(()),
+            Err(cut) => Err(cut),
+        }
+    }
+
+    fn start(&mut self, container: &Container, sandbox: &str) -> Result<(), Cut> {
+        let now = self.runtime.moment();
+        let name = container.name.clone();
+        let agent = self.agent()?;
+        if agent.crash_loop.hold(container, &agent.observed, now).is_some() {
+            let error = StartError { reason: "CrashLoopBackOff".into(), message: String::new() };
+            agent.errors.insert(name, error);
+            return Err(Cut::Failed);
+        }
+        let unstarted = agent.observed.containers.iter().filter(|c| c.name == name && c.state == RunState::Created);
+        for id in unstarted.map(|c| c.id.clone()).collect::<Vec<_>>() {
+            self.call(Call::Remove(id))?;
+        }
+        let logged = self.runtime.logs.get(&name).map(|last| last + 1);
+        let agent = self.agent()?;
+        let attempt = agent.observed.container(&name).map(|c| c.restart_count + 1).or(logged).unwrap_or(0);
+        let (hash, sandbox) = (container_hash(container), sandbox.to_owned());
+        let made = self.call(Call::Create { name: name.clone(), hash, attempt, sandbox });
+        let started = made.and_then(|id| self.call(Call::Start(id)));
+        let agent = self.agent()?;
+        if started.is_ok() {
+            agent.errors.remove(&name);
+        } else {
+            let error = StartError { reason: "RunContainerError".into(), message: String::new() };
+            agent.errors.insert(name, error);
+        }
+        started.map(|_| ())
+    }
+
+    fn kill(&mut self, kill: &Kill) -> Result<(), Cut> {
+        let pod = &self.agent()?.pod;
+        let grace = find_container(pod.spec(), &kill.name).map(|(_, c)| container_grace(pod, &c, kill.reason));
+        let seconds = grace.unwrap_or_default().max(MINIMUM_STOP_SECONDS);
+        self.stop(&kill.container_id, seconds)
+    }
+
+    /// `limit`: by when all is to be over.
+    fn kill_pod(&mut self, limit: Option<i64>) -> Result<(), Cut> {
+        let own = self.agent()?.pod.spec().termination_grace_period_seconds.unwrap_or(30);
+        let observed = self.agent()?.observed.clone();
+        let begun = self.runtime.steady_seconds();
+        for record in observed.running() {
+            // All stop side by side: what one takes, the others have had too.
+            let passed = self.runtime.steady_seconds() - begun;
+            let seconds = (limit.unwrap_or(own) - passed).max(MINIMUM_STOP_SECONDS);
+            self.stop(&record.id, seconds)?;
+        }
+        for sandbox in &observed.sandboxes {
+            if !self.agent()?.stopped.contains(&sandbox.id) {
+                self.call(Call::StopSandbox(sandbox.id.clone()))?;
+                self.agent()?.stopped.insert(sandbox.id.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn prune(&mut self) -> Result<(), Cut> {
+        let observed = self.agent()?.observed.clone();
+        let (containers, sandboxes) = gc::superfluous(&observed);
+        for container in containers {
+            self.or_go_on(Call::Remove(container.id.clone()))?;
+        }
+        for sandbox in sandboxes {
+            self.or_go_on(Call::RemoveSandbox(sandbox.id.clone()))?;
+        }
+        Ok(())
+    }
+
+    fn terminate(&mut self) -> Result<(), Cut> {
+        self.agent()?.errors.clear();
+        let began = *self.end_began.get_or_insert(self.runtime.steady_seconds());
+        let mut budget = Budget::default();
+        loop {
+            self.hear();
+            self.look()?;
+            self.tell(false, false)?;
+            let wanted = if self.orphan { 1 } else { pod_grace(&self.agent()?.pod, None) };
+            budget.allow(wanted);
+            let end = began + wanted;
+            self.runtime.limit = Some(self.runtime.limit.map_or(end, |limit| limit.min(end)));
+            let left = budget.left(self.runtime.steady_seconds() - began);
+            match self.kill_pod(Some(left)) {
+                Err(Cut::Failed | Cut::Ends) => {
+                    self.runtime.pass(1);
+                    continue;
+                }
+                done => done?,
+            }
+            self.look()?;
+            if self.agent()?.observed.running().next().is_none() {
+                break;
+            }
+        }
+        self.tell(true, false)?;
+        self.meanwhile()?;
+        self.tell(true, true)?;
+        self.agent()?.finished = true;
+        Ok(())
+    }
+
+    /// Takes away what the runtime has of a pod that has ended, once it may.
+    fn clean_up(&mut self) -> Result<(), Cut> {
+        let shown = self.shows_end() && !self.is_static;
+        let agent = self.agent()?;
+        let room = std::mem::take(&mut agent.collect) && shown;
+        if !agent.removed && !room {
+            return Ok(());
+        }
+        self.look()?;
+        let observed = self.agent()?.observed.clone();
+        for container in &observed.containers {
+            self.call(Call::Remove(container.id.clone()))?;
+        }
+        for sandbox in &observed.sandboxes {
+            self.call(Call::RemoveSandbox(sandbox.id.clone()))?;
+        }
+        Ok(())
+    }
+}
