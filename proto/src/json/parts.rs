@@ -13,21 +13,27 @@ pub(super) fn end(text: &[u8]) -> Option<usize> {
         b'"' => end_of_string(text, 0),
         b'{' | b'[' => {
             let (mut at, mut depth) = (0, 0_usize);
-            loop {
-                at += text[at..].iter().position(|b| matches!(b, b'"' | b'{' | b'}' | b'[' | b']'))?;
-                match text[at] {
+            while let Some(&byte) = text.get(at) {
+                at += 1;
+                match byte {
                     b'"' => {
-                        at = end_of_string(text, at)?;
-                        continue;
+                        at = end_of_string(text, at - 1)?;
+                        // In the fields of an object nearly every name is followed by this.
+                        if text.get(at..at + 4).is_some_and(|next| next == b":{},") {
+                            at += 4;
+                        }
                     }
                     b'{' | b'[' => depth += 1,
-                    _ => depth -= 1,
-                }
-                at += 1;
-                if depth == 0 {
-                    return Some(at);
+                    b'}' | b']' => {
+                        depth -= 1;
+                        if depth == 0 {
+                            return Some(at);
+                        }
+                    }
+                    _ => {}
                 }
             }
+            None
         }
         _ => {
             let end = text.iter().position(|b| matches!(b, b',' | b'}' | b']' | b' ' | b'\n' | b'\t' | b'\r'));
