@@ -81,6 +81,11 @@ impl<'a> Entry<'a> {
         self.fields = Fields::Set(set);
     }
 
+    /// Sets what the entry owns to a text in normal form.
+    pub fn set_text(&mut self, fields: &'a [u8]) {
+        self.fields = Fields::Text(fields);
+    }
+
     pub fn is_empty(&self) -> bool {
         match &self.fields {
             Fields::Set(set) => set.is_empty(),

@@ -11,6 +11,7 @@ mod compare;
 mod configuration;
 mod conflict;
 mod element;
+mod fresh;
 mod last_applied;
 mod managed;
 mod merge;

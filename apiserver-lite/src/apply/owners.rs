@@ -6,8 +6,11 @@
 use proto::json::Walk;
 use serde_json::{Map, Value};
 
-use super::managed::Entries;
-use super::track::{Writer, same_but_owners, take, updated_entries, wanted};
+use super::managed::{Entries, Operation};
+use super::reset::Reset;
+use super::set::Set;
+use super::track::{UNTRACKED, Writer, now, same_but_owners, take, updated_entries, wanted};
+use super::{fresh, versions};
 use crate::resource::Resource;
 
 /// The list after a write, as an object at rest has it; empty when nobody owns anything.
@@ -43,8 +46,11 @@ impl Owners {
     pub fn created(writer: Writer<'_>, value: &mut Value) -> Self {
         let said = take(value);
         let entries = Entries::read(&said).unwrap_or_default();
-        let empty = Value::Object(Map::new());
-        Owners { list: updated_entries(writer, &empty, value, entries, written).unwrap_or_default(), before: None }
+        let list = match Reset::of(writer.resource, writer.subresource) {
+            Reset::Without(reset) if entries.0.is_empty() => only_owner(writer, value, &reset),
+            _ => updated_entries(writer, &Value::Object(Map::new()), value, entries, written),
+        };
+        Owners { list: list.unwrap_or_default(), before: None }
     }
 
     /// Owners after a write that made `new` of `old`, as [`super::updated`]; `object` is the text of the old one.
@@ -83,6 +89,17 @@ impl Owners {
     pub fn list(&self) -> &[u8] {
         &self.list
     }
+}
+
+/// The list of a new object that says nothing of owners; None when it cannot be told who owns what.
+fn only_owner(writer: Writer<'_>, value: &Value, reset: &Set<'_>) -> Option<Vec<u8>> {
+    let here = versions::at(writer.resource, &writer.resource.api_version(), value)?;
+    let fields = fresh::fields(here.set, here.id, &here.value, &UNTRACKED, reset).ok()?;
+    let mut own = writer.entry(Operation::Update);
+    own.time = Some(now());
+    own.set_text(&fields);
+    let owned = if own.is_empty() { Vec::new() } else { vec![own] };
+    Some(written(Entries(owned)))
 }
 
 fn written(mut entries: Entries<'_>) -> Vec<u8> {
