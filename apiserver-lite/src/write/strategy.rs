@@ -379,7 +379,9 @@ pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, o
             ("discovery.k8s.io", "endpointslices") => filled(new, "labels") != filled(old, "labels"),
             _ => false,
         };
-    if counts_changes(resource) && (described || !same_desire(resource, new, old)) {
+    // A status leaves what is wanted as it was: that was seen to above.
+    let may_want_more = subresource != "status" && counts_changes(resource);
+    if may_want_more && (described || !same_desire(resource, new, old)) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
         new["metadata"]["generation"] = (generation + 1).into();
     }
