@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::events::Recorder;
 use crate::images::puller::Puller;
+use crate::metrics;
 use crate::pleg::{self, Nudge, RuntimePod};
 use crate::pod::allocation::Allocation;
 use crate::pod::labels;
@@ -418,8 +419,10 @@ impl Manager {
             }
         }
         let worker = Worker::new(self.shared.clone(), mailbox.clone(), allocated, begin);
+        let begun = tokio::time::Instant::now();
         self.workers.spawn(uid.clone(), Duration::ZERO, async move {
             preemption::wait_for(victims).await;
+            metrics::POD_WORKER_START.observe(&[], begun.elapsed().as_secs_f64());
             worker.run().await;
         });
         self.pods.insert(uid.clone(), Entry::new(pod, source, Some(mailbox), seen));
@@ -509,6 +512,7 @@ impl Manager {
         if let Some(ended) = ended {
             let name = key(&ended.pod);
             if let Some(pod) = ended.returned {
+                metrics::RESTARTED_PODS.inc(&[if ended.source.is_static() { "true" } else { "" }]);
                 self.apply(pod, ended.source);
             }
             if ended.source.is_static() && !self.name_is_taken(&ended.pod) {

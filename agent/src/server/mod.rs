@@ -9,6 +9,7 @@ mod answers;
 mod checkpoint;
 mod client_ca;
 mod debug;
+mod file_ranges;
 mod health;
 mod identity;
 mod listen;
@@ -89,6 +90,8 @@ pub struct ServerDeps {
 pub async fn start(deps: ServerDeps) -> Result<JoinSet<()>, ServerError> {
     zpages::start();
     metrics::NODE_NAME.set(&[&deps.node], 1.0);
+    // None so far is a number too.
+    ["", "true"].iter().for_each(|is_static| metrics::RESTARTED_PODS.add(&[is_static], 0.0));
     metrics::METRICS_PROVIDER.set(&["cadvisor"], 1.0);
     let unified = std::path::Path::new(crate::cgroups::MOUNT).join("cgroup.controllers").exists();
     metrics::CGROUP_VERSION.set(&[], if unified { 2.0 } else { 1.0 });

@@ -4,7 +4,6 @@
 
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Component, Path, PathBuf};
-use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
@@ -13,8 +12,11 @@ use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
 use super::answers::{Answer, bare, text};
+use super::file_ranges::{self, Range, RangeError, Wanted};
+use super::listen::full;
 use super::log_query;
 use super::logs::Pieces;
+use crate::backoff::random_below;
 use crate::config::Configuration;
 
 const FOLDER: &str = "/var/log";
@@ -116,16 +118,18 @@ fn listing(folder: &Path) -> Response<Answer> {
     let Ok(entries) = folder.read_dir() else {
         return text(StatusCode::INTERNAL_SERVER_ERROR, "Error reading directory\n");
     };
-    let mut names: Vec<String> = entries
+    // By their bare names, before the slash of folders.
+    let mut names: Vec<(String, &str)> = entries
         .filter_map(|entry| {
             let entry = entry.ok()?;
             let slash = if entry.file_type().is_ok_and(|t| t.is_dir()) { "/" } else { "" };
-            Some(format!("{}{slash}", entry.file_name().to_string_lossy()))
+            Some((entry.file_name().to_string_lossy().into_owned(), slash))
         })
         .collect();
     names.sort_unstable();
     let mut page = String::from("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n");
-    for name in names {
+    for (name, slash) in names {
+        let name = format!("{name}{slash}");
         page.push_str(&format!("<a href=\"{}\">{}</a>\n", as_link(&name), as_html(&name)));
     }
     page.push_str("</pre>\n");
@@ -159,73 +163,122 @@ fn as_html(name: &str) -> String {
     text.replace('"', "&#34;").replace('\'', "&#39;")
 }
 
-/// One file, or the range of it that is asked for.
+/// One file, or the ranges of it that are asked for.
 fn file(path: &Path, headers: &HeaderMap) -> Response<Answer> {
     let (Ok(mut open), Ok(metadata)) = (std::fs::File::open(path), path.metadata()) else { return missing() };
     let size = metadata.len();
-    let modified = metadata.modified().ok();
-    let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|v| v.to_str().ok()).and_then(parse_http_date);
-    let seconds = modified.and_then(|m| m.duration_since(SystemTime::UNIX_EPOCH).ok()).map(|d| d.as_secs());
-    if let (Some(since), Some(seconds)) = (since, seconds)
-        && seconds <= since
-    {
-        return bare(StatusCode::NOT_MODIFIED, Bytes::new());
-    }
-    let asked = headers.get(header::RANGE).and_then(|v| v.to_str().ok()).map(|text| range(text, size));
-    let (code, start, length) = match asked {
-        None => (StatusCode::OK, 0, size),
-        Some(Some((start, length))) => (StatusCode::PARTIAL_CONTENT, start, length),
-        Some(None) => {
-            let mut refused = text(StatusCode::RANGE_NOT_SATISFIABLE, "invalid range: failed to overlap\n");
-            if let Ok(value) = HeaderValue::from_str(&format!("bytes */{size}")) {
-                refused.headers_mut().insert(header::CONTENT_RANGE, value);
-            }
-            return refused;
+    let modified = metadata.modified().ok().and_then(file_ranges::seconds);
+    let dated = |mut response: Response<Answer>| {
+        if let Some(Ok(value)) = modified.and_then(file_ranges::http_date).map(|text| HeaderValue::from_str(&text)) {
+            response.headers_mut().insert(header::LAST_MODIFIED, value);
         }
+        response
+    };
+    let counts = match file_ranges::wanted(headers, modified) {
+        Wanted::NotModified => return dated(bare(StatusCode::NOT_MODIFIED, Bytes::new())),
+        Wanted::PreconditionFailed => return dated(bare(StatusCode::PRECONDITION_FAILED, Bytes::new())),
+        Wanted::File { ranges } => ranges,
+    };
+    let asked = headers.get(header::RANGE).and_then(|v| v.to_str().ok()).filter(|_| counts).unwrap_or_default();
+    let ranges = match file_ranges::ranges(asked, size) {
+        Ok(ranges) => ranges,
+        Err(error) => return unsatisfiable(error, size),
     };
     let content_type = content_type(path, &mut open);
+    let placed =
+        |range: &Range| format!("bytes {}-{}/{size}", range.start, (range.start + range.length).saturating_sub(1));
+    let mut response = Response::new(full(Bytes::new()));
+    let out = response.headers_mut();
+    out.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    out.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    let pieces = match ranges.as_slice() {
+        [] => vec![Piece::File(Range { start: 0, length: size })],
+        [one] => {
+            if let Ok(value) = HeaderValue::from_str(&placed(one)) {
+                out.insert(header::CONTENT_RANGE, value);
+            }
+            vec![Piece::File(*one)]
+        }
+        many => {
+            let boundary = format!("{:08x}{:08x}", random_below(u32::MAX), random_below(u32::MAX));
+            if let Ok(kind) = HeaderValue::from_str(&format!("multipart/byteranges; boundary={boundary}")) {
+                out.insert(header::CONTENT_TYPE, kind);
+            }
+            let mut pieces = Vec::with_capacity(2 * many.len() + 1);
+            for (at, range) in many.iter().enumerate() {
+                let line = if at == 0 { "" } else { "\r\n" };
+                pieces.push(Piece::Text(format!(
+                    "{line}--{boundary}\r\nContent-Range: {}\r\nContent-Type: {content_type}\r\n\r\n",
+                    placed(range)
+                )));
+                pieces.push(Piece::File(*range));
+            }
+            pieces.push(Piece::Text(format!("\r\n--{boundary}--\r\n")));
+            pieces
+        }
+    };
+    out.insert(header::CONTENT_LENGTH, HeaderValue::from(pieces.iter().map(Piece::length).sum::<u64>()));
+    *response.status_mut() = if ranges.is_empty() { StatusCode::OK } else { StatusCode::PARTIAL_CONTENT };
     let (sender, receiver) = mpsc::channel(4);
     tokio::task::spawn_blocking(move || {
-        let mut left = length;
-        if open.seek(SeekFrom::Start(start)).is_err() {
-            return;
-        }
-        while left > 0 {
-            let mut chunk = vec![0; CHUNK.min(usize::try_from(left).unwrap_or(CHUNK))];
-            let Ok(count @ 1..) = open.read(&mut chunk) else { return };
-            chunk.truncate(count);
-            left -= count as u64;
-            if sender.blocking_send(chunk.into()).is_err() {
+        for piece in pieces {
+            let sent = match piece {
+                Piece::Text(text) => sender.blocking_send(text.into()).is_ok(),
+                Piece::File(range) => send(&mut open, range, &sender),
+            };
+            if !sent {
                 return;
             }
         }
     });
-    let mut response = Response::new(Pieces(receiver).boxed_unsync());
-    *response.status_mut() = code;
-    let out = response.headers_mut();
-    out.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    out.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    if code == StatusCode::PARTIAL_CONTENT
-        && let Ok(value) = HeaderValue::from_str(&format!("bytes {start}-{}/{size}", start + length - 1))
-    {
-        out.insert(header::CONTENT_RANGE, value);
-    }
-    if let Some(Ok(value)) = seconds.and_then(http_date).map(|text| HeaderValue::from_str(&text)) {
-        out.insert(header::LAST_MODIFIED, value);
-    }
-    response
+    dated(response.map(|_| Pieces(receiver).boxed_unsync()))
 }
 
-/// The first range of the header: where it begins and how long it is; `None` when it is outside of the file.
-fn range(text: &str, size: u64) -> Option<(u64, u64)> {
-    let first = text.strip_prefix("bytes=")?.split(',').next()?.trim();
-    let (start, end) = first.split_once('-')?;
-    let (start, end) = match (start.trim(), end.trim()) {
-        ("", last) => (size.saturating_sub(last.parse().ok()?), size.checked_sub(1)?),
-        (start, "") => (start.parse().ok()?, size.checked_sub(1)?),
-        (start, end) => (start.parse().ok()?, end.parse::<u64>().ok()?.min(size.checked_sub(1)?)),
+fn unsatisfiable(error: RangeError, size: u64) -> Response<Answer> {
+    let words = match error {
+        RangeError::Invalid => "invalid range\n",
+        RangeError::NoOverlap => "invalid range: failed to overlap\n",
     };
-    (start <= end).then(|| (start, end - start + 1))
+    let mut refused = text(StatusCode::RANGE_NOT_SATISFIABLE, words);
+    if error == RangeError::NoOverlap
+        && let Ok(value) = HeaderValue::from_str(&format!("bytes */{size}"))
+    {
+        refused.headers_mut().insert(header::CONTENT_RANGE, value);
+    }
+    refused
+}
+
+/// A part of an answer.
+enum Piece {
+    Text(String),
+    File(Range),
+}
+
+impl Piece {
+    fn length(&self) -> u64 {
+        match self {
+            Piece::Text(text) => text.len() as u64,
+            Piece::File(range) => range.length,
+        }
+    }
+}
+
+/// Sends so much of a file; what has been cut off meanwhile cannot be sent. Whether all was.
+fn send(open: &mut std::fs::File, range: Range, sender: &mpsc::Sender<Bytes>) -> bool {
+    let mut left = range.length;
+    if open.seek(SeekFrom::Start(range.start)).is_err() {
+        return false;
+    }
+    while left > 0 {
+        let mut chunk = vec![0; CHUNK.min(usize::try_from(left).unwrap_or(CHUNK))];
+        let Ok(count @ 1..) = open.read(&mut chunk) else { return false };
+        chunk.truncate(count);
+        left -= count as u64;
+        if sender.blocking_send(chunk.into()).is_err() {
+            return false;
+        }
+    }
+    true
 }
 
 /// By the name's end, else by what the file begins with.
@@ -254,20 +307,6 @@ fn content_type(path: &Path, open: &mut std::fs::File) -> &'static str {
             }
         }
     }
-}
-
-const HTTP_DATE: &[time::format_description::BorrowedFormatItem<'static>] = time::macros::format_description!(
-    "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
-);
-
-fn http_date(seconds: u64) -> Option<String> {
-    let at = time::OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).ok()?).ok()?;
-    at.format(HTTP_DATE).ok()
-}
-
-fn parse_http_date(text: &str) -> Option<u64> {
-    let at = time::PrimitiveDateTime::parse(text, HTTP_DATE).ok()?;
-    u64::try_from(at.assume_utc().unix_timestamp()).ok()
 }
 
 #[cfg(test)]
@@ -305,6 +344,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn ranges_are_served_alone_and_side_by_side() {
+        let dir = folder();
+        let asked = |range: &'static str| HeaderMap::from_iter([(header::RANGE, HeaderValue::from_static(range))]);
+        for (range, length) in [("bytes=5-7", 3), ("bytes=0-3,9-", 0)] {
+            let answer = below(&dir, "ne/a.log", "", &asked(range)).await;
+            assert_eq!(answer.status(), StatusCode::PARTIAL_CONTENT);
+            let told: usize = answer.headers()[header::CONTENT_LENGTH].to_str().unwrap().parse().unwrap();
+            let kinds: Vec<_> = answer.headers().get_all(header::CONTENT_TYPE).iter().cloned().collect();
+            assert_eq!(kinds.len(), 1, "{kinds:?}");
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(body.len(), told);
+            if length > 0 {
+                assert_eq!(body, "one");
+                continue;
+            }
+            let boundary = kinds[0].to_str().unwrap().split("boundary=").nth(1).unwrap().to_owned();
+            let part = |place: &str, text: &str| {
+                format!(
+                    "--{boundary}\r\nContent-Range: bytes {place}/18\r\nContent-Type: text/x-log; charset=utf-8\r\n\r\n{text}\r\n"
+                )
+            };
+            let whole = format!("{}{}--{boundary}--\r\n", part("0-3", "line"), part("9-17", "line two\n"));
+            assert_eq!(String::from_utf8_lossy(&body), whole);
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[tokio::test]
     async fn nothing_outside_of_the_folder_is_served() {
         let dir = folder();
         for path in ["../shadow", "out/hostname", "ne/../../../etc/passwd", "ne/none"] {
@@ -314,14 +381,5 @@ mod tests {
         assert_eq!(inside(&dir, "out/passwd"), Err("path escapes from parent".into()));
         assert!(inside(&dir, "ne/a.log").is_ok());
         std::fs::remove_dir_all(dir).unwrap();
-    }
-
-    #[test]
-    fn ranges_are_cut_to_the_file() {
-        assert_eq!(range("bytes=0-4", 10), Some((0, 5)));
-        assert_eq!(range("bytes=5-", 10), Some((5, 5)));
-        assert_eq!(range("bytes=-3", 10), Some((7, 3)));
-        assert_eq!(range("bytes=20-30", 10), None);
-        assert_eq!(parse_http_date(&http_date(1_700_000_000).unwrap()), Some(1_700_000_000));
     }
 }

@@ -12,6 +12,7 @@
 mod atomic;
 pub mod claims;
 mod container_mounts;
+mod counted;
 mod devices;
 mod disk;
 mod empty_dir;
@@ -44,6 +45,7 @@ use crate::objects::{Objects, Tokens};
 use crate::pod::spec::PodExt;
 
 use claims::Claims;
+use counted::Counted;
 use iscsi::Disk;
 use node_disks::NodeDisks;
 use payload::{Payload, Sources};
@@ -100,6 +102,7 @@ pub struct Manager {
     disks: NodeDisks,
     /// Claims of volumes that pods have, by pod and volume: a pod that runs does not need the API server for them.
     bound: Mutex<HashMap<(String, String), KnownClaim>>,
+    counted: Counted,
 }
 
 impl Manager {
@@ -107,7 +110,17 @@ impl Manager {
         let VolumeDeps { root_dir, objects, tokens, claims, node, csi } = deps;
         let csi = Volumes::new(csi, claims.clone(), objects.clone(), tokens.clone());
         let disks = NodeDisks::new(&root_dir);
-        Manager { root_dir, objects, tokens, claims, node, csi, disks, bound: Mutex::default() }
+        Manager {
+            root_dir,
+            objects,
+            tokens,
+            claims,
+            node,
+            csi,
+            disks,
+            bound: Mutex::default(),
+            counted: Counted::default(),
+        }
     }
 
     /// Clears up what an earlier agent left half done, as drivers arrive, and disks that no pod has any more; runs until
@@ -146,7 +159,10 @@ impl Manager {
         let (mut made, mut failed) = (PodVolumes::new(), Vec::new());
         let used = used::used(pod);
         for volume in pod.spec().volumes.iter().filter(|volume| used.contains(volume.name.as_str())) {
-            match self.one(pod, volume).await {
+            let begun = Instant::now();
+            let one = self.one(pod, volume).await;
+            self.counted.made(pod.uid(), &volume.name, self.plugin(pod, volume), one.is_ok(), begun.elapsed());
+            match one {
                 Ok(source) => drop(made.insert(volume.name.clone(), source)),
                 Err(error) => failed.push((volume.name.as_str(), error)),
             }
@@ -154,6 +170,17 @@ impl Manager {
         match failed.is_empty() {
             true => Ok(made),
             false => Err(error::all_told(failed)),
+        }
+    }
+
+    /// The name of what makes a volume, as far as that is known.
+    fn plugin(&self, pod: &Pod, volume: &Volume) -> &'static str {
+        let known = self.bound().get(&(pod.uid().to_owned(), volume.name.clone())).map(|(_, bound)| bound.clone());
+        let claimed = known.as_ref().and_then(|b| b.volume.spec.as_ref()?.persistent_volume_source.as_ref());
+        match (claimed, &volume.volume_source) {
+            (Some(source), _) => counted::plugin_of_claimed(source),
+            (None, Some(source)) => counted::plugin_of(source),
+            (None, None) => counted::plugin_of(&VolumeSource::default()),
         }
     }
 
@@ -370,6 +397,13 @@ impl Manager {
     /// # Errors
     /// Something is in use or cannot be removed; a retry may help.
     pub async fn teardown(&self, uid: &str) -> Result<(), VolumeError> {
+        let begun = Instant::now();
+        let removed = self.remove(uid).await;
+        self.counted.removed(uid, removed.is_ok(), begun.elapsed());
+        removed
+    }
+
+    async fn remove(&self, uid: &str) -> Result<(), VolumeError> {
         let pod_dir = self.root_dir.join("pods").join(uid);
         self.tokens.forget(uid);
         self.bound().retain(|(pod, _), _| pod != uid);
