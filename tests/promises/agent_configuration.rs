@@ -31,7 +31,7 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("HEAD", &["--no-such-flag"], "unknown flag: --no-such-flag"),
     ("HEAD", &["--max-pods=many"], "invalid argument \"many\" for \"--max-pods\" flag"),
     ("HEAD", &["serve"], "unknown command serve"),
-    ("HEAD", &["--node-ip=here"], "\"here\" is no IP address"),
+    ("HEAD", &["--node-ip=0.0.0.0,::"], "dual-stack node IP cannot include '0.0.0.0' or '::'"),
     ("HEAD", &["--cloud-provider=aws"], "unsupported value for --cloud-provider"),
     ("HEADaddress: foo\n", &[], "address \"foo\" is no address to listen on"),
     ("HEADsyncFrequency: -1s\n", &[], "failed to create kubelet: invalid sync frequency -1000000000"),

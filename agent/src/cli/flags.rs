@@ -209,7 +209,7 @@ pub(super) const OWN: &[(&str, Form, &str)] = &[
     ("event-storage-age-limit", Form::Text, "accepted for compatibility"),
     ("event-storage-event-limit", Form::Text, "accepted for compatibility"),
     ("exit-on-lock-contention", Form::Bool, "end when someone else wants the lock file"),
-    ("experimental-allocatable-ignore-eviction", Form::Bool, "accepted for compatibility"),
+    ("experimental-allocatable-ignore-eviction", Form::Bool, "what pods may have is not less the eviction thresholds"),
     ("experimental-mounter-path", Form::Text, "accepted for compatibility"),
     ("global-housekeeping-interval", Form::Duration, "accepted for compatibility"),
     ("help", Form::Bool, "show this text"),

@@ -9,6 +9,7 @@ mod values;
 mod view;
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ pub struct Flags {
     /// The suite's own settings file; None is the usual place, where it may be absent.
     pub settings: Option<PathBuf>,
     pub silence_deprecations: bool,
+    /// What pods may have is reckoned without the thresholds of hard eviction.
+    pub allocatable_ignores_eviction: bool,
     /// Flags as given, for `/flagz`, and the deprecated ones among them for the log.
     pub given: BTreeMap<String, String>,
     pub deprecated: Vec<&'static str>,
@@ -191,6 +194,7 @@ impl Line {
         let exit_on_lock_contention = self.is_on("exit-on-lock-contention");
         let (strict, silent) = (self.is_on("strict-config"), self.is_on("silence-deprecations"));
         let seccomp_default = self.is_on("seccomp-default");
+        let ignore_eviction = self.is_on("experimental-allocatable-ignore-eviction");
         let mut take = |name: &str| self.own.remove(name).unwrap_or_default();
         // Their forms have been checked; what is below zero sets no limit.
         let checkpoint_retention = Retention {
@@ -234,6 +238,7 @@ impl Line {
             seccomp_default,
             settings: path(take("settings")),
             silence_deprecations: silent,
+            allocatable_ignores_eviction: ignore_eviction,
             sources: Sources {
                 file: path(take("config")),
                 drop_ins: path(take("config-dir")),
@@ -251,18 +256,40 @@ fn gates_of(value: &Value) -> BTreeMap<String, bool> {
     map.filter_map(|(name, on)| Some((name.clone(), on.as_bool()?))).collect()
 }
 
-fn addresses(text: &str) -> Result<Vec<std::net::IpAddr>, UsageError> {
-    let mut found: Vec<std::net::IpAddr> = Vec::new();
-    for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
-        found.push(part.parse().map_err(|_| UsageError(format!("bad --node-ip {text:?}: {part:?} is no IP address")))?);
+/// Addresses of the node. What is none is left out and told, as the kubelet does.
+fn addresses(text: &str) -> Result<Vec<IpAddr>, UsageError> {
+    let (mut found, mut wrong): (Vec<IpAddr>, Vec<&str>) = (Vec::new(), Vec::new());
+    for part in text.split(',').map(str::trim).filter(|_| !text.is_empty()) {
+        match sloppy_ip(part) {
+            Some(address) => found.push(address),
+            None => wrong.push(part),
+        }
+    }
+    if !wrong.is_empty() {
+        eprintln!("Could not parse some node IP(s), ignoring them: {wrong:?}");
     }
     let pair = found.len() == 2 && found[0].is_ipv4() != found[1].is_ipv4();
     if found.len() > 1 && !pair {
         return Err(UsageError(format!(
-            "bad --node-ip {text:?}; must contain either a single IP or a dual-stack pair of IPs"
+            "bad --node-ip {text:?}: must contain either a single IP or a dual-stack pair of IPs"
         )));
     }
+    if pair && found.iter().any(IpAddr::is_unspecified) {
+        return Err(UsageError(format!("bad --node-ip {text:?}: dual-stack node IP cannot include '0.0.0.0' or '::'")));
+    }
     Ok(found)
+}
+
+/// An address, in which numbers of IPv4 may begin with zeros and are decimal all the same.
+pub fn sloppy_ip(text: &str) -> Option<IpAddr> {
+    let without_zeros = |part: &str| match part.trim_start_matches('0') {
+        "" if !part.is_empty() => "0".to_owned(),
+        rest => rest.to_owned(),
+    };
+    text.parse().ok().or_else(|| {
+        let parts: Vec<String> = text.split('.').map(without_zeros).collect();
+        parts.join(".").parse::<Ipv4Addr>().ok().map(IpAddr::V4)
+    })
 }
 
 /// Adds a setting; what may repeat extends what the same flag said before.
@@ -419,6 +446,16 @@ mod tests {
         assert_eq!(run(&[]).root_dir, std::path::PathBuf::from("/var/lib/kubelet"));
         assert_eq!(run(&["--cert-dir=pki"]).cert_dir, here.join("pki"));
         assert_eq!(run(&[]).cert_dir, std::path::PathBuf::from("/var/lib/kubelet/pki"));
+    }
+
+    #[test]
+    fn addresses_of_the_node_are_one_or_a_pair() {
+        let of = |text: &str| run(&["--node-ip", text]).node_ip.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(of(" 192.000.002.010 , fd00::1"), ["192.0.2.10", "fd00::1"]);
+        assert_eq!(of("here,10.0.0.1"), ["10.0.0.1"], "what is none is left out");
+        assert_eq!((of(""), of("0.0.0.0")), (vec![], vec!["0.0.0.0".to_owned()]));
+        assert!(error(&["--node-ip=10.0.0.1,10.0.0.2"]).contains("a dual-stack pair of IPs"));
+        assert!(error(&["--node-ip=0.0.0.0,::"]).contains("dual-stack node IP cannot include '0.0.0.0' or '::'"));
     }
 
     #[test]

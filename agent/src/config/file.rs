@@ -170,6 +170,8 @@ pub(super) fn schema() -> (&'static TypeSet, Option<StructId>) {
 /// A tree in normal form with the decoder's remarks. Null where a duration must stand is refused, as Go reads it there.
 pub(super) fn conform(tree: &Value) -> Result<(Value, Vec<String>), String> {
     let (set, Some(id)) = schema() else { return Err("the schema lacks the configuration".into()) };
+    let told = nanoseconds(tree);
+    let tree = told.as_ref().unwrap_or(tree);
     durations(set, id, tree, "")?;
     let decoded = proto::json::conform(set, id, tree).map_err(|e| e.to_string())?;
     let mut value = decoded.value;
@@ -193,6 +195,15 @@ pub(super) fn conform(tree: &Value) -> Result<(Value, Vec<String>), String> {
         }
     }
     Ok((value, decoded.strict))
+}
+
+/// The tree with `logging.flushFrequency` as text, where it is a number of nanoseconds as older files have it.
+fn nanoseconds(tree: &Value) -> Option<Value> {
+    const PLACE: &str = "/logging/flushFrequency";
+    let nanos = tree.pointer(PLACE)?.as_i64()?;
+    let mut told = tree.clone();
+    *told.pointer_mut(PLACE)? = Value::String(proto::duration::format(nanos));
+    Some(told)
 }
 
 /// Leaves out the fields at the top whose values do not fit.
@@ -269,6 +280,15 @@ fn key_after(text: &str, from: usize, name: &str, top: bool) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_log_is_flushed_after_text_or_nanoseconds() {
+        let of = |value: Value| conform(&serde_json::json!({"logging": {"flushFrequency": value}}));
+        let read = |value: Value| of(value).map(|(tree, _)| tree["logging"]["flushFrequency"].clone());
+        assert_eq!(read(serde_json::json!(7_000_000_000_i64)), Ok("7s".into()));
+        assert_eq!(read("7s".into()), Ok("7s".into()));
+        assert!(of(serde_json::json!(true)).is_err());
+    }
 
     #[test]
     fn a_path_is_found_in_its_own_block() {

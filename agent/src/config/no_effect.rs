@@ -18,7 +18,6 @@ const FIELDS: &[(&str, &str)] = &[
     ("logging.options", "lines are written to standard error at once"),
     ("logging.vmodule", "levels by source file are Go's; `log.filter` of the daemon's own settings does the same"),
     ("makeIPTablesUtilChains", "no chains are made; a kube-proxy does without the hint"),
-    ("podHousekeepingPeriod", "pods that are gone are cleaned up as events tell of it"),
     ("qosReserved", "memory is kept by MemoryQoS alone"),
     ("runOnce", "has ended upstream; true is refused"),
     ("streamingConnectionIdleTimeout", "the runtime's own setting, as with every CRI runtime"),

@@ -219,6 +219,7 @@ async fn start(
         given_addresses: flags.node_ip.clone(),
         machine: machine.clone(),
         root_dir: flags.root_dir.clone(),
+        allocatable_ignores_eviction: flags.allocatable_ignores_eviction,
     };
     let network = Network::look(&name).await;
     let addresses = match node::choose_addresses(&flags.node_ip, &name, &network, settings.is_local()) {

@@ -79,6 +79,8 @@ pub struct NodeSettings {
     pub given_addresses: Vec<IpAddr>,
     pub machine: Arc<Machine>,
     pub root_dir: PathBuf,
+    /// Pods may have what the thresholds of hard eviction would keep from them.
+    pub allocatable_ignores_eviction: bool,
 }
 
 impl NodeSettings {
@@ -94,6 +96,7 @@ impl NodeSettings {
             given_addresses: Vec::new(),
             machine: Arc::new(Machine { architecture: "amd64", ..Machine::default() }),
             root_dir: "/".into(),
+            allocatable_ignores_eviction: false,
         }
     }
 
@@ -105,7 +108,7 @@ impl NodeSettings {
     /// The same with a file system of this size.
     fn resources_on(&self, storage_bytes: Option<u64>) -> (Resources, Resources) {
         let capacity = capacity(&self.machine, storage_bytes, &self.config);
-        let allocatable = allocatable(&capacity, &self.config);
+        let allocatable = allocatable(&capacity, &self.config, !self.allocatable_ignores_eviction);
         (capacity, allocatable)
     }
 

@@ -45,10 +45,11 @@ pub fn unreserved(capacity: &Resources, config: &Configuration) -> Resources {
     left
 }
 
-/// Capacity less what is reserved and less the hard eviction thresholds; never below zero.
-pub fn allocatable(capacity: &Resources, config: &Configuration) -> Resources {
+/// Capacity less what is reserved and, unless that is not wanted, less the hard eviction thresholds; never below zero.
+pub fn allocatable(capacity: &Resources, config: &Configuration, less_eviction: bool) -> Resources {
     let mut left = unreserved(capacity, config);
-    for (signal, name) in [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")] {
+    let thresholds = [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")];
+    for (signal, name) in thresholds.into_iter().filter(|_| less_eviction) {
         if let (Some(threshold), Some(all)) = (config.eviction_hard.get(signal), capacity.get(name))
             && let Some(amount) = threshold_of(threshold, all)
             && let Some(have) = left.get_mut(name)
@@ -134,7 +135,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            texts(&allocatable(&capacity, &config)),
+            texts(&allocatable(&capacity, &config, true)),
             [
                 "cpu=2",
                 "ephemeral-storage=7515268289",
@@ -154,8 +155,13 @@ mod tests {
             let hard = [("memory.available".to_owned(), off.to_owned())].into();
             let config = Configuration { eviction_hard: hard, ..Configuration::default() };
             let capacity = capacity(&machine, None, &config);
-            assert_eq!(allocatable(&capacity, &config)["memory"].value(), 4096, "{off}");
+            assert_eq!(allocatable(&capacity, &config, true)["memory"].value(), 4096, "{off}");
         }
+        let hard = [("memory.available".to_owned(), "1Ki".to_owned())].into();
+        let config = Configuration { eviction_hard: hard, ..Configuration::default() };
+        let capacity = capacity(&machine, None, &config);
+        let left = |less| allocatable(&capacity, &config, less)["memory"].value();
+        assert_eq!((left(true), left(false)), (3072, 4096), "a flag leaves them out of account");
     }
 
     #[test]
@@ -166,7 +172,7 @@ mod tests {
             system_reserved: [("cpu".to_owned(), "200m".to_owned()), ("memory".to_owned(), "1Gi".to_owned())].into(),
             ..Configuration::default()
         };
-        let left = allocatable(&capacity(&machine, None, &config), &config);
+        let left = allocatable(&capacity(&machine, None, &config), &config, true);
         assert_eq!((left["cpu"].to_string().as_str(), left["memory"].to_string().as_str()), ("800m", "0"));
     }
 }
