@@ -22,13 +22,14 @@ const MAX_ENTRIES: u64 = 1_000_000;
 /// Why an archive cannot be read; its maker's fault unless `Read`.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    #[error("cannot read {path}: {source}")]
+    /// What is wrong with a damaged archive is told with bytes of it.
+    #[error("cannot read {path}: {}", printable(&source.to_string()))]
     Read { path: PathBuf, source: std::io::Error },
     #[error("refused: {0:?} leads out of the archive")]
     Escapes(String),
     #[error("refused: more than {MAX_ENTRIES} entries")]
     TooMany,
-    #[error("{name} is no JSON: {source}")]
+    #[error("{name} is no JSON: {}", printable(&source.to_string()))]
     Description { name: &'static str, source: serde_json::Error },
     #[error("no checkpoint of a container: config.dump and spec.dump are missing")]
     NotOne,

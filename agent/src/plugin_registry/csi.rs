@@ -5,6 +5,7 @@
 //!
 //! Followed: `pkg/volume/csi/csi_plugin.go`, `nodeinfomanager`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -97,10 +98,12 @@ impl CsiDrivers {
             .map_err(|e| format!("error updating CSINode object with CSI driver node info: {e}"))
     }
 
-    async fn write(&self, name: &str, info: &NodeGetInfoResponse) -> Result<(), ApiError> {
+    async fn write(&self, name: &str, info: &NodeGetInfoResponse) -> Result<(), WriteError> {
         let Some(client) = &self.client else { return Ok(()) };
         let segments = info.accessible_topology.as_ref().map(|t| t.segments.clone()).unwrap_or_default();
-        let mut ids = self.ids(client).await?;
+        let node = client.get::<Node>("", &self.node).await?;
+        check_topology(&node, &segments)?;
+        let mut ids = ids(&node);
         ids.insert(name.into(), json!(info.node_id));
         let metadata = json!({"annotations": {NODE_IDS: Value::Object(ids).to_string()}, "labels": segments});
         let body = json!({"metadata": metadata}).to_string();
@@ -114,7 +117,7 @@ impl CsiDrivers {
             let count = i32::try_from(info.max_volumes_per_node).unwrap_or(i32::MAX);
             driver["allocatable"] = json!({"count": count});
         }
-        self.patch_drivers(client, driver).await
+        Ok(self.patch_drivers(client, driver).await?)
     }
 
     /// The driver is gone.
@@ -124,7 +127,7 @@ impl CsiDrivers {
         let _turn = self.turn.lock().await;
         let removed = async {
             self.patch_drivers(client, json!({"$patch": "delete", "name": name})).await?;
-            let mut ids = self.ids(client).await?;
+            let mut ids = ids(&client.get::<Node>("", &self.node).await?);
             if ids.remove(name).is_some() {
                 let value = if ids.is_empty() { Value::Null } else { json!(Value::Object(ids).to_string()) };
                 let body = json!({"metadata": {"annotations": {NODE_IDS: value}}}).to_string();
@@ -141,18 +144,52 @@ impl CsiDrivers {
         let body = json!({"spec": {"drivers": [driver]}}).to_string();
         client.patch::<CsiNode>("", &self.node, "", PatchType::StrategicMerge, body).await.map(|_| ())
     }
+}
 
-    /// Ids that drivers have for this node; what is no such map counts as empty.
-    async fn ids(&self, client: &Client) -> Result<Map<String, Value>, ApiError> {
-        let node = client.get::<Node>("", &self.node).await?;
-        let text = node.metadata().and_then(|m| m.annotations.get(NODE_IDS)).cloned().unwrap_or_default();
-        Ok(serde_json::from_str(&text).unwrap_or_default())
+/// Why a driver is not in the node's objects.
+#[derive(Debug, thiserror::Error)]
+enum WriteError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The driver's fault, or somebody else's who labelled the node.
+    #[error(
+        "detected topology value collision: driver reported {key:?}:{reported:?} but existing label is {key:?}:{existing:?}"
+    )]
+    Topology { key: String, reported: String, existing: String },
+}
+
+/// Where the node is may be said by several drivers, but not differently.
+fn check_topology(node: &Node, segments: &BTreeMap<String, String>) -> Result<(), WriteError> {
+    let Some(metadata) = node.metadata() else { return Ok(()) };
+    for (key, reported) in segments {
+        if let Some(existing) = metadata.labels.get(key).filter(|existing| *existing != reported) {
+            let (key, reported, existing) = (key.clone(), reported.clone(), existing.clone());
+            return Err(WriteError::Topology { key, reported, existing });
+        }
     }
+    Ok(())
+}
+
+/// Ids that drivers have for this node; what is no such map counts as empty.
+fn ids(node: &Node) -> Map<String, Value> {
+    let text = node.metadata().and_then(|m| m.annotations.get(NODE_IDS)).cloned().unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_driver_cannot_move_the_node() {
+        let zone = |name: &str| [("topology.example.com/zone".to_owned(), name.to_owned())].into();
+        let mut node = Node::default();
+        node.metadata_mut().labels = zone("a");
+        assert!(check_topology(&node, &zone("a")).is_ok());
+        assert!(check_topology(&Node::default(), &zone("b")).is_ok());
+        let words = "detected topology value collision: driver reported \"topology.example.com/zone\":\"b\" but existing label is \"topology.example.com/zone\":\"a\"";
+        assert_eq!(check_topology(&node, &zone("b")).unwrap_err().to_string(), words);
+    }
 
     #[test]
     fn only_versions_one_are_taken_and_the_text_is_the_kubelets() {

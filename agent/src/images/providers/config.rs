@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::cli::name_errors;
+
 const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 const VERSIONS: [&str; 3] =
     [V1, "credentialprovider.kubelet.k8s.io/v1beta1", "credentialprovider.kubelet.k8s.io/v1alpha1"];
@@ -29,16 +31,24 @@ struct File {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Written {
     name: String,
+    #[serde(deserialize_with = "or_none")]
     match_images: Vec<String>,
     default_cache_duration: Option<String>,
     api_version: String,
+    #[serde(deserialize_with = "or_none")]
     args: Vec<String>,
+    #[serde(deserialize_with = "or_none")]
     env: Vec<Variable>,
     token_attributes: Option<TokenAttributes>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Null is a list of nothing.
+fn or_none<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Variable {
     pub name: String,
     pub value: String,
@@ -52,7 +62,9 @@ pub struct TokenAttributes {
     /// `Token` or `ServiceAccount`: what credentials are remembered for.
     pub cache_type: String,
     pub require_service_account: Option<bool>,
+    #[serde(deserialize_with = "or_none")]
     pub required_service_account_annotation_keys: Vec<String>,
+    #[serde(deserialize_with = "or_none")]
     pub optional_service_account_annotation_keys: Vec<String>,
 }
 
@@ -237,6 +249,12 @@ fn check_tokens(attributes: &TokenAttributes, version: &str, enabled: bool) -> V
         )),
         Some(_) => {}
     }
+    let optional = &attributes.optional_service_account_annotation_keys;
+    for (field, keys) in
+        [(".requiredServiceAccountAnnotationKeys", required), (".optionalServiceAccountAnnotationKeys", optional)]
+    {
+        errors.extend(wrong_keys(keys).into_iter().map(|what| (field, what)));
+    }
     let both: Vec<&String> =
         required.iter().filter(|k| attributes.optional_service_account_annotation_keys.contains(k)).collect();
     if !both.is_empty() {
@@ -246,6 +264,19 @@ fn check_tokens(attributes: &TokenAttributes, version: &str, enabled: bool) -> V
         errors.push(("", format!("Forbidden: tokenAttributes is only supported for {V1} API version")));
     }
     errors
+}
+
+/// Keys of annotations are qualified names in which case does not matter, and each stands once.
+fn wrong_keys(keys: &[String]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (at, key) in keys.iter().enumerate() {
+        let told = name_errors(&key.to_lowercase()).into_iter();
+        wrong.extend(told.map(|why| format!("Invalid value: {key:?}: {why}")));
+        if keys[..at].contains(key) {
+            wrong.push(format!("Duplicate value: {key:?}"));
+        }
+    }
+    wrong
 }
 
 /// A host with an optional port and path, and no scheme.
@@ -295,6 +326,16 @@ mod tests {
             api_version: V1.into(),
             ..Written::default()
         }
+    }
+
+    #[test]
+    fn keys_of_annotations_are_qualified_names_and_nothing_may_be_null() {
+        let keys = |list: &[&str]| wrong_keys(&list.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(keys(&["a", "example.com/B"]), Vec::<String>::new());
+        assert_eq!(keys(&["a", "a"]), ["Duplicate value: \"a\""]);
+        assert!(keys(&["bad key"]).first().is_some_and(|why| why.starts_with("Invalid value: \"bad key\": ")));
+        let written: Written = serde_json::from_str(r#"{"name": "n", "args": null, "env": [{"name": "A"}]}"#).unwrap();
+        assert!(written.args.is_empty() && written.env[0].value.is_empty());
     }
 
     #[test]
