@@ -49,6 +49,31 @@ fn first_to_last(pods: &Pods) -> Result<()> {
     Ok(())
 }
 
+/// What is over, or goes on, before anybody looked lets the next one begin at once.
+fn soon_over(pods: &Pods) -> Result<()> {
+    let folder = pods.node.dir.join("soon");
+    std::fs::create_dir_all(&folder)?;
+    let mounts = json!([{"name": "soon", "mountPath": "/soon"}]);
+    let short = |name: &str| Pods::shell("true", &json!({"name": name}));
+    let sidecar = |name: &str| Pods::shell("exec sleep 1000", &json!({"name": name, "restartPolicy": "Always"}));
+    let again = "echo x >> /soon/runs; test $(wc -l < /soon/runs) -gt 1 || exit 0; exec sleep 1000";
+    pods.create(
+        "soon",
+        &json!({"volumes": [{"name": "soon", "hostPath": {"path": folder}}],
+        "initContainers": [short("one"), sidecar("two"), short("three"), sidecar("four"), short("five")],
+        "containers": [
+            Pods::shell(again, &json!({"name": "again", "volumeMounts": mounts})),
+            Pods::shell("exec sleep 1000", &json!({"name": "steady"})),
+        ]}),
+    )?;
+    let begun = std::time::Instant::now();
+    let status = pods.wait("soon", "all of it runs", |s| {
+        container(s, "again")["restartCount"] == 1 && condition(s, "Ready")["status"] == "True"
+    })?;
+    ensure!(begun.elapsed() < Duration::from_secs(30), "after {:?}: {status:#}", begun.elapsed());
+    Ok(())
+}
+
 fn last_words(pods: &Pods) -> Result<()> {
     let talks = Pods::shell("printf 'the reason' > /dev/termination-log; exit 3", &json!({"name": "file"}));
     let shouts = Pods::shell(
@@ -106,6 +131,7 @@ fn containers_begin_and_end_in_their_order() -> Result<()> {
     }
     let pods = Pods::start("containers", "")?;
     first_to_last(&pods)?;
+    soon_over(&pods)?;
     last_words(&pods)?;
     looked_after(&pods)?;
     deaf(&pods)

@@ -280,16 +280,21 @@ impl Worker {
             return Ok(self.quiet_wait());
         }
         self.settled = false;
+        let before = self.observed.fingerprint();
         let result = self.act(actions, resize, &volumes).await;
+        // The runtime's word of what is seen here comes to nothing (it is known), so what follows from it is found here.
+        let mut goes_on = look_again;
         if self.look().await.is_ok() {
             self.tell(false);
+            goes_on |= self.observed.fingerprint() != before
+                && !step(&self.pod, &self.observed, &self.verdicts, restart_all).is_empty();
             gc::prune(&self.shared, &self.pod, &self.observed).await;
             if crate::status::generate::is_over(&self.status) {
                 return Err(Interrupt::Ends);
             }
         }
         match result {
-            Ok(()) if look_again => Ok(Duration::ZERO),
+            Ok(()) | Err(Failure::Held(_)) if goes_on => Ok(Duration::ZERO),
             Ok(()) => {
                 self.retry = FIRST_RETRY;
                 Ok(self.quiet_wait())
