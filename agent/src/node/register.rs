@@ -14,9 +14,15 @@ use crate::backoff::Backoff;
 
 const CONTROLLER_MANAGED_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
-/// Labels that are kept right on a node that exists.
+/// Labels that are kept right on a node that exists, where the agent has something to say about them.
 const KEPT_LABELS: &[&str] = &[
     "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
     "kubernetes.io/os",
     "kubernetes.io/arch",
     "beta.kubernetes.io/os",
@@ -147,8 +153,13 @@ fn corrections(settings: &NodeSettings, node: &Node) -> Option<Value> {
     let mut patch = json!({});
     let wanted = labels(settings);
     for key in KEPT_LABELS {
-        if let Some(value) = wanted.get(*key).filter(|v| metadata.labels.get(*key) != Some(v)) {
-            patch["metadata"]["labels"][*key] = json!(value);
+        match (wanted.get(*key), metadata.labels.get(*key)) {
+            // Without a value a default label is none at all.
+            (Some(value), Some(_)) if value.is_empty() => patch["metadata"]["labels"][*key] = Value::Null,
+            (Some(value), before) if !value.is_empty() && before != Some(value) => {
+                patch["metadata"]["labels"][*key] = json!(value);
+            }
+            _ => {}
         }
     }
     let wanted = annotations(settings);
@@ -216,6 +227,21 @@ mod tests {
         let taints = node.spec.expect("has a spec").taints;
         assert_eq!(taints[0].key, "node.cloudprovider.kubernetes.io/uninitialized");
         assert_eq!(node.status.expect("has a status").phase, "Pending");
+    }
+
+    /// A node that was registered before kept the zone of then.
+    #[test]
+    fn changed_default_labels_come_onto_a_node_that_exists() {
+        let mut settings = NodeSettings::for_tests("node-b");
+        let node = new_node(&settings, &json!({}));
+        let given = [("topology.kubernetes.io/zone", "z2"), ("node.kubernetes.io/instance-type", ""), ("mine", "x")];
+        settings.labels = given.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        let zone = json!({"topology.kubernetes.io/zone": "z2"});
+        assert_eq!(corrections(&settings, &node), Some(json!({"metadata": {"labels": zone}})));
+        let mut node = new_node(&settings, &json!({}));
+        node.metadata_mut().labels.insert("node.kubernetes.io/instance-type".into(), "big".into());
+        let none = json!({"node.kubernetes.io/instance-type": null});
+        assert_eq!(corrections(&settings, &node), Some(json!({"metadata": {"labels": none}})));
     }
 
     #[test]
