@@ -27,8 +27,16 @@ pub fn watchdog_timeout(micros: Option<&str>, pid: Option<&str>) -> Result<Optio
     let Ok(micros) = u64::try_from(micros) else {
         return bad(": error WATCHDOG_USEC must be a positive number".into());
     };
-    if pid.filter(|p| !p.is_empty()).is_some_and(|pid| pid.parse() != Ok(std::process::id())) || micros == 0 {
+    if micros == 0 {
         return Ok(None);
+    }
+    if let Some(text) = pid.filter(|p| !p.is_empty()) {
+        let Ok(pid) = text.parse::<i64>() else {
+            return bad(format!(": error converting WATCHDOG_PID: strconv.Atoi: parsing {text:?}: invalid syntax"));
+        };
+        if pid != i64::from(std::process::id()) {
+            return Ok(None);
+        }
     }
     let timeout = Duration::from_micros(micros);
     if timeout <= SHORTEST {
@@ -86,6 +94,8 @@ mod tests {
         assert_eq!(seconds("1500000"), Ok(Some(Duration::from_millis(1500))));
         assert_eq!((seconds("0"), watchdog_timeout(None, None)), (Ok(None), Ok(None)));
         assert_eq!(watchdog_timeout(Some("4000000"), Some("1")), Ok(None));
+        let pid = watchdog_timeout(Some("4000000"), Some("x")).expect_err("no number");
+        assert!(pid.ends_with("error converting WATCHDOG_PID: strconv.Atoi: parsing \"x\": invalid syntax"), "{pid}");
         assert!(seconds("1000000").expect_err("too short").ends_with("configure watchdog timeout too small: 1s"));
         assert!(seconds("soon").expect_err("no number").contains("strconv.Atoi: parsing \"soon\""));
         assert!(seconds("-1").expect_err("negative").ends_with("WATCHDOG_USEC must be a positive number"));
