@@ -15,7 +15,12 @@ pub struct CriError {
 
 impl CriError {
     pub(super) fn bad_endpoint(endpoint: &str) -> Self {
-        Self { code: Code::InvalidArgument, message: format!("{endpoint:?} is not a unix socket endpoint") }
+        let message = match endpoint.split_once("://") {
+            Some(("tcp", _)) => "only support unix socket endpoint".to_owned(),
+            Some((protocol, _)) if protocol != "unix" => format!("protocol {protocol:?} not supported: {endpoint}"),
+            _ => format!("{endpoint:?} is not a unix socket endpoint"),
+        };
+        Self { code: Code::InvalidArgument, message }
     }
 
     pub(super) fn internal(message: String) -> Self {
