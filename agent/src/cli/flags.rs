@@ -3,6 +3,8 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Text,
+    /// An IP address; nothing leaves what is there.
+    Address,
     Bool,
     Int,
     Duration,
@@ -28,7 +30,7 @@ pub(super) enum Form {
 
 /// Flags that mirror a field: name, path, form. All are deprecated upstream in favour of the file.
 pub(super) const MIRRORS: &[(&str, &str, Form)] = &[
-    ("address", "address", Form::Text),
+    ("address", "address", Form::Address),
     ("allowed-unsafe-sysctls", "allowedUnsafeSysctls", Form::List),
     ("anonymous-auth", "authentication.anonymous.enabled", Form::Bool),
     ("authentication-token-webhook", "authentication.webhook.enabled", Form::Bool),
@@ -68,7 +70,7 @@ pub(super) const MIRRORS: &[(&str, &str, Form)] = &[
     ("feature-gates", "featureGates", Form::Gates),
     ("file-check-frequency", "fileCheckFrequency", Form::Duration),
     ("hairpin-mode", "hairpinMode", Form::Text),
-    ("healthz-bind-address", "healthzBindAddress", Form::Text),
+    ("healthz-bind-address", "healthzBindAddress", Form::Address),
     ("healthz-port", "healthzPort", Form::Int),
     ("http-check-frequency", "httpCheckFrequency", Form::Duration),
     ("image-gc-high-threshold", "imageGCHighThresholdPercent", Form::Int),

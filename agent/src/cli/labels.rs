@@ -99,7 +99,7 @@ pub fn name_errors(key: &str) -> Vec<String> {
     errors
 }
 
-fn value_errors(value: &str) -> Vec<String> {
+pub(super) fn value_errors(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > 63 {
         errors.push("must be no more than 63 bytes".into());

@@ -9,13 +9,13 @@ mod values;
 mod view;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::config::{FeatureGates, Override, Sources};
+use crate::config::{FeatureGates, Override, Sources, parse_ip};
 use crate::server::Retention;
 use flags::{ADDED, CURRENT, Form, IN_THE_FILE, MIRRORS, OLD, OWN};
 use values::{boolean, value};
@@ -140,7 +140,9 @@ impl Line {
         };
         let parsed = value(form, &text).map_err(|e| format!("invalid argument {text:?} for \"--{name}\" flag: {e}"))?;
         if let Some(&(name, path, _)) = mirror {
-            push(&mut self.overrides, path, name, form, parsed);
+            if form != Form::Address || !text.is_empty() {
+                push(&mut self.overrides, path, name, form, parsed);
+            }
             if !CURRENT.contains(&name) && !self.deprecated.contains(&name) {
                 self.deprecated.push(name);
             }
@@ -208,6 +210,10 @@ impl Line {
         let path = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
         let node_labels = labels::parse(&take("node-labels"))
             .map_err(|e| UsageError(format!("failed to validate kubelet flags: {e}")))?;
+        let name = take("hostname-override");
+        if !name.is_empty() && name.trim().is_empty() {
+            return Err(UsageError("failed to run Kubelet: empty hostname is invalid".into()));
+        }
         let cloud = take("cloud-provider");
         if !matches!(cloud.as_str(), "" | "external") {
             return Err(UsageError(format!(
@@ -225,7 +231,7 @@ impl Line {
             bootstrap_kubeconfig: path(take("bootstrap-kubeconfig")),
             cert_dir: absolute("cert-dir", path(take("cert-dir")), "/var/lib/kubelet/pki")?,
             root_dir: absolute("root-dir", path(take("root-dir")), "/var/lib/kubelet")?,
-            hostname_override: take("hostname-override").trim().to_lowercase(),
+            hostname_override: name.trim().to_lowercase(),
             node_ip: addresses(&take("node-ip"))?,
             node_labels,
             external_cloud: cloud == "external",
@@ -244,6 +250,7 @@ impl Line {
                 drop_ins: path(take("config-dir")),
                 flags: self.overrides,
                 strict,
+                allocatable_ignores_eviction: ignore_eviction,
             },
             given: self.given,
             deprecated: self.deprecated,
@@ -260,7 +267,7 @@ fn gates_of(value: &Value) -> BTreeMap<String, bool> {
 fn addresses(text: &str) -> Result<Vec<IpAddr>, UsageError> {
     let (mut found, mut wrong): (Vec<IpAddr>, Vec<&str>) = (Vec::new(), Vec::new());
     for part in text.split(',').map(str::trim).filter(|_| !text.is_empty()) {
-        match sloppy_ip(part) {
+        match parse_ip(part) {
             Some(address) => found.push(address),
             None => wrong.push(part),
         }
@@ -278,18 +285,6 @@ fn addresses(text: &str) -> Result<Vec<IpAddr>, UsageError> {
         return Err(UsageError(format!("bad --node-ip {text:?}: dual-stack node IP cannot include '0.0.0.0' or '::'")));
     }
     Ok(found)
-}
-
-/// An address, in which numbers of IPv4 may begin with zeros and are decimal all the same.
-pub fn sloppy_ip(text: &str) -> Option<IpAddr> {
-    let without_zeros = |part: &str| match part.trim_start_matches('0') {
-        "" if !part.is_empty() => "0".to_owned(),
-        rest => rest.to_owned(),
-    };
-    text.parse().ok().or_else(|| {
-        let parts: Vec<String> = text.split('.').map(without_zeros).collect();
-        parts.join(".").parse::<Ipv4Addr>().ok().map(IpAddr::V4)
-    })
 }
 
 /// Adds a setting; what may repeat extends what the same flag said before.
@@ -422,6 +417,7 @@ mod tests {
             "--system-reserved=memory=1Mi",
             "--manifest-url-header=a:b,a:c",
             "--eviction-hard=memory.available<1Mi",
+            "--register-with-taints=z:NoExecute",
             "--register-with-taints=a=b:NoSchedule,c:NoExecute",
         ]);
         let values: Vec<_> = flags.sources.flags.iter().map(|f| f.value.clone()).collect();
@@ -456,6 +452,18 @@ mod tests {
         assert_eq!((of(""), of("0.0.0.0")), (vec![], vec!["0.0.0.0".to_owned()]));
         assert!(error(&["--node-ip=10.0.0.1,10.0.0.2"]).contains("a dual-stack pair of IPs"));
         assert!(error(&["--node-ip=0.0.0.0,::"]).contains("dual-stack node IP cannot include '0.0.0.0' or '::'"));
+    }
+
+    #[test]
+    fn an_address_is_one_or_stays_as_it_was() {
+        assert!(run(&["--address="]).sources.flags.is_empty());
+        assert_eq!(run(&["--address=127.000.0.1"]).sources.flags[0].value, json!("127.000.0.1"));
+        assert_eq!(
+            error(&["--healthz-bind-address=localhost"]),
+            "failed to parse kubelet flag: invalid argument \"localhost\" for \"--healthz-bind-address\" flag: \
+             \"localhost\" is not a valid IP address"
+        );
+        assert!(error(&["--hostname-override= "]).ends_with("empty hostname is invalid"));
     }
 
     #[test]

@@ -4,12 +4,15 @@ use proto::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
 use super::flags::Form;
-use super::labels::name_errors;
+use super::labels::{name_errors, value_errors};
+use crate::config::parse_ip;
 
 pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
     let parts = || text.split(',').map(str::trim).filter(|p| !p.is_empty());
     Ok(match form {
         Form::Text => json!(text),
+        Form::Address if text.is_empty() || parse_ip(text).is_some() => json!(text),
+        Form::Address => return Err(format!("{text:?} is not a valid IP address")),
         Form::Bool => json!(boolean(text)?),
         Form::Int => {
             json!(integer(text).map_err(|why| format!("strconv.ParseInt: parsing {text:?}: {why}"))?)
@@ -30,7 +33,7 @@ pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
             }
             Value::Object(gates)
         }
-        Form::Taints => Value::Array(taints(parts())?),
+        Form::Taints => taints(text)?,
         Form::Headers => {
             let mut headers = Map::new();
             for pair in parts() {
@@ -78,23 +81,36 @@ fn integer(text: &str) -> Result<i64, &'static str> {
 /// `NODE:TYPE=AMOUNT,...` for each NUMA node, separated by semicolons.
 fn reserved_memory(text: &str) -> Result<Value, String> {
     let mut nodes = Vec::new();
-    for part in text.split(';') {
-        let bad = || {
-            "the reserved memory has incorrect format, expected numaNodeID:type=quantity[,type=quantity...], got "
-                .to_owned()
-                + part
+    for part in text.split(';').filter(|_| !text.is_empty()) {
+        let (node, list) = match part.split(':').collect::<Vec<_>>()[..] {
+            [node, list] => (node, list),
+            _ => {
+                return Err(format!(
+                    "the reserved memory has incorrect format, expected \
+                     numaNodeID:type=quantity[,type=quantity...], got {part}"
+                ));
+            }
         };
-        let (node, list) = part.split_once(':').ok_or_else(bad)?;
-        let node: i32 =
-            node.parse().map_err(|_| format!("failed to convert the NUMA node ID, strconv.Atoi: parsing {node:?}"))?;
+        // The spelling is the kubelet's.
+        let node: i64 =
+            node.parse().map_err(|_| format!("failed to convert the NUMA node ID, exptected integer, got {node}"))?;
+        let node = i32::try_from(node).map_err(|_| format!("the NUMA node ID {node} is out of range"))?;
         let mut limits = Map::new();
         for pair in list.split(',') {
-            let (name, amount) = pair.split_once('=').ok_or_else(bad)?;
+            let (name, amount) = match pair.split('=').collect::<Vec<_>>()[..] {
+                [name, amount] => (name, amount),
+                _ => {
+                    return Err(format!(
+                        "the reserved limit has incorrect value, expected type=quantatity, got {pair}"
+                    ));
+                }
+            };
             if name != "memory" && !name.starts_with("hugepages-") {
-                return Err(format!("memory type {name:?} is not supported, only [\"memory\" \"hugepages-\"] are"));
+                return Err(format!("memory type conversion error, unknown type: {name:?}"));
             }
-            let parsed: Quantity =
-                amount.parse().map_err(|_| format!("failed to parse the quantity, expected quantity, got {amount}"))?;
+            let parsed: Quantity = amount
+                .parse()
+                .map_err(|_| format!("failed to parse the quantatity, expected quantatity, got {amount}"))?;
             limits.insert(name.to_owned(), json!(parsed.to_string()));
         }
         nodes.push(json!({"numaNode": node, "limits": limits}));
@@ -130,41 +146,56 @@ fn pairs<'a>(parts: impl Iterator<Item = &'a str>, separator: char) -> Result<Ma
     Ok(map)
 }
 
-/// Each pair of key and effect once; what ends with `-` takes a taint away, and on a node that is new there is none.
-fn taints<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Vec<Value>, String> {
-    let mut all: Vec<Value> = Vec::new();
-    for part in parts {
-        if let Some(removed) = part.strip_suffix('-') {
-            // Here the effect may be left out.
-            taint(&if removed.contains(':') { removed.to_owned() } else { format!("{removed}:NoSchedule") })?;
+/// Taints to register with; those that end with `-` are to be taken away, which at a registration is nothing to do.
+fn taints(text: &str) -> Result<Value, String> {
+    let mut found: Vec<Value> = Vec::new();
+    for spec in text.split(',').filter(|_| !text.is_empty()) {
+        if let Some(removed) = spec.strip_suffix('-') {
+            taint(removed)?;
             continue;
         }
-        let new = taint(part)?;
-        if all.iter().any(|known| known["key"] == new["key"] && known["effect"] == new["effect"]) {
-            let text = |name: &str| new.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-            let shown = format!("{{{} {} {} <nil>}}", text("key"), text("value"), text("effect"));
-            return Err(format!("duplicated taints with the same key and effect: {shown}"));
+        let (key, value, effect) = taint(spec)?;
+        if effect.is_empty() {
+            return Err(format!("invalid taint spec: {spec}"));
         }
-        all.push(new);
+        if found.iter().any(|other| other["key"] == key && other["effect"] == effect) {
+            return Err(format!("duplicated taints with the same key and effect: {{{key} {value} {effect} <nil>}}"));
+        }
+        let mut taint = json!({"key": key, "effect": effect});
+        if !value.is_empty() {
+            taint["value"] = json!(value);
+        }
+        found.push(taint);
     }
-    Ok(all)
+    Ok(Value::Array(found))
 }
 
-fn taint(text: &str) -> Result<Value, String> {
-    let (left, effect) = text.rsplit_once(':').ok_or_else(|| format!("invalid taint spec: {text}"))?;
-    if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
+/// Key, value and effect of `key=value:effect`; a key alone has neither.
+fn taint(text: &str) -> Result<(&str, &str, &str), String> {
+    let invalid = |why: &[String]| {
+        let colon = if why.is_empty() { "" } else { ", " };
+        Err(format!("invalid taint spec: {text}{colon}{}", why.join("; ")))
+    };
+    let parts: Vec<&str> = text.split(':').collect();
+    let (left, effect) = match parts[..] {
+        [key] => (vec![key], ""),
+        [left, effect] => (left.split('=').collect(), effect),
+        _ => return invalid(&[]),
+    };
+    if parts.len() == 2 && !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
         return Err(format!("invalid taint effect: {effect}, unsupported taint effect"));
     }
-    let (key, value) = left.split_once('=').unwrap_or((left, ""));
-    let wrong = name_errors(key);
-    if !wrong.is_empty() {
-        return Err(format!("invalid taint spec: {text}, {}", wrong.join("; ")));
+    let (key, value) = match left[..] {
+        [key] => (key, ""),
+        [key, value] => (key, value),
+        _ => return invalid(&[]),
+    };
+    for wrong in [value_errors(value), name_errors(key)] {
+        if !wrong.is_empty() {
+            return invalid(&wrong);
+        }
     }
-    let mut taint = Map::from_iter([("key".to_owned(), json!(key)), ("effect".to_owned(), json!(effect))]);
-    if !value.is_empty() {
-        taint.insert("value".into(), json!(value));
-    }
-    Ok(Value::Object(taint))
+    Ok((key, value, effect))
 }
 
 #[cfg(test)]
@@ -177,11 +208,19 @@ mod tests {
             assert!(value(Form::Taints, bad).expect_err("refused").starts_with("invalid taint"), "{bad}");
         }
         assert!(value(Form::Taints, "example.com/a=b:NoSchedule,c:NoExecute").is_ok());
-        let twice =
-            value(Form::Taints, "a=1:NoSchedule,a:NoExecute,a=2:NoSchedule").expect_err("the same key and effect");
-        assert_eq!(twice, "duplicated taints with the same key and effect: {a 2 NoSchedule <nil>}");
-        let removed = value(Form::Taints, "a:NoSchedule-,b-,c:NoExecute").expect("what is removed is not there");
-        assert_eq!(removed, json!([{"key": "c", "effect": "NoExecute"}]));
+        for bad in ["a", "a:NoSchedule,", "a:b:NoSchedule", "a=b=c:NoSchedule", "a=-:NoSchedule", " a:NoSchedule"] {
+            assert!(value(Form::Taints, bad).expect_err("refused").starts_with("invalid taint spec: "), "{bad}");
+        }
+        assert_eq!(
+            value(Form::Taints, "a=b:Maybe").unwrap_err(),
+            "invalid taint effect: Maybe, unsupported taint effect"
+        );
+        assert_eq!(
+            value(Form::Taints, "a=b:NoSchedule,c:NoExecute,a=d:NoSchedule").unwrap_err(),
+            "duplicated taints with the same key and effect: {a d NoSchedule <nil>}"
+        );
+        assert_eq!(value(Form::Taints, "a:NoSchedule-,b-"), Ok(json!([])));
+        assert_eq!(value(Form::Taints, ""), Ok(json!([])));
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl NodeSettings {
 
     /// The agent's own server is for this machine alone, so that the node may be, too.
     pub fn is_local(&self) -> bool {
-        self.config.address.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+        crate::config::parse_ip(&self.config.address).is_some_and(|address| address.is_loopback())
     }
 
     /// Whether somebody named an address of the node.

@@ -1,6 +1,6 @@
 //! Ports and connections: accept, TLS, HTTP/1.1 and HTTP/2 with upgrades.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use super::client_ca::ShownCertificate;
 use super::health;
 use super::mux::{Meant, meant};
 use super::router::{Router, not_here};
+use crate::config::parse_ip;
 
 /// A client that does not finish its handshake in this time is let go.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -41,7 +42,7 @@ const HEALTH_AGAIN: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) async fn bind(address: &str, port: i32) -> Result<TcpListener, ServerError> {
-    let ip: IpAddr = address.parse().map_err(|_| ServerError::Address(address.to_owned()))?;
+    let ip = parse_ip(address).ok_or_else(|| ServerError::Address(address.to_owned()))?;
     let port = u16::try_from(port).map_err(|_| ServerError::Address(format!("{address}:{port}")))?;
     let address = SocketAddr::new(ip, port);
     TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })
