@@ -72,7 +72,7 @@ impl Place {
         let text = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\naddress: 127.0.0.1\n\
              containerRuntimeEndpoint: unix://{}\nport: {}\nhealthzPort: {}\nfailSwapOn: false\n\
-             podLogsDir: {}/pod-logs\ncgroupsPerQOS: false\nenforceNodeAllocatable: []\n{settings}\n",
+             podLogsDir: {}/pod-logs\ncgroupsPerQOS: false\nenforceNodeAllocatable: [none]\n{settings}\n",
             self.socket().display(),
             self.port,
             self.healthz,

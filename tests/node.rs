@@ -146,7 +146,7 @@ impl Node {
     fn configure(&self, access: &str, settings: &str) -> Result<()> {
         std::fs::create_dir_all(self.manifests())?;
         let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-        let reduced = if unified { "" } else { "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n" };
+        let reduced = if unified { "" } else { "cgroupsPerQOS: false\nenforceNodeAllocatable: [none]\n" };
         // The disk of a build machine may be fuller than the defaults allow; a test that wants pressure names its own.
         let own = |name: &str| settings.lines().any(|line| line.starts_with(name));
         let eviction =

@@ -227,7 +227,7 @@ fn machine(root: &Path, needs: &Needs) -> Vec<Check> {
                 (false, true) => controllers.clone(),
                 (false, false) => format!("without {}", missing.join(", ")),
             },
-            "boot with systemd.unified_cgroup_hierarchy=1, or set cgroupsPerQOS: false, enforceNodeAllocatable: []",
+            "boot with systemd.unified_cgroup_hierarchy=1, or set cgroupsPerQOS: false, enforceNodeAllocatable: [none]",
         ),
         check(
             "PSI",

@@ -180,7 +180,7 @@ install -m 0600 "$run/apiserver/admin.conf" "$KUBECONFIG"
 mkdir -p "$run/kubelet" "$run/manifests"
 reduced=
 if [ "$(stat -fc %T /sys/fs/cgroup)" != cgroup2fs ]; then
-    reduced=$'cgroupsPerQOS: false\nenforceNodeAllocatable: []\n'
+    reduced=$'cgroupsPerQOS: false\nenforceNodeAllocatable: [none]\n'
     note 'cgroup v1 here: pods run without the QoS cgroup tree (cgroupsPerQOS: false)'
 fi
 cat >"$run/agent.yaml" <<CONFIG

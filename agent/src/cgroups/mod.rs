@@ -32,6 +32,11 @@ use crate::pod::spec::PodExt;
 
 /// Where cgroup v2 is mounted.
 pub const MOUNT: &str = "/sys/fs/cgroup";
+/// Whether cgroups are those of version 2.
+pub fn is_unified() -> bool {
+    Path::new(MOUNT).join("cgroup.controllers").exists()
+}
+
 /// A runtime that has just started may not answer yet.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
@@ -42,7 +47,7 @@ const TIERS: [QosClass; 3] = [QosClass::Guaranteed, QosClass::Burstable, QosClas
 pub enum StartError {
     #[error(
         "cgroupsPerQOS needs cgroup v2 at {MOUNT} with its controllers; set cgroupsPerQOS: false and \
-         enforceNodeAllocatable: [] to leave cgroups to the runtime ({0})"
+         enforceNodeAllocatable: [none] to leave cgroups to the runtime ({0})"
     )]
     NoHierarchy(CgroupError),
     #[error("cannot make the cgroup of all pods: {0}")]

@@ -95,7 +95,7 @@ pub fn thresholds(config: &Configuration) -> Result<Vec<Threshold>, String> {
     for threshold in &mut all {
         threshold.minimum_reclaim = reclaims.get(&threshold.signal).copied();
     }
-    if config.enforce_node_allocatable.iter().any(|e| e == "pods") {
+    if !config.allocatable_ignores_eviction && config.enforce_node_allocatable.iter().any(|e| e == "pods") {
         // The limit of all pods together is watched like the node's memory.
         let hard = all.iter().filter(|t| t.signal == Signal::MemoryAvailable && t.grace.is_none());
         let copies = hard.map(|t| Threshold { signal: Signal::AllocatableMemoryAvailable, ..t.clone() });
@@ -105,8 +105,13 @@ pub fn thresholds(config: &Configuration) -> Result<Vec<Threshold>, String> {
     Ok(all)
 }
 
-/// The hard ones alone: what allocatable needs, and what the kubelet looks at first.
-pub(super) fn statements(list: &BTreeMap<String, String>) -> Result<Vec<Threshold>, String> {
+/// The hard ones as what pods do not get of the node. What cannot be meant is left out; it was refused before.
+pub(super) fn kept_from_pods(config: &Configuration) -> impl Iterator<Item = Threshold> {
+    let counted = config.eviction_hard.iter().filter(|_| !config.allocatable_ignores_eviction);
+    counted.filter_map(|(name, text)| statement(name, text).ok().flatten())
+}
+
+fn statements(list: &BTreeMap<String, String>) -> Result<Vec<Threshold>, String> {
     list.iter().filter_map(|(name, text)| statement(name, text).transpose()).collect()
 }
 

@@ -167,22 +167,35 @@ pub(super) fn schema() -> (&'static TypeSet, Option<StructId>) {
     (set, set.kind("kubelet.config.k8s.io", "v1beta1", KIND))
 }
 
+/// Empty lists and maps that say "none" where absence means the default.
+const MEANT_EMPTY: &[&str] = &["enforceNodeAllocatable", "evictionHard", "systemReserved"];
+
+/// As the configuration is written down before something is merged into it: what is empty is not written.
+pub(super) fn as_marshalled(document: &mut Value) {
+    if let Some(map) = document.as_object_mut() {
+        map.retain(|name, value| !(MEANT_EMPTY.contains(&name.as_str()) && is_empty(value)));
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
+
 /// A tree in normal form with the decoder's remarks. Null where a duration must stand is refused, as Go reads it there.
 pub(super) fn conform(tree: &Value) -> Result<(Value, Vec<String>), String> {
     let (set, Some(id)) = schema() else { return Err("the schema lacks the configuration".into()) };
-    let told = nanoseconds(tree);
-    let tree = told.as_ref().unwrap_or(tree);
+    let (flush, rest) = flush_number(tree)?;
+    let tree = rest.as_ref().unwrap_or(tree);
     durations(set, id, tree, "")?;
     let decoded = proto::json::conform(set, id, tree).map_err(|e| e.to_string())?;
     let mut value = decoded.value;
-    // The normal form has no empty lists and maps, but here they say "none" where absence means the default.
-    for name in ["enforceNodeAllocatable", "evictionHard", "systemReserved"] {
-        let empty = tree.get(name).filter(|v| match v {
-            Value::Array(list) => list.is_empty(),
-            Value::Object(map) => map.is_empty(),
-            _ => false,
-        });
-        if let Some(empty) = empty {
+    // The normal form has no empty lists and maps.
+    for name in MEANT_EMPTY {
+        if let Some(empty) = tree.get(name).filter(|v| is_empty(v)) {
             defaults::set(&mut value, name, empty.clone());
         }
     }
@@ -194,16 +207,40 @@ pub(super) fn conform(tree: &Value) -> Result<(Value, Vec<String>), String> {
             slot.entry("limits").or_insert_with(|| limits.clone());
         }
     }
+    if let Some(nanos) = flush {
+        defaults::set(&mut value, FLUSH, nanos.into());
+    }
     Ok((value, decoded.strict))
 }
 
-/// The tree with `logging.flushFrequency` as text, where it is a number of nanoseconds as older files have it.
-fn nanoseconds(tree: &Value) -> Option<Value> {
-    const PLACE: &str = "/logging/flushFrequency";
-    let nanos = tree.pointer(PLACE)?.as_i64()?;
-    let mut told = tree.clone();
-    *told.pointer_mut(PLACE)? = Value::String(proto::duration::format(nanos));
-    Some(told)
+const FLUSH: &str = "logging.flushFrequency";
+
+/// The one duration that may also be a number, of nanoseconds, and then stays one: older versions had it so. With it comes
+/// the tree without it. Zero and null are as if nothing were said.
+fn flush_number(tree: &Value) -> Result<(Option<i64>, Option<Value>), String> {
+    let given = tree.pointer("/logging/flushFrequency").filter(|value| !value.is_string());
+    let Some(given) = given else { return Ok((None, None)) };
+    let found = match given {
+        Value::Null => None,
+        Value::Number(number) if number.is_i64() => number.as_i64().filter(|nanos| *nanos != 0),
+        other => {
+            let kind = match other {
+                Value::Number(number) => format!("number {number}"),
+                Value::Bool(_) => "bool".to_owned(),
+                Value::Array(_) => "array".to_owned(),
+                _ => "object".to_owned(),
+            };
+            let text = other.to_string();
+            return Err(format!(
+                "invalid duration {text:?}: json: cannot unmarshal {kind} into Go value of type time.Duration"
+            ));
+        }
+    };
+    let mut rest = tree.clone();
+    if let Some(logging) = rest.get_mut("logging").and_then(Value::as_object_mut) {
+        logging.remove("flushFrequency");
+    }
+    Ok((found, Some(rest)))
 }
 
 /// Leaves out the fields at the top whose values do not fit.
@@ -281,13 +318,25 @@ fn key_after(text: &str, from: usize, name: &str, top: bool) -> Option<usize> {
 mod tests {
     use super::*;
 
+    /// Settings that were written for older versions were refused.
     #[test]
-    fn the_log_is_flushed_after_text_or_nanoseconds() {
-        let of = |value: Value| conform(&serde_json::json!({"logging": {"flushFrequency": value}}));
-        let read = |value: Value| of(value).map(|(tree, _)| tree["logging"]["flushFrequency"].clone());
-        assert_eq!(read(serde_json::json!(7_000_000_000_i64)), Ok("7s".into()));
-        assert_eq!(read("7s".into()), Ok("7s".into()));
-        assert!(of(serde_json::json!(true)).is_err());
+    fn how_often_the_log_is_flushed_may_be_a_number() {
+        let of = |value: Value| {
+            let read = conform(&serde_json::json!({"logging": {"flushFrequency": value, "verbosity": 1}}));
+            read.map(|(tree, _)| tree["logging"]["flushFrequency"].clone())
+        };
+        assert_eq!(of(5_000_000_000_i64.into()), Ok(5_000_000_000_i64.into()));
+        assert_eq!(of("5000ms".into()), Ok("5s".into()));
+        assert_eq!((of(0.into()), of(Value::Null)), (Ok(Value::Null), Ok(Value::Null)));
+        for (bad, kind) in [(Value::from(1.5), "number 1.5"), (true.into(), "bool")] {
+            let text = bad.to_string();
+            assert_eq!(
+                of(bad),
+                Err(format!(
+                    "invalid duration {text:?}: json: cannot unmarshal {kind} into Go value of type time.Duration"
+                ))
+            );
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::file::{self, API_VERSION, FileTree, KIND, Oddity};
 use super::origins::{Origin, Origins};
-use super::{Configuration, FeatureGates, Override, defaults, start, validation};
+use super::{Configuration, FeatureGates, Override, defaults, fold, start, validation};
 
 /// Where the configuration comes from.
 #[derive(Debug, Clone, Default)]
@@ -19,6 +19,8 @@ pub struct Sources {
     pub flags: Vec<Override>,
     /// `--strict-config`: unknown and repeated fields are errors.
     pub strict: bool,
+    /// `--experimental-allocatable-ignore-eviction`
+    pub allocatable_ignores_eviction: bool,
 }
 
 /// A configuration that passed validation.
@@ -149,18 +151,14 @@ impl Load {
                 }
             }
         } else {
-            // Before any flag is read, so under the gates' own defaults.
+            // The defaults are there before a flag is read; what a gate from a flag does not go with stays.
             defaults::apply(&mut document, &FeatureGates::default());
             defaults::apply_legacy(&mut document);
         }
         if let Some(folder) = &sources.drop_ins {
-            // What is merged into is written out first, and a list of nothing is not written.
-            if let Some(map) = document.as_object_mut()
-                && map.get("enforceNodeAllocatable").and_then(Value::as_array).is_some_and(Vec::is_empty)
-            {
-                map.remove("enforceNodeAllocatable");
-            }
+            file::as_marshalled(&mut document);
             self.merge_drop_ins(&mut document, folder);
+            fold::any_case(&mut document);
             unseen_log_options(&mut document);
             // A null or zero in a drop-in asks for the default.
             document = self.conform(document);
@@ -177,7 +175,9 @@ impl Load {
         defaults::set(&mut document, "apiVersion", API_VERSION.into());
         defaults::set(&mut document, "kind", KIND.into());
         let config = match Configuration::read(&document) {
-            Ok(config) => config,
+            Ok(config) => {
+                Configuration { allocatable_ignores_eviction: sources.allocatable_ignores_eviction, ..config }
+            }
             Err(error) => {
                 self.problems.push(ConfigError::Merged(error.to_string()));
                 return None;
@@ -333,24 +333,27 @@ fn resolve_paths(document: &mut Value, folder: &Path) {
             && !text.is_empty()
             && !text.starts_with('/')
         {
-            *value = Value::String(clean(&folder.join(text)));
+            *value = Value::String(clean(&folder.join(text).to_string_lossy()));
         }
     }
 }
 
-/// Without `.`, `..` and doubled slashes, as Go joins paths.
-fn clean(path: &Path) -> String {
-    let mut out = PathBuf::new();
-    for part in path.components() {
+/// Without `.`, `..` and doubled slashes, as Go's `path.Clean` has it.
+pub(super) fn clean(path: &str) -> String {
+    let rooted = path.starts_with('/');
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
         match part {
-            std::path::Component::CurDir => {}
-            std::path::Component::ParentDir => {
-                out.pop();
-            }
-            part => out.push(part),
+            "" | "." => {}
+            ".." if parts.last().is_some_and(|last| *last != "..") => drop(parts.pop()),
+            ".." if rooted => {}
+            part => parts.push(part),
         }
     }
-    out.to_string_lossy().into_owned()
+    match (rooted, parts.is_empty()) {
+        (false, true) => ".".to_owned(),
+        (rooted, _) => format!("{}{}", if rooted { "/" } else { "" }, parts.join("/")),
+    }
 }
 
 /// All `*.conf` files below the folder, in lexical order of the walk. A file in the folder's place is one file to look
@@ -421,6 +424,65 @@ mod tests {
         folder
     }
 
+    #[test]
+    fn paths_are_cleaned_as_go_does_it() {
+        for (path, clean_one) in
+            [("/a/b", "/a/b"), ("/a/./b/../c//d/", "/a/c/d"), ("/..", "/"), ("../a/..", ".."), ("a/..", "."), ("", ".")]
+        {
+            assert_eq!(clean(path), clean_one, "{path}");
+        }
+    }
+
+    /// Gates from flags shaped the defaults of an agent without a file, which has them before it reads its flags.
+    #[test]
+    fn defaults_without_a_file_do_not_know_the_gates_of_flags() {
+        let refused = |gate: &str| {
+            let value = json!({gate: false});
+            let flags = vec![Override { path: "featureGates", flag: "feature-gates", value, merge: true }];
+            load(&Sources { flags, ..Sources::default() }).expect_err("refused").to_string()
+        };
+        assert!(refused("KubeletCrashLoopBackOffMax").contains("MaxContainerRestartPeriod must not be set"));
+        let told = refused("KubeletEnsureSecretPulledImages");
+        assert!(told.contains("`imagePullCredentialsVerificationPolicy` must not be set"), "{told}");
+        assert!(refused("AllBeta").contains("must not be set"));
+    }
+
+    #[test]
+    fn names_of_fields_in_drop_ins_may_be_in_any_case() {
+        let dir = folder(&[
+            ("main", &format!(r#"{{{HEAD},"maxPods":42,"PodsPerCore":3}}"#)),
+            ("d/1.conf", &format!(r#"{{{HEAD},"maxpods":5,"Authentication":{{"WEBHOOK":{{"cachettl":"7s"}}}}}}"#)),
+        ]);
+        let sources = Sources { file: Some(dir.join("main")), drop_ins: Some(dir.join("d")), ..Sources::default() };
+        let loaded = load(&sources).expect("valid");
+        assert_eq!((loaded.config.max_pods, loaded.config.pods_per_core), (5, 0));
+        let webhook = &loaded.config.authentication.webhook;
+        assert!(webhook.enabled && webhook.cache_ttl.nanos == 7_000_000_000, "{webhook:?}");
+        std::fs::remove_dir_all(dir).expect("removes");
+    }
+
+    /// What is merged into was written down before, and an empty list is not written.
+    #[test]
+    fn an_empty_list_of_the_main_file_does_not_outlive_a_folder_of_drop_ins() {
+        let none = r#""enforceNodeAllocatable":[],"cgroupsPerQOS":false"#;
+        let dir = folder(&[
+            ("main", &format!("{{{HEAD},{none}}}")),
+            ("pods", &format!(r#"{{{HEAD},"enforceNodeAllocatable":[]}}"#)),
+            ("d/1.conf", &format!("{{{HEAD}}}")),
+            ("e/1.conf", &format!(r#"{{{HEAD},"enforceNodeAllocatable":[]}}"#)),
+        ]);
+        let of = |main: &str, drop_ins: Option<&str>| {
+            let drop_ins = drop_ins.map(|name| dir.join(name));
+            load(&Sources { file: Some(dir.join(main)), drop_ins, ..Sources::default() })
+                .map(|loaded| loaded.config.enforce_node_allocatable)
+        };
+        assert_eq!(of("main", None).expect("valid"), Vec::<String>::new());
+        assert!(of("main", Some("d")).is_err_and(|e| e.to_string().contains("cgroupsPerQOS")));
+        assert_eq!(of("pods", Some("d")).expect("valid"), ["pods"]);
+        assert_eq!(of("main", Some("e")).expect("valid"), Vec::<String>::new());
+        std::fs::remove_dir_all(dir).expect("removes");
+    }
+
     const HEAD: &str = r#""apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"KubeletConfiguration""#;
 
     #[test]
@@ -434,12 +496,8 @@ mod tests {
             ("d/20/x.conf", &format!(r#"{{{HEAD},"maxPods":3,"port":0}}"#)),
             ("d/90.json", "not read"),
         ]);
-        let mut sources = Sources {
-            file: Some(dir.join("config.json")),
-            drop_ins: Some(dir.join("d")),
-            flags: Vec::new(),
-            strict: false,
-        };
+        let mut sources =
+            Sources { file: Some(dir.join("config.json")), drop_ins: Some(dir.join("d")), ..Sources::default() };
         let loaded = load(&sources).expect("valid");
         assert_eq!((loaded.config.max_pods, loaded.config.port), (3, 10250));
         assert_eq!(loaded.config.static_pod_path, dir.join("pods"));

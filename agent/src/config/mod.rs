@@ -4,10 +4,12 @@
 //! order as JSON merge patches, flags on top, defaults where nothing was said, validation. Everything happens before a
 //! port opens. [`Loaded::document`] is what `/configz` shows.
 
+mod address;
 mod defaults;
 mod eviction;
 mod features;
 mod file;
+mod fold;
 mod gates;
 mod load;
 mod located;
@@ -20,6 +22,7 @@ mod tls;
 mod types;
 mod validation;
 
+pub use address::parse_ip;
 pub use eviction::{Signal, Threshold, ThresholdValue, thresholds};
 pub use features::{FeatureGates, GATES, Stage};
 pub use load::{ConfigError, Loaded, Sources, all_problems, load};
@@ -31,8 +34,9 @@ pub use reference::reference;
 pub use start::cpu_set;
 pub use tls::TlsOffer;
 pub use types::{
-    Authentication, Authorization, Configuration, CrashLoopBackOff, GoDuration, Logging, LoggingOptions, MemorySwap,
-    OutputRouting, ReservedMemory, ShutdownGracePeriod, Taint, Tracing, UserNamespaces, VModule,
+    Authentication, Authorization, Configuration, CrashLoopBackOff, FlushFrequency, GoDuration, Logging,
+    LoggingOptions, MemorySwap, OutputRouting, ReservedMemory, ShutdownGracePeriod, Taint, Tracing, UserNamespaces,
+    VModule,
 };
 
 /// A setting from a flag: dotted path into the configuration, and how it changes what is there.

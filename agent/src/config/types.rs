@@ -157,6 +157,9 @@ pub struct Configuration {
     pub user_namespaces: Option<UserNamespaces>,
     pub image_pull_credentials_verification_policy: String,
     pub preloaded_images_verification_allowlist: Vec<String>,
+    /// From a flag: hard eviction thresholds are not taken from what pods may have.
+    #[serde(skip)]
+    pub allocatable_ignores_eviction: bool,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -233,10 +236,39 @@ pub struct UserNamespaces {
 #[serde(rename_all = "camelCase", default)]
 pub struct Logging {
     pub format: String,
-    pub flush_frequency: GoDuration,
+    pub flush_frequency: FlushFrequency,
     pub verbosity: i64,
     pub vmodule: Vec<VModule>,
     pub options: LoggingOptions,
+}
+
+/// A duration that may also be written as a number of nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FlushFrequency {
+    pub nanos: i64,
+    pub is_number: bool,
+}
+
+/// As it stands in JSON.
+impl std::fmt::Display for FlushFrequency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_number { write!(f, "{}", self.nanos) } else { write!(f, "\"{}\"", GoDuration { nanos: self.nanos }) }
+    }
+}
+
+impl<'de> Deserialize<'de> for FlushFrequency {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Either {
+            Number(i64),
+            Text(GoDuration),
+        }
+        Ok(match Either::deserialize(deserializer)? {
+            Either::Number(nanos) => FlushFrequency { nanos, is_number: true },
+            Either::Text(GoDuration { nanos }) => FlushFrequency { nanos, is_number: false },
+        })
+    }
 }
 
 /// A level for the files that a pattern matches.
