@@ -69,9 +69,7 @@ impl FeatureGates {
         let mut errors = Vec::new();
         for (name, value) in &self.0 {
             match gate(name) {
-                Some((_, stage, default))
-                    if value != default && (*stage == Stage::Ga || LOCKED.contains(&name.as_str())) =>
-                {
+                Some((_, stage, default)) if value != default && is_locked(name, *stage) => {
                     errors.push(format!("cannot set feature gate {name} to {value}, feature is locked to {default}"));
                 }
                 None if !GROUPS.contains(&name.as_str()) => {
@@ -97,9 +95,16 @@ pub(super) fn is_gate(name: &str) -> bool {
 }
 
 const GROUPS: &[&str] = &["AllAlpha", "AllBeta"];
+fn is_locked(name: &str, stage: Stage) -> bool {
+    if stage == Stage::Ga { !UNLOCKED.contains(&name) } else { LOCKED.contains(&name) }
+}
+
+/// Stable, and can be switched off for one more version.
+const UNLOCKED: &[&str] = &["CustomCPUCFSQuotaPeriod", "DRAPrioritizedList", "MutatingAdmissionPolicy"];
 /// Deprecated, and no longer to be switched either.
 const LOCKED: &[&str] = &[
     "AggregatedDiscoveryRemoveBetaType",
+    "AllowOverwriteTerminationGracePeriodSeconds",
     "DisableNodeKubeProxyVersion",
     "GitRepoVolumeDriver",
     "SeparateCacheWatchRPC",
@@ -137,6 +142,10 @@ mod tests {
             ["UnknownVersionInteroperabilityProxy is enabled, but depends on features that are disabled: \
               [APIServerIdentity]"]
         );
+        assert!(
+            of("CustomCPUCFSQuotaPeriod", false).is_empty() && !of("TopologyManagerPolicyOptions", false).is_empty()
+        );
+        assert!(!of("AllowOverwriteTerminationGracePeriodSeconds", true).is_empty());
         assert!(of("AllBeta", false).is_empty() && of("StorageVersionAPI", true).is_empty());
     }
 }

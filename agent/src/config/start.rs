@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proto::quantity::{Format, Quantity};
 
-use super::{Configuration, FeatureGates, eviction};
+use super::{Configuration, FeatureGates, eviction, parse_ip};
 
 /// Problems that the kubelet meets when it builds what it needs: TLS.
 pub(super) fn dependencies(c: &Configuration) -> Vec<String> {
@@ -21,10 +21,12 @@ pub(super) fn dependencies(c: &Configuration) -> Vec<String> {
         errors.push(format!("unknown tls version {:?}", c.tls_min_version));
     }
     for (at, curve) in c.tls_curve_preferences.iter().enumerate() {
-        if !CURVES.contains(curve) {
-            errors.push(format!("curve preference {curve} is not supported by the current Go version"));
+        if !(1..=i32::from(u16::MAX)).contains(curve) {
+            errors.push(format!("curve preference {curve} is out of range (must be 1-{})", u16::MAX));
         } else if c.tls_curve_preferences[..at].contains(curve) {
             errors.push(format!("duplicate curve preference {curve}"));
+        } else if !CURVES.contains(curve) {
+            errors.push(format!("curve preference {curve} is not supported by the current Go version"));
         }
     }
     errors
@@ -84,16 +86,18 @@ pub(super) fn check(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
     errors.extend(qos_reserved(&c.qos_reserved).map(|e| format!("--qos-reserved value failed to parse: {e}")));
     errors.extend(topology_options(c, gates));
     errors.extend(cpu_manager(c, gates));
-    errors.extend(memory_manager(c).err());
-    let never = (c.sync_frequency.nanos <= 0).then(|| format!("invalid sync frequency {}", c.sync_frequency.nanos));
-    let built = never.into_iter().chain(eviction::wrong_soft(c));
+    errors.extend(memory_manager(c));
+    let never = Some(c.sync_frequency.nanos).filter(|nanos| *nanos <= 0);
+    let built = never.map(|nanos| format!("invalid sync frequency {nanos}")).into_iter();
+    let built = built.chain(eviction::wrong_soft(c));
     let built = built.chain(crate::container_logs::max_size(&c.container_log_max_size).err());
     let built = built.chain(c.allowed_unsafe_sysctls.iter().filter_map(|p| sysctl_pattern(p).err()));
     errors.extend(built.map(|e| format!("failed to create kubelet: {e}")));
-    errors.extend(user_namespaces(c).err());
-    // A server for health checks that cannot listen is told of in the log, and tried again.
-    if c.enable_server && c.address.parse::<std::net::IpAddr>().is_err() {
+    if c.enable_server && parse_ip(&c.address).is_none() {
         errors.push(format!("address {:?} is no address to listen on", c.address));
+    }
+    if !c.static_pod_path.as_os_str().is_empty() && c.file_check_frequency.nanos <= 0 {
+        errors.push(format!("fileCheckFrequency {}: non-positive interval for NewTicker", c.file_check_frequency));
     }
     errors.extend(crate::metrics::shows_hidden(&c.show_hidden_metrics_for_version).err());
     errors
@@ -313,12 +317,12 @@ fn static_cpus(c: &Configuration) -> Result<(), String> {
     Ok(())
 }
 
-/// What the Static policy is given for each kind must be what pods do not get: reservations and hard eviction.
-fn memory_manager(c: &Configuration) -> Result<(), String> {
+/// What the Static policy is given of each kind must be what pods do not get: reservations and hard eviction.
+fn memory_manager(c: &Configuration) -> Vec<String> {
     match c.memory_manager_policy.as_str() {
-        "None" => return Ok(()),
+        "None" => return Vec::new(),
         "Static" => {}
-        other => return Err(format!("unknown policy: {other:?}")),
+        other => return vec![format!("unknown policy: {other:?}")],
     }
     let mut given: BTreeMap<&str, Quantity> = BTreeMap::new();
     for node in &c.reserved_memory {
@@ -334,40 +338,68 @@ fn memory_manager(c: &Configuration) -> Result<(), String> {
             wanted.add(amount);
         }
     }
-    let hard = eviction::statements(&c.eviction_hard).unwrap_or_default();
-    for threshold in hard.iter().filter(|t| t.signal == eviction::Signal::MemoryAvailable) {
+    for threshold in eviction::kept_from_pods(c).filter(|t| t.signal == eviction::Signal::MemoryAvailable) {
         let capacity = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let capacity = i64::try_from(crate::node::meminfo(&capacity, "MemTotal") * 1024).unwrap_or(i64::MAX);
         wanted.add(Quantity::from_integer(threshold.value.of(capacity), Format::BinarySi));
     }
     let zero = Quantity::from_integer(0, Format::DecimalSi);
-    let have = given.remove("memory").unwrap_or(zero);
-    // Pages of other sizes are reserved nowhere else.
-    let others = given.into_iter().map(|(kind, have)| (kind, have, zero));
-    for (kind, have, wanted) in std::iter::once(("memory", have, wanted)).chain(others) {
-        if have.value() != wanted.value() {
-            return Err(format!(
-                "the total amount \"{have}\" of type \"{kind}\" is not equal to the value \"{wanted}\" determined by \
+    // Of huge pages nothing is taken from pods but what the policy is given.
+    let kinds: BTreeSet<&str> = given.keys().copied().chain(["memory"]).collect();
+    let unequal = kinds.into_iter().filter_map(|kind| {
+        let have = given.get(kind).unwrap_or(&zero);
+        let wanted = if kind == "memory" { &wanted } else { &zero };
+        (have.value() != wanted.value()).then(|| {
+            format!(
+                "the total amount \"{have}\" of type {kind:?} is not equal to the value \"{wanted}\" determined by \
                  Node Allocatable feature"
-            ));
-        }
-    }
-    Ok(())
-}
-
-fn user_namespaces(c: &Configuration) -> Result<(), String> {
-    let Some(ids) = c.user_namespaces.as_ref().and_then(|u| u.ids_per_pod) else { return Ok(()) };
-    if ids < 65536 || ids % 65536 != 0 {
-        return Err(format!(
-            "failed to create kubelet: create user namespace manager: userNamespaces.idsPerPod {ids} must be a multiple of 65536"
-        ));
-    }
-    Ok(())
+            )
+        })
+    });
+    unequal.collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::ReservedMemory;
     use super::*;
+
+    #[test]
+    fn curves_are_numbers_of_go_each_once() {
+        let errors = |list: &[i32]| {
+            dependencies(&Configuration { tls_curve_preferences: list.to_vec(), ..Configuration::default() })
+        };
+        assert_eq!(errors(&[29, 23, 25, 4588]), Vec::<String>::new());
+        assert_eq!(errors(&[29, 29]), ["duplicate curve preference 29"]);
+        assert_eq!(
+            errors(&[0, 65536]),
+            [
+                "curve preference 0 is out of range (must be 1-65535)",
+                "curve preference 65536 is out of range (must be 1-65535)",
+            ]
+        );
+        assert_eq!(errors(&[9999]), ["curve preference 9999 is not supported by the current Go version"]);
+    }
+
+    /// Workers without a pause took a processor each.
+    #[test]
+    fn pods_are_looked_at_now_and_then() {
+        for nanos in [0, -1_000_000_000] {
+            let sync_frequency = super::super::GoDuration { nanos };
+            let errors = check(&Configuration { sync_frequency, ..Configuration::default() }, &FeatureGates::default());
+            let told = format!("failed to create kubelet: invalid sync frequency {nanos}");
+            assert!(errors.contains(&told), "{errors:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_count_where_somebody_listens() {
+        let of = |server, address: &str| {
+            let config = Configuration { enable_server: server, address: address.into(), ..Configuration::default() };
+            check(&config, &FeatureGates::default()).iter().filter(|e| e.starts_with("address")).count()
+        };
+        assert_eq!((of(true, "here"), of(false, "here"), of(true, "127.000.000.001"), of(true, "::")), (1, 0, 0, 0));
+    }
 
     #[test]
     fn sets_of_cpus_are_lists_of_ranges() {
@@ -406,10 +438,19 @@ mod tests {
     fn the_static_memory_policy_wants_what_is_reserved() {
         let mut config = Configuration { memory_manager_policy: "Static".into(), ..Configuration::default() };
         config.eviction_hard.insert("memory.available".into(), "100Mi".into());
-        let error = memory_manager(&config).expect_err("refused");
+        let error = memory_manager(&config).remove(0);
         assert!(
             error.starts_with("the total amount \"0\" of type \"memory\" is not equal to the value \"100Mi\""),
             "{error}"
         );
+        let limits = [("memory", "100Mi"), ("hugepages-2Mi", "2Mi")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        config.reserved_memory = vec![ReservedMemory { numa_node: 0, limits: limits.into() }];
+        assert_eq!(
+            memory_manager(&config),
+            ["the total amount \"2Mi\" of type \"hugepages-2Mi\" is not equal to the value \"0\" determined by Node \
+              Allocatable feature"]
+        );
+        config.reserved_memory[0].limits.remove("hugepages-2Mi");
+        assert_eq!(memory_manager(&config), Vec::<String>::new());
     }
 }

@@ -1,15 +1,16 @@
 //! What a configuration must satisfy before anything starts; the texts and their order are the kubelet's.
 
+use std::collections::BTreeSet;
+
 use proto::quantity::Quantity;
 
 use super::start::cpu_set;
 use super::{Configuration, FeatureGates, GoDuration};
-use crate::images::reference;
 
 /// All violations, in the order in which the kubelet names them.
 pub(super) fn check(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
     let mut errors = Vec::new();
-    numbers(c, &mut errors);
+    numbers(c, gates, &mut errors);
     images(c, gates, &mut errors);
     choices(c, gates, &mut errors);
     shutdown(c, gates, &mut errors);
@@ -17,6 +18,7 @@ pub(super) fn check(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
     enforcement(c, &mut errors);
     pull_policy(c, gates, &mut errors);
     reservations(c, &mut errors);
+    operating_system(c, &mut errors);
     qos(c, gates, &mut errors);
     logs(c, gates, &mut errors);
     for error in &mut errors {
@@ -31,7 +33,7 @@ fn port_out_of_range(port: i32) -> bool {
     !(1..=65535).contains(&port)
 }
 
-fn numbers(c: &Configuration, errors: &mut Vec<String>) {
+fn numbers(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
     let mut not_negative = |name: &str, flag: &str, value: i64| {
         if value < 0 {
             errors.push(format!("{name} ({flag}) {value} must not be a negative number"));
@@ -57,7 +59,14 @@ fn numbers(c: &Configuration, errors: &mut Vec<String>) {
     if c.healthz_port != 0 && port_out_of_range(c.healthz_port) {
         errors.push(format!("healthzPort (--healthz-port) {} must be between 1 and 65535, inclusive", c.healthz_port));
     }
-    if !(1_000_000..=1_000_000_000).contains(&c.cpu_cfs_quota_period.nanos) {
+    if !gates.enabled("CustomCPUCFSQuotaPeriod") {
+        if c.cpu_cfs_quota_period.nanos != 100_000_000 {
+            errors.push(format!(
+                "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {{{}}} requires feature gate CustomCPUCFSQuotaPeriod",
+                c.cpu_cfs_quota_period
+            ));
+        }
+    } else if !(1_000_000..=1_000_000_000).contains(&c.cpu_cfs_quota_period.nanos) {
         errors.push(format!(
             "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {{{}}} must be between 1ms and 1sec, inclusive",
             c.cpu_cfs_quota_period
@@ -162,7 +171,7 @@ fn logs(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
     if !folder.starts_with('/') {
         errors.push(format!("pod logs path {folder:?} must be absolute path"));
     }
-    if folder.len() > 1 && (folder.ends_with('/') || folder.split('/').skip(1).any(|p| matches!(p, "" | "." | ".."))) {
+    if super::load::clean(&folder) != folder {
         errors.push(format!("pod logs path {folder:?} must be normalized"));
     }
     if !folder.is_ascii() {
@@ -385,13 +394,13 @@ fn pull_policy(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>
     }
 }
 
-/// An image by its whole name without tag and digest, or everything below a path with `/*` at its end.
+/// An image in its full form without tag and digest, or everything below a path with `/*` at its end.
 fn pattern_error(pattern: &str) -> Option<String> {
     if pattern.trim() != pattern {
         return Some(format!("leading/trailing spaces are not allowed: {pattern}"));
     }
     let below = pattern.ends_with("/*");
-    let name = if below { pattern.strip_suffix('*').unwrap_or(pattern) } else { pattern };
+    let name = if below { &pattern[..pattern.len() - 1] } else { pattern };
     if name.is_empty() {
         return Some(format!("the supplied pattern is too short: {pattern}"));
     }
@@ -399,14 +408,12 @@ fn pattern_error(pattern: &str) -> Option<String> {
         return Some(format!("not a valid wildcard pattern, only patterns ending with '/*' are allowed: {pattern}"));
     }
     if below {
-        return (name == "/").then(|| "at least registry hostname is required".to_owned());
+        return (name == "/").then(|| "at least registry hostname is required".into());
     }
-    match reference::parse(name) {
-        Err(why) => Some(format!("failed to parse as an image name: {why}")),
-        Ok(image) if format!("{}/{}", image.domain, image.path) != name => {
-            Some(format!("neither tag nor digest is accepted in an image reference: {pattern}"))
-        }
-        Ok(_) => None,
+    match crate::images::reference::parse(name).map(|image| image.name()) {
+        Ok(full) if full == name => None,
+        Ok(_) => Some(format!("neither tag nor digest is accepted in an image reference: {pattern}")),
+        Err(error) => Some(format!("failed to parse as an image name: {error}")),
     }
 }
 
@@ -426,7 +433,7 @@ fn reservations(c: &Configuration, errors: &mut Vec<String>) {
             ));
         }
     }
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for node in &c.reserved_memory {
         for (kind, amount) in &node.limits {
             if kind != "memory" && !kind.starts_with("hugepages-") {
@@ -450,6 +457,23 @@ fn reservations(c: &Configuration, errors: &mut Vec<String>) {
             }
         }
     }
+}
+
+/// What a Linux does not have. The generation of its cgroups is `doctor`'s to refuse.
+fn operating_system(c: &Configuration, errors: &mut Vec<String>) {
+    const UNIT: i64 = 65536;
+    const MOST: i64 = u32::MAX as i64;
+    if c.single_process_oom_kill == Some(false) && !crate::cgroups::is_unified() {
+        errors.push("singleProcessOOMKill must not be explicitly set to false when using cgroup v1".into());
+        return;
+    }
+    let reason = match c.user_namespaces.as_ref().and_then(|u| u.ids_per_pod) {
+        Some(..UNIT) => format!("must not be less than {UNIT}"),
+        Some(ids) if ids % UNIT != 0 => format!("must be a multiple of {UNIT}"),
+        Some(ids) if ids > MOST => format!("must not be more than {MOST}"),
+        _ => return,
+    };
+    errors.push(format!("userNamespaces.idsPerPod {reason}"));
 }
 
 fn qos(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
@@ -481,10 +505,8 @@ pub(super) fn logging(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
         errors.push(format!("logging.format: Invalid value: {:?}: Unsupported log format", log.format));
     }
     if log.flush_frequency.nanos <= 0 {
-        errors.push(format!(
-            "logging.flushFrequency: Invalid value: \"{}\": Must be greater than zero",
-            log.flush_frequency
-        ));
+        errors
+            .push(format!("logging.flushFrequency: Invalid value: {}: Must be greater than zero", log.flush_frequency));
     }
     if !(0..=i64::from(i32::MAX)).contains(&log.verbosity) {
         errors.push(format!("logging.verbosity: Invalid value: {}: Must be <= 2147483647", log.verbosity));
@@ -543,6 +565,60 @@ fn tracing(c: &Configuration) -> Vec<String> {
 mod tests {
     use super::super::Taint;
     use super::*;
+
+    #[test]
+    fn images_of_the_allowlist_stand_as_they_are_recorded() {
+        for good in ["docker.io/library/busybox", "registry.example:5000/a/b", "localhost/x", "a.b/*", "a.b/c/*"] {
+            assert_eq!(pattern_error(good), None, "{good}");
+        }
+        let untagged = "neither tag nor digest is accepted in an image reference: ";
+        for (bad, reason) in [
+            ("", "the supplied pattern is too short: ".to_owned()),
+            (" a.b/c", "leading/trailing spaces are not allowed:  a.b/c".to_owned()),
+            ("/*", "at least registry hostname is required".to_owned()),
+            ("a.b/*/c", "not a valid wildcard pattern, only patterns ending with '/*' are allowed: a.b/*/c".to_owned()),
+            ("busybox", format!("{untagged}busybox")),
+            ("a.b/c:1", format!("{untagged}a.b/c:1")),
+            ("a b", "failed to parse as an image name: invalid reference format".to_owned()),
+            (
+                "Foo/Bar",
+                "failed to parse as an image name: invalid reference format: repository name (Bar) must be lowercase"
+                    .to_owned(),
+            ),
+        ] {
+            assert_eq!(pattern_error(bad), Some(reason), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_quota_period_of_ones_own_needs_its_gate() {
+        let errors = |on, nanos| {
+            let gates = FeatureGates::new([("CustomCPUCFSQuotaPeriod".to_owned(), on)].into());
+            let cpu_cfs_quota_period = GoDuration { nanos };
+            let mut errors = Vec::new();
+            numbers(&Configuration { cpu_cfs_quota_period, ..Configuration::default() }, &gates, &mut errors);
+            errors.into_iter().filter(|e| e.starts_with("cpuCFSQuotaPeriod")).collect::<Vec<_>>()
+        };
+        assert_eq!((errors(false, 100_000_000), errors(true, 50_000_000)), (Vec::new(), Vec::new()));
+        assert_eq!(
+            errors(false, 50_000_000),
+            ["cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {50ms} requires feature gate CustomCPUCFSQuotaPeriod"]
+        );
+    }
+
+    #[test]
+    fn user_namespaces_have_whole_units_of_ids() {
+        let error = |ids| {
+            let user_namespaces = Some(super::super::UserNamespaces { ids_per_pod: Some(ids) });
+            let mut errors = Vec::new();
+            operating_system(&Configuration { user_namespaces, ..Configuration::default() }, &mut errors);
+            errors.pop().unwrap_or_default()
+        };
+        assert_eq!((error(65536).as_str(), error(131_072).as_str()), ("", ""));
+        assert_eq!(error(1), "userNamespaces.idsPerPod must not be less than 65536");
+        assert_eq!(error(65537), "userNamespaces.idsPerPod must be a multiple of 65536");
+        assert_eq!(error(1 << 33), "userNamespaces.idsPerPod must not be more than 4294967295");
+    }
 
     #[test]
     fn taints_have_keys_and_effects_of_the_api() {

@@ -18,6 +18,13 @@ pub struct Reference<'a> {
     pub digest: Option<&'a str>,
 }
 
+impl Reference<'_> {
+    /// Without tag and digest.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.domain, self.path)
+    }
+}
+
 const INVALID: &str = "invalid reference format";
 const DEFAULT_DOMAIN: &str = "docker.io";
 const MAX_NAME_BYTES: usize = 255;
