@@ -32,7 +32,12 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("HEAD", &["--max-pods=many"], "invalid argument \"many\" for \"--max-pods\" flag"),
     ("HEAD", &["serve"], "unknown command serve"),
     ("HEAD", &["--address=here"], "\"here\" is not a valid IP address"),
-    ("HEADcontainerRuntimeEndpoint: ftp://x\n", &[], "protocol \"ftp\" not supported"),
+    (
+        "HEADcontainerRuntimeEndpoint: ftp://x\nauthentication: {webhook: {enabled: false}}\nauthorization: {mode: \
+         AlwaysAllow}\n",
+        &[],
+        "protocol \"ftp\" not supported",
+    ),
     ("HEAD", &["--node-ip=0.0.0.0,::"], "dual-stack node IP cannot include '0.0.0.0' or '::'"),
     ("HEAD", &["--cloud-provider=aws"], "unsupported value for --cloud-provider"),
     ("HEADaddress: foo\n", &[], "address \"foo\" is no address to listen on"),
