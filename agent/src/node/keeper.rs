@@ -84,7 +84,7 @@ impl Keeper {
         if self.deps.settings.config.register_node && !self.deps.standalone {
             self.register().await;
         }
-        let update = self.deps.settings.config.node_status_update_frequency.get();
+        let update = super::status_period(&self.deps.settings.config);
         loop {
             self.deps.status_beat.begin().await;
             self.look().await;

@@ -191,10 +191,16 @@ pub async fn run(deps: NodeDeps) {
     Keeper::new(heartbeat, deps).keep(seen).await;
 }
 
+/// How often the status is computed. What is configured is not validated, and nothing or less must not be a loop without
+/// a pause.
+fn status_period(config: &Configuration) -> Duration {
+    config.node_status_update_frequency.get().max(Duration::from_millis(100))
+}
+
 /// How long one request of a heartbeat may take.
 fn heartbeat_timeout(config: &Configuration) -> Duration {
     let lease = u64::try_from(config.node_lease_duration_seconds).unwrap_or(40);
-    config.node_status_update_frequency.get().min(Duration::from_secs(lease))
+    status_period(config).min(Duration::from_secs(lease))
 }
 
 /// How long one round of a heartbeat can take while all is well with the agent: each of its tries may read, write and
