@@ -23,6 +23,15 @@ use super::target::Target;
 use super::tcp::dial;
 
 const MAX_REDIRECTS: usize = 10;
+/// What a request says of itself, whatever it is told to say.
+const OWN_HEADERS: [HeaderName; 6] = [
+    header::HOST,
+    header::USER_AGENT,
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::TRAILER,
+];
 /// Of the answer's body; more is not read.
 const MAX_BODY_BYTES: usize = 10 * 1024;
 
@@ -99,32 +108,38 @@ impl Get {
         let path = if self.path.starts_with('/') { self.path.clone() } else { format!("/{}", self.path) };
         let uri: Uri = path.parse().map_err(|e: http::uri::InvalidUri| e.to_string())?;
         let mut request = Request::get(uri).body(Empty::new()).map_err(|e| e.to_string())?;
-        let headers = request.headers_mut();
-        for given in &self.headers {
+        let mut given = Vec::with_capacity(self.headers.len());
+        for header in &self.headers {
             let (Ok(name), Ok(value)) =
-                (HeaderName::try_from(given.name.as_str()), HeaderValue::try_from(given.value.as_str()))
+                (HeaderName::try_from(header.name.as_str()), HeaderValue::try_from(header.value.as_str()))
             else {
-                return Err(format!("net/http: invalid header field name {:?}", given.name));
+                return Err(format!("net/http: invalid header field name {:?}", header.name));
             };
+            given.push((name, value));
+        }
+        let first = |name: HeaderName| given.iter().find(|(n, _)| *n == name).map(|(_, value)| value.clone());
+        let text = |value: &str| HeaderValue::from_str(value).map_err(|e| e.to_string());
+        let is_some = |value: &HeaderValue| !value.is_empty();
+        let host = first(header::HOST).filter(is_some).map_or_else(|| text(&self.target.to_string()), Ok)?;
+        // An empty one given by the user means none.
+        let agent = first(header::USER_AGENT).map_or_else(|| text(self.user_agent), Ok)?;
+        let accept = first(header::ACCEPT);
+        match accept {
+            None => given.push((header::ACCEPT, HeaderValue::from_static("*/*"))),
+            Some(value) if value.is_empty() => given.retain(|(name, _)| *name != header::ACCEPT),
+            Some(_) => {}
+        }
+        // In Go's order: these two, the others by name, and that nothing follows.
+        given.retain(|(name, _)| !OWN_HEADERS.contains(name));
+        given.sort_by(|a, b| a.0.as_str().cmp(b.0.as_str()));
+        let headers = request.headers_mut();
+        headers.insert(header::HOST, host);
+        if is_some(&agent) {
+            headers.insert(header::USER_AGENT, agent);
+        }
+        for (name, value) in given {
             headers.append(name, value);
         }
-        let default = |headers: &mut http::HeaderMap, name: HeaderName, value: &str| {
-            // An empty header given by the user means none.
-            match headers.get(&name).map(HeaderValue::is_empty) {
-                Some(true) => {
-                    headers.remove(&name);
-                }
-                Some(false) => {}
-                None => {
-                    if let Ok(value) = HeaderValue::from_str(value) {
-                        headers.insert(name, value);
-                    }
-                }
-            }
-        };
-        default(headers, header::USER_AGENT, self.user_agent);
-        default(headers, header::ACCEPT, "*/*");
-        default(headers, header::HOST, &self.target.to_string());
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         Ok(request)
     }
@@ -183,7 +198,9 @@ where
     let beginning = Beginning::default();
     let stream = TokioIo::new(Heard::new(stream, beginning.clone()));
     let wrong = |e: hyper::Error| http_error(&e, &beginning, ends);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.map_err(wrong)?;
+    // Not all that answers probes knows that case does not matter.
+    let mut builder = hyper::client::conn::http1::Builder::new();
+    let (mut sender, connection) = builder.title_case_headers(true).handshake(stream).await.map_err(wrong)?;
     let exchange = async {
         let (head, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, max_body).collect().await;
@@ -247,7 +264,8 @@ fn http_error(e: &hyper::Error, beginning: &Beginning, ends: &Ends) -> String {
         }
         source = at.source();
     }
-    if e.is_incomplete_message() {
+    // One that ends before the request is on its way counts as well.
+    if e.is_incomplete_message() || e.is_canceled() {
         return broken(if beginning.is_empty() { "EOF" } else { "unexpected EOF" }.into());
     }
     // A server that does not wait for the request speaks something else.
@@ -319,13 +337,9 @@ mod tests {
         tokio::spawn(async move {
             for said in said {
                 let (mut stream, _) = listener.accept().await.unwrap();
-                let mut asked = [0u8; 1024];
-                if said.is_some() {
-                    let _ = stream.read(&mut asked).await.unwrap();
-                } else {
-                    // What is closed with something unread in it is reset.
-                    stream.readable().await.unwrap();
-                }
+                // What is closed with something unread in it is reset.
+                let mut asked = vec![0u8; if said.is_some() { 1024 } else { 1 }];
+                let _ = stream.read(&mut asked).await.unwrap();
                 stream.write_all(said.unwrap_or_default().as_bytes()).await.unwrap();
             }
         });
@@ -349,6 +363,22 @@ mod tests {
         let reset = told(None).await;
         assert!(reset.starts_with("read tcp 127.0.0.1:"), "{reset}");
         assert!(reset.ends_with("->127.0.0.1:PORT: read: connection reset by peer"), "{reset}");
+    }
+
+    #[test]
+    fn headers_come_in_gos_order_and_empty_ones_mean_none() {
+        let names = |given: &[(&str, &str)]| {
+            let headers = given.iter().map(|(n, v)| HttpHeader { name: (*n).into(), value: (*v).into() }).collect();
+            let request = Get { headers, ..get("/") }.request().unwrap();
+            let said = |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
+            request.headers().iter().map(said).collect::<Vec<_>>()
+        };
+        let (host, agent, close) = ("host: 10.0.0.1:8080", "user-agent: kube-probe/1.36", "connection: close");
+        assert_eq!(names(&[]), [host, agent, "accept: */*", close]);
+        let given = [("X-B", "2"), ("accept", ""), ("X-A", "1"), ("X-B", "3"), ("Host", ""), ("Connection", "upgrade")];
+        assert_eq!(names(&given), [host, agent, "x-a: 1", "x-b: 2", "x-b: 3", close]);
+        let given = [("Host", "me.example"), ("User-Agent", ""), ("Accept", "text/plain")];
+        assert_eq!(names(&given), ["host: me.example", "accept: text/plain", close]);
     }
 
     #[tokio::test]

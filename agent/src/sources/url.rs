@@ -369,7 +369,7 @@ mod tests {
         assert!(reader.read().await.1.is_some());
         let asked = server.asked.lock().unwrap();
         assert!(asked[0].starts_with("GET /pods?all=1 HTTP/1.1\r\n"), "{}", asked[0]);
-        assert!(asked[0].contains("x-key: a\r\n") && asked[0].contains("user-agent: node-agent/"), "{}", asked[0]);
+        assert!(asked[0].contains("X-Key: a\r\n") && asked[0].contains("User-Agent: node-agent/"), "{}", asked[0]);
     }
 
     #[tokio::test]
@@ -392,11 +392,11 @@ mod tests {
         assert!(error.is_none(), "{error:?}");
         assert_eq!(names(pods).map(|n| n.len()), Some(1));
         let asked = server.asked.lock().unwrap();
-        assert!(asked[0].contains("authorization: Basic bWU6c2VjcmV0\r\n"), "{}", asked[0]);
-        assert!(asked[1].starts_with("GET /x/b ") && asked[1].contains("authorization: "), "{}", asked[1]);
+        assert!(asked[0].contains("Authorization: Basic bWU6c2VjcmV0\r\n"), "{}", asked[0]);
+        assert!(asked[1].starts_with("GET /x/b ") && asked[1].contains("Authorization: "), "{}", asked[1]);
         let asked = other.asked.lock().unwrap();
-        assert!(asked[0].starts_with("GET /there ") && !asked[0].contains("authorization"), "{}", asked[0]);
-        assert!(asked[0].contains("x-key: a\r\n"), "{}", asked[0]);
+        assert!(asked[0].starts_with("GET /there ") && !asked[0].contains("Authorization"), "{}", asked[0]);
+        assert!(asked[0].contains("X-Key: a\r\n"), "{}", asked[0]);
     }
 
     #[tokio::test]
