@@ -269,6 +269,11 @@ async fn start(
     let sockets = (&mut *tasks, clients);
     local_sockets::start(sockets, &flags.root_dir, &settings.gates, &feed, (&devices, &managers, &dra), node_api);
     events("Normal", "Starting", "Starting kubelet.".to_owned());
+    if crate::volumes::memory_may_be_swapped(&flags.root_dir) {
+        let message = "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) \
+                       might be swapped to disk and should no longer be considered secure.";
+        events("Warning", "PossibleMemoryBackedVolumesOnDisk", message.to_owned());
+    }
     tasks.spawn(oom_watcher::run(events.clone()));
     let eviction_stats = stats();
     tasks.spawn(node::run(NodeDeps {

@@ -98,7 +98,8 @@ fn one(
     let host_path = match sub_path.as_str() {
         "" => source.host_path.clone(),
         sub_path => {
-            let places = context.pod_dir.join("volume-subpaths").join(&mount.name).join(&container.name);
+            let volume = source.inner_name.as_ref().unwrap_or(&mount.name);
+            let places = context.pod_dir.join("volume-subpaths").join(volume).join(&container.name);
             sub_path::prepare(&source.host_path, sub_path, &places.join(index.to_string()))
                 .map_err(|error| told_of_part(&error, container, mount, (&source.host_path, sub_path)))?
         }

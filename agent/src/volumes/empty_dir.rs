@@ -91,6 +91,30 @@ pub fn mount_memory(path: &Path, size_bytes: Option<i64>) -> Result<(), String> 
     mounted.map_err(|e| format!("failed to mount memory at {}: {e}", path.display()))
 }
 
+/// Whether volumes in memory may be written to disk all the same: there is swap, and the kernel cannot keep them out of
+/// it, as a mount below `folder` shows.
+pub fn memory_may_be_swapped(folder: &Path) -> bool {
+    if !has_swap(&std::fs::read_to_string("/proc/swaps").unwrap_or_default()) {
+        return false;
+    }
+    let place = folder.join(format!("tmpfs-noswap-test-{}", std::process::id()));
+    if private_directory(&place).is_err() {
+        return true;
+    }
+    let mounted = mount(Some("tmpfs"), &place, Some("tmpfs"), MsFlags::empty(), Some(NOSWAP)).is_ok();
+    let cleared = mount_table::unmount_strictly(&place)
+        .and_then(|()| std::fs::remove_dir(&place).map_err(|e| format!("cannot remove {}: {e}", place.display())));
+    if let Err(error) = cleared {
+        tracing::warn!(error, "a trial mount stays");
+    }
+    !mounted
+}
+
+/// Below the heading there is a line for each.
+fn has_swap(table: &str) -> bool {
+    table.trim_end().lines().count() > 1
+}
+
 /// The least of the volume's own limit, the pod's memory limit and what the node can give; volumes that hold secrets have
 /// no limit of their own.
 pub fn memory_size(pod: &Pod, node: &Node, source: Option<&EmptyDirVolumeSource>) -> Option<i64> {
@@ -154,6 +178,13 @@ fn page_size(medium: &str, pod: &Pod) -> Result<i64, String> {
 mod tests {
     use super::*;
     use proto::api::core::v1::{Container, PodSpec, ResourceRequirements};
+
+    #[test]
+    fn swap_is_what_the_table_lists() {
+        let heading = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+        assert!(!has_swap("") && !has_swap(heading));
+        assert!(has_swap(&format!("{heading}/swapfile file 2097148 0 -2\n")));
+    }
 
     #[test]
     fn huge_pages_are_of_a_size_that_a_container_requests() {

@@ -52,6 +52,7 @@ use payload::{Payload, Sources};
 
 pub use container_mounts::{MountContext, container_mounts, recursive_read_only};
 pub use devices::container_devices;
+pub use empty_dir::memory_may_be_swapped;
 pub use error::VolumeError;
 pub use mount_table::unmount_below;
 
@@ -70,6 +71,8 @@ pub struct MountSource {
     pub block: bool,
     /// The files are the pod's own: where SELinux is on, they get its label.
     pub relabel: bool,
+    /// The name of the persistent volume behind it.
+    pub inner_name: Option<String>,
     /// The group that its persistent volume asks for.
     pub group: Option<i64>,
 }
@@ -189,6 +192,7 @@ impl Manager {
         if let Some(bound) = self.claimed(pod, volume).await.map_err(unprocessed)? {
             let mut made = self.persistent(pod, volume, &bound).await?;
             made.group = groups::of(&bound.volume);
+            made.inner_name = bound.volume.metadata.as_ref().map(|meta| meta.name.clone());
             self.bound().insert((pod.uid().to_owned(), volume.name.clone()), (Instant::now(), bound));
             return Ok(made);
         }

@@ -5,7 +5,7 @@
 //!
 //! Followed: `pkg/volume/util/subpath`. Limits: needs Linux 5.6; links with absolute targets count as leading out.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
@@ -44,19 +44,33 @@ pub fn prepare(volume: &Path, sub_path: &str, place: &Path) -> Result<PathBuf, S
     if parts.contains(&Component::ParentDir) {
         return Err(SubPathError::Backsteps(sub_path.into()));
     }
-    let unknown = |why| SubPathError::Place { path: place.display().to_string(), error: std::io::Error::other(why) };
-    if mount_table::is_mount_point(place).map_err(unknown)? {
-        return Ok(place.to_owned());
-    }
     let root = File::open(volume).map_err(|error| SubPathError::Place { path: volume.display().to_string(), error })?;
     let pinned = open_or_make(&root, &parts, volume, sub_path)?;
     let pinned_path = format!("/proc/self/fd/{}", pinned.as_raw_fd());
-    let is_directory = std::fs::metadata(&pinned_path).is_ok_and(|m| m.is_dir());
-    make_place(place, is_directory)
-        .map_err(|error| SubPathError::Place { path: place.display().to_string(), error })?;
+    let of_place = |error| SubPathError::Place { path: place.display().to_string(), error };
+    let found = std::fs::metadata(&pinned_path).map_err(of_place)?;
+    if is_pinned(place, &found)? {
+        return Ok(place.to_owned());
+    }
+    make_place(place, found.is_dir()).map_err(of_place)?;
     mount(Some(pinned_path.as_str()), place, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .map_err(|error| SubPathError::Failed { step: "cannot mount", path: sub_path.into(), error })?;
     Ok(place.to_owned())
+}
+
+/// Whether the place has what is wanted already. What was pinned there and is another file by now, as one of a config map
+/// that has changed since, goes.
+fn is_pinned(place: &Path, wanted: &Metadata) -> Result<bool, SubPathError> {
+    let unknown = |why| SubPathError::Place { path: place.display().to_string(), error: std::io::Error::other(why) };
+    if !mount_table::is_mount_point(place).map_err(unknown)? {
+        return Ok(false);
+    }
+    let same = |found: Metadata| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino());
+    if std::fs::symlink_metadata(place).is_ok_and(same) {
+        return Ok(true);
+    }
+    mount_table::unmount_below(place).map_err(unknown)?;
+    Ok(false)
 }
 
 /// Opens a path without regard to what it is and without reading it.
@@ -121,6 +135,12 @@ fn open_directory(parent: &OwnedFd, name: &Path) -> nix::Result<OwnedFd> {
 fn make_place(place: &Path, is_directory: bool) -> std::io::Result<()> {
     let mut private = DirBuilder::new();
     private.recursive(true).mode(0o750);
+    // What was there before may have been of the other kind.
+    match std::fs::symlink_metadata(place) {
+        Ok(old) if old.is_dir() && !is_directory => std::fs::remove_dir(place)?,
+        Ok(old) if !old.is_dir() && is_directory => std::fs::remove_file(place)?,
+        _ => {}
+    }
     if is_directory {
         return private.create(place);
     }

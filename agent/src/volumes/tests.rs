@@ -340,7 +340,14 @@ async fn projections_are_one_volume() {
 }
 
 fn mounts(scratch: &Scratch, volume: &Path, mount: VolumeMount) -> Result<Vec<proto::cri::Mount>, VolumeError> {
-    let source = MountSource { host_path: volume.into(), ..Default::default() };
+    mounts_of(scratch, MountSource { host_path: volume.into(), ..Default::default() }, mount)
+}
+
+fn mounts_of(
+    scratch: &Scratch,
+    source: MountSource,
+    mount: VolumeMount,
+) -> Result<Vec<proto::cri::Mount>, VolumeError> {
     let container = Container { name: "main".into(), volume_mounts: vec![mount], ..Default::default() };
     let envs = [("POD".to_owned(), "p".to_owned()), ("EMPTY".to_owned(), String::new())];
     let context = MountContext {
@@ -376,10 +383,18 @@ fn parts_of_volumes_are_pinned_and_made() {
     assert_eq!(mode(&volume.join("logs/p")), 0o777);
     std::fs::write(Path::new(&made[0].host_path).join("seen"), b"").expect("a file");
     assert!(volume.join("logs/p/seen").exists());
-    mount_table::unmount_below(&scratch.0.join("pods")).expect("unmounted");
-    std::fs::remove_dir_all(scratch.0.join("pods")).expect("removed");
-    let made = mounts(&scratch, &volume, part("link")).expect("mounts");
-    assert_eq!(std::fs::read_to_string(&made[0].host_path).expect("a file"), "text");
+    // The same place takes what is there now: another kind of thing, or another file of the same name.
+    for text in ["text", "changed"] {
+        std::fs::write(volume.join("new"), text).expect("a file");
+        std::fs::rename(volume.join("new"), volume.join("conf")).expect("renamed");
+        for _ in 0..2 {
+            let made = mounts(&scratch, &volume, part("link")).expect("mounts");
+            assert_eq!(std::fs::read_to_string(&made[0].host_path).expect("a file"), text);
+        }
+    }
+    let source = MountSource { host_path: volume, inner_name: Some("pv".into()), ..Default::default() };
+    let made = mounts_of(&scratch, source, part("logs")).expect("mounts");
+    assert_eq!(made[0].host_path, scratch.0.join("pods/u1/volume-subpaths/pv/main/0").display().to_string());
 }
 
 #[test]
