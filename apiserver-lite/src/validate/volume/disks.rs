@@ -3,13 +3,20 @@
 use serde_json::Value;
 
 use super::super::{list, text};
-use super::need_all;
+use super::{long_portal, need_all};
 use crate::field_error::Report;
 
-pub(super) fn iscsi(report: &mut Report, source: &Value, first: &str) {
+/// `volume`: the name of the persistent volume whose source this is.
+pub(super) fn iscsi(report: &mut Report, source: &Value, volume: Option<&str>) {
     report.need(source, "targetPortal");
+    if let Some(volume) = volume.filter(|_| source["initiatorName"].is_string()) {
+        let portal = text(source, "targetPortal");
+        long_portal(report, "targetportal", portal, volume, portal);
+    }
+    let strange = "must be valid format starting with iqn, eui, or naa";
+    let prefix = if volume.is_some() { "must be valid format" } else { strange };
     if report.need(source, "iqn") {
-        initiator(report, "iqn", text(source, "iqn"), "must be valid format starting with iqn, eui, or naa");
+        initiator(report, "iqn", text(source, "iqn"), prefix);
     }
     if let Some(lun) = source["lun"].as_i64().filter(|l| !(0..=255).contains(l)) {
         report.bad("lun", lun, "must be between 0 and 255, inclusive");
@@ -17,17 +24,27 @@ pub(super) fn iscsi(report: &mut Report, source: &Value, first: &str) {
     if (source["chapAuthDiscovery"] == true || source["chapAuthSession"] == true) && !source["secretRef"].is_object() {
         report.miss("secretRef", "");
     }
+    if volume.is_some() {
+        report.with(source, "secretRef", |r, s| {
+            r.need(s, "name");
+        });
+    }
     if let Some(name) = source.get("initiatorName").and_then(Value::as_str) {
-        initiator(report, "initiatorname", name, first);
+        initiator(report, "initiatorname", name, prefix);
     }
 }
 
 fn initiator(report: &mut Report, field: &str, name: &str, prefix: &str) {
-    let fixed = |rest: &str, length: usize| rest.len() == length && rest.bytes().all(|b| b.is_ascii_alphanumeric());
+    // A prefix, whatever stands after it, and characters of a fixed number.
+    let fixed = |length: usize| {
+        let mut rest = name.chars().skip(4);
+        let found = rest.by_ref().take(length).filter(char::is_ascii_alphanumeric).count();
+        found == length && rest.next().is_none()
+    };
     let good = match name.get(..3) {
         Some("iqn") => is_iqn(name),
-        Some("eui") => name.len() > 4 && fixed(&name[4..], 16),
-        Some("naa") => name.len() > 4 && fixed(&name[4..], 32),
+        Some("eui") => fixed(16),
+        Some("naa") => fixed(32),
         _ => return report.bad(field, name, prefix),
     };
     if !good {
@@ -98,5 +115,41 @@ pub(super) fn azure_disk(report: &mut Report, source: &Value) {
         "Managed" => report.at("diskURI", |r| r.not_supported(uri, &[managed])),
         _ if uri.starts_with("https://") => {}
         _ => report.at("diskURI", |r| r.not_supported(uri, &[blob])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn initiators_are_named_in_one_of_three_forms_of_any_characters() {
+        let told = |iqn: &str| {
+            let source = json!({"targetPortal": "p", "iqn": iqn});
+            Report::told(|r| iscsi(r, &source, None)).len()
+        };
+        for good in ["iqn.2000-01.a.b:c", "eui.0123456789abcdef", "naa.0123456789abcdef0123456789abcdef"] {
+            assert_eq!(told(good), 0, "{good}");
+        }
+        for bad in ["eui", "eui.", "euié0123456789abcde", "naaé", "eué", "é", "eui.0123456789abcdeé", "iqné", "x"]
+        {
+            assert_eq!(told(bad), 1, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_disk_of_a_persistent_volume_is_complained_of_in_order() {
+        let source =
+            json!({"targetPortal": "x".repeat(64), "iqn": "x", "lun": 256, "secretRef": {}, "initiatorName": "y"});
+        let told = |volume| -> Vec<String> {
+            Report::told(|r| iscsi(r, &source, volume))
+                .iter()
+                .map(|t| t.split(": ").next().unwrap_or("").into())
+                .collect()
+        };
+        assert_eq!(told(Some("v")), ["targetportal", "iqn", "lun", "secretRef.name", "initiatorname"]);
+        assert_eq!(told(None), ["iqn", "lun", "initiatorname"]);
     }
 }

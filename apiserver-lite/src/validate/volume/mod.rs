@@ -165,7 +165,7 @@ fn one(report: &mut Report, kind: &str, source: &Value, is_pod: bool) {
                 r.bad("path", path, "must be an absolute path");
             }
         }
-        "iscsi" => iscsi(r, source, "must be valid format starting with iqn, eui, or naa"),
+        "iscsi" => iscsi(r, source, None),
         "glusterfs" => need_all(r, source, &["endpoints", "path"]),
         "flocker" => {
             let (name, uuid) = (text(source, "datasetName"), text(source, "datasetUUID"));

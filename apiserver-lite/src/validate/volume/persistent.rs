@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::super::text;
 use super::disks::iscsi;
-use super::{ONE_TYPE, driver, long_portal, no_backsteps, one};
+use super::{ONE_TYPE, driver, no_backsteps, one};
 use crate::field_error::Report;
 use crate::names;
 
@@ -55,16 +55,7 @@ pub fn persistent(report: &mut Report, spec: &Value, name: &str) {
                     r.at("path", |r| no_backsteps(r, text(source, "path")));
                 }
             }
-            "iscsi" => {
-                iscsi(r, source, "must be valid format");
-                if source["initiatorName"].is_string() {
-                    let portal = text(source, "targetPortal");
-                    long_portal(r, "targetportal", portal, name, portal);
-                }
-                r.with(source, "secretRef", |r, s| {
-                    r.need(s, "name");
-                });
-            }
+            "iscsi" => iscsi(r, source, Some(name)),
             "csi" => persistent_csi(r, source),
             _ => {
                 one(r, key, source, false);
@@ -77,7 +68,12 @@ pub fn persistent(report: &mut Report, spec: &Value, name: &str) {
                     r.miss("secretNamespace", "");
                 }
                 if key == "glusterfs" {
-                    r.named(source, "endpointsNamespace", names::dns_label);
+                    r.with(source, "endpointsNamespace", |r, namespace| match namespace.as_str() {
+                        Some("") => {
+                            r.invalid("", "if the endpointnamespace is set, it must be a valid namespace name");
+                        }
+                        said => r.complaints(said.unwrap_or_default(), names::dns_label(said.unwrap_or_default())),
+                    });
                 }
             }
         });
