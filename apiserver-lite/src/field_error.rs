@@ -292,7 +292,7 @@ impl Report {
     /// `supported` in the order that upstream lists them for this field.
     pub fn not_supported(&mut self, value: &str, supported: &[&str]) {
         let list: Vec<String> = supported.iter().map(|s| quote(s)).collect();
-        let message = format!("Unsupported value: {}: supported values: {}", quote(value), list.join(", "));
+        let message = format!("Unsupported value: {}: supported values: {}", escaped(quote(value)), list.join(", "));
         self.push("FieldValueNotSupported", message);
     }
 
@@ -346,13 +346,32 @@ impl Shown for bool {
 /// A value of a type that upstream prints by its Go names: fields in the order of the struct.
 pub fn go_struct(fields: &[(&str, &Value)]) -> Raw {
     let fields: Vec<String> = fields.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
-    Raw(format!("{{{}}}", fields.join(",")))
+    Raw(escaped(format!("{{{}}}", fields.join(","))))
+}
+
+/// JSON as Go writes it, which is safe inside of HTML.
+pub fn escaped(json: String) -> String {
+    if !json.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+        return json;
+    }
+    let mut out = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        match c {
+            '<' => out.push_str("\\u003c"),
+            '>' => out.push_str("\\u003e"),
+            '&' => out.push_str("\\u0026"),
+            '\u{2028}' => out.push_str("\\u2028"),
+            '\u{2029}' => out.push_str("\\u2029"),
+            other => out.push(other),
+        }
+    }
+    out
 }
 
 /// An object whose fields print in the order of `keys`; others are left out.
 pub fn ordered(value: &Value, keys: &[&str]) -> Raw {
     let fields = keys.iter().filter_map(|key| Some(format!("\"{key}\":{}", value.get(*key).filter(|v| !v.is_null())?)));
-    Raw(format!("{{{}}}", fields.collect::<Vec<_>>().join(",")))
+    Raw(escaped(format!("{{{}}}", fields.collect::<Vec<_>>().join(","))))
 }
 
 impl Shown for i64 {
@@ -365,7 +384,7 @@ impl Shown for &Value {
     fn shown(&self) -> String {
         match self {
             Value::String(text) => quote(text),
-            other => other.to_string(),
+            other => escaped(other.to_string()),
         }
     }
 }
@@ -412,6 +431,14 @@ mod tests {
                 "[]: Too long: may not be more than 1 byte",
             ]
         );
+    }
+
+    #[test]
+    fn shown_json_is_safe_inside_of_html() {
+        let value = serde_json::json!({"a<b": ["x&y>"]});
+        assert_eq!((&value).shown(), r#"{"a\u003cb":["x\u0026y\u003e"]}"#);
+        assert_eq!("<a>".shown(), "\"<a>\"", "a plain text is no JSON");
+        assert_eq!(ordered(&value, &["a<b"]).0, (&value).shown());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::field_error::Raw;
+use crate::field_error::{Raw, escaped};
 
 /// What a value is in Go.
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ pub struct Field(pub &'static str, pub &'static str, pub Shape);
 pub fn shown(value: &Value, shape: &Shape) -> Raw {
     let mut out = String::new();
     write(value, shape, &mut out);
-    Raw(out)
+    Raw(escaped(out))
 }
 
 fn write(value: &Value, shape: &Shape, out: &mut String) {
