@@ -20,22 +20,7 @@ const MOST_FOR_MANY: i64 = 10_000;
 pub fn job(report: &mut Report, object: &Value) {
     generated_selector(report, object);
     let spec = &object["spec"];
-    report.at("spec", |r| {
-        job_spec(r, spec);
-        let chosen = &spec["selector"];
-        let sound = r.sound(|r| {
-            if chosen.is_null() {
-                r.miss("selector", "");
-            } else {
-                r.at("selector", |r| selector::check(r, chosen));
-            }
-        });
-        let labels = &spec["template"]["metadata"]["labels"];
-        if (sound || chosen.is_null()) && !selector::matches(chosen, labels) {
-            let why = "`selector` does not match template `labels`";
-            r.down(&["template", "metadata", "labels"], |r| r.invalid(labels, why));
-        }
-    });
+    report.at("spec", |r| whole_spec(r, spec));
     let completions = spec["completions"].as_i64().unwrap_or(0);
     if text(spec, "completionMode") == "Indexed" && completions > 0 {
         let name = text(&object["metadata"], "name");
@@ -44,6 +29,24 @@ pub fn job(report: &mut Report, object: &Value) {
             let why = format!("will not able to create pod with invalid DNS label: {last}");
             report.at("metadata", |r| r.bad("name", name, why));
         }
+    }
+}
+
+/// The spec of a job of its own, with the selector of its pods.
+pub fn whole_spec(report: &mut Report, spec: &Value) {
+    job_spec(report, spec);
+    let chosen = &spec["selector"];
+    let sound = report.sound(|r| {
+        if chosen.is_null() {
+            r.miss("selector", "");
+        } else {
+            r.at("selector", |r| selector::check(r, chosen));
+        }
+    });
+    let labels = &spec["template"]["metadata"]["labels"];
+    if (sound || chosen.is_null()) && !selector::matches(chosen, labels) {
+        let why = "`selector` does not match template `labels`";
+        report.down(&["template", "metadata", "labels"], |r| r.invalid(labels, why));
     }
 }
 
@@ -282,28 +285,34 @@ fn success_policy(report: &mut Report, policy: &Value, completions: i64) {
     });
 }
 
-/// How many indexes a text such as `1,3-5` names.
-fn index_count(text: &str, completions: i64) -> Result<i64, String> {
-    let (mut last, mut total) = (None, 0);
+/// The first and the last index of `3-5` or `3`.
+fn interval(text: &str, completions: i64) -> Result<(i64, i64), String> {
     let index = |part: &str| {
         let number: i64 =
             part.parse().map_err(|_| format!("cannot convert string to integer for index: {}", quote(part)))?;
         if number >= completions { Err(format!("too large index: {}", quote(part))) } else { Ok(number) }
     };
-    for interval in text.split(',').filter(|_| !text.is_empty()) {
-        let parts: Vec<&str> = interval.split('-').collect();
-        if parts.len() > 2 {
-            return Err(format!(
-                "the fragment {} violates the requirement that an index interval can have at most two parts separated \
-                 by '-'",
-                quote(interval)
-            ));
-        }
-        let first = index(parts[0])?;
-        let end = parts.get(1).map_or(Ok(first), |part| index(part))?;
-        if parts.len() == 2 && first >= end {
-            return Err(format!("non-increasing order, previous: {first}, current: {end}"));
-        }
+    let parts: Vec<&str> = text.split('-').collect();
+    if parts.len() > 2 {
+        return Err(format!(
+            "the fragment {} violates the requirement that an index interval can have at most two parts separated by \
+             '-'",
+            quote(text)
+        ));
+    }
+    let first = index(parts[0])?;
+    let end = parts.get(1).map_or(Ok(first), |part| index(part))?;
+    if parts.len() == 2 && first >= end {
+        return Err(format!("non-increasing order, previous: {first}, current: {end}"));
+    }
+    Ok((first, end))
+}
+
+/// How many indexes a text such as `1,3-5` names.
+fn index_count(text: &str, completions: i64) -> Result<i64, String> {
+    let (mut last, mut total) = (None, 0);
+    for part in text.split(',').filter(|_| !text.is_empty()) {
+        let (first, end) = interval(part, completions)?;
         if let Some(last) = last.filter(|last| *last >= first) {
             return Err(format!("non-increasing order, previous: {last}, current: {first}"));
         }
@@ -378,6 +387,8 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
         for name in ["active", "succeeded", "failed", "ready", "terminating"] {
             r.not_negative(status, name);
         }
+        let uncounted = &status["uncountedTerminatedPods"];
+        r.at("uncountedTerminatedPods", |r| uncounted_pods(r, uncounted));
         let both = |r: &mut Report, wrong: bool, why: &str| {
             if wrong {
                 r.at("conditions", |r| r.wrong(why));
@@ -409,15 +420,15 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
         if finished && status["startTime"].is_null() {
             r.miss("startTime", "startTime is required for finished job");
         }
-        let uncounted = &status["uncountedTerminatedPods"];
         if finished && !(list(uncounted, "failed").is_empty() && list(uncounted, "succeeded").is_empty()) {
             let why = "uncountedTerminatedPods needs to be empty for finished job";
-            r.bad("uncountedTerminatedPods", uncounted, why);
+            r.bad("uncountedTerminatedPods", shown(uncounted, &UNCOUNTED), why);
         }
+        finished_indexes(r, new, was);
         if finished && count("terminating") > 0 {
             r.bad("terminating", count("terminating"), "terminating>0 is invalid for finished job");
         }
-        if count("ready") > count("active") {
+        if has(status, "ready") && count("ready") > count("active") {
             r.bad("ready", count("ready"), "cannot set more ready pods than active");
         }
         both(r, success && failed, "cannot set SuccessCriteriaMet=True and Failed=true conditions");
@@ -439,6 +450,73 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
         }
         both(r, is(was, "SuccessCriteriaMet") && !success, "cannot disable the SuccessCriteriaMet=True condition");
     });
+}
+
+const UNCOUNTED: Shape = Shape::Struct(&[
+    Field("Succeeded", "succeeded", Shape::List(&Shape::Text)),
+    Field("Failed", "failed", Shape::List(&Shape::Text)),
+]);
+
+/// Pods that ended, each named once.
+fn uncounted_pods(report: &mut Report, pods: &Value) {
+    let mut seen = HashSet::new();
+    for name in ["succeeded", "failed"] {
+        report.each(pods, name, |r, pod| match pod.as_str().unwrap_or_default() {
+            "" => r.invalid("", "must not be empty"),
+            pod if !seen.insert(pod) => r.duplicate(pod),
+            _ => {}
+        });
+    }
+}
+
+/// The indexes that are done with, where they change; at `status`.
+fn finished_indexes(report: &mut Report, job: &Value, was: &Value) {
+    let (spec, status) = (&job["spec"], &job["status"]);
+    let (completed, failed) = (text(status, "completedIndexes"), status["failedIndexes"].as_str());
+    let completed_changed = completed != text(was, "completedIndexes");
+    let failed_changed = failed != was["failedIndexes"].as_str();
+    let completions = spec["completions"].as_i64();
+    let per_index = has(spec, "backoffLimitPerIndex");
+    if let Some(Err(why)) = completions.filter(|_| completed_changed).map(|most| index_count(completed, most)) {
+        report.bad("completedIndexes", completed, format_args!("error parsing completedIndexes: {why}"));
+    }
+    let parsed = failed.zip(completions).filter(|_| failed_changed && per_index);
+    if let Some((failed, Err(why))) = parsed.map(|(failed, most)| (failed, index_count(failed, most))) {
+        report.bad("failedIndexes", failed, format_args!("error parsing failedIndexes: {why}"));
+    }
+    if completed_changed && !completed.is_empty() && text(spec, "completionMode") != "Indexed" {
+        let why = "cannot set non-empty completedIndexes when non-indexed completion mode";
+        report.bad("completedIndexes", completed, why);
+    }
+    let Some(failed) = failed else { return };
+    if failed_changed && !per_index {
+        report.bad("failedIndexes", failed, "cannot set non-null failedIndexes when backoffLimitPerIndex is null");
+    }
+    let both = completions.filter(|_| completed_changed || failed_changed);
+    if let Some(index) = both.and_then(|most| first_in_both(completed, failed, most)) {
+        let why = format!("failedIndexes and completedIndexes overlap at index: {index}");
+        report.bad("failedIndexes", failed, why);
+    }
+}
+
+/// The first index that is in two lists. What cannot be read is in none.
+fn first_in_both(one: &str, other: &str, completions: i64) -> Option<i64> {
+    let intervals = |text: &str| -> Vec<(i64, i64)> {
+        text.split(',').filter(|_| !text.is_empty()).filter_map(|part| interval(part, completions).ok()).collect()
+    };
+    let (one, other) = (intervals(one), intervals(other));
+    let (mut one, mut other) = (one.iter().peekable(), other.iter().peekable());
+    while let (Some(a), Some(b)) = (one.peek(), other.peek()) {
+        if a.0 <= b.1 && b.0 <= a.1 {
+            return Some(a.0.max(b.0));
+        }
+        if a.0 <= b.0 {
+            one.next()
+        } else {
+            other.next()
+        };
+    }
+    None
 }
 
 /// A cron job's name leaves room for what its jobs add.
@@ -500,5 +578,39 @@ mod tests {
         assert_eq!(index_count("0,2-4", 5), Ok(4));
         assert_eq!(index_count("2,1", 5).unwrap_err(), "non-increasing order, previous: 2, current: 1");
         assert_eq!(index_count("5", 5).unwrap_err(), "too large index: \"5\"");
+    }
+
+    #[test]
+    fn indexes_and_pods_that_ended_are_told_once() {
+        let told = |spec: Value, now: Value, was: Value| {
+            Report::told(|r| status(r, &json!({"spec": spec, "status": now}), &json!({"status": was})))
+        };
+        let indexed = json!({"completions": 5, "completionMode": "Indexed", "backoffLimitPerIndex": 1});
+        let now = json!({"completedIndexes": "0-2,9", "failedIndexes": "2-3"});
+        assert_eq!(
+            told(indexed.clone(), now.clone(), json!({})),
+            [
+                "status.completedIndexes: Invalid value: \"0-2,9\": error parsing completedIndexes: too large index: \"9\"",
+                "status.failedIndexes: Invalid value: \"2-3\": failedIndexes and completedIndexes overlap at index: 2",
+            ]
+        );
+        assert!(told(indexed, now.clone(), now).is_empty(), "what was there before may stay");
+        assert_eq!(
+            told(json!({"completions": 5}), json!({"completedIndexes": "1", "failedIndexes": ""}), json!({})),
+            [
+                "status.completedIndexes: Invalid value: \"1\": cannot set non-empty completedIndexes when non-indexed \
+                 completion mode",
+                "status.failedIndexes: Invalid value: \"\": cannot set non-null failedIndexes when backoffLimitPerIndex \
+                 is null",
+            ]
+        );
+        let pods = json!({"uncountedTerminatedPods": {"succeeded": ["a", ""], "failed": ["a"]}});
+        assert_eq!(
+            told(json!({}), pods, json!({})),
+            [
+                "status.uncountedTerminatedPods.succeeded[1]: Invalid value: \"\": must not be empty",
+                "status.uncountedTerminatedPods.failed[0]: Duplicate value: \"a\"",
+            ]
+        );
     }
 }
