@@ -43,12 +43,12 @@ pub fn spec(report: &mut Report, spec: &Value) {
     }
     let (source, reference) = (&spec["dataSource"], &spec["dataSourceRef"]);
     if source.is_object() && !text(reference, "namespace").is_empty() {
-        report.bad("dataSource", Raw("{}".into()), "may not be specified when dataSourceRef.namespace is specified");
+        report.invalid(Raw("{}".into()), "may not be specified when dataSourceRef.namespace is specified");
     } else if source.is_object()
         && reference.is_object()
         && ["apiGroup", "kind", "name"].iter().any(|k| source[*k] != reference[*k])
     {
-        report.bad("dataSource", Raw("{}".into()), "must match dataSourceRef");
+        report.invalid(Raw("{}".into()), "must match dataSourceRef");
     }
     report.named(spec, "volumeAttributesClassName", names::dns_subdomain);
 }
@@ -63,6 +63,52 @@ fn source(report: &mut Report, source: &Value) {
     }
     report.named(source, "apiGroup", names::dns_subdomain);
     report.named(source, "namespace", names::dns_label);
+}
+
+/// What became of a claim: how much there is, and how far a change of it has come.
+pub fn status(report: &mut Report, status: &Value) {
+    const STATES: [&str; 5] = [
+        "ControllerResizeFailed",
+        "ControllerResizeInProgress",
+        "NodeResizeFailed",
+        "NodeResizeInProgress",
+        "NodeResizePending",
+    ];
+    let entries = |name: &str| status[name].as_object().into_iter().flatten();
+    for (resource, amount) in entries("capacity") {
+        report.at("capacity", |r| r.key(resource, |r| basic(r, amount)));
+    }
+    for (resource, state) in entries("allocatedResourceStatuses") {
+        // Upstream names the field by what it was called once, and shows the resource for the state.
+        report.at("allocatedResourceStatus", |r| {
+            claimed(r, resource);
+            if !state.as_str().is_some_and(|s| STATES.contains(&s)) {
+                r.not_supported(resource, &STATES);
+            }
+        });
+    }
+    for (resource, amount) in entries("allocatedResources") {
+        report.at("allocatedResources", |r| {
+            if r.sound(|r| claimed(r, resource)) && r.sound(|r| r.key(resource, |r| basic(r, amount))) {
+                r.key(resource, |r| amounts::amount(r, "storage", amount));
+            }
+        });
+    }
+}
+
+/// The name of something that volumes have more or less of.
+fn claimed(report: &mut Report, resource: &str) {
+    let complaints = names::qualified_name(resource);
+    if complaints.is_empty() && amounts::is_native(resource) && resource != "storage" {
+        return report.not_supported(resource, &["storage"]);
+    }
+    report.complaints(resource, complaints);
+}
+
+fn basic(report: &mut Report, amount: &Value) {
+    if let Some(value) = amounts::quantity(amount).map(|q| q.value()).filter(|v| *v < 0) {
+        report.invalid(value, "must be a valid resource quantity");
+    }
 }
 
 /// A claim changes in its size, once it is bound, and in the class of its attributes.
@@ -182,10 +228,7 @@ fn volume_spec(report: &mut Report, spec: &Value, name: &str) {
         for (name, amount) in amounts_given.into_iter().flatten() {
             r.at("capacity", |r| {
                 r.key(name, |r| {
-                    let quantity = amounts::quantity(amount);
-                    if let Some(value) = quantity.map(|q| q.value()).filter(|v| *v < 0) {
-                        r.invalid(value, "must be a valid resource quantity");
-                    }
+                    basic(r, amount);
                     amounts::positive(r, amount);
                 });
             });
@@ -232,7 +275,7 @@ pub fn volume_update(report: &mut Report, new: &Value, old: &Value) {
     }
     report.immutable_from("volumeMode", &new["spec"]["volumeMode"], &old["spec"]["volumeMode"]);
     let (affinity, was) = (&new["spec"]["nodeAffinity"], &old["spec"]["nodeAffinity"]);
-    if !was.is_null() && !same(affinity, was) {
+    if !was.is_null() && !same(affinity, &relabelled(was, affinity)) {
         report.bad(
             "nodeAffinity",
             shown(affinity, &VOLUME_AFFINITY),
@@ -245,9 +288,99 @@ pub fn volume_update(report: &mut Report, new: &Value, old: &Value) {
     }
 }
 
+/// The old affinity of a volume with labels by the names that they got when they were done, where the new one has them.
+fn relabelled(old: &Value, new: &Value) -> Value {
+    const RENAMED: [(&str, &str); 5] = [
+        ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+        ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
+        ("beta.kubernetes.io/os", "kubernetes.io/os"),
+        ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
+        ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
+    ];
+    let mut old = old.clone();
+    let terms = old.pointer_mut("/required/nodeSelectorTerms").and_then(Value::as_array_mut);
+    let now = list(&new["required"], "nodeSelectorTerms");
+    for (term, now) in terms.into_iter().flatten().zip(now) {
+        let expressions = term.get_mut("matchExpressions").and_then(Value::as_array_mut);
+        for (expression, now) in expressions.into_iter().flatten().zip(list(now, "matchExpressions")) {
+            if RENAMED.contains(&(text(expression, "key"), text(now, "key"))) {
+                expression["key"] = now["key"].clone();
+            }
+        }
+    }
+    old
+}
+
 /// Labels of a claim's template, and nothing else of its metadata.
 pub fn template_metadata(report: &mut Report, metadata: &Value) {
     meta::labels(report, metadata);
-    const OTHERS: [&str; 5] = ["name", "generateName", "namespace", "ownerReferences", "finalizers"];
-    report.forbid(metadata, &OTHERS, "cannot be set");
+    const OTHERS: [&str; 13] = [
+        "name",
+        "generateName",
+        "namespace",
+        "selfLink",
+        "uid",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "ownerReferences",
+        "finalizers",
+        "managedFields",
+    ];
+    let zero = |value: &Value| same(value, &Value::Null) || *value == "" || *value == 0;
+    for name in OTHERS.iter().filter(|name| !zero(&metadata[**name]) || **name == "deletionGracePeriodSeconds") {
+        // A pointer to zero is something.
+        if !metadata[*name].is_null() {
+            let name = if *name == "uid" { "uID" } else { name };
+            report.refuse(name, "cannot be set");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn labels_of_a_volumes_nodes_may_get_their_new_names() {
+        let of = |key: &str, value: &str| {
+            let expression = json!({"key": key, "operator": "In", "values": [value]});
+            json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}})
+        };
+        let told = |new: &Value, old: &Value| Report::told(|r| volume_update(r, new, old));
+        let old = of("failure-domain.beta.kubernetes.io/zone", "a");
+        assert!(told(&of("topology.kubernetes.io/zone", "a"), &old).is_empty());
+        for other in
+            [of("topology.kubernetes.io/zone", "b"), of("topology.kubernetes.io/region", "a"), json!({"spec": {}})]
+        {
+            let found = told(&other, &old);
+            assert!(found[0].starts_with("nodeAffinity: Invalid value: "), "{found:?}");
+        }
+        let back = told(&old, &of("topology.kubernetes.io/zone", "a"));
+        assert_eq!(back.len(), 1, "never back: {back:?}");
+    }
+
+    #[test]
+    fn the_status_of_a_claim_has_amounts_and_states_that_exist() {
+        let status = json!({
+            "capacity": {"storage": "-1"},
+            "allocatedResourceStatuses": {"cpu": "NodeResizePending", "storage": "x", "a.b/c": "NodeResizeFailed"},
+            "allocatedResources": {"memory": "1", "storage": "-2"},
+        });
+        let states = r#""ControllerResizeFailed", "ControllerResizeInProgress", "NodeResizeFailed", "NodeResizeInProgress", "NodeResizePending""#;
+        assert_eq!(
+            Report::told(|r| super::status(r, &status)),
+            [
+                "capacity[storage]: Invalid value: -1: must be a valid resource quantity".to_owned(),
+                "allocatedResourceStatus: Unsupported value: \"cpu\": supported values: \"storage\"".to_owned(),
+                format!("allocatedResourceStatus: Unsupported value: \"storage\": supported values: {states}"),
+                "allocatedResources: Unsupported value: \"memory\": supported values: \"storage\"".to_owned(),
+                "allocatedResources[storage]: Invalid value: -2: must be a valid resource quantity".to_owned(),
+            ]
+        );
+    }
 }
