@@ -1,6 +1,6 @@
 //! Storage classes, CSI drivers and nodes, attachments and capacities.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::Value;
 
@@ -31,11 +31,7 @@ pub fn check(report: &mut Report, plural: &str, object: &Value) {
             }
         }
         "volumeattachments" => attachment(report, object),
-        "csidrivers" => {
-            let name = text(&object["metadata"], "name");
-            report.at("metadata", |r| r.at("name", |r| volume::driver(r, name)));
-            report.at("spec", |r| csi_driver(r, &object["spec"]));
-        }
+        "csidrivers" => report.at("spec", |r| csi_driver(r, &object["spec"])),
         "csinodes" => csi_node(report, object),
         "csistoragecapacities" => {
             report.with(object, "nodeTopology", selector::check);
@@ -65,9 +61,10 @@ fn storage_class(report: &mut Report, object: &Value) {
     } else {
         report.miss("volumeBindingMode", "");
     }
-    let terms = list(object, "allowedTopologies");
-    report.items(object, "allowedTopologies", |r, index, term| {
-        let mut keys = HashSet::new();
+    let mut terms: Vec<BTreeMap<&str, BTreeSet<&str>>> = Vec::new();
+    let count = list(object, "allowedTopologies").len();
+    report.each(object, "allowedTopologies", |r, term| {
+        let mut keys: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         r.each(term, "matchLabelExpressions", |r, expression| {
             let values = list(expression, "values");
             if values.is_empty() {
@@ -81,13 +78,17 @@ fn storage_class(report: &mut Report, object: &Value) {
             });
             let key = text(expression, "key");
             r.at("key", |r| r.complaints(key, names::qualified_name(key)));
-            if !keys.insert(key) {
+            if keys.insert(key, values.iter().filter_map(Value::as_str).collect()).is_some() {
                 r.at("key", |r| r.duplicate(key));
             }
         });
-        if terms[..index].contains(term) {
+        // To upstream a term without expressions is the same as each of those that it has not come to yet, and it keeps
+        // as many of these in its list as there are terms.
+        let blank = if keys.is_empty() { count } else { 0 };
+        for _ in 0..blank + terms.iter().filter(|other| **other == keys).count() {
             r.at("matchLabelExpressions", |r| r.duplicate(""));
         }
+        terms.push(keys);
     });
 }
 
@@ -127,7 +128,8 @@ fn attachment(report: &mut Report, object: &Value) {
             (Some(_), false) => {}
             (None, true) => r.at("inlineVolumeSpec", |r| claim::inline_volume(r, &source["inlineVolumeSpec"])),
         });
-        r.need_named(spec, "nodeName", names::dns_subdomain);
+        let node = text(spec, "nodeName");
+        r.at("nodeName", |r| r.complaints(node, names::dns_subdomain(node)));
         r.at("attacher", |r| volume::driver(r, text(spec, "attacher")));
         r.at("source", |r| {
             if let Some(name) = name {
@@ -135,12 +137,38 @@ fn attachment(report: &mut Report, object: &Value) {
             }
         });
     });
+    report.at("status", |r| attachment_status(r, &object["status"]));
 }
 
+/// What a driver tells of an attachment.
+fn attachment_status(report: &mut Report, status: &Value) {
+    const METADATA: usize = 256 << 10;
+    const MESSAGE: usize = 1024;
+    let metadata = status["attachmentMetadata"].as_object().into_iter().flatten();
+    let size: usize = metadata.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
+    if size > METADATA {
+        report.at("attachmentMetadata", |r| r.too_long(METADATA));
+    }
+    for name in ["attachError", "detachError"] {
+        report.with(status, name, |r, error| {
+            if text(error, "message").len() > MESSAGE {
+                // Upstream tells of the other limit here.
+                r.at("message", |r| r.too_long(METADATA));
+            }
+            r.between(error, "errorCode", 0, i64::from(i32::MAX));
+        });
+    }
+}
+
+/// How upstream spells the field in complaints.
+const ATTACH: &str = "attachedRequired";
+
 fn csi_driver(report: &mut Report, spec: &Value) {
-    for name in ["attachRequired", "podInfoOnMount", "storageCapacity"] {
+    for (name, shown) in
+        [("attachRequired", ATTACH), ("podInfoOnMount", "podInfoOnMount"), ("storageCapacity", "storageCapacity")]
+    {
         if !has(spec, name) {
-            report.miss(name, "");
+            report.miss(shown, "");
         }
     }
     report.maybe_choice(spec, "fsGroupPolicy", &["File", "None", "ReadWriteOnceWithFSType"]);
@@ -182,10 +210,6 @@ fn csi_node(report: &mut Report, object: &Value) {
         r.each(&object["spec"], "drivers", |r, driver| {
             let name = text(driver, "name");
             r.at("name", |r| volume::driver(r, name));
-            if seen.contains(&name) {
-                r.at("name", |r| r.duplicate(name));
-            }
-            seen.push(name);
             let id = text(driver, "nodeID");
             r.at("nodeID", |r| {
                 if id.is_empty() {
@@ -198,8 +222,13 @@ fn csi_node(report: &mut Report, object: &Value) {
             if let Some(count) = driver["allocatable"]["count"].as_i64().filter(|c| *c < 0) {
                 r.down(&["allocatable", "count"], |r| r.invalid(count, "must be greater than or equal to 0"));
             }
+            if seen.contains(&name) {
+                r.at("name", |r| r.duplicate(name));
+            }
+            seen.push(name);
             let mut keys = HashSet::new();
-            r.items(driver, "topologyKeys", |r, _, key| {
+            // These are told of the driver, not of its list.
+            for key in list(driver, "topologyKeys") {
                 let text = key.as_str().unwrap_or_default();
                 if text.is_empty() {
                     r.required("");
@@ -208,9 +237,27 @@ fn csi_node(report: &mut Report, object: &Value) {
                     r.duplicate(key);
                 }
                 r.complaints(text, names::qualified_name(text));
-            });
+            }
         });
     });
+}
+
+/// A driver on a node, but for how many volumes it takes, which may change.
+const DRIVER: Shape = Shape::Struct(&[
+    Field("Name", "name", Shape::Text),
+    Field("NodeID", "nodeID", Shape::Text),
+    Field("TopologyKeys", "topologyKeys", Shape::List(&Shape::Text)),
+    Field("Allocatable", "", Shape::Any),
+]);
+
+fn csi_node_update(report: &mut Report, new: &Value, old: &Value) {
+    for before in list(&old["spec"], "drivers") {
+        for now in list(&new["spec"], "drivers").iter().filter(|d| text(d, "name") == text(before, "name")) {
+            if text(now, "nodeID") != text(before, "nodeID") || !same(&now["topologyKeys"], &before["topologyKeys"]) {
+                report.down(&["spec", "drivers"], |r| r.invalid(shown(now, &DRIVER), IMMUTABLE));
+            }
+        }
+    }
 }
 
 /// What may not change.
@@ -231,11 +278,12 @@ pub fn update(report: &mut Report, plural: &str, new: &Value, old: &Value) {
         "csidrivers" => {
             report.at("spec", |r| csi_driver(r, &new["spec"]));
             report.at("spec", |r| {
-                for name in ["attachRequired", "volumeLifecycleModes"] {
-                    r.immutable(&new["spec"], &old["spec"], name);
-                }
+                let (now, was) = (&new["spec"], &old["spec"]);
+                r.immutable_from(ATTACH, &now["attachRequired"], &was["attachRequired"]);
+                r.immutable(now, was, "volumeLifecycleModes");
             });
         }
+        "csinodes" => csi_node_update(report, new, old),
         "csistoragecapacities" => {
             report.immutable(new, old, "nodeTopology");
             report.immutable(new, old, "storageClassName");
@@ -282,6 +330,49 @@ mod tests {
         let shown = r#"{"Attacher":"a","Source":{"PersistentVolumeName":"p","InlineVolumeSpec":null},"NodeName":"n"}"#;
         let found = Report::told(|r| update(r, "volumeattachments", &of("n"), &of("m")));
         assert_eq!(found, [format!("spec: Invalid value: {shown}: field is immutable")]);
+    }
+
+    #[test]
+    fn a_driver_on_a_node_stays_as_it_is_but_for_what_it_takes() {
+        let of = |id: &str, count: i64| {
+            json!({"spec": {"drivers": [
+            {"name": "a.b", "nodeID": id, "topologyKeys": ["z"], "allocatable": {"count": count}}]}})
+        };
+        assert!(Report::told(|r| update(r, "csinodes", &of("n", 1), &of("n", 2))).is_empty());
+        let shown = r#"{"Name":"a.b","NodeID":"m","TopologyKeys":["z"],"Allocatable":null}"#;
+        let told = Report::told(|r| update(r, "csinodes", &of("m", 1), &of("n", 1)));
+        assert_eq!(told, [format!("spec.drivers: Invalid value: {shown}: field is immutable")]);
+    }
+
+    #[test]
+    fn what_a_driver_tells_of_an_attachment_has_its_limits() {
+        let status = json!({
+            "attachmentMetadata": {"a": "x".repeat(256 << 10)},
+            "detachError": {"message": "x".repeat(1025), "errorCode": -1},
+        });
+        assert_eq!(
+            Report::told(|r| attachment_status(r, &status)),
+            [
+                "attachmentMetadata: Too long: may not be more than 262144 bytes",
+                "detachError.message: Too long: may not be more than 262144 bytes",
+                "detachError.errorCode: Invalid value: -1: must be between 0 and 2147483647, inclusive",
+            ]
+        );
+    }
+
+    #[test]
+    fn terms_of_a_topology_are_compared_as_sets() {
+        let of = |values: Value| json!({"matchLabelExpressions": [{"key": "k", "values": values}]});
+        let told = |terms: Value| {
+            let class = json!({"provisioner": "a.b/c", "volumeBindingMode": "Immediate", "allowedTopologies": terms});
+            Report::told(|r| storage_class(r, &class))
+        };
+        assert_eq!(
+            told(json!([of(json!(["a", "b"])), of(json!(["b", "a"]))])),
+            ["allowedTopologies[1].matchLabelExpressions: Duplicate value: \"\""]
+        );
+        assert!(told(json!([of(json!(["a"])), of(json!(["b"]))])).is_empty());
+        assert_eq!(told(json!([{}])), ["allowedTopologies[0].matchLabelExpressions: Duplicate value: \"\""]);
     }
 
     #[test]
