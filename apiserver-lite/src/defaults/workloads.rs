@@ -122,11 +122,18 @@ fn autoscaler(spec: &mut Object) {
     if let Some(up) = made(behavior, "scaleUp") {
         set(up, "stabilizationWindowSeconds", 0);
         set(up, "selectPolicy", "Max");
-        set(up, "policies", json!([{"type": "Pods", "value": 4, "periodSeconds": 15}, percent]));
+        policies(up, json!([{"type": "Pods", "value": 4, "periodSeconds": 15}, percent]));
     }
     if let Some(down) = made(behavior, "scaleDown") {
         set(down, "selectPolicy", "Max");
-        set(down, "policies", json!([percent]));
+        policies(down, json!([percent]));
+    }
+}
+
+/// A list without items is no list that was left out: it stays, and is refused.
+fn policies(rules: &mut Object, default: Value) {
+    if rules.get("policies").is_none_or(Value::is_null) {
+        rules.insert("policies".into(), default);
     }
 }
 

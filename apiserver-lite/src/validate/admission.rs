@@ -374,7 +374,7 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
         if expression.is_empty() {
             r.miss("valueExpression", "valueExpression is not specified");
         } else if expression.len() > 5 << 10 {
-            r.miss("valueExpression", "must not exceed 5kB in length");
+            r.miss("valueExpression", "must not exceed 5120 bytes in length");
         } else {
             let said = text(annotation, "valueExpression");
             complain(r, "valueExpression", said, checked.annotation(expression));

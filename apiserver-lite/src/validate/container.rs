@@ -283,10 +283,10 @@ pub fn field_reference(report: &mut Report, reference: &Value, allowed: &[&str])
         ENV_FIELDS.contains(&path)
             || ["metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"]
                 .contains(&path)
-            || path == "spec.host"
     };
+    // What it was called once.
+    let path = if path == "spec.host" { "spec.nodeName" } else { path };
     let subscripted = path.strip_suffix("']").and_then(|p| p.split_once("['"));
-    let base = subscripted.map_or(path, |(base, _)| base);
     if text(reference, "apiVersion") != "v1" {
         let version = text(reference, "apiVersion");
         return report.bad(
@@ -295,7 +295,7 @@ pub fn field_reference(report: &mut Report, reference: &Value, allowed: &[&str])
             format_args!("error converting fieldPath: unsupported pod version: {version}"),
         );
     }
-    if !known(base) {
+    if subscripted.is_none() && !known(path) {
         return report.bad(
             "fieldPath",
             path,
@@ -308,7 +308,10 @@ pub fn field_reference(report: &mut Report, reference: &Value, allowed: &[&str])
             report.complaints(&key, names::qualified_name(&key));
         }
         Some(("metadata.labels", key)) => report.complaints(key, names::qualified_name(key)),
-        Some((base, _)) => report.invalid(base, "does not support subscript"),
+        Some(_) => {
+            let why = format!("error converting fieldPath: field label does not support subscript: {path}");
+            report.bad("fieldPath", path, why);
+        }
         None if !allowed.contains(&path) => {
             let mut sorted = allowed.to_vec();
             sorted.sort_unstable();

@@ -346,7 +346,9 @@ fn released(report: &mut Report, new: &Value, old: &Value, name: &str, one: &str
     if let (Some(first), Some(was)) = (now.first(), before.first())
         && first != was
     {
-        changed(report, 0);
+        // Of families upstream shows the addresses here.
+        let shown = if name == "ipFamilies" { json!(texts(new, "clusterIPs")) } else { shown.clone() };
+        report.at(name, |r| r.index(0, |r| r.invalid(&shown, "may not change once set")));
     }
     if now.len() == 1 && before.len() > 1 && text(new, "ipFamilyPolicy") != "SingleStack" {
         let why = format!("must be set to 'SingleStack' when releasing the secondary {one}");

@@ -31,12 +31,13 @@ pub fn mounts(report: &mut Report, item: &Value, context: &Context) {
                 if devices.iter().any(|d| text(d, "devicePath") == path) {
                     r.bad("mountPath", path, "must not already exist as a path in volumeDevices");
                 }
-                if !sub.is_empty() && !expression.is_empty() {
-                    r.bad("subPathExpr", expression, "subPathExpr and subPath are mutually exclusive");
-                }
             });
-            // From here on upstream names the list, not the mount.
+            // Of some things upstream names the list, not the mount.
             r.at("subPath", |r| descending(r, sub));
+            if !sub.is_empty() && !expression.is_empty() {
+                let why = "subPathExpr and subPath are mutually exclusive";
+                r.index(index, |r| r.bad("subPathExpr", expression, why));
+            }
             r.at("subPathExpr", |r| descending(r, expression));
             r.maybe_choice(mount, "mountPropagation", &["Bidirectional", "HostToContainer", "None"]);
             let propagation = text(mount, "mountPropagation");
