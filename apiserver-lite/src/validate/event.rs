@@ -10,7 +10,7 @@ use crate::go_value::Shape;
 use crate::names;
 
 pub fn create(report: &mut Report, event: &Value, core: bool) {
-    always(report, event);
+    always(report, event, core);
     if core {
         return;
     }
@@ -36,11 +36,11 @@ pub fn create(report: &mut Report, event: &Value, core: bool) {
 }
 
 pub fn update(report: &mut Report, new: &Value, old: &Value, core: bool) {
-    always(report, new);
+    always(report, new, core);
     if core {
         return;
     }
-    report.at("metadata", |r| meta::update(r, &new["metadata"], &old["metadata"]));
+    report.at("metadata", |r| meta::update(r, "events.k8s.io", &new["metadata"], &old["metadata"]));
     if new["series"] != old["series"] {
         series(report, new);
     }
@@ -84,7 +84,7 @@ fn series(report: &mut Report, event: &Value) {
 }
 
 /// What every event is checked for.
-fn always(report: &mut Report, event: &Value) {
+fn always(report: &mut Report, event: &Value, core: bool) {
     let namespace = text(&event["metadata"], "namespace");
     let object = text(&event["involvedObject"], "namespace");
     let old = event["eventTime"].is_null();
@@ -104,10 +104,11 @@ fn always(report: &mut Report, event: &Value) {
             }
         };
         let controller = text(event, "reportingComponent");
+        let name = if core { "reportingComponent" } else { "reportingController" };
         if controller.is_empty() {
-            report.miss("reportingController", "");
+            report.miss(name, "");
         }
-        report.at("reportingController", |r| r.complaints(controller, names::qualified_name(controller)));
+        report.at(name, |r| r.complaints(controller, names::qualified_name(controller)));
         for name in ["reportingInstance", "action", "reason"] {
             report.need(event, name);
             long(report, name, text(event, name), 128);

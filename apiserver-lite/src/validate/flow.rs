@@ -259,6 +259,21 @@ fn queues(report: &mut Report, queuing: &Value) {
     }
 }
 
+/// Conditions, of which there is one of each type.
+pub fn status(report: &mut Report, status: &Value) {
+    let mut seen: Vec<&str> = Vec::new();
+    report.each(status, "conditions", |r, condition| {
+        let kind = text(condition, "type");
+        if seen.contains(&kind) {
+            r.at("type", |r| r.duplicate(kind));
+        }
+        seen.push(kind);
+        if kind.is_empty() {
+            r.miss("type", "must not be empty");
+        }
+    });
+}
+
 /// Equal but for members that say nothing.
 fn same_but_empty(a: &Value, b: &Value) -> bool {
     match (a, b) {

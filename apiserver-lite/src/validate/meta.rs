@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::{list, text};
-use crate::field_error::Report;
+use crate::field_error::{Report, ordered};
 use crate::names;
 
 /// Keys and values of all annotations of one object.
@@ -13,23 +13,33 @@ const ANNOTATION_BYTES: usize = 256 << 10;
 /// Finalizers that need no domain.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
+/// Whether the kinds of a group refuse finalizers without a domain. Others check their metadata as that of any object,
+/// and only a warning tells of such names.
+pub fn is_strict(group: &str) -> bool {
+    const LENIENT: [&str; 4] =
+        ["apiextensions.k8s.io", "apiregistration.k8s.io", "admissionregistration.k8s.io", "coordination.k8s.io"];
+    crate::resource::is_built_in_group(group) && !LENIENT.contains(&group)
+}
+
 /// Checks the metadata of a new object, or of one that its kind checks again on every update; called at `metadata`.
 pub fn check(report: &mut Report, group: &str, plural: &str, metadata: &Value) {
-    let strict = crate::resource::is_built_in_group(group) && group != "apiextensions.k8s.io";
-    check_names(report, metadata, strict, |text| name(group, plural, text));
+    check_as(report, group, metadata, |text| name(group, plural, text));
 }
 
 /// As [`check`] for a kind of Kubernetes' whose names have a rule that depends on more than the kind.
-pub fn check_as(report: &mut Report, metadata: &Value, rule: impl Fn(&str) -> Vec<String>) {
-    check_names(report, metadata, true, rule);
+pub fn check_as(report: &mut Report, group: &str, metadata: &Value, rule: impl Fn(&str) -> Vec<String>) {
+    check_names(report, metadata, rule);
+    if is_strict(group) {
+        domains(report, metadata);
+    }
 }
 
 /// Checks what holds for the metadata of any kind; called at `metadata`.
-pub fn in_general(report: &mut Report, metadata: &Value, strict: bool) {
-    check_names(report, metadata, strict, names::path_segment);
+pub fn in_general(report: &mut Report, metadata: &Value) {
+    check_names(report, metadata, names::path_segment);
 }
 
-fn check_names(report: &mut Report, metadata: &Value, strict: bool, rule: impl Fn(&str) -> Vec<String>) {
+fn check_names(report: &mut Report, metadata: &Value, rule: impl Fn(&str) -> Vec<String>) {
     let stem = text(metadata, "generateName");
     if !stem.is_empty() {
         // A stem may end where a name may not, because something follows it.
@@ -55,11 +65,19 @@ fn check_names(report: &mut Report, metadata: &Value, strict: bool, rule: impl F
     report.not_negative(metadata, "generation");
     labels(report, metadata);
     owners(report, metadata);
-    finalizers(report, metadata, strict);
+    finalizers(report, metadata);
+}
+
+/// As [`in_general_updated`], with what the kinds of Kubernetes' own groups check besides.
+pub fn update(report: &mut Report, group: &str, new: &Value, old: &Value) {
+    in_general_updated(report, new, old);
+    if is_strict(group) {
+        domains(report, new);
+    }
 }
 
 /// What may not change; called at `metadata`. Server-set fields that the new object leaves out are as they were.
-pub fn update(report: &mut Report, new: &Value, old: &Value) {
+pub fn in_general_updated(report: &mut Report, new: &Value, old: &Value) {
     if !old["deletionTimestamp"].is_null() {
         let had = list(old, "finalizers");
         let mut added: Vec<&str> =
@@ -180,7 +198,7 @@ fn owners(report: &mut Report, metadata: &Value) {
                 }
             }
             if text(owner, "apiVersion") == "v1" && text(owner, "kind") == "Event" {
-                r.invalid(owner, "/v1, Kind=Event is disallowed from being an owner");
+                r.invalid(ordered(owner, &OWNER), "/v1, Kind=Event is disallowed from being an owner");
             }
             if owner["controller"] != true {
                 continue;
@@ -201,23 +219,20 @@ fn owners(report: &mut Report, metadata: &Value) {
     });
 }
 
+/// Members of a reference in the order of their Go struct.
+const OWNER: [&str; 6] = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
+
 /// References print in the order of their Go struct, whatever order the tree keeps.
 struct Owners<'a>(&'a [Value]);
 
 impl crate::field_error::Shown for Owners<'_> {
     fn shown(&self) -> String {
-        let one = |owner: &Value| {
-            let fields: Vec<String> = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"]
-                .iter()
-                .filter_map(|key| Some(format!("\"{key}\":{}", owner.get(key)?)))
-                .collect();
-            format!("{{{}}}", fields.join(","))
-        };
-        format!("[{}]", self.0.iter().map(one).collect::<Vec<_>>().join(","))
+        let shown: Vec<String> = self.0.iter().map(|owner| ordered(owner, &OWNER).0).collect();
+        format!("[{}]", shown.join(","))
     }
 }
 
-fn finalizers(report: &mut Report, metadata: &Value, strict: bool) {
+fn finalizers(report: &mut Report, metadata: &Value) {
     let Some(list) = metadata["finalizers"].as_array() else { return };
     report.at("finalizers", |r| {
         for finalizer in list.iter().filter_map(Value::as_str) {
@@ -226,8 +241,15 @@ fn finalizers(report: &mut Report, metadata: &Value, strict: bool) {
         if list.iter().any(|f| f == "orphan") && list.iter().any(|f| f == "foregroundDeletion") {
             r.invalid(&metadata["finalizers"], "finalizer orphan and foregroundDeletion cannot be both set");
         }
+    });
+}
+
+/// A finalizer is a standard one or has a domain.
+fn domains(report: &mut Report, metadata: &Value) {
+    let Some(list) = metadata["finalizers"].as_array() else { return };
+    report.at("finalizers", |r| {
         for (index, finalizer) in list.iter().filter_map(Value::as_str).enumerate() {
-            if strict && !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
+            if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
                 let why = "name is neither a standard finalizer name nor is it fully qualified";
                 r.index(index, |r| r.invalid(finalizer, why));
             }

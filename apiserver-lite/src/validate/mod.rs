@@ -41,6 +41,8 @@ mod service;
 mod shapes;
 mod small;
 mod storage;
+#[cfg(test)]
+mod tests;
 mod trust;
 mod versions;
 mod volume;
@@ -49,6 +51,7 @@ mod workload;
 
 use serde_json::Value;
 
+use crate::apply::spell_like;
 use crate::field_error::{FieldError, Report, Rules};
 use crate::resource::Resource;
 
@@ -77,11 +80,15 @@ pub fn create(resource: &Resource, object: &Value, rules: Rules) -> Vec<FieldErr
             whole(&mut report, group, plural, object);
             batch::cron_job_name(&mut report, object);
         }
+        ("networking.k8s.io", "ingresses") => {
+            whole(&mut report, group, plural, object);
+            network::ingress_class_annotation(&mut report, object);
+        }
         _ => whole(&mut report, group, plural, object),
     }
     // Names that a kind has no rule for have to fit into a path at least.
     if report.errors.is_empty() {
-        report.at("metadata", |r| meta::in_general(r, &object["metadata"], is_core(resource)));
+        report.at("metadata", |r| meta::in_general(r, &object["metadata"]));
     }
     report.errors
 }
@@ -105,10 +112,14 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value, 
     let report = &mut Report::by(rules);
     let (group, plural) = (&*resource.group, &*resource.plural);
     // Every update is checked for metadata once in general; most kinds do it again.
-    report.at("metadata", |r| meta::in_general(r, &new["metadata"], is_core(resource)));
-    unchanged(report, new, old);
+    report.at("metadata", |r| {
+        meta::in_general(r, &new["metadata"]);
+        meta::in_general_updated(r, &new["metadata"], &old["metadata"]);
+    });
+    let respelled = in_spelling_of(resource, subresource, new, old);
+    let old = respelled.as_ref().unwrap_or(old);
     match (group, plural, subresource) {
-        _ if resource.custom => unchanged(report, new, old),
+        _ if resource.custom => unchanged(report, group, new, old),
         ("", "pods", "") => pod_update::update(report, new, old),
         ("", "pods", "status") => pod_update::status(report, new, old),
         ("", "pods", "ephemeralcontainers") => pod_update::ephemeral(report, new, old),
@@ -117,40 +128,40 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value, 
             whole(report, group, plural, new);
             certificate::update(report, new, old, subresource);
         }
-        (_, _, "status") => {
-            unchanged(report, new, old);
+        (_, _, "status") if plural != "volumeattachments" => {
+            unchanged(report, group, new, old);
             status(report, group, plural, new, old);
         }
         ("" | "events.k8s.io", "events", _) => event::update(report, new, old, group.is_empty()),
         ("", "namespaces", "finalize") => {
-            unchanged(report, new, old);
+            unchanged(report, group, new, old);
             config::namespace_finalizers(report, new);
         }
         ("certificates.k8s.io", "clustertrustbundles", _) => {
             metadata(report, group, plural, new);
             report.at("spec", |r| trust::bundle(r, &new["spec"], &old["spec"]));
-            unchanged(report, new, old);
+            unchanged(report, group, new, old);
         }
         ("certificates.k8s.io", "podcertificaterequests", _) => {
-            unchanged(report, new, old);
+            unchanged(report, group, new, old);
             report.immutable(new, old, "spec");
         }
         ("scheduling.k8s.io", "workloads" | "podgroups", _) => {
-            unchanged(report, new, old);
+            unchanged(report, group, new, old);
             gang::update(report, new, old);
         }
         ("internal.apiserver.k8s.io", ..) => {}
         ("autoscaling", ..) => {
-            unchanged(report, new, old);
+            unchanged(report, group, new, old);
             report.at("spec", |r| autoscaling::check(r, &new["spec"], &old["spec"]));
         }
         ("resource.k8s.io", ..) => {
-            unchanged(report, new, old);
+            unchanged(report, group, new, old);
             device::update(report, plural, new, old);
         }
         ("rbac.authorization.k8s.io", ..) => {
             whole(report, group, plural, new);
-            unchanged(report, new, old);
+            unchanged(report, group, new, old);
             rbac::update(report, new, old);
         }
         // These do not look at metadata again.
@@ -160,30 +171,60 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value, 
         }
         // What may change is told before what has to be right in any case.
         ("", "secrets" | "configmaps" | "services", _) | ("networking.k8s.io", "ingressclasses", _) => {
-            unchanged(report, new, old);
+            unchanged(report, group, new, old);
             changed(report, group, plural, new, old);
             whole(report, group, plural, new);
         }
-        // Only what may change is checked.
+        // What has to be right in any case is told before what may change.
         ("", "namespaces" | "nodes", _)
-        | ("storage.k8s.io", "storageclasses" | "csidrivers" | "volumeattributesclasses", _)
+        | ("storage.k8s.io", "storageclasses" | "volumeattributesclasses", _)
+        | ("node.k8s.io", "runtimeclasses", _) => {
+            whole(report, group, plural, new);
+            unchanged(report, group, new, old);
+            changed(report, group, plural, new, old);
+        }
+        // Checked like a new object, and by the check of changes once more. What found nothing the first time has
+        // nothing to find the second.
+        ("apps", "replicasets" | "daemonsets", _) | ("batch", "jobs", _) | ("", "replicationcontrollers", _) => {
+            let sound = report.sound(|r| whole(r, group, plural, new));
+            unchanged(report, group, new, old);
+            match plural {
+                _ if sound => {}
+                "jobs" => report.at("spec", |r| batch::whole_spec(r, &new["spec"])),
+                _ => body(report, group, plural, new),
+            }
+            changed(report, group, plural, new, old);
+        }
+        ("", "persistentvolumes" | "persistentvolumeclaims", _)
+        | ("storage.k8s.io", "csinodes" | "volumeattachments", _) => {
+            let sound = report.sound(|r| whole(r, group, plural, new));
+            if plural == "persistentvolumeclaims" {
+                unchanged(report, group, new, old);
+            }
+            if !sound {
+                whole(report, group, plural, new);
+            }
+            changed(report, group, plural, new, old);
+        }
+        ("", "limitranges", _) => whole(report, group, plural, new),
+        // Only what may change is checked.
+        ("storage.k8s.io", "csidrivers", _)
         | ("scheduling.k8s.io", "priorityclasses", _)
-        | ("node.k8s.io", "runtimeclasses", _)
         | ("networking.k8s.io", "ipaddresses" | "servicecidrs", _) => {
-            unchanged(report, new, old);
+            unchanged(report, group, new, old);
             changed(report, group, plural, new, old);
         }
         // The name was checked when the object was made.
-        ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets", _)
+        ("apps", "deployments" | "statefulsets", _)
         | ("batch" | "coordination.k8s.io", ..)
-        | ("", "replicationcontrollers" | "podtemplates" | "resourcequotas", _)
+        | ("", "podtemplates" | "resourcequotas", _)
         | ("networking.k8s.io", "networkpolicies", _) => {
-            unchanged(report, new, old);
+            unchanged(report, group, new, old);
             body(report, group, plural, new);
             changed(report, group, plural, new, old);
         }
         _ => {
-            unchanged(report, new, old);
+            unchanged(report, group, new, old);
             whole(report, group, plural, new);
             changed(report, group, plural, new, old);
         }
@@ -195,15 +236,39 @@ fn metadata(report: &mut Report, group: &str, plural: &str, object: &Value) {
     let metadata = &object["metadata"];
     report.at("metadata", |r| match (group, plural) {
         ("certificates.k8s.io", "clustertrustbundles") => {
-            meta::check_as(r, metadata, |name| trust::bundle_name(name, text(&object["spec"], "signerName")));
+            meta::check_as(r, group, metadata, |name| trust::bundle_name(name, text(&object["spec"], "signerName")));
         }
-        ("internal.apiserver.k8s.io", "storageversions") => meta::check_as(r, metadata, versions::stored_name),
+        ("internal.apiserver.k8s.io", "storageversions") => meta::check_as(r, group, metadata, versions::stored_name),
+        ("apiregistration.k8s.io", _) => {
+            meta::check_as(r, group, metadata, |name| small::api_service_name(name, &object["spec"]));
+        }
         _ => meta::check(r, group, plural, metadata),
     });
 }
 
-fn unchanged(report: &mut Report, new: &Value, old: &Value) {
-    report.at("metadata", |r| meta::update(r, &new["metadata"], &old["metadata"]));
+fn unchanged(report: &mut Report, group: &str, new: &Value, old: &Value) {
+    report.at("metadata", |r| meta::update(r, group, &new["metadata"], &old["metadata"]));
+}
+
+/// The old object in the spelling of the new one, so that what is immutable can be compared as trees though one of them
+/// spells out what the other leaves to the server. None where the trees do not differ or nobody compares them.
+fn in_spelling_of(resource: &Resource, subresource: &str, new: &Value, old: &Value) -> Option<Value> {
+    const APART: [&str; 4] = ["metadata", "status", "kind", "apiVersion"];
+    let compared = match (&*resource.group, &*resource.plural) {
+        // The bulk of what changes all the time has no such parts, or sees to it itself.
+        ("", "pods") => !subresource.is_empty(),
+        ("", "events" | "endpoints" | "configmaps" | "secrets") => false,
+        ("events.k8s.io" | "discovery.k8s.io" | "coordination.k8s.io", _) => false,
+        _ => !resource.custom,
+    };
+    let (now, was) = (new.as_object()?, old.as_object()?);
+    let wanted = |(key, _): &(&String, &Value)| !APART.contains(&key.as_str());
+    if !compared || now.iter().filter(wanted).eq(was.iter().filter(wanted)) {
+        return None;
+    }
+    let mut was = was.clone();
+    spell_like(resource.stored.set(), resource.stored.id, &mut was, now);
+    Some(Value::Object(was))
 }
 
 fn whole(report: &mut Report, group: &str, plural: &str, object: &Value) {
@@ -306,6 +371,9 @@ fn status(report: &mut Report, group: &str, plural: &str, new: &Value, old: &Val
             r.at("loadBalancer", |r| service::load_balancer(r, &new["status"]["loadBalancer"], false));
         }),
         ("", "nodes") => node::update(report, new, old),
+        ("", "persistentvolumeclaims") => report.at("status", |r| claim::status(r, &new["status"])),
+        ("flowcontrol.apiserver.k8s.io", _) => report.at("status", |r| flow::status(r, &new["status"])),
+        ("apiregistration.k8s.io", _) => report.at("status", |r| small::api_service_status(r, &new["status"])),
         ("", "resourcequotas") => report.at("status", |r| quota::status(r, &new["status"])),
         ("autoscaling", _) => report.at("status", |r| {
             r.not_negative(&new["status"], "currentReplicas");
@@ -324,11 +392,6 @@ fn status(report: &mut Report, group: &str, plural: &str, new: &Value, old: &Val
         }),
         _ => {}
     }
-}
-
-/// Kinds outside of the core only warn of finalizers whose names have no domain.
-fn is_core(resource: &Resource) -> bool {
-    !resource.custom && &*resource.group != "apiextensions.k8s.io"
 }
 
 /// Every complaint about the metadata of an object inside of another; a name is not asked for.

@@ -101,7 +101,7 @@ fn one_endpoint(report: &mut Report, endpoint: &Value, kind: &str) {
         for (name, key) in [("forZones", "name"), ("forNodes", "name")] {
             let items = list(hints, name);
             if items.len() > 8 {
-                r.at(name, |r| r.too_many(items.len(), 8));
+                return r.at(name, |r| r.too_many(items.len(), 8));
             }
             let mut seen: Vec<&str> = Vec::new();
             r.each(hints, name, |r, item| {
@@ -164,11 +164,14 @@ pub fn ingress(report: &mut Report, object: &Value) {
             r.complaints(class, names::dns_subdomain(class));
         });
     });
+}
+
+/// A new ingress names its class once, or twice the same.
+pub fn ingress_class_annotation(report: &mut Report, object: &Value) {
     const CLASS: &str = "kubernetes.io/ingress.class";
     let said = object["metadata"]["annotations"][CLASS].as_str();
-    if let (Some(said), Some(class)) = (said, spec["ingressClassName"].as_str())
+    if let (Some(said), Some(class)) = (said, object["spec"]["ingressClassName"].as_str())
         && said != class
-        && object["metadata"]["generation"] == 1
     {
         let why = "must match `ingressClassName` when both are specified";
         report.down(&["annotations", CLASS], |r| r.invalid(said, why));
@@ -251,7 +254,10 @@ pub fn ingress_class(report: &mut Report, spec: &Value) {
             Some("Namespace") if !has(parameters, "namespace") => {
                 r.miss("namespace", "`parameters.scope` is set to 'Namespace'");
             }
-            Some("Namespace") => r.named(parameters, "namespace", names::dns_label),
+            Some("Namespace") => {
+                let namespace = text(parameters, "namespace");
+                r.at("namespace", |r| r.complaints(namespace, names::dns_label(namespace)));
+            }
             Some("Cluster") => r.forbid(parameters, &["namespace"], "`parameters.scope` is set to 'Cluster'"),
             Some(other) => r.at("scope", |r| r.not_supported(other, &["Cluster", "Namespace"])),
         }

@@ -28,7 +28,7 @@ pub fn update(report: &mut Report, new: &Value, old: &Value) {
 /// The pod as a whole, as if it were new, and what its metadata may not change.
 fn again(report: &mut Report, new: &Value, old: &Value, annotations: bool) {
     report.at("metadata", |r| {
-        meta::update(r, &new["metadata"], &old["metadata"]);
+        meta::update(r, "", &new["metadata"], &old["metadata"]);
         meta::check(r, "", "pods", &new["metadata"]);
     });
     pod::check(report, new);
@@ -364,7 +364,7 @@ fn masked(now: &Value, before: &Value) -> Value {
 
 /// A status as a node or a controller writes it.
 pub fn status(report: &mut Report, new: &Value, old: &Value) {
-    report.at("metadata", |r| meta::update(r, &new["metadata"], &old["metadata"]));
+    report.at("metadata", |r| meta::update(r, "", &new["metadata"], &old["metadata"]));
     annotation_updates(report, new, old);
     let (now, was) = (&new["status"], &old["status"]);
     report.at("metadata", |r| {
@@ -400,10 +400,10 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
                 r.at("name", |r| r.duplicate(name));
             }
             seen.push(name);
-            r.with(status, "resourceClaimName", |r, claim| {
-                let claim = claim.as_str().unwrap_or_default();
-                r.complaints(claim, names::dns_subdomain(claim));
-            });
+            // Upstream tells of it by the other name.
+            if let Some(claim) = status["resourceClaimName"].as_str() {
+                r.at("name", |r| r.complaints(claim, names::dns_subdomain(claim)));
+            }
         });
         addresses(r, now, "podIPs");
         if let Some(first) = list(now, "hostIPs").first()
@@ -412,7 +412,32 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
             r.at("hostIPs", |r| r.index(0, |r| r.bad("ip", text(first, "ip"), "must be equal to `hostIP`")));
         }
         addresses(r, now, "hostIPs");
+        for name in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+            r.each(now, name, |r, container| user(r, &container["user"], &new["spec"]));
+        }
     });
+}
+
+/// Who a container was found to run as.
+fn user(report: &mut Report, user: &Value, spec: &Value) {
+    let linux = &user["linux"];
+    if !linux.is_object() {
+        return;
+    }
+    match spec["os"]["name"].as_str() {
+        Some("windows") => report.refuse("linux", "cannot be set for a windows pod"),
+        None | Some("linux") => report.at("linux", |r| {
+            let most = i64::from(i32::MAX);
+            r.between(linux, "uid", 0, most);
+            r.between(linux, "gid", 0, most);
+            r.each(linux, "supplementalGroups", |r, group| {
+                if let Some(group) = group.as_i64().filter(|g| !(0..=most).contains(g)) {
+                    r.invalid(group, format_args!("must be between 0 and {most}, inclusive"));
+                }
+            });
+        }),
+        Some(_) => {}
+    }
 }
 
 /// Whether some rule of the pod may start all its containers over: then none has ended for good.
@@ -474,20 +499,27 @@ fn addresses(report: &mut Report, status: &Value, name: &str) {
         let address = text(address, "ip");
         r.complaints(address, ip::complaints(address));
     });
-    if all.len() > 1 {
+    if all.len() < 2 {
+        return;
+    }
+    let families = |report: &mut Report| {
         if all.len() > 2 || !ip::is_dual_stack(all.iter().copied()) {
-            report.bad(
-                name,
-                shown(&status[name], &Shape::List(&ADDRESS)),
-                "may specify no more than one IP for each IP family",
-            );
+            let why = "may specify no more than one IP for each IP family";
+            report.bad(name, shown(&status[name], &Shape::List(&ADDRESS)), why);
         }
-        let mut seen = HashSet::new();
-        for (index, address) in list(status, name).iter().enumerate() {
-            if !seen.insert(&all[index]) {
-                report.at(name, |r| r.index(index, |r| r.duplicate(shown(address, &ADDRESS))));
-            }
+    };
+    // Upstream looks at the addresses of a host in another order.
+    if name == "podIPs" {
+        families(report);
+    }
+    let mut seen = HashSet::new();
+    for (index, address) in list(status, name).iter().enumerate() {
+        if !seen.insert(&all[index]) {
+            report.at(name, |r| r.index(index, |r| r.duplicate(shown(address, &ADDRESS))));
         }
+    }
+    if name != "podIPs" {
+        families(report);
     }
 }
 
@@ -541,6 +573,26 @@ mod tests {
         assert!(resize_told(of("RestartContainer"), json!("1"), json!("1")).is_empty());
         let plain = json!({"name": "c"});
         assert_eq!(masked(&plain, &plain), plain, "one without resources");
+    }
+
+    #[test]
+    fn users_of_containers_are_numbers_that_exist() {
+        let pod = |user: Value, os: Value| json!({"metadata": {}, "spec": {"os": os}, "status": {"initContainerStatuses": [{"name": "i", "user": user}]}});
+        let told = |pod: &Value| Report::told(|r| status(r, pod, pod));
+        let bad = json!({"linux": {"uid": -1, "gid": 0, "supplementalGroups": [1, 2_147_483_648_i64]}});
+        let at = "status.initContainerStatuses[0].linux";
+        let why = "must be between 0 and 2147483647, inclusive";
+        assert_eq!(
+            told(&pod(bad.clone(), Value::Null)),
+            [
+                format!("{at}.uid: Invalid value: -1: {why}"),
+                format!("{at}.supplementalGroups[1]: Invalid value: 2147483648: {why}"),
+            ]
+        );
+        assert_eq!(
+            told(&pod(bad, json!({"name": "windows"}))),
+            [format!("{at}: Forbidden: cannot be set for a windows pod")]
+        );
     }
 
     #[test]

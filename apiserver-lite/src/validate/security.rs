@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::shapes::SECURITY_CONTEXT;
+use super::shapes::{PROFILE, SECURITY_CONTEXT};
 use super::{list, text, volume};
-use crate::field_error::{Report, ordered};
+use crate::field_error::Report;
 use crate::go_value::shown;
 
 const ID_RANGE: &str = "must be between 0 and 2147483647, inclusive";
@@ -115,7 +115,7 @@ fn seccomp(report: &mut Report, profile: &Value) {
         ("Localhost", None) => report.miss("localhostProfile", "must be set when seccomp type is Localhost"),
         ("Localhost", Some(file)) => report.at("localhostProfile", |r| volume::descending(r, file)),
         (_, Some(_)) => {
-            let shown = ordered(profile, &["type", "localhostProfile"]);
+            let shown = shown(profile, &PROFILE);
             report.bad("localhostProfile", shown, "can only be set when seccomp type is Localhost");
         }
         _ => {}
@@ -268,7 +268,9 @@ fn not_windows(report: &mut Report, spec: &Value) {
     let why = "cannot be set for a windows pod";
     let own = |report: &mut Report, names: &[&str]| {
         for name in names {
-            if spec[*name] == true || *name == "hostUsers" && !spec[*name].is_null() {
+            // A pointer to `false` is something.
+            let pointer = ["hostUsers", "shareProcessNamespace"].contains(name);
+            if spec[*name] == true || pointer && !spec[*name].is_null() {
                 report.refuse(name, why);
             }
         }
@@ -332,10 +334,12 @@ pub fn annotations(report: &mut Report, annotations: &Value, spec: &Value) {
         report.at(SECCOMP_POD, |r| seccomp_text(r, profile));
     }
     for (key, profile) in annotations.as_object().into_iter().flatten() {
-        let profile = profile.as_str().unwrap_or_default();
         if key.starts_with(SECCOMP_CONTAINER) {
-            report.at(key, |r| seccomp_text(r, profile));
+            report.at(key, |r| seccomp_text(r, profile.as_str().unwrap_or_default()));
         }
+    }
+    for (key, profile) in annotations.as_object().into_iter().flatten() {
+        let profile = profile.as_str().unwrap_or_default();
         if let Some(name) = key.strip_prefix(APP_ARMOR) {
             let known = ["initContainers", "containers", "ephemeralContainers"]
                 .iter()

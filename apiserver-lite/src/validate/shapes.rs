@@ -20,7 +20,7 @@ const WINDOWS: Shape = Shape::Struct(&[
     Field("RunAsUserName", "runAsUserName", TEXT),
     Field("HostProcess", "hostProcess", FLAG),
 ]);
-const PROFILE: Shape =
+pub const PROFILE: Shape =
     Shape::Struct(&[Field("Type", "type", Shape::Text), Field("LocalhostProfile", "localhostProfile", TEXT)]);
 /// Of a container.
 pub const SECURITY_CONTEXT: Shape = Shape::Struct(&[
@@ -51,6 +51,14 @@ pub const NODE_TERMS: Shape = Shape::List(&NODE_TERM);
 const NODE_SELECTOR: Shape = Shape::Struct(&[Field("NodeSelectorTerms", "nodeSelectorTerms", NODE_TERMS)]);
 pub const VOLUME_AFFINITY: Shape =
     Shape::Pointer(&Shape::Struct(&[Field("Required", "required", Shape::Pointer(&NODE_SELECTOR))]));
+
+pub const TOLERATION: Shape = Shape::Struct(&[
+    Field("Key", "key", Shape::Text),
+    Field("Operator", "operator", Shape::Text),
+    Field("Value", "value", Shape::Text),
+    Field("Effect", "effect", Shape::Text),
+    Field("TolerationSeconds", "tolerationSeconds", NUMBER),
+]);
 
 /// An address of a pod or of its host.
 pub const ADDRESS: Shape = Shape::Struct(&[Field("IP", "ip", Shape::Text)]);

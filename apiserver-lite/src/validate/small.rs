@@ -1,9 +1,13 @@
 //! Kinds with a few rules each: disruption budgets, leases, priority and runtime classes, API services.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
+use super::shapes::TOLERATION;
 use super::{amounts, has, meta, scheduling, selector, text, workload};
 use crate::field_error::{Report, go_struct};
+use crate::go_value::shown;
 use crate::names;
 
 pub fn disruption_budget(report: &mut Report, spec: &Value) {
@@ -122,17 +126,38 @@ pub fn runtime_class(report: &mut Report, object: &Value) {
     report.with(object, "scheduling", |r, rules| {
         r.at("nodeSelector", |r| meta::label_map(r, &rules["nodeSelector"]));
         scheduling::tolerations(r, rules);
+        let mut seen = HashSet::new();
+        r.each(rules, "tolerations", |r, toleration| {
+            if !seen.insert(["key", "operator", "value", "effect"].map(|name| text(toleration, name))) {
+                r.duplicate(shown(toleration, &TOLERATION));
+            }
+        });
+    });
+}
+
+/// The name of the service says what it serves.
+pub fn api_service_name(name: &str, spec: &Value) -> Vec<String> {
+    let complaints = names::path_segment(name);
+    let wanted = format!("{}.{}", text(spec, "version"), text(spec, "group"));
+    if complaints.is_empty() && name != wanted {
+        return vec![format!("must be `spec.version+\".\"+spec.group`: {}", crate::status::quote(&wanted))];
+    }
+    complaints
+}
+
+pub fn api_service_status(report: &mut Report, status: &Value) {
+    const KNOWN: [&str; 3] = ["True", "False", "Unknown"];
+    report.each(status, "conditions", |r, condition| {
+        let said = text(condition, "status");
+        if !KNOWN.contains(&said) {
+            r.at("status", |r| r.not_supported(said, &KNOWN));
+        }
     });
 }
 
 pub fn api_service(report: &mut Report, object: &Value) {
-    let (name, spec) = (text(&object["metadata"], "name"), &object["spec"]);
+    let spec = &object["spec"];
     let (group, version) = (text(spec, "group"), text(spec, "version"));
-    let wanted = format!("{version}.{group}");
-    if name != wanted {
-        let why = format!("must be `spec.version+\".\"+spec.group`: {}", crate::status::quote(&wanted));
-        report.at("metadata", |r| r.bad("name", name, why));
-    }
     report.at("spec", |r| {
         if group.is_empty() && version != "v1" {
             r.miss("group", "only v1 may have an empty group and it better be legacy kube");
@@ -170,4 +195,28 @@ pub fn api_service(report: &mut Report, object: &Value) {
             r.bad("insecureSkipTLSVerify", true, "may not be true if caBundle is present");
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tolerations_of_a_class_are_told_apart_by_all_but_their_seconds() {
+        let toleration = |seconds: i64| json!({"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
+        let class = json!({"handler": "h", "scheduling": {"tolerations": [toleration(1), toleration(2)]}});
+        let shown = r#"{"Key":"k","Operator":"Exists","Value":"","Effect":"NoExecute","TolerationSeconds":2}"#;
+        assert_eq!(
+            Report::told(|r| runtime_class(r, &class)),
+            [format!("scheduling.tolerations[1]: Duplicate value: {shown}")]
+        );
+    }
+
+    #[test]
+    fn a_service_of_the_api_is_named_after_what_it_serves() {
+        let spec = json!({"version": "v1", "group": "a.b"});
+        assert!(api_service_name("v1.a.b", &spec).is_empty());
+        assert_eq!(api_service_name("v2.a.b", &spec), [r#"must be `spec.version+"."+spec.group`: "v1.a.b""#]);
+        assert_eq!(api_service_name("a/b", &spec), ["may not contain '/'"]);
+    }
 }
