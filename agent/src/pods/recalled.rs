@@ -107,7 +107,7 @@ fn was_init(observed: &Observed, name: &str) -> bool {
 
 fn status(pod: &Pod, observed: &Observed, runtime: &str, host_ips: &[String]) -> PodStatus {
     let begun = observed.sandboxes.last().map_or(0, |s| s.created_at);
-    let start_time = (begun > 0).then(|| Time { seconds: begun / 1_000_000_000, nanos: 0 });
+    let start_time = (begun > 0).then_some(Time { seconds: begun / 1_000_000_000, nanos: 0 });
     let old = PodStatus { start_time, ..Default::default() };
     let verdicts = Verdicts::default();
     let mut status = generate(&Inputs {

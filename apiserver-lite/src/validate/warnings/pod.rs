@@ -198,7 +198,7 @@ impl Found {
     }
 
     pub(super) fn ports(&mut self, path: &str, spec: &Value) {
-        let mut seen: HashMap<(i64, &str), Vec<(Place<'_>, usize, &Value)>> = HashMap::new();
+        let mut seen: HashMap<(i64, &str), Vec<Claimed<'_>>> = HashMap::new();
         for (path, container) in containers(path, spec) {
             for (index, port) in list(container, "ports").iter().enumerate() {
                 let number = |port: &Value, name: &str| port[name].as_i64().unwrap_or(0);
@@ -229,6 +229,9 @@ impl Found {
         }
     }
 }
+
+/// A port of a container: whose, at which index, and what it says.
+type Claimed<'a> = (Place<'a>, usize, &'a Value);
 
 /// Where a container lies in its object.
 #[derive(Clone, Copy)]

@@ -18,7 +18,7 @@ impl Found {
         let spec = &object["spec"];
         let terms = &spec["nodeAffinity"]["required"];
         for (index, term) in list(terms, "nodeSelectorTerms").iter().enumerate() {
-            self.expressions(&format!("spec.nodeAffinity.required.nodeSelectorTerms[{index}]"), term);
+            self.expressions(format!("spec.nodeAffinity.required.nodeSelectorTerms[{index}]"), term);
         }
         self.class_annotation(object);
         const OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
