@@ -11,12 +11,17 @@ pub struct Timestamp {
 
 /// The text is no RFC 3339 time; worded as Go's `time.Parse`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {rest:?} as {layout:?}")]
+#[error("parsing time {text:?} as {whole:?}: cannot parse {rest:?} as {layout:?}")]
 pub struct ParseError {
     text: String,
+    /// The form of the whole.
+    whole: &'static str,
     rest: String,
     layout: &'static str,
 }
+
+const SECONDS: &str = "2006-01-02T15:04:05Z07:00";
+const MICROS: &str = "2006-01-02T15:04:05.000000Z07:00";
 
 impl Timestamp {
     pub fn now() -> Self {
@@ -76,7 +81,23 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 /// # Errors
 /// When the text has another form or a part is out of range.
 pub fn parse_rfc3339(text: &str) -> Result<Timestamp, ParseError> {
-    let mut scan = Scan { text, at: 0 };
+    parse(text, SECONDS, |scan| Ok(scan.fraction()))
+}
+
+/// Reads RFC 3339 with any offset and a fraction of exactly six digits, as `v1.MicroTime` is written.
+///
+/// # Errors
+/// As [`parse_rfc3339`].
+pub fn parse_micros(text: &str) -> Result<Timestamp, ParseError> {
+    parse(text, MICROS, |scan| scan.micros())
+}
+
+fn parse(
+    text: &str,
+    whole: &'static str,
+    fraction: impl FnOnce(&mut Scan<'_>) -> Result<u32, ParseError>,
+) -> Result<Timestamp, ParseError> {
+    let mut scan = Scan { text, whole, at: 0 };
     let year = scan.digits(4, "2006")?;
     scan.mark(b'-', "-")?;
     let month = scan.digits(2, "01")?;
@@ -88,7 +109,7 @@ pub fn parse_rfc3339(text: &str) -> Result<Timestamp, ParseError> {
     let minute = scan.digits(2, "04")?;
     scan.mark(b':', ":")?;
     let second = scan.digits(2, "05")?;
-    let nanos = scan.fraction();
+    let nanos = fraction(&mut scan)?;
     let offset = scan.offset()?;
     let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let month_days = match month {
@@ -98,19 +119,21 @@ pub fn parse_rfc3339(text: &str) -> Result<Timestamp, ParseError> {
     };
     let valid = (1..=12).contains(&month) && (1..=month_days).contains(&day) && hour < 24 && minute < 60 && second < 60;
     if !valid {
-        return Err(ParseError { text: text.into(), rest: text.into(), layout: "2006-01-02T15:04:05Z07:00" });
+        return Err(ParseError { text: text.into(), whole, rest: text.into(), layout: whole });
     }
     Ok(Timestamp { seconds: days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset, nanos })
 }
 
 struct Scan<'a> {
     text: &'a str,
+    whole: &'static str,
     at: usize,
 }
 
 impl Scan<'_> {
     fn wrong(&self, layout: &'static str) -> ParseError {
-        ParseError { text: self.text.into(), rest: self.text.get(self.at..).unwrap_or_default().into(), layout }
+        let rest = self.text.get(self.at..).unwrap_or_default().into();
+        ParseError { text: self.text.into(), whole: self.whole, rest, layout }
     }
 
     fn digits(&mut self, count: usize, layout: &'static str) -> Result<i64, ParseError> {
@@ -142,6 +165,16 @@ impl Scan<'_> {
             self.at += 1;
         }
         nanos
+    }
+
+    /// Six digits behind a point, in nanoseconds.
+    fn micros(&mut self) -> Result<u32, ParseError> {
+        let part = self.text.as_bytes().get(self.at..self.at + 7);
+        let digits = part.and_then(|part| part.strip_prefix(b".").or_else(|| part.strip_prefix(b",")));
+        let digits = digits.filter(|d| d.iter().all(u8::is_ascii_digit)).ok_or_else(|| self.wrong(".000000"))?;
+        let micros = digits.iter().fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'));
+        self.at += 7;
+        Ok(micros * 1000)
     }
 
     /// Seconds east of UTC; nothing may follow.
@@ -181,6 +214,22 @@ mod tests {
             parse_rfc3339("2026-01-02T03:04:05.1234567Z").map(Timestamp::to_micros_text),
             Ok("2026-01-02T03:04:05.123456Z".into())
         );
+    }
+
+    #[test]
+    fn micros_have_six_digits() {
+        let micros = |text: &str| parse_micros(text).map(Timestamp::to_micros_text).map_err(|e| e.to_string());
+        assert_eq!(micros("2026-01-01T01:00:00.000001+01:00"), Ok("2026-01-01T00:00:00.000001Z".into()));
+        for (text, rest, layout) in [
+            ("2026-01-01T00:00:00Z", "Z", ".000000"),
+            ("2026-01-01T00:00:00.123Z", ".123Z", ".000000"),
+            ("2026-01-01T00:00:00.1234567Z", "7Z", "Z07:00"),
+        ] {
+            let why = format!(
+                "parsing time {text:?} as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse {rest:?} as {layout:?}"
+            );
+            assert_eq!(micros(text), Err(why));
+        }
     }
 
     #[test]

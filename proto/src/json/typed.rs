@@ -65,7 +65,7 @@ impl<'s> Reader<'_, 's> {
             Type::Bytes => self.bytes(place),
             Type::Quantity => self.quantity(),
             Type::Time => self.time(|t| time::parse_rfc3339(t).map(|t| t.to_seconds_text())),
-            Type::MicroTime => self.time(|t| time::parse_rfc3339(t).map(|t| t.to_micros_text())),
+            Type::MicroTime => self.time(|t| time::parse_micros(t).map(|t| t.to_micros_text())),
             Type::Duration => self.duration(place),
             Type::IntOrString => self.int_or_string(),
             Type::Raw | Type::Json => Ok(Some(self.lexer.any()?)),
