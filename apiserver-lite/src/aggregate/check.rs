@@ -14,14 +14,19 @@ use crate::request::User;
 /// Time for one answer, as upstream.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Asks the server for its resources, and marks it as available when it tells them.
+/// Asks whether the server is there, whatever certificate it shows, and then for its resources. Who cannot be trusted is
+/// available as well: it is the requests passed on that fail.
 pub async fn check(remote: &mut Remote) -> Result<(), Unavailable> {
-    let dialer = remote.dialer.as_ref().map_err(Clone::clone)?.clone();
+    let checker = remote.checker.as_ref().map_err(Clone::clone)?;
     let path = format!("/apis/{}/{}", remote.group, remote.version);
-    remote.resources = Some(ask(&dialer, &path).await?);
+    get(checker, &path).await?;
     remote.available = true;
+    let Ok(dialer) = remote.dialer.clone() else { return Ok(()) };
+    remote.resources = ask(&dialer, &path).await.ok();
     // Not every server has this document; without it there are no schemas to show.
-    if let Ok(index) = ask(&dialer, "/openapi/v3").await {
+    if remote.resources.is_some()
+        && let Ok(index) = ask(&dialer, "/openapi/v3").await
+    {
         let key = path.trim_start_matches('/');
         remote.openapi = Some(index["paths"][key].clone()).filter(Value::is_object);
     }
@@ -29,6 +34,13 @@ pub async fn check(remote: &mut Remote) -> Result<(), Unavailable> {
 }
 
 async fn ask(dialer: &Dialer, path: &str) -> Result<Value, Unavailable> {
+    let body = get(dialer, path).await?;
+    let broken = |why: String| Unavailable { reason: "FailedDiscoveryCheck", message: why };
+    proto::json::parse(&body).map(|p| p.value).map_err(|e| broken(e.to_string()))
+}
+
+/// The body of a good answer.
+async fn get(dialer: &Dialer, path: &str) -> Result<Bytes, Unavailable> {
     let url = format!("https://{}{path}", dialer.authority());
     let failed = |why: String| Unavailable {
         reason: "FailedDiscoveryCheck",
@@ -43,5 +55,5 @@ async fn ask(dialer: &Dialer, path: &str) -> Result<Value, Unavailable> {
     if !(200..300).contains(&answer.code) {
         return Err(failed(format!("bad status from {url}: {}", answer.code)));
     }
-    proto::json::parse(&answer.body).map(|p| p.value).map_err(|e| failed(e.to_string()))
+    Ok(answer.body)
 }

@@ -100,7 +100,7 @@ pub async fn forward(request: Request, remote: &Remote) -> Response {
     let Ok(dialer) = &remote.dialer else { return respond::text(503, "service unavailable\n") };
     let unreachable = |error: &dyn std::fmt::Display| {
         tracing::debug!(service = %remote.name, %error, "an aggregated API does not answer");
-        respond::text(503, format!("error trying to reach service: {error}"))
+        respond::text(503, format!("error trying to reach service: {error}\n"))
     };
     let sender = match dialer.connect().await {
         Ok(sender) => sender,

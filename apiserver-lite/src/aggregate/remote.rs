@@ -26,6 +26,8 @@ pub struct Remote {
     pub group_priority: i64,
     pub version_priority: i64,
     pub dialer: Result<Dialer, Unavailable>,
+    /// The same for whom any certificate will do: to see whether somebody is there.
+    pub checker: Result<Dialer, Unavailable>,
     pub available: bool,
     /// Its `APIResourceList`.
     pub resources: Option<Value>,
@@ -41,19 +43,27 @@ impl Remote {
         let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
         let (namespace, name) = (text(service.get("namespace")), text(service.get("name")));
         let port = service.get("port").and_then(Value::as_u64).and_then(|p| u16::try_from(p).ok()).unwrap_or(PORT);
-        let dialer = address(store, &namespace, &name, port).and_then(|(host, port)| {
-            let unusable = |message: String| Unavailable { reason: "FailedDiscoveryCheck", message };
-            let trust = match &spec["caBundle"] {
+        let unusable = |message: String| Unavailable { reason: "FailedDiscoveryCheck", message };
+        let place = address(store, &namespace, &name, port);
+        let dialer_of = |trust: Trust, identity: Option<Identity>| -> Result<Dialer, Unavailable> {
+            let (host, port) = place.clone()?;
+            let tls = tls(trust, identity).map_err(|e| unusable(e.to_string()))?;
+            Ok(Dialer { host, port, tls: Some(tls), name: format!("{name}.{namespace}.svc") })
+        };
+        let own = identity.as_ref().map(|(certificates, key)| (certificates.clone(), key.clone_key()));
+        let checker = dialer_of(Trust::Anything, own);
+        let trusted = || -> Result<Trust, Unavailable> {
+            Ok(match &spec["caBundle"] {
                 _ if spec["insecureSkipTLSVerify"] == true => Trust::Anything,
                 Value::String(bundle) => {
                     let pem = STANDARD.decode(bundle).map_err(|e| unusable(format!("caBundle: {e}")))?;
                     Trust::Certificates(certificates_of(&pem).map_err(|e| unusable(format!("caBundle: {e}")))?)
                 }
                 _ => Trust::System,
-            };
-            let tls = tls(trust, identity).map_err(|e| unusable(e.to_string()))?;
-            Ok(Dialer { host, port, tls: Some(tls), name: format!("{name}.{namespace}.svc") })
-        });
+            })
+        };
+        // Where nothing is there, that is what is said.
+        let dialer = place.clone().and_then(|_| trusted()).and_then(|trust| dialer_of(trust, identity));
         Some(Remote {
             name: text(value["metadata"].get("name")),
             group: text(spec.get("group")),
@@ -61,6 +71,7 @@ impl Remote {
             group_priority: spec["groupPriorityMinimum"].as_i64().unwrap_or(0),
             version_priority: spec["versionPriority"].as_i64().unwrap_or(0),
             dialer,
+            checker,
             available: false,
             resources: None,
             openapi: None,
