@@ -200,6 +200,8 @@ impl ApiError {
     /// What another server's bare status code means to our client, in client-go's words.
     pub fn from_other_server(code: u16, group: &str, resource: &str, name: &str, said: &str) -> Self {
         let (reason, text) = match code {
+            400 => ("BadRequest", "the server rejected our request for an unknown reason".to_owned()),
+            422 => ("Invalid", "the server rejected our request due to an error in our request".to_owned()),
             401 => ("Unauthorized", "the server has asked for the client to provide credentials".to_owned()),
             403 => ("Forbidden", said.to_owned()),
             404 => ("NotFound", "the server could not find the requested resource".to_owned()),
