@@ -14,7 +14,7 @@ use serde_json::Value;
 use self::checks::evaluate;
 use self::policy::{Level, LevelVersion, Policy};
 use super::{Call, Operation};
-use crate::status::{Cause, Result, quote};
+use crate::status::{Cause, Result, aggregate, quote};
 
 /// Pods that a namespace's new level is checked against at most.
 const MOST_PODS: usize = 3000;
@@ -43,28 +43,49 @@ pub fn validate(call: &Call<'_>, new: &Value) -> Result<()> {
     }
     let template = TEMPLATES.iter().find(|(group, plural, _)| call.is(group, plural));
     if let Some(pod) = template.and_then(|(_, _, path)| new.pointer(path)).filter(|t| t.is_object()) {
-        let policy = policy_of(call);
+        let (policy, errors) = policy_of(call);
+        note_errors(&errors);
+        note_violations(&policy, pod);
         warn(&policy, pod);
     }
     Ok(())
 }
 
-fn policy_of(call: &Call<'_>) -> Policy {
+fn policy_of(call: &Call<'_>) -> (Policy, Vec<Cause>) {
     let Some(namespace) = call.server.store.get(&"namespaces".into(), "", call.namespace) else {
-        return Policy::default();
+        return Default::default();
     };
     let labels = &namespace.keys.labels;
-    policy::read(|label| labels.iter().find(|(key, _)| **key == *label).map(|(_, value)| &**value)).0
+    policy::read(|label| labels.iter().find(|(key, _)| **key == *label).map(|(_, value)| &**value))
+}
+
+/// Tells the audit log; keys are of the group.
+fn note(key: &str, value: &str) {
+    super::note(&format!("pod-security.kubernetes.io/{key}"), value);
+}
+
+fn note_errors(errors: &[Cause]) {
+    if !errors.is_empty() {
+        let texts: Vec<String> = errors.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        note("error", &format!("Failed to parse policy: {}", aggregate(&texts)));
+    }
+}
+
+fn note_violations(policy: &Policy, pod: &Value) {
+    let violations = evaluate(policy.audit, pod);
+    if !violations.is_empty() {
+        note("audit-violations", &would_violate(policy.audit, &violations));
+    }
+}
+
+fn would_violate(level: LevelVersion, violations: &[checks::Violation]) -> String {
+    format!("would violate PodSecurity {}: {}", quote(&level.to_string()), checks::details(violations))
 }
 
 fn warn(policy: &Policy, pod: &Value) {
     let violations = evaluate(policy.warn, pod);
     if !violations.is_empty() {
-        crate::warning::add(format!(
-            "would violate PodSecurity {}: {}",
-            quote(&policy.warn.to_string()),
-            checks::details(&violations)
-        ));
+        crate::warning::add(would_violate(policy.warn, &violations));
     }
 }
 
@@ -72,7 +93,14 @@ fn pod(call: &Call<'_>, new: &Value) -> Result<()> {
     if IGNORED.contains(&call.subresource) || call.old.is_some_and(|old| !is_significant(new, old)) {
         return Ok(());
     }
-    let policy = policy_of(call);
+    let (policy, errors) = policy_of(call);
+    if errors.is_empty() && policy.is_privileged() {
+        note("enforce-policy", &LevelVersion::default().to_string());
+        return Ok(());
+    }
+    note_errors(&errors);
+    note("enforce-policy", &policy.enforce.to_string());
+    note_violations(&policy, new);
     let violations = evaluate(policy.enforce, new);
     if !violations.is_empty() {
         let level = quote(&policy.enforce.to_string());

@@ -52,11 +52,19 @@ impl fmt::Display for LevelVersion {
     }
 }
 
-/// What a namespace asks for. Auditing has no effect beside the audit log.
+/// What a namespace asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Policy {
     pub enforce: LevelVersion,
+    pub audit: LevelVersion,
     pub warn: LevelVersion,
+}
+
+impl Policy {
+    /// Nothing is refused, and nothing told.
+    pub fn is_privileged(&self) -> bool {
+        [self.enforce, self.audit, self.warn].iter().all(|of| of.level == Level::Privileged)
+    }
 }
 
 fn parse_level(text: &str) -> Option<Level> {
@@ -107,10 +115,11 @@ pub fn read<'a>(get: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<Cause>) {
         (level.map(|l| l.unwrap_or(fallback)), version)
     };
     let (enforce, enforce_version) = mode_of("enforce", Level::Restricted);
-    mode_of("audit", Level::Privileged);
+    let (audit, audit_version) = mode_of("audit", Level::Privileged);
     let (warn, warn_version) = mode_of("warn", Level::Privileged);
     let mut policy = Policy {
         enforce: LevelVersion { level: enforce.unwrap_or_default(), version: enforce_version.unwrap_or_default() },
+        audit: LevelVersion { level: audit.unwrap_or_default(), version: audit_version.unwrap_or_default() },
         warn: LevelVersion { level: warn.unwrap_or_default(), version: warn_version.unwrap_or_default() },
     };
     // Who enforces wants to be warned as well: of workloads, whose pods would be refused.
