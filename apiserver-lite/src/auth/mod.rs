@@ -31,7 +31,7 @@ pub use claim_rights::{ClaimWrite, new_claim, new_status};
 pub use config_file::FileError;
 pub use escalation::RbacWrite;
 pub use front_proxy::{FrontProxy, ProxyHeaders};
-pub use impersonation::impersonated;
+pub use impersonation::{Impersonated, Impersonation};
 pub use jwt::{KeyError, Keys};
 pub use rbac::{Binding, Rbac, RoleRef, Subject};
 pub use rule::Rule;
