@@ -21,8 +21,8 @@ use tokio_rustls::TlsAcceptor;
 use crate::aggregate::Aggregated;
 use crate::audit::{Auditor, Log, LogOptions, Policy};
 use crate::auth::{
-    self, AccessWebhook, Authenticator, AuthenticatorOptions, Authorizer, FrontProxy, ProxyHeaders, TokenFile,
-    TokenWebhook,
+    self, AccessWebhook, Authenticator, AuthenticatorOptions, Authorizer, FrontProxy, Impersonation, ProxyHeaders,
+    TokenFile, TokenWebhook,
 };
 use crate::bootstrap::Authorities;
 use crate::config::Config;
@@ -97,6 +97,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         authorizer: Authorizer::new(config.authorization.clone(), store.clone())
             .with_webhook(access_webhook(&config)?)
             .with_chain(chain(&config)?),
+        impersonation: Impersonation::new(config.gates.enabled("ConstrainedImpersonation")),
         admission: crate::config::admission(&config.args).map_err(|e| setting("enable-admission-plugins", e))?,
         gated: crate::write::Gated::new(&config.gates),
         limits: Limits::new(
@@ -124,6 +125,9 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             granular_claims: config.gates.enabled("DRAResourceClaimGranularStatusAuthorization"),
             resizes_pods: config.gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
             rules: crate::field_error::Rules { scales_to_zero: config.gates.enabled("HPAScaleToZero") },
+            connects_by_create: config.gates.enabled("AuthorizePodWebsocketUpgradeCreatePermission"),
+            checks_account_uid: config.gates.enabled("TokenRequestServiceAccountUIDValidation"),
+            restricts_audiences: config.gates.enabled("ServiceAccountNodeAudienceRestriction"),
             splits_logs: config.gates.enabled("PodLogsQuerySplitStreams"),
             min_watch: Duration::from_secs(config.args.min_request_timeout),
             flags: vec![

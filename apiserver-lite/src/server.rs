@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 pub use crate::admission::Admission;
 use crate::audit::Trail;
-use crate::auth::{Attributes, Authenticator, Authorizer};
+use crate::auth::{Attributes, Authenticator, Authorizer, Impersonation};
 pub use crate::flow::FlowControl;
 use crate::http::{Accepted, Body, Peer, Response, SILENCE, Unread, cbor, for_error, negotiate, pretty, respond};
 use crate::limits;
@@ -46,6 +46,7 @@ pub struct ApiServer {
     pub services: ServiceAllocator,
     pub authenticator: Authenticator,
     pub authorizer: Authorizer,
+    pub impersonation: Impersonation,
     pub admission: Admission,
     /// What feature gates keep from being written.
     pub gated: crate::write::Gated,
@@ -86,6 +87,13 @@ pub struct ServerConfig {
     pub resizes_pods: bool,
     /// What gates make of the rules that objects have to keep.
     pub rules: crate::field_error::Rules,
+    /// Whoever enters a pod needs the right to create, whatever the method (gate
+    /// `AuthorizePodWebsocketUpgradeCreatePermission`).
+    pub connects_by_create: bool,
+    /// A token is refused to an account of another uid (gate `TokenRequestServiceAccountUIDValidation`).
+    pub checks_account_uid: bool,
+    /// Nodes get tokens only for audiences that their pods name (gate `ServiceAccountNodeAudienceRestriction`).
+    pub restricts_audiences: bool,
     /// Logs can be asked for by stream (gate `PodLogsQuerySplitStreams`).
     pub splits_logs: bool,
     /// Name and value of each flag, for `/flagz`; no secrets.
@@ -244,7 +252,7 @@ impl Request {
             body = cbor::body(&body)?;
         }
         if let Some(trail) = &self.trail {
-            trail.request_body(self.content_type(), &body);
+            trail.request_body(&self.info, self.content_type(), &body);
         }
         Ok(body)
     }
@@ -396,6 +404,7 @@ impl ApiServer {
         let answer = std::pin::pin!(self.dispatch(request));
         let (mut response, warnings) = crate::warning::collect(answer).await;
         warnings.iter().for_each(|text| warn(&mut response, text));
+        crate::warning::limit(response.headers_mut());
         response
     }
 
@@ -407,9 +416,16 @@ impl ApiServer {
         id: &HeaderValue,
         begun: &OnceLock<Trail>,
     ) -> Result<()> {
-        request.user = self.authenticator.authenticate(&peer.shown, &mut request.headers, &request.info.path).await?;
+        let id = id.to_str().unwrap_or_default();
+        let user = self.authenticator.authenticate(&peer.shown, &mut request.headers, &request.info.path).await;
+        request.user = match (user, &self.audit) {
+            (Err(error), Some(auditor)) => {
+                auditor.refused(&error, id, &request.info, &request.uri, &request.headers, peer);
+                return Err(error);
+            }
+            (user, _) => user?,
+        };
         if let Some(auditor) = &self.audit {
-            let id = id.to_str().unwrap_or_default();
             request.trail = auditor.begin(id, &request.user, &request.info, &request.uri, &request.headers, peer);
             if let Some(trail) = &request.trail {
                 // Only this request sets it.
@@ -417,11 +433,12 @@ impl ApiServer {
             }
         }
         let (headers, info) = (&request.headers, &request.info);
-        if let Some(user) = crate::auth::impersonated(headers, &request.user, info, &self.authorizer)? {
+        let decide = |asked: &Attributes<'_>| self.authorizer.decide(asked);
+        if let Some(impersonated) = self.impersonation.user(headers, &request.user, info, &decide)? {
             if let Some(trail) = &request.trail {
-                trail.impersonated(&user);
+                trail.impersonated(&impersonated.user, &impersonated.constraint);
             }
-            request.user = user;
+            request.user = impersonated.user;
         }
         Ok(())
     }
@@ -522,8 +539,11 @@ fn failure(error: &ApiError, request: &Request) -> Response {
     respond::error(error, request.for_error())
 }
 
-/// Adds a `Warning` header as clients show it to people.
+/// Adds a `Warning` header as clients show it to people. A text that fits into no header, or says nothing, is left out.
 pub fn warn(response: &mut Response, text: &str) {
+    if text.is_empty() || text.chars().any(char::is_control) {
+        return;
+    }
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
     if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
         response.headers_mut().append(WARNING, value);

@@ -44,6 +44,38 @@ async fn rights_that_one_does_not_have_cannot_be_granted() {
     assert_eq!(api.get(&format!("{bindings}/root")).await.expect("an answer").0, 404);
 }
 
+#[tokio::test]
+async fn who_reads_pods_does_not_enter_them_and_a_token_is_for_the_account_it_names() {
+    let server = ApiServer::start("entering", &["--controllers=-*"]).expect("the server starts");
+    let api = Api::new(&server);
+    let of = |kind: &str, name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
+    let rule = json!({"apiGroups": [""], "resources": ["pods/exec", "pods/portforward"], "verbs": ["get"]});
+    let role = json!({"metadata": {"name": "looks"}, "rules": [rule]});
+    let binding =
+        json!({"metadata": {"name": "bob"}, "roleRef": of("ClusterRole", "looks"), "subjects": [of("User", "bob")]});
+    assert_eq!(api.post(&format!("{RBAC}/clusterroles"), &role).await.expect("an answer").0, 201);
+    assert_eq!(api.post(&format!("{RBAC}/clusterrolebindings"), &binding).await.expect("an answer").0, 201);
+    for part in ["exec", "portforward"] {
+        let path = format!("/api/v1/namespaces/default/pods/p/{part}?command=sh");
+        let (code, said) = api.of("bob").get(&path).await.expect("an answer");
+        assert_eq!((code, said["reason"].as_str()), (403, Some("Forbidden")), "{said}");
+        assert_eq!(api.get(&path).await.expect("an answer").0, 404, "who may create gets as far as the pod");
+    }
+
+    let account = json!({"metadata": {"name": "robot"}});
+    assert_eq!(api.post("/api/v1/namespaces/default/serviceaccounts", &account).await.expect("an answer").0, 201);
+    let path = "/api/v1/namespaces/default/serviceaccounts/robot/token";
+    for (metadata, wanted) in [
+        (json!({"name": "other"}), 422),
+        (json!({"namespace": "other"}), 400),
+        (json!({"uid": "other"}), 409),
+        (json!({"name": "robot", "namespace": "default"}), 201),
+    ] {
+        let (code, said) = api.post(path, &json!({"metadata": metadata})).await.expect("an answer");
+        assert_eq!(code, wanted, "{metadata}: {said}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_of_ten_lets_exactly_ten_of_fifty_pass() {
     let server = ApiServer::start("quota", &[]).expect("the server starts");

@@ -24,6 +24,8 @@ fn answer(path: &str, review: &Value) -> Value {
         "/judge" if object["data"]["bad"].is_string() => {
             json!({"uid": uid, "allowed": false, "status": {"code": 422, "message": "no bad data"}})
         }
+        "/move" => patch(json!([{"op": "replace", "path": "/metadata/namespace", "value": "kube-system"}])),
+        "/keep" => json!({"uid": uid, "allowed": false, "status": {"code": 418, "message": "it stays"}}),
         "/warn" => json!({"uid": uid, "allowed": true, "warnings": ["mind the gap"]}),
         _ => json!({"uid": uid, "allowed": true}),
     };
@@ -118,6 +120,50 @@ async fn webhooks_change_and_refuse_what_they_are_asked_about() {
     assert_eq!(code, 201);
     assert_eq!(hook.seen("/effects").pop().expect("it was asked")["request"]["dryRun"], true);
     assert_eq!(api.get(&format!("{CONFIG_MAPS}/effects")).await.expect("an answer").0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_moves_an_object_and_what_is_not_there_is_not_judged() {
+    let server = ApiServer::start("moved", &["--controllers=-*"]).expect("the server starts");
+    let hook = Hook::start(answer).await.expect("the webhook starts");
+    let api = Api::new(&server);
+    let moving = json!({"metadata": {"name": "m"}, "webhooks": [webhook(&hook, "/move", "moved")]});
+    register(api, "mutatingwebhookconfigurations", moving).await;
+    let (mut keep, mut asked) = (webhook(&hook, "/keep", ""), webhook(&hook, "/asked", ""));
+    keep["rules"][0]["operations"] = json!(["DELETE"]);
+    asked["rules"][0]["apiGroups"] = json!(["authorization.k8s.io"]);
+    asked["rules"][0]["resources"] = json!(["*"]);
+    register(api, "validatingwebhookconfigurations", json!({"metadata": {"name": "v"}, "webhooks": [keep, asked]}))
+        .await;
+
+    let (code, said) = create(api, "moved", json!({})).await;
+    let why = "the namespace of the provided object does not match the namespace sent on the request";
+    assert_eq!((code, message(&said)), (400, why), "{said}");
+    assert_eq!(api.get("/api/v1/namespaces/kube-system/configmaps/moved").await.expect("an answer").0, 404);
+
+    let delete = async |name: &str, options: Value| {
+        let path = format!("{CONFIG_MAPS}/{name}");
+        api.ask(http::Method::DELETE, &path, "application/json", &options).await.expect("an answer")
+    };
+    assert_eq!(create(api, "stays", json!({})).await.0, 201);
+    assert_eq!(delete("none", Value::Null).await.0, 404);
+    assert_eq!(delete("stays", json!({"preconditions": {"uid": "another"}})).await.0, 409);
+    assert!(hook.seen("/keep").is_empty(), "there was nothing to judge");
+    let (code, said) = delete("stays", json!({"propagationPolicy": "Background"})).await;
+    assert_eq!(code, 418, "{said}");
+    let seen = hook.seen("/keep").pop().expect("it was asked");
+    let options = json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", "propagationPolicy": "Background"});
+    assert_eq!((&seen["request"]["options"], &seen["request"]["name"]), (&options, &json!("stays")));
+
+    let review = json!({"spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}});
+    let (code, said) = api
+        .post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews?fieldManager=me", &review)
+        .await
+        .expect("an answer");
+    assert_eq!((code, &said["status"]["allowed"]), (201, &json!(true)), "{said}");
+    let seen = hook.seen("/asked").pop().expect("it was asked");
+    assert_eq!(seen["request"]["resource"]["resource"], "selfsubjectaccessreviews");
+    assert_eq!(seen["request"]["options"]["fieldManager"], "me");
 }
 
 async fn register(api: Api<'_>, plural: &str, body: Value) {

@@ -155,6 +155,9 @@ impl<'a> Attributes<'a> {
             Operation::Connect => return Value::Null,
         };
         let mut out = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
+        for (key, value) in self.call.said {
+            out[key] = value.clone();
+        }
         if self.call.dry_run {
             out["dryRun"] = json!(["All"]);
         }

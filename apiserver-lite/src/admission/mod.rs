@@ -89,11 +89,13 @@ pub struct Call<'a> {
     /// The stored object; None on create.
     pub old: Option<&'a Value>,
     pub dry_run: bool,
+    /// Options of the request beside the dry run, as the client said them.
+    pub said: &'a [(&'static str, Value)],
 }
 
 /// Notes something about the request in the audit log.
 fn note(key: &str, value: &str) {
-    tracing::debug!(key, value, "admission note");
+    crate::audit::annotate(key, value);
 }
 
 impl Call<'_> {

@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{Call, Operation, certificates, references};
+use crate::auth::Attributes;
+use crate::request::RequestInfo;
 use crate::status::{ApiError, Result, quote};
 
 /// Signers whose certificates say which node somebody is.
@@ -274,7 +276,97 @@ fn token(call: &Call<'_>, node: &str, new: &Value) -> Result<()> {
     if pod["spec"]["nodeName"] != node {
         return refuse("node requested token bound to a pod scheduled on a different node");
     }
-    Ok(())
+    if !call.server.config.restricts_audiences {
+        return Ok(());
+    }
+    let audiences = new["spec"]["audiences"].as_array().map_or(&[][..], Vec::as_slice);
+    if audiences.len() > 1 {
+        return refuse("node may only request 0 or 1 audiences");
+    }
+    let audience = audiences.first().and_then(Value::as_str).unwrap_or_default();
+    if names_audience(call, &pod, audience) || may_have_audience(call, new, audience) {
+        return Ok(());
+    }
+    refuse(&format!(
+        "audience {} not found in pod spec volume, {} is not authorized to request tokens for this audience",
+        quote(audience),
+        call.user.name
+    ))
+}
+
+/// Whether a volume of a pod needs tokens for an audience: a projected one itself, others by what their driver asks for.
+fn names_audience(call: &Call<'_>, pod: &Value, audience: &str) -> bool {
+    let find = |plural: &str, namespace: &str, name: &str| {
+        call.server.store.get(&plural.into(), namespace, name).map(|found| found.value())
+    };
+    let asks = |driver: &str| {
+        let driver = find("csidrivers.storage.k8s.io", "", driver);
+        driver.is_some_and(|driver| of_requests(&driver).any(|asked| asked == audience))
+    };
+    let of_claim = |claim: &str| {
+        let claim = find("persistentvolumeclaims", call.namespace, claim)?;
+        let volume = find("persistentvolumes", "", claim["spec"]["volumeName"].as_str()?)?;
+        driver_of(&volume["spec"])
+    };
+    pod["spec"]["volumes"].as_array().into_iter().flatten().any(|volume| {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let driver = if let Some(claim) = text(&volume["persistentVolumeClaim"]["claimName"]) {
+            of_claim(&claim)
+        } else if volume["ephemeral"].is_object() {
+            let name = |value: &Value| text(&value["name"]).unwrap_or_default();
+            of_claim(&format!("{}-{}", name(&pod["metadata"]), name(volume)))
+        } else {
+            driver_of(volume)
+        };
+        projected(volume).any(|named| named == audience) || driver.is_some_and(|driver| asks(&driver))
+    })
+}
+
+/// Audiences of the tokens that a volume projects.
+fn projected(volume: &Value) -> impl Iterator<Item = &str> {
+    let sources = volume["projected"]["sources"].as_array().into_iter().flatten();
+    let tokens = sources.map(|source| &source["serviceAccountToken"]).filter(|token| token.is_object());
+    tokens.map(|token| token["audience"].as_str().unwrap_or_default())
+}
+
+/// Audiences that a CSIDriver asks tokens for.
+fn of_requests(driver: &Value) -> impl Iterator<Item = &str> {
+    let requests = driver["spec"]["tokenRequests"].as_array().into_iter().flatten();
+    requests.map(|request| request["audience"].as_str().unwrap_or_default())
+}
+
+/// Drivers that took over kinds of volumes from Kubernetes itself.
+const TAKEN_OVER: [(&str, &str); 7] = [
+    ("awsElasticBlockStore", "ebs.csi.aws.com"),
+    ("azureDisk", "disk.csi.azure.com"),
+    ("azureFile", "file.csi.azure.com"),
+    ("cinder", "cinder.csi.openstack.org"),
+    ("gcePersistentDisk", "pd.csi.storage.gke.io"),
+    ("portworxVolume", "pxd.portworx.com"),
+    ("vsphereVolume", "csi.vsphere.vmware.com"),
+];
+
+/// The driver of a volume, of a pod's or a persistent one.
+fn driver_of(volume: &Value) -> Option<String> {
+    if let Some(driver) = volume["csi"]["driver"].as_str() {
+        return Some(driver.to_owned());
+    }
+    TAKEN_OVER.iter().find(|(kind, _)| volume[kind].is_object()).map(|(_, driver)| (*driver).to_owned())
+}
+
+/// Whether a node has the right to an audience for an account, whatever its pods name.
+fn may_have_audience(call: &Call<'_>, new: &Value, audience: &str) -> bool {
+    let info = RequestInfo {
+        is_resource: true,
+        verb: "request-serviceaccounts-token-audience".into(),
+        version: "v1".into(),
+        namespace: call.namespace.into(),
+        // An audience may have slashes in it, and is the resource as a whole.
+        resource: audience.into(),
+        name: name(call, new).into(),
+        ..RequestInfo::default()
+    };
+    call.server.authorizer.decide(&Attributes { user: call.user, info: &info }).allowed
 }
 
 fn lease(call: &Call<'_>, node: &str, new: &Value) -> Option<String> {
@@ -313,6 +405,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn volumes_name_audiences_and_drivers() {
+        let volume = json!({"name": "v", "projected": {"sources": [
+            {"serviceAccountToken": {"path": "t", "audience": "vault"}},
+            {"serviceAccountToken": {"path": "u"}},
+            {"configMap": {"name": "c"}},
+        ]}});
+        assert_eq!(projected(&volume).collect::<Vec<_>>(), ["vault", ""], "the server's own is no name");
+        assert_eq!(driver_of(&volume), None);
+        assert_eq!(driver_of(&json!({"csi": {"driver": "d"}})).as_deref(), Some("d"));
+        assert_eq!(driver_of(&json!({"azureFile": {}})).as_deref(), Some("file.csi.azure.com"));
+        let driver = json!({"spec": {"tokenRequests": [{"audience": "a"}, {"audience": "b"}]}});
+        assert_eq!(of_requests(&driver).collect::<Vec<_>>(), ["a", "b"]);
+    }
 
     #[test]
     fn nodes_give_themselves_only_labels_of_their_own() {

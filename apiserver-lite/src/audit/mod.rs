@@ -19,6 +19,7 @@ pub use policy::{Level, Policy, Stage};
 
 use crate::http::{Body, Peer, Response};
 use crate::request::{RequestInfo, User};
+use crate::status::ApiError;
 use policy::Verdict;
 
 /// Longest user agent that is written, in bytes.
@@ -32,6 +33,17 @@ tokio::task_local! {
 pub fn annotate(key: &str, value: &str) {
     // No request, or nobody who wants to know.
     let _ = CURRENT.try_with(|trail| trail.as_ref().inspect(|t| t.annotate(key, value)).is_some());
+}
+
+/// Tells the event of the request that is being worked on what object came with it: what it says of itself, and at the
+/// levels that ask for it the whole as `shown`.
+pub fn object(object: &Value, shown: impl FnOnce() -> Value) {
+    let _ = CURRENT.try_with(|trail| trail.as_ref().inspect(|t| t.request_object(object, shown)).is_some());
+}
+
+/// Whether somebody wants to know what is sent with the request that is being worked on.
+pub fn wants_requests() -> bool {
+    CURRENT.try_with(|trail| trail.as_ref().is_some_and(|t| t.inner.verdict.level >= Level::Request)).unwrap_or(false)
 }
 
 /// Runs the work on a request. Pinned by the caller: an `async fn` keeps two copies of what it is given.
@@ -72,6 +84,34 @@ impl Auditor {
         let trail = Trail { inner: Arc::new(Inner { verdict, log: self.log.clone(), event: Mutex::new(event) }) };
         trail.write(Stage::RequestReceived);
         Some(trail)
+    }
+
+    /// Writes of a request that nobody known has sent; `error` is its answer.
+    pub fn refused(
+        &self,
+        error: &ApiError,
+        id: &str,
+        info: &RequestInfo,
+        uri: &http::Uri,
+        headers: &HeaderMap,
+        peer: &Peer,
+    ) {
+        let user = User::default();
+        let verdict = self.policy.verdict(&user, info).clone();
+        if verdict.level == Level::None {
+            return;
+        }
+        let answer = error.to_value();
+        let event = Event {
+            head: head(verdict.level, id, &user, info, uri, headers, peer),
+            received: Timestamp::now(),
+            status: Some(status_of(&answer, error.code())),
+            response: Some(answer).filter(|_| verdict.level == Level::RequestResponse),
+            ..Event::default()
+        };
+        let trail = Trail { inner: Arc::new(Inner { verdict, log: self.log.clone(), event: Mutex::new(event) }) };
+        // The answer is all there is of it: neither its arrival nor its end is written.
+        trail.write(Stage::ResponseStarted);
     }
 }
 
@@ -141,6 +181,8 @@ struct Event {
     head: Map<String, Value>,
     received: Timestamp,
     impersonated: Option<Value>,
+    /// `authenticationMetadata`.
+    metadata: Option<Value>,
     request: Option<Value>,
     response: Option<Value>,
     /// `metav1.Status`, with the code at least.
@@ -172,20 +214,46 @@ impl Trail {
         });
     }
 
-    pub fn impersonated(&self, user: &User) {
-        self.with(|event| event.impersonated = Some(user.to_value()));
+    /// `constraint` is the right that allowed it; empty for the plain one.
+    pub fn impersonated(&self, user: &User, constraint: &str) {
+        self.with(|event| {
+            event.impersonated = Some(user.to_value());
+            event.metadata = (!constraint.is_empty()).then(|| json!({"impersonationConstraint": constraint}));
+        });
     }
 
-    /// Keeps a request's body where the level asks for it.
-    pub fn request_body(&self, content_type: &str, body: &Bytes) {
-        if self.inner.verdict.level < Level::Request {
+    /// What came with the request, decoded.
+    fn request_object(&self, object: &Value, shown: impl FnOnce() -> Value) {
+        let metadata = &object["metadata"];
+        let whole = (self.inner.verdict.level >= Level::Request).then(|| {
+            let mut whole = shown();
+            if self.inner.verdict.omit_managed_fields {
+                without_managed_fields(&mut whole);
+            }
+            whole
+        });
+        self.with(|event| {
+            if let Some(Value::Object(about)) = event.head.get_mut("objectRef") {
+                for key in ["namespace", "name", "uid", "resourceVersion"] {
+                    if let Some(text) = metadata[key].as_str().filter(|text| !text.is_empty()) {
+                        about.entry(key).or_insert_with(|| text.into());
+                    }
+                }
+            }
+            event.request = whole;
+        });
+    }
+
+    /// Keeps a patch where the level asks for it. Objects are kept once they are decoded.
+    pub fn request_body(&self, info: &RequestInfo, content_type: &str, body: &Bytes) {
+        if self.inner.verdict.level < Level::Request || info.verb != "patch" {
             return;
         }
         let object = self.object(content_type, body);
         self.with(|event| event.request = object);
     }
 
-    /// A body as a tree; patches and objects alike.
+    /// A body as a tree; patches and answers alike.
     fn object(&self, content_type: &str, body: &[u8]) -> Option<Value> {
         let mut value = match content_type.split(';').next().unwrap_or_default().trim() {
             "application/vnd.kubernetes.protobuf" => {
@@ -216,7 +284,7 @@ impl Trail {
         let wants_object = self.inner.verdict.level == Level::RequestResponse;
         let mut object = None;
         let readable = !response.headers().contains_key(http::header::CONTENT_ENCODING);
-        let looked_at = readable && (failed || wants_object);
+        let looked_at = readable && (failed || wants_object || is_status(response.body()));
         let response = if looked_at { response.map(Body::whole) } else { response };
         if let Body::Chunks(chunks) = response.body()
             && looked_at
@@ -225,15 +293,7 @@ impl Trail {
             object = self.object(&content_type, &all).filter(Value::is_object);
         }
         let status = match object.as_ref().filter(|o| o["kind"] == "Status") {
-            Some(status) => {
-                let mut status = status.clone();
-                if let Some(members) = status.as_object_mut() {
-                    members.remove("kind");
-                    members.remove("apiVersion");
-                }
-                status["code"] = code.into();
-                status
-            }
+            Some(status) => status_of(status, code),
             None => json!({"metadata": {}, "code": code}),
         };
         self.with(|event| {
@@ -273,6 +333,25 @@ impl Trail {
     }
 }
 
+/// As much of a Status as is written of an answer.
+fn status_of(answer: &Value, code: u16) -> Value {
+    let mut status = json!({"metadata": {}, "code": code});
+    for key in ["status", "message", "reason", "details"] {
+        if let Some(value) = answer.get(key) {
+            status[key] = value.clone();
+        }
+    }
+    status
+}
+
+/// Whether a body begins as a Status does, in JSON or in an envelope.
+fn is_status(body: &Body) -> bool {
+    const ENVELOPE: &[u8] = b"k8s\0\n\x0c\n\x02v1\x12\x06Status";
+    let Body::Chunks(chunks) = body else { return false };
+    let begins = chunks.iter().flatten().take(ENVELOPE.len()).copied().collect::<Vec<u8>>();
+    begins.starts_with(b"{\"kind\":\"Status\"") || begins == ENVELOPE
+}
+
 /// Writes the end of a stream when the stream is dropped.
 struct End(Trail);
 
@@ -302,6 +381,7 @@ impl Event {
             member(key, self.head.get(key));
         }
         member("impersonatedUser", self.impersonated.as_ref());
+        member("authenticationMetadata", self.metadata.as_ref());
         for key in ["sourceIPs", "userAgent", "objectRef"] {
             member(key, self.head.get(key));
         }
@@ -365,7 +445,10 @@ mod tests {
         let auditor = auditor(&path, "RequestResponse");
         let trail = auditor.begin("id-1", &user, &info, &uri, &HeaderMap::new(), &peer).expect("audited");
         within(Some(trail.clone()), std::pin::pin!(async { annotate("a/b", "c") })).await;
-        trail.request_body("application/json", &Bytes::from_static(b"{\"metadata\":{\"managedFields\":[]}}"));
+        trail.request_body(&info, "application/json", &Bytes::from_static(b"not yet decoded"));
+        let sent = json!({"metadata": {"name": "p", "managedFields": []}});
+        within(Some(trail.clone()), std::pin::pin!(async { object(&sent, || sent.clone()) })).await;
+        trail.impersonated(&User { name: "joe".into(), ..User::default() }, "impersonate:user-info");
         let mut response = Response::new(Body::from("{\"kind\":\"Status\",\"code\":409}"));
         *response.status_mut() = http::StatusCode::CONFLICT;
         response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
@@ -376,10 +459,53 @@ mod tests {
         assert_eq!((&all[0]["stage"], &all[1]["stage"]), (&json!("RequestReceived"), &json!("ResponseComplete")));
         assert_eq!(all[1]["requestURI"], "/api/v1/pods?x=1");
         assert_eq!(all[1]["responseStatus"]["code"], 409);
-        assert_eq!(all[1]["requestObject"], json!({"metadata": {"managedFields": []}}));
+        assert_eq!(all[1]["requestObject"], sent);
+        assert_eq!(all[1]["objectRef"], json!({"apiVersion": "v1", "name": "p", "resource": "pods"}));
+        assert_eq!(all[1]["impersonatedUser"], json!({"username": "joe"}));
+        assert_eq!(all[1]["authenticationMetadata"], json!({"impersonationConstraint": "impersonate:user-info"}));
         assert_eq!(all[1]["responseObject"]["kind"], "Status");
         assert_eq!(all[1]["annotations"], json!({"a/b": "c"}));
         assert_eq!(all[1]["sourceIPs"], json!(["127.0.0.1"]));
+    }
+
+    #[tokio::test]
+    async fn a_status_is_written_of_success_too_and_a_patch_as_it_was_sent() {
+        let path = std::env::temp_dir().join(format!("audit-{}.log", crate::random::uuid()));
+        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), shown: Default::default() };
+        let info = RequestInfo { is_resource: true, verb: "patch".into(), ..RequestInfo::default() };
+        let uri: http::Uri = "/x".parse().expect("a URI");
+        for level in ["Request", "Metadata"] {
+            let auditor = auditor(&path, level);
+            let trail = auditor.begin("id", &User::default(), &info, &uri, &HeaderMap::new(), &peer).expect("audited");
+            trail.request_body(&info, "application/merge-patch+json", &Bytes::from_static(b"{\"a\":1}"));
+            let body = "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Success\"}";
+            let mut response = Response::new(Body::from(body));
+            response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+            let _ = trail.answered(response, false);
+        }
+        let all = lines(&path);
+        std::fs::remove_file(&path).expect("ours");
+        for line in [&all[1], &all[3]] {
+            assert_eq!(line["responseStatus"], json!({"metadata": {}, "status": "Success", "code": 200}));
+            assert!(line.get("responseObject").is_none());
+        }
+        assert_eq!((&all[1]["requestObject"], all[3].get("requestObject")), (&json!({"a": 1}), None));
+    }
+
+    #[test]
+    fn who_is_not_known_leaves_one_event() {
+        let path = std::env::temp_dir().join(format!("audit-{}.log", crate::random::uuid()));
+        let peer = Peer { address: ([127, 0, 0, 1], 9).into(), shown: Default::default() };
+        let auditor = auditor(&path, "Metadata");
+        let uri: http::Uri = "/x".parse().expect("a URI");
+        auditor.refused(&ApiError::unauthorized(), "id", &RequestInfo::default(), &uri, &HeaderMap::new(), &peer);
+        let all = lines(&path);
+        std::fs::remove_file(&path).expect("ours");
+        assert_eq!(all.len(), 1);
+        assert_eq!((&all[0]["stage"], &all[0]["user"]), (&json!("ResponseStarted"), &json!({})));
+        let status = json!({"metadata": {}, "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized",
+            "code": 401});
+        assert_eq!(all[0]["responseStatus"], status);
     }
 
     #[tokio::test]

@@ -4,9 +4,11 @@
 use serde_json::{Value, json};
 
 use crate::admission::{Call, Operation};
+use crate::auth::Attributes;
+use crate::request::RequestInfo;
 use crate::resource::Resource;
 use crate::server::{ApiServer, Request};
-use crate::status::Result;
+use crate::status::{ApiError, Result};
 
 /// Asks whether a connection may be made. Logs are read and not connected to.
 ///
@@ -27,9 +29,33 @@ pub(super) async fn admit(server: &ApiServer, request: &Request, resource: &Reso
         name: &request.info.name,
         old: None,
         dry_run: false,
+        said: &[],
     };
     let kind = resource.subresource(subresource).map_or("", |part| &part.kind);
     server.admission.connect(&call, options(request, kind)).await
+}
+
+/// Pods are entered with the right to create, also by who comes with GET, as WebSocket clients do.
+///
+/// # Errors
+/// 403.
+pub(super) fn may_enter(server: &ApiServer, request: &Request) -> Result<()> {
+    let info = &request.info;
+    if !enters(info) || !server.config.connects_by_create {
+        return Ok(());
+    }
+    let asked = RequestInfo { verb: "create".into(), ..info.clone() };
+    let decision = server.authorizer.decide(&Attributes { user: &request.user, info: &asked });
+    if decision.allowed {
+        return Ok(());
+    }
+    Err(ApiError::forbidden(&info.group, &info.resource, &info.name, decision.reason))
+}
+
+/// Whether a request enters a pod by another right than that to create.
+fn enters(info: &RequestInfo) -> bool {
+    let part = matches!(info.subresource.as_str(), "exec" | "attach" | "portforward");
+    info.resource == "pods" && part && info.verb != "create"
 }
 
 /// What is asked for, as an object of its own kind.
@@ -64,4 +90,22 @@ fn options(request: &Request, kind: &str) -> Value {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_reads_or_passes_through_enters_no_pod() {
+        let info = |verb: &str, subresource: &str| RequestInfo {
+            verb: verb.into(),
+            resource: "pods".into(),
+            subresource: subresource.into(),
+            ..RequestInfo::default()
+        };
+        assert!(["exec", "attach", "portforward"].iter().all(|part| enters(&info("get", part))));
+        assert!(!enters(&info("create", "exec")), "authorized already");
+        assert!(!enters(&info("get", "log")) && !enters(&info("get", "proxy")));
+    }
 }

@@ -35,6 +35,7 @@ pub fn is_proxied(subresource: &str) -> bool {
 /// Before anything was forwarded: what admission refuses, 400, 404 or 422; 500 or 503 when the other side cannot be reached.
 pub async fn handle(server: &Arc<ApiServer>, request: Request, resource: &Resource) -> Result<Response> {
     admit::admit(server, &request, resource).await?;
+    admit::may_enter(server, &request)?;
     let target = match (&*resource.plural, request.info.subresource.as_str()) {
         ("pods", "log") => match options::log(server, &request)? {
             Some(target) => target,

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
+use super::options::WriteOptions;
 use crate::admission::{Call, Operation};
-use crate::request::User;
 use crate::resource::Resource;
 use crate::server::ApiServer;
 use crate::status::Result;
@@ -21,16 +21,12 @@ pub(super) struct Part<'a> {
 ///
 /// # Errors
 /// As the plugins.
-pub(super) async fn posted(
-    server: &ApiServer,
-    user: &User,
-    part: Part<'_>,
-    sent: &mut Value,
-    dry_run: bool,
-) -> Result<()> {
+pub(super) async fn posted(server: &ApiServer, options: &WriteOptions, part: Part<'_>, sent: &mut Value) -> Result<()> {
     let Part { resource, subresource, namespace, name } = part;
     let operation = Operation::Create;
-    let call = Call { server, user, operation, resource, subresource, namespace, name, old: None, dry_run };
+    let WriteOptions { user, dry_run, said, .. } = options;
+    let dry_run = *dry_run;
+    let call = Call { server, user, operation, resource, subresource, namespace, name, old: None, dry_run, said };
     server.admission.mutate(&call, sent).await?;
     // Nothing is stored for these, so no quota is charged either.
     server.admission.validate(&call, sent).await.map(drop)

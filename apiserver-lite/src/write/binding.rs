@@ -71,7 +71,7 @@ pub async fn bind(
     }
     let mut admitted = binding.clone();
     let part = Part { resource, subresource: "binding", namespace, name };
-    admit::posted(server, &options.user, part, &mut admitted, options.dry_run).await?;
+    admit::posted(server, options, part, &mut admitted).await?;
     let binding = &admitted;
     let node = binding["target"]["name"].as_str().unwrap_or_default();
     let target = Target { resource, subresource: "binding", namespace, name };

@@ -90,8 +90,14 @@ pub(super) async fn place(
         name: &name,
         old: None,
         dry_run: options.dry_run,
+        said: &options.said,
     };
     server.admission.mutate(&call, &mut value).await?;
+    // Policies and webhooks change what they like; where an object goes was authorized.
+    meta::settle_namespace(&mut value, namespace)?;
+    if !target.name.is_empty() {
+        meta::check_name(&value, target.name)?;
+    }
     check_escalation(server, target, user, &value, None)?;
     meta::begin(&mut value);
     let (mut allocation, mut reserved) = (None, Reservation::default());

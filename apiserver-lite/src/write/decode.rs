@@ -20,10 +20,34 @@ pub struct Decoded {
 /// # Errors
 /// 400 for text that is none, 415 for a media type that is not known.
 pub fn object(resource: &Resource, content_type: &str, body: &[u8], options: &WriteOptions) -> Result<Decoded> {
-    if resource.custom {
-        return custom(resource, content_type, body, options);
+    let decoded = match resource.custom {
+        true => custom(resource, content_type, body, options),
+        false => {
+            let name = (&*resource.group, &*resource.version, &*resource.kind);
+            read(&resource.schema, name, &[], content_type, body, options)
+        }
+    }?;
+    crate::audit::object(&decoded.value, || completed(resource, &decoded.value));
+    Ok(decoded)
+}
+
+/// An object as it is logged: with its defaults, in the version that it came in.
+fn completed(resource: &Resource, value: &Value) -> Value {
+    let mut value = value.clone();
+    if let Some(definition) = &resource.definition {
+        definition.default(resource, &mut value);
+        return value;
     }
-    kind(&resource.schema, (&resource.group, &resource.version, &resource.kind), content_type, body, options)
+    super::to_stored_version(resource, &mut value);
+    crate::defaults::apply(resource, &mut value);
+    printed(&resource.schema, crate::read::convert(resource, value))
+}
+
+/// A tree as the server prints it.
+fn printed(schema: &Schema, value: Value) -> Value {
+    let mut out = Vec::new();
+    json::write(schema.set(), schema.id, &value, &mut out);
+    json::parse(&out).map_or(value, |parsed| parsed.value)
 }
 
 /// Reads an object of a custom kind. What kind it says to be is validation's business, its version is not.
@@ -69,6 +93,19 @@ pub fn kind(
 /// # Errors
 /// As [`object`].
 pub fn kind_of(
+    schema: &Schema,
+    name: (&str, &str, &str),
+    also: &[&str],
+    content_type: &str,
+    body: &[u8],
+    options: &WriteOptions,
+) -> Result<Decoded> {
+    let decoded = read(schema, name, also, content_type, body, options)?;
+    crate::audit::object(&decoded.value, || printed(schema, decoded.value.clone()));
+    Ok(decoded)
+}
+
+fn read(
     schema: &Schema,
     (group, version, kind): (&str, &str, &str),
     also: &[&str],

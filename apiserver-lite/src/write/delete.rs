@@ -47,7 +47,8 @@ pub(super) async fn handle(
     Ok(response)
 }
 
-/// Whether the user may delete this very object, beyond what authorization knows.
+/// Whether the user may delete this very object, beyond what authorization knows. What is not there, or not what the
+/// client means, nobody is asked about.
 async fn admit(
     server: &ApiServer,
     request: &Request,
@@ -56,7 +57,10 @@ async fn admit(
     name: &str,
     options: &DeleteOptions,
 ) -> Result<()> {
-    let old = server.store.get(&resource.storage, namespace, name).map(|o| o.value());
+    let old = server.store.get(&resource.storage, namespace, name);
+    let old = old.ok_or_else(|| ApiError::not_found(&resource.group, &resource.plural, name))?;
+    check_preconditions(resource, &old, options)?;
+    let old = old.value();
     let call = Call {
         server,
         user: &request.user,
@@ -65,8 +69,9 @@ async fn admit(
         subresource: "",
         namespace,
         name,
-        old: old.as_ref(),
+        old: Some(&old),
         dry_run: options.dry_run,
+        said: &options.said(),
     };
     server.admission.delete(&call).await
 }
@@ -414,9 +419,13 @@ pub(super) async fn collection(
     let options = DeleteOptions::parse(&request.query, request.content_type(), &body)?;
     let page = read::page_of(server, &request, resource, &list_options, &selector).await?;
     for object in &page.objects {
-        admit(server, &request, resource, &object.key.namespace, &object.key.name, &options).await?;
+        let (namespace, name) = (&*object.key.namespace, &*object.key.name);
         // Each is looked up again: whoever was faster, or made a new one of the same name, is not in the way.
-        match delete(server, resource, &object.key.namespace, &object.key.name, &options).await {
+        let deleted = match admit(server, &request, resource, namespace, name, &options).await {
+            Ok(()) => delete(server, resource, namespace, name, &options).await.map(drop),
+            Err(error) => Err(error),
+        };
+        match deleted {
             Ok(_) => {}
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),

@@ -59,11 +59,11 @@ impl DeleteOptions {
         let syntax = |error: &dyn std::fmt::Display| {
             ApiError::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
         };
-        let value = match body_media(content_type)? {
+        let (value, said) = match body_media(content_type)? {
             Media::Protobuf => {
                 let unknown = proto::protobuf::read_envelope(body).map_err(|e| bad(&e))?;
                 check_kind(unknown.kind, unknown.api_version)?;
-                proto::protobuf::decode(set, id, unknown.raw).map_err(|e| bad(&e))?
+                (proto::protobuf::decode(set, id, unknown.raw).map_err(|e| bad(&e))?, unknown.api_version.to_owned())
             }
             media => {
                 let tree = match media {
@@ -72,9 +72,15 @@ impl DeleteOptions {
                 };
                 let text = |key: &str| tree[key].as_str().unwrap_or_default().to_owned();
                 check_kind(&text("kind"), &text("apiVersion"))?;
-                proto::json::conform(set, id, &tree).map_err(|e| bad(&e))?.value
+                (proto::json::conform(set, id, &tree).map_err(|e| bad(&e))?.value, text("apiVersion"))
             }
         };
+        crate::audit::object(&Value::Null, || {
+            let mut shown = value.clone();
+            shown["kind"] = "DeleteOptions".into();
+            shown["apiVersion"] = if said.is_empty() { "meta.k8s.io/v1".into() } else { said.into() };
+            shown
+        });
         Ok(Self::read(&value))
     }
 
@@ -100,6 +106,25 @@ impl DeleteOptions {
         };
         let dry_runs = value["dryRun"].as_array().into_iter().flatten().filter_map(text).collect();
         (options, dry_runs)
+    }
+
+    /// What the client said beside the dry run, as members of the object.
+    pub fn said(&self) -> Vec<(&'static str, Value)> {
+        let text = |said: &Option<String>| said.as_deref().map(Value::from);
+        let mut preconditions = serde_json::Map::new();
+        for (key, value) in [("uid", text(&self.uid)), ("resourceVersion", text(&self.revision))] {
+            preconditions.extend(value.map(|value| (key.to_owned(), value)));
+        }
+        let all = [
+            ("gracePeriodSeconds", self.grace_seconds.map(Value::from)),
+            (
+                "preconditions",
+                Some(Value::from(preconditions)).filter(|_| self.uid.is_some() || self.revision.is_some()),
+            ),
+            ("orphanDependents", self.orphan_dependents.map(Value::from)),
+            ("propagationPolicy", text(&self.propagation)),
+        ];
+        all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
     }
 
     fn check(&self, dry_runs: &[String]) -> Result<()> {
@@ -133,4 +158,21 @@ fn check_kind(kind: &str, api_version: &str) -> Result<()> {
         quote(kind),
         quote(version)
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_was_said_is_told_and_nothing_else() {
+        assert!(DeleteOptions::default().said().is_empty());
+        let sent = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "u"}, "propagationPolicy": "Orphan"});
+        let options = DeleteOptions::of(&sent).expect("allowed");
+        let said: serde_json::Map<String, Value> =
+            options.said().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        assert_eq!(Value::from(said), sent);
+    }
 }

@@ -48,7 +48,7 @@ pub(super) async fn handle(
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }
     let part = Part { resource, subresource: "eviction", namespace: &namespace, name: &name };
-    admit::posted(server, &options.user, part, &mut eviction, options.dry_run).await?;
+    admit::posted(server, &options, part, &mut eviction).await?;
     let mut wanted = DeleteOptions::of(&eviction["deleteOptions"])?;
     wanted.dry_run |= options.dry_run;
     evict(server, resource, &namespace, &name, &wanted, &options).await?;

@@ -1,5 +1,7 @@
 //! Options that every write takes: dry run, field manager, field validation.
 
+use serde_json::Value;
+
 use crate::request::User;
 use crate::resource::Resource;
 use crate::server::Request;
@@ -24,6 +26,8 @@ pub struct WriteOptions {
     pub user: User,
     /// `create`, `update` or `patch`; empty for the server's own writes.
     pub verb: String,
+    /// Field manager and validation, as the client said them.
+    pub said: Vec<(&'static str, Value)>,
 }
 
 impl WriteOptions {
@@ -95,8 +99,11 @@ impl WriteOptions {
             return Err(invalid("meta.k8s.io", kind, "", causes));
         }
         let manager = if manager.is_empty() { default_manager(request.user_agent()) } else { manager.to_owned() };
+        let said = ["fieldManager", "fieldValidation"].into_iter();
+        let said = said.filter_map(|key| query.get(key).filter(|text| !text.is_empty()).map(|text| (key, text.into())));
+        let said = said.collect();
         let (user, verb) = (request.user.clone(), request.info.verb.clone());
-        Ok(WriteOptions { dry_run, manager, validation, force: query.flag("force"), user, verb })
+        Ok(WriteOptions { dry_run, manager, validation, force: query.flag("force"), user, verb, said })
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::admit::{self, Part};
 use super::options::{WriteOptions, invalid};
 use super::{decode, subresource};
+use crate::admission::{Call, Operation};
 use crate::apply::Writer;
 use crate::auth::{Attributes, Rule};
 use crate::http::{Accepted, Response, respond};
@@ -39,7 +40,27 @@ pub(super) async fn handle(
     if value["metadata"].is_null() {
         value["metadata"] = json!({});
     }
-    super::meta::settle_namespace(&mut value, if resource.namespaced { &request.info.namespace } else { "" })?;
+    let namespace = if resource.namespaced { request.info.namespace.clone() } else { String::new() };
+    super::meta::settle_namespace(&mut value, &namespace)?;
+    let name = super::meta::text(&value, "name").to_owned();
+    let call = Call {
+        server,
+        user: &request.user,
+        operation: Operation::Create,
+        resource,
+        subresource: "",
+        namespace: &namespace,
+        name: &name,
+        old: None,
+        dry_run: options.dry_run,
+        said: &options.said,
+    };
+    server.admission.mutate(&call, &mut value).await?;
+    if matches!(&*resource.kind, "SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview") {
+        check(resource, &value, options)?;
+    }
+    // Nothing is stored, so nothing is charged.
+    server.admission.validate(&call, &value).await?.refund(server).await;
     match &*resource.kind {
         "SelfSubjectReview" => {
             value["metadata"] = json!({"creationTimestamp": proto::time::Timestamp::now().to_seconds_text()});
@@ -47,11 +68,9 @@ pub(super) async fn handle(
         }
         "TokenReview" => token_review(server, &mut value).await?,
         "SelfSubjectAccessReview" => {
-            check(resource, &value, options)?;
             value["status"] = access(server, &request.user.clone(), &value["spec"]);
         }
         "SubjectAccessReview" | "LocalSubjectAccessReview" => {
-            check(resource, &value, options)?;
             value["status"] = access(server, &user_of(&value["spec"]), &value["spec"]);
         }
         _ => {
@@ -222,6 +241,7 @@ pub(super) async fn token(
     let kind = (AUTHENTICATION, "v1", "TokenRequest");
     let decoded = decode::kind(&subresource::schema(kind)?, kind, request.content_type(), &body, &options)?;
     let mut value = decoded.value;
+    super::meta::settle_namespace(&mut value, &request.info.namespace)?;
     let seconds = value["spec"]["expirationSeconds"].as_i64().unwrap_or(DEFAULT_SECONDS);
     let complaint = if seconds < MIN_SECONDS {
         Some("may not specify a duration less than 10 minutes")
@@ -235,10 +255,24 @@ pub(super) async fn token(
         return Err(invalid(AUTHENTICATION, "TokenRequest", "", vec![cause("spec.expirationSeconds", message)]));
     }
     let (namespace, name) = (request.info.namespace.clone(), request.info.name.clone());
+    let said = |key: &str| super::meta::text(&value, key).to_owned();
+    let (said_name, said_uid) = (said("name"), said("uid"));
+    if !said_name.is_empty() && said_name != name {
+        let why = "must match the service account name if specified";
+        let message = format!("Invalid value: {}: {why}", crate::status::quote(&said_name));
+        return Err(invalid(AUTHENTICATION, "TokenRequest", &name, vec![cause("metadata.name", message)]));
+    }
     let account = server.store.get(&resource.storage, &namespace, &name);
     let account = account.ok_or_else(|| ApiError::not_found("", "serviceaccounts", &name))?;
+    if server.config.checks_account_uid && !said_uid.is_empty() && *account.keys.uid != *said_uid {
+        let why = format!(
+            "the UID in the token request ({said_uid}) does not match the UID of the service account ({})",
+            account.keys.uid
+        );
+        return Err(ApiError::conflict(AUTHENTICATION, "TokenRequest", &name, why));
+    }
     let part = Part { resource, subresource: "token", namespace: &namespace, name: &name };
-    admit::posted(server, &options.user, part, &mut value, options.dry_run).await?;
+    admit::posted(server, &options, part, &mut value).await?;
     let accounts = server.authenticator.accounts();
     let accounts = accounts.ok_or_else(|| ApiError::internal("this server issues no tokens"))?;
     let asked = texts(&value["spec"]["audiences"]);

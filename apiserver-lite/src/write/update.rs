@@ -196,6 +196,7 @@ pub(super) async fn replace(
             name,
             old: Some(&old_value),
             dry_run: options.dry_run,
+            said: &options.said,
         };
         // What is sent to these is not the object itself; their handlers ask for themselves.
         let whole = !matches!(subresource, "scale" | "binding" | "eviction");
@@ -204,6 +205,7 @@ pub(super) async fn replace(
         }
         if whole {
             server.admission.mutate(&call, &mut new).await?;
+            meta::settle_namespace(&mut new, namespace)?;
         }
         create::check_escalation(server, target, &options.user, &new, Some(&old_value))?;
         meta::keep_server_fields(&mut new, &old_value);

@@ -222,14 +222,16 @@ fn notes<'a>(policy: &'a Compiled, facts: &Facts<'a>, out: &mut Outcome) {
 }
 
 fn note_failure(policy: &Compiled, binding: &Binding, index: usize, message: &str) {
-    let failure = json!([{
-        "message": message,
-        "policy": policy.name,
-        "binding": binding.name,
-        "expressionIndex": index,
-        "validationActions": binding.actions,
-    }]);
-    super::super::note("validation.policy.admission.k8s.io/validation_failure", &failure.to_string());
+    let text = |text: &str| Value::from(text).to_string();
+    // In the order of upstream's.
+    let failure = format!(
+        "[{{\"message\":{},\"policy\":{},\"binding\":{},\"expressionIndex\":{index},\"validationActions\":{}}}]",
+        text(message),
+        text(&policy.name),
+        text(&binding.name),
+        json!(binding.actions)
+    );
+    super::super::note("validation.policy.admission.k8s.io/validation_failure", &failure);
 }
 
 /// The answer to a request that a policy denies; its code is that of the reason.

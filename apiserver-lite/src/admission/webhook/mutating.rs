@@ -9,6 +9,7 @@ use super::super::changes::{self, Rounds};
 use super::call::{self, Failed};
 use super::client::Clients;
 use super::compiled::Webhook;
+use super::review::Verdict;
 use crate::status::{ApiError, Result, quote};
 
 /// Asks every webhook that is about a request; in the second round those that want to see the object again and have not
@@ -35,31 +36,32 @@ pub async fn mutate(
         let resource = matched.resource(attributes);
         let object = new.as_ref().map(|value| attributes.versioned(value, resource).into_owned());
         let asked = call::ask(clients, hook, attributes, &matched, object.as_ref(), true).await;
-        let patch = match asked {
-            Ok(verdict) => verdict.patch,
+        let outcome = match asked {
+            Ok(Verdict { patch: Some(patch), .. }) => {
+                apply(hook, attributes, resource, object, &patch).map(|patched| {
+                    patched.is_some_and(|patched| {
+                        note_patch(hook, rounds.number(), index, &patch);
+                        let differs = new.as_ref() != Some(&patched);
+                        *new = Some(patched);
+                        differs
+                    })
+                })
+            }
+            Ok(_) => Ok(false),
+            Err(failed) => Err(failed),
+        };
+        note(hook, rounds.number(), index, matches!(outcome, Ok(true)));
+        let changed = match outcome {
+            Ok(changed) => changed,
             Err(Failed::Call(why)) if !hook.fail => {
                 tracing::warn!(webhook = %hook.name, configuration = %hook.configuration, why, "a webhook failed, open");
                 let key =
                     format!("failed-open.mutation.webhook.admission.k8s.io/round_{}_index_{index}", rounds.number());
                 super::super::note(&key, &hook.name);
-                None
+                false
             }
             Err(failed) => return Err(failed.into_error(hook)),
         };
-        let mut changed = false;
-        if let Some(patch) = patch {
-            changed = match apply(hook, attributes, resource, object, &patch) {
-                Ok(None) => false,
-                Ok(Some(patched)) => {
-                    let differs = new.as_ref() != Some(&patched);
-                    *new = Some(patched);
-                    differs
-                }
-                Err(Failed::Call(_)) if !hook.fail => false,
-                Err(failed) => return Err(failed.into_error(hook)),
-            };
-        }
-        note(hook, rounds.number(), index, changed);
         rounds.ran(&hook.id, hook.again, changed);
     }
     rounds.end(new.as_ref());
@@ -93,10 +95,23 @@ fn apply(
     changes::settle(attributes, resource, object, false).map(Some).map_err(Failed::Refused)
 }
 
+/// The beginning of a note, in the order of upstream's.
+fn named(hook: &Webhook) -> String {
+    let text = |text: &str| Value::from(text).to_string();
+    format!("\"configuration\":{},\"webhook\":{}", text(&hook.configuration), text(&hook.name))
+}
+
 fn note(hook: &Webhook, round: usize, index: usize, mutated: bool) {
     let key = format!("mutation.webhook.admission.k8s.io/round_{round}_index_{index}");
-    let value = serde_json::json!({
-        "configuration": hook.configuration, "webhook": hook.name, "mutated": mutated,
-    });
-    super::super::note(&key, &value.to_string());
+    super::super::note(&key, &format!("{{{},\"mutated\":{mutated}}}", named(hook)));
+}
+
+/// Notes a patch where requests are logged as a whole.
+fn note_patch(hook: &Webhook, round: usize, index: usize, patch: &[u8]) {
+    if !crate::audit::wants_requests() {
+        return;
+    }
+    let key = format!("patch.webhook.admission.k8s.io/round_{round}_index_{index}");
+    let operations = proto::json::parse(patch).map(|parsed| parsed.value).unwrap_or_default();
+    super::super::note(&key, &format!("{{{},\"patch\":{operations},\"patchType\":\"JSONPatch\"}}", named(hook)));
 }
