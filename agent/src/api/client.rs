@@ -154,7 +154,7 @@ impl Client {
         if options.timeout_seconds > 0 {
             query.push("timeoutSeconds", &options.timeout_seconds.to_string());
         }
-        self.pace().await;
+        self.pace(&[self.transport.host().as_str(), "GET"]).await;
         let request = self.request(Method::GET, &path, None, Bytes::new())?;
         let answer = tokio::time::timeout(self.timeout, self.transport.send(request))
             .await
@@ -251,9 +251,7 @@ impl Client {
         loop {
             let (host, verb) = (self.transport.host(), method.as_str());
             let labels = [host.as_str(), verb];
-            let waited = metrics::REST_LIMITER_SECONDS.time(&labels);
-            self.pace().await;
-            drop(waited);
+            self.pace(&labels).await;
             let request = self.request(method.clone(), path, media_type, body.clone())?;
             metrics::REST_REQUEST_BYTES.observe(&labels, size(body.len()));
             let timer = metrics::REST_SECONDS.time(&labels);
@@ -282,9 +280,10 @@ impl Client {
         }
     }
 
-    /// Waits for its turn.
-    async fn pace(&self) {
+    /// Waits for its turn and counts how long, by host and verb. Without a limit there is nothing to count, as in client-go.
+    async fn pace(&self, labels: &[&str; 2]) {
         if let Some(rate) = &self.rate {
+            let _waited = metrics::REST_LIMITER_SECONDS.time(labels);
             rate.wait().await;
         }
     }

@@ -21,7 +21,15 @@ impl Manager {
         let ephemeral = wanted().map(|e| e.pod.spec().ephemeral_containers.len()).sum();
         metrics::MANAGED_EPHEMERAL_CONTAINERS.set(&[], number(ephemeral));
         metrics::MIRROR_PODS.set(&[], number(self.mirrors.len()));
-        let mut kinds: BTreeMap<Vec<String>, usize> = BTreeMap::new();
+        // All kinds are there from the start, with zeros, as dashboards that add them up want.
+        let mut kinds: BTreeMap<[&str; 3], usize> = BTreeMap::new();
+        for lifecycle in ["sync", "terminating", "terminated"] {
+            for labels in
+                [["desired", ""], ["desired", "true"], ["orphan", ""], ["orphan", "true"], ["runtime_only", "unknown"]]
+            {
+                kinds.insert([labels[0], lifecycle, labels[1]], 0);
+            }
+        }
         for entry in self.pods.values() {
             let config = if entry.removed { "orphan" } else { "desired" };
             let lifecycle = match (entry.mailbox.is_some(), entry.removed || entry.pod.is_deleted()) {
@@ -30,12 +38,10 @@ impl Manager {
                 (true, false) => "sync",
             };
             let word = if is_static(&entry) { "true" } else { "" };
-            *kinds.entry([config, lifecycle, word].map(str::to_owned).to_vec()).or_default() += 1;
+            *kinds.entry([config, lifecycle, word]).or_default() += 1;
         }
-        if !self.orphans.is_empty() {
-            let labels = ["runtime_only", "terminating", "unknown"].map(str::to_owned).to_vec();
-            kinds.insert(labels, self.orphans.len());
-        }
-        metrics::WORKING_PODS.set_all(kinds.into_iter().map(|(labels, count)| (labels, number(count))));
+        kinds.insert(["runtime_only", "terminating", "unknown"], self.orphans.len());
+        let kinds = kinds.into_iter().map(|(labels, count)| (labels.map(str::to_owned).to_vec(), number(count)));
+        metrics::WORKING_PODS.set_all(kinds);
     }
 }
