@@ -35,6 +35,7 @@ pub struct Detail {
     pub oom_kills: Option<u64>,
     pub processes: Option<u64>,
     pub threads: Option<u64>,
+    /// Zero where there is no limit.
     pub threads_max: Option<u64>,
     pub cpu_psi: Option<Psi>,
     pub memory_psi: Option<Psi>,
@@ -84,13 +85,19 @@ impl Cgroup {
         let used = file("memory", "memory.usage_in_bytes");
         let limit = |limit: Option<u64>| limit.filter(|l| *l < NO_LIMIT);
         let pids = dir("pids").or_else(|| dir("memory")).and_then(processes);
+        // The kernel counts periods of a quota, and zeros without one.
+        let cpu_quota = file("cpu", "cpu.cfs_quota_us");
+        let limited = |key: &str| cpu_quota.and(cpu.get(key));
+        let threads = file("pids", "pids.current");
         Detail {
             cpu_nanos: file("cpuacct", "cpuacct.usage"),
             user_nanos: ticks("user"),
             system_nanos: ticks("system"),
-            periods: cpu.get("nr_periods"),
-            throttled_periods: cpu.get("nr_throttled"),
-            throttled_nanos: cpu.get("throttled_time"),
+            periods: limited("nr_periods"),
+            throttled_periods: limited("nr_throttled"),
+            throttled_nanos: limited("throttled_time"),
+            burst_periods: limited("nr_bursts"),
+            burst_nanos: limited("burst_time"),
             usage: used,
             peak: file("memory", "memory.max_usage_in_bytes"),
             working_set: used.map(|u| u.saturating_sub(of("total_inactive_file").unwrap_or(0))),
@@ -106,10 +113,10 @@ impl Cgroup {
             faults_below: [of("total_pgfault"), of("total_pgmajfault")],
             oom_kills: dir("memory").and_then(|p| Table::read(&p.join("memory.oom_control")).get("oom_kill")),
             processes: count(pids.as_deref()),
-            threads: file("pids", "pids.current"),
-            threads_max: file("pids", "pids.max"),
+            threads,
+            threads_max: file("pids", "pids.max").or(threads.and(Some(0))),
             cpu_period: file("cpu", "cpu.cfs_period_us"),
-            cpu_quota: file("cpu", "cpu.cfs_quota_us"),
+            cpu_quota,
             cpu_shares: file("cpu", "cpu.shares"),
             memory_limit: limit(file("memory", "memory.limit_in_bytes")),
             memory_reservation: limit(file("memory", "memory.soft_limit_in_bytes")),
@@ -168,6 +175,7 @@ fn unified(path: &Path, files: &mut Kept) -> Detail {
     let pids = processes(path);
     // Periods are counted where there is a quota alone.
     let limited = |key: &str| cpu_quota.and(cpu.get(key));
+    let threads = file("pids.current");
     Detail {
         cpu_nanos: micros("usage_usec"),
         user_nanos: micros("user_usec"),
@@ -192,8 +200,8 @@ fn unified(path: &Path, files: &mut Kept) -> Detail {
         faults_below: [of("pgfault"), of("pgmajfault")],
         oom_kills: events.get("oom_kill"),
         processes: count(pids.as_deref()),
-        threads: file("pids.current"),
-        threads_max: file("pids.max"),
+        threads,
+        threads_max: file("pids.max").or(threads.and(Some(0))),
         cpu_psi: psi(&path.join("cpu.pressure")),
         memory_psi: psi(&path.join("memory.pressure")),
         io_psi: psi(&path.join("io.pressure")),
@@ -320,9 +328,12 @@ mod tests {
         write("cpu.stat", "usage_usec 5\nuser_usec 3\nsystem_usec 2\nnr_periods 7\nthrottled_usec 4\n");
         write("cpu.max", "max 100000\n");
         write("cgroup.procs", "1\n2\n");
+        write("pids.current", "3\n");
+        write("pids.max", "max\n");
         let without = unified(&dir, &mut Kept::default());
         assert_eq!((without.periods, without.cpu_period, without.cpu_quota), (None, Some(100_000), None));
         assert_eq!((without.user_nanos, without.processes, without.usage), (Some(3000), Some(2), None));
+        assert_eq!((without.threads, without.threads_max), (Some(3), Some(0)), "no limit shows as zero");
         write("cpu.max", "20000 100000\n");
         let with = unified(&dir, &mut Kept::default());
         assert_eq!((with.periods, with.throttled_nanos, with.cpu_quota), (Some(7), Some(4000), Some(20_000)));

@@ -331,7 +331,8 @@ pub(super) fn build(
             }),
             rlimit: if only_cpu_and_memory { None } else { rlimit(&now) },
         },
-        pods: pods.iter().map(pod).collect(),
+        // Upstream gathers pods from the statistics of their containers: one without any is not there.
+        pods: pods.iter().filter(|(_, found)| !found.containers.is_empty()).map(pod).collect(),
     }
 }
 
