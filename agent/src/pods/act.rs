@@ -25,6 +25,9 @@ use super::start::StartContext;
 use super::worker::Worker;
 use super::{gc, kill};
 
+/// The kubelet's `backOffPeriod`.
+const PULL_RETRY: Duration = Duration::from_secs(10);
+
 impl Worker {
     pub(super) async fn pull_secrets(&self) -> Vec<Arc<Secret>> {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
@@ -294,11 +297,17 @@ impl Worker {
                 Ok(())
             }
             Err(error) => {
-                let held = self.shared.puller.remaining(&self.uid, &container.image);
+                let held = self.shared.puller.remaining(&self.uid, &container.image).is_some();
                 self.start_errors.insert(name, error);
-                Err(held.map_or(Failure::Retry, Failure::Held))
+                Err(if held { Failure::Held(self.pull_wait()) } else { Failure::Retry })
             }
         }
+    }
+
+    /// Until the next try of a pod whose image could not be pulled. It does not wait for the end of the back-off: the tries
+    /// in between tell that the image is held back.
+    fn pull_wait(&self) -> Duration {
+        crate::backoff::jitter(PULL_RETRY.min(self.shared.config.sync_frequency), 0.5)
     }
 
     /// Removes tries that were made and not started, before their successor comes: a runtime that hung may do what it was
