@@ -232,42 +232,48 @@ fn totals(pod: &Pod, pick: fn(&ResourceRequirements) -> &ResourceList) -> Thousa
     sum
 }
 
-/// Resources of the sandbox: the summed limits of the pod.
+/// Resources of the sandbox: the summed limits of the pod, without the overhead, which the runtime is told beside them.
 pub fn sandbox_resources(pod: &Pod, node: &NodeResources) -> LinuxContainerResources {
     let totals = pod_totals(pod);
-    let get = |list: &BTreeMap<String, i64>, name: &str| list.get(name).copied().unwrap_or(0);
-    linux_resources(get(&totals.requests, "cpu"), get(&totals.limits, "cpu"), get(&totals.limits, "memory"), node)
+    let own = |list: &BTreeMap<String, i64>, name: &str| {
+        let all = list.get(name).copied().filter(|all| *all != 0);
+        all.map(|all| all.saturating_sub(milli_of(&pod.spec().overhead, name)))
+    };
+    let cpu_limit = own(&totals.limits, "cpu").unwrap_or(0);
+    let memory_limit = own(&totals.limits, "memory").unwrap_or(0);
+    linux_resources(own(&totals.requests, "cpu").filter(|r| *r != 0), cpu_limit, memory_limit, node)
 }
 
 /// The overhead that the runtime class adds.
-pub fn sandbox_overhead(pod: &Pod) -> LinuxContainerResources {
+pub fn sandbox_overhead(pod: &Pod, node: &NodeResources) -> LinuxContainerResources {
     let overhead = &pod.spec().overhead;
     if overhead.is_empty() {
         return LinuxContainerResources::default();
     }
-    LinuxContainerResources {
-        memory_limit_in_bytes: bytes_of(overhead, "memory"),
-        cpu_shares: milli_cpu_to_shares(milli_of(overhead, "cpu")),
-        ..Default::default()
-    }
+    let cpu = milli_of(overhead, "cpu");
+    linux_resources(Some(cpu), cpu, milli_of(overhead, "memory"), node)
 }
 
-/// `memory` in milli-bytes like every total.
+/// `memory` in milli-bytes like every total. A request of nothing is one, unlike none.
 fn linux_resources(
-    cpu_request: i64,
+    cpu_request: Option<i64>,
     cpu_limit: i64,
     memory_limit: i64,
     node: &NodeResources,
 ) -> LinuxContainerResources {
     // With only a limit, the limit is the request.
-    let shares = if cpu_request == 0 && cpu_limit != 0 { cpu_limit } else { cpu_request };
-    LinuxContainerResources {
+    let shares = cpu_request.unwrap_or(cpu_limit);
+    let mut resources = LinuxContainerResources {
         cpu_shares: milli_cpu_to_shares(shares),
         memory_limit_in_bytes: memory_limit / 1000,
         cpu_period: if node.enforce_quota { node.period_micros } else { 0 },
         cpu_quota: if node.enforce_quota { milli_cpu_to_quota(cpu_limit, node.period_micros) } else { 0 },
         ..Default::default()
+    };
+    if node.cgroup_v2 && !node.single_process_oom_kill.unwrap_or(false) {
+        resources.unified.insert("memory.oom.group".into(), "1".into());
     }
+    resources
 }
 
 /// Resources of a container, without cpuset: that is the managers' business.
@@ -284,22 +290,11 @@ pub fn container_resources(pod: &Pod, container: &Container, node: &NodeResource
             memory_limit = milli_of(&whole_pod.limits, "memory");
         }
     }
-    let own_cpu_limit = milli_of(&own.limits, "cpu");
-    let mut cpu_request = milli_of(&own.requests, "cpu");
-    if !own.requests.contains_key("cpu") && own_cpu_limit != 0 {
-        cpu_request = own_cpu_limit;
-    }
+    let cpu_request = own.requests.get("cpu").map(milli);
     let mut resources = linux_resources(cpu_request, cpu_limit, memory_limit, node);
-    if cpu_request == 0 && own_cpu_limit == 0 {
-        resources.cpu_shares = MIN_SHARES;
-    }
     resources.oom_score_adj = oom_score_adj(pod, container, node.memory_bytes);
     resources.hugepage_limits = hugepage_limits(&own.limits, &node.hugepage_sizes);
     resources.memory_swap_limit_in_bytes = swap_limit(pod, container, resources.memory_limit_in_bytes, node);
-    if node.cgroup_v2 {
-        let group = if node.single_process_oom_kill.unwrap_or(false) { "0" } else { "1" };
-        resources.unified.insert("memory.oom.group".into(), group.into());
-    }
     if let Some(qos) = &node.memory_qos {
         resources.unified.extend(qos.unified(pod, container));
     }
@@ -356,9 +351,7 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> 
     const GUARANTEED: i64 = -997;
     const BEST_EFFORT: i64 = 1000;
     let spec = pod.spec();
-    if spec.priority.is_some_and(|p| p >= 2_000_001_000)
-        || pod.is_static() && pod.is_critical() && spec.priority.is_some_and(|p| p >= 2_000_000_000)
-    {
+    if pod.is_critical() && spec.priority_class_name == "system-node-critical" {
         return GUARANTEED;
     }
     match qos_class(pod) {
@@ -385,10 +378,10 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> 
         (1000 - i64::try_from(share).unwrap_or(1000)).clamp(3, 999)
     };
     let own = adjust(asked);
-    // A sidecar must not die before the container that it serves.
+    // A sidecar must not die before the container that asked for the least: it may serve any of them.
     if is_sidecar(container) && spec.init_containers.iter().any(|c| c.name == container.name) {
-        let lowest = spec.containers.iter().map(|c| adjust(request(c))).min().unwrap_or(own);
-        return own.min(lowest);
+        let least = spec.containers.iter().map(|c| adjust(request(c))).max().unwrap_or(own);
+        return own.min(least);
     }
     own
 }
@@ -462,6 +455,44 @@ mod tests {
         let spec = p.spec.as_mut().unwrap();
         spec.init_containers = vec![side, container("big", &[("cpu", "300m")], &[])];
         assert_eq!(pod_totals(&p).requests["cpu"], 400);
+    }
+
+    #[test]
+    fn overhead_is_told_beside_what_the_pod_itself_may_use() {
+        let main = container("main", &[("cpu", "10m")], &[("cpu", "50m"), ("memory", "16Mi")]);
+        let mut p = pod(vec![main]);
+        p.spec.as_mut().unwrap().overhead = list(&[("cpu", "100m"), ("memory", "32Mi")]);
+        let v2 = NodeResources { cgroup_v2: true, ..node() };
+        let s = sandbox_resources(&p, &v2);
+        assert_eq!((s.cpu_shares, s.cpu_quota, s.memory_limit_in_bytes), (10, 5000, 16 << 20));
+        let o = sandbox_overhead(&p, &v2);
+        assert_eq!(
+            (o.cpu_shares, o.cpu_quota, o.cpu_period, o.memory_limit_in_bytes),
+            (102, 10_000, 100_000, 32 << 20)
+        );
+        assert!(s.unified["memory.oom.group"] == "1" && o.unified == s.unified);
+        let single = NodeResources { single_process_oom_kill: Some(true), ..v2 };
+        assert!(sandbox_resources(&p, &single).unified.is_empty());
+    }
+
+    #[test]
+    fn a_request_of_no_cpu_is_one_and_without_one_the_limit_of_the_pod_counts() {
+        let zero = container("zero", &[("cpu", "0")], &[("cpu", "50m")]);
+        let none = container("none", &[], &[]);
+        let mut p = pod(vec![zero.clone(), none.clone()]);
+        assert_eq!(container_resources(&p, &zero, &node()).cpu_shares, 2);
+        let limits = list(&[("cpu", "500m")]);
+        p.spec.as_mut().unwrap().resources = Some(ResourceRequirements { limits, ..Default::default() });
+        assert_eq!(container_resources(&p, &none, &node()).cpu_shares, 512);
+    }
+
+    #[test]
+    fn a_sidecar_outlives_only_the_container_that_asked_for_the_least() {
+        let mut side = container("side", &[], &[]);
+        side.restart_policy = Some("Always".into());
+        let mut p = pod(vec![container("a", &[("memory", "100Mi")], &[]), container("b", &[("memory", "6Gi")], &[])]);
+        p.spec.as_mut().unwrap().init_containers = vec![side.clone()];
+        assert_eq!(oom_score_adj(&p, &side, 24 << 30), 996);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use proto::api::core::v1::{ContainerPort, Pod};
+use proto::api::core::v1::{Container, ContainerPort, Pod};
 use proto::cri;
 
 use super::labels;
@@ -52,7 +52,7 @@ pub fn sandbox_config(pod: &Pod, inputs: SandboxInputs<'_>) -> cri::PodSandboxCo
             security_context: Some(sandbox_context(pod, inputs.userns)),
             // The runtime takes dots only.
             sysctls: sysctls.map(|s| (dotted(&s.name), s.value.clone())).collect(),
-            overhead: Some(sandbox_overhead(pod)),
+            overhead: Some(sandbox_overhead(pod, inputs.resources)),
             resources: Some(sandbox_resources(pod, inputs.resources)),
         }),
         windows: None,
@@ -67,7 +67,21 @@ pub fn log_directory(pod: &Pod, pod_logs_dir: &Path) -> PathBuf {
 fn port_mappings(pod: &Pod) -> Vec<cri::PortMapping> {
     let spec = pod.spec();
     let sidecars = spec.init_containers.iter().filter(|c| is_sidecar(c));
-    spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports).map(port_mapping).collect()
+    spec.containers.iter().chain(sidecars).flat_map(distinct_ports).map(port_mapping).collect()
+}
+
+/// The ports of a container, each once for every family of addresses: by its name, or without one by all that it says.
+fn distinct_ports(container: &Container) -> impl Iterator<Item = &ContainerPort> {
+    let mut seen = std::collections::HashSet::new();
+    container.ports.iter().filter(move |port| {
+        let family = match port.host_ip.as_str() {
+            "" => "any",
+            ip if ip.contains(':') => "v6",
+            _ => "v4",
+        };
+        let all = (port.protocol.as_str(), port.host_ip.as_str(), port.container_port, port.host_port);
+        seen.insert((family, port.name.as_str(), port.name.is_empty().then_some(all)))
+    })
 }
 
 fn port_mapping(port: &ContainerPort) -> cri::PortMapping {

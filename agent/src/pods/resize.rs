@@ -98,7 +98,7 @@ impl Resizing<'_> {
         now.cpu_shares = part.cpu_shares.or(now.cpu_shares);
         let request = cri::UpdatePodSandboxResourcesRequest {
             pod_sandbox_id: self.sandbox_id.to_owned(),
-            overhead: Some(sandbox_overhead(self.pod)),
+            overhead: Some(sandbox_overhead(self.pod, &self.shared.config.resources)),
             resources: Some(LinuxContainerResources {
                 cpu_period: now.cpu_quota.map_or(0, |q| q.1),
                 cpu_quota: now.cpu_quota.map_or(0, |q| q.0),
