@@ -84,7 +84,8 @@ pub fn container_context(
     let own = container.security_context.clone().unwrap_or_default();
     let whole_pod = pod.spec().security_context.as_ref().unwrap_or(&empty_pod);
     let mut namespaces = namespace_options(pod, userns);
-    if let Some(target) = target {
+    // Where all processes of the pod or the node are seen already, there is nobody to join.
+    if let Some(target) = target.filter(|_| namespaces.pid == cri::NamespaceMode::Container as i32) {
         namespaces.pid = cri::NamespaceMode::Target as i32;
         namespaces.target_id = target.to_owned();
     }

@@ -13,7 +13,7 @@ use crate::env::{EnvContext, container_env};
 use crate::events::EventType;
 use crate::images::puller::Wanted;
 use crate::metrics;
-use crate::pleg::observed::{Observed, RunState};
+use crate::pleg::observed::Observed;
 use crate::pod::container_config::{ContainerInputs, container_config};
 use crate::pod::sandbox_config::log_directory;
 use crate::pod::security::{ImageUser, SecurityDefaults, verify_non_root};
@@ -217,8 +217,10 @@ impl StartContext<'_> {
     }
 
     fn target_id(&self, name: &str) -> Result<String, String> {
-        let running = self.observed.containers.iter().find(|c| c.name == name && c.state == RunState::Running);
-        running.map(|c| c.id.clone()).ok_or_else(|| format!("unable to find target container {name}"))
+        self.observed
+            .container(name)
+            .map(|c| c.id.clone())
+            .ok_or_else(|| format!("unable to find target container {name}"))
     }
 
     /// One more than the last try that the runtime or the log directory remembers.

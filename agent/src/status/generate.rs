@@ -127,11 +127,8 @@ pub fn rejected(pod: &Pod, reason: &str, message: &str, now: Time) -> PodStatus 
 fn set_addresses(inputs: &Inputs<'_>, status: &mut PodStatus) {
     status.host_ip = inputs.host_ips.first().cloned().unwrap_or_default();
     status.host_i_ps = inputs.host_ips.iter().map(|ip| HostIp { ip: ip.clone() }).collect();
-    let mut ips: Vec<String> = if inputs.pod.spec().host_network {
-        if inputs.observed.sandboxes.is_empty() { Vec::new() } else { inputs.host_ips.to_vec() }
-    } else {
-        inputs.observed.ips().to_vec()
-    };
+    let mut ips: Vec<String> =
+        if inputs.pod.spec().host_network { inputs.host_ips.to_vec() } else { inputs.observed.ips().to_vec() };
     if ips.is_empty() {
         // The address stays known after the sandbox is gone.
         ips = inputs.old.pod_i_ps.iter().map(|i| i.ip.clone()).collect();
