@@ -51,7 +51,8 @@ fn format_map(map: &BTreeMap<String, String>) -> String {
     lines.join("\n")
 }
 
-fn go_quote(text: &str) -> String {
+/// Text as Go prints it with `%q`.
+pub(crate) fn go_quote(text: &str) -> String {
     use std::fmt::Write as _;
     let mut out = String::from("\"");
     for c in text.chars() {

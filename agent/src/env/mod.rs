@@ -19,6 +19,7 @@ use crate::pod::expand::expand;
 use crate::pod::spec::PodExt;
 use crate::volumes::PodVolumes;
 
+pub(crate) use fields::go_quote;
 use fields::{container_resource, field_value};
 
 /// What the environment takes from outside the spec.

@@ -18,7 +18,7 @@ const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Runs a hook to its end. Dropping the future gives it up.
 ///
 /// # Errors
-/// What went wrong, for the log; events carry fixed texts.
+/// What went wrong in the kubelet's words, as a container that waits shows it; events carry fixed texts.
 pub async fn run(
     shared: &Shared,
     pod: &Pod,
@@ -27,26 +27,32 @@ pub async fn run(
     ip: &str,
     hook: &LifecycleHandler,
 ) -> Result<(), String> {
+    let whose = || format!("for Container {:?} in Pod {:?} failed - error: ", container.name, pod.described());
     if let Some(exec) = &hook.exec {
+        let failed = |error: String, output: &[u8]| {
+            let (command, output) = (exec.command.join(" "), crate::env::go_quote(&String::from_utf8_lossy(output)));
+            format!("Exec lifecycle hook ([{command}]) {}{error}, message: {output}", whose())
+        };
         let answer = shared.cri.exec_sync(container_id, exec.command.clone(), Duration::ZERO).await;
         return match answer {
             Ok(a) if a.exit_code == 0 => Ok(()),
             Ok(a) => {
-                let output = [a.stdout, a.stderr].concat();
-                let output = String::from_utf8_lossy(&output).into_owned();
-                Err(format!("command '{}' exited with {}: {output}", exec.command.join(" "), a.exit_code))
+                let stderr = String::from_utf8_lossy(&a.stderr);
+                let error = format!("command '{}' exited with {}: {stderr}", exec.command.join(" "), a.exit_code);
+                Err(failed(error, &[a.stdout, a.stderr.clone()].concat()))
             }
-            Err(e) => Err(e.to_string()),
+            Err(e) => Err(failed(e.to_string(), b"")),
         };
     }
     if let Some(action) = &hook.http_get {
-        return http(shared, pod, container, ip, action).await;
+        let answer = http(shared, pod, container, ip, action).await;
+        return answer.map_err(|why| format!("HTTP lifecycle hook ({}) {}{why}", action.path, whose()));
     }
     if let Some(sleep) = &hook.sleep {
         tokio::time::sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0))).await;
         return Ok(());
     }
-    Err("invalid handler".into())
+    Err("Cannot run handler: invalid handler: &LifecycleHandler{Exec:nil,HTTPGet:nil,TCPSocket:nil,Sleep:nil,}".into())
 }
 
 async fn http(
@@ -78,13 +84,13 @@ async fn http(
             get.https = false;
             get.headers.retain(|h| !h.name.eq_ignore_ascii_case("authorization"));
             let message =
-                format!("request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded", get.url());
+                format!("request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded", get.target);
             get.run(HTTP_TIMEOUT).await.map(|_| {
                 let kind = crate::events::EventType::Warning;
                 metrics::LIFECYCLE_HTTP_FALLBACKS.inc(&[]);
-                shared.recorder.container(pod, &container.name, kind, "LifecycleHTTPFallback", message);
+                shared.recorder.pod(pod, kind, "LifecycleHTTPFallback", message);
             })
         }
-        Err(why) => Err(format!("{why} (pod {})", pod.described())),
+        Err(why) => Err(why),
     }
 }
