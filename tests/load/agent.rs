@@ -4,9 +4,9 @@
 //!
 //! Starts an API server, a containerd and an agent of its own. CPU is the agent's own user and system time, read from
 //! /proc before and after, in steps of 10 ms; what idling takes is read in nanoseconds. Each pod is one container that
-//! sleeps, and sits out its grace of a second when it is deleted. Scrapes go through the API server's proxy, so the
-//! agent's part of them is TLS, HTTP, authorization from its cache, and the page itself. The pods are started and ended by
-//! the runtime's calls alone as well, for what of their time is not the agent's.
+//! sleeps, and sits out the two seconds that its grace of one becomes when it is deleted. Scrapes go through the API
+//! server's proxy, so the agent's part of them is TLS, HTTP, authorization from its cache, and the page itself. The pods
+//! are started and ended by the runtime's calls alone as well, for what of their time is not the agent's.
 //!
 //! Needs root and what a node needs ([`Node::why_not`]).
 

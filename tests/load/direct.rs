@@ -74,8 +74,8 @@ async fn start(mut runtime: Runtime, folder: Arc<PathBuf>, number: usize) -> Res
 
 async fn end(mut runtime: Runtime, pod: Pod) -> Result<()> {
     let Pod { sandbox, container } = pod;
-    // The grace of the agent's pods.
-    runtime.stop_container(cri::StopContainerRequest { container_id: container.clone(), timeout: 1 }).await?;
+    // Of a grace of one second the agent makes two, as the kubelet does.
+    runtime.stop_container(cri::StopContainerRequest { container_id: container.clone(), timeout: 2 }).await?;
     runtime.stop_pod_sandbox(cri::StopPodSandboxRequest { pod_sandbox_id: sandbox.clone() }).await?;
     runtime.remove_container(cri::RemoveContainerRequest { container_id: container }).await?;
     runtime.remove_pod_sandbox(cri::RemovePodSandboxRequest { pod_sandbox_id: sandbox }).await?;
