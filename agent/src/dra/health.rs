@@ -11,7 +11,6 @@ use std::time::Duration;
 use proto::dra_health::dra_resource_health_client::DraResourceHealthClient;
 use proto::dra_health::{DeviceHealth, HealthStatus, NodeWatchResourcesRequest};
 use tokio::time::Instant;
-use tonic::Code;
 
 use super::Dra;
 use crate::sockets;
@@ -104,7 +103,7 @@ fn shortened(mut message: String) -> String {
     message
 }
 
-/// Follows a plugin's reports until dropped, or until it says that it makes none.
+/// Follows a plugin's reports until dropped. One that makes none is asked again, as the kubelet does: it may begin to.
 pub async fn follow(dra: Weak<Dra>, driver: String, endpoint: std::path::PathBuf) {
     loop {
         let outcome = stream(&dra, &driver, &endpoint).await;
@@ -112,7 +111,6 @@ pub async fn follow(dra: Weak<Dra>, driver: String, endpoint: std::path::PathBuf
         dra.health_ended(&driver);
         drop(dra);
         match outcome {
-            Err(status) if status.code() == Code::Unimplemented => return,
             Err(error) => tracing::debug!(%error, driver, "a driver does not tell the health of its devices"),
             Ok(()) => tracing::debug!(driver, "a driver ended its reports of health"),
         }
