@@ -1,5 +1,6 @@
 //! Clients that nobody here wrote use the node's own interfaces: gRPC from Python, and Prometheus' check of metrics.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -22,8 +23,8 @@ const NAMES_OF_UPSTREAM: &[&str] = &[
     "kubelet_pleg_discard_events ",
 ];
 
-#[test]
-fn a_python_client_uses_each_socket_of_the_node() -> Result<()> {
+/// Runs a script of tests/python against the sockets of a node of its own. `protos` is the folder of its messages.
+fn with_sockets(name: &str, script: &str, protos: &Path) -> Result<()> {
     let Some(python) = tests::python("grpc, grpc_tools") else {
         tests::skipped("make test prepares .test/venv with grpcio");
         return Ok(());
@@ -31,13 +32,13 @@ fn a_python_client_uses_each_socket_of_the_node() -> Result<()> {
     if tests::no_node() {
         return Ok(());
     }
-    let server = ApiServer::start("sockets", &[])?;
-    let node = Node::start("sockets-node", &server, "nodeStatusUpdateFrequency: 1s\n")?;
+    let server = ApiServer::start(name, &[])?;
+    let node = Node::start(&format!("{name}-node"), &server, "nodeStatusUpdateFrequency: 1s\n")?;
     let stubs = node.dir.join("stubs");
     std::fs::create_dir_all(&stubs)?;
     let output = Command::new(python)
-        .arg(tests::repository().join("tests/python/node_sockets.py"))
-        .arg(tests::repository().join("proto/api/node"))
+        .arg(tests::repository().join("tests/python").join(script))
+        .arg(protos)
         .arg(node.dir.join("kubelet"))
         .arg(server.kubeconfig())
         .args([node.name.as_str(), IMAGE])
@@ -46,6 +47,20 @@ fn a_python_client_uses_each_socket_of_the_node() -> Result<()> {
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "{said}{errors}\n{}", node.logs());
     Ok(())
+}
+
+#[test]
+fn a_python_client_uses_each_socket_of_the_node() -> Result<()> {
+    with_sockets("sockets", "node_sockets.py", &tests::repository().join("proto/api/node"))
+}
+
+#[test]
+fn the_sockets_answer_as_the_kubelets_did() -> Result<()> {
+    let Some(shared) = tests::recordings("node-endpoints/grpc/device_plugin.py") else {
+        tests::skipped("no recordings beside the checkout");
+        return Ok(());
+    };
+    with_sockets("recorded-sockets", "recorded_sockets.py", &shared.join("node-endpoints/grpc"))
 }
 
 /// Lines of the check's complaints about a page.
