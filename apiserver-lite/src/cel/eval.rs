@@ -345,11 +345,11 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
                 (Macro::SortBy, Ok(value)) => entries.push((value, member)),
                 (Macro::TransformMapEntry, Ok(value)) => {
                     for key in value.members().filter(|_| value.is_map()).ok_or_else(Failure::no_overload)? {
+                        self.budget.spend(entries.len() + 1)?;
                         if entries.iter().any(|(known, _)| known.equals(&key)) {
                             let key = calls::shown(&key);
                             return Err(Failure::new(format!("insert failed: key {key} already exists")));
                         }
-                        self.budget.spend(1)?;
                         let value = value.entry(&key).unwrap_or(Value::Null);
                         entries.push((key, value));
                     }
@@ -363,7 +363,11 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
             (Macro::ExistsOne, _) => Ok(Value::Bool(found == 1)),
             (Macro::TransformMap | Macro::TransformMapEntry, _) => Ok(Value::Map(entries.into())),
             (Macro::SortBy, _) => {
-                let comparable = |pair: &[(Value<'a>, Value<'a>)]| pair[0].0.compare(&pair[1].0).is_some();
+                // Numbers of several types can be compared, but what that gives is no order.
+                let comparable = |pair: &[(Value<'a>, Value<'a>)]| {
+                    let (a, b) = (&pair[0].0, &pair[1].0);
+                    std::mem::discriminant(a) == std::mem::discriminant(b) && a.compare(b).is_some()
+                };
                 if !entries.windows(2).all(comparable) {
                     return Err(Failure::new("list elements must have the same type"));
                 }

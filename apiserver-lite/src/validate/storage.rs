@@ -1,6 +1,6 @@
 //! Storage classes, CSI drivers and nodes, attachments and capacities.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -8,6 +8,9 @@ use super::{amounts, claim, has, list, selector, text, volume};
 use crate::field_error::{IMMUTABLE, Report, same};
 use crate::go_value::{Field, Shape, shown};
 use crate::names;
+
+/// How many times topology terms that are alike are complained of: upstream's number grows with the square of theirs.
+const MOST_TWINS: usize = 100;
 
 const SOURCE: Shape = Shape::Struct(&[
     Field("PersistentVolumeName", "persistentVolumeName", Shape::Pointer(&Shape::Text)),
@@ -61,8 +64,9 @@ fn storage_class(report: &mut Report, object: &Value) {
     } else {
         report.miss("volumeBindingMode", "");
     }
-    let mut terms: Vec<BTreeMap<&str, BTreeSet<&str>>> = Vec::new();
+    let mut terms: HashMap<BTreeMap<&str, BTreeSet<&str>>, usize> = HashMap::new();
     let count = list(object, "allowedTopologies").len();
+    let mut left = MOST_TWINS;
     report.each(object, "allowedTopologies", |r, term| {
         let mut keys: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         r.each(term, "matchLabelExpressions", |r, expression| {
@@ -85,10 +89,12 @@ fn storage_class(report: &mut Report, object: &Value) {
         // To upstream a term without expressions is the same as each of those that it has not come to yet, and it keeps
         // as many of these in its list as there are terms.
         let blank = if keys.is_empty() { count } else { 0 };
-        for _ in 0..blank + terms.iter().filter(|other| **other == keys).count() {
+        let before = terms.entry(keys).or_default();
+        let told = left.min(blank + *before);
+        (left, *before) = (left - told, *before + 1);
+        for _ in 0..told {
             r.at("matchLabelExpressions", |r| r.duplicate(""));
         }
-        terms.push(keys);
     });
 }
 
