@@ -19,10 +19,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub async fn check(remote: &mut Remote) -> Result<(), Unavailable> {
     let checker = remote.checker.as_ref().map_err(Clone::clone)?;
     let path = format!("/apis/{}/{}", remote.group, remote.version);
-    get(checker, &path).await?;
+    let dialer = remote.dialer.clone();
+    if let Ok(dialer) = &dialer {
+        remote.resources = ask(dialer, &path).await.ok();
+    }
+    // Whoever tells what it serves is there.
+    if remote.resources.is_none() {
+        get(checker, &path).await?;
+    }
     remote.available = true;
-    let Ok(dialer) = remote.dialer.clone() else { return Ok(()) };
-    remote.resources = ask(&dialer, &path).await.ok();
+    let Ok(dialer) = dialer else { return Ok(()) };
     // Not every server has this document; without it there are no schemas to show.
     if remote.resources.is_some()
         && let Ok(index) = ask(&dialer, "/openapi/v3").await

@@ -59,7 +59,7 @@ pub async fn run(server: Arc<ApiServer>) {
     }
 }
 
-/// Looks at every aggregated API once; returns whether all of them answer.
+/// Looks at every aggregated API once; returns whether all of them answer and tell what they serve.
 async fn round(server: &Arc<ApiServer>) -> Result<bool> {
     let snapshot = server.store.snapshot(&ResourceId::from(API_SERVICES));
     let objects: Vec<Value> = snapshot.range(None, None).map(|o| o.value()).collect();
@@ -68,21 +68,20 @@ async fn round(server: &Arc<ApiServer>) -> Result<bool> {
     let looked_at = objects.iter().map(|value| async {
         let mut remote = Remote::read(&server.store, value, server.aggregated.identity())?;
         let outcome = check(&mut remote).await;
-        if outcome.is_err()
-            && let Some(before) = known.iter().find(|r| r.name == remote.name)
-        {
+        let said = remote.resources.is_some();
+        if !said && let Some(before) = known.iter().find(|r| r.name == remote.name) {
             // What it said last is still shown.
             remote.resources.clone_from(&before.resources);
             remote.openapi.clone_from(&before.openapi);
         }
-        Some((remote, outcome))
+        Some((remote, outcome, said))
     });
     let looked_at: Vec<_> = futures_util::future::join_all(looked_at).await.into_iter().flatten().collect();
     let mut good = true;
     let mut remotes = Vec::with_capacity(looked_at.len());
     let mut told = Vec::with_capacity(looked_at.len());
-    for (remote, outcome) in looked_at {
-        good &= outcome.is_ok();
+    for (remote, outcome, said) in looked_at {
+        good &= outcome.is_ok() && said;
         told.push((remote.name.clone(), outcome));
         remotes.push(Arc::new(remote));
     }
