@@ -35,6 +35,11 @@ pub fn annotate(key: &str, value: &str) {
     let _ = CURRENT.try_with(|trail| trail.as_ref().inspect(|t| t.annotate(key, value)).is_some());
 }
 
+/// Whether there is an event that somebody wants annotated.
+pub fn is_on() -> bool {
+    CURRENT.try_with(Option::is_some).unwrap_or(false)
+}
+
 /// Tells the event of the request that is being worked on what object came with it: what it says of itself, and at the
 /// levels that ask for it the whole as `shown`.
 pub fn object(object: &Value, shown: impl FnOnce() -> Value) {

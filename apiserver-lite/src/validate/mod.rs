@@ -255,10 +255,12 @@ fn unchanged(report: &mut Report, group: &str, new: &Value, old: &Value) {
 fn in_spelling_of(resource: &Resource, subresource: &str, new: &Value, old: &Value) -> Option<Value> {
     const APART: [&str; 4] = ["metadata", "status", "kind", "apiVersion"];
     let compared = match (&*resource.group, &*resource.plural) {
+        // What is wanted has just been put back as it was.
+        _ if subresource == "status" => false,
         // The bulk of what changes all the time has no such parts, or sees to it itself.
         ("", "pods") => !subresource.is_empty(),
         ("", "events" | "endpoints" | "configmaps" | "secrets") => false,
-        ("events.k8s.io" | "discovery.k8s.io" | "coordination.k8s.io", _) => false,
+        ("events.k8s.io" | "discovery.k8s.io" | "coordination.k8s.io" | "apiextensions.k8s.io", _) => false,
         _ => !resource.custom,
     };
     let (now, was) = (new.as_object()?, old.as_object()?);

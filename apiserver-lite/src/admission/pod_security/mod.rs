@@ -72,6 +72,9 @@ fn note_errors(errors: &[Cause]) {
 }
 
 fn note_violations(policy: &Policy, pod: &Value) {
+    if !crate::audit::is_on() {
+        return;
+    }
     let violations = evaluate(policy.audit, pod);
     if !violations.is_empty() {
         note("audit-violations", &would_violate(policy.audit, &violations));
