@@ -44,6 +44,10 @@ pub async fn collect<T>(work: Pin<&mut impl Future<Output = T>>) -> (T, Vec<Stri
 /// Keeps the `Warning` headers of a response within what clients and proxies read: what is too long in all is cut, and
 /// what does not fit then is left out.
 pub fn limit(headers: &mut HeaderMap) {
+    // What another server said is passed on as it is.
+    if !headers.get_all(WARNING).iter().all(|value| value.as_bytes().starts_with(b"299 - \"")) {
+        return;
+    }
     let all: Vec<(String, usize)> = headers.get_all(WARNING).iter().map(text_of).collect();
     if all.iter().map(|(_, length)| length).sum::<usize>() <= MOST {
         return;

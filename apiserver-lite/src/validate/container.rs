@@ -286,7 +286,7 @@ pub fn field_reference(report: &mut Report, reference: &Value, allowed: &[&str])
     };
     // What it was called once.
     let path = if path == "spec.host" { "spec.nodeName" } else { path };
-    let subscripted = path.strip_suffix("']").and_then(|p| p.split_once("['"));
+    let subscripted = path.strip_suffix("']").and_then(|p| p.split_once("['")).filter(|(base, _)| !base.is_empty());
     if text(reference, "apiVersion") != "v1" {
         let version = text(reference, "apiVersion");
         return report.bad(
