@@ -170,13 +170,6 @@ pub(super) fn schema() -> (&'static TypeSet, Option<StructId>) {
 /// Empty lists and maps that say "none" where absence means the default.
 const MEANT_EMPTY: &[&str] = &["enforceNodeAllocatable", "evictionHard", "systemReserved"];
 
-/// As the configuration is written down before something is merged into it: what is empty is not written.
-pub(super) fn as_marshalled(document: &mut Value) {
-    if let Some(map) = document.as_object_mut() {
-        map.retain(|name, value| !(MEANT_EMPTY.contains(&name.as_str()) && is_empty(value)));
-    }
-}
-
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Array(list) => list.is_empty(),

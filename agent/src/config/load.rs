@@ -156,7 +156,6 @@ impl Load {
             defaults::apply_legacy(&mut document);
         }
         if let Some(folder) = &sources.drop_ins {
-            file::as_marshalled(&mut document);
             self.merge_drop_ins(&mut document, folder);
             fold::any_case(&mut document);
             unseen_log_options(&mut document);
