@@ -234,14 +234,10 @@ fn totals(pod: &Pod, pick: fn(&ResourceRequirements) -> &ResourceList) -> Thousa
 
 /// Resources of the sandbox: the summed limits of the pod, without the overhead, which the runtime is told beside them.
 pub fn sandbox_resources(pod: &Pod, node: &NodeResources) -> LinuxContainerResources {
-    let totals = pod_totals(pod);
-    let own = |list: &BTreeMap<String, i64>, name: &str| {
-        let all = list.get(name).copied().filter(|all| *all != 0);
-        all.map(|all| all.saturating_sub(milli_of(&pod.spec().overhead, name)))
-    };
-    let cpu_limit = own(&totals.limits, "cpu").unwrap_or(0);
-    let memory_limit = own(&totals.limits, "memory").unwrap_or(0);
-    linux_resources(own(&totals.requests, "cpu").filter(|r| *r != 0), cpu_limit, memory_limit, node)
+    let requests = with_whole_pod(pod, |r| &r.requests);
+    let limits = with_whole_pod(pod, |r| &r.limits);
+    let limit = |name: &str| limits.get(name).copied().map_or(0, saturated);
+    linux_resources(requests.get("cpu").copied().map(saturated), limit("cpu"), limit("memory"), node)
 }
 
 /// The overhead that the runtime class adds.

@@ -14,6 +14,13 @@ use super::Shared;
 const USER_AGENT: &str = "kube-lifecycle/1.36";
 /// HTTP hooks have no limit of their own in the API; the kubelet's client waits this long.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of each of a failed hook's outputs that are told.
+const MOST_TOLD: usize = 4 << 10;
+
+/// What of a hook's output is told: it goes into the pod's status, which the API server takes up to a size only.
+fn beginning(output: &[u8]) -> &[u8] {
+    &output[..output.len().min(MOST_TOLD)]
+}
 
 /// Runs a hook to its end. Dropping the future gives it up.
 ///
@@ -37,9 +44,11 @@ pub async fn run(
         return match answer {
             Ok(a) if a.exit_code == 0 => Ok(()),
             Ok(a) => {
-                let stderr = String::from_utf8_lossy(&a.stderr);
+                let (stdout, stderr) = (beginning(&a.stdout), beginning(&a.stderr));
+                let output = [stdout, stderr].concat();
+                let stderr = String::from_utf8_lossy(stderr);
                 let error = format!("command '{}' exited with {}: {stderr}", exec.command.join(" "), a.exit_code);
-                Err(failed(error, &[a.stdout, a.stderr.clone()].concat()))
+                Err(failed(error, &output))
             }
             Err(e) => Err(failed(e.to_string(), b"")),
         };
