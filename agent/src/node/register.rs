@@ -27,12 +27,6 @@ const KEPT_LABELS: &[&str] = &[
     "kubernetes.io/arch",
     "beta.kubernetes.io/os",
     "beta.kubernetes.io/arch",
-    "beta.kubernetes.io/instance-type",
-    "node.kubernetes.io/instance-type",
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
 ];
 /// What the kubelet says about the volume plugins that moved to CSI.
 const MIGRATED_PLUGINS: (&str, &str) = (

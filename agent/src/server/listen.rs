@@ -34,8 +34,8 @@ const STREAMS: u32 = 250;
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// A request's line and headers, as Go's server has it: a mebibyte, and what it reads ahead.
 const HEAD_BYTES: usize = (1 << 20) + 4096;
-/// Go's server does not count them.
-const MAX_HEADERS: usize = 4096;
+/// Go's server does not count them. Each request takes room for as many, before anybody knows whose it is.
+const MAX_HEADERS: usize = 512;
 /// The kubelet tries again after as long.
 const HEALTH_AGAIN: Duration = Duration::from_secs(5);
 /// After a failed accept (no file descriptors, mostly) there is no use in trying again at once.
@@ -89,7 +89,10 @@ pub(super) async fn serve_health(address: String, port: i32) {
     let listener = loop {
         // Here a name is as good as an address.
         let listening = match u16::try_from(port) {
-            Ok(port) => TcpListener::bind((address.as_str(), port)).await,
+            Ok(port) => match parse_ip(&address) {
+                Some(ip) => TcpListener::bind((ip, port)).await,
+                None => TcpListener::bind((address.as_str(), port)).await,
+            },
             Err(_) => return tracing::error!(port, "no port for health checks"),
         };
         match listening {

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nix::sys::inotify::{AddWatchFlags, InotifyEvent, WatchDescriptor};
 use tokio::sync::Notify;
@@ -22,6 +23,9 @@ const WANTED: AddWatchFlags = AddWatchFlags::IN_MODIFY
     .union(AddWatchFlags::IN_CREATE)
     .union(AddWatchFlags::IN_MOVED_TO)
     .union(AddWatchFlags::IN_CLOSE_WRITE);
+
+/// After a failed read there is no use in reading again at once; followers look for themselves meanwhile.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// See the module's documentation. Begins with its first follower; needs a tokio runtime.
 #[derive(Default)]
@@ -92,8 +96,8 @@ async fn listen(watches: Arc<Watches>) {
         match watches.events.next().await {
             Ok(events) => events.iter().for_each(|event| watches.tell(event)),
             Err(error) => {
-                tracing::warn!(%error, "changes of logs are not told any more");
-                return;
+                tracing::warn!(%error, "changes of logs are told late");
+                tokio::time::sleep(LISTEN_AGAIN).await;
             }
         }
     }

@@ -288,7 +288,8 @@ impl Job {
         let file =
             file.inspect_err(|error| tracing::debug!(%error, path = %self.path.display(), "a log is not watched"));
         let (file, statuses) = (file.ok(), Some(self.pods.follow(&self.pod)));
-        let mut waiting = Waiting { file, statuses, ask: Instant::now(), pause: LAST_PAUSE };
+        let pause = if file.is_some() { LAST_PAUSE } else { UNWATCHED };
+        let mut waiting = Waiting { file, statuses, ask: Instant::now(), pause };
         waiting.put_off();
         waiting
     }
