@@ -104,13 +104,11 @@ fn lacks(name: &str, at: &str, want: Option<&Value>, have: Option<&Value>) -> bo
     }
 }
 
+/// Hears of a place, and what was wanted and is there.
+type Differs<'a> = dyn FnMut(&str, Option<&Value>, Option<&Value>) + 'a;
+
 /// Calls `differs` with the place, and what was wanted and is there, for each difference. Lists of shapes have one element.
-fn differences(
-    want: Option<&Value>,
-    have: Option<&Value>,
-    at: &str,
-    differs: &mut dyn FnMut(&str, Option<&Value>, Option<&Value>),
-) {
+fn differences(want: Option<&Value>, have: Option<&Value>, at: &str, differs: &mut Differs<'_>) {
     match (want, have) {
         (Some(Value::Object(a)), Some(Value::Object(b))) => {
             let mut keys: Vec<&String> = a.keys().chain(b.keys()).collect();
