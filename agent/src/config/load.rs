@@ -460,25 +460,21 @@ mod tests {
         std::fs::remove_dir_all(dir).expect("removes");
     }
 
-    /// What is merged into was written down before, and an empty list is not written.
     #[test]
-    fn an_empty_list_of_the_main_file_does_not_outlive_a_folder_of_drop_ins() {
-        let none = r#""enforceNodeAllocatable":[],"cgroupsPerQOS":false"#;
+    fn an_empty_list_of_the_main_file_stays_unless_a_drop_in_says_otherwise() {
         let dir = folder(&[
-            ("main", &format!("{{{HEAD},{none}}}")),
-            ("pods", &format!(r#"{{{HEAD},"enforceNodeAllocatable":[]}}"#)),
+            ("main", &format!(r#"{{{HEAD},"enforceNodeAllocatable":[],"cgroupsPerQOS":false}}"#)),
             ("d/1.conf", &format!("{{{HEAD}}}")),
-            ("e/1.conf", &format!(r#"{{{HEAD},"enforceNodeAllocatable":[]}}"#)),
+            ("e/1.conf", &format!(r#"{{{HEAD},"enforceNodeAllocatable":["pods"],"cgroupsPerQOS":true}}"#)),
         ]);
-        let of = |main: &str, drop_ins: Option<&str>| {
-            let drop_ins = drop_ins.map(|name| dir.join(name));
-            load(&Sources { file: Some(dir.join(main)), drop_ins, ..Sources::default() })
-                .map(|loaded| loaded.config.enforce_node_allocatable)
+        let of = |drop_ins: Option<&str>| {
+            let (file, drop_ins) = (Some(dir.join("main")), drop_ins.map(|name| dir.join(name)));
+            let loaded = load(&Sources { file, drop_ins, ..Sources::default() });
+            loaded.expect("valid").config.enforce_node_allocatable
         };
-        assert_eq!(of("main", None).expect("valid"), Vec::<String>::new());
-        assert!(of("main", Some("d")).is_err_and(|e| e.to_string().contains("cgroupsPerQOS")));
-        assert_eq!(of("pods", Some("d")).expect("valid"), ["pods"]);
-        assert_eq!(of("main", Some("e")).expect("valid"), Vec::<String>::new());
+        assert_eq!(of(None), Vec::<String>::new());
+        assert_eq!(of(Some("d")), Vec::<String>::new());
+        assert_eq!(of(Some("e")), ["pods"]);
         std::fs::remove_dir_all(dir).expect("removes");
     }
 
