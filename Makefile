@@ -19,6 +19,7 @@ bench: build
 # .deb and .rpm of both daemons in target/packages, from release binaries. BIN_DIR=... takes others.
 packages: $(if $(BIN_DIR),,build)
 	@packaging/package/build.sh target/packages
+	@packaging/package/lint.sh target/packages
 
 # The packages on a machine of their own: Debian in QEMU, systemd, containerd. Takes its time; see tests/vm/README.md.
 vm-test: packages
