@@ -10,7 +10,7 @@ mkdir -p "${1:?where to}"
 out=$(cd "$1" && pwd)
 mirror=${VM_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | grep -v security | head -n 1)}
 base=systemd,systemd-sysv,dbus,udev,kmod,containerd,runc,criu,containernetworking-plugins,iproute2,iptables,procps
-base=$base,ca-certificates,openssh-server,busybox-static,curl,apparmor,e2fsprogs,jq${VM_EXTRA:+,$VM_EXTRA}
+base=$base,ca-certificates,openssh-server,busybox-static,curl,apparmor,e2fsprogs,jq,python3-grpcio${VM_EXTRA:+,$VM_EXTRA}
 say() { echo "vm: $*" >&2; }
 
 # containerd of trixie is 1.7; these three come from sid, and nothing else does.

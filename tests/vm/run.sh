@@ -3,6 +3,8 @@
 # and the stages of suite.sh run inside, with a power cut and a reboot between them.
 #
 #   run.sh                   image, machine, all stages, and the machine is stopped at the end
+#   run.sh short             the stages that show most in the least time
+#   run.sh only NAME...      image, machine, install, join and these stages
 #   run.sh image|up|down     one part; the machine of `up` goes on until `down`
 #   run.sh boot              on again, with the disk of before
 #   run.sh push              brings the packages, images and stages of today into the machine that runs
@@ -105,7 +107,7 @@ push() {
     tar -C "$vm/images" -cf - busybox.tar | "${ssh_to[@]}" 'tar -C /root --no-same-owner -xf -'
     stages
 }
-stages() { tar -C "$here" -cf - suite.sh lib.sh stages | "${ssh_to[@]}" 'rm -rf /root/stages; tar -C /root --no-same-owner -xf -'; }
+stages() { tar -C "$here" -cf - suite.sh lib.sh device_plugin.py stages | "${ssh_to[@]}" 'rm -rf /root/stages; tar -C /root --no-same-owner -xf -'; }
 
 stage() {
     local name began
@@ -163,10 +165,18 @@ cuts() {
 }
 some_acknowledged() { [ "$(wc -l <"$vm/acknowledged")" -ge 30 ]; }
 
+# What a machine of a few minutes shows: packages, a node, its cgroups, an upgrade under a pod, the watchdog, a power cut.
+short=(outside cgroups upgrade watchdog cut after_power)
+whole=(outside cgroups isolation checkpoint watchdog upgrade restore hugepages device_plugin pressure cut after_power before_reboot reboot after_reboot
+    cuts static_cpus cgroupfs two_nodes idle packages purge)
+
+# suite STAGE...: on a machine of their own, from the packages on
 suite() {
+    image
+    trap down EXIT
+    up
     push
-    stage install join outside cgroups isolation checkpoint watchdog upgrade pressure cut after_power before_reboot reboot after_reboot
-    stage cuts static_cpus cgroupfs two_nodes idle packages purge
+    stage install join "$@"
     say "all stages passed:$passed"
 }
 
@@ -178,11 +188,8 @@ case ${1:-all} in
     image | up | push | boot | down) "$1" ;;
     stage) shift; stage "$@" ;;
     ssh) shift; "${ssh_to[@]}" "$@" ;;
-    all)
-        image
-        trap down EXIT
-        up
-        suite
-        ;;
+    all) suite "${whole[@]}" ;;
+    short) suite "${short[@]}" ;;
+    only) shift; suite "$@" ;;
     *) die "what is $1?" ;;
 esac

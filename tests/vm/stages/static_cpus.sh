@@ -1,7 +1,5 @@
 # The static policy pins a guaranteed pod's whole processor, and keeps the others off it.
 [ "$(nproc)" -ge 2 ] || { ok 'skipped: one processor only'; exit 0; }
-# One of an attempt before would have part of the processor that is to be pinned.
-! look pages 2>/dev/null || remove pages
 systemctl stop node-agent
 rm -f /var/lib/kubelet/cpu_manager_state
 configure 50-suite-cpus 'cpuManagerPolicy: static
@@ -19,11 +17,6 @@ same 'its processors' 1 "$(cgroup_file "$(cgroup_of pinned)" cpuset.cpus.effecti
 remove pinned
 until_true 60 'the other pod has both again' eval '[ "$(cgroup_file "$(cgroup_of shared)" cpuset.cpus.effective)" = 0-1 ]'
 remove shared
-pod pages '{"resources": {"limits": {"cpu": "100m", "memory": "32Mi", "hugepages-2Mi": "4Mi"}}}'
-runs pages
-# Of the container containerd leaves it out (disable_hugetlb_controller is true by default); the pod's cgroup is the agent's.
-same 'huge pages of a pod' $((4 << 20)) "$(cgroup_file "$(dirname "$(cgroup_of pages)")" hugetlb.2MB.max)"
-remove pages
 systemctl stop node-agent
 rm -f /var/lib/kubelet/cpu_manager_state
 unconfigure 50-suite-cpus
