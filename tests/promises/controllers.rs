@@ -147,6 +147,81 @@ fn deployments_roll_scale_and_go_with_all_they_made() {
     cluster.wait("nothing is left", "default", |c| c.items(&["get", "deployments,replicasets,pods"]).is_empty());
 }
 
+/// A dependent of no namespace that names an owner in one was deleted, whatever became of the owner.
+#[test]
+fn an_owner_that_cannot_own_takes_nobody_with_it() {
+    let Some(cluster) = Cluster::start("controllers-misplaced-owners") else { return };
+    cluster.run(&["create", "namespace", "other"]);
+    let uid = |c: &Cluster, args: &[&str]| c.json(args)["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    let owned = |kind: &str, name: &str, namespace: Option<&str>, owners: &Value| {
+        let (api, body) = match kind {
+            "PriorityClass" => ("scheduling.k8s.io/v1", json!({"value": 1})),
+            _ => ("v1", json!({})),
+        };
+        let mut object = json!({"apiVersion": api, "kind": kind,
+            "metadata": {"name": name, "ownerReferences": owners}});
+        if let Some(namespace) = namespace {
+            object["metadata"]["namespace"] = namespace.into();
+        }
+        for (key, value) in body.as_object().into_iter().flatten() {
+            object[key] = value.clone();
+        }
+        object
+    };
+    for mode in ["background", "foreground", "orphan"] {
+        cluster.run(&["create", "configmap", mode]);
+        let owner = uid(&cluster, &["get", "configmap", mode]);
+        let reference = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": mode, "uid": owner}]);
+        cluster.apply(&owned("PriorityClass", mode, None, &reference));
+        // In the owner's namespace, and in another where the owner is not.
+        cluster.apply(&owned("Secret", mode, Some("default"), &reference));
+        cluster.apply(&owned("Secret", mode, Some("other"), &reference));
+        cluster.wait("the one elsewhere has no owner", "default", |c| {
+            !c.items(&["get", "secrets", "-n", "other"]).iter().any(|s| s["metadata"]["name"] == mode)
+        });
+        let said = |c: &Cluster, namespace: &str, shown: &str| {
+            let text = format!(
+                "ownerRef [v1/ConfigMap, namespace: {shown}, name: {mode}, uid: {owner}] does not exist in namespace \
+                 \"{shown}\""
+            );
+            c.items(&["get", "events", "-n", namespace]).iter().any(|e| {
+                e["reason"] == "OwnerRefInvalidNamespace"
+                    && e["type"] == "Warning"
+                    && e["source"]["component"] == "garbage-collector-controller"
+                    && e["involvedObject"]["name"] == mode
+                    && e["message"] == *text
+            })
+        };
+        cluster.wait("both are reported", "default", |c| said(c, "default", "") && said(c, "other", "other"));
+        cluster.run(&["delete", "configmap", mode, &format!("--cascade={mode}")]);
+        let left = json!(cluster.json(&["get", "priorityclass", mode])["metadata"]["ownerReferences"]);
+        if mode == "orphan" {
+            let secret = cluster.json(&["get", "secret", mode]);
+            assert!(secret["metadata"]["ownerReferences"].is_null(), "{secret}");
+            assert!(left.is_null(), "{left}");
+        } else {
+            cluster.wait("the one beside it goes", "default", |c| {
+                !c.items(&["get", "secrets"]).iter().any(|s| s["metadata"]["name"] == mode)
+            });
+            assert_eq!(left[0]["uid"], *owner, "{left}");
+        }
+    }
+    // What went before had time to be done about all of them.
+    for mode in ["background", "foreground", "orphan"] {
+        assert!(cluster.json(&["get", "priorityclass", mode])["metadata"]["deletionTimestamp"].is_null());
+    }
+    // One owner that is gone does not outvote one of whom nothing can be said.
+    let gone = json!([
+        {"apiVersion": "v1", "kind": "Node", "name": "no", "uid": "nobody"},
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "no", "uid": "neither"}]);
+    cluster.apply(&owned("PriorityClass", "between", None, &gone));
+    cluster.apply(&owned("PriorityClass", "goes", None, &json!([gone[0]])));
+    cluster.wait("the one without an owner goes", "default", |c| {
+        !c.items(&["get", "priorityclasses"]).iter().any(|s| s["metadata"]["name"] == "goes")
+    });
+    assert_eq!(cluster.json(&["get", "priorityclass", "between"])["metadata"]["ownerReferences"], gone);
+}
+
 #[test]
 fn a_namespace_goes_with_its_contents() {
     let Some(cluster) = Cluster::start("controllers-namespace") else { return };

@@ -60,9 +60,7 @@ impl Recorder {
         if !object.key.namespace.is_empty() {
             about["namespace"] = json!(object.key.namespace);
         }
-        if self.0.try_send(Record { about, report }).is_err() {
-            tracing::warn!("an event is dropped: too many in line");
-        }
+        self.line(about, report);
     }
 
     /// An event of a controller about an object.
@@ -77,6 +75,20 @@ impl Recorder {
         let (kind, api_version, object) = object;
         let report = Report { reporter: Reporter::Controller(who), warning: true, reason, action: "", message };
         self.report(kind, api_version, object, report);
+    }
+}
+
+impl Recorder {
+    /// A warning of a controller about what a reference names, with no version of it.
+    pub fn warn_of(&self, who: &'static str, about: Value, reason: &'static str, message: String) {
+        let report = Report { reporter: Reporter::Controller(who), warning: true, reason, action: "", message };
+        self.line(about, report);
+    }
+
+    fn line(&self, about: Value, report: Report) {
+        if self.0.try_send(Record { about, report }).is_err() {
+            tracing::warn!("an event is dropped: too many in line");
+        }
     }
 }
 

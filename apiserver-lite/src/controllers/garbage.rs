@@ -3,13 +3,20 @@
 //! Watches every resource that can be deleted and keeps, for objects with owners only, which owner has which dependents.
 //! A dependent whose owners are all gone is deleted. An owner that is deleted in the foreground waits for the dependents
 //! that block it; one that orphans its dependents first has itself removed from their owners.
+//!
+//! An owner is looked for where its dependent is, or among the objects of no namespace. A namespaced dependent of an
+//! owner elsewhere has none, and goes; a dependent of no namespace cannot have a namespaced owner at all: nothing can be
+//! said about such a reference, and the dependent is never deleted because of its owners. Either gets an event when an
+//! owner of that uid is somewhere. Follows `pkg/controller/garbagecollector`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::events::Recorder;
 use super::feed::Change;
 use super::index::{Index, by_owner};
 use super::queue::Queue;
@@ -25,6 +32,11 @@ const ORPHAN: &str = "orphan";
 
 pub struct Garbage {
     client: Client,
+    recorder: Recorder,
+    /// Revision up to which references to owners elsewhere were reported, over all lives of the controller.
+    told: Arc<AtomicU64>,
+    /// The same when this life began.
+    told_before: u64,
     /// The registry's state that `resources` was made from.
     set: Arc<Set>,
     resources: Vec<Arc<Resource>>,
@@ -44,6 +56,8 @@ pub struct Work {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Task {
+    /// Somebody has just said who owns it.
+    Named,
     /// Are its owners still there?
     Dependent,
     /// May it go, as far as its dependents are concerned?
@@ -56,12 +70,49 @@ enum Owner {
     /// It is deleted in the foreground.
     Waiting,
     Gone,
-    /// Its kind is not served: nothing can be said.
+    /// Its kind is not served in that version, or lives in namespaces and its dependent does not: nothing can be said.
     Unknown,
 }
 
+/// The owners of a dependent, by what became of them.
+#[derive(Default)]
+struct Owners {
+    solid: usize,
+    /// Uids.
+    waiting: Vec<String>,
+    gone: Vec<String>,
+}
+
+impl Owners {
+    /// None as soon as nothing can be said about one of them: then nothing is done about the dependent.
+    fn of(all: impl Iterator<Item = (String, Owner)>) -> Option<Self> {
+        let mut owners = Owners::default();
+        for (uid, owner) in all {
+            match owner {
+                Owner::Solid => owners.solid += 1,
+                Owner::Waiting => owners.waiting.push(uid),
+                Owner::Gone => owners.gone.push(uid),
+                Owner::Unknown => return None,
+            }
+        }
+        Some(owners)
+    }
+}
+
+/// What an event says about a reference to an owner that is in another namespace, or in one at all.
+fn misplaced(owner: &Value, namespace: &str) -> String {
+    let text = |key: &str| owner[key].as_str().unwrap_or_default();
+    format!(
+        "ownerRef [{}/{}, namespace: {namespace}, name: {}, uid: {}] does not exist in namespace {namespace:?}",
+        text("apiVersion"),
+        text("kind"),
+        text("name"),
+        text("uid"),
+    )
+}
+
 impl Garbage {
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: Client, recorder: Recorder, told: Arc<AtomicU64>) -> Self {
         let set = client.server().resources.current();
         let mut resources: Vec<Arc<Resource>> = Vec::new();
         for resource in set.all() {
@@ -71,7 +122,8 @@ impl Garbage {
             }
         }
         let dependents = resources.iter().map(|_| Index::default()).collect();
-        Garbage { client, set, resources, dependents, waiting: HashMap::new() }
+        let told_before = told.load(Ordering::Relaxed);
+        Garbage { client, recorder, told, told_before, set, resources, dependents, waiting: HashMap::new() }
     }
 
     fn dependents_of(&self, uid: &str) -> Vec<(usize, ObjectRef)> {
@@ -79,17 +131,19 @@ impl Garbage {
         indexes.flat_map(|(i, index)| index.get(uid).map(move |o| (i, o.clone()))).collect()
     }
 
-    fn find(&self, owner: &Value, namespace: &str) -> Owner {
+    /// The resource that an owner says it is of, as it is served; without a second look at other versions, as upstream.
+    fn resource_of(&self, owner: &Value) -> Option<Arc<Resource>> {
         let text = |key: &str| owner[key].as_str().unwrap_or_default();
         let (group, version) = text("apiVersion").rsplit_once('/').unwrap_or(("", text("apiVersion")));
-        let resource = match self.set.by_kind(group, version, text("kind")) {
-            Some(resource) => resource,
-            // Another version of the group may still be served.
-            None => match self.set.all().iter().find(|r| *r.group == *group && *r.kind == *text("kind")) {
-                Some(resource) => resource.clone(),
-                None => return Owner::Unknown,
-            },
-        };
+        self.set.by_kind(group, version, text("kind")).filter(|r| r.verbs.contains(Verbs::GET))
+    }
+
+    fn find(&self, owner: &Value, namespace: &str) -> Owner {
+        let text = |key: &str| owner[key].as_str().unwrap_or_default();
+        let Some(resource) = self.resource_of(owner) else { return Owner::Unknown };
+        if resource.namespaced && namespace.is_empty() {
+            return Owner::Unknown;
+        }
         let namespace = if resource.namespaced { namespace } else { "" };
         let found = self.client.store().get(&resource.storage, namespace, text("name"));
         match found.filter(|o| *o.keys.uid == *text("uid")) {
@@ -99,32 +153,57 @@ impl Garbage {
         }
     }
 
-    async fn check_dependent(&self, resource: &Resource, object: &ObjectRef) -> Result<()> {
+    /// Reports the first owner that is there, but not where it could own the object. Looks through all of the owner's
+    /// kind, and therefore only when the reference is new and leads nowhere.
+    fn report_misplaced(&self, resource: &Resource, object: &ObjectRef, value: &Value) {
+        let namespace = &*object.key.namespace;
+        let owners = value["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        let elsewhere = |owner: &&Value| {
+            if matches!(self.find(owner, namespace), Owner::Solid | Owner::Waiting) {
+                return false;
+            }
+            let Some(of) = self.resource_of(owner).filter(|r| r.namespaced) else { return false };
+            let all = self.client.store().snapshot(&of.storage);
+            all.range(None, None).any(|o| owner["uid"] == *o.keys.uid && *o.key.namespace != *namespace)
+        };
+        if let Some(owner) = owners.into_iter().find(elsewhere) {
+            let mut about = json!({"kind": resource.kind, "apiVersion": resource.api_version(),
+                "name": object.key.name, "uid": object.keys.uid});
+            if !namespace.is_empty() {
+                about["namespace"] = namespace.into();
+            }
+            self.recorder.warn_of(Self::NAME, about, "OwnerRefInvalidNamespace", misplaced(owner, namespace));
+        }
+    }
+
+    /// `named`: its owners were named just now.
+    async fn check_dependent(&self, resource: &Resource, object: &ObjectRef, named: bool) -> Result<()> {
         let value = object.value();
-        if object.keys.deleting && !has_finalizer(&value, FOREGROUND) {
+        let owners = value["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        let found = owners.map(|owner| {
+            let uid = owner["uid"].as_str().unwrap_or_default().to_owned();
+            (uid, self.find(owner, &object.key.namespace))
+        });
+        let found: Vec<_> = found.collect();
+        if named && found.iter().any(|(_, owner)| matches!(owner, Owner::Gone | Owner::Unknown)) {
+            self.report_misplaced(resource, object, &value);
+        }
+        if object.keys.deleting {
             return Ok(());
         }
-        let owners = value["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
-        let (mut solid, mut waiting, mut gone) = (0, Vec::new(), Vec::new());
-        let mut blocks = false;
-        for owner in &owners {
-            let uid = owner["uid"].as_str().unwrap_or_default().to_owned();
-            match self.find(owner, &object.key.namespace) {
-                Owner::Solid | Owner::Unknown => solid += 1,
-                Owner::Waiting => {
-                    blocks |= owner["blockOwnerDeletion"] == true;
-                    waiting.push(uid);
-                }
-                Owner::Gone => gone.push(uid),
-            }
-        }
+        let Some(Owners { solid, waiting, gone }) = Owners::of(found.into_iter()) else { return Ok(()) };
         if waiting.is_empty() && gone.is_empty() {
             return Ok(());
         }
         if solid > 0 {
             return self.release(resource, object, |uid| gone.iter().chain(&waiting).any(|u| u == uid)).await;
         }
-        let policy = if !waiting.is_empty() && blocks && !self.dependents_of(&object.keys.uid).is_empty() {
+        let dependents = if waiting.is_empty() { Vec::new() } else { self.dependents_of(&object.keys.uid) };
+        let policy = if !dependents.is_empty() {
+            // A circle of owners that wait for each other is opened here.
+            if dependents.iter().any(|(_, d)| d.keys.deleting && has_finalizer(&d.value(), FOREGROUND)) {
+                self.unblock(resource, object).await?;
+            }
             // Its own dependents go first, as its owner asked.
             "Foreground"
         } else if has_finalizer(&value, ORPHAN) {
@@ -134,11 +213,26 @@ impl Garbage {
         } else {
             "Background"
         };
-        if object.keys.deleting {
-            return Ok(());
-        }
         let options = DeleteOptions { propagation: Some(policy.into()), ..DeleteOptions::default() };
         self.client.delete_object(&resource.storage.0, object, options).await
+    }
+
+    /// Lets an object's owners no longer wait for it.
+    async fn unblock(&self, resource: &Resource, object: &ObjectRef) -> Result<()> {
+        let key = &object.key;
+        let written = self.client.update(&resource.storage.0, &key.namespace, &key.name, |value| {
+            if value["metadata"]["uid"] != *object.keys.uid {
+                return Err(unchanged());
+            }
+            let owners = value["metadata"]["ownerReferences"].as_array_mut().into_iter().flatten();
+            let mut blocked = false;
+            for owner in owners.filter(|o| o["blockOwnerDeletion"] == true) {
+                owner["blockOwnerDeletion"] = false.into();
+                blocked = true;
+            }
+            if blocked { Ok(()) } else { Err(unchanged()) }
+        });
+        finish(written.await.map(|_| ()))
     }
 
     /// Takes owners out of an object's list.
@@ -230,6 +324,7 @@ impl Controller for Garbage {
 
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Work>) {
         let (object, resource) = (change.object, change.resource);
+        self.told.fetch_max(object.revision, Ordering::Relaxed);
         let work = |task| Work { resource, key: object.key.clone(), task };
         let has_owners = !object.keys.owners.is_empty();
         if has_owners || change.previous.is_some_and(|p| !p.keys.owners.is_empty()) {
@@ -243,7 +338,8 @@ impl Controller for Garbage {
         } else {
             let before = change.previous.map(|p| &p.keys.owners);
             if has_owners && before != Some(&object.keys.owners) {
-                queue.add(work(Task::Dependent));
+                let new = object.revision > self.told_before;
+                queue.add(work(if new { Task::Named } else { Task::Dependent }));
             }
             if object.keys.deleting {
                 let value = object.value();
@@ -274,10 +370,37 @@ impl Controller for Garbage {
             return Ok(None);
         };
         match work.task {
-            Task::Dependent => self.check_dependent(&resource, &object).await?,
+            Task::Named => self.check_dependent(&resource, &object, true).await?,
+            Task::Dependent => self.check_dependent(&resource, &object, false).await?,
             Task::Owner if object.keys.deleting => self.check_owner(&resource, &object).await?,
             Task::Owner => {}
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owners(all: Vec<Owner>) -> Option<(usize, usize, usize)> {
+        let all = all.into_iter().enumerate().map(|(i, owner)| (i.to_string(), owner));
+        Owners::of(all).map(|o| (o.solid, o.waiting.len(), o.gone.len()))
+    }
+
+    #[test]
+    fn one_owner_of_whom_nothing_can_be_said_keeps_the_object_as_it_is() {
+        assert_eq!(owners(vec![Owner::Gone, Owner::Unknown]), None);
+        assert_eq!(owners(vec![Owner::Unknown, Owner::Solid]), None);
+        assert_eq!(owners(vec![Owner::Gone, Owner::Solid, Owner::Waiting, Owner::Gone]), Some((1, 1, 2)));
+    }
+
+    #[test]
+    fn events_name_the_owner_as_the_dependent_would_find_it() {
+        let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "y"});
+        let said = "ownerRef [v1/ConfigMap, namespace: , name: x, uid: y] does not exist in namespace \"\"";
+        assert_eq!(misplaced(&owner, ""), said);
+        let said = "ownerRef [v1/ConfigMap, namespace: b, name: x, uid: y] does not exist in namespace \"b\"";
+        assert_eq!(misplaced(&owner, "b"), said);
     }
 }

@@ -70,7 +70,8 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     let recorder = events::Recorder::start(own.clone());
     let mut start = Start { client: &own, recorder: &recorder, enabled, known: BUILT.to_vec(), running: Vec::new() };
     start.with(namespace::Namespaces::new);
-    start.with(garbage::Garbage::new);
+    let told = Arc::default();
+    start.making(move |client, recorder| garbage::Garbage::new(client, recorder, Arc::clone(&told)));
     start.with(podgc::PodGc::new);
     start.reporting(node_lifecycle::NodeLifecycle::new);
     start.reporting(taint_eviction::TaintEviction::new);
