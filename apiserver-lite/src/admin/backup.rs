@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use proto::time::Timestamp;
 
 use super::archive::{Archive, KEYS};
-use super::flags::{BackupArgs, RestoreArgs};
+use super::flags::{BackupArgs, Folders, RestoreArgs};
 use super::{AdminError, objects, say};
 use crate::pki;
 use crate::store::{Image, Store};
@@ -99,22 +99,14 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<(), AdminError> {
     }
     pki::private_folder(&args.folders.data_dir)?;
     let unfinished = args.folders.data_dir.join(format!("store.{}.tmp", std::process::id()));
-    let restored = write(&archive, &image, &unfinished, &keys);
+    let mut made = Vec::new();
+    let restored = place(&archive, &image, &unfinished, &args.folders, &mut made);
     if restored.is_err() {
-        // What is left of it is in nobody's way.
+        // Nothing was changed: the next attempt finds what this one found.
         let _ = std::fs::remove_dir_all(&unfinished);
+        made.iter().for_each(|path| drop(std::fs::remove_file(path)));
     }
-    let mut made = restored?;
-    hand_over(&args.folders.data_dir, &mut made)?;
-    // An empty folder may be replaced; one that a server has filled meanwhile is not.
-    std::fs::rename(&unfinished, &store).map_err(|error| match error.kind() {
-        ErrorKind::DirectoryNotEmpty => AdminError::StoreThere(store.clone()),
-        _ => io(&store)(error),
-    })?;
-    sync_parent(&store)?;
-    // It opens, with the server's own code.
-    let opened = Store::open(Some(store.clone()))?;
-    let revision = opened.revision();
+    let revision = restored?;
     say(&format!(
         "{}: {} of {}, now at revision {revision}; start the server",
         store.display(),
@@ -123,19 +115,49 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<(), AdminError> {
     ))
 }
 
-/// Writes the new store and the keys; returns what was made.
-fn write(archive: &Archive, image: &Image, store: &Path, keys: &Path) -> Result<Vec<PathBuf>, AdminError> {
-    image.write(store, image.revision + BUMP).map_err(io(store))?;
-    let mut made = vec![store.to_owned()];
-    for entry in std::fs::read_dir(store).map_err(io(store))? {
-        made.push(entry.map_err(io(store))?.path());
+/// Writes the new store beside its place and the keys, and moves the store there; returns its revision. `made` gets the
+/// keys that were not there.
+fn place(
+    archive: &Archive,
+    image: &Image,
+    unfinished: &Path,
+    folders: &Folders,
+    made: &mut Vec<PathBuf>,
+) -> Result<u64, AdminError> {
+    let (store, keys) = (folders.store(), folders.pki());
+    image.write(unfinished, image.revision + BUMP).map_err(io(unfinished))?;
+    // It opens, with the server's own code. That makes files too, so it comes before all of them are handed over.
+    let opened = Store::open(Some(unfinished.to_owned()))?;
+    let revision = opened.revision();
+    // An empty folder that waits for the store is its operator's word on whose the store is to be.
+    let owner = Owner::of(if store.exists() { &store } else { &folders.data_dir })?;
+    for entry in std::fs::read_dir(unfinished).map_err(io(unfinished))? {
+        owner.take(&entry.map_err(io(unfinished))?.path())?;
     }
-    if !archive.keys.is_empty() && !keys.exists() {
-        made.push(keys.to_owned());
+    owner.take(unfinished)?;
+    write_keys(archive, &keys, made)?;
+    // An empty folder may be replaced; one that a server has filled meanwhile is not.
+    std::fs::rename(unfinished, &store).map_err(|error| match error.kind() {
+        ErrorKind::DirectoryNotEmpty => AdminError::StoreThere(store.clone()),
+        _ => io(&store)(error),
+    })?;
+    // The store is in its place: what follows takes nothing back.
+    made.clear();
+    sync_parent(&store)?;
+    Ok(revision)
+}
+
+/// Writes the keys that are not there, for whom their folder belongs to.
+fn write_keys(archive: &Archive, keys: &Path, made: &mut Vec<PathBuf>) -> Result<(), AdminError> {
+    if archive.keys.is_empty() {
+        return Ok(());
     }
-    if !archive.keys.is_empty() {
+    if !keys.exists() {
+        let owner = keys.ancestors().find(|folder| folder.exists()).map(Owner::of).transpose()?;
         pki::private_folder(keys)?;
+        owner.map_or(Ok(()), |owner| owner.take(keys))?;
     }
+    let owner = Owner::of(keys)?;
     for (name, bytes) in &archive.keys {
         let path = keys.join(name);
         if path.exists() {
@@ -149,8 +171,9 @@ fn write(archive: &Archive, image: &Image, store: &Path, keys: &Path) -> Result<
             pki::write_private(&path, &text)?
         }
         made.push(path);
+        made.last().map_or(Ok(()), |path| owner.take(path))?;
     }
-    Ok(made)
+    Ok(())
 }
 
 /// Refuses a folder with a store in it, also one that a server has just begun.
@@ -162,14 +185,127 @@ fn nothing_there(store: &Path) -> Result<(), AdminError> {
     if entries.next().is_some() { Err(AdminError::StoreThere(store.into())) } else { Ok(()) }
 }
 
-/// What root restores belongs to whom the data folder belongs to: the server's own user.
-fn hand_over(folder: &Path, made: &mut Vec<PathBuf>) -> Result<(), AdminError> {
-    let owner = std::fs::metadata(folder).map_err(io(folder))?;
-    for path in made.drain(..) {
-        let now = std::fs::metadata(&path).map_err(io(&path))?;
-        if (now.uid(), now.gid()) != (owner.uid(), owner.gid()) {
-            std::os::unix::fs::chown(&path, Some(owner.uid()), Some(owner.gid())).map_err(io(&path))?;
+/// Whom a folder belongs to: what root restores has to be the server's own user's, who opens it later.
+struct Owner {
+    user: u32,
+    group: u32,
+}
+
+impl Owner {
+    fn of(folder: &Path) -> Result<Self, AdminError> {
+        let metadata = std::fs::metadata(folder).map_err(io(folder))?;
+        Ok(Owner { user: metadata.uid(), group: metadata.gid() })
+    }
+
+    fn take(&self, path: &Path) -> Result<(), AdminError> {
+        let now = std::fs::metadata(path).map_err(io(path))?;
+        if (now.uid(), now.gid()) != (self.user, self.group) {
+            std::os::unix::fs::chown(path, Some(self.user), Some(self.group)).map_err(io(path))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// A folder of its own for a test, gone with it.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        /// With a folder to restore into, and a backup.
+        fn new() -> (Self, PathBuf, PathBuf) {
+            let dir = std::env::temp_dir().join(format!("restore-{}", crate::random::uuid()));
+            let (old, new, file) = (dir.join("old"), dir.join("new"), dir.join("file"));
+            std::fs::create_dir_all(&old).and_then(|()| std::fs::create_dir(&new)).expect("made");
+            filled(&old);
+            backup(&BackupArgs { file: file.clone(), folders: folders(&old) }).expect("backed up");
+            (Scratch(dir), new, file)
         }
     }
-    Ok(())
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn folders(dir: &Path) -> Folders {
+        Folders { data_dir: dir.to_owned(), cert_dir: None }
+    }
+
+    /// A store with a write in it and some keys.
+    fn filled(dir: &Path) {
+        Image::default().write(&folders(dir).store(), 7).expect("written");
+        std::fs::create_dir(dir.join("pki")).expect("made");
+        for name in ["ca.crt", "ca.key"] {
+            std::fs::write(dir.join("pki").join(name), name).expect("written");
+        }
+    }
+
+    fn all_below(dir: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(dir).expect("a folder").flatten() {
+            if entry.path().is_dir() {
+                found.extend(all_below(&entry.path()));
+            }
+            found.push(entry.path());
+        }
+        found
+    }
+
+    #[test]
+    fn a_restored_store_is_its_folders_owners_down_to_the_last_file() {
+        let (_scratch, new, file) = Scratch::new();
+        let own = std::fs::metadata(&new).expect("there");
+        let root = own.uid() == 0;
+        let (user, group) = if root { (12345, 23456) } else { (own.uid(), own.gid()) };
+        std::os::unix::fs::chown(&new, Some(user), Some(group)).expect("allowed");
+        restore(&RestoreArgs { file: file.clone(), folders: folders(&new) }).expect("restored");
+        let files = all_below(&new);
+        assert!(files.iter().any(|f| f.ends_with("pki/ca.key")), "{files:?}");
+        assert!(files.iter().any(|f| f.ends_with("store/lock")), "the server has opened it: {files:?}");
+        for path in files {
+            let metadata = std::fs::metadata(&path).expect("there");
+            assert_eq!((metadata.uid(), metadata.gid()), (user, group), "{}", path.display());
+            let public = path.extension().is_some_and(|e| e == "crt");
+            assert!(public || metadata.permissions().mode() & 0o077 == 0, "{}", path.display());
+        }
+        assert_eq!(Image::read(&folders(&new).store()).expect("a store").revision, 7 + BUMP);
+    }
+
+    #[test]
+    fn a_folder_that_waits_for_the_store_says_whose_it_is() {
+        let (_scratch, new, file) = Scratch::new();
+        if std::fs::metadata(&new).expect("there").uid() != 0 {
+            return;
+        }
+        std::fs::create_dir(new.join("store")).expect("made");
+        std::os::unix::fs::chown(new.join("store"), Some(777), Some(888)).expect("allowed");
+        restore(&RestoreArgs { file, folders: folders(&new) }).expect("restored");
+        for path in all_below(&new.join("store")).iter().chain([&new.join("store")]) {
+            let metadata = std::fs::metadata(path).expect("there");
+            assert_eq!((metadata.uid(), metadata.gid()), (777, 888), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn a_restore_that_is_refused_leaves_everything_as_it_was() {
+        let (_scratch, new, file) = Scratch::new();
+        std::fs::create_dir(new.join("pki")).expect("made");
+        let attempt = || restore(&RestoreArgs { file: file.clone(), folders: folders(&new) });
+        std::fs::write(new.join("pki/ca.key"), "another").expect("written");
+        assert!(matches!(attempt(), Err(AdminError::OtherKey(path)) if path.ends_with("pki/ca.key")));
+        assert_eq!(all_below(&new).len(), 2, "the folder and the key");
+        // A store cannot take the place of a link: the keys that were written before go again.
+        std::fs::remove_file(new.join("pki/ca.key")).expect("removed");
+        let elsewhere = new.with_file_name("elsewhere");
+        std::fs::create_dir(&elsewhere).expect("made");
+        std::os::unix::fs::symlink(&elsewhere, new.join("store")).expect("made");
+        assert!(attempt().is_err());
+        assert_eq!(all_below(&new).len(), 2, "{:?}", all_below(&new));
+    }
 }
