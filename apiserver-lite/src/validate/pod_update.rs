@@ -369,6 +369,9 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
     let (now, was) = (&new["status"], &old["status"]);
     report.at("metadata", |r| {
         r.each(now, "conditions", |r, condition| {
+            if let Some(seen) = condition["observedGeneration"].as_i64().filter(|g| *g < 0) {
+                r.bad("observedGeneration", seen, "must be a non-negative integer");
+            }
             let kind = text(condition, "type");
             if !["PodScheduled", "Ready", "Initialized"].contains(&kind) {
                 r.at("Type", |r| r.complaints(kind, names::qualified_name(kind)));
@@ -405,6 +408,7 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
                 r.at("name", |r| r.complaints(claim, names::dns_subdomain(claim)));
             }
         });
+        r.with(now, "extendedResourceClaimStatus", |r, status| extended_claim(r, status, &new["spec"]));
         addresses(r, now, "podIPs");
         if let Some(first) = list(now, "hostIPs").first()
             && first["ip"] != now["hostIP"]
@@ -415,6 +419,14 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
         for name in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
             r.each(now, name, |r, container| user(r, &container["user"], &new["spec"]));
         }
+        for (name, declared) in [("containerStatuses", "containers"), ("initContainerStatuses", "initContainers")] {
+            r.each(now, name, |r, container| allocated(r, container, list(&new["spec"], declared)));
+        }
+        r.each(now, "ephemeralContainerStatuses", |r, container| {
+            if !list(container, "allocatedResourcesStatus").is_empty() {
+                r.refuse("allocatedResourcesStatus", "must not be specified in container status");
+            }
+        });
     });
 }
 
@@ -438,6 +450,84 @@ fn user(report: &mut Report, user: &Value, spec: &Value) {
         }),
         Some(_) => {}
     }
+}
+
+/// How the devices of a container are: only such as it asked for, each once and in a health that is known.
+fn allocated(report: &mut Report, status: &Value, declared: &[Value]) {
+    let container = declared.iter().find(|c| text(c, "name") == text(status, "name"));
+    report.each(status, "allocatedResourcesStatus", |r, resource| {
+        let name = text(resource, "name");
+        // A status may be of a container that the pod does not have (any more).
+        if let Some(container) = container {
+            let asked = &container["resources"];
+            if name.starts_with("claim:") {
+                let named = |claim: &Value| match text(claim, "request") {
+                    "" => format!("claim:{}", text(claim, "name")),
+                    request => format!("claim:{}/{request}", text(claim, "name")),
+                };
+                if !list(asked, "claims").iter().any(|claim| named(claim) == name) {
+                    let why = "must match one of the container's resource claims in a format \
+                               'claim:<claimName>/<request>' or 'claim:<claimName>' if request is empty";
+                    r.bad("name", name, why);
+                }
+            } else if asked["requests"].get(name).is_none() {
+                r.bad("name", name, "must match one of the container's resource requests");
+            }
+        }
+        let mut seen = HashSet::new();
+        r.each(resource, "resources", |r, device| {
+            if !["Healthy", "Unhealthy", "Unknown"].contains(&text(device, "health")) {
+                r.at("health", |r| r.not_supported(text(device, "health"), &["Healthy", "Unhealthy", "Unknown"]));
+            }
+            let id = text(device, "resourceID");
+            if !seen.insert(id) {
+                r.at("resourceID", |r| r.duplicate(id));
+            }
+        });
+    });
+}
+
+/// Which extended resources of which containers a claim that the scheduler made stands for.
+fn extended_claim(report: &mut Report, status: &Value, spec: &Value) {
+    let mappings = list(status, "requestMappings");
+    if mappings.is_empty() {
+        report.miss("requestMappings", "at least one request mapping is required");
+    }
+    let mut seen = HashSet::new();
+    for (index, mapping) in mappings.iter().enumerate() {
+        let (name, resource, request) =
+            (text(mapping, "containerName"), text(mapping, "resourceName"), text(mapping, "requestName"));
+        let mut all = list(spec, "containers").iter().chain(list(spec, "initContainers"));
+        let container = all.find(|c| text(c, "name") == name);
+        report.at("requestMappings", |r| {
+            r.index(index, |r| match container {
+                Some(container) if container["resources"]["requests"].get(resource).is_some() => {}
+                Some(_) => {
+                    let why = "must match the extended resource name of an entry in \
+                               spec.initContainers.resources.requests or spec.containers.resources.requests";
+                    r.bad("resourceName", resource, why);
+                }
+                None => {
+                    let why = "must match the name of an entry in spec.initContainers.name or spec.containers.name";
+                    r.bad("containerName", name, why);
+                }
+            });
+        });
+        // Upstream's path.
+        report.at("requestName", |r| r.complaints(request, names::dns_label(request)));
+        if !seen.insert((name, resource, request)) {
+            report.at("requestMappings", |r| {
+                r.index(index, |r| {
+                    for (field, value) in
+                        [("containerName", name), ("resourceName", resource), ("requestName", request)]
+                    {
+                        r.at(field, |r| r.duplicate(value));
+                    }
+                });
+            });
+        }
+    }
+    report.need_named(status, "resourceClaimName", names::dns_subdomain);
 }
 
 /// Whether some rule of the pod may start all its containers over: then none has ended for good.
@@ -625,5 +715,73 @@ mod tests {
         assert!(!restarts_itself(&json!({"name": "a"}), 1));
         assert!(may_start_over(&json!({"containers": [rule("RestartAllContainers")]})));
         assert!(!may_start_over(&json!({"containers": [rule("Restart")]})));
+    }
+
+    #[test]
+    fn a_status_tells_only_of_devices_that_a_container_asked_for() {
+        let pod = |statuses: Value| {
+            json!({"metadata": {"name": "p"}, "spec": {"restartPolicy": "Always", "containers": [{"name": "c",
+                "resources": {"requests": {"example.com/a": "1"}, "claims": [{"name": "x"}, {"name": "y", "request": "r"}]}}],
+                "initContainers": [{"name": "i"}]}, "status": statuses})
+        };
+        let told = |statuses: Value| {
+            let pod = pod(statuses);
+            Report::told(|r| status(r, &pod, &pod))
+        };
+        let of = |name: &str| json!({"name": name, "resources": [{"resourceID": "1", "health": "Healthy"}]});
+        let good = json!([of("example.com/a"), of("claim:x"), of("claim:y/r")]);
+        assert!(told(json!({"containerStatuses": [{"name": "c", "allocatedResourcesStatus": good}]})).is_empty());
+        assert!(told(json!({"containerStatuses": [{"name": "d", "allocatedResourcesStatus": [of("b")]}]})).is_empty());
+        let at = "status.containerStatuses[0].allocatedResourcesStatus[0]";
+        let found = told(json!({"containerStatuses": [{"name": "c", "allocatedResourcesStatus": [of("b")]}]}));
+        let why = "must match one of the container's resource requests";
+        assert_eq!(found, [format!("{at}.name: Invalid value: \"b\": {why}")]);
+        let found = told(json!({"containerStatuses": [{"name": "c", "allocatedResourcesStatus": [of("claim:y")]}]}));
+        assert!(
+            found[0].contains("'claim:<claimName>/<request>' or 'claim:<claimName>' if request is empty"),
+            "{found:?}"
+        );
+        let twice = json!([{"resourceID": "1", "health": "Fine"}, {"resourceID": "1", "health": "Unknown"}]);
+        let twice = json!([{"name": "example.com/a", "resources": twice}]);
+        let found = told(json!({"containerStatuses": [{"name": "c", "allocatedResourcesStatus": twice}]}));
+        let health = "Unsupported value: \"Fine\": supported values: \"Healthy\", \"Unhealthy\", \"Unknown\"";
+        let said = [
+            format!("{at}.resources[0].health: {health}"),
+            format!("{at}.resources[1].resourceID: Duplicate value: \"1\""),
+        ];
+        assert_eq!(found, said);
+        let found = told(json!({"ephemeralContainerStatuses": [{"name": "e", "allocatedResourcesStatus": [of("b")]}]}));
+        let why = "Forbidden: must not be specified in container status";
+        assert_eq!(found, [format!("status.ephemeralContainerStatuses[0].allocatedResourcesStatus: {why}")]);
+    }
+
+    #[test]
+    fn a_claim_of_extended_resources_maps_what_containers_asked_for() {
+        let told = |claim: Value| {
+            let pod = json!({"metadata": {"name": "p"}, "spec": {"restartPolicy": "Always", "containers": [
+                {"name": "c", "resources": {"requests": {"example.com/a": "1"}}}]},
+                "status": {"extendedResourceClaimStatus": claim}});
+            Report::told(|r| status(r, &pod, &pod))
+        };
+        let mapping = |container: &str, resource: &str| json!({"containerName": container, "resourceName": resource, "requestName": "container-0-request-0"});
+        let good = mapping("c", "example.com/a");
+        assert!(told(json!({"resourceClaimName": "x", "requestMappings": [good]})).is_empty());
+        let at = "status.extendedResourceClaimStatus";
+        let said = [
+            format!("{at}.requestMappings: Required value: at least one request mapping is required"),
+            format!("{at}.resourceClaimName: Required value"),
+        ];
+        assert_eq!(told(json!({"requestMappings": []})), said);
+        let found = told(json!({"resourceClaimName": "x", "requestMappings": [mapping("c", "b"), mapping("d", "b")]}));
+        assert!(
+            found[0].starts_with(&format!("{at}.requestMappings[0].resourceName: Invalid value: \"b\"")),
+            "{found:?}"
+        );
+        assert!(
+            found[1].starts_with(&format!("{at}.requestMappings[1].containerName: Invalid value: \"d\"")),
+            "{found:?}"
+        );
+        let found = told(json!({"resourceClaimName": "x", "requestMappings": [good, good]}));
+        assert_eq!(found.len(), 3, "{found:?}");
     }
 }

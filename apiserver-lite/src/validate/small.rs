@@ -49,15 +49,10 @@ pub fn lease(report: &mut Report, spec: &Value) {
     }
 }
 
-fn version(text: &str) -> Option<[u64; 3]> {
-    let core = text.split(['-', '+']).next()?;
-    let parts: Vec<u64> = core.split('.').filter_map(|p| p.parse().ok()).collect();
-    parts.try_into().ok().filter(|_| core.split('.').count() == 3)
-}
-
 pub fn lease_candidate(report: &mut Report, spec: &Value) {
     report.need(spec, "leaseName");
     let (emulated, binary) = (text(spec, "emulationVersion"), text(spec, "binaryVersion"));
+    let version = |text: &str| crate::cel::parse_version(text).ok();
     if !emulated.is_empty() && version(emulated).is_none() {
         report.bad("emulationVersion", emulated, "must be a valid semantic version");
     }
