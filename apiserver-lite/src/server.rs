@@ -348,16 +348,15 @@ impl ApiServer {
         id: &HeaderValue,
         begun: &OnceLock<Trail>,
     ) -> Response {
-        let served = self.metrics.begin(&request.info);
+        let served = self.metrics.begin(&request, || self.resources.current());
         let response = match self.identify(&mut request, peer, id, begun).await {
             Ok(()) => {
                 let served = std::pin::pin!(self.serve(request));
                 crate::audit::within(begun.get().cloned(), served).await
             }
-            Err(error) => failure(&error, &request),
+            Err(error) => refused(&error, &request),
         };
-        served.end(response.status().as_u16());
-        response
+        served.end(response)
     }
 
     /// Answers a request of somebody known.
@@ -393,13 +392,15 @@ impl ApiServer {
 
     /// Answers a request that has its place, if its user may ask for it.
     async fn authorized(self: &Arc<Self>, request: Request) -> Response {
+        let since = std::time::Instant::now();
         let decision = self.authorizer.decide(&Attributes { user: &request.user, info: &request.info });
+        self.metrics.access().authorized(&decision, since.elapsed());
         let word = if decision.allowed { "allow" } else { "forbid" };
         crate::audit::annotate("authorization.k8s.io/decision", word);
         crate::audit::annotate("authorization.k8s.io/reason", &decision.reason);
         if !decision.allowed {
             let attributes = Attributes { user: &request.user, info: &request.info };
-            return failure(&crate::auth::forbidden(&attributes, &decision.reason), &request);
+            return refused(&crate::auth::forbidden(&attributes, &decision.reason), &request);
         }
         let answer = std::pin::pin!(self.dispatch(request));
         let (mut response, warnings) = crate::warning::collect(answer).await;
@@ -417,7 +418,15 @@ impl ApiServer {
         begun: &OnceLock<Trail>,
     ) -> Result<()> {
         let id = id.to_str().unwrap_or_default();
+        let since = std::time::Instant::now();
         let user = self.authenticator.authenticate(&peer.shown, &mut request.headers, &request.info.path).await;
+        let attempt = match &user {
+            Ok(_) => metrics::Attempt::Success,
+            Err(_) if self.authenticator.shows_something(&peer.shown, &request.headers) => metrics::Attempt::Error,
+            Err(_) => metrics::Attempt::Failure,
+        };
+        let name = user.as_ref().ok().map(|user| user.name.as_str());
+        self.metrics.access().authenticated(attempt, name, since.elapsed());
         request.user = match (user, &self.audit) {
             (Err(error), Some(auditor)) => {
                 auditor.refused(&error, id, &request.info, &request.uri, &request.headers, peer);
@@ -514,6 +523,7 @@ impl ApiServer {
 /// The answer to a client that should come back later, in so many seconds.
 fn too_many(seconds: u64) -> Response {
     let mut response = respond::text(429, limits::TOO_MANY);
+    response.extensions_mut().insert(metrics::Unhandled::Dropped);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     response
 }
@@ -537,6 +547,13 @@ pub fn wrong_method() -> ApiError {
 
 fn failure(error: &ApiError, request: &Request) -> Response {
     respond::error(error, request.for_error())
+}
+
+/// The answer to somebody who is not known, or may not do this: no handler hears of it.
+fn refused(error: &ApiError, request: &Request) -> Response {
+    let mut response = failure(error, request);
+    response.extensions_mut().insert(metrics::Unhandled::Refused);
+    response
 }
 
 /// Adds a `Warning` header as clients show it to people. A text that fits into no header, or says nothing, is left out.

@@ -45,6 +45,7 @@ mod python_client;
 mod recorded_exchanges;
 mod reflector;
 mod second_start;
+mod server_metrics;
 mod server_settings;
 mod shared_devices;
 mod shutdown;

@@ -109,6 +109,12 @@ impl Authenticator {
         if !refused && self.may_be_anonymous(path) { Ok(anonymous()) } else { Err(ApiError::unauthorized()) }
     }
 
+    /// Whether a client shows anything at all that might tell who it is.
+    pub fn shows_something(&self, shown: &Shown, headers: &HeaderMap) -> bool {
+        let token = || headers.get(AUTHORIZATION).and_then(|value| bearer::of_header(value.to_str().ok()?));
+        shown.is_strange || token().is_some() || !matches!(protocol_token(headers), Ok(None))
+    }
+
     fn may_be_anonymous(&self, path: &str) -> bool {
         match self.options.structured.as_ref().map_or(Anonymous::Unsaid, |file| file.anonymous()) {
             Anonymous::Unsaid => self.options.anonymous,

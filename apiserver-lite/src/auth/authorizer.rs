@@ -8,6 +8,7 @@ use super::node::NodeAuthorizer;
 use super::rbac::Rbac;
 use super::webhook::AccessWebhook;
 use crate::config::AuthorizationMode;
+use crate::metrics::Decisions;
 use crate::request::{RequestInfo, User};
 use crate::status::{ApiError, quote};
 use crate::store::Store;
@@ -49,6 +50,7 @@ pub struct Authorizer {
     webhook: Option<AccessWebhook>,
     /// Says who is asked, in place of the modes.
     chain: Option<Arc<Chain>>,
+    decisions: Decisions,
 }
 
 impl Authorizer {
@@ -59,6 +61,7 @@ impl Authorizer {
             node: NodeAuthorizer::new(store),
             webhook: None,
             chain: None,
+            decisions: Decisions::default(),
         }
     }
 
@@ -96,15 +99,26 @@ impl Authorizer {
         }
     }
 
+    /// What each kind of authorizer has decided.
+    pub fn decisions(&self) -> &Decisions {
+        &self.decisions
+    }
+
     fn by_mode(&self, mode: &AuthorizationMode, request: &Attributes<'_>) -> Decision {
+        let (kind, decision) = self.told_by_mode(mode, request);
+        self.decisions.count(kind, &decision);
+        decision
+    }
+
+    fn told_by_mode(&self, mode: &AuthorizationMode, request: &Attributes<'_>) -> (&'static str, Decision) {
         match mode {
-            AuthorizationMode::AlwaysAllow => Decision::allow(""),
-            AuthorizationMode::AlwaysDeny => Decision::no_opinion("Everything is forbidden."),
-            AuthorizationMode::Rbac => self.rbac.authorize(request),
-            AuthorizationMode::Node => self.node.authorize(request),
+            AuthorizationMode::AlwaysAllow => ("AlwaysAllow", Decision::allow("")),
+            AuthorizationMode::AlwaysDeny => ("AlwaysDeny", Decision::no_opinion("Everything is forbidden.")),
+            AuthorizationMode::Rbac => ("RBAC", self.rbac.authorize(request)),
+            AuthorizationMode::Node => ("Node", self.node.authorize(request)),
             AuthorizationMode::Webhook => match &self.webhook {
-                Some(webhook) => wait(webhook.authorize(request)),
-                None => Decision::no_opinion(""),
+                Some(webhook) => ("Webhook", wait(webhook.authorize(request))),
+                None => ("Webhook", Decision::no_opinion("")),
             },
         }
     }
@@ -113,9 +127,13 @@ impl Authorizer {
         match link {
             Link::AlwaysAllow => self.by_mode(&AuthorizationMode::AlwaysAllow, request),
             Link::AlwaysDeny => self.by_mode(&AuthorizationMode::AlwaysDeny, request),
-            Link::Rbac => self.rbac.authorize(request),
-            Link::Node => self.node.authorize(request),
-            Link::Webhook(webhook) => wait(webhook.authorize(request)),
+            Link::Rbac => self.by_mode(&AuthorizationMode::Rbac, request),
+            Link::Node => self.by_mode(&AuthorizationMode::Node, request),
+            Link::Webhook(webhook) => {
+                let decision = wait(webhook.authorize(request));
+                self.decisions.count("Webhook", &decision);
+                decision
+            }
         }
     }
 }

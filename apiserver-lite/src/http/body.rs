@@ -132,6 +132,28 @@ impl Pieces {
         (!chunk.is_empty()).then(|| chunk.into())
     }
 
+    /// Bytes that are still to come, where somebody knows.
+    pub fn length(&self) -> Option<usize> {
+        self.left
+    }
+
+    /// The same, with somebody who is told how many bytes there were in all once the last is made.
+    #[must_use]
+    pub fn telling(mut self, tell: impl FnOnce(u64) + Send + 'static) -> Self {
+        let (mut tell, mut sum) = (Some(tell), 0);
+        Pieces::new(self.left, move |out| {
+            let more = self.next().is_some_and(|chunk| {
+                sum += chunk.len() as u64;
+                out.extend_from_slice(&chunk);
+                true
+            });
+            if !more && let Some(tell) = tell.take() {
+                tell(sum);
+            }
+            more
+        })
+    }
+
     /// The same compressed, as fast as it goes: clients are near.
     #[must_use]
     pub fn gzipped(mut self) -> Self {
@@ -223,6 +245,14 @@ mod tests {
         assert!(chunks[0].len() >= CHUNK && chunks.len() == 4, "{}", chunks.len());
         assert!(sent(Body::Pieces(counted(0, 0, Some(0)))).is_empty());
         assert_eq!(Body::Pieces(counted(3, 5, None)).whole().len(), 15);
+    }
+
+    #[test]
+    fn who_wants_to_know_is_told_how_long_an_answer_was() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let pieces = counted(100, 2000, None).gzipped().telling(move |sum| tell.send(sum).expect("somebody listens"));
+        let sent = sent(Body::Pieces(pieces)).iter().map(|b| b.len() as u64).sum::<u64>();
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [sent]);
     }
 
     #[test]

@@ -60,9 +60,11 @@ pub async fn watch(server: &Arc<ApiServer>, request: &Request, resource: &Arc<Re
     // Between the shortest time and twice that, so that many clients do not come back together.
     let shortest = server.config.min_watch;
     let lifetime = options.timeout.unwrap_or_else(|| shortest + shortest.mul_f64(fraction()));
+    let counted = server.metrics.watch(&encoder.resource);
     let state = State {
         watcher,
         encoder,
+        counted,
         ready,
         events: Vec::new(),
         sent,
@@ -136,6 +138,7 @@ async fn start(
 struct State {
     watcher: Watcher,
     encoder: Encoder,
+    counted: crate::metrics::Sent,
     /// Not yet sent.
     ready: VecDeque<Next>,
     events: Vec<EventRef>,
@@ -156,7 +159,10 @@ impl State {
             // writes what is ready at once.
             if let Some(next) = self.ready.pop_front() {
                 match self.encode(next).await {
-                    Ok(Some(bytes)) => return Some(bytes),
+                    Ok(Some(bytes)) => {
+                        self.counted.add(1);
+                        return Some(bytes);
+                    }
                     Ok(None) => {}
                     Err(error) => self.fail(error),
                 }

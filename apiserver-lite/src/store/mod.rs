@@ -15,7 +15,7 @@ mod watch;
 mod world;
 mod writer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -45,6 +45,8 @@ pub struct Store {
     queue: mpsc::Sender<writer::Request>,
     revision: tokio::sync::watch::Receiver<u64>,
     failed: Arc<AtomicBool>,
+    /// None in memory.
+    folder: Option<Arc<Path>>,
 }
 
 impl Store {
@@ -60,6 +62,7 @@ impl Store {
         let mut found: std::collections::HashMap<ResourceId, Objects> = std::collections::HashMap::new();
         // etcd starts at 1, so the first write is version 2.
         let mut revision = 1;
+        let place = folder.as_deref().map(Arc::from);
         let disk = match folder {
             None => None,
             Some(folder) => Some(disk::Disk::open(&folder, |change| match change {
@@ -86,7 +89,8 @@ impl Store {
         let (queue, requests) = mpsc::channel(QUEUE);
         let tell = tokio::sync::watch::Sender::new(revision);
         let failed = Arc::new(AtomicBool::new(false));
-        let store = Store { world: world.clone(), queue, revision: tell.subscribe(), failed: failed.clone() };
+        let store =
+            Store { world: world.clone(), queue, revision: tell.subscribe(), failed: failed.clone(), folder: place };
         let no_thread = |source| OpenError::Io { path: PathBuf::from("store-writer"), source };
         let writer = writer::Writer {
             recent: Default::default(),
@@ -113,6 +117,13 @@ impl Store {
     /// Revision of the newest write.
     pub fn revision(&self) -> u64 {
         self.read(|w| w.revision)
+    }
+
+    /// Bytes of the store's files; None where it is in memory alone, or they cannot be read.
+    pub fn bytes_on_disk(&self) -> Option<u64> {
+        let files = std::fs::read_dir(self.folder.as_deref()?).ok()?;
+        // A file may go away between the listing and the look at it.
+        Some(files.flatten().filter_map(|file| file.metadata().ok()).map(|m| m.len()).sum())
     }
 
     /// Whether writes are possible; false after the log could not be written.

@@ -9,6 +9,7 @@ use super::super::matching::Matched;
 use super::client::Clients;
 use super::compiled::Webhook;
 use super::review::{self, Verdict};
+use crate::metrics::Outcome;
 use crate::status::{ApiError, quote};
 
 /// Why a webhook did not let a request pass.
@@ -20,6 +21,17 @@ pub enum Failed {
 }
 
 impl Failed {
+    /// What the metrics say of it, with the codes that upstream gives each stage of a call.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Failed::Call(why) if why.starts_with("could not get REST client") => Outcome::Failed(500),
+            Failed::Call(why) if why.starts_with("could not create admission objects") => Outcome::Failed(400),
+            Failed::Call(why) if why.starts_with("received undecodable patch") => Outcome::Internal,
+            Failed::Call(_) => Outcome::Failed(503),
+            Failed::Refused(error) => Outcome::Refused(error.code()),
+        }
+    }
+
     /// What the client hears of a call that came to nothing.
     pub fn into_error(self, hook: &Webhook) -> ApiError {
         match self {

@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::trust;
+use crate::metrics::Webhooks;
 use crate::server::ApiServer;
 use crate::status::{ApiError, quote};
 
@@ -46,7 +47,10 @@ enum Place {
 
 /// Connections to everybody: by where they go and whom they trust.
 #[derive(Default)]
-pub struct Clients(Mutex<HashMap<Trusted, Arc<Pool>>>);
+pub struct Clients {
+    pools: Mutex<HashMap<Trusted, Arc<Pool>>>,
+    counted: Webhooks,
+}
 
 type Trusted = (Place, Arc<[u8]>);
 
@@ -111,6 +115,11 @@ impl Endpoint {
 }
 
 impl Clients {
+    /// What became of the calls that admission made.
+    pub fn counted(&self) -> &Webhooks {
+        &self.counted
+    }
+
     /// Posts a body; the answer's body.
     ///
     /// # Errors
@@ -146,7 +155,7 @@ impl Clients {
     }
 
     fn pool(&self, endpoint: &Endpoint) -> Result<Arc<Pool>, String> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (endpoint.place.clone(), endpoint.bundle.clone());
         if let Some(pool) = all.get(&key) {
             return Ok(pool.clone());

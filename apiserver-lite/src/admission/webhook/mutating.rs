@@ -1,6 +1,7 @@
 //! Mutating webhooks: asked one after the other, each about what the ones before made of the object.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::Value;
 
@@ -10,6 +11,7 @@ use super::call::{self, Failed};
 use super::client::Clients;
 use super::compiled::Webhook;
 use super::review::Verdict;
+use crate::metrics::{Outcome, Type};
 use crate::status::{ApiError, Result, quote};
 
 /// Asks every webhook that is about a request; in the second round those that want to see the object again and have not
@@ -35,6 +37,7 @@ pub async fn mutate(
         }
         let resource = matched.resource(attributes);
         let object = new.as_ref().map(|value| attributes.versioned(value, resource).into_owned());
+        let since = Instant::now();
         let asked = call::ask(clients, hook, attributes, &matched, object.as_ref(), true).await;
         let outcome = match asked {
             Ok(Verdict { patch: Some(patch), .. }) => {
@@ -50,6 +53,9 @@ pub async fn mutate(
             Ok(_) => Ok(false),
             Err(failed) => Err(failed),
         };
+        let became = outcome.as_ref().err().map_or(Outcome::Allowed, Failed::outcome);
+        let operation = attributes.call.operation;
+        clients.counted().called(&hook.name, Type::Admit, operation, since.elapsed(), became, !hook.fail);
         note(hook, rounds.number(), index, matches!(outcome, Ok(true)));
         let changed = match outcome {
             Ok(changed) => changed,

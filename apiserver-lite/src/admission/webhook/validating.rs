@@ -2,6 +2,7 @@
 //! answer.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::future::join_all;
 use serde_json::Value;
@@ -10,6 +11,7 @@ use super::super::attributes::Attributes;
 use super::call::{self, Failed};
 use super::client::Clients;
 use super::compiled::Webhook;
+use crate::metrics::{Outcome, Type};
 use crate::status::Result;
 
 /// # Errors
@@ -28,7 +30,12 @@ pub async fn validate(
         if let Some(matched) = hook.wants(attributes, new)? {
             calls.push(async move {
                 let object = new.map(|value| attributes.versioned(value, matched.resource(attributes)).into_owned());
-                (index, hook, call::ask(clients, hook, attributes, &matched, object.as_ref(), false).await)
+                let since = Instant::now();
+                let outcome = call::ask(clients, hook, attributes, &matched, object.as_ref(), false).await;
+                let became = outcome.as_ref().err().map_or(Outcome::Allowed, Failed::outcome);
+                let operation = attributes.call.operation;
+                clients.counted().called(&hook.name, Type::Validate, operation, since.elapsed(), became, !hook.fail);
+                (index, hook, outcome)
             });
         }
     }

@@ -1,0 +1,210 @@
+//! Who asked, and what the authorizers said.
+//!
+//! Names of users are told apart only as far as upstream does: anybody may come with any name.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::histogram::{Bounds, Histogram, Unit};
+use super::page::head;
+use crate::auth::Decision;
+
+/// From a millisecond, each twice the one before, as upstream.
+const SECONDS: Bounds<15> = [
+    (1_000_000, "0.001"),
+    (2_000_000, "0.002"),
+    (4_000_000, "0.004"),
+    (8_000_000, "0.008"),
+    (16_000_000, "0.016"),
+    (32_000_000, "0.032"),
+    (64_000_000, "0.064"),
+    (128_000_000, "0.128"),
+    (256_000_000, "0.256"),
+    (512_000_000, "0.512"),
+    (1_024_000_000, "1.024"),
+    (2_048_000_000, "2.048"),
+    (4_096_000_000, "4.096"),
+    (8_192_000_000, "8.192"),
+    (16_384_000_000, "16.384"),
+];
+
+/// Names that upstream shows as they are.
+const SHOWN: [&str; 5] = ["admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default"];
+
+/// What comes after them.
+const OTHERS: [&str; 2] = ["email_id", "other"];
+
+/// How an attempt to say who one is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempt {
+    Success,
+    /// Nothing was shown, and nobody may be anonymous.
+    Failure,
+    /// What was shown is not believed.
+    Error,
+}
+
+const ATTEMPTS: [&str; 3] = ["success", "failure", "error"];
+const DECISIONS: [&str; 3] = ["allowed", "denied", "no-opinion"];
+
+#[derive(Debug, Default)]
+pub struct Access {
+    users: [AtomicU64; SHOWN.len() + OTHERS.len()],
+    attempts: [Histogram<15>; ATTEMPTS.len()],
+    decisions: [Histogram<15>; DECISIONS.len()],
+}
+
+fn place_of(user: &str) -> usize {
+    match SHOWN.iter().position(|shown| *shown == user) {
+        Some(at) => at,
+        // Probably an address.
+        None if user.contains('@') => SHOWN.len(),
+        None => SHOWN.len() + 1,
+    }
+}
+
+impl Access {
+    /// `user` of a success.
+    pub fn authenticated(&self, attempt: Attempt, user: Option<&str>, took: Duration) {
+        let at = match attempt {
+            Attempt::Success => 0,
+            Attempt::Failure => 1,
+            Attempt::Error => 2,
+        };
+        self.attempts[at].took(&SECONDS, took);
+        if let Some(user) = user {
+            self.users[place_of(user)].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The answer to a request; questions that come up on its way do not count here.
+    pub fn authorized(&self, decision: &Decision, took: Duration) {
+        let at = match (decision.allowed, decision.denied) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => 2,
+        };
+        self.decisions[at].took(&SECONDS, took);
+    }
+
+    pub fn write(&self, out: &mut String) {
+        let name = "authenticated_user_requests";
+        head(out, name, "counter", "[ALPHA] Counter of authenticated requests broken out by username.");
+        for (user, count) in SHOWN.iter().chain(&OTHERS).zip(&self.users) {
+            let count = count.load(Ordering::Relaxed);
+            if count > 0 {
+                let _ = writeln!(out, "{name}{{username=\"{user}\"}} {count}");
+            }
+        }
+        let help = "[ALPHA] Counter of authenticated attempts.";
+        attempts(out, "authentication", help, "Authentication", &ATTEMPTS, &self.attempts);
+        let help = "[ALPHA] Counter of authorization attempts broken down by result. It can be either 'allowed', \
+                    'denied', 'no-opinion' or 'error'.";
+        attempts(out, "authorization", help, "Authorization", &DECISIONS, &self.decisions);
+    }
+}
+
+/// How many there were, and how long they took, by result.
+fn attempts<const N: usize>(
+    out: &mut String,
+    what: &str,
+    help: &str,
+    shown: &str,
+    results: &[&str; N],
+    all: &[Histogram<15>; N],
+) {
+    let total = match what {
+        "authentication" => "authentication_attempts",
+        _ => "authorization_attempts_total",
+    };
+    head(out, total, "counter", help);
+    let all = all.each_ref().map(Histogram::shown);
+    for (result, shown) in results.iter().zip(&all).filter(|(_, shown)| shown.count > 0) {
+        let _ = writeln!(out, "{total}{{result=\"{result}\"}} {}", shown.count);
+    }
+    let name = format!("{what}_duration_seconds");
+    head(out, &name, "histogram", &format!("[ALPHA] {shown} duration in seconds broken out by result."));
+    for (result, shown) in results.iter().zip(&all).filter(|(_, shown)| shown.count > 0) {
+        shown.write(out, &name, &format!("result=\"{result}\""), &SECONDS, Unit::Seconds);
+    }
+}
+
+/// Kinds of authorizers and what each is called where no file names it.
+const AUTHORIZERS: [(&str, &str); 5] = [
+    ("AlwaysAllow", "alwaysallow"),
+    ("AlwaysDeny", "alwaysdeny"),
+    ("Node", "node"),
+    ("RBAC", "rbac"),
+    ("Webhook", "default"),
+];
+
+/// Decisions of each kind of authorizer that ended the search; having no opinion is none.
+#[derive(Debug, Default)]
+pub struct Decisions([[AtomicU64; 2]; AUTHORIZERS.len()]);
+
+impl Decisions {
+    /// `kind` of authorizer as configurations spell it.
+    pub fn count(&self, kind: &str, decision: &Decision) {
+        let Some(at) = AUTHORIZERS.iter().position(|(known, _)| *known == kind) else { return };
+        if decision.allowed || decision.denied {
+            self.0[at][usize::from(decision.denied)].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub fn write(&self, out: &mut String) {
+        let name = "apiserver_authorization_decisions_total";
+        head(
+            out,
+            name,
+            "counter",
+            "[ALPHA] Total number of terminal decisions made by an authorizer split by authorizer type, name, and \
+             decision.",
+        );
+        for ((kind, called), counts) in AUTHORIZERS.iter().zip(&self.0) {
+            for (decision, count) in ["allowed", "denied"].iter().zip(counts) {
+                let count = count.load(Ordering::Relaxed);
+                if count > 0 {
+                    let _ =
+                        writeln!(out, "{name}{{decision=\"{decision}\",name=\"{called}\",type=\"{kind}\"}} {count}");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_up_users_are_one_series() {
+        let access = Access::default();
+        for user in ["admin", "a@b", "c@d", "system:node:a", "e\"} 1\nf"] {
+            access.authenticated(Attempt::Success, Some(user), Duration::from_millis(1));
+        }
+        access.authenticated(Attempt::Error, None, Duration::ZERO);
+        let mut out = String::new();
+        access.write(&mut out);
+        for line in [
+            "authenticated_user_requests{username=\"admin\"} 1",
+            "authenticated_user_requests{username=\"email_id\"} 2",
+            "authenticated_user_requests{username=\"other\"} 2",
+            "authentication_attempts{result=\"success\"} 5",
+            "authentication_attempts{result=\"error\"} 1",
+        ] {
+            assert!(out.lines().any(|l| l == line), "{line}\n{out}");
+        }
+    }
+
+    #[test]
+    fn only_decisions_that_end_the_search_count() {
+        let decisions = Decisions::default();
+        decisions.count("Node", &Decision::no_opinion(""));
+        decisions.count("RBAC", &Decision::allow(""));
+        let mut out = String::new();
+        decisions.write(&mut out);
+        let line = "apiserver_authorization_decisions_total{decision=\"allowed\",name=\"rbac\",type=\"RBAC\"} 1";
+        assert_eq!(out.lines().filter(|l| !l.starts_with('#')).collect::<Vec<_>>(), [line]);
+    }
+}

@@ -1,0 +1,162 @@
+//! `/metrics`: what the server counts, under upstream's names.
+//!
+//! Counting takes no lock that others hold for long: series are found under a shared one and counted in atomics. Sizes of
+//! collections and facts of the process are read when somebody asks.
+
+mod access;
+mod admission;
+mod histogram;
+mod page;
+mod requests;
+mod watches;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use access::{Access, Attempt, Decisions};
+pub use admission::{Outcome, Steps, Type, Webhooks};
+pub use requests::{Served, Unhandled};
+pub use watches::Sent;
+
+use page::{escaped, head};
+
+use crate::http::{Response, respond};
+use crate::resource::Set;
+use crate::server::{ApiServer, Request};
+
+#[derive(Debug, Default)]
+struct Counters {
+    requests: Arc<requests::Requests>,
+    watches: watches::Watches,
+    access: Access,
+    /// Group, version, resource and subresource of deprecated things that somebody asked for.
+    deprecated: Mutex<BTreeSet<[String; 4]>>,
+}
+
+/// The server's counters; clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Metrics(Arc<Counters>);
+
+impl Metrics {
+    /// Takes note of a request; `set` is asked only for what was never counted before. Paths that are no resource are
+    /// not told apart: a client can make up as many as it likes.
+    pub fn begin(&self, request: &Request, set: impl FnOnce() -> Arc<Set>) -> Served {
+        self.0.requests.begin(request, set)
+    }
+
+    /// Who asks, and whether that is allowed.
+    pub fn access(&self) -> &Access {
+        &self.0.access
+    }
+
+    /// Counts the events that a watch of a resource sends.
+    pub fn watch(&self, resource: &crate::resource::Resource) -> Sent {
+        self.0.watches.sent(resource)
+    }
+}
+
+impl Metrics {
+    /// Somebody asked for something that will go away.
+    pub fn deprecated(&self, resource: &crate::resource::Resource, subresource: &str) {
+        let labels = [&resource.group, &resource.version, &resource.plural].map(|t| t.to_string());
+        let [group, version, plural] = labels;
+        let mut all = self.0.deprecated.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert([group, version, plural, subresource.to_owned()]);
+    }
+}
+
+/// Answers `/metrics` and `/metrics/slis`; None for other paths.
+pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
+    let mut out = String::new();
+    match request.info.path.as_str() {
+        "/metrics" => {
+            server.metrics.0.requests.write(&mut out);
+            server.metrics.0.watches.write(&mut out);
+            server.metrics.0.access.write(&mut out);
+            server.authorizer.decisions().write(&mut out);
+            server.admission.metrics(&mut out);
+            deprecated(&server.metrics.0, &mut out);
+            objects(server, &mut out);
+            store_size(server, &mut out);
+            if let Some(flow) = &server.flow {
+                crate::flow::metrics(flow, &mut out);
+            }
+            process(&mut out);
+        }
+        "/metrics/slis" => health_checks(server, &mut out),
+        _ => return None,
+    }
+    Some(respond::bytes(200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", out))
+}
+
+/// What the health pages say, for those who compute availability from it.
+fn health_checks(server: &ApiServer, out: &mut String) {
+    let name = "kubernetes_healthcheck";
+    head(out, name, "gauge", "[STABLE] This metric records the result of a single healthcheck.");
+    for page in ["healthz", "livez", "readyz"] {
+        for (check, good) in crate::health::checks(server, page) {
+            let _ = writeln!(out, "{name}{{name=\"{check}\",type=\"{page}\"}} {}", u8::from(good));
+        }
+    }
+}
+
+fn deprecated(counters: &Counters, out: &mut String) {
+    let name = "apiserver_requested_deprecated_apis";
+    head(
+        out,
+        name,
+        "gauge",
+        "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, \
+         subresource, and removed_release.",
+    );
+    let all = counters.deprecated.lock().unwrap_or_else(PoisonError::into_inner);
+    for labels in all.iter() {
+        let [group, version, resource, subresource] = labels.each_ref().map(|label| escaped(label));
+        let _ = writeln!(
+            out,
+            "{name}{{group=\"{group}\",removed_release=\"\",resource=\"{resource}\",subresource=\"{subresource}\",\
+             version=\"{version}\"}} 1"
+        );
+    }
+}
+
+fn objects(server: &ApiServer, out: &mut String) {
+    let name = "apiserver_storage_objects";
+    head(
+        out,
+        name,
+        "gauge",
+        "[STABLE] Number of stored objects at the time of last check split by kind. In case of a fetching error, the \
+         value will be -1.",
+    );
+    let mut seen = BTreeSet::new();
+    for resource in server.resources.current().all() {
+        if resource.verbs.contains(crate::resource::Verbs::WATCH) && seen.insert(resource.storage.clone()) {
+            let count = server.store.snapshot(&resource.storage).len();
+            let _ = writeln!(out, "{name}{{resource=\"{}\"}} {count}", escaped(&resource.storage.0));
+        }
+    }
+}
+
+/// What the store takes on disk; left out where it is in memory alone.
+fn store_size(server: &ApiServer, out: &mut String) {
+    let Some(bytes) = server.store.bytes_on_disk() else { return };
+    let name = "apiserver_storage_size_bytes";
+    head(out, name, "gauge", "[STABLE] Size of the storage database file physically allocated in bytes.");
+    let _ = writeln!(out, "{name}{{storage_cluster_id=\"etcd-0\"}} {bytes}");
+}
+
+/// Facts of the process from /proc; left out where they cannot be read.
+fn process(out: &mut String) {
+    if let Some(bytes) = service::memory::resident_bytes() {
+        let name = "process_resident_memory_bytes";
+        head(out, name, "gauge", "Resident memory.");
+        let _ = writeln!(out, "{name} {bytes}");
+    }
+    if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
+        let name = "process_open_fds";
+        head(out, name, "gauge", "Open file descriptors.");
+        let _ = writeln!(out, "{name} {}", files.count());
+    }
+}

@@ -1,0 +1,134 @@
+//! `/metrics` of the API server tells what was asked of it, under upstream's names, and nothing that a client makes up
+//! becomes a series.
+
+use anyhow::Result;
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
+use serde_json::{Value, json};
+use tests::{Api, ApiServer, Connection};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// The value of the series of a metric that has all these labels; sums up several.
+fn value(page: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let fits = |line: &&str| {
+        line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+            && labels.iter().all(|l| line.contains(l))
+    };
+    let found: Vec<f64> = page.lines().filter(fits).filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+    (!found.is_empty()).then(|| found.iter().sum())
+}
+
+async fn page(server: &ApiServer) -> Result<String> {
+    let answer = Connection::http1(server).await?.call(Method::GET, "/metrics", "", Bytes::new()).await?;
+    Ok(String::from_utf8_lossy(answer.body()).into_owned())
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_what_they_are_and_not_by_what_they_are_called() -> Result<()> {
+    let server = ApiServer::start("server-metrics", &[])?;
+    let api = Api::new(&server);
+    let map = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+    assert_eq!(api.post(MAPS, &map("a")).await?.0, 201);
+    assert_eq!(api.post(&format!("{MAPS}?dryRun=All"), &map("b")).await?.0, 201);
+    assert_eq!(api.get(&format!("{MAPS}/none")).await?.0, 404);
+    assert_eq!(api.get(MAPS).await?.0, 200);
+    assert_eq!(api.merge(&format!("{MAPS}/a"), &json!({"data": {"k": "v"}})).await?.0, 200);
+    let path = format!("{MAPS}/c?fieldManager=m");
+    assert_eq!(api.ask(Method::PATCH, &path, "application/apply-patch+yaml", &map("c")).await?.0, 201);
+    assert_eq!(api.ask(Method::DELETE, MAPS, "application/json", &Value::Null).await?.0, 200);
+    // A watch counts as running until it ends, and as a request from then on.
+    let watch = format!("{MAPS}?watch=1&resourceVersion=0&timeoutSeconds=1");
+    assert_eq!(api.get(&watch).await?.0, 200);
+
+    // What a client makes up: groups, resources, subresources, methods, names of users and agents.
+    for path in [
+        "/apis/made.up/v1/things",
+        "/api/v1/madeups",
+        "/api/v1/namespaces/default/configmaps/a/madeup",
+        "/api/v9/configmaps",
+        "/madeup",
+    ] {
+        api.get(path).await?;
+    }
+    let mut connection = Connection::http1(&server).await?;
+    let odd = Request::builder().method("MADEUP").uri(MAPS).header("host", "127.0.0.1").header("user-agent", "madeup");
+    assert_eq!(connection.send(odd.body(Full::new(Bytes::new()))?).await?.status(), 405);
+    assert_eq!(api.of("madeup").get(MAPS).await?.0, 403);
+
+    let page = page(&server).await?;
+    assert!(!page.to_lowercase().contains("madeup") && !page.contains("made.up"), "{page}");
+    let of = ["component=\"apiserver\"", "group=\"\"", "resource=\"configmaps\"", "subresource=\"\"", "version=\"v1\""];
+    let total = |labels: &[&str]| value(&page, "apiserver_request_total", &[&of, labels].concat());
+    for labels in [
+        &["verb=\"POST\"", "scope=\"resource\"", "code=\"201\"", "dry_run=\"\""][..],
+        &["verb=\"POST\"", "code=\"201\"", "dry_run=\"All\""],
+        &["verb=\"GET\"", "scope=\"resource\"", "code=\"404\""],
+        &["verb=\"LIST\"", "scope=\"namespace\"", "code=\"200\""],
+        &["verb=\"PATCH\"", "code=\"200\""],
+        &["verb=\"APPLY\"", "code=\"201\""],
+        &["verb=\"DELETECOLLECTION\"", "scope=\"namespace\"", "code=\"200\""],
+        &["verb=\"WATCH\"", "scope=\"namespace\"", "code=\"200\""],
+    ] {
+        assert_eq!(total(labels), Some(1.0), "{labels:?}\n{page}");
+    }
+    // Nobody who may not ask is counted.
+    assert_eq!(total(&["code=\"403\""]), None, "{page}");
+    let sizes =
+        value(&page, "apiserver_response_sizes_count", &[&of[..], &["verb=\"LIST\"", "scope=\"namespace\""]].concat());
+    assert_eq!(sizes, Some(1.0), "{page}");
+    assert_eq!(
+        value(&page, "apiserver_longrunning_requests", &["resource=\"configmaps\"", "verb=\"WATCH\""]),
+        Some(0.0)
+    );
+    assert!(
+        value(&page, "apiserver_current_inflight_requests", &["request_kind=\"readOnly\""]).is_some_and(|n| n >= 1.0)
+    );
+    assert!(
+        value(&page, "apiserver_request_duration_seconds_count", &["verb=\"WATCH\"", "resource=\"configmaps\""])
+            .is_some()
+    );
+    let step = ["operation=\"CREATE\"", "rejected=\"false\"", "type=\"admit\""];
+    assert!(value(&page, "apiserver_admission_step_admission_duration_seconds_count", &step).is_some_and(|n| n > 1.0));
+    let plugin =
+        |labels: &[&str]| value(&page, "apiserver_admission_controller_admission_duration_seconds_count", labels);
+    assert!(plugin(&["name=\"NamespaceLifecycle\"", "operation=\"CREATE\"", "type=\"admit\""]).is_some());
+    assert!(plugin(&["name=\"ResourceQuota\"", "operation=\"CREATE\"", "type=\"validate\""]).is_some());
+    assert_eq!(plugin(&["name=\"RuntimeClass\"", "operation=\"UPDATE\""]), None, "it handles none");
+    assert!(value(&page, "authenticated_user_requests", &["username=\"other\""]).is_some_and(|n| n > 1.0));
+    assert!(value(&page, "authentication_attempts", &["result=\"success\""]).is_some_and(|n| n > 1.0));
+    assert!(value(&page, "apiserver_storage_size_bytes", &["storage_cluster_id=\"etcd-0\""]).is_some_and(|n| n > 1.0));
+    assert!(value(&page, "apiserver_storage_objects", &["resource=\"configmaps\""]).is_some());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_watch_runs_until_its_client_goes() -> Result<()> {
+    let server = ApiServer::start("server-metrics-watch", &[])?;
+    let api = Api::new(&server);
+    let labels = ["resource=\"secrets\"", "verb=\"WATCH\"", "scope=\"namespace\""];
+    let watching = {
+        let path = "/api/v1/namespaces/default/secrets?watch=1&timeoutSeconds=3";
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
+        let (watched, seen) = tokio::join!(api.get(path), async {
+            api.post("/api/v1/namespaces/default/secrets", &secret).await?;
+            loop {
+                let page = page(&server).await?;
+                if value(&page, "apiserver_longrunning_requests", &labels) == Some(1.0) {
+                    return anyhow::Ok(page);
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        });
+        watched?;
+        seen?
+    };
+    let started = value(&watching, "apiserver_request_total", &labels);
+    assert_eq!(started, None, "it is counted at its end:\n{watching}");
+    let page = page(&server).await?;
+    assert_eq!(value(&page, "apiserver_longrunning_requests", &labels), Some(0.0), "{page}");
+    assert_eq!(value(&page, "apiserver_request_total", &labels), Some(1.0), "{page}");
+    assert!(value(&page, "apiserver_watch_events_total", &["resource=\"secrets\"", "version=\"v1\""]).is_some());
+    Ok(())
+}
