@@ -62,6 +62,11 @@ fn run(args: ServeArgs) -> ExitCode {
         Err(error) => return fail(&error, USAGE),
     };
     if config.args.check {
+        let wrong = serve::check(&config);
+        if !wrong.is_empty() {
+            wrong.iter().for_each(|problem| eprintln!("apiserver-lite: {problem}"));
+            return ExitCode::from(USAGE);
+        }
         println!("the settings are valid");
         return ExitCode::SUCCESS;
     }

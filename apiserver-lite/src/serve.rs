@@ -3,6 +3,8 @@
 //! Order of start: keys, store, the objects every cluster has, the port, READY. Order of stop: the port closes, running
 //! requests finish, the store writes what it took in.
 
+mod check;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +20,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
+pub use check::check;
+
 use crate::aggregate::Aggregated;
 use crate::audit::{Auditor, Log, LogOptions, Policy};
 use crate::auth::{
@@ -25,7 +29,7 @@ use crate::auth::{
     TokenFile, TokenWebhook,
 };
 use crate::bootstrap::Authorities;
-use crate::config::Config;
+use crate::config::{Config, ServeArgs};
 use crate::kubeconfig;
 use crate::outgoing::Client;
 use crate::pki::{self, Leaf, Pki};
@@ -124,7 +128,10 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
                 .all(|gate| config.gates.enabled(gate)),
             granular_claims: config.gates.enabled("DRAResourceClaimGranularStatusAuthorization"),
             resizes_pods: config.gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
-            rules: crate::field_error::Rules { scales_to_zero: config.gates.enabled("HPAScaleToZero") },
+            rules: crate::field_error::Rules {
+                scales_to_zero: config.gates.enabled("HPAScaleToZero"),
+                compares_tolerations: config.gates.enabled("TaintTolerationComparisonOperators"),
+            },
             connects_by_create: config.gates.enabled("AuthorizePodWebsocketUpgradeCreatePermission"),
             checks_account_uid: config.gates.enabled("TokenRequestServiceAccountUIDValidation"),
             restricts_audiences: config.gates.enabled("ServiceAccountNodeAudienceRestriction"),
@@ -260,17 +267,22 @@ fn front_proxy(config: &Config, pki: &Pki) -> Result<FrontProxy, ServeError> {
     let (args, flag) = (&config.args, "requestheader-client-ca-file");
     let path = proxy_authority(config, pki);
     let verifier = auth::client_verifier(&certificates(flag, &path)?);
+    Ok(FrontProxy {
+        verifier: verifier.map_err(|e| setting(flag, format!("{}: {e}", path.display())))?,
+        allowed_names: args.requestheader_allowed_names.iter().filter(|n| !n.is_empty()).cloned().collect(),
+        headers: proxy_headers(args)?,
+    })
+}
+
+/// Which headers such proxies name them in.
+fn proxy_headers(args: &ServeArgs) -> Result<ProxyHeaders, ServeError> {
     let headers = ProxyHeaders::new(
         &args.requestheader_username_headers,
         &args.requestheader_uid_headers,
         &args.requestheader_group_headers,
         &args.requestheader_extra_headers_prefix,
     );
-    Ok(FrontProxy {
-        verifier: verifier.map_err(|e| setting(flag, format!("{}: {e}", path.display())))?,
-        allowed_names: args.requestheader_allowed_names.iter().filter(|n| !n.is_empty()).cloned().collect(),
-        headers: headers.map_err(|e| setting("requestheader-username-headers", e))?,
-    })
+    headers.map_err(|e| setting("requestheader-username-headers", e))
 }
 
 /// The audit log, when there are both a policy and a place for it.

@@ -32,3 +32,38 @@ fn features_and_groups_that_nobody_knows_are_refused_before_anything_is_made() {
         assert!(!data.exists(), "{flag}");
     }
 }
+
+#[test]
+fn a_check_reads_every_file_that_the_settings_name() {
+    let binary = tests::release_binary("apiserver-lite").expect("it is built");
+    let folder = tests::scratch("check-files").expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).expect("writable");
+        path.display().to_string()
+    };
+    let check = |flags: &[String]| {
+        let data = folder.join("data");
+        let mut command = std::process::Command::new(&binary);
+        let output = command.args(["serve", "--check", "--data-dir"]).arg(&data).args(flags).output();
+        let output = output.expect("it runs");
+        assert!(!data.exists(), "a check makes nothing");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let policy = file("policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n");
+    assert_eq!(check(&[format!("--audit-policy-file={policy}")]), (Some(0), String::new()));
+    let (empty, bad) = (file("empty.pem", ""), file("bad.yaml", "kind: Nonsense\n"));
+    let flags = [
+        format!("--client-ca-file={empty}"),
+        format!("--audit-policy-file={bad}"),
+        format!("--authorization-config={bad}"),
+        format!("--authentication-config={bad}"),
+        format!("--token-auth-file={}", folder.join("none").display()),
+    ];
+    let (code, said) = check(&flags);
+    assert_eq!(code, Some(64), "{said}");
+    for flag in &flags {
+        let flag = flag.split('=').next().expect("a name");
+        assert!(said.lines().any(|line| line.starts_with(&format!("apiserver-lite: {flag}: "))), "{flag}\n{said}");
+    }
+}

@@ -127,6 +127,14 @@ impl Keys {
         Ok(Keys { signer, public })
     }
 
+    /// Looks at a file of one key that verifies.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(verifying: &Path) -> Result<(), KeyError> {
+        read_public(verifying).map(drop).map_err(|reason| KeyError { path: verifying.into(), reason })
+    }
+
     /// A signed token.
     ///
     /// # Errors

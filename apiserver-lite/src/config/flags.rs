@@ -64,7 +64,7 @@ pub struct ServeArgs {
     /// /etc/orchestrator-lite/apiserver-lite.toml if there is one.
     #[arg(long)]
     pub config: Option<PathBuf>,
-    /// Only check the settings: say what is wrong, or that nothing is.
+    /// Only check the settings and the files they name: say everything that is wrong, or that nothing is.
     #[arg(long)]
     pub check: bool,
     /// Address to listen on.
