@@ -45,6 +45,8 @@ impl From<FieldError> for Cause {
 pub struct Rules {
     /// An autoscaler may have nobody run (gate `HPAScaleToZero`).
     pub scales_to_zero: bool,
+    /// Tolerations may compare numbers (gate `TaintTolerationComparisonOperators`, or the stored object does already).
+    pub compares_tolerations: bool,
 }
 
 /// The complaints so far, and where in the object the walk is.

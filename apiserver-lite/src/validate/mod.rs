@@ -58,6 +58,8 @@ use crate::resource::Resource;
 pub use amounts::{is_extended, quantity};
 pub use device::DEVICE_VARIABLES;
 pub use pem::authorities;
+#[cfg(test)]
+pub use scheduling::tolerations;
 pub use service::cluster_ips;
 pub use warnings::{of_status, warnings};
 

@@ -136,11 +136,12 @@ fn label_keys(report: &mut Report, term: &Value) {
 
 /// The tolerations of a pod or a runtime class.
 pub fn tolerations(report: &mut Report, object: &Value) {
-    tolerations_at(report, object, "tolerations");
+    let compares = report.rules.compares_tolerations;
+    tolerations_at(report, object, "tolerations", compares);
 }
 
-/// As [`tolerations`], for a list by another name.
-pub fn tolerations_at(report: &mut Report, object: &Value, name: &str) {
+/// As [`tolerations`], for a list by another name; `compares`: numbers may be compared.
+pub fn tolerations_at(report: &mut Report, object: &Value, name: &str, compares: bool) {
     report.each(object, name, |r, toleration| {
         let (key, operator) = (text(toleration, "key"), text(toleration, "operator"));
         let (effect, value) = (text(toleration, "effect"), text(toleration, "value"));
@@ -163,13 +164,15 @@ pub fn tolerations_at(report: &mut Report, object: &Value, name: &str) {
                 r.bad("operator", value, "value must be empty when `operator` is 'Exists'");
             }
             "Exists" => {}
-            // These need a feature gate, which is asked for elsewhere.
-            "Lt" | "Gt" => {
+            "Lt" | "Gt" if compares => {
                 if !value.parse::<i64>().is_ok_and(|number| number.to_string() == value) {
                     r.bad("value", value, "must be a valid decimal integer in canonical form");
                 }
             }
-            other => r.at("operator", |r| r.not_supported(other, &["Equal", "Exists"])),
+            other => {
+                let known: &[&str] = if compares { &["Equal", "Exists", "Lt", "Gt"] } else { &["Equal", "Exists"] };
+                r.at("operator", |r| r.not_supported(other, known));
+            }
         }
         if !effect.is_empty() {
             r.maybe_choice(toleration, "effect", &EFFECTS);

@@ -319,7 +319,7 @@ pub fn annotations(report: &mut Report, annotations: &Value, spec: &Value) {
         match serde_json::from_str::<Vec<Value>>(said) {
             Ok(all) => {
                 let object = serde_json::json!({TOLERATIONS: all});
-                super::scheduling::tolerations_at(report, &object, TOLERATIONS);
+                super::scheduling::tolerations_at(report, &object, TOLERATIONS, false);
             }
             // The words are those of Go's decoder, which ours only has the sense of.
             Err(why) => report.invalid(TOLERATIONS, why),

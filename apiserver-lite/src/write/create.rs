@@ -210,7 +210,8 @@ pub(crate) fn to_stored_version(resource: &Resource, value: &mut Value) {
 /// Checks a new object, and warns of what is unwise in it.
 fn validate(server: &ApiServer, target: Target<'_>, value: &Value) -> Result<()> {
     let Target { resource, namespace, .. } = target;
-    let complaints = crate::validate::create(resource, value, server.config.rules);
+    let complaints =
+        crate::validate::create(resource, value, server.gated.rules_for(resource, server.config.rules, None));
     if let Some(definition) = &resource.definition {
         let of_metadata = complaints.into_iter().map(Into::into).collect();
         let causes = crate::crd::check_new(resource, definition, value, of_metadata);

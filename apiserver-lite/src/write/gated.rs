@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use crate::config::FeatureGates;
-use crate::field_error::{FieldError, Report};
+use crate::field_error::{FieldError, Report, Rules};
 use crate::resource::Resource;
 
 const TABLE: &str = include_str!("gated.txt");
@@ -166,6 +166,10 @@ fn is_said(value: &Value) -> bool {
 }
 
 impl Rule {
+    fn is_of_tolerations(&self) -> bool {
+        matches!(&self.what, What::Words(words, _) if words.contains(&"Lt"))
+    }
+
     /// Whether an object has any of it.
     fn used_by(&self, value: &Value) -> bool {
         self.paths.iter().any(|path| match &self.what {
@@ -229,10 +233,18 @@ impl Gated {
         }
     }
 
-    /// Every complaint about words that need a gate.
+    /// The rules for one object: operators of tolerations are looked at in their turn among all other rules.
+    pub fn rules_for(&self, resource: &Resource, rules: Rules, old: Option<&Value>) -> Rules {
+        match self.rules(resource).find(|rule| rule.is_of_tolerations()) {
+            Some(rule) => Rules { compares_tolerations: old.is_some_and(|old| rule.used_by(old)), ..rules },
+            None => rules,
+        }
+    }
+
+    /// Every complaint about other words that need a gate.
     pub fn complaints(&self, resource: &Resource, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut report = Report::default();
-        for rule in self.rules(resource) {
+        for rule in self.rules(resource).filter(|rule| !rule.is_of_tolerations()) {
             if let What::Words(words, others) = &rule.what
                 && rule.used_by(new)
                 && !old.is_some_and(|old| rule.used_by(old))
@@ -341,13 +353,40 @@ mod tests {
     #[test]
     fn words_of_a_gate_are_refused_where_they_are() {
         let resource = Resources::built_in().current().lookup("", "v1", "pods").expect("built in");
-        let pod =
-            json!({"spec": {"tolerations": [{"operator": "Exists"}, {"key": "k", "operator": "Lt", "value": "1"}]}});
-        let said = gated(&[]).complaints(&resource, &pod, None);
+        let rules = |action: &str| json!([{"action": "Restart"}, {"action": action}]);
+        let pod = json!({"spec": {"containers": [{"restartPolicyRules": rules("RestartAllContainers")}]}});
+        let said = gated(&["RestartAllContainersOnContainerExits=false"]).complaints(&resource, &pod, None);
         assert_eq!(said.len(), 1);
-        assert_eq!(said[0].field, "spec.tolerations[1].operator");
-        assert_eq!(said[0].message, "Unsupported value: \"Lt\": supported values: \"Equal\", \"Exists\"");
-        assert!(gated(&[]).complaints(&resource, &pod, Some(&pod)).is_empty());
-        assert!(gated(&["TaintTolerationComparisonOperators=true"]).complaints(&resource, &pod, None).is_empty());
+        assert_eq!(said[0].field, "spec.containers[0].restartPolicyRules[1].action");
+        assert_eq!(said[0].message, "Unsupported value: \"RestartAllContainers\": supported values: \"Restart\"");
+        let off = gated(&["RestartAllContainersOnContainerExits=false"]);
+        assert!(off.complaints(&resource, &pod, Some(&pod)).is_empty());
+        let on = gated(&["RestartAllContainersOnContainerExits=true"]);
+        assert!(on.complaints(&resource, &pod, None).is_empty());
+    }
+
+    /// A toleration that compares was complained of twice, and after everything else.
+    #[test]
+    fn operators_of_tolerations_are_looked_at_in_their_turn() {
+        let resource = Resources::built_in().current().lookup("", "v1", "pods").expect("built in");
+        let pod = json!({"spec": {"tolerations": [{"key": "k", "operator": "Lt", "value": "x"}, {"key": "-"}]}});
+        let told = |gates: &[&str], old: Option<&Value>| {
+            let gated = gated(gates);
+            let all = Rules { compares_tolerations: true, ..Rules::default() };
+            assert!(gated.complaints(&resource, &pod, None).is_empty());
+            let mut report = Report::by(gated.rules_for(&resource, all, old));
+            report.at("spec", |r| crate::validate::tolerations(r, &pod["spec"]));
+            report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect::<Vec<_>>()
+        };
+        let off = told(&[], None);
+        let said = "spec.tolerations[0].operator: Unsupported value: \"Lt\": supported values: \"Equal\", \"Exists\"";
+        assert_eq!(off[0], said);
+        assert!(off[1].starts_with("spec.tolerations[1].key: "), "{off:?}");
+        for on in [told(&["TaintTolerationComparisonOperators=true"], None), told(&[], Some(&pod))] {
+            let said =
+                "spec.tolerations[0].value: Invalid value: \"x\": must be a valid decimal integer in canonical form";
+            assert_eq!(on[0], said);
+            assert_eq!(on.len(), off.len());
+        }
     }
 }

@@ -296,7 +296,8 @@ fn validate(server: &ApiServer, target: Target<'_>, options: &WriteOptions, new:
         let write = ClaimWrite { user: &options.user, verb: &options.verb, namespace };
         causes.extend(auth::new_status(server, &write, new, old));
     }
-    let complaints = crate::validate::update(resource, subresource, new, old, server.config.rules);
+    let rules = server.gated.rules_for(resource, server.config.rules, Some(old));
+    let complaints = crate::validate::update(resource, subresource, new, old, rules);
     causes.extend(complaints.into_iter().map(Into::into));
     causes.extend(server.gated.complaints(resource, new, Some(old)).into_iter().map(Into::into));
     if let Some(definition) = &resource.definition {
