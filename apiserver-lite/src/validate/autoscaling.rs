@@ -252,7 +252,7 @@ mod tests {
         assert!(Report::told(|r| check(r, &zero, &zero)).is_empty());
         let told = |spec: &Value| {
             Report::told(|r| {
-                r.rules = Rules { scales_to_zero: true };
+                r.rules = Rules { scales_to_zero: true, ..Rules::default() };
                 check(r, spec, &Value::Null);
             })
         };
