@@ -284,7 +284,8 @@ impl Requests {
     pub fn begin(self: &Arc<Self>, request: &Request, set: impl FnOnce() -> Arc<Set>) -> Served {
         let info = &request.info;
         let endless = limits::is_long_running(info);
-        let mutating = (!endless).then(|| !matches!(info.verb.as_str(), "get" | "list" | "watch" | "head" | "options"));
+        let mutating =
+            (!endless).then_some(!matches!(info.verb.as_str(), "get" | "list" | "watch" | "head" | "options"));
         if let Some(mutating) = mutating {
             self.gauge(mutating).fetch_add(1, Ordering::Relaxed);
         }
