@@ -153,9 +153,13 @@ impl<'a> Clause<'a> {
     }
 }
 
+/// Clauses of a header that are looked at: sorting them takes time that grows with the square of their number, and a
+/// header may be long. Clients send a handful.
+const MOST_CLAUSES: usize = 256;
+
 /// The clauses of an `Accept` header, best first.
 fn clauses(accept: &str) -> Vec<Clause<'_>> {
-    let mut clauses: Vec<Clause<'_>> = accept.split(',').filter_map(Clause::parse).collect();
+    let mut clauses: Vec<Clause<'_>> = accept.split(',').take(MOST_CLAUSES).filter_map(Clause::parse).collect();
     for end in 1..clauses.len() {
         let mut at = end;
         while at > 0 && clauses[at].before(&clauses[at - 1]) {
@@ -164,6 +168,12 @@ fn clauses(accept: &str) -> Vec<Clause<'_>> {
         }
     }
     clauses
+}
+
+/// The media types of an `Accept` header, best first, as type and subtype; without a header any.
+pub fn media_types(accept: &str) -> Vec<(&str, &str)> {
+    let accept = if accept.is_empty() { "*/*" } else { accept };
+    clauses(accept).into_iter().map(|clause| (clause.kind, clause.subtype)).collect()
 }
 
 /// Chooses the form of an answer. `forms` says whether Table and the metadata forms are to be had.

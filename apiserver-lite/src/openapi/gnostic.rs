@@ -24,26 +24,26 @@ pub(super) fn document(json: &Value) -> Vec<u8> {
     out
 }
 
-fn text(number: u32, value: &Value, out: &mut Vec<u8>) {
+pub(super) fn text(number: u32, value: &Value, out: &mut Vec<u8>) {
     if let Some(text) = value.as_str().filter(|t| !t.is_empty()) {
         put_bytes(number, text.as_bytes(), out);
     }
 }
 
-fn texts(number: u32, list: &Value, out: &mut Vec<u8>) {
+pub(super) fn texts(number: u32, list: &Value, out: &mut Vec<u8>) {
     for entry in list.as_array().into_iter().flatten().filter_map(Value::as_str) {
         put_bytes(number, entry.as_bytes(), out);
     }
 }
 
-fn flag(number: u32, value: &Value, out: &mut Vec<u8>) {
+pub(super) fn flag(number: u32, value: &Value, out: &mut Vec<u8>) {
     if value == true {
         put_integer(number, 1, out);
     }
 }
 
 /// A map as `Named...` messages: 1 the name, 2 the value.
-fn named(number: u32, map: &Value, out: &mut Vec<u8>, write: fn(&Value, &mut Vec<u8>)) {
+pub(super) fn named(number: u32, map: &Value, out: &mut Vec<u8>, write: fn(&Value, &mut Vec<u8>)) {
     for (name, value) in map.as_object().into_iter().flatten() {
         put_message(number, out, |out| {
             put_bytes(1, name.as_bytes(), out);
@@ -53,11 +53,11 @@ fn named(number: u32, map: &Value, out: &mut Vec<u8>, write: fn(&Value, &mut Vec
 }
 
 /// `Any`: field 2 is YAML.
-fn any(value: &Value, out: &mut Vec<u8>) {
+pub(super) fn any(value: &Value, out: &mut Vec<u8>) {
     put_bytes(2, format!("{value}\n").as_bytes(), out);
 }
 
-fn extensions(number: u32, map: &Value, out: &mut Vec<u8>) {
+pub(super) fn extensions(number: u32, map: &Value, out: &mut Vec<u8>) {
     for (name, value) in map.as_object().into_iter().flatten().filter(|(name, _)| name.starts_with("x-")) {
         put_message(number, out, |out| {
             put_bytes(1, name.as_bytes(), out);

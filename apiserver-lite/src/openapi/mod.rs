@@ -6,17 +6,20 @@
 
 mod descriptions;
 mod gnostic;
+mod gnostic_v3;
 mod paths;
 mod schemas;
 
 use std::sync::Arc;
 
-use http::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use http::Method;
+use http::header::{CACHE_CONTROL, ETAG, EXPIRES, HeaderValue, IF_MATCH, IF_NONE_MATCH, LOCATION, VARY};
 use ring::digest::{Context, SHA512};
 use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
 
 use crate::aggregate::Remote;
-use crate::http::{Body, Response, respond};
+use crate::http::{Body, Response, media_types, respond};
 use crate::resource::{Resource, Set};
 use crate::server::{ApiServer, Request};
 
@@ -40,7 +43,7 @@ impl Format {
 
 /// Answers the paths of this module; None for others.
 pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
-    let path = request.info.path.trim_end_matches('/');
+    let path = request.info.path.as_str();
     let set = server.resources.current();
     if path == "/openapi/v2" {
         return Some(version_2(&set, request));
@@ -116,40 +119,53 @@ fn index(set: &Set, remotes: &[Arc<Remote>]) -> Response {
     response
 }
 
+/// The document of a group version. Its hash in the query says that the client will keep the answer for good.
 fn document(key: &str, resources: &[&Resource], request: &Request) -> Response {
+    let Some(protobuf) = wants_protobuf(&request.accept(), &gnostic_v3::NAMES) else { return not_acceptable() };
+    let media = if protobuf { gnostic_v3::MEDIA } else { JSON };
     let hash = hash(resources, key);
-    match request.query.get("hash") {
-        Some(asked) if asked != hash => {
-            let mut response = empty(301);
-            let place = HeaderValue::from_str(&format!("/openapi/v3/{key}?hash={hash}"));
-            if let Ok(place) = place {
-                response.headers_mut().insert(http::header::LOCATION, place);
-            }
-            return response;
+    let asked = request.query.get("hash").filter(|asked| !asked.is_empty());
+    if asked.is_some_and(|asked| *asked != hash) {
+        let mut response = respond::bytes(301, media, Vec::new());
+        if let Ok(place) = HeaderValue::from_str(&format!("/openapi/v3/{key}?hash={hash}")) {
+            response.headers_mut().insert(LOCATION, place);
         }
-        _ => {}
+        return tag(response, &hash);
     }
-    let mut response = tagged(&hash, request, JSON, || {
+    let mut response = conditional(&hash, request, media, || {
         let mut schemas = schemas::Schemas::new(Format::V3);
         let paths = paths::all(resources, Format::V3, &mut schemas);
-        json!({
+        let document = json!({
             "openapi": "3.0.0",
             "info": {"title": "Kubernetes", "version": "v1.36.2"},
             "paths": paths,
             "components": {"schemas": schemas.finish()},
-        })
-        .to_string()
-        .into_bytes()
+        });
+        if protobuf { gnostic_v3::document(&document) } else { document.to_string().into_bytes() }
     });
-    if request.query.get("hash").is_some() {
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+    if asked.is_some() {
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+        if let Ok(expires) = HeaderValue::from_str(&in_a_year(OffsetDateTime::now_utc())) {
+            headers.insert(EXPIRES, expires);
+        }
     }
     response
 }
 
+/// The same time of the next year, in the form of HTTP as Go writes it in UTC.
+fn in_a_year(now: OffsetDateTime) -> String {
+    // There is no 29th of February the year after one.
+    let then = now.replace_year(now.year() + 1).unwrap_or_else(|_| now + time::Duration::days(366));
+    let weekday = &then.weekday().to_string()[..3];
+    let month = &then.month().to_string()[..3];
+    let (day, year, hour, minute, second) = (then.day(), then.year(), then.hour(), then.minute(), then.second());
+    format!("{weekday}, {day:02} {month} {year} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
 /// Everything in one document of the older format.
 fn version_2(set: &Set, request: &Request) -> Response {
-    let Some(protobuf) = wants_protobuf(&request.accept()) else { return empty(406) };
+    let Some(protobuf) = wants_protobuf(&request.accept(), &gnostic::NAMES) else { return not_acceptable() };
     let all: Vec<&Resource> = set.all().iter().map(|r| &**r).collect();
     let body = || {
         let mut schemas = schemas::Schemas::new(Format::V2);
@@ -162,43 +178,99 @@ fn version_2(set: &Set, request: &Request) -> Response {
         })
     };
     match protobuf {
-        true => tagged(&hash(&all, "v2 protobuf"), request, gnostic::MEDIA, || gnostic::document(&body())),
-        false => tagged(&hash(&all, "v2"), request, JSON, || body().to_string().into_bytes()),
+        true => conditional(&hash(&all, "v2 protobuf"), request, gnostic::MEDIA, || gnostic::document(&body())),
+        false => conditional(&hash(&all, "v2"), request, JSON, || body().to_string().into_bytes()),
     }
 }
 
-/// Whether the older document is asked for as protobuf, by the first media type that can be had; None when none can.
-fn wants_protobuf(accept: &str) -> Option<bool> {
-    if accept.is_empty() {
-        return Some(false);
-    }
-    accept.split(',').map(|clause| clause.split(';').next().unwrap_or_default().trim()).find_map(|name| match name {
-        JSON | "application/*" | "*/*" => Some(false),
-        name => gnostic::NAMES.contains(&name).then_some(true),
+/// Whether a document is asked for as protobuf, which goes by some names, by the best media type that can be had; None
+/// when none can. Parameters do not count.
+fn wants_protobuf(accept: &str, names: &[&str; 2]) -> Option<bool> {
+    let fits = |(kind, subtype): (&str, &str), name: &str| {
+        name.split_once('/').is_some_and(|(k, s)| (kind == k || kind == "*") && (subtype == s || subtype == "*"))
+    };
+    media_types(accept).into_iter().find_map(|wanted| match wanted {
+        wanted if fits(wanted, JSON) => Some(false),
+        wanted => names.iter().any(|name| fits(wanted, name)).then_some(true),
     })
 }
 
-/// A document, put together only when the client has not got it yet.
-fn tagged(hash: &str, request: &Request, media: &'static str, body: impl FnOnce() -> Vec<u8>) -> Response {
-    let tag = format!("\"{hash}\"");
-    let known = request.header(&IF_NONE_MATCH) == tag;
-    let mut response = if known { empty(304) } else { respond::bytes(200, media, body()) };
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
+fn not_acceptable() -> Response {
+    let mut response = empty(406);
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    response
+}
+
+/// Names the version of a document on an answer.
+fn tag(mut response: Response, hash: &str) -> Response {
+    if let Ok(tag) = HeaderValue::from_str(&format!("\"{hash}\"")) {
         response.headers_mut().insert(ETAG, tag);
     }
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
     response
 }
 
+/// A document, put together only when the client has not got it yet.
+fn conditional(hash: &str, request: &Request, media: &'static str, body: impl FnOnce() -> Vec<u8>) -> Response {
+    let reading = matches!(request.method, Method::GET | Method::HEAD);
+    let (wanted, known) = (request.header(&IF_MATCH), request.header(&IF_NONE_MATCH));
+    let response = match conditions(hash, wanted, known, reading) {
+        Some(304) => empty(304),
+        Some(code) => respond::bytes(code, media, Vec::new()),
+        None => respond::bytes(200, media, body()),
+    };
+    tag(response, hash)
+}
+
+/// The code that the conditions of a request ask for instead of the document: `wanted` is `If-Match`, `known` is
+/// `If-None-Match`, each empty where it is missing.
+fn conditions(hash: &str, wanted: &str, known: &str, reading: bool) -> Option<u16> {
+    let tags = |list: &str, weak: bool| {
+        list.split(',').map(str::trim).any(|tag| {
+            let tag = if weak { tag.strip_prefix("W/").unwrap_or(tag) } else { tag };
+            tag == "*" || tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')) == Some(hash)
+        })
+    };
+    match () {
+        () if !wanted.is_empty() && !tags(wanted, false) => Some(412),
+        () if !known.is_empty() && tags(known, true) => Some(if reading { 304 } else { 412 }),
+        () => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use time::macros::datetime;
+
     use super::*;
 
     #[test]
-    fn the_first_form_that_can_be_had_is_taken() {
-        assert_eq!(wants_protobuf(""), Some(false));
-        assert_eq!(wants_protobuf("text/html, application/json;q=0.5"), Some(false));
-        assert_eq!(wants_protobuf(gnostic::NAMES[1]), Some(true));
-        assert_eq!(wants_protobuf("application/yaml"), None);
+    fn the_best_form_that_can_be_had_is_taken() {
+        for (names, media) in [(gnostic::NAMES, gnostic::MEDIA), (gnostic_v3::NAMES, gnostic_v3::MEDIA)] {
+            let wants = |accept: &str| wants_protobuf(accept, &names);
+            assert_eq!(wants(""), Some(false));
+            assert_eq!(wants("text/html, application/json;q=0.5"), Some(false));
+            assert_eq!(wants("application/json;q=0.5,application/*;q=0.1"), Some(false));
+            assert_eq!(wants(&format!("application/json;q=0.5,{media}")), Some(true));
+            assert_eq!(wants(names[1]), Some(true));
+            assert_eq!(wants("application/yaml"), None);
+            assert_eq!(wants("application/vnd.kubernetes.protobuf"), None);
+        }
+    }
+
+    #[test]
+    fn what_a_client_has_is_not_sent_again() {
+        assert_eq!(conditions("A", "", "", true), None);
+        assert_eq!(conditions("A", "", "\"B\", W/\"A\"", true), Some(304));
+        assert_eq!(conditions("A", "", "*", false), Some(412));
+        assert_eq!(conditions("A", "", "A", true), None);
+        assert_eq!(conditions("A", "\"A\"", "", true), None);
+        assert_eq!(conditions("A", "W/\"A\"", "", true), Some(412));
+    }
+
+    #[test]
+    fn what_is_kept_for_good_is_kept_for_a_year() {
+        assert_eq!(in_a_year(datetime!(2026-01-02 03:04:05 UTC)), "Sat, 02 Jan 2027 03:04:05 UTC");
+        assert_eq!(in_a_year(datetime!(2028-02-29 00:00:00 UTC)), "Thu, 01 Mar 2029 00:00:00 UTC");
     }
 }

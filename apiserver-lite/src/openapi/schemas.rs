@@ -229,6 +229,13 @@ fn leaf_name(ty: &Type) -> Option<&'static str> {
         Type::Duration => "k8s.io.apimachinery.pkg.apis.meta.v1.Duration",
         Type::Fields => "k8s.io.apimachinery.pkg.apis.meta.v1.FieldsV1",
         Type::Raw => "k8s.io.apimachinery.pkg.runtime.RawExtension",
+        // Nothing can be said about these but what they are for; a schema that is empty is none to `kubectl explain`.
+        Type::Json => "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1.JSON",
+        Type::SchemaOrArray(_) => "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrArray",
+        Type::SchemaOrBool(_) => "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrBool",
+        Type::SchemaOrStrings(_) => {
+            "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrStringArray"
+        }
         _ => return None,
     })
 }
@@ -253,6 +260,34 @@ mod tests {
             schemas.reference(set.kind("", "v1", kind).expect("built in"));
         }
         schemas.finish()
+    }
+
+    /// Every schema inside of one, by its path.
+    fn empties(path: &str, schema: &Value, out: &mut Vec<String>) {
+        let Some(members) = schema.as_object() else { return };
+        if members.is_empty() {
+            out.push(path.to_owned());
+        }
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            empties(&format!("{path}.{name}"), property, out);
+        }
+        for key in ["items", "additionalProperties"] {
+            empties(&format!("{path}.{key}"), &schema[key], out);
+        }
+    }
+
+    #[test]
+    fn no_schema_says_nothing() {
+        let set = TypeSet::built_in();
+        for format in [Format::V2, Format::V3] {
+            let mut schemas = Schemas::new(format);
+            set.kinds.iter().for_each(|kind| drop(schemas.reference(kind.id)));
+            let mut out = Vec::new();
+            for (name, schema) in schemas.finish().as_object().expect("schemas") {
+                empties(name, schema, &mut out);
+            }
+            assert_eq!(out, Vec::<String>::new());
+        }
     }
 
     #[test]
