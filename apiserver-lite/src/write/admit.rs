@@ -17,17 +17,40 @@ pub(super) struct Part<'a> {
     pub name: &'a str,
 }
 
-/// Completes or refuses what is posted to a subresource.
+fn call<'a>(server: &'a ApiServer, options: &'a WriteOptions, part: Part<'a>) -> Call<'a> {
+    let Part { resource, subresource, namespace, name } = part;
+    let operation = Operation::Create;
+    let WriteOptions { user, dry_run, said, .. } = options;
+    Call { server, user, operation, resource, subresource, namespace, name, old: None, dry_run: *dry_run, said }
+}
+
+/// Completes what is posted to a subresource.
+///
+/// # Errors
+/// As the plugins.
+pub(super) async fn complete(
+    server: &ApiServer,
+    options: &WriteOptions,
+    part: Part<'_>,
+    sent: &mut Value,
+) -> Result<()> {
+    server.admission.mutate(&call(server, options, part), sent).await
+}
+
+/// Refuses what is posted to a subresource, or lets it pass.
+///
+/// # Errors
+/// As the plugins.
+pub(super) async fn judge(server: &ApiServer, options: &WriteOptions, part: Part<'_>, sent: &Value) -> Result<()> {
+    // Nothing is stored for these, so no quota is charged either.
+    server.admission.validate(&call(server, options, part), sent).await.map(drop)
+}
+
+/// Both, where nothing else is looked at in between.
 ///
 /// # Errors
 /// As the plugins.
 pub(super) async fn posted(server: &ApiServer, options: &WriteOptions, part: Part<'_>, sent: &mut Value) -> Result<()> {
-    let Part { resource, subresource, namespace, name } = part;
-    let operation = Operation::Create;
-    let WriteOptions { user, dry_run, said, .. } = options;
-    let dry_run = *dry_run;
-    let call = Call { server, user, operation, resource, subresource, namespace, name, old: None, dry_run, said };
-    server.admission.mutate(&call, sent).await?;
-    // Nothing is stored for these, so no quota is charged either.
-    server.admission.validate(&call, sent).await.map(drop)
+    complete(server, options, part, sent).await?;
+    judge(server, options, part, sent).await
 }

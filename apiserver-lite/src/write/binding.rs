@@ -22,25 +22,28 @@ const BINDING: (&str, &str, &str) = ("", "v1", "Binding");
 /// # Errors
 /// As [`bind`].
 pub(super) async fn handle(server: &ApiServer, request: &mut Request, accepted: Accepted) -> Result<Response> {
-    let pods = server.resources.lookup("", "v1", "pods").ok_or_else(crate::server::unknown_path)?;
-    let options = WriteOptions::parse(request, &pods)?;
+    let info = &request.info;
+    let known = |plural: &str| server.resources.lookup("", "v1", plural).ok_or_else(crate::server::unknown_path);
+    // What judges requests is asked about the resource that the path names.
+    let (asked, subresource) = (known(&info.resource)?, info.subresource.clone());
+    let options = WriteOptions::parse(request, &*known("pods")?)?;
     let body = request.body().await?;
     let decoded = decode::kind(&schema(BINDING)?, BINDING, request.content_type(), &body, &options)?;
     let mut binding = decoded.value;
     let namespace = request.info.namespace.clone();
     meta::settle_namespace(&mut binding, &namespace)?;
-    let said = meta::text(&binding, "name").to_owned();
-    let name = if request.info.subresource.is_empty() { said.clone() } else { request.info.name.clone() };
-    if name != said {
-        return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
-    }
-    bind(server, &pods, &namespace, &name, &binding, &options).await?;
+    let name = match subresource.is_empty() {
+        true => meta::text(&binding, "name").to_owned(),
+        false => request.info.name.clone(),
+    };
+    let part = Part { resource: &asked, subresource: &subresource, namespace: &namespace, name: &name };
+    bind_through(server, part, binding, &options).await?;
     let mut response = done(accepted);
     decoded.warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
     Ok(response)
 }
 
-/// Writes the node of a binding into its pod.
+/// Writes the node of a binding into its pod; `resource` is that of pods.
 ///
 /// # Errors
 /// 404, 409 when the pod has a node or is going away, 500 for a binding to something that is no node.
@@ -52,27 +55,51 @@ pub async fn bind(
     binding: &Value,
     options: &WriteOptions,
 ) -> Result<()> {
-    let target = &binding["target"];
-    let text = |key: &str| target[key].as_str().unwrap_or_default();
-    let (kind, node) = (text("kind"), text("name"));
-    let mut complaints = Vec::new();
-    if !matches!(kind, "" | "Node") {
-        let supported = "supported values: \"Node\", \"<empty>\"";
-        complaints.push(format!("target.kind: Unsupported value: {}: {supported}", quote(kind)));
+    let part = Part { resource, subresource: "binding", namespace, name };
+    bind_through(server, part, binding.clone(), options).await
+}
+
+/// Lets admission complete a binding, checks it, lets admission judge it, and carries it out, in this order.
+async fn bind_through(server: &ApiServer, part: Part<'_>, mut binding: Value, options: &WriteOptions) -> Result<()> {
+    admit::complete(server, options, part, &mut binding).await?;
+    let by_path = !part.subresource.is_empty();
+    let name = if by_path { part.name } else { meta::text(&binding, "name") };
+    if name != meta::text(&binding, "name") {
+        return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
     }
-    if node.is_empty() {
+    check(&binding)?;
+    admit::judge(server, options, part, &binding).await?;
+    let pods = server.resources.lookup("", "v1", "pods").ok_or_else(crate::server::unknown_path)?;
+    assign(server, &pods, part.namespace, name, &binding, options).await
+}
+
+/// Refuses a binding to something that is no node.
+fn check(binding: &Value) -> Result<()> {
+    let text = |key: &str| binding["target"][key].as_str().unwrap_or_default();
+    let mut complaints = Vec::new();
+    if !matches!(text("kind"), "" | "Node") {
+        let supported = "supported values: \"Node\", \"<empty>\"";
+        complaints.push(format!("target.kind: Unsupported value: {}: {supported}", quote(text("kind"))));
+    }
+    if text("name").is_empty() {
         complaints.push("target.name: Required value".to_owned());
     }
     // Upstream never made these a proper Invalid.
     match complaints.as_slice() {
-        [] => {}
-        [one] => return Err(ApiError::new(500, "", one.as_str())),
-        several => return Err(ApiError::new(500, "", format!("[{}]", several.join(", ")))),
+        [] => Ok(()),
+        [one] => Err(ApiError::new(500, "", one.as_str())),
+        several => Err(ApiError::new(500, "", format!("[{}]", several.join(", ")))),
     }
-    let mut admitted = binding.clone();
-    let part = Part { resource, subresource: "binding", namespace, name };
-    admit::posted(server, options, part, &mut admitted).await?;
-    let binding = &admitted;
+}
+
+async fn assign(
+    server: &ApiServer,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+    binding: &Value,
+    options: &WriteOptions,
+) -> Result<()> {
     let node = binding["target"]["name"].as_str().unwrap_or_default();
     let target = Target { resource, subresource: "binding", namespace, name };
     let conflict = |why: String| ApiError::conflict("", "pods/binding", name, why);
@@ -139,6 +166,16 @@ pub(super) fn set_condition(pod: &mut Value, mut condition: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_binding_is_to_a_node() {
+        let said = |target: Value| check(&json!({"target": target})).err().map(|e| e.status().message.clone());
+        assert_eq!(said(json!({"name": "n"})), None);
+        assert_eq!(said(json!({"kind": "Node"})).as_deref(), Some("target.name: Required value"));
+        let both = "[target.kind: Unsupported value: \"Pod\": supported values: \"Node\", \"<empty>\", target.name: \
+                    Required value]";
+        assert_eq!(said(json!({"kind": "Pod"})).as_deref(), Some(both));
+    }
 
     #[test]
     fn a_condition_that_stays_keeps_its_time() {

@@ -119,6 +119,8 @@ pub(super) async fn place(
             }
             validate(server, target, &value)?;
             authorize_name(server, target, user)?;
+            // Who judges the object as it will be stored is told the name that it will have.
+            let call = Call { name: text(&value, "name"), ..call };
             reserved = server.admission.validate(&call, &value).await?;
         }
         let name = text(&value, "name").to_owned();
