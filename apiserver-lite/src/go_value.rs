@@ -6,6 +6,22 @@ use serde_json::Value;
 
 use crate::field_error::{Raw, escaped};
 
+/// What complaints call a JSON value: `string`, `number`, `bool`, `array`, `object` or `null`.
+pub fn json_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// The Go type that a document's kind and version are read into first.
+pub const TYPE_META: &str =
+    "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }";
+
 /// What a value is in Go.
 #[derive(Clone, Copy)]
 pub enum Shape {

@@ -199,13 +199,28 @@ impl ApiError {
 
     /// What another server's bare status code means to our client, in client-go's words.
     pub fn from_other_server(code: u16, group: &str, resource: &str, name: &str, said: &str) -> Self {
-        let (reason, text) = match code {
+        let (reason, text) = Self::words_of_other_server(code, said);
+        let message = format!("{text} ( {} {name})", qualified(group, resource));
+        let details =
+            Details { name: name.to_owned(), group: group.to_owned(), kind: resource.to_owned(), ..Details::default() };
+        Self::new(code, reason, message).with_details(details)
+    }
+
+    /// Reason and words that client-go has for a bare status code; `said` is the text of the answer, or `unknown`.
+    pub fn words_of_other_server(code: u16, said: &str) -> (&'static str, String) {
+        match code {
             400 => ("BadRequest", "the server rejected our request for an unknown reason".to_owned()),
             422 => ("Invalid", "the server rejected our request due to an error in our request".to_owned()),
             401 => ("Unauthorized", "the server has asked for the client to provide credentials".to_owned()),
             403 => ("Forbidden", said.to_owned()),
             404 => ("NotFound", "the server could not find the requested resource".to_owned()),
             405 => ("MethodNotAllowed", "the server does not allow this method on the requested resource".to_owned()),
+            406 if said.is_empty() || said == "unknown" => (
+                "NotAcceptable",
+                "the server was unable to respond with a content type that the client supports".to_owned(),
+            ),
+            406 => ("NotAcceptable", said.to_owned()),
+            415 => ("UnsupportedMediaType", said.to_owned()),
             409 => ("Conflict", "the server reported a conflict".to_owned()),
             429 => (
                 "TooManyRequests",
@@ -222,11 +237,7 @@ impl ApiError {
                 format!("an error on the server ({}) has prevented the request from succeeding", quote(said)),
             ),
             _ => ("", format!("the server responded with the status code {code} but did not return more information")),
-        };
-        let message = format!("{text} ( {} {name})", qualified(group, resource));
-        let details =
-            Details { name: name.to_owned(), group: group.to_owned(), kind: resource.to_owned(), ..Details::default() };
-        Self::new(code, reason, message).with_details(details)
+        }
     }
 
     /// The `Status` object in the order Kubernetes writes its fields.

@@ -97,6 +97,20 @@ impl<'a> Attributes<'a> {
         Cow::Owned(crate::read::convert(to, value))
     }
 
+    /// The same as Go writes it: with what its type always has, even empty. Expressions find that, and patches go there.
+    pub fn spelled_out(&self, value: &Value, to: &Resource) -> Value {
+        let value = self.versioned(value, to);
+        let kind = self.kind(to);
+        let set = proto::schema::TypeSet::built_in();
+        let id = Some(()).filter(|()| !to.custom && value["kind"].as_str().is_none_or(|said| *said == kind.kind));
+        let Some(id) = id.and_then(|()| set.kind(&kind.group, &kind.version, &kind.kind)) else {
+            return value.into_owned();
+        };
+        let mut text = Vec::with_capacity(2048);
+        proto::json::write(set, id, &value, &mut text);
+        proto::json::parse(&text).map_or_else(|_| value.into_owned(), |parsed| parsed.value)
+    }
+
     /// The namespace that the object lies in; None for what lies in none.
     pub fn containing_namespace(&self) -> Option<&str> {
         (!self.is_namespace() && !self.namespace.is_empty()).then_some(self.namespace)

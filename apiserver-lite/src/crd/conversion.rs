@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::object::go_type;
-use crate::admission::Endpoint;
+use crate::admission::{Endpoint, Expected};
 use crate::resource::Resource;
 use crate::server::ApiServer;
 use crate::status::{ApiError, Result, quote};
@@ -61,11 +61,15 @@ impl Converter {
             proto::json::write_sorted(&review, &mut body);
             let answer = server.admission.clients().post(server, &self.endpoint, body, TIMEOUT).await;
             let answer = answer.map_err(|why| failed(format!("conversion webhook for {of} failed: {why}")))?;
-            let converted = converted(version, &uid, &answer)
-                .map_err(|why| failed(format!("conversion webhook for {of} failed: {why}")))?;
+            let review = answer.review(Expected::conversion(version));
+            let converted = review.and_then(|review| converted(version, &uid, review));
+            let converted = converted.map_err(|why| failed(format!("conversion webhook for {of} failed: {why}")))?;
             if converted.len() != batch.len() {
                 let (got, wanted) = (converted.len(), batch.len());
                 return Err(failed(format!("conversion webhook for {of} returned {got} objects, expected {wanted}")));
+            }
+            if let Some(nothing) = converted.iter().find(|object| text(object, "kind").is_empty()) {
+                return Err(failed(format!("Object 'Kind' is missing in '{nothing}'")));
             }
             for (index, (before, after)) in batch.iter().zip(converted).enumerate() {
                 let after = settle(before, after, to, index);
@@ -81,13 +85,10 @@ fn text<'v>(value: &'v Value, key: &str) -> &'v str {
 }
 
 /// The objects of an answer.
-fn converted(version: &str, uid: &str, answer: &[u8]) -> Result<Vec<Value>, String> {
-    let mut review = proto::json::parse(answer).map_err(|e| e.to_string())?.value;
-    let said = (text(&review, "apiVersion"), text(&review, "kind"));
+fn converted(version: &'static str, uid: &str, mut review: Value) -> Result<Vec<Value>, String> {
     let strict = version == "v1";
-    if strict && said != ("apiextensions.k8s.io/v1", "ConversionReview") {
-        let said = format!("{}, Kind={}", said.0, said.1);
-        return Err(format!("expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got {said}"));
+    if let Some(complaint) = Expected::conversion(version).complaint(&review).filter(|_| strict) {
+        return Err(complaint);
     }
     let response = &mut review["response"];
     if !response.is_object() {
@@ -99,7 +100,7 @@ fn converted(version: &str, uid: &str, answer: &[u8]) -> Result<Vec<Value>, Stri
     let (status, message) = (text(&response["result"], "status"), text(&response["result"], "message"));
     if status != "Success" {
         return Err(match message {
-            "" => format!("response.result.status was '{status}', not 'Success'"),
+            "" if strict => format!("response.result.status was '{status}', not 'Success'"),
             message => message.to_owned(),
         });
     }
@@ -240,14 +241,14 @@ mod tests {
 
     #[test]
     fn answers_have_to_be_for_the_question() {
-        let answer = |value: Value| converted("v1", "u", value.to_string().as_bytes());
+        let answer = |value: Value| converted("v1", "u", value);
         let review = |response: Value| json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": response});
         let good = json!({"uid": "u", "result": {"status": "Success"}, "convertedObjects": [{}]});
         assert_eq!(answer(review(good)), Ok(vec![json!({})]));
         for (value, why) in [
             (
                 json!({"kind": "X"}),
-                "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got , Kind=X",
+                "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got /, Kind=X",
             ),
             (review(Value::Null), "no response provided"),
             (review(json!({"uid": "v"})), "expected response.uid=\"u\", got \"v\""),

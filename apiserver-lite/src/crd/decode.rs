@@ -87,12 +87,7 @@ fn fit(
             Some(Value::String(said)) if said.is_empty() => drop(map.insert(key.into(), default.into())),
             Some(Value::String(_)) => {}
             Some(other) => {
-                let what = match other {
-                    Value::Bool(_) => "bool",
-                    Value::Number(_) => "number",
-                    Value::Array(_) => "array",
-                    _ => "object",
-                };
+                let what = crate::go_value::json_kind(other);
                 return Err(format!(
                     "couldn't get version/kind; json parse error: json: cannot unmarshal {what} into Go struct field .{key} of type string"
                 ));

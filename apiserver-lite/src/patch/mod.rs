@@ -260,14 +260,7 @@ fn invalid_patch(shown: &str, why: &str) -> ApiError {
 }
 
 fn mismatch(value: &Value, wanted: &str) -> String {
-    let what = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
+    let what = crate::go_value::json_kind(value);
     format!("json: cannot unmarshal {what} into {wanted}")
 }
 

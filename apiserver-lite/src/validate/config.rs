@@ -51,12 +51,7 @@ pub fn secret(report: &mut Report, object: &Value) {
         let why = match proto::json::parse(&bytes) {
             Ok(parsed) if parsed.value.is_object() || parsed.value.is_null() => return,
             Ok(parsed) => {
-                let what = match parsed.value {
-                    Value::Array(_) => "array",
-                    Value::String(_) => "string",
-                    Value::Number(_) => "number",
-                    _ => "bool",
-                };
+                let what = crate::go_value::json_kind(&parsed.value);
                 format!("json: cannot unmarshal {what} into Go value of type map[string]interface {{}}")
             }
             Err(error) => error.to_string(),

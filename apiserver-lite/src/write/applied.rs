@@ -88,12 +88,7 @@ fn parse(body: &[u8]) -> Result<(Value, Vec<String>)> {
         Value::Null => Value::Object(serde_json::Map::new()),
         config @ Value::Object(_) => config,
         other => {
-            let what = match other {
-                Value::Array(_) => "array",
-                Value::String(_) => "string",
-                Value::Number(_) => "number",
-                _ => "bool",
-            };
+            let what = crate::go_value::json_kind(&other);
             return Err(ApiError::bad_request(format!(
                 "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {what} into Go \
                  value of type map[string]interface {{}}"

@@ -4,6 +4,7 @@ use proto::json::{self, DecodeError};
 use serde_json::Value;
 
 use super::options::{FieldValidation, WriteOptions};
+use crate::go_value::{TYPE_META, json_kind};
 use crate::http::{Media, body_media};
 use crate::resource::{Resource, Schema};
 use crate::status::{ApiError, Result};
@@ -188,7 +189,7 @@ fn type_of(kind: &str, text: &[u8], body: &[u8]) -> Result<(String, String)> {
                 None | Some(Value::Null) => Ok(String::new()),
                 Some(Value::String(text)) => Ok(text.clone()),
                 Some(other) => {
-                    let what = shape(other);
+                    let what = json_kind(other);
                     Err(parse_error(&format!(
                         "json: cannot unmarshal {what} into Go struct field .{key} of type string"
                     )))
@@ -197,22 +198,9 @@ fn type_of(kind: &str, text: &[u8], body: &[u8]) -> Result<(String, String)> {
             return Ok((text("kind")?, text("apiVersion")?));
         }
         Value::Null => return Ok(Default::default()),
-        other => shape(other),
+        other => json_kind(other),
     };
-    Err(parse_error(&format!(
-        "json: cannot unmarshal {shape} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
-    )))
-}
-
-fn shape(value: &Value) -> &'static str {
-    match value {
-        Value::String(_) => "string",
-        Value::Number(_) => "number",
-        Value::Bool(_) => "bool",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-        Value::Null => "null",
-    }
+    Err(parse_error(&format!("json: cannot unmarshal {shape} into Go value of type {TYPE_META}")))
 }
 
 /// Whether a body may be read as the kind; saying nothing is fine.

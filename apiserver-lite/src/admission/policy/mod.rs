@@ -18,8 +18,6 @@ pub use mutating::mutate;
 pub use typed::type_warnings;
 pub use validating::validate;
 
-use std::borrow::Cow;
-
 use serde_json::Value;
 
 use super::attributes::Attributes;
@@ -52,11 +50,11 @@ fn look<T>(
         namespace = policy.uses_namespace.then(|| found.value());
     }
     let request = policy.uses_request.then(|| attributes.request(resource));
-    let object: Option<Cow<'_, Value>> = new.map(|value| attributes.versioned(value, resource));
-    let old: Option<Cow<'_, Value>> = attributes.call.old.map(|value| attributes.versioned(value, resource));
+    let object = new.map(|value| attributes.spelled_out(value, resource));
+    let old = attributes.call.old.map(|value| attributes.spelled_out(value, resource));
     let seen = Seen {
-        object: object.as_deref(),
-        old: old.as_deref(),
+        object: object.as_ref(),
+        old: old.as_ref(),
         params,
         request: request.as_ref(),
         namespace: namespace.as_ref(),

@@ -172,8 +172,11 @@ fn patched(
         Ok(patch) => patch,
         Err(why) => return Ok(Err(why)),
     };
-    let mut value = attributes.versioned(object, resource).into_owned();
     let json_patch = policy.mutations[index].json_patch;
+    let mut value = match json_patch {
+        true => attributes.spelled_out(object, resource),
+        false => attributes.versioned(object, resource).into_owned(),
+    };
     if json_patch {
         let operations = match Operations::parse(patch) {
             Ok(operations) => operations,

@@ -1,11 +1,10 @@
 //! One call of a webhook: from an object to a verdict.
 
-use std::borrow::Cow;
-
 use serde_json::Value;
 
 use super::super::attributes::Attributes;
 use super::super::matching::Matched;
+use super::answer::Expected;
 use super::client::Clients;
 use super::compiled::Webhook;
 use super::review::{self, Verdict};
@@ -65,14 +64,17 @@ pub async fn ask(
     };
     let uid = crate::random::uuid();
     let resource = matched.resource(attributes);
-    let old: Option<Cow<'_, Value>> = call.old.map(|value| attributes.versioned(value, resource));
-    let body = review::request(version, &uid, attributes, resource, object, old.as_deref());
+    let old = call.old.map(|value| attributes.spelled_out(value, resource));
+    let body = review::request(version, &uid, attributes, resource, object, old.as_ref());
     let answer = clients.post(call.server, &hook.endpoint, body, hook.timeout).await;
     let answer = answer.map_err(|why| match why.starts_with("could not get REST client") {
         true => Failed::Call(why),
         false => Failed::Call(format!("failed to call webhook: {why}")),
     })?;
-    let verdict = review::verdict(version, &uid, mutating, &answer).map_err(Failed::Call)?;
+    let review = answer.review(Expected::admission(version));
+    let review = review.map_err(|why| Failed::Call(format!("failed to call webhook: {why}")))?;
+    let verdict = review::verdict(version, &uid, mutating, &review);
+    let verdict = verdict.map_err(|why| Failed::Call(format!("received invalid webhook response: {why}")))?;
     for warning in &verdict.warnings {
         crate::warning::add(warning.clone());
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderMap, HeaderName, RETRY_AFTER, USER_AGENT};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -19,15 +19,18 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::answer::Answer;
 use super::trust;
 use crate::metrics::Webhooks;
 use crate::server::ApiServer;
-use crate::status::{ApiError, quote};
+use crate::status::quote;
 
 /// Idle connections that are kept to one webhook.
 const IDLE: usize = 16;
 /// Webhooks that connections are kept to; beyond, all are dropped.
 const WEBHOOKS: usize = 256;
+/// How often a call is made again when the webhook asks for that.
+const RETRIES: usize = 10;
 /// Largest answer that is read.
 const LARGEST: usize = 16 << 20;
 
@@ -120,38 +123,36 @@ impl Clients {
         &self.counted
     }
 
-    /// Posts a body; the answer's body.
+    /// Posts a body; the answer, which may tell of a failure. A webhook that is busy and says for how long is asked again
+    /// after that, as long as there is time.
     ///
     /// # Errors
-    /// Why there is no answer, or no good one.
+    /// Why there is no answer.
     pub async fn post(
         &self,
         server: &ApiServer,
         endpoint: &Endpoint,
         body: Vec<u8>,
         timeout: Duration,
-    ) -> Result<Bytes, String> {
+    ) -> Result<Answer, String> {
         let shown = || format!("Post \"https://{}{}\"", endpoint.authority(), endpoint.target(timeout));
         let pool = self.pool(endpoint).map_err(|why| format!("could not get REST client: {why}"))?;
-        let call = pool.call(server, endpoint, body.into(), timeout);
-        let (code, answer) = match tokio::time::timeout(timeout, call).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(why)) => return Err(format!("{}: {why}", shown())),
-            Err(_) => return Err(format!("{}: context deadline exceeded", shown())),
+        let body = Bytes::from(body);
+        let call = async {
+            let mut retries = RETRIES;
+            loop {
+                let answer = pool.call(server, endpoint, body.clone(), timeout).await?;
+                match answer.wait_seconds() {
+                    Some(seconds) if retries > 0 => tokio::time::sleep(Duration::from_secs(seconds)).await,
+                    _ => return Ok(answer),
+                }
+                retries -= 1;
+            }
         };
-        if (200..300).contains(&code) {
-            return Ok(answer);
+        match tokio::time::timeout(timeout, call).await {
+            Ok(answer) => answer.map_err(|why: String| format!("{}: {why}", shown())),
+            Err(_) => Err(format!("{}: context deadline exceeded", shown())),
         }
-        // A webhook may answer with a Status of its own.
-        if let Ok(status) = proto::json::parse(&answer)
-            && status.value["kind"] == "Status"
-            && let Some(message) = status.value["message"].as_str()
-        {
-            return Err(message.to_owned());
-        }
-        let said = String::from_utf8_lossy(&answer);
-        let error = ApiError::from_other_server(code, "", "", "", said.trim());
-        Err(error.status().message.trim_end_matches(" (  )").to_owned())
     }
 
     fn pool(&self, endpoint: &Endpoint) -> Result<Arc<Pool>, String> {
@@ -176,7 +177,7 @@ impl Pool {
         endpoint: &Endpoint,
         body: Bytes,
         timeout: Duration,
-    ) -> Result<(u16, Bytes), String> {
+    ) -> Result<Answer, String> {
         while let Some(kept) = self.take() {
             // One that was closed meanwhile tells so before anything was answered.
             if let Ok(answer) = self.send(kept, endpoint, body.clone(), timeout).await {
@@ -211,8 +212,8 @@ impl Pool {
         let tcp = TcpStream::connect(addresses.as_slice()).await.map_err(|e| dialed(&refused(&e)))?;
         let _ = tcp.set_nodelay(true);
         let name = endpoint.server_name();
-        let server_name = ServerName::try_from(name.clone()).map_err(|e| e.to_string())?;
-        let tls = self.tls.connect(server_name, tcp).await.map_err(|e| trust::explain(&e, &name))?;
+        let server_name = ServerName::try_from(name).map_err(|e| e.to_string())?;
+        let tls = self.tls.connect(server_name, tcp).await.map_err(|e| trust::explain(&e))?;
         let (sender, connection) = http1::handshake(TokioIo::new(tls)).await.map_err(|e| e.to_string())?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -228,7 +229,7 @@ impl Pool {
         endpoint: &Endpoint,
         body: Bytes,
         timeout: Duration,
-    ) -> Result<(u16, Bytes), String> {
+    ) -> Result<Answer, String> {
         let request = http::Request::post(endpoint.target(timeout))
             .header(HOST, endpoint.authority())
             .header(ACCEPT, "application/json, */*")
@@ -239,13 +240,19 @@ impl Pool {
         let gone = |_: hyper::Error| "EOF".to_owned();
         let response = sender.send_request(request).await.map_err(gone)?;
         let code = response.status().as_u16();
-        let answer = Limited::new(response.into_body(), LARGEST).collect().await.map_err(|e| e.to_string())?.to_bytes();
+        let content_type = header(response.headers(), &CONTENT_TYPE).to_owned();
+        let retry_after = header(response.headers(), &RETRY_AFTER).parse().ok();
+        let body = Limited::new(response.into_body(), LARGEST).collect().await.map_err(|e| e.to_string())?.to_bytes();
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE && !sender.is_closed() {
             idle.push(sender);
         }
-        Ok((code, answer))
+        Ok(Answer { code, content_type, retry_after, body })
     }
+}
+
+fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> &'h str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
 fn refused(error: &std::io::Error) -> String {

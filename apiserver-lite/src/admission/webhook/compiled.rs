@@ -76,11 +76,10 @@ impl Webhook {
             return Ok(Some(matched));
         }
         let resource = matched.resource(attributes);
-        let object = new.map(|value| attributes.versioned(value, resource));
-        let old = attributes.call.old.map(|value| attributes.versioned(value, resource));
+        let object = new.map(|value| attributes.spelled_out(value, resource));
+        let old = attributes.call.old.map(|value| attributes.spelled_out(value, resource));
         let request = self.conditions.use_name("request").then(|| attributes.request(resource));
-        let seen =
-            Seen { object: object.as_deref(), old: old.as_deref(), request: request.as_ref(), ..Seen::default() };
+        let seen = Seen { object: object.as_ref(), old: old.as_ref(), request: request.as_ref(), ..Seen::default() };
         let facts = Facts::new(attributes, resource, &[], &seen);
         let held = self.conditions.hold(&facts, self.fail);
         drop(facts);

@@ -4,7 +4,9 @@
 //! once. What a webhook says about the object is a patch, which is applied to the version that the webhook asked for.
 //! Follows `apiserver/pkg/admission/plugin/webhook`.
 
+mod answer;
 mod call;
+mod certificate;
 mod client;
 mod compiled;
 mod mutating;
@@ -12,6 +14,7 @@ mod review;
 mod trust;
 mod validating;
 
+pub use answer::Expected;
 pub use client::{Clients, Endpoint};
 pub use compiled::Webhook;
 pub use mutating::mutate;

@@ -10,7 +10,8 @@ use super::super::changes::{self, Rounds};
 use super::call::{self, Failed};
 use super::client::Clients;
 use super::compiled::Webhook;
-use super::review::Verdict;
+use super::review::{Patch, Verdict};
+use crate::go_value::json_kind;
 use crate::metrics::{Outcome, Type};
 use crate::status::{ApiError, Result, quote};
 
@@ -36,14 +37,14 @@ pub async fn mutate(
             continue;
         }
         let resource = matched.resource(attributes);
-        let object = new.as_ref().map(|value| attributes.versioned(value, resource).into_owned());
+        let object = new.as_ref().map(|value| attributes.spelled_out(value, resource));
         let since = Instant::now();
         let asked = call::ask(clients, hook, attributes, &matched, object.as_ref(), true).await;
         let outcome = match asked {
             Ok(Verdict { patch: Some(patch), .. }) => {
                 apply(hook, attributes, resource, object, &patch).map(|patched| {
                     patched.is_some_and(|patched| {
-                        note_patch(hook, rounds.number(), index, &patch);
+                        note_patch(hook, rounds.number(), index, &patch.text);
                         let differs = new.as_ref() != Some(&patched);
                         *new = Some(patched);
                         differs
@@ -81,11 +82,14 @@ fn apply(
     attributes: &Attributes<'_>,
     resource: &crate::resource::Resource,
     object: Option<Value>,
-    patch: &[u8],
+    patch: &Patch,
 ) -> std::result::Result<Option<Value>, Failed> {
     let undecodable =
         |why: &dyn std::fmt::Display| Failed::Call(format!("received undecodable patch in webhook response: {why}"));
-    let operations = proto::json::parse(patch).map_err(|e| undecodable(&e))?.value;
+    let operations = proto::json::parse(&patch.text).map_err(|e| undecodable(&e))?.value;
+    if let Some(why) = no_operations(&operations) {
+        return Err(undecodable(&why));
+    }
     let operations = crate::patch::Operations::parse(operations).map_err(|e| undecodable(&e.status().message))?;
     if operations.is_empty() {
         return Ok(None);
@@ -97,8 +101,24 @@ fn apply(
         );
         return Err(Failed::Refused(ApiError::internal(why)));
     };
+    if patch.kind != "JSONPatch" {
+        return Err(Failed::Call(format!("unsupported patch type {}", quote(&patch.kind))));
+    }
     operations.apply(&mut object).map_err(|refused| Failed::Refused(ApiError::internal(refused.why)))?;
     changes::settle(attributes, resource, object, false).map(Some).map_err(Failed::Refused)
+}
+
+/// Why a document is no list of operations, in the words of upstream's library.
+fn no_operations(patch: &Value) -> Option<String> {
+    let (wrong, wanted) = match patch {
+        Value::Array(list) => {
+            let wrong = list.iter().find(|item| !item.is_object() && !item.is_null());
+            (wrong?, "jsonpatch.Operation")
+        }
+        Value::Null => return None,
+        other => (other, "jsonpatch.Patch"),
+    };
+    Some(format!("json: cannot unmarshal {} into Go value of type {wanted}", json_kind(wrong)))
 }
 
 /// The beginning of a note, in the order of upstream's.

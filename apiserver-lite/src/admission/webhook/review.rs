@@ -4,18 +4,27 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 
 use super::super::attributes::Attributes;
+use super::answer::Expected;
 use crate::resource::Resource;
 use crate::status::{ApiError, quote};
 
 /// What a webhook says.
 pub struct Verdict {
     pub allowed: bool,
-    /// Operations of a JSON patch.
-    pub patch: Option<Vec<u8>>,
+    /// What to do to the object.
+    pub patch: Option<Patch>,
     /// `status` of a refusal.
     pub result: Value,
     pub warnings: Vec<String>,
     pub notes: Vec<(String, String)>,
+}
+
+/// A change of the object.
+pub struct Patch {
+    /// What it calls itself.
+    pub kind: String,
+    /// Operations, if it is a JSON patch.
+    pub text: Vec<u8>,
 }
 
 /// The body of a call; `object` and `old` in the version that the webhook wants.
@@ -38,68 +47,50 @@ pub fn request(
     out
 }
 
-/// Reads an answer.
+/// Reads an answer, which has the form of a review.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn verdict(version: &str, uid: &str, mutating: bool, body: &[u8]) -> Result<Verdict, String> {
-    let failed = |why: String| format!("failed to call webhook: {why}");
-    let invalid = |why: String| format!("received invalid webhook response: {why}");
-    let review = proto::json::parse(body)
-        .map_err(|e| failed(format!("couldn't get version/kind; json parse error: {e}")))?
-        .value;
+pub fn verdict(version: &'static str, uid: &str, mutating: bool, review: &Value) -> Result<Verdict, String> {
     let response = &review["response"];
     if !response.is_object() {
-        return Err(invalid("webhook response was absent".into()));
+        return Err("webhook response was absent".into());
     }
-    let text = |value: &Value, name: &str| value[name].as_str().unwrap_or_default().to_owned();
-    let patch = match &response["patch"] {
-        Value::Null => None,
-        Value::String(said) if said.is_empty() => None,
-        Value::String(said) => {
-            let bytes = base64::engine::general_purpose::STANDARD.decode(said);
-            Some(bytes.map_err(|e| failed(format!("illegal base64 data in response.patch: {e}")))?)
-        }
-        _ => return Err(failed("json: cannot unmarshal response.patch into Go value of type []uint8".into())),
-    };
-    let patch_type = response["patchType"].as_str();
+    let said = response["patch"].as_str().unwrap_or_default();
+    // What is no base64 was refused when the answer was read.
+    let text = base64::engine::general_purpose::STANDARD.decode(said).unwrap_or_default();
+    let mut kind = response["patchType"].as_str();
     if version == "v1" {
-        let said = text(response, "uid");
+        let said = response["uid"].as_str().unwrap_or_default();
         if said != uid {
-            return Err(invalid(format!("expected response.uid={}, got {}", quote(uid), quote(&said))));
+            return Err(format!("expected response.uid={}, got {}", quote(uid), quote(said)));
         }
-        let (api_version, kind) = (text(&review, "apiVersion"), text(&review, "kind"));
-        if (api_version.as_str(), kind.as_str()) != ("admission.k8s.io/v1", "AdmissionReview") {
-            let shown = if api_version.contains('/') { api_version } else { format!("/{api_version}") };
-            let why = format!(
-                "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {shown}, Kind={kind}"
-            );
-            return Err(invalid(why));
+        if let Some(complaint) = Expected::admission(version).complaint(review) {
+            return Err(complaint);
         }
-        let why = match (mutating, patch.is_some(), patch_type) {
-            (true, true, None) => "webhook returned response.patch but not response.patchType".to_owned(),
-            (true, false, Some(_)) => "webhook returned response.patchType but not response.patch".to_owned(),
-            (true, true, Some("")) => "webhook returned invalid response.patchType of \"\"".to_owned(),
-            (false, true, _) => "validating webhook may not return response.patch".to_owned(),
-            (false, _, Some(_)) => "validating webhook may not return response.patchType".to_owned(),
-            _ => String::new(),
+        let why = match (mutating, text.is_empty(), kind) {
+            (true, false, None) => "webhook returned response.patch but not response.patchType",
+            (true, true, Some(_)) => "webhook returned response.patchType but not response.patch",
+            (true, false, Some("")) => "webhook returned invalid response.patchType of \"\"",
+            (false, false, _) => "validating webhook may not return response.patch",
+            (false, _, Some(_)) => "validating webhook may not return response.patchType",
+            _ => "",
         };
         if !why.is_empty() {
-            return Err(invalid(why));
+            return Err(why.into());
         }
-        if let Some(other) = patch_type.filter(|kind| mutating && *kind != "JSONPatch") {
-            return Err(format!("unsupported patch type {}", quote(other)));
-        }
+    } else {
+        // The older version did not look at the type.
+        kind = Some("JSONPatch");
     }
-    let texts = |value: &Value| -> Vec<String> {
-        value.as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect()
-    };
+    let warnings = response["warnings"].as_array().into_iter().flatten();
     let notes = response["auditAnnotations"].as_object().into_iter().flatten();
+    let patch = (mutating && !text.is_empty()).then(|| Patch { kind: kind.unwrap_or_default().to_owned(), text });
     Ok(Verdict {
         allowed: response["allowed"] == true,
-        patch: patch.filter(|_| mutating),
+        patch,
         result: response["status"].clone(),
-        warnings: texts(&response["warnings"]),
+        warnings: warnings.filter_map(Value::as_str).map(Into::into).collect(),
         notes: notes.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect(),
     })
 }
@@ -128,13 +119,8 @@ pub fn refusal(name: &str, result: &Value) -> ApiError {
 mod tests {
     use super::*;
 
-    fn answer(response: Value) -> Vec<u8> {
-        let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response});
-        review.to_string().into_bytes()
-    }
-
-    fn complaint(mutating: bool, body: &[u8]) -> String {
-        verdict("v1", "u", mutating, body).err().unwrap_or_default()
+    fn complaint(mutating: bool, review: &Value) -> String {
+        verdict("v1", "u", mutating, review).err().unwrap_or_default()
     }
 
     #[test]
@@ -147,6 +133,11 @@ mod tests {
                 json!({"uid": "u", "patchType": "JSONPatch"}),
                 "webhook returned response.patchType but not response.patch",
             ),
+            (
+                true,
+                json!({"uid": "u", "patch": "W10=", "patchType": ""}),
+                "webhook returned invalid response.patchType of \"\"",
+            ),
             (false, json!({"uid": "u", "patch": "W10="}), "validating webhook may not return response.patch"),
             (
                 false,
@@ -155,14 +146,26 @@ mod tests {
             ),
             (false, Value::Null, "webhook response was absent"),
         ] {
-            assert_eq!(complaint(mutating, &answer(response)), format!("received invalid webhook response: {why}"));
+            let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response});
+            assert_eq!(complaint(mutating, &review), why);
         }
-        let bare = json!({"response": {"uid": "u", "allowed": true}}).to_string();
-        let why = "received invalid webhook response: expected webhook response of admission.k8s.io/v1, \
-                   Kind=AdmissionReview, got /, Kind=";
-        assert_eq!(complaint(true, bare.as_bytes()), why);
-        assert!(complaint(true, b"<html>").starts_with("failed to call webhook: couldn't get version/kind"));
-        assert!(verdict("v1beta1", "u", true, bare.as_bytes()).is_ok_and(|verdict| verdict.allowed));
+        let bare = json!({"response": {"uid": "u", "allowed": true}});
+        let why = "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got /, Kind=";
+        assert_eq!(complaint(true, &bare), why);
+        assert!(verdict("v1beta1", "u", true, &bare).is_ok_and(|verdict| verdict.allowed));
+    }
+
+    #[test]
+    fn another_type_of_patch_is_kept_until_it_is_needed() {
+        let mut review = json!({
+            "kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1",
+            "response": {"uid": "u", "allowed": true, "patch": "W10=", "patchType": "Full"},
+        });
+        let kind = |version, review: &Value| verdict(version, "u", true, review).ok()?.patch.map(|patch| patch.kind);
+        assert_eq!(kind("v1", &review).as_deref(), Some("Full"));
+        assert_eq!(kind("v1beta1", &review).as_deref(), Some("JSONPatch"));
+        review["response"]["patchType"] = "JSONPatch".into();
+        assert_eq!(kind("v1", &review).as_deref(), Some("JSONPatch"));
     }
 
     #[test]

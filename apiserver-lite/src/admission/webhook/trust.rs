@@ -10,10 +10,12 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, InvalidMessage, OtherError,
+    RootCertStore, SignatureScheme,
+};
 use rustls_pki_types::pem::PemObject as _;
 use tokio_rustls::TlsConnector;
-use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 /// Where systems keep the authorities that they trust; the first file that is there counts.
 const SYSTEM: [&str; 4] = [
@@ -51,8 +53,7 @@ pub fn connector(bundle: &[u8]) -> Result<TlsConnector, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
     let usual = usual.map_err(|e| e.to_string())?;
-    let pinned = if bundle.is_empty() { Vec::new() } else { trusted.to_vec() };
-    let verifier = Verifier { usual, pinned, provider: provider.clone() };
+    let verifier = Verifier { usual, trusted: trusted.to_vec(), system: bundle.is_empty(), provider: provider.clone() };
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?
@@ -65,7 +66,9 @@ pub fn connector(bundle: &[u8]) -> Result<TlsConnector, String> {
 #[derive(Debug)]
 struct Verifier {
     usual: Arc<WebPkiServerVerifier>,
-    pinned: Vec<CertificateDer<'static>>,
+    trusted: Vec<CertificateDer<'static>>,
+    /// They are the machine's, none of which is a server's own.
+    system: bool,
     provider: Arc<CryptoProvider>,
 }
 
@@ -78,21 +81,23 @@ impl ServerCertVerifier for Verifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if !self.pinned.iter().any(|pinned| pinned.as_ref() == certificate.as_ref()) {
-            return self.usual.verify_server_cert(certificate, chain, name, ocsp, now);
-        }
-        rustls::client::verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
-        let (_, parsed) =
-            X509Certificate::from_der(certificate).map_err(|_| Error::from(CertificateError::BadEncoding))?;
         let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        let validity = parsed.validity();
-        if seconds < validity.not_before.timestamp() {
-            return Err(CertificateError::NotValidYet.into());
+        if let Some(why) = super::certificate::complaint(certificate, &name.to_str(), seconds) {
+            return Err(unfit(why));
         }
-        if seconds > validity.not_after.timestamp() {
-            return Err(CertificateError::Expired.into());
+        if self.trusted.iter().any(|pinned| pinned.as_ref() == certificate.as_ref()) && !self.system {
+            rustls::client::verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+            return Ok(ServerCertVerified::assertion());
         }
-        Ok(ServerCertVerified::assertion())
+        self.usual.verify_server_cert(certificate, chain, name, ocsp, now).map_err(|error| match error {
+            Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+                unfit(super::certificate::unknown_authority(certificate, &self.trusted, seconds))
+            }
+            Error::InvalidCertificate(
+                CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. },
+            ) => unfit("x509: certificate specifies an incompatible key usage".into()),
+            other => other,
+        })
     }
 
     fn verify_tls12_signature(
@@ -120,25 +125,64 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
+/// What is wrong with a certificate, in Go's words.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unfit(String);
+
+fn unfit(why: String) -> Error {
+    CertificateError::Other(OtherError(Arc::new(Unfit(why)))).into()
+}
+
+/// Alerts whose names Go spells in another way than their numbers' registry.
+fn alert(description: AlertDescription) -> &'static str {
+    match description {
+        AlertDescription::UnexpectedMessage => "unexpected message",
+        AlertDescription::BadRecordMac => "bad record MAC",
+        AlertDescription::RecordOverflow => "record overflow",
+        AlertDescription::HandshakeFailure => "handshake failure",
+        AlertDescription::BadCertificate => "bad certificate",
+        AlertDescription::UnsupportedCertificate => "unsupported certificate",
+        AlertDescription::CertificateRevoked => "revoked certificate",
+        AlertDescription::CertificateExpired => "expired certificate",
+        AlertDescription::CertificateUnknown => "unknown certificate",
+        AlertDescription::IllegalParameter => "illegal parameter",
+        AlertDescription::UnknownCA => "unknown certificate authority",
+        AlertDescription::AccessDenied => "access denied",
+        AlertDescription::DecodeError => "error decoding message",
+        AlertDescription::DecryptError => "error decrypting message",
+        AlertDescription::ProtocolVersion => "protocol version not supported",
+        AlertDescription::InsufficientSecurity => "insufficient security level",
+        AlertDescription::InternalError => "internal error",
+        AlertDescription::UserCanceled => "user canceled",
+        AlertDescription::MissingExtension => "missing extension",
+        AlertDescription::UnsupportedExtension => "unsupported extension",
+        AlertDescription::UnrecognisedName => "unrecognized name",
+        AlertDescription::CertificateRequired => "certificate required",
+        AlertDescription::NoApplicationProtocol => "no application protocol",
+        _ => "unknown alert",
+    }
+}
+
 /// A failed handshake in the words that people search for.
-pub fn explain(error: &std::io::Error, host: &str) -> String {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    let Some(inner) = inner else { return error.to_string() };
-    let why = match inner {
-        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "x509: certificate signed by unknown authority".to_owned()
-        }
-        Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => format!("x509: certificate is not valid for any names, but wanted to match {host}"),
-        Error::InvalidCertificate(
-            CertificateError::Expired
-            | CertificateError::ExpiredContext { .. }
-            | CertificateError::NotValidYet
-            | CertificateError::NotValidYetContext { .. },
-        ) => "x509: certificate has expired or is not yet valid".to_owned(),
-        Error::InvalidCertificate(other) => format!("x509: {other}"),
-        other => return format!("remote error: tls: {other}"),
+pub fn explain(error: &std::io::Error) -> String {
+    let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
+        return match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => "EOF".into(),
+            std::io::ErrorKind::ConnectionReset => "read: connection reset by peer".into(),
+            _ => error.to_string(),
+        };
     };
-    format!("tls: failed to verify certificate: {why}")
+    match inner {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(told))) => {
+            format!("tls: failed to verify certificate: {told}")
+        }
+        Error::InvalidCertificate(other) => format!("tls: failed to verify certificate: x509: {other}"),
+        Error::AlertReceived(description) => format!("remote error: tls: {}", alert(*description)),
+        // A server that was sent a handshake and answers in letters.
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            "http: server gave HTTP response to HTTPS client".into()
+        }
+        other => format!("tls: {other}"),
+    }
 }

@@ -29,7 +29,7 @@ pub async fn validate(
     for (index, hook) in hooks.iter().enumerate() {
         if let Some(matched) = hook.wants(attributes, new)? {
             calls.push(async move {
-                let object = new.map(|value| attributes.versioned(value, matched.resource(attributes)).into_owned());
+                let object = new.map(|value| attributes.spelled_out(value, matched.resource(attributes)));
                 let since = Instant::now();
                 let outcome = call::ask(clients, hook, attributes, &matched, object.as_ref(), false).await;
                 let became = outcome.as_ref().err().map_or(Outcome::Allowed, Failed::outcome);
