@@ -395,6 +395,11 @@ impl ApiServer {
         let since = std::time::Instant::now();
         let decision = self.authorizer.decide(&Attributes { user: &request.user, info: &request.info });
         self.metrics.access().authorized(&decision, since.elapsed());
+        if !decision.allowed && !decision.error.is_empty() {
+            crate::audit::annotate("authorization.k8s.io/reason", "internal error");
+            let target = request.uri.path_and_query().map_or(request.uri.path(), |target| target.as_str());
+            return respond::text(500, crate::auth::unanswered(target, &decision.error));
+        }
         let word = if decision.allowed { "allow" } else { "forbid" };
         crate::audit::annotate("authorization.k8s.io/decision", word);
         crate::audit::annotate("authorization.k8s.io/reason", &decision.reason);

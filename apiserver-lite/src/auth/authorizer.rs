@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::chain::{Chain, Link};
 use super::node::NodeAuthorizer;
 use super::rbac::Rbac;
+use super::rule::Rule;
 use super::webhook::AccessWebhook;
 use crate::config::AuthorizationMode;
 use crate::metrics::Decisions;
@@ -27,19 +28,35 @@ pub struct Decision {
     /// Nobody further down the chain is asked; only ever with `allowed` false.
     pub denied: bool,
     pub reason: String,
+    /// What kept an authorizer from its answer; empty for nothing.
+    pub error: String,
+}
+
+/// What users may do in a namespace, as far as it can be told.
+#[derive(Debug, Default, PartialEq)]
+pub struct Rules {
+    pub rules: Vec<Rule>,
+    /// There may be more.
+    pub incomplete: bool,
+    pub errors: Vec<String>,
 }
 
 impl Decision {
     pub fn allow(reason: impl Into<String>) -> Self {
-        Decision { allowed: true, denied: false, reason: reason.into() }
+        Decision { allowed: true, denied: false, reason: reason.into(), error: String::new() }
     }
 
     pub fn deny(reason: impl Into<String>) -> Self {
-        Decision { allowed: false, denied: true, reason: reason.into() }
+        Decision { allowed: false, denied: true, reason: reason.into(), error: String::new() }
     }
 
     pub fn no_opinion(reason: impl Into<String>) -> Self {
-        Decision { allowed: false, denied: false, reason: reason.into() }
+        Decision { allowed: false, denied: false, reason: reason.into(), error: String::new() }
+    }
+
+    /// The decision of an authorizer that could not be asked.
+    pub fn failed(error: impl Into<String>) -> Self {
+        Decision { error: error.into(), ..Decision::no_opinion("") }
     }
 }
 
@@ -104,6 +121,52 @@ impl Authorizer {
         &self.decisions
     }
 
+    /// What all authorizers that can tell say a user may do in a namespace.
+    pub fn rules_for(&self, user: &User, namespace: &str) -> Rules {
+        let mut out = Rules::default();
+        match &self.chain {
+            Some(chain) => {
+                for link in chain.links().iter() {
+                    let mode = match link {
+                        Link::AlwaysAllow => AuthorizationMode::AlwaysAllow,
+                        Link::AlwaysDeny => AuthorizationMode::AlwaysDeny,
+                        Link::Rbac => AuthorizationMode::Rbac,
+                        Link::Node => AuthorizationMode::Node,
+                        Link::Webhook(_) => AuthorizationMode::Webhook,
+                    };
+                    self.rules_by(&mode, user, namespace, &mut out);
+                }
+            }
+            None => self.modes.iter().for_each(|mode| self.rules_by(mode, user, namespace, &mut out)),
+        }
+        out
+    }
+
+    fn rules_by(&self, mode: &AuthorizationMode, user: &User, namespace: &str, out: &mut Rules) {
+        let unsupported = match mode {
+            AuthorizationMode::AlwaysAllow => {
+                let all = || vec!["*".to_owned()];
+                out.rules.push(Rule { verbs: all(), api_groups: all(), resources: all(), ..Rule::default() });
+                out.rules.push(Rule { verbs: all(), non_resource_urls: all(), ..Rule::default() });
+                return;
+            }
+            AuthorizationMode::AlwaysDeny => return,
+            AuthorizationMode::Rbac => {
+                let (rules, missing) = self.rbac.rules_for(user, namespace);
+                out.rules.extend(rules);
+                if !missing.is_empty() {
+                    out.errors.push(crate::status::aggregate(&missing));
+                }
+                return;
+            }
+            AuthorizationMode::Node if !user.in_group("system:nodes") => return,
+            AuthorizationMode::Node => "node",
+            AuthorizationMode::Webhook => "webhook",
+        };
+        out.incomplete = true;
+        out.errors.push(format!("{unsupported} authorizer does not support user rule resolution"));
+    }
+
     fn by_mode(&self, mode: &AuthorizationMode, request: &Attributes<'_>) -> Decision {
         let (kind, decision) = self.told_by_mode(mode, request);
         self.decisions.count(kind, &decision);
@@ -149,7 +212,7 @@ fn wait(answer: impl Future<Output = Decision>) -> Decision {
 
 /// The first of some decisions that allows or denies.
 fn first(decisions: impl Iterator<Item = Decision>) -> Decision {
-    let mut reasons = Vec::new();
+    let (mut reasons, mut errors) = (Vec::new(), Vec::new());
     for decision in decisions {
         if decision.allowed || decision.denied {
             return decision;
@@ -157,8 +220,17 @@ fn first(decisions: impl Iterator<Item = Decision>) -> Decision {
         if !decision.reason.is_empty() {
             reasons.push(decision.reason);
         }
+        if !decision.error.is_empty() {
+            errors.push(decision.error);
+        }
     }
-    Decision::no_opinion(reasons.join("\n"))
+    let error = if errors.is_empty() { String::new() } else { crate::status::aggregate(&errors) };
+    Decision { error, ..Decision::no_opinion(reasons.join("\n")) }
+}
+
+/// The answer to a request that nobody allowed since somebody could not be asked: text for people, as upstream's.
+pub fn unanswered(target: &str, error: &str) -> String {
+    escape(&format!("Internal Server Error: {}: {error}\n", quote(target)))
 }
 
 /// The 403 for a request that nobody allowed.
@@ -194,4 +266,38 @@ fn cannot(request: &Attributes<'_>) -> String {
 /// Names come from the request; a browser must not take them for markup.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_allows_tells_who_could_not_be_asked() {
+        let none = || Decision::no_opinion("");
+        let failed = |why: &str| Decision::failed(why);
+        assert_eq!(first([none(), failed("a")].into_iter()).error, "a");
+        assert_eq!(first([failed("a"), failed("b"), failed("a")].into_iter()).error, "[a, b]");
+        let allowed = first([failed("a"), Decision::allow("yes")].into_iter());
+        assert_eq!((allowed.allowed, allowed.error.as_str()), (true, ""));
+        let denied = Decision { denied: true, ..failed("a") };
+        assert_eq!(first([denied.clone(), Decision::allow("")].into_iter()), denied);
+        assert_eq!(unanswered("/a?b=<c>&d", "e"), "Internal Server Error: \"/a?b=&lt;c&gt;&amp;d\": e\n");
+    }
+
+    #[test]
+    fn rules_are_those_of_all_who_can_tell() {
+        let modes = vec![AuthorizationMode::Node, AuthorizationMode::Webhook, AuthorizationMode::AlwaysAllow];
+        let authorizer = Authorizer::new(modes, Store::open(None).expect("in memory"));
+        let node = User { name: "n".into(), groups: vec!["system:nodes".into()], ..User::default() };
+        let rules = authorizer.rules_for(&node, "default");
+        assert!(rules.incomplete);
+        assert_eq!(
+            crate::status::aggregate(&rules.errors),
+            "[node authorizer does not support user rule resolution, webhook authorizer does not support user rule \
+             resolution]"
+        );
+        assert_eq!(rules.rules.len(), 2);
+        assert_eq!(authorizer.rules_for(&User::default(), "").errors.len(), 1);
+    }
 }

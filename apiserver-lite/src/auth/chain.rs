@@ -110,7 +110,7 @@ impl Webhook {
 
     fn failed(&self, error: &str) -> Decision {
         tracing::error!(%error, "failed to make webhook authorizer request");
-        if self.deny { Decision::deny("") } else { Decision::no_opinion("") }
+        Decision { denied: self.deny, ..Decision::failed(error) }
     }
 
     /// Whether all conditions hold. One that does not settles it, whatever others come to.

@@ -24,7 +24,7 @@ mod web_keys;
 mod webhook;
 
 pub use authenticator::{Authenticator, AuthenticatorOptions, Shown};
-pub use authorizer::{Attributes, Authorizer, Decision, forbidden};
+pub use authorizer::{Attributes, Authorizer, Decision, Rules, forbidden, unanswered};
 pub use certificate::{certificate_user, client_verifier};
 pub use chain::Chain;
 pub use claim_rights::{ClaimWrite, new_claim, new_status};

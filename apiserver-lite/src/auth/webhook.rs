@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::authorizer::{Attributes, Decision};
 use crate::outgoing::{Client, OutgoingError};
 use crate::request::User;
+use crate::status::ApiError;
 
 /// Time for one answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -83,12 +84,14 @@ impl Reviewer {
                         .map_err(|e| OutgoingError::Settings(format!("{}: {e}", self.client.url())));
                 }
                 Ok(answer) => {
-                    let text = format!("{}: answered with code {}", self.client.url(), answer.code);
+                    let said = String::from_utf8_lossy(&answer.body);
+                    let (_, text) = ApiError::words_of_other_server(answer.code, said.trim());
                     (OutgoingError::Settings(text), answer.code == 429 || answer.code >= 500)
                 }
                 Err(error) => {
                     let again = !matches!(error, OutgoingError::Settings(_));
-                    (error, again)
+                    let (url, patience) = (self.client.url(), PATIENCE.as_secs());
+                    (OutgoingError::Settings(format!("Post \"{url}?timeout={patience}s\": {error}")), again)
                 }
             };
             if !again || tries == TRIES {
@@ -189,7 +192,7 @@ impl AccessWebhook {
     pub async fn authorize(&self, request: &Attributes<'_>) -> Decision {
         self.ask(request).await.unwrap_or_else(|error| {
             tracing::error!(%error, "failed to make webhook authorizer request");
-            Decision::no_opinion("")
+            Decision::failed(error.to_string())
         })
     }
 

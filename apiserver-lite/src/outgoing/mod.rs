@@ -28,9 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Why a server was not reached. Trying again may help, except after `Settings`.
 #[derive(Debug, thiserror::Error)]
 pub enum OutgoingError {
-    #[error("dial tcp {address}: {source}")]
-    Dial { address: String, source: std::io::Error },
-    #[error("tls: {0}")]
+    #[error("dial tcp {address}: {}", dial_words(.reason))]
+    Dial { address: String, reason: std::io::Error },
+    #[error("{}", crate::admission::handshake_words(.0))]
     Tls(std::io::Error),
     #[error("context deadline exceeded")]
     Timeout,
@@ -39,6 +39,18 @@ pub enum OutgoingError {
     /// What the operator or a client wrote is of no use.
     #[error("{0}")]
     Settings(String),
+}
+
+/// Why a connection could not be made, in Go's words.
+pub fn dial_words(error: &std::io::Error) -> String {
+    let why = match error.kind() {
+        std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        std::io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
+        std::io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
+        std::io::ErrorKind::TimedOut => return "i/o timeout".into(),
+        _ => error.to_string(),
+    };
+    format!("connect: {why}")
 }
 
 /// Whose certificates the other side may show.
@@ -156,7 +168,7 @@ impl Dialer {
     {
         let tcp = TcpStream::connect((self.host.as_str(), self.port))
             .await
-            .map_err(|source| OutgoingError::Dial { address: format!("{}:{}", self.host, self.port), source })?;
+            .map_err(|reason| OutgoingError::Dial { address: format!("{}:{}", self.host, self.port), reason })?;
         // Questions are small; waiting for more of them would only delay the answer.
         let _ = tcp.set_nodelay(true);
         let Some(tls) = &self.tls else { return handshake(tcp).await };

@@ -46,10 +46,11 @@ pub(super) fn may_enter(server: &ApiServer, request: &Request) -> Result<()> {
     }
     let asked = RequestInfo { verb: "create".into(), ..info.clone() };
     let decision = server.authorizer.decide(&Attributes { user: &request.user, info: &asked });
-    if decision.allowed {
-        return Ok(());
+    match decision {
+        decision if decision.allowed => Ok(()),
+        decision if !decision.error.is_empty() => Err(ApiError::internal(decision.error)),
+        decision => Err(ApiError::forbidden(&info.group, &info.resource, &info.name, decision.reason)),
     }
-    Err(ApiError::forbidden(&info.group, &info.resource, &info.name, decision.reason))
 }
 
 /// Whether a request enters a pod by another right than that to create.

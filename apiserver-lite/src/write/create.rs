@@ -165,10 +165,11 @@ fn authorize_name(server: &ApiServer, target: Target<'_>, user: &User) -> Result
         ..RequestInfo::default()
     };
     let decision = server.authorizer.decide(&Attributes { user, info: &info });
-    if decision.allowed {
-        return Ok(());
+    match decision {
+        decision if decision.allowed => Ok(()),
+        decision if !decision.error.is_empty() => Err(ApiError::internal(decision.error)),
+        decision => Err(ApiError::forbidden(&resource.group, &resource.plural, name, decision.reason)),
     }
-    Err(ApiError::forbidden(&resource.group, &resource.plural, name, decision.reason))
 }
 
 /// Roles and bindings give away no more than their writer has.

@@ -8,7 +8,7 @@ use super::options::{WriteOptions, invalid};
 use super::{decode, subresource};
 use crate::admission::{Call, Operation};
 use crate::apply::Writer;
-use crate::auth::{Attributes, Rule};
+use crate::auth::{Attributes, Rule, Rules};
 use crate::http::{Accepted, Response, respond};
 use crate::request::{RequestInfo, User};
 use crate::resource::Resource;
@@ -188,12 +188,45 @@ fn access(server: &ApiServer, user: &User, spec: &Value) -> Value {
     if !decision.reason.is_empty() {
         status["reason"] = decision.reason.into();
     }
+    let mut errors: Vec<String> = Some(decision.error).filter(|error| !error.is_empty()).into_iter().collect();
+    errors.extend(unread_selectors(attributes));
+    if !errors.is_empty() {
+        status["evaluationError"] = errors.join("; ").into();
+    }
     status
 }
 
-/// Everything that RBAC gives a user in a namespace.
+/// Notes on selectors of a question that cannot be read as a whole: they limit it as far as they can be.
+fn unread_selectors(attributes: &Value) -> Vec<String> {
+    let complaint = |(field, by_label): (&str, bool)| {
+        let said = &attributes[field];
+        let raw = said["rawSelector"].as_str().unwrap_or_default();
+        let requirements = said["requirements"].as_array().map_or(&[][..], Vec::as_slice);
+        let unread = match (raw, by_label) {
+            ("", _) => requirements.iter().filter(|one| !is_readable(one, by_label)).count(),
+            (raw, true) => usize::from(crate::read::label_requirements(raw).is_empty()),
+            (raw, false) => usize::from(crate::read::field_requirements(raw).is_empty()),
+        };
+        let partly = if raw.is_empty() && unread < requirements.len() { "partially " } else { "" };
+        (unread > 0).then(|| format!("spec.resourceAttributes.{field} {partly}ignored due to parse error"))
+    };
+    [("fieldSelector", false), ("labelSelector", true)].into_iter().filter_map(complaint).collect()
+}
+
+/// Whether a requirement of a selector can be read; of fields one may ask for a single value.
+fn is_readable(requirement: &Value, by_label: bool) -> bool {
+    let values = requirement["values"].as_array().map_or(0, Vec::len);
+    match (requirement["operator"].as_str().unwrap_or_default(), by_label) {
+        ("In" | "NotIn", true) => values > 0,
+        ("Exists" | "DoesNotExist", true) => values == 0,
+        ("In" | "NotIn", false) => values == 1,
+        _ => false,
+    }
+}
+
+/// Everything that the authorizers tell of what a user may do in a namespace.
 fn rules(server: &ApiServer, user: &User, namespace: &str) -> Value {
-    let (rules, missing) = server.authorizer.rbac().rules_for(user, namespace);
+    let Rules { rules, incomplete, errors } = server.authorizer.rules_for(user, namespace);
     let (mut resources, mut others) = (Vec::new(), Vec::new());
     for rule in rules {
         if rule.resources.is_empty() {
@@ -202,12 +235,9 @@ fn rules(server: &ApiServer, user: &User, namespace: &str) -> Value {
             resources.push(resource_rule(rule));
         }
     }
-    let is_node = user.in_group("system:nodes");
-    let mut status = json!({"resourceRules": resources, "nonResourceRules": others, "incomplete": is_node});
-    if is_node {
-        status["evaluationError"] = "node authorizer does not support user rule resolution".into();
-    } else if !missing.is_empty() {
-        status["evaluationError"] = missing.join(", ").into();
+    let mut status = json!({"resourceRules": resources, "nonResourceRules": others, "incomplete": incomplete});
+    if !errors.is_empty() {
+        status["evaluationError"] = crate::status::aggregate(&errors).into();
     }
     status
 }

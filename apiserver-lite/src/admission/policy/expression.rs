@@ -326,7 +326,7 @@ impl<'a> cel::Host<'a> for Facts<'a> {
             Asked::Nothing | Asked::Group(_) => {}
         }
         let decision = self.server.authorizer.decide(&Asking { user, info: &info });
-        Decision { allowed: decision.allowed, reason: decision.reason, error: String::new() }
+        Decision { allowed: decision.allowed, reason: decision.reason, error: decision.error }
     }
 }
 

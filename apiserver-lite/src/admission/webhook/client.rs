@@ -22,6 +22,7 @@ use tokio_rustls::TlsConnector;
 use super::answer::Answer;
 use super::trust;
 use crate::metrics::Webhooks;
+use crate::outgoing::dial_words;
 use crate::server::ApiServer;
 use crate::status::quote;
 
@@ -209,7 +210,7 @@ impl Pool {
             Ok(addresses) => addresses.collect(),
             Err(_) => return Err(format!("dial tcp: lookup {host}: no such host")),
         };
-        let tcp = TcpStream::connect(addresses.as_slice()).await.map_err(|e| dialed(&refused(&e)))?;
+        let tcp = TcpStream::connect(addresses.as_slice()).await.map_err(|e| dialed(&dial_words(&e)))?;
         let _ = tcp.set_nodelay(true);
         let name = endpoint.server_name();
         let server_name = ServerName::try_from(name).map_err(|e| e.to_string())?;
@@ -253,17 +254,6 @@ impl Pool {
 
 fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> &'h str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
-}
-
-fn refused(error: &std::io::Error) -> String {
-    let why = match error.kind() {
-        std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        std::io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
-        std::io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
-        std::io::ErrorKind::TimedOut => return "i/o timeout".into(),
-        _ => error.to_string(),
-    };
-    format!("connect: {why}")
 }
 
 /// Address and port of a ready endpoint of a service.

@@ -18,5 +18,5 @@ pub use answer::Expected;
 pub use client::{Clients, Endpoint};
 pub use compiled::Webhook;
 pub use mutating::mutate;
-pub use trust::connector;
+pub use trust::{connector, explain as handshake_words};
 pub use validating::validate;

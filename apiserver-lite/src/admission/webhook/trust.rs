@@ -177,6 +177,9 @@ pub fn explain(error: &std::io::Error) -> String {
         Error::InvalidCertificate(CertificateError::Other(OtherError(told))) => {
             format!("tls: failed to verify certificate: {told}")
         }
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "tls: failed to verify certificate: x509: certificate signed by unknown authority".into()
+        }
         Error::InvalidCertificate(other) => format!("tls: failed to verify certificate: x509: {other}"),
         Error::AlertReceived(description) => format!("remote error: tls: {}", alert(*description)),
         // A server that was sent a handshake and answers in letters.
