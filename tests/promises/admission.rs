@@ -26,6 +26,12 @@ fn answer(path: &str, review: &Value) -> Value {
         }
         "/move" => patch(json!([{"op": "replace", "path": "/metadata/namespace", "value": "kube-system"}])),
         "/keep" => json!({"uid": uid, "allowed": false, "status": {"code": 418, "message": "it stays"}}),
+        "/word" => json!({"uid": uid, "allowed": "yes"}),
+        "/strange" => json!({"uid": "another", "allowed": true}),
+        "/limit" => patch(json!([{"op": "add", "path": "/spec/containers/0/resources/limits", "value": {"cpu": "1"}}])),
+        "/target" if object["target"]["name"] == "later" => {
+            patch(json!([{"op": "replace", "path": "/target/name", "value": "n"}]))
+        }
         "/warn" => json!({"uid": uid, "allowed": true, "warnings": ["mind the gap"]}),
         _ => json!({"uid": uid, "allowed": true}),
     };
@@ -264,4 +270,77 @@ async fn scales_and_connections_are_judged_too() {
         let (found, said) = api.post(&format!("{exec}{command}"), &Value::Null).await.expect("an answer");
         assert_eq!(found, code, "{command}: {said}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_webhook_answers_is_read_by_its_type() {
+    let server = ApiServer::start("answers", &["--controllers=-*"]).expect("the server starts");
+    let hook = Hook::start(answer).await.expect("the webhook starts");
+    let api = Api::new(&server);
+    let webhooks = [webhook(&hook, "/word", "word"), webhook(&hook, "/strange", "strange")];
+    register(api, "validatingwebhookconfigurations", json!({"metadata": {"name": "v"}, "webhooks": webhooks})).await;
+    let failed = async |name: &str| {
+        let (code, said) = create(api, name, json!({})).await;
+        let failed = format!("Internal error occurred: failed calling webhook \"{name}.example.com\": ");
+        assert_eq!(code, 500, "{said}");
+        message(&said).strip_prefix(&failed).unwrap_or_else(|| panic!("{said}")).to_owned()
+    };
+    let why = "failed to call webhook: json: cannot unmarshal string into Go struct field \
+               AdmissionResponse.response.allowed of type bool";
+    assert_eq!(failed("word").await, why);
+    let said = failed("strange").await;
+    let wanted = "received invalid webhook response: expected response.uid=\"";
+    assert!(said.starts_with(wanted) && said.ends_with(", got \"another\""), "{said}");
+
+    // A certificate that is not the one of the configuration.
+    let mut strange = webhook(&hook, "/other", "other");
+    let another = Hook::start(answer).await.expect("the webhook starts");
+    strange["clientConfig"]["caBundle"] = another.client_config("/")["caBundle"].clone();
+    register(api, "mutatingwebhookconfigurations", json!({"metadata": {"name": "m"}, "webhooks": [strange]})).await;
+    let said = failed("other").await;
+    let url = hook.client_config("/other")["url"].as_str().expect("a URL").to_owned();
+    let wanted =
+        format!("failed to call webhook: Post \"{url}?timeout=10s\": tls: failed to verify certificate: x509: ");
+    assert!(said.starts_with(&wanted) && said.contains("signed by unknown authority"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_are_judged_as_go_writes_them_and_bindings_by_their_path() {
+    let server = ApiServer::start("spelled", &["--controllers=-*", "--scheduler=false"]).expect("the server starts");
+    let hook = Hook::start(answer).await.expect("the webhook starts");
+    let api = Api::new(&server);
+    let of = |path: &str, resources: Value, condition: &str| {
+        let mut out = webhook(&hook, path, "");
+        out["rules"][0]["resources"] = resources;
+        out["matchConditions"] = json!([{"name": "c", "expression": condition}]);
+        out
+    };
+    let limit = of("/limit", json!(["pods"]), "has(object.status) && oldObject == null && request.name == 'p'");
+    let target = of("/target", json!(["bindings", "pods/binding"]), "object.kind == 'Binding'");
+    register(api, "mutatingwebhookconfigurations", json!({"metadata": {"name": "m"}, "webhooks": [limit, target]}))
+        .await;
+
+    let pods = "/api/v1/namespaces/default/pods";
+    let account = json!({"metadata": {"name": "default"}});
+    let (code, said) = api.post("/api/v1/namespaces/default/serviceaccounts", &account).await.expect("an answer");
+    assert!(matches!(code, 201 | 409), "{said}");
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let (code, said) = api.post(pods, &pod).await.expect("an answer");
+    assert_eq!((code, &said["spec"]["containers"][0]["resources"]["limits"]["cpu"]), (201, &json!("1")), "{said}");
+
+    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "later"}});
+    let (code, said) = api.post("/api/v1/namespaces/default/bindings", &binding).await.expect("an answer");
+    assert_eq!(code, 201, "{said}");
+    let seen = hook.seen("/target").pop().expect("it was asked");
+    assert_eq!(seen["request"]["resource"]["resource"], "bindings");
+    assert!(seen["request"]["subResource"].is_null() && seen["request"]["name"] == "p", "{seen}");
+    let (_, said) = api.get(&format!("{pods}/p")).await.expect("an answer");
+    assert_eq!(said["spec"]["nodeName"], "n", "what the webhook made of it");
+    let (code, _) = api.post(&format!("{pods}/p/binding"), &binding).await.expect("an answer");
+    assert_eq!(code, 409);
+    let seen = hook.seen("/target").pop().expect("it was asked");
+    assert_eq!(
+        (&seen["request"]["resource"]["resource"], &seen["request"]["subResource"]),
+        (&json!("pods"), &json!("binding"))
+    );
 }

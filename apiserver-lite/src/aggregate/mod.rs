@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use serde_json::Value;
 
 pub use remote::Remote;
 pub use watch::run;
 
-use crate::http::{Response, respond};
+use crate::http::{Body, Response, respond};
 use crate::outgoing::{Client, Identity};
 use crate::proxy::{PassError, Passed, Until, forwarded_headers, pass_on, streamed};
 use crate::request::User;
@@ -92,6 +93,9 @@ fn name_user(headers: &mut HeaderMap, user: &User) {
     }
 }
 
+/// What a client hears whom the other server sends elsewhere.
+const REDIRECTED: &[u8] = b"the backend attempted to redirect this request, which is not permitted";
+
 /// Passes a request on to the server of its group version.
 pub async fn forward(request: Request, remote: &Remote) -> Response {
     if !remote.available {
@@ -112,6 +116,10 @@ pub async fn forward(request: Request, remote: &Remote) -> Response {
     let (errors, until) = (request.for_error(), Until::Complete(request.deadline()));
     match pass_on(request, sender, &dialer.authority(), &path, headers).await {
         Ok(Passed::Upgraded(response)) => response,
+        // A client would go there with its credentials, which are for this server.
+        Ok(Passed::Answered(head, ..)) if head.status.is_redirection() && head.headers.contains_key(LOCATION) => {
+            respond::with_type(502, "text/plain; charset=utf-8", Body::from(Bytes::from_static(REDIRECTED)))
+        }
         Ok(Passed::Answered(head, body, sender)) => streamed(head, body, sender, until),
         Err(PassError::Request(error)) => respond::error(&error, errors),
         Err(PassError::Connection(error)) => unreachable(&error),

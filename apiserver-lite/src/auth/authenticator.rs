@@ -85,15 +85,16 @@ impl Authenticator {
         let mut refused = shown.is_strange;
         let authorization = headers.get(AUTHORIZATION).map(|value| String::from_utf8_lossy(value.as_bytes()));
         if let Some(token) = authorization.as_deref().and_then(bearer::of_header) {
-            if let Some((user, _)) = self.token_user(token, self.audiences()).await {
-                return Ok(user);
+            match self.token_user(token, self.audiences()).await {
+                Ok((user, _)) => return Ok(user),
+                Err(errors) => tracing::debug!(?errors, "a bearer token is refused"),
             }
             refused = true;
         }
         match protocol_token(headers) {
             Ok(None) => {}
             Ok(Some(found)) => {
-                if let Some((user, _)) = self.token_user(&found.token, self.audiences()).await {
+                if let Ok((user, _)) = self.token_user(&found.token, self.audiences()).await {
                     // Nobody behind this server is to see it.
                     headers.remove(SEC_WEBSOCKET_PROTOCOL);
                     headers.extend(HeaderValue::try_from(found.others).map(|others| (SEC_WEBSOCKET_PROTOCOL, others)));
@@ -134,32 +135,46 @@ impl Authenticator {
     }
 
     /// The user of a bearer token that is meant for one of `audiences`, and which of them it is meant for.
-    pub async fn token_user(&self, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
-        if let Some(found) = self.known_token(token, audiences) {
-            return Some(found);
+    ///
+    /// # Errors
+    /// What those who know of such tokens have against it; nothing for a token that nobody knows.
+    pub async fn token_user(&self, token: &str, audiences: &[String]) -> Result<(User, Vec<String>), Vec<String>> {
+        let mut errors = Vec::new();
+        if let Some(found) = self.known_token(token, audiences, &mut errors) {
+            return Ok(found);
         }
         // Whom a token of an issuer is meant for is settled by the file; it is then good for the API's own audiences.
         let own: Vec<String> = audiences.iter().filter(|a| self.audiences().contains(a)).cloned().collect();
         if let Some(file) = &self.options.structured
             && (audiences.is_empty() || !own.is_empty())
-            && let Some(user) = file.user(token).await
+            && let Some(answer) = file.user(token).await
         {
-            return Some((authenticated(user), own));
+            match answer {
+                Ok(user) => return Ok((authenticated(user), own)),
+                Err(error) => errors.push(error),
+            }
         }
-        let (user, meant) = self.options.webhook.as_ref()?.user(token, audiences).await?;
-        Some((authenticated(user), meant))
+        if let Some(webhook) = &self.options.webhook {
+            match webhook.user(token, audiences).await {
+                Ok(Some((user, meant))) => return Ok((authenticated(user), meant)),
+                Ok(None) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        Err(errors)
     }
 
     /// The same among the tokens that need nobody else's word.
-    fn known_token(&self, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
+    fn known_token(&self, token: &str, audiences: &[String], errors: &mut Vec<String>) -> Option<(User, Vec<String>)> {
         let own: Vec<String> = audiences.iter().filter(|a| self.audiences().contains(a)).cloned().collect();
         if let Some(user) = self.options.tokens.user(token).cloned() {
             return Some((authenticated(user), own));
         }
         let accounts = self.options.accounts.as_ref()?;
         let now = time::OffsetDateTime::now_utc().unix_timestamp();
-        if let Some((user, meant)) = accounts.check(token, audiences, now) {
-            return Some((authenticated(user), meant));
+        match accounts.check(token, audiences, now) {
+            Ok((user, meant)) => return Some((authenticated(user), meant)),
+            Err(why) => errors.extend(why),
         }
         if !self.options.bootstrap_tokens {
             return None;

@@ -8,6 +8,7 @@ use super::CREDENTIAL_ID;
 use super::jwt::Keys;
 use crate::bootstrap_token::{self, BootstrapToken};
 use crate::request::User;
+use crate::status::quote;
 use crate::store::{ObjectRef, ResourceId, Store};
 
 /// How long a token outlives the deletion mark of what it is bound to, in seconds.
@@ -23,43 +24,58 @@ pub struct ServiceAccountTokens {
     pub store: Store,
 }
 
+/// What is wrong with a token whose bound object is gone, and with one that was signed by somebody else.
+const INVALIDATED: &str = "service account token has been invalidated";
+const UNSIGNED: &str = "go-jose/go-jose: error in cryptographic primitive";
+
 /// A token's bound object in the claims: `pods`, `nodes` or `secrets`.
 const BOUND: [(&str, &str); 3] = [("pod", "pods"), ("secret", "secrets"), ("node", "nodes")];
 
 impl ServiceAccountTokens {
-    /// The user of a token that is meant for one of `audiences`, and those of the audiences it names. None when it is
-    /// not ours, has expired, or its account or bound object is gone.
-    pub fn check(&self, token: &str, audiences: &[String], now: i64) -> Option<(User, Vec<String>)> {
+    /// The user of a token that is meant for one of `audiences`, and those of the audiences it names.
+    ///
+    /// # Errors
+    /// What is wrong with a token of ours: it has expired, or its account or bound object is gone. None for a token that
+    /// somebody else may know.
+    pub fn check(&self, token: &str, audiences: &[String], now: i64) -> Result<(User, Vec<String>), Option<String>> {
+        let wrong = |why: &str| Some(why.to_owned());
         // Cheap refusal first: a token of another issuer costs no signature check.
-        let issuer = Keys::peek(token)?["iss"].as_str()?.to_owned();
+        let claims = Keys::peek(token).ok_or(None)?;
+        let issuer = claims["iss"].as_str().ok_or(None)?;
         if issuer == SECRET_ISSUER {
-            return self.check_secret(token, audiences, now);
+            return self.check_secret(token, audiences, now).ok_or_else(|| wrong(INVALIDATED));
         }
-        if !self.issuers.contains(&issuer) {
-            return None;
+        if !self.issuers.iter().any(|own| own == issuer) {
+            return Err(None);
         }
-        let claims = self.keys.verify(token)?;
-        let (expires, starts) = (claims["exp"].as_i64()?, claims["nbf"].as_i64().unwrap_or(0));
-        if now >= expires || now < starts {
-            return None;
+        let claims = self.keys.verify(token).ok_or_else(|| wrong(UNSIGNED))?;
+        let (expires, starts) = (claims["exp"].as_i64().unwrap_or(0), claims["nbf"].as_i64().unwrap_or(0));
+        if now >= expires {
+            return Err(wrong("service account token has expired"));
+        }
+        if now < starts {
+            return Err(wrong("service account token is not valid yet"));
         }
         let named: Vec<&str> = match &claims["aud"] {
             Value::String(one) => vec![one],
             Value::Array(many) => many.iter().filter_map(Value::as_str).collect(),
             _ => Vec::new(),
         };
-        let audiences: Vec<String> = audiences.iter().filter(|a| named.contains(&a.as_str())).cloned().collect();
-        if audiences.is_empty() {
-            return None;
+        let meant: Vec<String> = audiences.iter().filter(|a| named.contains(&a.as_str())).cloned().collect();
+        if meant.is_empty() {
+            let shown = |list: &[&str]| list.iter().map(|one| quote(one)).collect::<Vec<_>>().join(" ");
+            let asked: Vec<&str> = audiences.iter().map(String::as_str).collect();
+            let (named, asked) = (shown(&named), shown(&asked));
+            return Err(Some(format!("token audiences [{named}] is invalid for the target audiences [{asked}]")));
         }
         let private = &claims["kubernetes.io"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (namespace, account) = (text(&private["namespace"]), &private["serviceaccount"]);
         let (name, uid) = (text(&account["name"]), text(&account["uid"]));
         if claims["sub"] != format!("system:serviceaccount:{namespace}:{name}") {
-            return None;
+            return Err(wrong("sub claim is invalid"));
         }
-        self.alive("serviceaccounts", &namespace, &name, &uid, now)?;
+        self.account_is_alive(&namespace, &name, &uid, now)?;
         let mut extra = vec![(CREDENTIAL_ID.to_owned(), vec![format!("JTI={}", text(&claims["jti"]))])];
         for (key, plural) in BOUND {
             let bound = &private[key];
@@ -70,7 +86,8 @@ impl ServiceAccountTokens {
             let place = if key == "node" { "" } else { &namespace };
             // The node of a pod is told for information only; the pod's own state decides.
             if key != "node" || !private["pod"].is_object() {
-                self.alive(plural, place, &bound_name, &bound_uid, now)?;
+                let found = self.alive(plural, place, &bound_name, &bound_uid, now);
+                found.ok_or_else(|| wrong(INVALIDATED))?;
             }
             if key != "secret" {
                 extra.push((format!("authentication.kubernetes.io/{key}-name"), vec![bound_name]));
@@ -79,7 +96,7 @@ impl ServiceAccountTokens {
         }
         extra.sort();
         let groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
-        Some((User { name: text(&claims["sub"]), uid, groups, extra }, audiences))
+        Ok((User { name: text(&claims["sub"]), uid, groups, extra }, meant))
     }
 
     /// The user of a token that lives in a secret and as long as that.
@@ -123,6 +140,21 @@ impl ServiceAccountTokens {
             "kubernetes.io/serviceaccount/service-account.uid": &*account.keys.uid,
             "sub": format!("system:serviceaccount:{namespace}:{name}"),
         }))
+    }
+
+    /// # Errors
+    /// What became of an account that is not there any more.
+    fn account_is_alive(&self, namespace: &str, name: &str, uid: &str, now: i64) -> Result<(), String> {
+        if self.alive("serviceaccounts", namespace, name, uid, now).is_some() {
+            return Ok(());
+        }
+        Err(match self.store.get(&ResourceId::from("serviceaccounts"), namespace, name) {
+            None => format!("serviceaccounts {} not found", quote(name)),
+            Some(found) if *found.keys.uid != *uid => {
+                format!("service account UID ({}) does not match claim ({uid})", found.keys.uid)
+            }
+            Some(_) => format!("service account {namespace}/{name} has been deleted"),
+        })
     }
 
     /// The object, unless it is another one of that name or was marked for deletion a while ago.

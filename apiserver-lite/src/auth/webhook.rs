@@ -128,8 +128,12 @@ impl TokenWebhook {
         TokenWebhook { reviewer: Reviewer::new(client, "authentication.k8s.io", version, "TokenReview"), ttl }
     }
 
-    /// The user of a token that is meant for one of `audiences`, and which of them it is meant for.
-    pub async fn user(&self, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
+    /// The user of a token that is meant for one of `audiences`, and which of them it is meant for; None where the
+    /// webhook does not know.
+    ///
+    /// # Errors
+    /// What the webhook has against the token, or why it could not be asked.
+    pub async fn user(&self, token: &str, audiences: &[String]) -> Result<Option<(User, Vec<String>)>, String> {
         let mut spec = json!({"token": token});
         if !audiences.is_empty() {
             spec["audiences"] = json!(audiences);
@@ -138,19 +142,19 @@ impl TokenWebhook {
             Ok(status) => status,
             Err(error) => {
                 tracing::error!(%error, "failed to make webhook authenticator request");
-                return None;
+                return Err(error.to_string());
             }
         };
-        user_of(&status, audiences)
+        match (status["authenticated"] == true, status["error"].as_str().unwrap_or_default()) {
+            (false, error) if !error.is_empty() => Err(error.to_owned()),
+            _ => Ok(user_of(&status, audiences)),
+        }
     }
 }
 
 /// What a TokenReview's status says.
 fn user_of(status: &Value, audiences: &[String]) -> Option<(User, Vec<String>)> {
     if status["authenticated"] != true {
-        if let Some(error) = status["error"].as_str().filter(|e| !e.is_empty()) {
-            tracing::debug!(%error, "the webhook refuses a token");
-        }
         return None;
     }
     // A server that does not know of audiences answers for the API's own.

@@ -230,43 +230,62 @@ fn check_kind((group, kind): (&str, &str), api_version: &str, said_kind: &str, s
     )))
 }
 
-/// Versions that upstream can read but, by default, does not serve.
-const UNSERVED: [&str; 34] = [
-    "admission.k8s.io/v1",
-    "admission.k8s.io/v1beta1",
-    "admissionregistration.k8s.io/v1alpha1",
-    "admissionregistration.k8s.io/v1beta1",
-    "apps/v1beta1",
-    "apps/v1beta2",
-    "authentication.k8s.io/v1alpha1",
-    "authentication.k8s.io/v1beta1",
-    "authorization.k8s.io/v1beta1",
-    "batch/v1beta1",
-    "certificates.k8s.io/v1alpha1",
-    "certificates.k8s.io/v1beta1",
-    "coordination.k8s.io/v1alpha2",
-    "coordination.k8s.io/v1beta1",
-    "discovery.k8s.io/v1beta1",
-    "events.k8s.io/v1beta1",
-    "extensions/v1beta1",
-    "flowcontrol.apiserver.k8s.io/v1beta1",
-    "flowcontrol.apiserver.k8s.io/v1beta2",
-    "flowcontrol.apiserver.k8s.io/v1beta3",
-    "networking.k8s.io/v1beta1",
-    "node.k8s.io/v1alpha1",
-    "node.k8s.io/v1beta1",
-    "policy/v1beta1",
-    "rbac.authorization.k8s.io/v1alpha1",
-    "rbac.authorization.k8s.io/v1beta1",
-    "resource.k8s.io/v1alpha3",
-    "resource.k8s.io/v1beta1",
-    "resource.k8s.io/v1beta2",
-    "scheduling.k8s.io/v1alpha2",
-    "scheduling.k8s.io/v1beta1",
-    "storage.k8s.io/v1alpha1",
-    "storage.k8s.io/v1beta1",
-    "storagemigration.k8s.io/v1beta1",
+/// Versions that upstream can read but, by default, does not serve, with the kinds that each of them has.
+const UNSERVED: [(&str, &[&str]); 34] = [
+    ("admission.k8s.io/v1", &["AdmissionReview"]),
+    ("admission.k8s.io/v1beta1", &["AdmissionReview"]),
+    ("admissionregistration.k8s.io/v1alpha1", POLICIES),
+    ("admissionregistration.k8s.io/v1beta1", POLICIES),
+    ("admissionregistration.k8s.io/v1beta1", &["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"]),
+    ("apps/v1beta1", &["ControllerRevision", "Deployment", "DeploymentRollback", "Scale", "StatefulSet"]),
+    ("apps/v1beta2", &["ControllerRevision", "DaemonSet", "Deployment", "ReplicaSet", "Scale", "StatefulSet"]),
+    ("authentication.k8s.io/v1alpha1", &["SelfSubjectReview"]),
+    ("authentication.k8s.io/v1beta1", &["SelfSubjectReview", "TokenReview"]),
+    (
+        "authorization.k8s.io/v1beta1",
+        &["LocalSubjectAccessReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"],
+    ),
+    ("batch/v1beta1", &["CronJob"]),
+    ("certificates.k8s.io/v1alpha1", &["ClusterTrustBundle"]),
+    ("certificates.k8s.io/v1beta1", &["CertificateSigningRequest", "ClusterTrustBundle", "PodCertificateRequest"]),
+    ("coordination.k8s.io/v1alpha2", &["LeaseCandidate"]),
+    ("coordination.k8s.io/v1beta1", &["Lease", "LeaseCandidate"]),
+    ("discovery.k8s.io/v1beta1", &["EndpointSlice"]),
+    ("events.k8s.io/v1beta1", &["Event"]),
+    (
+        "extensions/v1beta1",
+        &["DaemonSet", "Deployment", "DeploymentRollback", "Ingress", "NetworkPolicy", "ReplicaSet", "Scale"],
+    ),
+    ("flowcontrol.apiserver.k8s.io/v1beta1", FLOWS),
+    ("flowcontrol.apiserver.k8s.io/v1beta2", FLOWS),
+    ("flowcontrol.apiserver.k8s.io/v1beta3", FLOWS),
+    ("networking.k8s.io/v1beta1", &["IPAddress", "Ingress", "IngressClass", "ServiceCIDR"]),
+    ("node.k8s.io/v1alpha1", &["RuntimeClass"]),
+    ("node.k8s.io/v1beta1", &["RuntimeClass"]),
+    ("policy/v1beta1", &["Eviction", "PodDisruptionBudget"]),
+    ("rbac.authorization.k8s.io/v1alpha1", ROLES),
+    ("rbac.authorization.k8s.io/v1beta1", ROLES),
+    ("resource.k8s.io/v1alpha3", &["DeviceTaintRule"]),
+    ("resource.k8s.io/v1beta1", DEVICES),
+    ("resource.k8s.io/v1beta2", DEVICES),
+    ("scheduling.k8s.io/v1beta1", &["PriorityClass"]),
+    ("storage.k8s.io/v1alpha1", &["CSIStorageCapacity", "VolumeAttachment", "VolumeAttributesClass"]),
+    (
+        "storage.k8s.io/v1beta1",
+        &["CSIDriver", "CSINode", "CSIStorageCapacity", "StorageClass", "VolumeAttachment", "VolumeAttributesClass"],
+    ),
+    ("storagemigration.k8s.io/v1beta1", &["StorageVersionMigration"]),
 ];
+
+const POLICIES: &[&str] = &[
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+];
+const FLOWS: &[&str] = &["FlowSchema", "PriorityLevelConfiguration"];
+const ROLES: &[&str] = &["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+const DEVICES: &[&str] = &["DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"];
 
 /// Whether upstream knows a kind, served or not.
 fn is_registered(kind: &str, api_version: &str) -> bool {
@@ -275,11 +294,9 @@ fn is_registered(kind: &str, api_version: &str) -> bool {
     if set.kind(group, version, kind).is_some() {
         return true;
     }
-    let heirs: &[&str] = match group {
-        "extensions" => &["apps", "networking.k8s.io", "policy"],
-        _ => &[group],
-    };
-    UNSERVED.contains(&api_version) && heirs.iter().any(|g| set.kind(g, "v1", kind).is_some())
+    let single = kind.strip_suffix("List").unwrap_or(kind);
+    let has = |kinds: &[&str]| kinds.contains(&kind) || kinds.contains(&single);
+    UNSERVED.iter().any(|(version, kinds)| *version == api_version && has(kinds))
 }
 
 /// Upstream's words for a kind that it does not know.
@@ -308,4 +325,31 @@ fn unrecognized(kind: &str, error: &str, body: &[u8]) -> ApiError {
         String::from_utf8_lossy(body).into_owned()
     };
     ApiError::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {error} ({shown})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_has_the_kinds_that_it_had() {
+        for (version, kind) in [
+            ("extensions/v1beta1", "Ingress"),
+            ("extensions/v1beta1", "DeploymentList"),
+            ("networking.k8s.io/v1beta1", "IngressClass"),
+            ("apps/v1", "StatefulSet"),
+            ("policy/v1beta1", "Eviction"),
+        ] {
+            assert!(is_registered(kind, version), "{version} {kind}");
+        }
+        for (version, kind) in [
+            ("extensions/v1beta1", "StatefulSet"),
+            ("networking.k8s.io/v1beta1", "NetworkPolicy"),
+            ("apps/v1beta1", "DaemonSet"),
+            ("batch/v1beta1", "Job"),
+            ("batch/v2alpha1", "CronJob"),
+        ] {
+            assert!(!is_registered(kind, version), "{version} {kind}");
+        }
+    }
 }

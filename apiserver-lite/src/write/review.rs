@@ -101,8 +101,9 @@ async fn token_review(server: &ApiServer, value: &mut Value) -> Result<()> {
     let asked = texts(&value["spec"]["audiences"]);
     let audiences = if asked.is_empty() { server.authenticator.audiences().to_vec() } else { asked };
     value["status"] = match server.authenticator.token_user(&token, &audiences).await {
-        Some((user, meant)) => json!({"authenticated": true, "user": user.to_value(), "audiences": meant}),
-        None => json!({"user": {}, "error": "invalid bearer token"}),
+        Ok((user, meant)) => json!({"authenticated": true, "user": user.to_value(), "audiences": meant}),
+        Err(errors) if errors.is_empty() => json!({"user": {}, "error": "invalid bearer token"}),
+        Err(errors) => json!({"user": {}, "error": crate::status::aggregate(&errors)}),
     };
     Ok(())
 }

@@ -59,18 +59,16 @@ impl Structured {
         self.0.state().anonymous.clone()
     }
 
-    /// The user of a token that one of the issuers made for us.
-    pub async fn user(&self, token: &str) -> Option<User> {
+    /// The user of a token that one of the issuers made for us, or what is wrong with it; None for others' tokens.
+    pub async fn user(&self, token: &str) -> Option<std::result::Result<User, String>> {
         let state = self.0.state();
         let claimed = super::Keys::peek(token)?;
         let issuer = state.issuers.iter().find(|issuer| claimed["iss"] == *issuer.url)?;
-        match issuer.user(token).await {
-            Ok(user) => Some(user),
-            Err(error) => {
-                tracing::debug!(issuer = %issuer.url, %error, "a token is refused");
-                None
-            }
-        }
+        let answer = issuer.user(token).await;
+        Some(answer.map_err(|error| {
+            tracing::debug!(issuer = %issuer.url, %error, "a token is refused");
+            error.to_string()
+        }))
     }
 }
 

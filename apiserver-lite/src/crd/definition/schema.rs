@@ -60,6 +60,8 @@ pub fn check(validation: &Value, path: &str, status: bool, known: bool, found: &
         return;
     }
     let path = format!("{path}.openAPIV3Schema");
+    let before = found.causes.len();
+    let unsupported = structural::unsupported(schema);
     if status {
         root(schema, &path, found);
     }
@@ -67,11 +69,14 @@ pub fn check(validation: &Value, path: &str, status: bool, known: bool, found: &
         found.forbidden(&format!("{path}.nullable"), "nullable cannot be true at the root");
     }
     let start = found.causes.len();
-    structural::check(schema, &path, found);
-    if found.causes.len() == start {
+    // What has no structural form is not looked at as a structural schema at all.
+    if unsupported.is_none() {
+        structural::check(schema, &path, found);
+    }
+    if unsupported.is_none() && found.causes.len() == start {
         defaults::check(schema, &path, found);
     }
-    let sound = found.causes.len() == start;
+    let sound = unsupported.is_none() && found.causes.len() == start;
     let mut walk = Walk { found, rules: Vec::new() };
     walk.node(
         schema,
@@ -83,6 +88,10 @@ pub fn check(validation: &Value, path: &str, status: bool, known: bool, found: &
         if walk.found.causes.len() == start {
             crate::crd::rules::compile(&rules, &path, known, found);
         }
+    }
+    // Mostly the walk has something against it, too, and says where.
+    if let Some(key) = unsupported.filter(|_| found.causes.len() == before) {
+        found.invalid(&path, "\"\"", &format!("OpenAPIV3Schema '{key}' is not supported"));
     }
 }
 

@@ -24,6 +24,33 @@ pub fn check(schema: &Value, path: &str, found: &mut Found) {
     found.sort_from(start);
 }
 
+/// Keys of JSON schema that keep a schema from having a structural form, by the names that complaints have for them.
+const UNSUPPORTED: [(&str, &str); 7] = [
+    ("id", "id"),
+    ("$schema", "schema"),
+    ("$ref", "$ref"),
+    ("additionalItems", "additionalItems"),
+    ("patternProperties", "patternProperties"),
+    ("definitions", "definitions"),
+    ("dependencies", "dependencies"),
+];
+
+/// The first key in a schema, or in one below it, that has no structural form.
+pub fn unsupported(schema: &Value) -> Option<&'static str> {
+    let said = |key: &str| match &schema[key] {
+        // `false` says that there are none.
+        Value::Bool(_) => true,
+        value => is_set(value),
+    };
+    if let Some((_, name)) = UNSUPPORTED.iter().find(|(key, _)| said(key)) {
+        return Some(name);
+    }
+    let one = ["items", "additionalProperties", "not"].into_iter().map(|key| &schema[key]);
+    let lists = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(|key| schema[key].as_array().into_iter().flatten());
+    let fields = members(schema).map(|(_, member)| member);
+    one.filter(|inner| inner.is_object()).chain(lists).chain(fields).find_map(unsupported)
+}
+
 fn flag(schema: &Value, key: &str) -> bool {
     schema[key] == true
 }
@@ -255,5 +282,24 @@ fn declared(structural: &Value, inner: &Value, path: &str, inner_path: &str, fou
             Some(outer) => declared(outer, member, &here, &there, found),
             None => found.required(&here, &format!("because it is defined in {there}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_structural_form_is_found_anywhere() {
+        let object = |key: &str, value: Value| json!({"type": "object", key: value});
+        assert_eq!(unsupported(&object("$schema", json!("x"))), Some("schema"));
+        assert_eq!(unsupported(&object("$schema", json!(""))), None);
+        let inner =
+            object("properties", json!({"a": {"type": "string"}, "b": object("definitions", json!({"c": {}}))}));
+        assert_eq!(unsupported(&inner), Some("definitions"));
+        assert_eq!(unsupported(&object("not", json!({"$ref": "#/a"}))), Some("$ref"));
+        assert_eq!(unsupported(&object("anyOf", json!([{}, {"id": "i"}]))), Some("id"));
+        assert_eq!(unsupported(&object("additionalItems", json!(false))), Some("additionalItems"));
+        assert_eq!(unsupported(&object("additionalProperties", json!(true))), None);
     }
 }
