@@ -303,6 +303,10 @@ impl ApiServer {
         let trail: Arc<OnceLock<Trail>> = Arc::default();
         let begun = trail.clone();
         let short = request.info.is_resource && matches!(request.info.verb.as_str(), "get" | "list") && !endless;
+        // Whoever gives less time than it takes to begin hears so, and nothing is begun.
+        if deadline.is_some_and(|at| at <= Instant::now()) {
+            return respond::error(&limits::timed_out(), errors);
+        }
         // In a box: a future is moved several times, and this one has those of all verbs in it.
         let work = Box::pin(async move {
             let _busy = busy;

@@ -74,6 +74,56 @@ async fn who_reads_pods_does_not_enter_them_and_a_token_is_for_the_account_it_na
         let (code, said) = api.post(path, &json!({"metadata": metadata})).await.expect("an answer");
         assert_eq!(code, wanted, "{metadata}: {said}");
     }
+
+    // What is wrong with a token is told to who may ask.
+    let (_, made) = api.post(path, &json!({"spec": {"audiences": ["elsewhere"]}})).await.expect("an answer");
+    let strange = made["status"]["token"].clone();
+    let (_, made) = api.post(path, &json!({})).await.expect("an answer");
+    let own = made["status"]["token"].clone();
+    let gone = "/api/v1/namespaces/default/serviceaccounts/robot";
+    let (code, said) = api.ask(http::Method::DELETE, gone, "application/json", &Value::Null).await.expect("an answer");
+    assert_eq!(code, 200, "{said}");
+    let reviewed = async |token: &Value| {
+        let review = json!({"spec": {"token": token}});
+        let (code, said) = api.post("/apis/authentication.k8s.io/v1/tokenreviews", &review).await.expect("an answer");
+        assert_eq!(code, 201, "{said}");
+        said["status"]["error"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(reviewed(&json!("nonsense")).await, "invalid bearer token");
+    assert_eq!(reviewed(&own).await, "serviceaccounts \"robot\" not found");
+    let said = reviewed(&strange).await;
+    assert!(said.starts_with("token audiences [\"elsewhere\"] is invalid for the target audiences ["), "{said}");
+}
+
+#[tokio::test]
+async fn an_authorizer_that_does_not_answer_is_no_refusal() {
+    let folder = std::env::temp_dir().join(format!("unanswered-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("webhook.kubeconfig");
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1/authorize"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    });
+    std::fs::write(&file, config.to_string()).expect("the file is written");
+    let file = format!("--authorization-webhook-config-file={}", file.display());
+    let server = ApiServer::start("unanswered", &["--controllers=-*", "--authorization-mode=RBAC,Webhook", &file]);
+    let server = server.expect("the server starts");
+    let api = Api::new(&server);
+    let error = "Post \"http://127.0.0.1:1/authorize?timeout=30s\": dial tcp 127.0.0.1:1: connect: connection refused";
+    let attributes = json!({"verb": "get", "resource": "secrets", "namespace": "default"});
+    let review = json!({"spec": {"user": "jane", "resourceAttributes": attributes}});
+    let (code, said) =
+        api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review).await.expect("an answer");
+    assert_eq!((code, &said["status"]), (201, &json!({"allowed": false, "evaluationError": error})), "{said}");
+    let rules = json!({"spec": {"namespace": "default"}});
+    let (_, said) = api.post("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", &rules).await.expect("an answer");
+    assert_eq!(said["status"]["incomplete"], true, "{said}");
+    let unsupported = "webhook authorizer does not support user rule resolution";
+    assert_eq!(said["status"]["evaluationError"], unsupported, "{said}");
+    assert_eq!(api.of("jane").get("/api/v1/namespaces/default/secrets").await.expect("an answer").0, 500);
+    std::fs::remove_dir_all(&folder).expect("the folder goes");
 }
 
 #[tokio::test(flavor = "multi_thread")]
