@@ -43,6 +43,18 @@ async fn answer(acceptor: TlsAcceptor, tcp: TcpStream) -> Result<()> {
         "/apis/slow.example.com/v1/things?watch=1" => halves("{\"type\":\"ADDED\"}\n", "{\"type\":\"DELETED\"}\n"),
         "/apis/slow.example.com/v1/things" => halves("{\"items\":", "[]}"),
         "/apis/slow.example.com/v1/things/cut" => (halves("{\"items\":", "").0, "not the size of a chunk\r\n".into()),
+        "/apis/slow.example.com/v1/things/moved" => {
+            let moved = "HTTP/1.1 302 Found\r\nlocation: https://elsewhere.example.com/\r\nconnection: close\r\n";
+            (format!("{moved}content-length: 0\r\n\r\n"), String::new())
+        }
+        "/openapi/v2" => {
+            let schema = json!({"$ref": "#/definitions/com.example.slow.Thing"});
+            let item = json!({"get": {"responses": {"200": {"description": "OK", "schema": schema}}}});
+            let document = json!({"swagger": "2.0", "paths": {"/apis/slow.example.com/v1/things": item},
+                "definitions": {"com.example.slow.Thing": {"type": "object"}}})
+            .to_string();
+            (format!("{begin}content-length: {}\r\n\r\n{document}", document.len()), String::new())
+        }
         "/apis/slow.example.com/v1/things/silent" => (String::new(), format!("{begin}content-length: 0\r\n\r\n")),
         _ => ("HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".into(), String::new()),
     };
@@ -94,6 +106,14 @@ async fn watches_of_aggregated_apis_outlive_the_time_that_other_requests_have() 
     assert_eq!(code, 201, "{said}");
     let available = |_, s: &Value| s["status"]["conditions"][0]["status"] == "True";
     api.until(&format!("{services}/v1.slow.example.com"), available).await?;
+
+    // Nobody is sent on with what is meant for this server, and its kinds stand in the document of all.
+    let (code, said) = api.get(&format!("{API}/things/moved")).await?;
+    assert_eq!(code, 502, "{said}");
+    let (_, document) = api.get("/openapi/v2").await?;
+    assert!(document["definitions"]["com.example.slow.Thing"].is_object());
+    assert!(document["paths"]["/apis/slow.example.com/v1/things"].is_object());
+    assert!(document["definitions"]["io.k8s.api.core.v1.Pod"].is_object());
 
     let ask = async |path: &str| {
         let begun = Instant::now();

@@ -5,6 +5,7 @@
 //! their servers answer and says so in their status. Discovery shows what the other servers told last.
 
 mod check;
+mod older;
 mod remote;
 mod watch;
 

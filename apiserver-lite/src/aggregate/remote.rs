@@ -1,9 +1,12 @@
 //! One aggregated group version: what its APIService says, and what its server said last.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
+use super::older::Older;
 use crate::outgoing::{Dialer, Identity, Trust, certificates_of, tls};
 use crate::store::Store;
 
@@ -33,6 +36,8 @@ pub struct Remote {
     pub resources: Option<Value>,
     /// Keys of its OpenAPI index for this version, with where each is.
     pub openapi: Option<Value>,
+    /// Its part of the older document, as it was last told.
+    pub older: Option<Arc<Older>>,
 }
 
 impl Remote {
@@ -75,6 +80,7 @@ impl Remote {
             available: false,
             resources: None,
             openapi: None,
+            older: None,
         })
     }
 }

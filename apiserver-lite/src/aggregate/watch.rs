@@ -67,9 +67,11 @@ async fn round(server: &Arc<ApiServer>) -> Result<bool> {
     let known = server.aggregated.all();
     let looked_at = objects.iter().map(|value| async {
         let mut remote = Remote::read(&server.store, value, server.aggregated.identity())?;
+        let before = known.iter().find(|r| r.name == remote.name);
+        remote.older = before.and_then(|before| before.older.clone());
         let outcome = check(&mut remote).await;
         let said = remote.resources.is_some();
-        if !said && let Some(before) = known.iter().find(|r| r.name == remote.name) {
+        if !said && let Some(before) = before {
             // What it said last is still shown.
             remote.resources.clone_from(&before.resources);
             remote.openapi.clone_from(&before.openapi);

@@ -46,7 +46,7 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     let path = request.info.path.as_str();
     let set = server.resources.current();
     if path == "/openapi/v2" {
-        return Some(version_2(&set, request));
+        return Some(version_2(&set, &server.aggregated.all(), request));
     }
     let key = path.strip_prefix("/openapi/v3")?;
     if key.is_empty() {
@@ -164,22 +164,28 @@ fn in_a_year(now: OffsetDateTime) -> String {
 }
 
 /// Everything in one document of the older format.
-fn version_2(set: &Set, request: &Request) -> Response {
+fn version_2(set: &Set, remotes: &[Arc<Remote>], request: &Request) -> Response {
     let Some(protobuf) = wants_protobuf(&request.accept(), &gnostic::NAMES) else { return not_acceptable() };
     let all: Vec<&Resource> = set.all().iter().map(|r| &**r).collect();
     let body = || {
         let mut schemas = schemas::Schemas::new(Format::V2);
-        let paths = paths::all(&all, Format::V2, &mut schemas);
+        let mut paths = paths::all(&all, Format::V2, &mut schemas);
+        let mut definitions = schemas.finish();
+        remotes.iter().filter_map(|r| r.older.as_ref()).for_each(|part| part.add_to(&mut paths, &mut definitions));
         json!({
             "swagger": "2.0",
             "info": {"title": "Kubernetes", "version": "v1.36.2"},
             "paths": paths,
-            "definitions": schemas.finish(),
+            "definitions": definitions,
         })
     };
+    let parts = remotes.iter().filter_map(|r| Some(format!(" {} {}", r.name, r.older.as_ref()?.mark)));
+    let parts: String = parts.collect();
     match protobuf {
-        true => conditional(&hash(&all, "v2 protobuf"), request, gnostic::MEDIA, || gnostic::document(&body())),
-        false => conditional(&hash(&all, "v2"), request, JSON, || body().to_string().into_bytes()),
+        true => conditional(&hash(&all, &format!("v2 protobuf{parts}")), request, gnostic::MEDIA, || {
+            gnostic::document(&body())
+        }),
+        false => conditional(&hash(&all, &format!("v2{parts}")), request, JSON, || body().to_string().into_bytes()),
     }
 }
 
