@@ -90,7 +90,8 @@ impl ServerCertVerifier for Verifier {
             return Ok(ServerCertVerified::assertion());
         }
         self.usual.verify_server_cert(certificate, chain, name, ocsp, now).map_err(|error| match error {
-            Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            // Signed by somebody of the same name as one who is trusted is signed by a stranger.
+            Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
                 unfit(super::certificate::unknown_authority(certificate, &self.trusted, seconds))
             }
             Error::InvalidCertificate(
@@ -177,7 +178,7 @@ pub fn explain(error: &std::io::Error) -> String {
         Error::InvalidCertificate(CertificateError::Other(OtherError(told))) => {
             format!("tls: failed to verify certificate: {told}")
         }
-        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             "tls: failed to verify certificate: x509: certificate signed by unknown authority".into()
         }
         Error::InvalidCertificate(other) => format!("tls: failed to verify certificate: x509: {other}"),
