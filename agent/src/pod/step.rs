@@ -206,8 +206,10 @@ fn plan_init(pod: &Pod, observed: &Observed, probes: &dyn ProbeVerdicts, actions
         return true;
     }
     // A regular container in this sandbox proves that initialisation was over once, even if its traces are gone.
-    let was_initialized = spec.containers.iter().any(|c| current(observed, actions, &c.name).is_some());
-    let mut initialized = was_initialized;
+    let mut initialized = spec.containers.iter().any(|c| current(observed, actions, &c.name).is_some());
+    // Whether the container at hand has had its turn: all have before the last one of which there is a trace. Of those only
+    // sidecars still count, which are kept up while later ones go on.
+    let mut was_initialized = initialized;
     let mut seen = false;
     let mut start = Vec::new();
     for (i, container) in inits.iter().enumerate().rev() {
@@ -261,11 +263,9 @@ fn plan_init(pod: &Pod, observed: &Observed, probes: &dyn ProbeVerdicts, actions
                 start.push(i);
             }
         }
-        if !was_initialized {
-            break;
-        }
+        was_initialized = true;
     }
-    if !seen && !was_initialized {
+    if !seen && !initialized {
         start.push(0);
     }
     start.sort_unstable();

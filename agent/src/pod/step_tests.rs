@@ -92,6 +92,7 @@ fn every_transition_has_its_actions() {
     let two = |policy| pod(policy, vec![], vec![container("a"), container("b")]);
     let staged = |policy| pod(policy, vec![container("i"), container("j")], vec![container("a")]);
     let aided = |policy| pod(policy, vec![sidecar("s"), container("j")], vec![container("a")]);
+    let twice = |policy| pod(policy, vec![sidecar("s"), container("j"), sidecar("t")], vec![container("a")]);
     let ruled = |action| pod("Never", vec![container("i")], vec![with_rule("a", action), container("b")]);
     let table: Vec<Case> = vec![
         ("all containers start", two("Always"), vec![], "+a +b"),
@@ -112,8 +113,25 @@ fn every_transition_has_its_actions() {
         ("a lost init is ended first", staged("Always"), vec![("i", Lost)], "-i +i"),
         ("done initialisation is not repeated", staged("Always"), vec![("i", Ended(0)), ("a", Up)], ""),
         ("a sidecar lets the next begin", aided("Always"), vec![("s", Up)], "+j"),
-        ("a sidecar is restarted during initialisation", aided("Never"), vec![("s", Ended(0)), ("j", Up)], ""),
+        ("a sidecar is restarted during initialisation", aided("Never"), vec![("s", Ended(0)), ("j", Up)], "+s"),
+        ("beside the next init container", twice("Never"), vec![("s", Ended(1)), ("j", Ended(0))], "+s +t"),
+        ("and beside a later sidecar", twice("Never"), vec![("s", Ended(1)), ("j", Ended(0)), ("t", Up)], "+s +a"),
+        ("even if its trace is gone", twice("Always"), vec![("j", Up)], "+s"),
+        ("a lost one is ended first", aided("Always"), vec![("s", Lost), ("j", Up)], "-s +s"),
+        ("a sidecar that runs stays", aided("Always"), vec![("s", Up), ("j", Ended(1))], "+j"),
+        (
+            "none is restarted for a pod that cannot start",
+            aided("Never"),
+            vec![("s", Ended(0)), ("j", Ended(1))],
+            "kill-pod",
+        ),
         ("and beside the regular ones", aided("Never"), vec![("s", Ended(0)), ("j", Ended(0)), ("a", Up)], "+s"),
+        (
+            "nor is one that has ended",
+            aided("Never"),
+            vec![("s", Ended(0)), ("j", Ended(0)), ("a", Ended(0))],
+            "kill-pod",
+        ),
         ("not when the pod is done", aided("Never"), vec![("s", Up), ("j", Ended(0)), ("a", Ended(0))], "kill-pod"),
         ("a rule restarts", ruled("Restart"), vec![("i", Ended(0)), ("a", Ended(42)), ("b", Up)], "+a"),
         ("another code does not", ruled("Restart"), vec![("i", Ended(0)), ("a", Ended(1)), ("b", Up)], ""),
