@@ -2,14 +2,15 @@
 //!
 //! [`watch`] tells of every pod whose sandboxes or containers changed. With a runtime that streams events a change is
 //! told at once and the lists are compared rarely; without, the lists are compared every second while things move and
-//! less often when nothing has for a while. A runtime that cannot be reached is asked again with growing pauses.
+//! less often when nothing has for a while. A pod of which it is known that something was done to it ([`Nudge`]) is then
+//! compared by itself at once. A runtime that cannot be reached is asked again with growing pauses.
 
 pub mod observed;
 mod termination_message;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use proto::cri;
@@ -48,13 +49,30 @@ pub enum Event {
     Listed(Vec<RuntimePod>),
 }
 
-/// A handle that asks for a comparison soon.
+/// A handle that asks for a comparison before its time; clones share what was asked for.
 #[derive(Clone, Default)]
-pub struct Nudge(Arc<Notify>);
+pub struct Nudge(Arc<Asked>);
+
+#[derive(Default)]
+struct Asked {
+    pods: Mutex<BTreeSet<String>>,
+    any: Notify,
+}
 
 impl Nudge {
+    /// Something is about to move, nobody knows where.
     pub fn nudge(&self) {
-        self.0.notify_one();
+        self.0.any.notify_one();
+    }
+
+    /// Something was done to the pod of this uid: the runtime is asked about it at once, unless it tells by itself.
+    pub fn pod(&self, uid: &str) {
+        self.0.pods.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned());
+        self.0.any.notify_one();
+    }
+
+    fn take(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *self.0.pods.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -91,9 +109,15 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            () = nudge.0.notified() => {
+            () = nudge.0.any.notified() => {
                 moved = Instant::now();
                 wait = wait.min(BUSY);
+                // With a stream the runtime has told of it already; before the first list nothing is known to compare with.
+                for uid in nudge.take().into_iter().filter(|_| !live && !first) {
+                    if look_at(&cri, &uid, &mut known, &events).await.is_err() {
+                        return stream.abort();
+                    }
+                }
                 continue;
             }
             event = stream_events.recv() => match event {
@@ -159,6 +183,10 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
 async fn snapshot(cri: &CriClient) -> Result<BTreeMap<RuntimePod, u64>, CriError> {
     let (sandboxes, containers) = tokio::try_join!(cri.list_pod_sandboxes(None), cri.list_containers(None))?;
     count(&sandboxes, &containers);
+    Ok(fingerprints(sandboxes, containers))
+}
+
+fn fingerprints(sandboxes: Vec<cri::PodSandbox>, containers: Vec<cri::Container>) -> BTreeMap<RuntimePod, u64> {
     let mut parts: HashMap<RuntimePod, Vec<(String, i32)>> = HashMap::new();
     let sandboxes = sandboxes.into_iter().map(|s| (s.labels, s.id, s.state));
     for (labels, id, state) in sandboxes.chain(containers.into_iter().map(|c| (c.labels, c.id, c.state))) {
@@ -171,7 +199,32 @@ async fn snapshot(cri: &CriClient) -> Result<BTreeMap<RuntimePod, u64>, CriError
         let parts = parts.iter().map(|(id, state)| (id.as_str(), *state)).collect();
         (pod, observed::fingerprint(parts))
     });
-    Ok(fingerprints.collect())
+    fingerprints.collect()
+}
+
+/// Compares one pod, and tells of it when it changed. One that has come or gone is left to the next full comparison, which
+/// tells of that too; so is what the runtime does not answer.
+async fn look_at(
+    cri: &CriClient,
+    uid: &str,
+    known: &mut BTreeMap<RuntimePod, u64>,
+    events: &mpsc::Sender<Event>,
+) -> Result<(), mpsc::error::SendError<Event>> {
+    let timer = metrics::PLEG_POD_RELIST.time(&[]);
+    let listed = tokio::try_join!(cri.list_pod_sandboxes(Some(uid)), cri.list_containers(Some(uid)));
+    drop(timer);
+    let Ok((sandboxes, containers)) = listed else { return Ok(()) };
+    match moved(known, uid, fingerprints(sandboxes, containers)) {
+        Some(now) => events.send(Event::Changed(uid.to_owned(), Some(now))).await,
+        None => Ok(()),
+    }
+}
+
+/// What a known pod has changed to; it is known from then on.
+fn moved(known: &mut BTreeMap<RuntimePod, u64>, uid: &str, seen: BTreeMap<RuntimePod, u64>) -> Option<u64> {
+    let (pod, now) = seen.into_iter().find(|(pod, _)| pod.uid == uid)?;
+    let before = known.get_mut(&pod)?;
+    (std::mem::replace(before, now) != now).then_some(now)
 }
 
 /// What the runtime has, in numbers.
@@ -260,6 +313,23 @@ async fn follow_stream(cri: CriClient, events: mpsc::Sender<StreamEvent>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_that_was_asked_for_is_told_of_when_it_changed() {
+        let pod = |uid: &str| RuntimePod { uid: uid.into(), name: uid.into(), namespace: "ns".into() };
+        let mut known = BTreeMap::from([(pod("a"), 1), (pod("b"), 1)]);
+        assert_eq!(moved(&mut known, "a", BTreeMap::from([(pod("a"), 1)])), None);
+        assert_eq!(moved(&mut known, "a", BTreeMap::from([(pod("a"), 2)])), Some(2));
+        assert_eq!(moved(&mut known, "a", BTreeMap::from([(pod("a"), 2)])), None, "it was told");
+        assert_eq!(known[&pod("b")], 1);
+        assert_eq!(moved(&mut known, "c", BTreeMap::from([(pod("c"), 1)])), None, "the full list tells of new ones");
+        assert_eq!(moved(&mut known, "b", BTreeMap::new()), None, "and of those that are gone");
+        assert_eq!(known.len(), 2);
+        let nudge = Nudge::default();
+        ["b", "a", "b"].iter().for_each(|uid| nudge.clone().pod(uid));
+        assert_eq!(nudge.take().into_iter().collect::<Vec<_>>(), ["a", "b"]);
+        assert!(nudge.take().is_empty());
+    }
 
     #[test]
     fn after_three_minutes_without_a_list_nobody_knows_what_runs() {

@@ -79,7 +79,6 @@ pub struct Manager {
     pub(super) runtime: Option<Vec<RuntimePod>>,
     ready: HashSet<Source>,
     waiting_for: Vec<Source>,
-    nudge: Nudge,
     /// Pods without a worker whose claims are being given back.
     returning: HashMap<String, JoinHandle<()>>,
 }
@@ -121,13 +120,13 @@ impl Manager {
             signals: deps.signals,
             runtime: deps.runtime,
             managers: deps.managers,
+            nudge: Nudge::default(),
         });
         let (images, image_demands) = mpsc::channel(1);
         let image_gc = shared.config.image_gc.clone();
         tokio::spawn(crate::images::gc::run(shared.cri.clone(), image_gc, shared.puller.records(), image_demands));
-        let nudge = Nudge::default();
         let (runtime, runtime_queue) = mpsc::channel(QUEUE);
-        tokio::spawn(pleg::watch(shared.cri.clone(), runtime, nudge.clone()));
+        tokio::spawn(pleg::watch(shared.cri.clone(), runtime, shared.nudge.clone()));
 
         let (updates, update_queue) = mpsc::channel(64);
         let node = shared.config.node_name.clone();
@@ -167,7 +166,6 @@ impl Manager {
             ready: HashSet::new(),
             cgroups_swept: false,
             waiting_for,
-            nudge,
             returning: HashMap::new(),
         };
         if manager.sources_ready() {
@@ -363,7 +361,10 @@ impl Manager {
             entry.pod = pod.clone();
             self.shared.feed.pod(&pod);
             match entry.mailbox.clone() {
-                Some(_) if changed => self.changed_by_source(&uid),
+                Some(_) if changed => {
+                    self.shared.nudge.pod(&uid);
+                    self.changed_by_source(&uid);
+                }
                 Some(mailbox) => mailbox.note(self.allocated(&pod)),
                 None => {}
             }
@@ -383,7 +384,7 @@ impl Manager {
             self.pods.insert(uid, Entry { waits: true, ..Entry::new(pod, source, None, seen) });
             return;
         }
-        self.nudge.nudge();
+        self.shared.nudge.nudge();
         let in_runtime = self.runtime.iter().flatten().any(|p| p.uid == uid);
         let over = pod.status.as_ref().is_some_and(is_over);
         let mut begin = if over || pod.is_deleted() { Begin::Terminate } else { Begin::Sync };
@@ -508,7 +509,7 @@ impl Manager {
         }
         let ended = self.pods.remove(uid);
         self.shared.allocations.forget(uid);
-        self.nudge.nudge();
+        self.shared.nudge.nudge();
         if let Some(ended) = ended {
             let name = key(&ended.pod);
             if let Some(pod) = ended.returned {

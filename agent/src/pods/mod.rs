@@ -48,6 +48,7 @@ use crate::images::gc::ImageGc;
 use crate::images::puller::{PullDeps, Puller};
 use crate::node::{NodeEvents, NodeSignals, RuntimeState};
 use crate::objects::Objects;
+use crate::pleg::Nudge;
 use crate::pod::resources::NodeResources;
 use crate::pod::spec::PodExt;
 use crate::pods_api::PodFeed;
@@ -141,6 +142,8 @@ pub(crate) struct Shared {
     pub signals: watch::Receiver<NodeSignals>,
     pub runtime: watch::Receiver<Arc<RuntimeState>>,
     pub managers: Arc<Managers>,
+    /// Asks for a look at what the agent itself has moved.
+    pub nudge: Nudge,
 }
 
 impl Shared {

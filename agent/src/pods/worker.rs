@@ -282,6 +282,7 @@ impl Worker {
         self.settled = false;
         let before = self.observed.fingerprint();
         let result = self.act(actions, resize, &volumes).await;
+        self.shared.nudge.pod(&self.uid);
         // The runtime's word of what is seen here comes to nothing (it is known), so what follows from it is found here.
         let mut goes_on = look_again;
         if self.look().await.is_ok() {
@@ -371,7 +372,7 @@ impl Worker {
     }
 
     /// Tells the prober what runs, when that changed.
-    fn sync_probes(&mut self, terminating: bool) {
+    pub(super) fn sync_probes(&mut self, terminating: bool) {
         if !has_probes(&self.pod) {
             return;
         }
