@@ -12,8 +12,8 @@ use crate::probes::{Target, resolve_port};
 use super::Shared;
 
 const USER_AGENT: &str = "kube-lifecycle/1.36";
-/// HTTP hooks have no limit of their own in the API; the kubelet's client waits this long.
-const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
+/// HTTP hooks have no limit of their own: whoever waits for a hook has one, or waits.
+const NO_LIMIT: Duration = Duration::MAX;
 /// Bytes of each of a failed hook's outputs that are told.
 const MOST_TOLD: usize = 4 << 10;
 
@@ -41,6 +41,8 @@ pub async fn run(
             format!("Exec lifecycle hook ([{command}]) {}{error}, message: {output}", whose())
         };
         let answer = shared.cri.exec_sync(container_id, exec.command.clone(), Duration::ZERO).await;
+        // It may have ended the container, or the container it.
+        shared.nudge.pod(pod.uid());
         return match answer {
             Ok(a) if a.exit_code == 0 => Ok(()),
             Ok(a) => {
@@ -86,7 +88,7 @@ async fn http(
         headers: action.http_headers.clone(),
         user_agent: USER_AGENT,
     };
-    match get.run(HTTP_TIMEOUT).await {
+    match get.run(NO_LIMIT).await {
         Ok(_) => Ok(()),
         Err(why) if get.https && why.contains("server gave HTTP response to HTTPS client") => {
             // Old hooks said HTTPS and were called in plain text; go on calling them so, without their secrets.
@@ -94,7 +96,7 @@ async fn http(
             get.headers.retain(|h| !h.name.eq_ignore_ascii_case("authorization"));
             let message =
                 format!("request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded", get.target);
-            get.run(HTTP_TIMEOUT).await.map(|_| {
+            get.run(NO_LIMIT).await.map(|_| {
                 let kind = crate::events::EventType::Warning;
                 metrics::LIFECYCLE_HTTP_FALLBACKS.inc(&[]);
                 shared.recorder.pod(pod, kind, "LifecycleHTTPFallback", message);

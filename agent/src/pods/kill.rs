@@ -2,7 +2,10 @@
 //!
 //! One budget of grace per container: the preStop hook and the wait for other containers come out of it; what is left,
 //! but never less than two seconds, goes to the runtime. All containers of a pod stop at once, except that sidecars
-//! wait for the regular ones and then stop in reverse order.
+//! wait for the regular ones and then stop in reverse order. A hook that takes all of the grace is not waited for any
+//! longer, and goes on until its container has stopped.
+//!
+//! Followed: kuberuntime `killContainer` and its termination order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +13,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use proto::api::core::v1::{Container, Pod};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::cri::CriError;
@@ -22,8 +26,11 @@ use crate::pod::step::{Kill, KillReason};
 
 use super::{Shared, hooks};
 
+/// What came of a hook that was not waited for is still told when it comes this soon after its container has stopped.
+const AFTERMATH: Duration = Duration::from_secs(2);
+
 /// Stops one container while its pod goes on.
-pub async fn kill_one(shared: &Shared, pod: &Pod, kill: &Kill, ip: &str) -> Result<(), CriError> {
+pub async fn kill_one(shared: &Arc<Shared>, pod: &Pod, kill: &Kill, ip: &str) -> Result<(), CriError> {
     let container = find_container(pod.spec(), &kill.name).map(|(_, c)| c.into_owned());
     let grace = container.as_ref().map_or(MINIMUM_STOP_SECONDS, |c| container_grace(pod, c, kill.reason));
     shared.recorder.container(pod, &kill.name, EventType::Normal, "Killing", kill.message.clone());
@@ -35,45 +42,33 @@ pub async fn kill_one(shared: &Shared, pod: &Pod, kill: &Kill, ip: &str) -> Resu
 /// # Errors
 /// The first failure; all others were tried.
 pub async fn kill_pod(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     pod: &Pod,
     observed: &Observed,
     grace: Option<i64>,
     stopped_sandboxes: &mut std::collections::HashSet<String>,
 ) -> Result<(), CriError> {
     let ip = observed.ips().first().map_or("", String::as_str);
-    // Stage 0: regular containers stop; stage n: the n-th sidecar from the end has its turn.
-    let (stage, _) = watch::channel(0_usize);
-    let stage = Arc::new(stage);
-    let running: Vec<&ContainerRecord> = observed.running().collect();
-    let mut sidecars: Vec<(usize, &ContainerRecord)> = Vec::new();
-    let mut others: Vec<&ContainerRecord> = Vec::new();
-    for record in running {
-        match pod.spec().init_containers.iter().position(|c| c.name == record.name && is_sidecar(c)) {
-            Some(at) => sidecars.push((at, record)),
-            None => others.push(record),
-        }
-    }
-    sidecars.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-
-    let regular = async {
-        let stops = others.iter().map(|record| kill_record(shared, pod, record, ip, grace, None));
-        let results = join_all(stops).await;
-        let _ = stage.send(1);
-        results
-    };
-    let in_turn = join_all(sidecars.iter().enumerate().map(|(turn, (_, record))| {
-        let stage = stage.clone();
+    let Order { at_once, in_turn } = order(pod, observed);
+    let turns = Turns::new(&at_once, pod);
+    let at_once = join_all(at_once.iter().map(|record| {
+        let turns = &turns;
         async move {
-            let result = kill_record(shared, pod, record, ip, grace, Some((stage.subscribe(), turn + 1))).await;
-            stage.send_modify(|s| *s = (*s).max(turn + 2));
-            result
+            kill_record(shared, pod, record, ip, grace, None).await?;
+            turns.ended(&record.name);
+            Ok(())
         }
     }));
-    let (first, second) = tokio::join!(regular, in_turn);
-    for result in first.into_iter().chain(second) {
-        result?;
-    }
+    let in_turn = join_all(in_turn.iter().enumerate().map(|(turn, record)| {
+        let turns = &turns;
+        async move {
+            kill_record(shared, pod, record, ip, grace, Some(turns.of(turn))).await?;
+            turns.sidecar_ended(turn);
+            Ok(())
+        }
+    }));
+    let (first, second) = tokio::join!(at_once, in_turn);
+    first.into_iter().chain(second).collect::<Result<(), CriError>>()?;
     for sandbox in &observed.sandboxes {
         if stopped_sandboxes.contains(&sandbox.id) {
             continue;
@@ -88,10 +83,55 @@ pub async fn kill_pod(
     Ok(())
 }
 
-type Turn = (watch::Receiver<usize>, usize);
+/// What stops at once, and the sidecars in the order in which they stop.
+struct Order<'a> {
+    at_once: Vec<&'a ContainerRecord>,
+    in_turn: Vec<&'a ContainerRecord>,
+}
+
+fn order<'a>(pod: &Pod, observed: &'a Observed) -> Order<'a> {
+    let place = |r: &ContainerRecord| pod.spec().init_containers.iter().position(|c| c.name == r.name && is_sidecar(c));
+    let (mut in_turn, at_once): (Vec<_>, Vec<_>) = observed.running().partition(|record| place(record).is_some());
+    in_turn.sort_by_key(|record| std::cmp::Reverse(place(record)));
+    Order { at_once, in_turn }
+}
+
+/// Whose turn it is: sidecars wait for the regular containers, which are counted down, and for the sidecars after them.
+/// Ephemeral containers and those that initialise keep nobody waiting.
+struct Turns {
+    waited_for: Vec<String>,
+    /// Regular containers that have not ended, and sidecars that have.
+    now: watch::Sender<(usize, usize)>,
+}
+
+type Turn = (watch::Receiver<(usize, usize)>, usize);
+
+impl Turns {
+    fn new(at_once: &[&ContainerRecord], pod: &Pod) -> Self {
+        let is_regular = |r: &&&ContainerRecord| pod.spec().containers.iter().any(|c| c.name == r.name);
+        let waited_for: Vec<String> = at_once.iter().filter(is_regular).map(|r| r.name.clone()).collect();
+        let now = watch::Sender::new((waited_for.len(), 0));
+        Self { waited_for, now }
+    }
+
+    /// The turn of the sidecar that stops as the `turn`-th, the first being zero.
+    fn of(&self, turn: usize) -> Turn {
+        (self.now.subscribe(), turn)
+    }
+
+    fn ended(&self, name: &str) {
+        if self.waited_for.iter().any(|n| n == name) {
+            self.now.send_modify(|(regular, _)| *regular = regular.saturating_sub(1));
+        }
+    }
+
+    fn sidecar_ended(&self, turn: usize) {
+        self.now.send_modify(|(_, sidecars)| *sidecars = (*sidecars).max(turn + 1));
+    }
+}
 
 async fn kill_record(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     pod: &Pod,
     record: &ContainerRecord,
     ip: &str,
@@ -116,7 +156,7 @@ async fn kill_record(
 }
 
 async fn stop(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     pod: &Pod,
     container: Option<&Container>,
     id: &str,
@@ -125,36 +165,130 @@ async fn stop(
     turn: Option<Turn>,
 ) -> Result<(), CriError> {
     let mut left = grace;
-    let hook = container.and_then(|c| Some((c, c.lifecycle.as_ref()?.pre_stop.as_ref()?)));
-    if let Some((container, hook)) = hook.filter(|_| left > 0) {
+    let mut hook = None;
+    if let Some(container) =
+        container.filter(|c| left > 0 && c.lifecycle.as_ref().is_some_and(|l| l.pre_stop.is_some()))
+    {
         let begun = Instant::now();
+        let mut running = pre_stop(shared, pod, container, id, ip);
         let limit = Duration::from_secs(left.unsigned_abs());
-        match tokio::time::timeout(limit, hooks::run(shared, pod, container, id, ip, hook)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(why)) => {
-                tracing::debug!(pod = pod.name(), container = container.name, why, "preStop hook failed");
-                let kind = EventType::Warning;
-                shared.recorder.container(pod, &container.name, kind, "FailedPreStopHook", "PreStopHook failed");
-            }
-            Err(_) => {
-                if hook.sleep.is_some() {
-                    metrics::SLEEP_CUT_SHORT.inc(&[]);
-                }
-                tracing::debug!(pod = pod.name(), container = container.name, "preStop hook used up the grace");
-            }
+        if tokio::time::timeout(limit, running.join_next()).await.is_err() {
+            tracing::debug!(pod = pod.name(), container = container.name, "preStop hook not completed in grace period");
+            hook = given_up(container).then_some(running);
         }
         left -= whole_seconds(begun.elapsed());
     }
-    if let Some((mut stage, turn)) = turn {
+    if let Some((mut now, turn)) = turn {
         let begun = Instant::now();
         let limit = Duration::from_secs(left.max(0).unsigned_abs());
         // Out of time is out of turn.
-        let _ = tokio::time::timeout(limit, stage.wait_for(|s| *s >= turn)).await;
+        let _ = tokio::time::timeout(limit, now.wait_for(|now| is_turn(*now, turn))).await;
         left -= whole_seconds(begun.elapsed());
     }
-    shared.cri.stop_container(id, left.max(MINIMUM_STOP_SECONDS)).await
+    let stopped = shared.cri.stop_container(id, left.max(MINIMUM_STOP_SECONDS)).await;
+    if let Some(mut hook) = hook {
+        tokio::spawn(async move { tokio::time::timeout(AFTERMATH, hook.join_next()).await.map(drop) });
+    }
+    stopped
+}
+
+fn is_turn((regular, sidecars): (usize, usize), turn: usize) -> bool {
+    regular == 0 && sidecars >= turn
+}
+
+/// Runs the preStop hook beside whoever waits for it; it ends with the set that holds it.
+fn pre_stop(shared: &Arc<Shared>, pod: &Pod, container: &Container, id: &str, ip: &str) -> JoinSet<()> {
+    let (shared, pod, container) = (shared.clone(), pod.clone(), container.clone());
+    let (id, ip) = (id.to_owned(), ip.to_owned());
+    let mut running = JoinSet::new();
+    running.spawn(async move {
+        let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()) else { return };
+        let Err(why) = hooks::run(&shared, &pod, &container, &id, &ip, hook).await else { return };
+        tracing::debug!(pod = pod.name(), container = container.name, why, "preStop hook failed");
+        let kind = EventType::Warning;
+        shared.recorder.container(&pod, &container.name, kind, "FailedPreStopHook", "PreStopHook failed");
+    });
+    running
+}
+
+/// Whether something of a hook goes on that is out of time. A pause is over.
+fn given_up(container: &Container) -> bool {
+    let sleeps = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()).is_some_and(|h| h.sleep.is_some());
+    if sleeps {
+        metrics::SLEEP_CUT_SHORT.inc(&[]);
+    }
+    !sleeps
 }
 
 fn whole_seconds(d: Duration) -> i64 {
     i64::try_from(d.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::{EphemeralContainer, EphemeralContainerCommon, PodSpec};
+
+    fn container(name: &str, policy: Option<&str>) -> Container {
+        Container { name: name.into(), restart_policy: policy.map(Into::into), ..Default::default() }
+    }
+
+    fn pod() -> Pod {
+        let common = EphemeralContainerCommon { name: "debug".into(), ..Default::default() };
+        let spec = PodSpec {
+            init_containers: vec![
+                container("first", Some("Always")),
+                container("init", None),
+                container("second", Some("Always")),
+            ],
+            containers: vec![container("a", None), container("b", None)],
+            ephemeral_containers: vec![EphemeralContainer {
+                ephemeral_container_common: Some(common),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        Pod { spec: Some(spec), ..Default::default() }
+    }
+
+    fn running(names: &[&str]) -> Observed {
+        let record = |name: &&str| ContainerRecord {
+            id: (*name).into(),
+            name: (*name).into(),
+            state: RunState::Running,
+            ..Default::default()
+        };
+        Observed { sandboxes: vec![], containers: names.iter().map(record).collect() }
+    }
+
+    #[test]
+    fn sidecars_stop_in_reverse_order_after_the_regular_containers() {
+        let (pod, observed) = (pod(), running(&["first", "debug", "b", "second", "a"]));
+        let Order { at_once, in_turn } = order(&pod, &observed);
+        let names = |records: &[&ContainerRecord]| records.iter().map(|r| r.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&at_once), ["debug", "b", "a"]);
+        assert_eq!(names(&in_turn), ["second", "first"]);
+        let turns = Turns::new(&at_once, &pod);
+        let may = |turn| is_turn(*turns.now.borrow(), turn);
+        turns.ended("debug");
+        turns.ended("a");
+        assert!(!may(0), "one still runs");
+        turns.ended("b");
+        assert!(may(0) && !may(1));
+        turns.sidecar_ended(0);
+        assert!(may(1));
+    }
+
+    /// With nothing else running nobody is left to tell that the regular containers have ended.
+    #[tokio::test]
+    async fn the_last_sidecar_has_its_turn_at_once_where_no_regular_container_runs() {
+        for others in [vec!["first", "second"], vec!["first", "second", "debug", "init"]] {
+            let (pod, observed) = (pod(), running(&others));
+            let turns = Turns::new(&order(&pod, &observed).at_once, &pod);
+            let (mut now, turn) = turns.of(0);
+            let waited = tokio::time::timeout(Duration::from_millis(10), now.wait_for(|now| is_turn(*now, turn))).await;
+            assert!(waited.is_ok(), "{others:?}");
+            assert!(!is_turn(*turns.now.borrow(), 1));
+        }
+    }
 }

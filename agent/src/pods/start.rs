@@ -27,7 +27,7 @@ use super::{Shared, hooks};
 
 /// What starting needs beside the container.
 pub struct StartContext<'a> {
-    pub shared: &'a Shared,
+    pub shared: &'a Arc<Shared>,
     pub pod: &'a Pod,
     pub observed: &'a Observed,
     pub sandbox_id: &'a str,
