@@ -32,6 +32,8 @@ impl Worker {
             }
             // Whatever stops this on the way, the next round looks.
             self.settled = false;
+            // Of what ends, only the readiness is still asked for.
+            self.sync_probes(true);
             if !self.orphan {
                 self.tell(false);
             }
@@ -49,6 +51,17 @@ impl Worker {
                         done = &mut killing => break Some(done),
                         () = mailbox.urgency() => {
                             self.take_facts();
+                            if pod_grace(&self.pod, self.grace) < grace && !self.orphan {
+                                break None;
+                            }
+                        }
+                        // What a readiness probe finds is told while containers stop.
+                        () = mailbox.arrival() => {
+                            let before = self.verdicts.clone();
+                            self.take_facts();
+                            if !self.orphan && self.verdicts != before {
+                                self.tell(false);
+                            }
                             if pod_grace(&self.pod, self.grace) < grace && !self.orphan {
                                 break None;
                             }

@@ -134,7 +134,7 @@ pub trait Readiness {
 }
 
 /// The verdicts of one pod, by container id; owned by its worker.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Verdicts {
     by_container: HashMap<String, [Option<bool>; 3]>,
 }
