@@ -21,6 +21,7 @@ use tokio_rustls::TlsConnector;
 use super::heard::{Beginning, Heard};
 use super::target::Target;
 use super::tcp::dial;
+use super::url::Reference;
 
 const MAX_REDIRECTS: usize = 10;
 /// What a request says of itself, whatever it is told to say.
@@ -40,7 +41,7 @@ const MAX_BODY_BYTES: usize = 10 * 1024;
 pub struct Get {
     pub https: bool,
     pub target: Target,
-    /// With the query, if any.
+    /// As the pod has it: with the query, if any, escaped or not.
     pub path: String,
     pub headers: Vec<HttpHeader>,
     /// `kube-probe/VERSION` or `kube-lifecycle/VERSION`.
@@ -57,9 +58,15 @@ pub struct Answer {
 impl Get {
     /// The URL as messages print it.
     pub fn url(&self) -> String {
+        self.shown(&Reference::of_path(&self.path))
+    }
+
+    fn shown(&self, reference: &Reference) -> String {
         let scheme = if self.https { "https" } else { "http" };
-        let slash = if self.path.starts_with('/') { "" } else { "/" };
-        format!("{scheme}://{}{slash}{}", self.target, self.path)
+        match reference.is_opaque() {
+            true => format!("{scheme}:{}", reference.after_host().trim_start_matches('/')),
+            false => format!("{scheme}://{}{}", self.target, reference.after_host()),
+        }
     }
 
     /// Runs the request within `timeout`.
@@ -78,35 +85,39 @@ impl Get {
     }
 
     async fn follow(&self, timeout: Duration) -> Result<Answer, (String, String)> {
-        let mut request = self.clone();
+        let (mut request, mut reference) = (self.clone(), Reference::of_path(&self.path));
         let mut asked = 0;
         loop {
             asked += 1;
-            let url = request.url();
-            let (status, location, body) = request.once(timeout).await.map_err(|why| (url.clone(), why))?;
-            let next = location.filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308));
+            let url = request.shown(&reference);
+            if reference.is_opaque() {
+                return Err((url, "http: no Host in request URL".into()));
+            }
+            let once = request.once(&reference, timeout).await;
+            let (status, location, body) = once.map_err(|why| (url.clone(), why))?;
+            let next = location.filter(|to| !to.is_empty() && matches!(status, 301 | 302 | 303 | 307 | 308));
+            let Some(to) = next else { return Ok(Answer { status, body }) };
             // To another host we do not go.
-            let next = next.and_then(|to| redirected(&request, &to)).filter(|to| to.target.host == self.target.host);
+            let next = redirected(&request, &reference, &to).filter(|(to, _)| to.target.host == self.target.host);
             let Some(next) = next else { return Ok(Answer { status, body }) };
             if asked == MAX_REDIRECTS {
                 return Err((url, format!("stopped after {MAX_REDIRECTS} redirects")));
             }
-            request = next;
+            (request, reference) = next;
         }
     }
 
-    async fn once(&self, timeout: Duration) -> Result<(u16, Option<String>, String), String> {
+    async fn once(&self, to: &Reference, timeout: Duration) -> Result<(u16, Option<String>, String), String> {
         let tls = self.https.then_some(&*UNVERIFIED);
-        let response = exchange(&self.target, tls, self.request()?, MAX_BODY_BYTES, timeout).await?;
+        let response = exchange(&self.target, tls, self.request(to)?, MAX_BODY_BYTES, timeout).await?;
         let location = location(&response);
         // A body that is too long or breaks off does not change the verdict.
         let body = response.body().as_deref().map(|b| String::from_utf8_lossy(b).into_owned()).unwrap_or_default();
         Ok((response.status().as_u16(), location, body))
     }
 
-    fn request(&self) -> Result<Request<Empty<Bytes>>, String> {
-        let path = if self.path.starts_with('/') { self.path.clone() } else { format!("/{}", self.path) };
-        let uri: Uri = path.parse().map_err(|e: http::uri::InvalidUri| e.to_string())?;
+    fn request(&self, to: &Reference) -> Result<Request<Empty<Bytes>>, String> {
+        let uri: Uri = sendable(&to.request_target()).parse().map_err(|e: http::uri::InvalidUri| e.to_string())?;
         let mut request = Request::get(uri).body(Empty::new()).map_err(|e| e.to_string())?;
         let mut given = Vec::with_capacity(self.headers.len());
         for header in &self.headers {
@@ -226,29 +237,46 @@ where
     }
 }
 
-fn redirected(from: &Get, location: &str) -> Option<Get> {
-    let uri: Uri = location.parse().ok()?;
-    let mut next = from.clone();
-    if let Some(scheme) = uri.scheme_str() {
-        next.https = match scheme {
-            "http" => false,
-            "https" => true,
-            _ => return None,
-        };
+/// A query with what cannot stand in the first line of a request escaped; all else has been.
+fn sendable(target: &str) -> String {
+    let fits = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '<' | '>' | '\\' | '^' | '`' | '{' | '|' | '}');
+    let mut buffer = [0; 4];
+    let mut out = String::with_capacity(target.len());
+    for c in target.chars() {
+        if fits(c) {
+            out.push(c);
+        } else {
+            c.encode_utf8(&mut buffer).bytes().for_each(|b| out.push_str(&format!("%{b:02X}")));
+        }
     }
-    if let Some(authority) = uri.authority() {
+    out
+}
+
+/// The request that an answer asks for; `None` where it leads nowhere that can be asked.
+fn redirected(from: &Get, base: &Reference, location: &str) -> Option<(Get, Reference)> {
+    let to = Reference::parse(location).filter(|to| !to.is_opaque())?;
+    let mut next = from.clone();
+    match to.scheme.as_str() {
+        "" => {}
+        "http" => next.https = false,
+        "https" => next.https = true,
+        _ => return None,
+    }
+    if let Some(authority) = &to.authority {
+        let authority: http::uri::Authority = authority.parse().ok()?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         let port = authority.port_u16().unwrap_or(if next.https { 443 } else { 80 });
         next.target = Target { host: host.to_owned(), port };
     }
-    let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    next.path = if location.starts_with('/') || uri.authority().is_some() {
-        path.to_owned()
-    } else {
-        let base = from.path.split('?').next().unwrap_or("").rsplit_once('/').map_or("", |(dir, _)| dir);
-        format!("{base}/{location}")
-    };
-    Some(next)
+    if !to.scheme.is_empty() {
+        // A name of the host that was given goes with the request it was given for.
+        next.headers.retain(|h| !h.name.eq_ignore_ascii_case("host"));
+    }
+    if !from.https || next.https {
+        next.headers.retain(|h| !h.name.eq_ignore_ascii_case("referer"));
+        next.headers.push(HttpHeader { name: "Referer".into(), value: from.shown(base) });
+    }
+    Some((next, to.resolved_from(base)))
 }
 
 fn http_error(e: &hyper::Error, beginning: &Beginning, ends: &Ends) -> String {
@@ -324,9 +352,20 @@ mod tests {
     #[test]
     fn urls_and_redirects_are_resolved() {
         assert_eq!(get("ok").url(), "http://10.0.0.1:8080/ok");
-        assert_eq!(redirected(&get("/a/b?x=1"), "/c").unwrap().url(), "http://10.0.0.1:8080/c");
-        assert_eq!(redirected(&get("/a"), "https://other/x").unwrap().url(), "https://other:443/x");
-        assert!(redirected(&get("/a"), "ftp://x/").is_none());
+        assert_eq!(get("/a b?c d").url(), "http://10.0.0.1:8080/a%20b?c d");
+        assert_eq!(sendable("/a%20b?c d\"ä"), "/a%20b?c%20d%22%C3%A4");
+        let from = Get { headers: vec![HttpHeader { name: "Host".into(), value: "me".into() }], ..get("/a/b?x=1") };
+        let to = |location: &str| redirected(&from, &Reference::of_path(&from.path), location);
+        let shown = |location: &str| to(location).map(|(get, reference)| get.shown(&reference));
+        assert_eq!(shown("/c").as_deref(), Some("http://10.0.0.1:8080/c"));
+        assert_eq!(shown("https://other/x").as_deref(), Some("https://other:443/x"));
+        assert_eq!(shown("../c?d").as_deref(), Some("http://10.0.0.1:8080/c?d"));
+        assert_eq!((shown("ftp://x/"), shown("mailto:x")), (None, None));
+        let headers =
+            |location| to(location).unwrap().0.headers.into_iter().map(|h| (h.name, h.value)).collect::<Vec<_>>();
+        let referer = ("Referer".to_owned(), "http://10.0.0.1:8080/a/b?x=1".to_owned());
+        assert_eq!(headers("/c"), [("Host".to_owned(), "me".to_owned()), referer.clone()]);
+        assert_eq!(headers("http://10.0.0.1:8080/c"), [referer]);
     }
 
     /// Answers each connection with the next of `said` and closes it; a reset where there is none.
@@ -369,7 +408,7 @@ mod tests {
     fn headers_come_in_gos_order_and_empty_ones_mean_none() {
         let names = |given: &[(&str, &str)]| {
             let headers = given.iter().map(|(n, v)| HttpHeader { name: (*n).into(), value: (*v).into() }).collect();
-            let request = Get { headers, ..get("/") }.request().unwrap();
+            let request = Get { headers, ..get("/") }.request(&Reference::of_path("/")).unwrap();
             let said = |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
             request.headers().iter().map(said).collect::<Vec<_>>()
         };

@@ -14,6 +14,7 @@ mod run;
 mod schedule;
 mod target;
 pub(crate) mod tcp;
+mod url;
 
 use std::collections::HashMap;
 use std::sync::Arc;
