@@ -7,11 +7,13 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use proto::api::core::v1::Container;
+use proto::api::core::v1::{Container, ResourceRequirements};
 
 use crate::pleg::observed::{Observed, RunState};
 
 use super::backoff::{Backoff, INITIAL};
+use super::quantity::milli;
+use super::resources::ResourceList;
 
 /// A moment by both clocks, in nanoseconds: [`crate::clock::unix_nanos`] and [`crate::clock::steady_nanos`].
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +48,7 @@ impl CrashLoop {
         let last = tries.into_iter().find(|c| c.state == RunState::Exited)?;
         let ago = || now.unix.saturating_sub(last.finished_at).max(0);
         let ended = *self.ends.entry(last.id.clone()).or_insert_with(|| now.steady.saturating_sub(ago()));
-        let key = format!("{}/{}", container.name, container.image);
+        let key = key(container);
         let held = self.backoff.remaining(&key, ended, now.steady);
         if held.is_none() {
             self.backoff.next(key, ended, now.steady);
@@ -58,6 +60,17 @@ impl CrashLoop {
     pub fn keep_only(&mut self, alive: &HashSet<&str>) {
         self.ends.retain(|id, _| alive.contains(id.as_str()));
     }
+}
+
+/// What has a wait of its own: another image, or other resources, may be the end of the trouble. The pod is the owner's.
+fn key(container: &Container) -> String {
+    let list =
+        |list: &ResourceList| list.iter().map(|(name, value)| format!("{name}={}", milli(value))).collect::<Vec<_>>();
+    let empty = ResourceRequirements::default();
+    let own = container.resources.as_ref().unwrap_or(&empty);
+    let claims = own.claims.iter().map(|c| format!("{}/{}", c.name, c.request)).collect::<Vec<_>>();
+    let parts = [list(&own.limits), list(&own.requests), claims].map(|part| part.join(","));
+    format!("{}_{}_{}", container.name, container.image, parts.join(";"))
 }
 
 #[cfg(test)]
@@ -87,5 +100,24 @@ mod tests {
             assert_eq!(waits.hold(&container, &second, at(5, jump)).unwrap().0, Duration::from_secs(6));
             assert_eq!(waits.hold(&container, &second, at(11, jump)), None);
         }
+    }
+
+    #[test]
+    fn another_image_or_other_resources_wait_for_nothing() {
+        let container = Container { name: "c".into(), image: "i".into(), ..Default::default() };
+        let asking = |memory: &str| {
+            let limits =
+                [("memory".to_owned(), proto::apimachinery::pkg::api::resource::Quantity { string: memory.into() })];
+            let resources = Some(ResourceRequirements { limits: limits.into(), ..Default::default() });
+            Container { resources, ..container.clone() }
+        };
+        let mut waits = CrashLoop::new(Duration::from_secs(300));
+        let at = |seconds: i64| Moment { unix: seconds * SECOND, steady: seconds * SECOND };
+        assert!(waits.hold(&asking("1Mi"), &ended("first", SECOND), at(1)).is_none());
+        let second = ended("second", 2 * SECOND);
+        assert!(waits.hold(&asking("1Mi"), &second, at(2)).is_some());
+        assert!(waits.hold(&asking("1024Ki"), &second, at(2)).is_some(), "the same amount in other words");
+        assert!(waits.hold(&asking("2Mi"), &second, at(2)).is_none(), "a resize starts over");
+        assert!(waits.hold(&Container { image: "j".into(), ..asking("1Mi") }, &second, at(2)).is_none());
     }
 }
