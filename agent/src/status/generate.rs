@@ -188,7 +188,10 @@ fn set_phase(inputs: &Inputs<'_>, api: &PodStatus, status: &mut PodStatus) {
         status.message.clone_from(&imposed.message);
     }
     if is_terminal(&api.phase) {
+        // What was told of an end stays told: how containers went when the node did says nothing about why the pod ended.
         status.phase.clone_from(&api.phase);
+        status.reason.clone_from(&api.reason);
+        status.message.clone_from(&api.message);
     }
 }
 
@@ -233,6 +236,68 @@ fn trim_messages(status: &mut PodStatus) {
                     end -= 1;
                 }
                 ended.message.truncate(end);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pleg::observed::{ContainerRecord, RunState};
+    use crate::probes::Verdicts;
+    use proto::api::core::v1::{Container, PodCondition, PodSpec};
+
+    /// After a reboot the runtime only knows that the containers went: what ended the pod is what was told of it.
+    #[test]
+    fn what_was_told_of_an_end_stays_told_whatever_the_containers_say() {
+        let disruption = PodCondition {
+            r#type: super::super::conditions::DISRUPTION_TARGET.into(),
+            status: "True".into(),
+            reason: "TerminationByKubelet".into(),
+            ..Default::default()
+        };
+        let spec = PodSpec {
+            containers: vec![Container { name: "a".into(), ..Default::default() }],
+            restart_policy: "Always".into(),
+            ..Default::default()
+        };
+        let told = PodStatus {
+            phase: "Failed".into(),
+            reason: "Terminated".into(),
+            message: "Pod was terminated in response to imminent node shutdown.".into(),
+            conditions: vec![disruption.clone()],
+            ..Default::default()
+        };
+        let pod = Pod { spec: Some(spec), status: Some(told.clone()), ..Default::default() };
+        for exit_code in [0, 137] {
+            let record = ContainerRecord {
+                id: "id".into(),
+                name: "a".into(),
+                state: RunState::Exited,
+                exit_code,
+                ..Default::default()
+            };
+            let observed = Observed { sandboxes: vec![], containers: vec![record] };
+            for (old, terminal) in [(told.clone(), false), (told.clone(), true), (PodStatus::default(), true)] {
+                let status = generate(&Inputs {
+                    pod: &pod,
+                    observed: &observed,
+                    old: &old,
+                    start_errors: &HashMap::new(),
+                    probes: &Verdicts::default().of(&pod),
+                    runtime: "containerd",
+                    host_ips: &[],
+                    terminal,
+                    imposed: None,
+                    recursive_read_only: false,
+                    resize: vec![],
+                    now: Time::default(),
+                });
+                let shown = (status.phase.as_str(), status.reason.as_str(), status.message.as_str());
+                assert_eq!(shown, (told.phase.as_str(), told.reason.as_str(), told.message.as_str()), "{exit_code}");
+                let same = |c: &&PodCondition| c.r#type == disruption.r#type && c.reason == disruption.reason;
+                assert_eq!(status.conditions.iter().filter(same).count(), 1);
             }
         }
     }
