@@ -14,6 +14,7 @@ const VALUE_PACKAGES: &[&str] = &[
     "k8s/io/api/authentication/v1.proto",
     "k8s/io/api/authorization/v1.proto",
     "k8s/io/api/certificates/v1.proto",
+    "k8s/io/api/certificates/v1beta1.proto",
     "k8s/io/api/node/v1.proto",
     "k8s/io/api/storage/v1.proto",
     "k8s/io/api/resource/v1.proto",

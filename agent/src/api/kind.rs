@@ -2,8 +2,8 @@
 
 use proto::api::{
     authentication::v1 as authentication, authorization::v1 as authorization, certificates::v1 as certificates,
-    coordination::v1 as coordination, core::v1 as core, node::v1 as node, resource::v1 as resource,
-    storage::v1 as storage,
+    certificates::v1beta1 as certificates_beta, coordination::v1 as coordination, core::v1 as core, node::v1 as node,
+    resource::v1 as resource, storage::v1 as storage,
 };
 use proto::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
@@ -80,6 +80,7 @@ kinds! {
     resource::ResourceClaim, "resource.k8s.io", "v1", "resource.k8s.io/v1", "ResourceClaim", "resourceclaims", true;
     resource::ResourceSlice, "resource.k8s.io", "v1", "resource.k8s.io/v1", "ResourceSlice", "resourceslices", false;
     certificates::CertificateSigningRequest, "certificates.k8s.io", "v1", "certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests", false;
+    certificates_beta::ClusterTrustBundle, "certificates.k8s.io", "v1beta1", "certificates.k8s.io/v1beta1", "ClusterTrustBundle", "clustertrustbundles", false;
     authentication::TokenRequest, "authentication.k8s.io", "v1", "authentication.k8s.io/v1", "TokenRequest", "tokenrequests", true;
     authentication::TokenReview, "authentication.k8s.io", "v1", "authentication.k8s.io/v1", "TokenReview", "tokenreviews", false;
     authorization::SubjectAccessReview, "authorization.k8s.io", "v1", "authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", false;

@@ -1,4 +1,5 @@
-//! Config maps, secrets and services of the pods of this node, kept current by one watch each.
+//! Config maps, secrets and services of the pods of this node, kept current by one watch each; the trust bundles of the
+//! cluster by one watch for all, while some pod takes from them.
 //!
 //! The first use reads the object and begins its watch; the last pod that referred to it ends the watch and drops the
 //! object. Immutable objects need no watch. An object that no registered pod refers to is read and not kept.
@@ -13,12 +14,14 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::references::{self, References};
-use super::{Answer, ObjectError, Objects};
+use super::{Answer, ObjectError, Objects, TrustBundles};
 use crate::api::{Change, Client, Kind, Reflector};
 use crate::config::Configuration;
 
 /// How long a pod start waits for the first list of services before it is tried again.
 const FIRST_LIST: Duration = Duration::from_secs(10);
+/// Headless services give no variables.
+const WITH_ADDRESS: &str = "spec.clusterIP!=None";
 
 /// `configMapAndSecretChangeDetectionStrategy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,6 +62,8 @@ pub struct ApiObjects {
     strategy: Strategy,
     /// For [`Strategy::Cache`].
     kept_for: Box<dyn Fn() -> Duration + Send + Sync>,
+    /// Whether pods may have trust bundles.
+    trust_bundles: bool,
     tables: Mutex<Tables>,
 }
 
@@ -68,6 +73,7 @@ struct Tables {
     secrets: BTreeMap<(String, String), Entry<Secret>>,
     services: BTreeMap<String, Follower<BTreeMap<String, Arc<Service>>>>,
     kubernetes: Option<Follower<Option<Arc<Service>>>>,
+    trust_bundles: Option<Follower<TrustBundles>>,
     /// What each registered pod, by uid, refers to.
     pods: BTreeMap<String, (String, References)>,
 }
@@ -120,12 +126,17 @@ impl ApiObjects {
     /// Begins no watch yet; must be used inside a tokio runtime.
     pub fn new(client: Client, strategy: Strategy) -> Self {
         let kept_for = Box::new(|| kept_for(&Node::default()));
-        ApiObjects { client, strategy, kept_for, tables: Mutex::new(Tables::default()) }
+        ApiObjects { client, strategy, kept_for, trust_bundles: false, tables: Mutex::new(Tables::default()) }
     }
 
     /// The same with another age that objects may have under [`Strategy::Cache`].
     pub fn keeping_for(self, age: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         ApiObjects { kept_for: Box::new(age), ..self }
+    }
+
+    /// The same with trust bundles, where the node is to project them.
+    pub fn with_trust_bundles(self, enabled: bool) -> Self {
+        ApiObjects { trust_bundles: enabled, ..self }
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -191,13 +202,26 @@ impl ApiObjects {
         Some(seen)
     }
 
+    async fn all_trust_bundles(&self) -> Result<TrustBundles, ObjectError> {
+        if !self.trust_bundles {
+            return Err(ObjectError::NoBundles);
+        }
+        let mut seen = {
+            let mut tables = self.tables();
+            let client = &self.client;
+            tables.trust_bundles.get_or_insert_with(|| follow_all(client, "", "")).seen.clone()
+        };
+        let listed = tokio::time::timeout(FIRST_LIST, seen.wait_for(Option::is_some)).await;
+        listed.ok().and_then(Result::ok).and_then(|seen| seen.clone()).ok_or(ObjectError::NoBundlesYet)
+    }
+
     async fn services_of(&self, namespace: &str) -> Result<Vec<Arc<Service>>, ObjectError> {
         let (mut own, mut kubernetes) = {
             let mut tables = self.tables();
             let own = tables
                 .services
                 .entry(namespace.to_owned())
-                .or_insert_with(|| follow_services(&self.client, namespace))
+                .or_insert_with(|| follow_all(&self.client, namespace, WITH_ADDRESS))
                 .seen
                 .clone();
             let kubernetes =
@@ -230,6 +254,10 @@ impl Objects for ApiObjects {
 
     fn services<'a>(&'a self, namespace: &'a str) -> Answer<'a, Result<Vec<Arc<Service>>, ObjectError>> {
         Box::pin(self.services_of(namespace))
+    }
+
+    fn trust_bundles(&self) -> Answer<'_, Result<TrustBundles, ObjectError>> {
+        Box::pin(self.all_trust_bundles())
     }
 
     fn register(&self, pod: &Pod) {
@@ -268,6 +296,9 @@ impl Objects for ApiObjects {
         }
         if tables.pods.is_empty() {
             tables.kubernetes = None;
+        }
+        if held.trust_bundles && !tables.pods.values().any(|(_, others)| others.trust_bundles) {
+            tables.trust_bundles = None;
         }
     }
 }
@@ -322,24 +353,23 @@ fn follow_one<T: Kind>(client: &Client, namespace: &str, name: &str) -> Follower
     Follower { seen, task: task.abort_handle() }
 }
 
-fn follow_services(client: &Client, namespace: &str) -> Follower<BTreeMap<String, Arc<Service>>> {
+fn follow_all<T: Kind>(client: &Client, namespace: &str, fields: &str) -> Follower<BTreeMap<String, Arc<T>>> {
     let (sender, seen) = watch::channel(None);
-    // Headless services give no variables.
-    let mut reflector: Reflector<Service> = Reflector::new(client.clone(), namespace, "spec.clusterIP!=None");
+    let mut reflector: Reflector<T> = Reflector::new(client.clone(), namespace, fields);
     let task = tokio::spawn(async move {
         while !sender.is_closed() {
             let change = reflector.next().await;
-            sender.send_modify(|seen: &mut Option<BTreeMap<String, Arc<Service>>>| {
+            sender.send_modify(|seen: &mut Option<BTreeMap<String, Arc<T>>>| {
                 let map = seen.get_or_insert_default();
                 match change {
                     Change::Listed(list) => {
-                        *map = list.into_iter().map(|s| (s.name().to_owned(), Arc::new(s))).collect();
+                        *map = list.into_iter().map(|o| (o.name().to_owned(), Arc::new(o))).collect();
                     }
-                    Change::Applied(service) => {
-                        map.insert(service.name().to_owned(), Arc::new(service));
+                    Change::Applied(object) => {
+                        map.insert(object.name().to_owned(), Arc::new(object));
                     }
-                    Change::Deleted(service) => {
-                        map.remove(service.name());
+                    Change::Deleted(object) => {
+                        map.remove(object.name());
                     }
                 }
             });

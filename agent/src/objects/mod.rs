@@ -8,11 +8,13 @@ mod none;
 mod references;
 mod tokens;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use proto::api::certificates::v1beta1::ClusterTrustBundle;
 use proto::api::core::v1::{ConfigMap, Pod, Secret, Service};
 
 use crate::api::ApiError;
@@ -20,6 +22,9 @@ use crate::api::ApiError;
 pub use cache::{ApiObjects, Strategy, kept_for};
 pub use none::NoObjects;
 pub use tokens::ApiTokens;
+
+/// Trust bundles by name.
+pub type TrustBundles = BTreeMap<String, Arc<ClusterTrustBundle>>;
 
 /// A future behind a trait object.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -33,6 +38,12 @@ pub enum ObjectError {
     /// The list of services has not come yet.
     #[error("services have not yet been read at least once, cannot construct envvars")]
     NotSynced,
+    /// The list of trust bundles has not come yet.
+    #[error("ClusterTrustBundle informer has not yet synced")]
+    NoBundlesYet,
+    /// There is no API server, or `ClusterTrustBundleProjection` is off; the kubelet has the same words for both.
+    #[error("ClusterTrustBundle projection is not supported in static kubelet mode")]
+    NoBundles,
     /// The API server could not be asked, or refused.
     #[error("{0}")]
     Api(Arc<ApiError>),
@@ -50,6 +61,10 @@ pub trait Objects: Send + Sync + 'static {
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> Answer<'a, Result<Arc<Secret>, ObjectError>>;
     /// The services that give environment variables to pods of a namespace: its own, and `default/kubernetes`.
     fn services<'a>(&'a self, namespace: &'a str) -> Answer<'a, Result<Vec<Arc<Service>>, ObjectError>>;
+    /// All trust bundles of the cluster, by name.
+    fn trust_bundles(&self) -> Answer<'_, Result<TrustBundles, ObjectError>> {
+        Box::pin(std::future::ready(Err(ObjectError::NoBundles)))
+    }
     /// Starts to keep what the pod refers to; a second call with a changed pod adjusts.
     fn register(&self, pod: &Pod);
     /// Ends what [`Objects::register`] began.

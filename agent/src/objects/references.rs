@@ -1,14 +1,16 @@
-//! Which config maps and secrets a pod's spec names.
+//! Which config maps and secrets a pod's spec names, and whether it wants trust bundles.
 
 use std::collections::BTreeSet;
 
 use proto::api::core::v1::{Container, EnvFromSource, EnvVar, Pod, VolumeProjection};
 
-/// Names, all in the pod's namespace.
+/// Names are in the pod's namespace.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct References {
     pub config_maps: BTreeSet<String>,
     pub secrets: BTreeSet<String>,
+    /// Whether it takes from the cluster's trust bundles, whichever they are.
+    pub trust_bundles: bool,
 }
 
 /// Finds them in volumes, environment and pull secrets.
@@ -80,6 +82,7 @@ impl References {
     }
 
     fn projection(&mut self, projection: &VolumeProjection) {
+        self.trust_bundles |= projection.cluster_trust_bundle.is_some();
         if let Some(map) = &projection.config_map {
             self.config_map(map.local_object_reference.as_ref().map_or("", |r| &r.name));
         }

@@ -27,6 +27,7 @@ mod payload;
 mod persistent;
 pub mod selinux;
 mod sub_path;
+mod trust;
 mod turns;
 mod used;
 

@@ -12,7 +12,7 @@ use crate::env::fields::{container_resource, metadata_value};
 use crate::objects::{ObjectError, Objects, TokenQuery, Tokens};
 use crate::pod::spec::PodExt;
 
-use super::ownership;
+use super::{ownership, trust};
 
 /// One file to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,10 +104,12 @@ impl Sources<'_> {
         if let Some(token) = &projection.service_account_token {
             return self.token(token, default).await;
         }
-        // Both are behind feature gates that are off by default.
-        if projection.cluster_trust_bundle.is_some() {
-            return Err("ClusterTrustBundle projection is not enabled on this node".into());
+        if let Some(bundle) = &projection.cluster_trust_bundle {
+            let data = trust::anchors(self.objects, bundle).await?;
+            let (mode, user) = self.private_mode(default);
+            return Ok([(bundle.path.clone(), File { data, mode, user })].into());
         }
+        // Behind a feature gate that is off by default.
         if projection.pod_certificate.is_some() {
             return Err("pod certificate projection is not enabled on this node".into());
         }
@@ -158,10 +160,16 @@ impl Sources<'_> {
             pod_uid: pod.uid().into(),
         };
         let issued = self.tokens.issued(&query).await.map_err(|e| format!("failed to fetch token: {e}"))?;
-        let user = ownership::common_user(pod);
-        // With fsGroup the group gets it on top when ownership is given.
-        let mode = if user.is_some() || ownership::fs_group(pod).is_some() { TOKEN_MODE } else { default };
+        let (mode, user) = self.private_mode(default);
         Ok([(source.path.clone(), File { data: issued.token.into_bytes(), mode, user })].into())
+    }
+
+    /// Mode and owner of what is the pod's own: where it is known who that is, nobody else reads it.
+    fn private_mode(&self, default: u32) -> (u32, Option<u32>) {
+        let user = ownership::common_user(self.pod);
+        // With fsGroup the group gets it on top when ownership is given.
+        let mode = if user.is_some() || ownership::fs_group(self.pod).is_some() { TOKEN_MODE } else { default };
+        (mode, user)
     }
 }
 
