@@ -29,6 +29,8 @@ const FIELDS: &[(&str, &str)] = &[
 /// Gates that something here asks. The behaviour of all others is that of their default; a test compares this with the
 /// code.
 const ASKED: &[&str] = &[
+    "CSIVolumeHealth",
+    "ClusterTrustBundleProjection",
     "ComponentFlagz",
     "ComponentStatusz",
     "ContainerCheckpoint",

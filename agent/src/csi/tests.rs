@@ -82,9 +82,16 @@ impl Node for Book {
     }
     async fn node_get_volume_stats(
         &self,
-        _: Request<NodeGetVolumeStatsRequest>,
+        request: Request<NodeGetVolumeStatsRequest>,
     ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
-        Err(Status::unimplemented("no statistics"))
+        let path = request.into_inner().volume_path;
+        let usage = vec![VolumeUsage { available: 1, total: 3, used: 2, unit: volume_usage::Unit::Bytes.into() }];
+        let abnormal = path.ends_with("broken");
+        let message = if abnormal { "the disk is loud" } else { "" }.into();
+        Ok(Response::new(NodeGetVolumeStatsResponse {
+            usage,
+            volume_condition: Some(VolumeCondition { abnormal, message }),
+        }))
     }
     async fn node_expand_volume(
         &self,
@@ -99,7 +106,8 @@ impl Node for Book {
         &self,
         _: Request<NodeGetCapabilitiesRequest>,
     ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
-        let types = [RpcType::StageUnstageVolume, RpcType::ExpandVolume];
+        use RpcType::{ExpandVolume, GetVolumeStats, StageUnstageVolume, VolumeCondition};
+        let types = [StageUnstageVolume, ExpandVolume, GetVolumeStats, VolumeCondition];
         let capabilities =
             types.map(|t| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: t.into() })) }).into();
         Ok(Response::new(NodeGetCapabilitiesResponse { capabilities }))
@@ -386,5 +394,34 @@ async fn a_device_is_linked_and_a_larger_volume_grows() {
     let calls = world.book.take();
     assert_eq!(calls, [format!("unpublish {blocks}/publish/pv/u1"), format!("unstage {blocks}/staging/pv")]);
     assert!(link.symlink_metadata().is_err() && !world.root.join(blocks).join("pv").exists());
+    world.end();
+}
+
+#[tokio::test]
+async fn volumes_that_are_not_well_are_told_of_where_somebody_wants_to_know() {
+    let world = World::new("health", plain());
+    let usages = &world.drivers.usages;
+    for name in ["broken", "whole"] {
+        let claim = Some(("ns".to_owned(), name.to_owned()));
+        let driver = "folder.example.com".into();
+        let path = Path::new("/volumes").join(name);
+        usages.note("u1", name, usage::Held { driver, handle: name.into(), path, staging: PathBuf::new(), claim });
+    }
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let tell: usage::TellAbnormal = Box::new(move |found| tell.send(found).unwrap());
+    let keeping = usages.keep(&world.drivers, std::time::Duration::from_secs(60), Some(tell));
+    let found = tokio::select! {
+        () = keeping => unreachable!("it is kept for as long as there are volumes"),
+        found = told.recv() => found.unwrap(),
+    };
+    let message = "the disk is loud".into();
+    assert_eq!(found, [usage::Abnormal { uid: "u1".into(), volume: "broken".into(), message }]);
+    let conditions =
+        || usages.of_pod("u1").into_iter().map(|(_, u)| u.condition.map(|c| c.abnormal)).collect::<Vec<_>>();
+    assert_eq!(conditions(), [Some(true), Some(false)]);
+    // Where the gate is off nobody asks.
+    let keeping = usages.keep(&world.drivers, std::time::Duration::from_secs(60), None);
+    let _ = tokio::time::timeout(std::time::Duration::from_millis(500), keeping).await;
+    assert_eq!(conditions(), [None, None]);
     world.end();
 }

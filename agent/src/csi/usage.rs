@@ -1,4 +1,5 @@
-//! How full the volumes of drivers are: asked of the drivers every so often, kept for whoever wants to know.
+//! How full the volumes of drivers are, and whether they are well: asked of the drivers every so often, kept for whoever
+//! wants to know.
 //!
 //! A driver that hangs or keeps no statistics costs nobody else anything; its volumes are absent then.
 
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use proto::csi::node_service_capability::rpc::Type as RpcType;
 use proto::csi::volume_usage::Unit;
-use proto::csi::{NodeGetVolumeStatsRequest, VolumeUsage};
+use proto::csi::{NodeGetVolumeStatsRequest, VolumeCondition, VolumeUsage};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -42,7 +43,20 @@ pub struct Usage {
     pub claim: Option<(String, String)>,
     pub bytes: Amount,
     pub inodes: Amount,
+    /// What the driver finds of its condition, where it looks and somebody wants to know.
+    pub condition: Option<VolumeCondition>,
 }
+
+/// A volume that is not well: uid of the pod, the volume as the pod names it, and what the driver says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Abnormal {
+    pub uid: String,
+    pub volume: String,
+    pub message: String,
+}
+
+/// Is told of volumes that are not well, as often as they are asked for.
+pub type TellAbnormal = Box<dyn Fn(Vec<Abnormal>) + Send + Sync>;
 
 /// Pod uid and volume, as the pod names it.
 type Key = (String, String);
@@ -90,8 +104,9 @@ impl Usages {
         theirs.map(|((_, name), usage)| (name.clone(), usage.clone())).collect()
     }
 
-    /// Asks the drivers every `period` until dropped; not at all for none, and not while there is nothing to ask for.
-    pub async fn keep(&self, drivers: &Drivers, period: Duration) {
+    /// Asks the drivers every `period` until dropped; not at all for none, and not while there is nothing to ask for. Of the
+    /// condition of volumes only where there is `tell` to tell of it (`CSIVolumeHealth`).
+    pub async fn keep(&self, drivers: &Drivers, period: Duration, tell: Option<TellAbnormal>) {
         if period.is_zero() {
             return;
         }
@@ -101,7 +116,8 @@ impl Usages {
             let mut asking = JoinSet::new();
             for (key, volume) in volumes.iter() {
                 let (key, volume, driver) = (key.clone(), volume.clone(), drivers.get(&volume.driver));
-                asking.spawn(async move { Some((key, ask(driver.ok()?, volume).await?)) });
+                let health = tell.is_some();
+                asking.spawn(async move { Some((key, ask(driver.ok()?, volume, health).await?)) });
             }
             let mut fresh = BTreeMap::new();
             let asked = async {
@@ -114,17 +130,30 @@ impl Usages {
             let now = held.borrow().clone();
             fresh.retain(|key, _| now.contains_key(key));
             show(&fresh);
+            if let Some(tell) = &tell {
+                tell(abnormal(&fresh));
+            }
             *self.told() = fresh;
             tokio::time::sleep(period).await;
         }
     }
 }
 
-/// `None` where the driver does not tell.
-async fn ask(driver: super::Driver, volume: Held) -> Option<Usage> {
-    if !driver.capabilities().await.ok()?.has(RpcType::GetVolumeStats) {
+fn abnormal(usages: &BTreeMap<Key, Usage>) -> Vec<Abnormal> {
+    let found = usages.iter().filter_map(|((uid, volume), usage)| {
+        let condition = usage.condition.as_ref().filter(|condition| condition.abnormal)?;
+        Some(Abnormal { uid: uid.clone(), volume: volume.clone(), message: condition.message.clone() })
+    });
+    found.collect()
+}
+
+/// `None` where the driver does not tell. `health`: of the condition too.
+async fn ask(driver: super::Driver, volume: Held, health: bool) -> Option<Usage> {
+    let capabilities = driver.capabilities().await.ok()?;
+    if !capabilities.has(RpcType::GetVolumeStats) {
         return None;
     }
+    let health = health && capabilities.has(RpcType::VolumeCondition);
     let request = NodeGetVolumeStatsRequest {
         volume_id: volume.handle,
         volume_path: volume.path.display().to_string(),
@@ -133,7 +162,10 @@ async fn ask(driver: super::Driver, volume: Held) -> Option<Usage> {
     match driver.stats(request).await {
         Ok(answer) => {
             let of = |unit: Unit| answer.usage.iter().find(|u| u.unit() == unit).map(amount).unwrap_or_default();
-            Some(Usage { claim: volume.claim, bytes: of(Unit::Bytes), inodes: of(Unit::Inodes) })
+            let (bytes, inodes) = (of(Unit::Bytes), of(Unit::Inodes));
+            // A driver that looks and says nothing has found nothing.
+            let condition = health.then(|| answer.volume_condition.unwrap_or_default());
+            Some(Usage { claim: volume.claim, bytes, inodes, condition })
         }
         Err(error) => {
             tracing::debug!(%error, driver = volume.driver, "a driver does not tell how full a volume is");
@@ -171,6 +203,11 @@ fn show(usages: &BTreeMap<Key, Usage>) {
             .collect();
         family.set_all(series);
     }
+    let health = usages.values().filter_map(|u| {
+        let (namespace, name) = u.claim.clone()?;
+        Some((vec![namespace, name], f64::from(u8::from(u.condition.as_ref()?.abnormal))))
+    });
+    metrics::VOLUME_ABNORMAL.set_all(health.collect::<BTreeMap<Vec<String>, f64>>());
 }
 
 #[cfg(test)]
@@ -184,7 +221,8 @@ mod tests {
             Held { driver: "d".into(), handle: "h".into(), path: "/p".into(), staging: PathBuf::new(), claim: None };
         usages.note("u1", "v", held.clone());
         usages.note("u2", "v", held);
-        let usage = Usage { claim: None, bytes: Amount { used: 1, ..Amount::default() }, inodes: Amount::default() };
+        let bytes = Amount { used: 1, ..Amount::default() };
+        let usage = Usage { claim: None, bytes, inodes: Amount::default(), condition: None };
         usages.told().insert(("u1".into(), "v".into()), usage.clone());
         assert_eq!(usages.of_pod("u1"), [("v".to_owned(), usage)]);
         usages.forget("u1");

@@ -14,6 +14,7 @@ use crate::cli::Flags;
 use crate::config::{Configuration, FeatureGates};
 use crate::cri::CriClient;
 use crate::csi::Drivers;
+use crate::csi::usage::TellAbnormal;
 use crate::csi::volumes::CsiDeps;
 use crate::device_plugins::Devices;
 use crate::dns_hosts::NodeDns;
@@ -67,7 +68,9 @@ pub async fn start_pods(
         Ok(strategy) if !parts.standalone => {
             let node = node.clone();
             let age = move || objects::kept_for(&node.borrow());
-            Arc::new(ApiObjects::new(parts.client.clone(), strategy).keeping_for(age))
+            let trust_bundles = parts.settings.gates.enabled("ClusterTrustBundleProjection");
+            let objects = ApiObjects::new(parts.client.clone(), strategy).keeping_for(age);
+            Arc::new(objects.with_trust_bundles(trust_bundles))
         }
         // Without an API server nobody asks which.
         _ => Arc::new(NoObjects),
@@ -136,8 +139,8 @@ pub async fn start_pods(
         async move { volumes.sweep().await }
     });
     let (drivers, period) = (parts.drivers, config.volume_stats_agg_period.get());
-    tokio::spawn(async move { drivers.usages.keep(&drivers, period).await });
-    Some(pods::Manager::start(pods::Deps {
+    let health = parts.settings.gates.enabled("CSIVolumeHealth");
+    let handle = pods::Manager::start(pods::Deps {
         config: pods::Config {
             node_name: parts.settings.name.clone(),
             root_dir: parts.flags.root_dir.clone(),
@@ -205,7 +208,13 @@ pub async fn start_pods(
         runtime,
         managers: parts.managers,
         node_events: parts.events,
-    }))
+    });
+    let tell: Option<TellAbnormal> = health.then(|| {
+        let pods = handle.clone();
+        Box::new(move |found| pods.tell_abnormal(found)) as TellAbnormal
+    });
+    tokio::spawn(async move { drivers.usages.keep(&drivers, period, tell).await });
+    Some(handle)
 }
 
 fn memory_qos(settings: &NodeSettings) -> MemoryQos {

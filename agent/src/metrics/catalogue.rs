@@ -177,6 +177,7 @@ families! { ALL:
     STORAGE_OPERATION = Histogram Alpha "storage_operation_duration_seconds" ["migrated", "operation_name", "status", "volume_plugin"], STORAGE, "Storage operation duration";
     VOLUME_AVAILABLE = Gauge Alpha "kubelet_volume_stats_available_bytes" ["namespace", "persistentvolumeclaim"], NONE, "Number of available bytes in the volume";
     VOLUME_CAPACITY = Gauge Alpha "kubelet_volume_stats_capacity_bytes" ["namespace", "persistentvolumeclaim"], NONE, "Capacity in bytes of the volume";
+    VOLUME_ABNORMAL = Gauge Alpha "kubelet_volume_stats_health_status_abnormal" ["namespace", "persistentvolumeclaim"], NONE, "Abnormal volume health status. The count is either 1 or 0. 1 indicates the volume is unhealthy, 0 indicates volume is healthy";
     VOLUME_INODES = Gauge Alpha "kubelet_volume_stats_inodes" ["namespace", "persistentvolumeclaim"], NONE, "Maximum number of inodes in the volume";
     VOLUME_INODES_FREE = Gauge Alpha "kubelet_volume_stats_inodes_free" ["namespace", "persistentvolumeclaim"], NONE, "Number of free inodes in the volume";
     VOLUME_INODES_USED = Gauge Alpha "kubelet_volume_stats_inodes_used" ["namespace", "persistentvolumeclaim"], NONE, "Number of used inodes in the volume";

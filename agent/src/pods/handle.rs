@@ -8,6 +8,8 @@ use proto::cri;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cri::CriError;
+use crate::csi::usage::Abnormal;
+use crate::events::EventType;
 use crate::pleg::observed::{ContainerRecord, Observed, RunState, observe, observe_container};
 use crate::pod::spec::PodExt;
 use crate::status::generate::Override;
@@ -157,6 +159,22 @@ impl Handle {
             // Dropped unanswered it is done too.
             let _ = done.await;
         }
+    }
+
+    /// Tells of volumes that are not well, at the pods that have them; somebody does so beside the caller.
+    pub fn tell_abnormal(&self, found: Vec<Abnormal>) {
+        if found.is_empty() {
+            return;
+        }
+        let handle = self.clone();
+        tokio::spawn(async move {
+            let pods = handle.pods().await;
+            for Abnormal { uid, volume, message } in found {
+                let Some(pod) = pods.iter().find(|pod| pod.uid() == uid) else { continue };
+                let message = format!("Volume {volume}: {message}");
+                handle.shared.recorder.pod(pod, EventType::Warning, "VolumeConditionAbnormal", message);
+            }
+        });
     }
 
     async fn observed(&self, pod: &Pod) -> Result<Observed, FindError> {

@@ -86,6 +86,14 @@ pub struct VolumeStats {
     pub name: String,
     #[serde(rename = "pvcRef", skip_serializing_if = "Option::is_none")]
     pub claim: Option<ClaimRef>,
+    #[serde(rename = "volumeHealthStats", skip_serializing_if = "Option::is_none")]
+    pub health: Option<VolumeHealth>,
+}
+
+/// What a driver finds of a volume.
+#[derive(Debug, Clone, Serialize)]
+pub struct VolumeHealth {
+    pub abnormal: bool,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -109,6 +117,7 @@ fn of_driver(name: String, usage: DriverUsage, now: &str) -> VolumeStats {
         },
         name,
         claim: usage.claim.map(|(namespace, name)| ClaimRef { name, namespace }),
+        health: usage.condition.map(|condition| VolumeHealth { abnormal: condition.abnormal }),
     }
 }
 

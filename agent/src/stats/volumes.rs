@@ -55,7 +55,7 @@ pub(super) fn of_pod(folder: &Path, now: &str) -> Told {
             // Memory and huge pages are file systems of their own, and no storage of the node.
             let is_ephemeral = may_be_ephemeral && device(&path) == disk_of_pod;
             let into = if is_ephemeral { &mut told.ephemeral } else { &mut told.others };
-            into.extend(fs.map(|fs| VolumeStats { fs, name, claim: None }));
+            into.extend(fs.map(|fs| VolumeStats { fs, name, claim: None, health: None }));
         }
     }
     told
