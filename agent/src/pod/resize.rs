@@ -1,6 +1,6 @@
 //! In-place resize: which running containers must be updated, or started over, so that they have what is allocated.
 //!
-//! Pure: the allocated pod, what runs, and what each container was given last. Lesser amounts come before greater ones,
+//! Pure: the allocated pod, what runs, and what each container and the pod as a whole were given last. Lesser amounts come before greater ones,
 //! so that the pod as a whole never has more than the larger of both.
 //!
 //! Followed: kuberuntime `computePodResizeAction`.
@@ -93,27 +93,44 @@ impl Plan {
     }
 }
 
-/// Whether some running container has other amounts than are allocated. `given` is what one was given last.
-pub fn in_progress(pod: &Pod, observed: &Observed, given: &dyn Fn(&str) -> Option<ResourceRequirements>) -> bool {
+/// What was given last; nothing is known of what an earlier agent gave without a note of it.
+pub struct Given<'a> {
+    pub containers: &'a dyn Fn(&str) -> Option<ResourceRequirements>,
+    /// For the pod as a whole.
+    pub pod: Option<ResourceRequirements>,
+}
+
+impl Given<'_> {
+    /// What the pod as a whole has and is to have, where these differ and something of it runs.
+    fn whole_pod(&self, pod: &Pod, observed: &Observed) -> Option<(Amounts, Amounts)> {
+        let (has, wanted) = (self.pod.as_ref()?, pod.spec().resources.as_ref()?);
+        let runs = observed.containers.iter().any(|r| r.state == RunState::Running);
+        (runs && !same(has, wanted)).then(|| (Amounts::of(has), Amounts::of(wanted)))
+    }
+}
+
+/// Whether some running container, or the pod as a whole, has other amounts than are allocated.
+pub fn in_progress(pod: &Pod, observed: &Observed, given: &Given<'_>) -> bool {
+    if given.whole_pod(pod, observed).is_some() {
+        return true;
+    }
     let empty = ResourceRequirements::default();
     pod.spec().init_containers.iter().chain(&pod.spec().containers).any(|container| {
         let runs = observed.container(&container.name).is_some_and(|r| r.state == RunState::Running);
-        runs && given(&container.name).is_some_and(|has| !same(&has, container.resources.as_ref().unwrap_or(&empty)))
+        runs && (given.containers)(&container.name)
+            .is_some_and(|has| !same(&has, container.resources.as_ref().unwrap_or(&empty)))
     })
 }
 
 /// Plans the updates of what runs on; containers whose policy wants a restart are added to the actions.
-pub fn plan(
-    pod: &Pod,
-    observed: &Observed,
-    given: &dyn Fn(&str) -> Option<ResourceRequirements>,
-    actions: &mut Actions,
-) -> Plan {
+pub fn plan(pod: &Pod, observed: &Observed, given: &Given<'_>, actions: &mut Actions) -> Plan {
     let mut plan = Plan::default();
     if pod.is_static() || actions.kill_pod || !actions.reset.is_empty() {
         return plan;
     }
     let spec = pod.spec();
+    let whole_pod = given.whole_pod(pod, observed);
+    plan.pod = whole_pod.is_some();
     let indexed = spec.init_containers.iter().enumerate().map(|(i, c)| (true, i, c));
     for (init, i, container) in indexed.chain(spec.containers.iter().enumerate().map(|(i, c)| (false, i, c))) {
         let Some(record) = observed.container(&container.name).filter(|r| r.state == RunState::Running) else {
@@ -123,10 +140,12 @@ pub fn plan(
             continue;
         }
         // What a container has that an earlier agent started is what its spec says.
-        let Some(has) = given(&container.name) else { continue };
+        let Some(has) = (given.containers)(&container.name) else { continue };
         let empty = ResourceRequirements::default();
         let (current, desired) = (Amounts::of(&has), Amounts::of(container.resources.as_ref().unwrap_or(&empty)));
         if current == desired {
+            let update = Update { container_id: record.id.clone(), name: container.name.clone(), current, desired };
+            inherit(&mut plan, &update, whole_pod);
             continue;
         }
         let memory = current.memory_limit != desired.memory_limit || current.memory_request != desired.memory_request;
@@ -160,6 +179,17 @@ pub fn plan(
         }
     }
     plan
+}
+
+/// A container without a limit of its own has that of the pod, and so gets another when the pod does.
+fn inherit(plan: &mut Plan, update: &Update, whole_pod: Option<(Amounts, Amounts)>) {
+    let Some((from, to)) = whole_pod else { return };
+    if update.desired.memory_limit == 0 && from.memory_limit != to.memory_limit {
+        in_order(&mut plan.memory, update.clone(), (from.memory_limit, to.memory_limit));
+    }
+    if update.desired.cpu_limit == 0 && from.cpu_limit != to.cpu_limit {
+        in_order(&mut plan.cpu, update.clone(), (from.cpu_limit, to.cpu_limit));
+    }
 }
 
 fn in_order(updates: &mut Vec<Update>, update: Update, (from, to): (i64, i64)) {
@@ -208,7 +238,7 @@ mod tests {
     fn what_shrinks_comes_before_what_grows() {
         let (pod, observed) =
             pod(vec![container("grow", needs("2", "1Mi")), container("shrink", needs("500m", "1Mi"))]);
-        let given = |_: &str| Some(needs("1", "1Mi"));
+        let given = Given { containers: &|_| Some(needs("1", "1Mi")), pod: None };
         assert!(in_progress(&pod, &observed, &given));
         let mut actions = Actions::default();
         let plan = plan(&pod, &observed, &given, &mut actions);
@@ -223,7 +253,7 @@ mod tests {
             vec![ContainerResizePolicy { resource_name: "memory".into(), restart_policy: "RestartContainer".into() }];
         let (pod, observed) = pod(vec![main]);
         let mut actions = Actions::default();
-        let plan = plan(&pod, &observed, &|_| Some(needs("1", "1Mi")), &mut actions);
+        let plan = plan(&pod, &observed, &Given { containers: &|_| Some(needs("1", "1Mi")), pod: None }, &mut actions);
         assert_eq!(actions.kill[0].message, "Container main resize requires restart");
         assert_eq!((actions.start, plan.pod), (vec![0], true));
     }
@@ -232,8 +262,31 @@ mod tests {
     fn nothing_is_done_where_nothing_changed_or_nothing_is_known() {
         let (pod, observed) = pod(vec![container("main", needs("1", "1Mi"))]);
         let mut actions = Actions::default();
-        assert!(plan(&pod, &observed, &|_| Some(needs("1000m", "1Mi")), &mut actions).is_empty());
-        assert!(plan(&pod, &observed, &|_| None, &mut actions).is_empty());
+        let mut planned = |has: Option<ResourceRequirements>| {
+            plan(&pod, &observed, &Given { containers: &|_| has.clone(), pod: None }, &mut actions)
+        };
+        assert!(planned(Some(needs("1000m", "1Mi"))).is_empty());
+        assert!(planned(None).is_empty());
+    }
+
+    #[test]
+    fn a_pod_may_be_resized_as_a_whole_and_what_has_no_limit_of_its_own_with_it() {
+        let (mut pod, mut observed) =
+            pod(vec![container("own", needs("1", "1Mi")), container("none", ResourceRequirements::default())]);
+        pod.spec.get_or_insert_default().resources = Some(needs("2", "8Mi"));
+        let spec = pod.spec.clone().unwrap();
+        let containers = |name: &str| spec.containers.iter().find(|c| c.name == name).and_then(|c| c.resources.clone());
+        let given = |whole_pod| Given { containers: &containers, pod: whole_pod };
+        let mut actions = Actions::default();
+        assert!(!in_progress(&pod, &observed, &given(None)), "nobody knows what it had");
+        assert!(plan(&pod, &observed, &given(Some(needs("2000m", "8Mi"))), &mut actions).is_empty());
+        let before = given(Some(needs("3", "8Mi")));
+        assert!(in_progress(&pod, &observed, &before));
+        let planned = plan(&pod, &observed, &before, &mut actions);
+        assert!(planned.pod && planned.memory.is_empty() && actions.is_empty());
+        assert_eq!(planned.cpu.iter().map(|u| u.name.as_str()).collect::<Vec<_>>(), ["none"]);
+        observed.containers.iter_mut().for_each(|c| c.state = RunState::Exited);
+        assert!(!in_progress(&pod, &observed, &before), "what starts next starts with it");
     }
 
     #[test]

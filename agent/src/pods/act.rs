@@ -254,6 +254,10 @@ impl Worker {
             }
             self.sandbox_failed(&why)
         })?;
+        // Its cgroup was made with what is allocated.
+        if let Some(whole_pod) = &pod.spec().resources {
+            shared.allocations.give_pod(&self.uid, Some(whole_pod.clone()));
+        }
         if let Err(error) = self.look_at_new_sandbox(&id).await {
             let message = format!("Unable to get pod sandbox status: {error}");
             shared.recorder.pod(&pod, EventType::Warning, "FailedStatusPodSandBox", message);

@@ -9,13 +9,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use proto::api::core::v1::ResourceRequirements;
+use proto::api::core::v1::{Pod, ResourceRequirements};
 use proto::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use crate::pod::allocation::Allocation;
 use crate::pod::hash::fnv1a_32;
+use crate::pod::spec::PodExt;
 use crate::state_file::{self, Damaged};
 
 const REQUIREMENTS: &str = "k8s.io.api.core.v1.ResourceRequirements";
@@ -90,16 +91,26 @@ impl Allocations {
         self.inner().actuated.get(uid)?.containers.get(container).cloned()
     }
 
-    /// All that the pod's containers were given.
-    pub fn all_given(&self, uid: &str) -> Option<Allocation> {
-        self.inner().actuated.get(uid).cloned()
-    }
-
     pub fn give(&self, uid: &str, container: &str, resources: ResourceRequirements) {
         let mut inner = self.inner();
         inner.actuated.entry(uid.to_owned()).or_default().containers.insert(container.to_owned(), resources);
         drop(inner);
         self.changed.notify_one();
+    }
+
+    /// The pod with what it and its containers were given last in place of what they want; `None` where that is the same.
+    pub fn given_to(&self, pod: &Pod) -> Option<Pod> {
+        let mut given = self.inner().actuated.get(pod.uid()).cloned()?;
+        // An earlier agent made no note of it.
+        if given.pod.is_none() {
+            given.pod.clone_from(&pod.spec().resources);
+        }
+        given.applied_to(pod)
+    }
+
+    /// What the pod as a whole was given last.
+    pub fn given_pod(&self, uid: &str) -> Option<ResourceRequirements> {
+        self.inner().actuated.get(uid)?.pod.clone()
     }
 
     pub fn give_pod(&self, uid: &str, resources: Option<ResourceRequirements>) {

@@ -7,7 +7,6 @@ use proto::api::core::v1::{Container, Pod};
 use proto::cri::{self, LinuxContainerResources};
 
 use crate::cgroups::{Limits, pod_limits};
-use crate::pod::allocation::Allocation;
 use crate::pod::memory_qos::Kept;
 use crate::pod::resize::{Amounts, Plan, Resource, Update};
 use crate::pod::resources::{container_resources, sandbox_overhead};
@@ -26,13 +25,12 @@ impl Resizing<'_> {
     /// # Errors
     /// The text of the condition; what was done stays done, and the rest is planned again.
     pub async fn run(&self, plan: Plan) -> Result<(), String> {
-        let given = self.shared.allocations.all_given(self.pod.uid()).unwrap_or_else(|| Allocation::of(self.pod));
-        let before = given.applied_to(self.pod);
+        let before = self.shared.allocations.given_to(self.pod);
         let node = &self.shared.config.resources;
         // Without a limit of its own a pod keeps what its cgroup has.
         let mut now = pod_limits(before.as_ref().unwrap_or(self.pod), node, 0);
         let wanted = pod_limits(self.pod, node, 0);
-        self.check_memory(&plan, wanted.memory)?;
+        self.check_memory(&plan, wanted.memory.filter(|wanted| greater(now.memory, Some(*wanted)))).await?;
         if !plan.memory.is_empty() || plan.pod {
             let (more, less) = renewals(now.memory_kept.unwrap_or_default(), wanted.memory_kept.unwrap_or_default());
             self.keep(more).await?;
@@ -70,17 +68,24 @@ impl Resizing<'_> {
         Ok(())
     }
 
-    /// A limit below what is in use would end in an out-of-memory kill.
-    fn check_memory(&self, plan: &Plan, wanted: Option<i64>) -> Result<(), String> {
-        let shrinks = |u: &Update| u.desired.memory_limit != 0 && u.desired.memory_limit < u.current.memory_limit;
-        if !plan.memory.iter().any(shrinks) {
-            return Ok(());
+    /// A limit below what is in use would end in an out-of-memory kill. `whole_pod`: the pod's, where it shrinks.
+    async fn check_memory(&self, plan: &Plan, whole_pod: Option<i64>) -> Result<(), String> {
+        let mut refused = Vec::new();
+        if let Some((wanted, used)) = whole_pod.zip(self.shared.cgroups.memory_usage(self.pod)) {
+            refused.extend(below_usage("pod", wanted, used));
         }
-        let Some((wanted, used)) = wanted.zip(self.shared.cgroups.memory_usage(self.pod)) else { return Ok(()) };
-        if used >= wanted {
-            return Err(format!("attempting to set pod memory limit ({wanted}) below current usage ({used})"));
+        for update in plan.memory.iter().filter(|u| shrinks(u)) {
+            // What the runtime does not tell says nothing against it.
+            let request = cri::ContainerStatsRequest { container_id: update.container_id.clone() };
+            let Ok(answer) = self.shared.cri.container_stats(request).await else { continue };
+            let Some(used) = answer.stats.and_then(|stats| used(&stats.memory?)) else { continue };
+            refused.extend(below_usage(&format!("container {:?}", update.name), update.desired.memory_limit, used));
         }
-        Ok(())
+        match &refused[..] {
+            [] => Ok(()),
+            [one] => Err(one.clone()),
+            several => Err(format!("[{}]", several.join(", "))),
+        }
     }
 
     /// Memory that is kept for the pod, of which the runtime knows nothing.
@@ -133,6 +138,21 @@ impl Resizing<'_> {
     }
 }
 
+fn shrinks(update: &Update) -> bool {
+    let (from, to) = (update.current.memory_limit, update.desired.memory_limit);
+    to != 0 && to < from
+}
+
+/// Bytes in use, as the runtime tells them; older ones tell only what cannot be given back.
+fn used(memory: &cri::MemoryUsage) -> Option<i64> {
+    let bytes = memory.usage_bytes.as_ref().or(memory.working_set_bytes.as_ref())?.value;
+    i64::try_from(bytes).ok()
+}
+
+fn below_usage(what: &str, wanted: i64, used: i64) -> Option<String> {
+    (used >= wanted).then(|| format!("attempting to set {what} memory limit ({wanted}) below current usage ({used})"))
+}
+
 fn greater(a: Option<i64>, b: Option<i64>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if a > b)
 }
@@ -146,6 +166,29 @@ fn renewals(from: Kept, to: Kept) -> (Option<Kept>, Option<Kept>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_below_what_is_in_use_is_refused_by_name() {
+        let update = |from: i64, to: i64| Update {
+            container_id: String::new(),
+            name: "main".into(),
+            current: Amounts { memory_limit: from, ..Amounts::default() },
+            desired: Amounts { memory_limit: to, ..Amounts::default() },
+        };
+        assert!(shrinks(&update(2, 1)) && !shrinks(&update(1, 2)) && !shrinks(&update(1, 0)));
+        let told = "attempting to set container \"main\" memory limit (10) below current usage (10)";
+        assert_eq!(below_usage("container \"main\"", 10, 10).as_deref(), Some(told));
+        assert_eq!(below_usage("pod", 10, 9), None);
+        let told = |usage: Option<u64>, set: Option<u64>| {
+            let value = |value: u64| cri::UInt64Value { value };
+            used(&cri::MemoryUsage {
+                usage_bytes: usage.map(value),
+                working_set_bytes: set.map(value),
+                ..Default::default()
+            })
+        };
+        assert_eq!([told(Some(3), Some(2)), told(None, Some(2)), told(None, None)], [Some(3), Some(2), None]);
+    }
 
     #[test]
     fn memory_that_is_kept_grows_first_and_shrinks_last() {

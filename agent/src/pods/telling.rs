@@ -7,9 +7,11 @@ use proto::api::core::v1::{PodCondition, PodStatus};
 
 use crate::clock::unix_nanos;
 use crate::events::EventType;
+use crate::pod::resize::{Given, Plan};
 use crate::pod::spec::PodExt;
+use crate::pod::step::Actions;
 use crate::status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING};
-use crate::status::generate::Override;
+use crate::status::generate::{Override, whole_resources};
 use crate::status::{Inputs, generate, terminate};
 
 use super::worker::Worker;
@@ -46,6 +48,13 @@ impl Worker {
             resize: self.resize_conditions(),
             now: crate::clock::now(),
         });
+        // Until a resize is carried out the pod has what it had, whatever it is allocated.
+        let allocations = &self.shared.allocations;
+        if allocations.in_progress(&self.uid).is_some()
+            && let Some(has) = allocations.given_to(&self.pod)
+        {
+            status.resources = Some(whole_resources(&has));
+        }
         if self.shared.config.device_health {
             self.shared.devices.annotate(&self.uid, &mut status);
             self.shared.dra.annotate(&self.pod, &mut status);
@@ -74,10 +83,18 @@ impl Worker {
         true
     }
 
+    pub(super) fn plan_resize(&self, actions: &mut Actions) -> Plan {
+        let allocations = &self.shared.allocations;
+        let containers = |name: &str| allocations.given(&self.uid, name);
+        let given = Given { containers: &containers, pod: allocations.given_pod(&self.uid) };
+        crate::pod::resize::plan(&self.pod, &self.observed, &given, actions)
+    }
+
     /// Notes that a resize is under way, or that one has come to its end.
     pub(super) fn note_resize(&self) {
         let allocations = &self.shared.allocations;
-        let given = |name: &str| allocations.given(&self.uid, name);
+        let containers = |name: &str| allocations.given(&self.uid, name);
+        let given = Given { containers: &containers, pod: allocations.given_pod(&self.uid) };
         if crate::pod::resize::in_progress(&self.pod, &self.observed, &given) {
             if allocations.in_progress(&self.uid).is_none() {
                 allocations.begin(&self.uid, self.pod.meta().generation, crate::clock::now());

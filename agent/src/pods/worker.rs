@@ -237,8 +237,7 @@ impl Worker {
         };
         let restart_all = self.status.conditions.iter().any(restarting);
         let mut actions = step(&self.pod, &self.observed, &self.verdicts, restart_all);
-        let given = |name: &str| self.shared.allocations.given(&self.uid, name);
-        let resize = crate::pod::resize::plan(&self.pod, &self.observed, &given, &mut actions);
+        let resize = self.plan_resize(&mut actions);
         if actions.create_sandbox
             && let Some(wait) = self.wait_for_network().await
         {

@@ -278,7 +278,8 @@ fn actual_resources(spec: &ResourceRequirements, record: &ContainerRecord) -> Re
     let put = |list: &mut ResourceList, name: &str, value: proto::quantity::Quantity| {
         list.insert(name.to_owned(), Quantity { string: value.to_string() });
     };
-    if actual.cpu_quota > 0 && actual.cpu_period > 0 && out.limits.contains_key("cpu") {
+    // Where there are limits at all, one that the pod as a whole hands down shows too.
+    if actual.cpu_quota > 0 && actual.cpu_period > 0 && !out.limits.is_empty() {
         let milli = actual.cpu_quota.saturating_mul(1000) / actual.cpu_period;
         // The kernel's least quota stands for anything below it.
         let wanted = out.limits.get("cpu").map_or(0, crate::pod::quantity::milli);
@@ -286,14 +287,15 @@ fn actual_resources(spec: &ResourceRequirements, record: &ContainerRecord) -> Re
             put(&mut out.limits, "cpu", proto::quantity::Quantity::from_milli(milli, Format::DecimalSi));
         }
     }
-    if actual.memory_limit_in_bytes > 0 && out.limits.contains_key("memory") {
+    if actual.memory_limit_in_bytes > 0 && !out.limits.is_empty() {
         let wanted = out.limits.get("memory").map_or(0, crate::pod::quantity::whole);
         if wanted != actual.memory_limit_in_bytes {
             let value = proto::quantity::Quantity::from_integer(actual.memory_limit_in_bytes, Format::BinarySi);
             put(&mut out.limits, "memory", value);
         }
     }
-    if actual.cpu_shares > 0 && out.requests.contains_key("cpu") {
+    // The least weight stands for nothing, which stays as the spec has it.
+    if actual.cpu_shares > 0 && !out.requests.is_empty() {
         let wanted = out.requests.get("cpu").map_or(0, crate::pod::quantity::milli);
         if crate::pod::resources::milli_cpu_to_shares(wanted) != actual.cpu_shares {
             let milli = (actual.cpu_shares.saturating_mul(1000) + 1023) / 1024;

@@ -197,6 +197,13 @@ fn set_phase(inputs: &Inputs<'_>, api: &PodStatus, status: &mut PodStatus) {
 
 /// Resources of the pod as a whole: allocated requests, and what requests and limits add up to.
 fn set_resources(pod: &Pod, status: &mut PodStatus) {
+    let resources = whole_resources(pod);
+    status.allocated_resources.clone_from(&resources.requests);
+    status.resources = Some(resources);
+}
+
+/// What the requests and limits of a pod add up to, as its status shows them.
+pub fn whole_resources(pod: &Pod) -> ResourceRequirements {
     let totals = pod_totals(pod);
     let list = |values: &BTreeMap<String, i64>| -> ResourceList {
         values
@@ -217,9 +224,7 @@ fn set_resources(pod: &Pod, status: &mut PodStatus) {
     };
     let mut limits = list(&totals.limits);
     limits.retain(|name, _| limited(name));
-    let requests = list(&totals.requests);
-    status.allocated_resources.clone_from(&requests);
-    status.resources = Some(ResourceRequirements { limits, requests, claims: vec![] });
+    ResourceRequirements { limits, requests: list(&totals.requests), claims: vec![] }
 }
 
 /// Keeps the termination messages of a pod within their common limit.
