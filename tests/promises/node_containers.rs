@@ -124,6 +124,77 @@ fn deaf(pods: &Pods) -> Result<()> {
     Ok(())
 }
 
+/// A pod that is done ends with its sidecars, the last first, though they would have time; one that ended beside a later
+/// init container was started again before.
+fn done_with_sidecars(pods: &Pods) -> Result<()> {
+    let folder = pods.node.dir.join("job");
+    std::fs::create_dir_all(&folder)?;
+    let told = || -> Result<String> { Ok(std::fs::read_to_string(folder.join("log"))?.replace('\n', " ")) };
+    let mounts = json!([{"name": "told", "mountPath": "/told"}]);
+    let sidecar = |name: &str, script: &str| {
+        Pods::shell(script, &json!({"name": name, "restartPolicy": "Always", "volumeMounts": mounts}))
+    };
+    let falls = format!("test -e /told/fell || {{ touch /told/fell; exit 1; }}; {}", teller("first"));
+    let waits = "until grep -q first /told/log; do sleep 0.1; done; echo init >> /told/log";
+    pods.create(
+        "job",
+        &json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 60,
+        "volumes": [{"name": "told", "hostPath": {"path": folder}}],
+        "initContainers": [
+            sidecar("first", &falls),
+            Pods::shell(waits, &json!({"name": "init", "volumeMounts": mounts})),
+            sidecar("second", &teller("second")),
+        ],
+        "containers": [Pods::shell(
+            "until grep -q second /told/log; do sleep 0.1; done; echo main >> /told/log",
+            &json!({"volumeMounts": mounts}),
+        )]}),
+    )?;
+    let begun = std::time::Instant::now();
+    pods.wait_phase("job", "Succeeded")?;
+    ensure!(begun.elapsed() < Duration::from_secs(40), "after {:?}", begun.elapsed());
+    ensure!(told()? == "first init second main second-end first-end ", "{}", told()?);
+    Ok(())
+}
+
+/// Readiness is asked for while a pod ends, a hook that takes too long is let go, and a second deletion gives less time.
+fn ending(pods: &Pods) -> Result<()> {
+    let folder = pods.node.dir.join("ending");
+    std::fs::create_dir_all(&folder)?;
+    let mounts = json!([{"name": "told", "mountPath": "/told"}]);
+    let readiness = json!({"exec": {"command": ["test", "!", "-e", "/told/ends"]}, "periodSeconds": 1,
+        "failureThreshold": 1});
+    let ends = format!("trap 'touch /told/ends' TERM; {}", "while :; do sleep 0.1; done");
+    pods.create(
+        "unready",
+        &json!({"terminationGracePeriodSeconds": 600,
+        "volumes": [{"name": "told", "hostPath": {"path": folder}}],
+        "containers": [Pods::shell(&ends, &json!({"volumeMounts": mounts, "readinessProbe": readiness}))]}),
+    )?;
+    let lifecycle = json!({"preStop": exec("echo begun > /told/hook; sleep 1000")});
+    pods.create(
+        "hooked",
+        &json!({"terminationGracePeriodSeconds": 3,
+        "volumes": [{"name": "told", "hostPath": {"path": folder}}],
+        "containers": [Pods::shell(&teller("hooked"), &json!({"volumeMounts": mounts, "lifecycle": lifecycle}))]}),
+    )?;
+    pods.wait("unready", "Ready", |s| condition(s, "Ready")["status"] == "True")?;
+    pods.wait_phase("hooked", "Running")?;
+    pods.server.kubectl(&["delete", "pod", "unready", "--wait=false"])?;
+    let begun = std::time::Instant::now();
+    pods.server.kubectl(&["delete", "pod", "hooked", "--timeout=30s"])?;
+    let took = begun.elapsed();
+    ensure!(took >= Duration::from_millis(2900) && took < Duration::from_secs(12), "{took:?}");
+    // Its container had the least that each has, and so could say that it ends.
+    ensure!(std::fs::read_to_string(folder.join("log"))?.ends_with("hooked-end\n"), "it was not asked to end");
+    let status = pods.wait("unready", "it is not ready any more", |s| condition(s, "Ready")["status"] == "False")?;
+    ensure!(container(&status, "main")["state"]["running"].is_object(), "{status:#}");
+    let begun = std::time::Instant::now();
+    pods.server.kubectl(&["delete", "pod", "unready", "--grace-period=2", "--timeout=30s"])?;
+    ensure!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    Ok(())
+}
+
 #[test]
 fn containers_begin_and_end_in_their_order() -> Result<()> {
     if tests::no_node() {
@@ -134,5 +205,7 @@ fn containers_begin_and_end_in_their_order() -> Result<()> {
     soon_over(&pods)?;
     last_words(&pods)?;
     looked_after(&pods)?;
-    deaf(&pods)
+    deaf(&pods)?;
+    done_with_sidecars(&pods)?;
+    ending(&pods)
 }

@@ -20,6 +20,7 @@ use crate::pod::step::{Actions, Reset};
 use crate::status::StartError;
 use crate::volumes::{PodVolumes, groups};
 
+use super::kill::Stopping;
 use super::resize::Resizing;
 use super::start::StartContext;
 use super::worker::Worker;
@@ -62,7 +63,7 @@ impl Worker {
                 let message = "Pod sandbox changed, it will be killed and re-created.";
                 shared.recorder.pod(&pod, EventType::Normal, "SandboxChanged", message);
             }
-            kill::kill_pod(&shared, &pod, &self.observed, None, &mut self.stopped_sandboxes)
+            kill::kill_pod(&shared, &pod, &self.observed, None, (&mut self.stopped_sandboxes, &Stopping::default()))
                 .await
                 .map_err(|error| self.kill_failed(&error))?;
             if actions.create_sandbox {
@@ -91,6 +92,7 @@ impl Worker {
             volumes,
             secrets: &secrets,
             userns: userns.as_ref(),
+            starting: &self.starting.clone(),
             image_volumes: &image_volumes,
         };
         let mut outcome = Ok(());
@@ -146,7 +148,7 @@ impl Worker {
         Ok(())
     }
 
-    pub(super) fn kill_failed(&mut self, error: &CriError) -> Failure {
+    pub(super) fn kill_failed(&mut self, error: &dyn std::fmt::Display) -> Failure {
         self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedKillPod", format!("error killing pod: {error}"));
         Failure::Retry
     }

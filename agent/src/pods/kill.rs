@@ -7,7 +7,8 @@
 //!
 //! Followed: kuberuntime `killContainer` and its termination order.
 
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -17,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::cri::CriError;
+use crate::env::go_quote;
 use crate::events::EventType;
 use crate::metrics;
 use crate::pleg::observed::{ContainerRecord, Observed, RunState};
@@ -37,38 +39,88 @@ pub async fn kill_one(shared: &Arc<Shared>, pod: &Pod, kill: &Kill, ip: &str) ->
     stop(shared, pod, container.as_ref(), &kill.container_id, ip, grace, None).await
 }
 
+/// What of a pod could not be stopped, in the words of the kubelet's events.
+#[derive(Debug, PartialEq, Eq)]
+pub struct KillError(Vec<String>);
+
+impl KillError {
+    fn container(name: &str, error: &CriError) -> String {
+        format!("failed to \"KillContainer\" for {name:?} with KillContainerError: {}", go_quote(&error.to_string()))
+    }
+
+    fn sandbox(pod: &Pod, error: &CriError) -> String {
+        let error = go_quote(&error.to_string());
+        format!("failed to \"KillPodSandbox\" for {:?} with KillPodSandboxError: {error}", pod.uid())
+    }
+
+    /// What a stop was cut short at: these containers, and the sandbox after them.
+    pub fn cut_short(pod: &Pod, stopping: &Stopping) -> Self {
+        let error = CriError { code: tonic::Code::Cancelled, message: "context canceled".into() };
+        let mut parts: Vec<String> = stopping.names().iter().map(|name| Self::container(name, &error)).collect();
+        parts.push(Self::sandbox(pod, &error));
+        Self(parts)
+    }
+}
+
+impl std::fmt::Display for KillError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0[..] {
+            [one] => f.write_str(one),
+            several => write!(f, "[{}]", several.join(", ")),
+        }
+    }
+}
+
+/// The containers that are being stopped, for whoever cuts that short.
+#[derive(Default)]
+pub struct Stopping(Mutex<BTreeSet<String>>);
+
+impl Stopping {
+    fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Stops every container that may run, then every sandbox. `grace` replaces each container's own.
 ///
 /// # Errors
-/// The first failure; all others were tried.
+/// All that failed; the sandboxes are not stopped where a container could not be.
 pub async fn kill_pod(
     shared: &Arc<Shared>,
     pod: &Pod,
     observed: &Observed,
     grace: Option<i64>,
-    stopped_sandboxes: &mut std::collections::HashSet<String>,
-) -> Result<(), CriError> {
+    (stopped_sandboxes, stopping): (&mut HashSet<String>, &Stopping),
+) -> Result<(), KillError> {
+    stopping.names().extend(observed.running().map(|record| record.name.clone()));
     let ip = observed.ips().first().map_or("", String::as_str);
     let Order { at_once, in_turn } = order(pod, observed);
     let turns = Turns::new(&at_once, pod);
     let at_once = join_all(at_once.iter().map(|record| {
         let turns = &turns;
         async move {
-            kill_record(shared, pod, record, ip, grace, None).await?;
-            turns.ended(&record.name);
-            Ok(())
+            let killed = kill_record(shared, pod, record, ip, grace, None).await;
+            killed.map_err(|error| KillError::container(&record.name, &error)).map(|()| {
+                stopping.names().remove(&record.name);
+                turns.ended(&record.name);
+            })
         }
     }));
     let in_turn = join_all(in_turn.iter().enumerate().map(|(turn, record)| {
         let turns = &turns;
         async move {
-            kill_record(shared, pod, record, ip, grace, Some(turns.of(turn))).await?;
-            turns.sidecar_ended(turn);
-            Ok(())
+            let killed = kill_record(shared, pod, record, ip, grace, Some(turns.of(turn))).await;
+            killed.map_err(|error| KillError::container(&record.name, &error)).map(|()| {
+                stopping.names().remove(&record.name);
+                turns.sidecar_ended(turn);
+            })
         }
     }));
     let (first, second) = tokio::join!(at_once, in_turn);
-    first.into_iter().chain(second).collect::<Result<(), CriError>>()?;
+    let failed: Vec<String> = first.into_iter().chain(second).filter_map(Result::err).collect();
+    if !failed.is_empty() {
+        return Err(KillError(failed));
+    }
     for sandbox in &observed.sandboxes {
         if stopped_sandboxes.contains(&sandbox.id) {
             continue;
@@ -76,7 +128,7 @@ pub async fn kill_pod(
         match shared.cri.stop_pod_sandbox(&sandbox.id).await {
             Ok(()) => {}
             Err(e) if e.is_not_found() => {}
-            Err(e) => return Err(e),
+            Err(e) => return Err(KillError(vec![KillError::sandbox(pod, &e)])),
         }
         stopped_sandboxes.insert(sandbox.id.clone());
     }
@@ -84,12 +136,12 @@ pub async fn kill_pod(
 }
 
 /// What stops at once, and the sidecars in the order in which they stop.
-struct Order<'a> {
-    at_once: Vec<&'a ContainerRecord>,
-    in_turn: Vec<&'a ContainerRecord>,
+pub(crate) struct Order<'a> {
+    pub at_once: Vec<&'a ContainerRecord>,
+    pub in_turn: Vec<&'a ContainerRecord>,
 }
 
-fn order<'a>(pod: &Pod, observed: &'a Observed) -> Order<'a> {
+pub(crate) fn order<'a>(pod: &Pod, observed: &'a Observed) -> Order<'a> {
     let place = |r: &ContainerRecord| pod.spec().init_containers.iter().position(|c| c.name == r.name && is_sidecar(c));
     let (mut in_turn, at_once): (Vec<_>, Vec<_>) = observed.running().partition(|record| place(record).is_some());
     in_turn.sort_by_key(|record| std::cmp::Reverse(place(record)));
@@ -277,6 +329,19 @@ mod tests {
         assert!(may(0) && !may(1));
         turns.sidecar_ended(0);
         assert!(may(1));
+    }
+
+    #[test]
+    fn what_could_not_be_stopped_is_told_as_the_kubelet_tells_it() {
+        let mut pod = pod();
+        pod.metadata.get_or_insert_default().uid = "u1".into();
+        let canceled = r#"with KillContainerError: "rpc error: code = Canceled desc = context canceled""#;
+        let sandbox = format!(r#"failed to "KillPodSandbox" for "u1" {}"#, canceled.replace("Container", "PodSandbox"));
+        let stopping = Stopping::default();
+        assert_eq!(KillError::cut_short(&pod, &stopping).to_string(), sandbox);
+        stopping.names().insert("a".into());
+        let both = format!(r#"[failed to "KillContainer" for "a" {canceled}, {sandbox}]"#);
+        assert_eq!(KillError::cut_short(&pod, &stopping).to_string(), both);
     }
 
     /// With nothing else running nobody is left to tell that the regular containers have ended.

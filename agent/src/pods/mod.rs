@@ -12,7 +12,7 @@ mod device_admission;
 pub(crate) mod gc;
 mod handle;
 mod hooks;
-mod kill;
+pub(crate) mod kill;
 mod mailbox;
 mod manager;
 mod mirror;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use proto::api::core::v1::{Container, Pod, Secret, Service};
 use proto::cri;
+use tokio::sync::RwLock;
 
 use crate::env::{EnvContext, container_env};
 use crate::events::EventType;
@@ -36,6 +37,8 @@ pub struct StartContext<'a> {
     pub volumes: &'a PodVolumes,
     pub secrets: &'a [Arc<Secret>],
     pub userns: Option<&'a cri::UserNamespace>,
+    /// Held for reading while a start is under way.
+    pub starting: &'a Arc<RwLock<()>>,
     /// Images that are volumes, or why they cannot be had, by volume.
     pub image_volumes: &'a BTreeMap<String, Result<String, StartError>>,
 }
@@ -111,7 +114,12 @@ impl StartContext<'_> {
         // A start under way is not called off when the pod ends meanwhile: runtimes leave such a container half started,
         // and it can be neither stopped nor removed for a while.
         let (cri, starting) = (self.shared.cri.clone(), id.clone());
-        let started = tokio::spawn(async move { cri.start_container(&starting).await.map_err(|e| e.message) });
+        let under_way = self.starting.clone().read_owned().await;
+        let started = tokio::spawn(async move {
+            let started = cri.start_container(&starting).await.map_err(|e| e.message);
+            drop(under_way);
+            started
+        });
         started.await.unwrap_or_else(|e| Err(e.to_string())).map_err(|message| {
             failed(&message);
             failure("RunContainerError", message)

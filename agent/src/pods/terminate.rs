@@ -9,6 +9,7 @@ use crate::pod::grace::{Begun, Budget, pod_grace};
 use crate::pod::spec::PodExt;
 
 use super::act::Failure;
+use super::kill::{KillError, Stopping};
 use super::worker::{FIRST_RETRY, ORPHAN_GRACE_SECONDS, Worker};
 use super::{gc, kill};
 
@@ -16,11 +17,11 @@ impl Worker {
     /// Stops everything, as often as it takes.
     pub(super) async fn terminate_until_stopped(&mut self) {
         self.ending = true;
-        self.start_errors.clear();
         let mailbox = self.mailbox.clone();
         let begun = Instant::now();
         let before = self.passed_before();
         let mut budget = Budget::default();
+        self.let_start().await;
         loop {
             self.take_facts();
             if !self.settled
@@ -42,9 +43,9 @@ impl Worker {
             let (grace, left) = (budget.allow(wanted), budget.left(passed));
             let (shared, pod) = (self.shared.clone(), self.pod.clone());
             let observed = self.observed.clone();
-            let mut stopped = std::mem::take(&mut self.stopped_sandboxes);
+            let (mut stopped, stopping) = (std::mem::take(&mut self.stopped_sandboxes), Stopping::default());
             let result = {
-                let killing = kill::kill_pod(&shared, &pod, &observed, Some(left), &mut stopped);
+                let killing = kill::kill_pod(&shared, &pod, &observed, Some(left), (&mut stopped, &stopping));
                 tokio::pin!(killing);
                 loop {
                     tokio::select! {
@@ -71,7 +72,11 @@ impl Worker {
             };
             self.stopped_sandboxes = stopped;
             match result {
-                None => continue,
+                // With less time than before it begins anew.
+                None => {
+                    let _ = self.kill_failed(&KillError::cut_short(&pod, &stopping));
+                    continue;
+                }
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
                     let failure = self.kill_failed(&error);
@@ -95,6 +100,19 @@ impl Worker {
             self.tell(true);
         }
         self.shared.prober.remove(&self.uid);
+    }
+
+    /// A container whose start is under way is stopped like any other, with its hook and its grace, once it has started.
+    async fn let_start(&mut self) {
+        let starting = self.starting.clone();
+        if starting.try_write().is_ok() {
+            return;
+        }
+        self.settled = false;
+        let most = Duration::from_secs(pod_grace(&self.pod, self.grace).unsigned_abs());
+        if tokio::time::timeout(most, starting.write()).await.is_err() {
+            tracing::debug!(pod = self.pod.name(), "a start takes longer than the grace of the pod that ends");
+        }
     }
 
     /// The pod goes on: an end that was imposed on it and cut short with the agent is not the beginning of the next one.

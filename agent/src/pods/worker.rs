@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use proto::api::core::v1::{Pod, PodStatus};
 use proto::cri;
+use tokio::sync::RwLock;
 
 use crate::cri::CriError;
 use crate::events::EventType;
@@ -73,6 +74,8 @@ pub struct Worker {
     pub(super) volume_retry: Duration,
     pub(super) probes_sent: Option<(Vec<Running>, String, bool, i64)>,
     pub(super) adopted: bool,
+    /// Read by starts that are under way, which outlive what called for them.
+    pub(super) starting: Arc<RwLock<()>>,
 }
 
 impl Worker {
@@ -101,6 +104,7 @@ impl Worker {
             volume_retry: FIRST_RETRY,
             probes_sent: None,
             adopted: false,
+            starting: Arc::default(),
         }
     }
 

@@ -76,6 +76,9 @@ fn touched(statuses: &[ContainerStatus]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pleg::observed::{ContainerRecord, Observed, RunState};
+    use crate::probes::Verdicts;
+    use crate::status::generate::{Inputs, Override, StartError, generate};
     use proto::api::core::v1::{Container, ContainerState, ContainerStateWaiting, PodSpec};
 
     fn waiting(name: &str) -> ContainerStatus {
@@ -98,5 +101,44 @@ mod tests {
         assert!(!ended(&done.container_statuses[0]));
         assert!(ended(&done.init_container_statuses[0]));
         assert!(!ended(&done.init_container_statuses[1]));
+    }
+
+    /// As with the kubelet: one that waits to be started again has no end of its own when the pod ends, whatever its last
+    /// try came to.
+    #[test]
+    fn what_waits_in_a_back_off_when_the_pod_ends_ends_unknown() {
+        let spec = PodSpec {
+            containers: vec![Container { name: "a".into(), ..Default::default() }],
+            restart_policy: "Always".into(),
+            ..Default::default()
+        };
+        let mut pod = Pod { spec: Some(spec), ..Default::default() };
+        let record = ContainerRecord { name: "a".into(), state: RunState::Exited, exit_code: 3, ..Default::default() };
+        let observed = Observed { sandboxes: vec![], containers: vec![record] };
+        let held = StartError { reason: "CrashLoopBackOff".into(), message: String::new() };
+        let late = Override { reason: "DeadlineExceeded".into(), message: String::new(), disruption: None };
+        let mut codes = |deleted: bool| {
+            pod.metadata.get_or_insert_default().deletion_timestamp = deleted.then(Default::default);
+            let status = generate(&Inputs {
+                pod: &pod,
+                observed: &observed,
+                old: &PodStatus::default(),
+                start_errors: &[("a".to_owned(), held.clone())].into(),
+                probes: &Verdicts::default().of(&pod),
+                runtime: "containerd",
+                host_ips: &[],
+                terminal: true,
+                imposed: Some(&late),
+                recursive_read_only: false,
+                resize: vec![],
+                now: Default::default(),
+            });
+            let status = terminate(&pod, status);
+            let code = |state: &Option<ContainerState>| state.as_ref()?.terminated.as_ref().map(|t| t.exit_code);
+            let container = &status.container_statuses[0];
+            (status.phase.clone(), code(&container.state), code(&container.last_state))
+        };
+        assert_eq!(codes(false), ("Failed".into(), Some(137), Some(3)));
+        assert_eq!(codes(true), ("Failed".into(), Some(3), None), "nothing of a deleted pod waits to be started");
     }
 }

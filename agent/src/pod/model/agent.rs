@@ -14,6 +14,7 @@ use crate::pod::restart::ALL_CONTAINERS_RESTARTING;
 use crate::pod::spec::{PodExt, find_container};
 use crate::pod::step::{Actions, Kill, step};
 use crate::pods::gc;
+use crate::pods::kill::{Order, order};
 use crate::probes::Verdicts;
 use crate::status::generate::is_over;
 use crate::status::{Inputs, StartError, generate, terminate};
@@ -252,7 +253,7 @@ impl World {
         let attempt = agent.observed.container(&name).map(|c| c.restart_count + 1).or(logged).unwrap_or(0);
         let (hash, sandbox) = (container_hash(container), sandbox.to_owned());
         let made = self.call(Call::Create { name: name.clone(), hash, attempt, sandbox });
-        let started = made.and_then(|id| self.call(Call::Start(id)));
+        let started = made.and_then(|id| self.start_made(id));
         let agent = self.agent()?;
         if started.is_ok() {
             agent.errors.remove(&name);
@@ -261,6 +262,21 @@ impl World {
             agent.errors.insert(name, error);
         }
         started.map(|_| ())
+    }
+
+    /// A start takes its time, and is not called off by what happens meanwhile.
+    fn start_made(&mut self, id: String) -> Result<String, Cut> {
+        self.meanwhile()?;
+        self.runtime.begin_start(id);
+        if let Err(cut) = self.meanwhile() {
+            if matches!(cut, Cut::Died) {
+                self.runtime.finish_start(&mut self.chance);
+            }
+            return Err(cut);
+        }
+        let answer = self.runtime.finish_start(&mut self.chance).unwrap_or(Err(Failed))?;
+        self.check_order();
+        Ok(answer)
     }
 
     fn kill(&mut self, kill: &Kill) -> Result<(), Cut> {
@@ -275,11 +291,17 @@ impl World {
         let own = self.agent()?.pod.spec().termination_grace_period_seconds.unwrap_or(30);
         let observed = self.agent()?.observed.clone();
         let begun = self.runtime.steady_seconds();
-        for record in observed.running() {
+        let pod = self.agent()?.pod.clone();
+        let Order { at_once, in_turn } = order(&pod, &observed);
+        for record in at_once.into_iter().chain(in_turn) {
             // All stop side by side: what one takes, the others have had too.
             let passed = self.runtime.steady_seconds() - begun;
-            let seconds = (limit.unwrap_or(own) - passed).max(MINIMUM_STOP_SECONDS);
-            self.stop(&record.id, seconds)?;
+            let left = limit.unwrap_or(own) - passed;
+            self.stop(&record.id, left.max(MINIMUM_STOP_SECONDS))?;
+            // Out of time is out of turn.
+            if left > MINIMUM_STOP_SECONDS {
+                self.check_turns(&record.name, &observed);
+            }
         }
         for sandbox in &observed.sandboxes {
             if !self.agent()?.stopped.contains(&sandbox.id) {
@@ -303,7 +325,7 @@ impl World {
     }
 
     fn terminate(&mut self) -> Result<(), Cut> {
-        self.agent()?.errors.clear();
+        self.runtime.finish_start(&mut self.chance);
         let began = *self.end_began.get_or_insert(self.runtime.steady_seconds());
         let mut budget = Budget::default();
         loop {

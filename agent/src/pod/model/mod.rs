@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use proto::api::core::v1::{Container, Pod, PodStatus, Probe};
 use proto::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
+use crate::pleg::observed::Observed;
 use crate::pod::spec::PodExt;
 use crate::probes::ProbeKind;
 use crate::status::generate::is_over;
@@ -199,6 +200,18 @@ impl World {
         assert!(!both, "a regular container ran beside an init container");
     }
 
+    /// Of a pod that ends, a sidecar has stopped: nothing that was seen of what it serves runs any more.
+    fn check_turns(&self, stopped: &str, seen: &Observed) {
+        let Some(spec) = self.agent.as_ref().and_then(|agent| agent.pod.spec.as_ref()) else { return };
+        let inits = &spec.init_containers;
+        let Some(at) = inits.iter().position(|c| c.name == stopped && c.restart_policy.is_some()) else { return };
+        let later = inits[at + 1..].iter().filter(|c| c.restart_policy.is_some());
+        for other in spec.containers.iter().chain(later) {
+            let mut tries = seen.running().filter(|record| record.name == other.name);
+            assert!(!tries.any(|record| self.runtime.is_up(&record.id)), "{stopped} stopped before {}", other.name);
+        }
+    }
+
     /// An agent comes up, as soon as it knows what there is.
     fn begin(&mut self) {
         if self.runtime.lost || (self.api_lost && !self.is_static) {
@@ -280,7 +293,13 @@ fn world(seed: u64) -> World {
     let mut chance = Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     chance.below(2);
     let policy = ["Always", "OnFailure", "Never"][chance.below(3)];
-    let inits = [vec![], vec![container("i")], vec![sidecar("s"), container("i")], vec![sidecar("s")]];
+    let inits = [
+        vec![],
+        vec![container("i")],
+        vec![sidecar("s"), container("i")],
+        vec![sidecar("s")],
+        vec![sidecar("s"), container("i"), sidecar("t")],
+    ];
     let mut containers = vec![container("a"), container("b")];
     match chance.below(4) {
         0 => containers.push(with_rule("r", "Restart")),
@@ -288,7 +307,7 @@ fn world(seed: u64) -> World {
         2 => containers[0].liveness_probe = Some(Probe::default()),
         _ => {}
     }
-    let mut pod = pod(policy, inits[chance.below(4)].clone(), containers);
+    let mut pod = pod(policy, inits[chance.below(5)].clone(), containers);
     pod.metadata = Some(ObjectMeta { generation: 1, ..Default::default() });
     let grace = [None, Some(1), Some(5), Some(60)][chance.below(4)];
     pod.spec.iter_mut().for_each(|spec| spec.termination_grace_period_seconds = grace);
@@ -345,7 +364,12 @@ impl World {
         match status.phase.as_str() {
             "Succeeded" => "Succeeded",
             "Failed" => "Failed",
-            "Running" if runs(&spec.containers) || stays => "Running",
+            "Running" if runs(&spec.containers) || stays => {
+                let kept_up = |c: &&Container| c.restart_policy.is_none() || self.runtime.runs(|name| name == c.name);
+                let down = spec.init_containers.iter().find(|c| !kept_up(c)).map(|c| &c.name);
+                assert!(down.is_none() || stays, "{down:?} is down beside what it serves: {:?}", self.runtime);
+                "Running"
+            }
             "Pending" if runs(&spec.init_containers) || runs(&spec.containers) || stays => "Pending",
             _ => panic!("the pod is stuck: {:?} {:?}", status.phase, self.runtime),
         }

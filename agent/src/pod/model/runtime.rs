@@ -41,6 +41,8 @@ pub struct Runtime {
     pub over: bool,
     /// By when all has to be stopped.
     pub limit: Option<i64>,
+    /// A start that is under way.
+    starting: Option<String>,
     /// Containers that sit out their grace.
     stubborn: HashSet<String>,
 }
@@ -103,7 +105,22 @@ impl Runtime {
         }
     }
 
+    pub fn begin_start(&mut self, id: String) {
+        self.starting = Some(id);
+    }
+
+    /// Ends a start that is under way; `None` when there is none. It was called for before the end of the pod.
+    pub fn finish_start(&mut self, chance: &mut Chance) -> Option<Result<String, Failed>> {
+        let id = self.starting.take()?;
+        let over = std::mem::take(&mut self.over);
+        let answer = self.ask(Call::Start(id), chance);
+        self.over = over;
+        Some(answer)
+    }
+
     fn run(&mut self, call: Call, late: bool) -> Result<String, Failed> {
+        let stops = matches!(call, Call::Stop { .. } | Call::StopSandbox(_) | Call::Remove(_) | Call::RemoveSandbox(_));
+        assert!(!stops || late || self.starting.is_none(), "something was taken away beside a start");
         match call {
             Call::RunSandbox { attempt } => self.run_sandbox(attempt),
             Call::Create { name, hash, attempt, sandbox } => self.create(name, hash, attempt, sandbox),
@@ -245,6 +262,11 @@ impl Runtime {
         let all: Vec<String> = self.has.containers.iter().map(|c| c.id.clone()).collect();
         all.iter().for_each(|id| self.end(id, 137));
         self.has.sandboxes.iter_mut().for_each(|s| s.ready = false);
+    }
+
+    /// Whether that try of a container runs, and the runtime knows it.
+    pub fn is_up(&self, id: &str) -> bool {
+        self.has.containers.iter().any(|c| c.id == id && c.state == RunState::Running)
     }
 
     /// What runs is told apart by whether the pod's own initialisation is over.
