@@ -164,12 +164,12 @@ fn ending(pods: &Pods) -> Result<()> {
     let mounts = json!([{"name": "told", "mountPath": "/told"}]);
     let readiness = json!({"exec": {"command": ["test", "!", "-e", "/told/ends"]}, "periodSeconds": 1,
         "failureThreshold": 1});
-    let ends = format!("trap 'touch /told/ends' TERM; {}", "while :; do sleep 0.1; done");
+    let ends = "trap 'touch /told/ends' TERM; while :; do sleep 0.1; done";
     pods.create(
         "unready",
         &json!({"terminationGracePeriodSeconds": 600,
         "volumes": [{"name": "told", "hostPath": {"path": folder}}],
-        "containers": [Pods::shell(&ends, &json!({"volumeMounts": mounts, "readinessProbe": readiness}))]}),
+        "containers": [Pods::shell(ends, &json!({"volumeMounts": mounts, "readinessProbe": readiness}))]}),
     )?;
     let lifecycle = json!({"preStop": exec("echo begun > /told/hook; sleep 1000")});
     pods.create(

@@ -7,7 +7,6 @@ use std::time::Duration;
 use proto::api::core::v1::Secret;
 use proto::cri;
 
-use crate::cri::CriError;
 use crate::events::EventType;
 use crate::images::puller::Wanted;
 use crate::metrics;

@@ -304,3 +304,48 @@ fn actual_resources(spec: &ResourceRequirements, record: &ContainerRecord) -> Re
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(entries: &[(&str, &str)]) -> ResourceList {
+        entries.iter().map(|(name, amount)| ((*name).to_owned(), Quantity { string: (*amount).to_owned() })).collect()
+    }
+
+    #[test]
+    fn what_the_runtime_has_shows_unless_it_stands_for_less_than_it_can_say() {
+        type Entries = &'static [(&'static str, &'static str)];
+        // Shares, quota and memory limit of the runtime; limits and requests of the spec; both as they are shown.
+        type Case = ((i64, i64, i64), [Entries; 2], [Entries; 2]);
+        let cases: [Case; 7] = [
+            ((2, 0, 0), [&[], &[("cpu", "0")]], [&[], &[("cpu", "0")]]),
+            ((2, 0, 0), [&[], &[("cpu", "1m")]], [&[], &[("cpu", "1m")]]),
+            ((2, 0, 0), [&[], &[("memory", "1Mi")]], [&[], &[("memory", "1Mi")]]),
+            ((2, 0, 0), [&[], &[("cpu", "100m")]], [&[], &[("cpu", "2m")]]),
+            ((2, 1000, 0), [&[("cpu", "5m")], &[]], [&[("cpu", "5m")], &[]]),
+            (
+                (102, 20_000, 8 << 20),
+                [&[("cpu", "100m")], &[("cpu", "100m")]],
+                [&[("cpu", "200m"), ("memory", "8Mi")], &[("cpu", "100m")]],
+            ),
+            ((512, 50_000, 8 << 20), [&[], &[]], [&[], &[]]),
+        ];
+        for ((cpu_shares, cpu_quota, memory_limit_in_bytes), spec, shown) in cases {
+            let actual = proto::cri::LinuxContainerResources {
+                cpu_shares,
+                cpu_quota,
+                cpu_period: 100_000,
+                memory_limit_in_bytes,
+                ..Default::default()
+            };
+            let record = ContainerRecord { resources: Some(actual), ..Default::default() };
+            let of = |[limits, requests]: [Entries; 2]| ResourceRequirements {
+                limits: list(limits),
+                requests: list(requests),
+                claims: vec![],
+            };
+            assert_eq!(actual_resources(&of(spec), &record), of(shown), "{spec:?}");
+        }
+    }
+}
