@@ -38,6 +38,20 @@ say '... black-box tests'
 "${run_tests[@]}" -p tests
 say '... the end of the fuzzing'
 wait "$fuzz" || { tail -n 40 "$LOGS/fuzz.log"; exit 1; }
+# The packages on a machine of their own (tests/vm), in its short form: where there is an emulator, and the time allows. All
+# of this is to be done in TEST_MINUTES (45), of which the machine takes some twenty where nothing else runs.
+machine() {
+    local tool left=$((${TEST_MINUTES:-45} - SECONDS / 60))
+    for tool in mmdebstrap qemu-system-x86_64 cpio rpmbuild; do
+        command -v "$tool" >/dev/null || { echo "the machine of tests/vm: $tool is missing" >>.test/skipped; return 0; }
+    done
+    [ "$left" -ge 20 ] || { echo "the machine of tests/vm: $left minutes are left, and it takes 20" >>.test/skipped; return 0; }
+    # Without a mirror of Debian there is no image.
+    tests/vm/run.sh image >"$LOGS/vm-image.log" 2>&1 || { echo 'the machine of tests/vm: its image cannot be made' >>.test/skipped; return 0; }
+    step 'packages' "$LOGS/packages.log" packaging/package/build.sh target/packages
+    step 'a machine of their own' "$LOGS/vm.log" tests/vm/run.sh short
+}
+machine
 if [ -s .test/skipped ]; then
     say 'skipped, for want of something on this machine:'
     sed 's/^/    /' .test/skipped
