@@ -1,7 +1,11 @@
 //! Volumes hold what they are said to hold, follow what they are made from, keep to the pod, and leave nothing behind.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tests::ApiServer;
+use tests::node::Node;
 use tests::pods::{Pods, container};
 
 fn mounted(uid: &str) -> Result<Vec<String>> {
@@ -50,7 +54,7 @@ fn sources(pods: &Pods) -> Result<()> {
     // All files of a map change at once, and one that was mounted by itself never does.
     let update = json!({"data": {"a": "3", "b": "4"}}).to_string();
     server.kubectl(&["patch", "configmap", "map", "-p", &update])?;
-    node.wait_until("the map is written anew", std::time::Duration::from_secs(100), || {
+    node.wait_until("the map is written anew", Duration::from_secs(100), || {
         let said = ask("cat /map/deep/a /map/b /one-file")?;
         ensure!(said == "122" || said == "342", "half of an update: {said}");
         Ok(said == "342")
@@ -60,7 +64,7 @@ fn sources(pods: &Pods) -> Result<()> {
     server.kubectl(&["delete", "pod", "reader", "--timeout=30s"])?;
     ensure!(mounted(&uid)?.is_empty(), "{:?}", mounted(&uid)?);
     let folder = node.dir.join("kubelet/pods").join(&uid);
-    node.wait_until("its folder is gone", std::time::Duration::from_secs(30), || Ok(!folder.exists()))
+    node.wait_until("its folder is gone", Duration::from_secs(30), || Ok(!folder.exists()))
 }
 
 /// Links inside a volume lead nowhere but into it.
@@ -102,7 +106,7 @@ fn paths_of_the_host(pods: &Pods) -> Result<()> {
         ("no-socket", "file", "Socket", "is not a socket file"),
     ] {
         pods.create(name, &json!({"volumes": volume(path, kind), "containers": [Pods::shell("true", &mounts)]}))?;
-        pods.node.wait_until(name, std::time::Duration::from_secs(60), || {
+        pods.node.wait_until(name, Duration::from_secs(60), || {
             let told = pods.events(name, "FailedMount")?;
             Ok(told.iter().any(|m| m.contains("hostPath type check failed") && m.contains(words)))
         })?;
@@ -110,6 +114,54 @@ fn paths_of_the_host(pods: &Pods) -> Result<()> {
         ensure!(status["phase"] == "Pending", "{status:#}");
     }
     Ok(())
+}
+
+/// Trust bundles come by name and by signer, and follow the cluster.
+fn trusted() -> Result<()> {
+    let gates = "--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true";
+    let server = ApiServer::start("bundles", &[gates, "--runtime-config=certificates.k8s.io/v1beta1=true"])?;
+    let settings = "syncFrequency: 1s\nfeatureGates: {ClusterTrustBundle: true, ClusterTrustBundleProjection: true}\n";
+    let node = Node::start("bundles-node", &server, settings)?;
+    let pods = Pods { node, server };
+    let rule = json!({"apiGroups": ["certificates.k8s.io"], "resources": ["clustertrustbundles"],
+        "verbs": ["get", "list", "watch"]});
+    let (group, kind) = ("rbac.authorization.k8s.io", "ClusterRole");
+    let name = json!({"name": "nodes-trust"});
+    pods.server
+        .create(&json!({"apiVersion": format!("{group}/v1"), "kind": kind, "metadata": name, "rules": [rule]}))?;
+    pods.server.create(&json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": name,
+        "roleRef": {"apiGroup": group, "kind": kind, "name": "nodes-trust"},
+        "subjects": [{"apiGroup": group, "kind": "Group", "name": "system:nodes"}]}))?;
+    let mut anchor = String::new();
+    pods.node.wait_until("the cluster's own anchor is known", Duration::from_secs(30), || {
+        let found = pods.server.get("configmap", "kube-root-ca.crt").map(|map| map["data"]["ca.crt"].clone());
+        anchor = found.ok().and_then(|pem| pem.as_str().map(str::to_owned)).unwrap_or_default();
+        Ok(!anchor.is_empty())
+    })?;
+    let bundle = |name: &str, spec: Value| {
+        pods.server.create(&json!({"apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
+            "metadata": {"name": name, "labels": {"stage": "live"}}, "spec": spec}))
+    };
+    bundle("named", json!({"trustBundle": anchor}))?;
+    let signed = json!({"signerName": "example.com/signer", "trustBundle": anchor});
+    bundle("example.com:signer:one", signed)?;
+    let selector = json!({"matchLabels": {"stage": "live"}});
+    let by_signer = |path: &str, signer: &str| json!({"clusterTrustBundle": {"signerName": signer, "labelSelector": selector, "path": path, "optional": true}});
+    let sources = json!([
+        {"clusterTrustBundle": {"name": "named", "path": "named.pem"}},
+        by_signer("signed.pem", "example.com/signer"),
+        by_signer("later.pem", "example.com/later"),
+    ]);
+    let main = Pods::shell("exec sleep 1000", &json!({"volumeMounts": [{"name": "trust", "mountPath": "/trust"}]}));
+    let volumes = json!([{"name": "trust", "projected": {"sources": sources}}]);
+    pods.create("trusting", &json!({"volumes": volumes, "containers": [main]}))?;
+    pods.wait_phase("trusting", "Running")?;
+    let read = |file: &str| pods.server.kubectl(&["exec", "trusting", "--", "cat", &format!("/trust/{file}")]);
+    ensure!(read("named.pem")?.trim() == anchor.trim(), "{}", read("named.pem")?);
+    ensure!(read("signed.pem")?.trim() == anchor.trim(), "{}", read("signed.pem")?);
+    ensure!(read("later.pem")?.is_empty(), "{}", read("later.pem")?);
+    bundle("example.com:later:one", json!({"signerName": "example.com/later", "trustBundle": anchor}))?;
+    pods.node.wait_until("the file follows", Duration::from_secs(60), || Ok(read("later.pem")?.trim() == anchor.trim()))
 }
 
 #[test]
@@ -120,5 +172,7 @@ fn volumes_hold_what_they_are_said_to_hold() -> Result<()> {
     let pods = Pods::start("volumes", "syncFrequency: 1s\n")?;
     paths_of_the_host(&pods)?;
     links(&pods)?;
-    sources(&pods)
+    sources(&pods)?;
+    drop(pods);
+    trusted()
 }
