@@ -7,36 +7,65 @@ use prost::Message as _;
 use super::family::{NATIVE_SCHEMA, NATIVE_ZERO, Native};
 use super::{Kind, Sample, Snapshot, Value};
 
-pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
-pub const PROTOBUF: &str = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; \
-                            encoding=delimited; escaping=underscores";
+/// The forms without the scheme of escaping, which ends the content type.
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PROTOBUF: &str = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
 
-/// Whether the client's `Accept` puts the protobuf form first.
-pub fn wants_protobuf(accept: &str) -> bool {
-    let mut best = (0.0_f64, false);
-    for clause in accept.split(',') {
-        let mut parts = clause.split(';').map(str::trim);
-        let media = parts.next().unwrap_or_default();
-        let parameters: Vec<(&str, &str)> = parts.filter_map(|p| p.split_once('=')).collect();
-        let get = |name: &str| parameters.iter().find(|(n, _)| *n == name).map(|(_, v)| v.trim_matches('"'));
-        let weight = get("q").and_then(|q| q.parse().ok()).unwrap_or(1.0);
+/// What a scraper wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wanted {
+    protobuf: bool,
+    /// How names that older formats do not allow are to be written. No name here is such a one, so that all schemes give
+    /// the same page; the scraper still is told his.
+    escaping: &'static str,
+}
+
+const ESCAPINGS: [&str; 4] = ["allow-utf-8", "underscores", "dots", "values"];
+
+/// One clause of `Accept`: media type, weight, parameters. `None` where it has no subtype.
+fn clause(text: &str) -> Option<(&str, f64, Vec<(&str, &str)>)> {
+    let mut parts = text.split(';').map(str::trim);
+    let media = parts.next().filter(|media| *media == "*" || media.split('/').count() == 2)?;
+    let parameters: Vec<(&str, &str)> = parts
+        .filter_map(|part| part.split_once('='))
+        .filter(|(_, value)| !value.is_empty() && !value.contains('='))
+        .map(|(name, value)| (name.trim(), value.trim()))
+        .collect();
+    // What is no number is nothing, as Go reads it.
+    let weight = |value: &str| value.parse().ok().filter(|q: &f64| q.is_finite()).unwrap_or(0.0);
+    let weight = parameters.iter().rfind(|(name, _)| *name == "q").map_or(1.0, |(_, value)| weight(value));
+    Some((media, weight, parameters))
+}
+
+/// As `expfmt.Negotiate` reads an `Accept`: the heaviest clause with a form there is, and the scheme of escaping that it or
+/// one before it names. OpenMetrics is not served, as it is not by the kubelet.
+fn negotiate(accept: &str) -> Wanted {
+    let mut clauses: Vec<_> = accept.split(',').filter_map(|text| clause(text.trim())).collect();
+    clauses.sort_by(|(_, a, _), (_, b, _)| b.total_cmp(a));
+    let mut wanted = Wanted { protobuf: false, escaping: "underscores" };
+    for (media, _, parameters) in clauses {
+        let get = |name: &str| parameters.iter().rfind(|(n, _)| *n == name).map(|(_, value)| *value);
+        if let Some(known) = get("escaping").and_then(|asked| ESCAPINGS.into_iter().find(|known| *known == asked)) {
+            wanted.escaping = known;
+        }
         let protobuf = media == "application/vnd.google.protobuf"
             && get("proto") == Some("io.prometheus.client.MetricFamily")
             && get("encoding") == Some("delimited");
-        let text = media == "text/plain" && get("version").is_none_or(|v| v == "0.0.4");
-        if (protobuf || text) && weight > best.0 {
-            best = (weight, protobuf);
+        if protobuf || media == "text/plain" && get("version").is_none_or(|version| version == "0.0.4") {
+            return Wanted { protobuf, ..wanted };
         }
     }
-    best.1
+    wanted
 }
 
 /// The page in the form that `accept` asks for, and its content type.
-pub fn page(families: &[Snapshot], accept: &str) -> (Vec<u8>, &'static str) {
-    match wants_protobuf(accept) {
+pub fn page(families: &[Snapshot], accept: &str) -> (Vec<u8>, String) {
+    let wanted = negotiate(accept);
+    let (body, form) = match wanted.protobuf {
         true => (protobuf(families), PROTOBUF),
         false => (text(families).into_bytes(), TEXT),
-    }
+    };
+    (body, format!("{form}; escaping={}", wanted.escaping))
 }
 
 fn text(families: &[Snapshot]) -> String {
@@ -337,11 +366,35 @@ mod tests {
 
     #[test]
     fn protobuf_is_for_those_who_prefer_it() {
+        let wants_protobuf = |accept: &str| negotiate(accept).protobuf;
         let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
         assert!(wants_protobuf(protobuf));
         assert!(wants_protobuf(&format!("{protobuf};q=0.7,text/plain;version=0.0.4;q=0.3")));
         assert!(!wants_protobuf(&format!("{protobuf};q=0.3,text/plain;q=0.5")));
         assert!(!wants_protobuf("application/openmetrics-text;version=1.0.0"));
         assert!(!wants_protobuf(""));
+        assert!(!wants_protobuf(&format!("text/plain, {protobuf}")), "of equals the first counts");
+        assert!(wants_protobuf(&format!("text, text/plain;version=1.0.0, {protobuf}")));
+    }
+
+    /// The scheme of escaping was always said to be underscores, which breaks a scraper that has asked for another.
+    #[test]
+    fn the_scheme_of_escaping_is_the_asked_one() {
+        let form = |accept: &str| page(&[], accept).1;
+        let text = "text/plain; version=0.0.4; charset=utf-8; escaping=";
+        // As Prometheus 3 asks.
+        let asked = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+                     application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,\
+                     text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
+        assert_eq!(form(asked), format!("{text}allow-utf-8"));
+        assert_eq!(form(""), format!("{text}underscores"));
+        assert_eq!(form("text/plain;escaping=dots"), format!("{text}dots"));
+        assert_eq!(form("text/plain;escaping=other"), format!("{text}underscores"));
+        assert_eq!(
+            form("text/plain;version=0.0.4;q=0.5,text/plain;escaping=values;q=0.1"),
+            format!("{text}underscores")
+        );
+        let protobuf = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
+        assert_eq!(form(&format!("{protobuf}; escaping=values")), format!("{protobuf}; escaping=values"));
     }
 }
