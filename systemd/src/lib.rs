@@ -9,4 +9,5 @@ pub mod journal;
 pub mod memory;
 pub mod notify;
 pub mod plain_http;
+pub mod refusal;
 pub mod settings;

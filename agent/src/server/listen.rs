@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use service::refusal::Refusing;
 use tokio::net::TcpListener;
 
 use super::ServerError;
@@ -66,7 +67,9 @@ pub(super) async fn serve_tls(listener: TcpListener, tls: Arc<rustls::ServerConf
             };
             let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, handshake).await else { return };
             let certificate = stream.get_ref().1.peer_certificates().and_then(ShownCertificate::new).map(Arc::new);
+            let (stream, serving) = Refusing::new(stream);
             let service = service_fn(move |request: Request<Incoming>| {
+                serving.begun();
                 let (router, certificate) = (router.clone(), certificate.clone());
                 async move { Ok::<_, std::convert::Infallible>(router.counted(request, certificate).await) }
             });
@@ -129,7 +132,9 @@ where
         };
         let handle = handle.clone();
         connections.spawn(async move {
+            let (stream, serving) = Refusing::new(stream);
             let service = service_fn(move |request: Request<Incoming>| {
+                serving.begun();
                 let answer = handle(request);
                 async move { Ok::<_, std::convert::Infallible>(answer.await) }
             });

@@ -5,7 +5,6 @@ pub mod cbor;
 mod host;
 mod keepalive;
 mod negotiate;
-mod refusal;
 pub mod respond;
 mod serve;
 mod suites;

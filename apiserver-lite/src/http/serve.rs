@@ -15,13 +15,13 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use rustls_pki_types::CertificateDer;
 use service::plain_http;
+use service::refusal::Refusing;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::body::Response;
-use super::refusal::Refusing;
 use crate::auth::Shown;
 use crate::server::ApiServer;
 
