@@ -105,6 +105,9 @@ struct Pods {
     shares: Option<i64>,
 }
 
+/// The version from which on kubelets want a runtime that says which driver it uses.
+const LOSES_SUPPORT: &str = "1.37.0";
+
 /// Whom the runtime wants to make cgroups: asked three times, else as configured.
 pub async fn driver(cri: &CriClient, config: &Configuration) -> Driver {
     let configured = if config.cgroup_driver == "systemd" { Driver::Systemd } else { Driver::Cgroupfs };
@@ -117,7 +120,10 @@ pub async fn driver(cri: &CriClient, config: &Configuration) -> Driver {
                     None => configured,
                 };
             }
-            Err(error) if error.is_unimplemented() => break,
+            Err(error) if error.is_unimplemented() => {
+                metrics::RUNTIME_LOSING_SUPPORT.set(&[LOSES_SUPPORT], 1.0);
+                break;
+            }
             Err(error) => {
                 tracing::warn!(%error, attempt, "the runtime does not say which cgroup driver it uses");
                 tokio::time::sleep(ASK_AGAIN).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proto::csi::node_client::NodeClient;
 use proto::csi::node_service_capability::rpc::Type as RpcType;
@@ -14,10 +14,10 @@ use proto::csi::{
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
 };
 use tonic::transport::Channel;
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 use crate::device_plugins::described;
-use crate::sockets;
+use crate::{metrics, sockets};
 
 const DIAL_LIMIT: Duration = Duration::from_secs(10);
 /// The kubelet's deadline of each call.
@@ -51,11 +51,31 @@ impl Capabilities {
 /// A driver's socket. Each call dials anew: a driver may restart at any time.
 #[derive(Debug, Clone)]
 pub struct Driver {
+    pub name: String,
     pub socket: PathBuf,
 }
 
 impl Driver {
-    async fn call<T, F, A>(&self, ask: F) -> Result<T, CsiError>
+    /// Calls a method of the node service, and counts how long it took with what outcome.
+    async fn call<T, F, A>(&self, method: &str, ask: F) -> Result<T, CsiError>
+    where
+        F: FnOnce(NodeClient<Channel>) -> A,
+        A: Future<Output = Result<Response<T>, Status>>,
+    {
+        let began = Instant::now();
+        let answer = self.answer(ask).await;
+        let code = match &answer {
+            Ok(_) => Code::Ok,
+            Err(CsiError::Refused(status)) => status.code(),
+            Err(_) => Code::Unavailable,
+        };
+        let method = format!("/csi.v1.Node/{method}");
+        let labels = [self.name.as_str(), &format!("{code:?}"), &method, "false"];
+        metrics::CSI_CALLS.observe(&labels, began.elapsed().as_secs_f64());
+        answer
+    }
+
+    async fn answer<T, F, A>(&self, ask: F) -> Result<T, CsiError>
     where
         F: FnOnce(NodeClient<Channel>) -> A,
         A: Future<Output = Result<Response<T>, Status>>,
@@ -69,37 +89,42 @@ impl Driver {
     }
 
     pub async fn info(&self) -> Result<NodeGetInfoResponse, CsiError> {
-        self.call(|mut c| async move { c.node_get_info(NodeGetInfoRequest {}).await }).await
+        self.call("NodeGetInfo", |mut c| async move { c.node_get_info(NodeGetInfoRequest {}).await }).await
     }
 
     pub async fn capabilities(&self) -> Result<Capabilities, CsiError> {
         let answer =
-            self.call(|mut c| async move { c.node_get_capabilities(NodeGetCapabilitiesRequest {}).await }).await?;
+            self.call("NodeGetCapabilities", |mut c| async move {
+                c.node_get_capabilities(NodeGetCapabilitiesRequest {}).await
+            })
+            .await?;
         let types = answer.capabilities.into_iter().filter_map(|c| c.r#type);
         Ok(Capabilities(types.map(|Type::Rpc(Rpc { r#type })| r#type).collect()))
     }
 
     pub async fn stage(&self, request: NodeStageVolumeRequest) -> Result<(), CsiError> {
-        self.call(|mut c| async move { c.node_stage_volume(request).await }).await.map(|_| ())
+        self.call("NodeStageVolume", |mut c| async move { c.node_stage_volume(request).await }).await.map(|_| ())
     }
 
     pub async fn unstage(&self, request: NodeUnstageVolumeRequest) -> Result<(), CsiError> {
-        self.call(|mut c| async move { c.node_unstage_volume(request).await }).await.map(|_| ())
+        self.call("NodeUnstageVolume", |mut c| async move { c.node_unstage_volume(request).await }).await.map(|_| ())
     }
 
     pub async fn publish(&self, request: NodePublishVolumeRequest) -> Result<(), CsiError> {
-        self.call(|mut c| async move { c.node_publish_volume(request).await }).await.map(|_| ())
+        self.call("NodePublishVolume", |mut c| async move { c.node_publish_volume(request).await }).await.map(|_| ())
     }
 
     pub async fn unpublish(&self, request: NodeUnpublishVolumeRequest) -> Result<(), CsiError> {
-        self.call(|mut c| async move { c.node_unpublish_volume(request).await }).await.map(|_| ())
+        self.call("NodeUnpublishVolume", |mut c| async move { c.node_unpublish_volume(request).await })
+            .await
+            .map(|_| ())
     }
 
     pub async fn expand(&self, request: NodeExpandVolumeRequest) -> Result<NodeExpandVolumeResponse, CsiError> {
-        self.call(|mut c| async move { c.node_expand_volume(request).await }).await
+        self.call("NodeExpandVolume", |mut c| async move { c.node_expand_volume(request).await }).await
     }
 
     pub async fn stats(&self, request: NodeGetVolumeStatsRequest) -> Result<NodeGetVolumeStatsResponse, CsiError> {
-        self.call(|mut c| async move { c.node_get_volume_stats(request).await }).await
+        self.call("NodeGetVolumeStats", |mut c| async move { c.node_get_volume_stats(request).await }).await
     }
 }

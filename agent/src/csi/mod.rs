@@ -55,7 +55,7 @@ impl Drivers {
     pub fn get(&self, name: &str) -> Result<Driver, CsiError> {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = sockets.get(name).cloned().ok_or_else(|| CsiError::Missing(name.to_owned()))?;
-        Ok(Driver { socket })
+        Ok(Driver { name: name.to_owned(), socket })
     }
 
     /// Tells of drivers that register.

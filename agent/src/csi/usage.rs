@@ -154,12 +154,16 @@ async fn ask(driver: super::Driver, volume: Held, health: bool) -> Option<Usage>
         return None;
     }
     let health = health && capabilities.has(RpcType::VolumeCondition);
+    let labels = [volume.driver.as_str()];
     let request = NodeGetVolumeStatsRequest {
         volume_id: volume.handle,
         volume_path: volume.path.display().to_string(),
         staging_target_path: volume.staging.display().to_string(),
     };
-    match driver.stats(request).await {
+    let timer = metrics::VOLUME_LOOKS.time(&labels);
+    let answer = driver.stats(request).await;
+    drop(timer);
+    match answer {
         Ok(answer) => {
             let of = |unit: Unit| answer.usage.iter().find(|u| u.unit() == unit).map(amount).unwrap_or_default();
             let (bytes, inodes) = (of(Unit::Bytes), of(Unit::Inodes));

@@ -12,6 +12,7 @@ use super::store::{Store, Validity, is_for};
 use super::{IdentityError, Serving, bootstrap};
 use crate::api::{Client, Kind, Kubeconfig};
 use crate::backoff::{Backoff, random_below};
+use crate::metrics;
 
 /// As long as the kubelet waits for one answer before it asks again.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -102,7 +103,11 @@ pub async fn keep_client(client: Client, login: ClientLogin, renewal: Arc<Renewa
     let mut least = Duration::ZERO;
     // A wish holds until it is granted, whatever fails on the way.
     let mut wanted = false;
+    metrics::CLIENT_RENEWAL_ERRORS.add(&[], 0.0);
     loop {
+        if let Some(validity) = login.current(&store).and_then(|pem| Validity::of(&pem)) {
+            metrics::client_certificate_expires(validity.not_after);
+        }
         if !wanted {
             wanted = due(login.current(&store), &store, least, &mut wish).await;
         }
@@ -117,6 +122,7 @@ pub async fn keep_client(client: Client, login: ClientLogin, renewal: Arc<Renewa
                 client.reconnect();
             }
             Err(error) => {
+                metrics::CLIENT_RENEWAL_ERRORS.inc(&[]);
                 tracing::warn!(%error, "cannot replace the client certificate");
                 tokio::time::sleep(backoff.next_wait()).await;
             }
@@ -135,6 +141,7 @@ pub async fn keep_serving(
 ) {
     let mut wish = renewal.0.subscribe();
     let store = Store::serving(&folder);
+    metrics::SERVER_RENEWAL_ERRORS.add(&[], 0.0);
     let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(128));
     let mut least = Duration::ZERO;
     // Until it is granted, as with the client certificate.
@@ -157,6 +164,7 @@ pub async fn keep_serving(
                 _ = changes.wait_for(others) => continue,
             }
         }
+        let before = store.read().and_then(|pem| Validity::of(&pem));
         let replaced = tokio::select! {
             replaced = replace(&client, &store, &SERVING, &node, &names) => replaced,
             _ = changes.wait_for(others) => continue,
@@ -165,6 +173,9 @@ pub async fn keep_serving(
             Ok(pem) => {
                 wanted = false;
                 least = LEAST;
+                if let Some(lived) = before.and_then(|v| u64::try_from(now() - v.not_before).ok()) {
+                    metrics::SERVER_ROTATION.observe(&[], metrics::page::to_float(lived));
+                }
                 match serving.set(pem.as_bytes(), pem.as_bytes()) {
                     Ok(()) => tracing::info!(names = names.join(" "), "serving with a new certificate"),
                     Err(error) => tracing::error!(error, "the issued serving certificate cannot be used"),
@@ -177,6 +188,7 @@ pub async fn keep_serving(
                 }
             }
             Err(error) => {
+                metrics::SERVER_RENEWAL_ERRORS.inc(&[]);
                 tracing::warn!(%error, "no serving certificate was issued");
                 tokio::time::sleep(backoff.next_wait()).await;
             }

@@ -332,6 +332,7 @@ impl Records {
         let files = |folder: &Path| f64::from(u32::try_from(paths(folder).count()).unwrap_or(u32::MAX));
         metrics::PULL_INTENTS.set(&[], files(&self.pulling));
         metrics::PULLED_RECORDS.set(&[], files(&self.pulled));
+        metrics::PULL_INTENTS_IN_MEMORY.set(&[], 0.0);
         metrics::PULLED_RECORDS_IN_MEMORY.set(&[], 0.0);
     }
 

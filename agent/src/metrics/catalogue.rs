@@ -70,6 +70,9 @@ const CLAIMS: &[f64] = &[
     26.073_453_794_753_54,
     39.999_999_999_999_97,
 ];
+/// How long a certificate lived: a minute to four years.
+const ROTATION: &[f64] =
+    &[60.0, 3600.0, 14400.0, 86400.0, 604_800.0, 2_592_000.0, 7_776_000.0, 15_552_000.0, 31_104_000.0, 124_416_000.0];
 const AUTH: &[f64] = &[0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
 
 macro_rules! families {
@@ -90,6 +93,7 @@ families! { ALL:
     POD_START_SLI = Histogram Alpha "kubelet_pod_start_sli_duration_seconds" [], POD_START, "Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch";
     POD_START_TOTAL = Histogram Alpha "kubelet_pod_start_total_duration_seconds" [], POD_START, "Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch";
     FIRST_NETWORK_POD = Gauge Internal "kubelet_first_network_pod_start_sli_duration_seconds" [], NONE, "Duration in seconds to start the first network pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch";
+    CONTAINERS_PER_POD = Histogram Alpha "kubelet_containers_per_pod_count" [], &[1.0, 2.0, 4.0, 8.0, 16.0], "The number of containers per pod.";
     POD_WORKER_START = Histogram Alpha "kubelet_pod_worker_start_duration_seconds" [], DEFAULT, "Duration in seconds from kubelet seeing a pod to starting a worker.";
     POD_STATUS_SYNC = Histogram Alpha "kubelet_pod_status_sync_duration_seconds" [], STATUS_SYNC, "Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.";
     CGROUP_MANAGER = Histogram Alpha "kubelet_cgroup_manager_duration_seconds" ["operation_type"], DEFAULT, "Duration in seconds for cgroup manager operations. Broken down by method.";
@@ -124,7 +128,7 @@ families! { ALL:
     MEMORY_PINNING = Counter Alpha "kubelet_memory_manager_pinning_requests_total" [], NONE, "The number of memory pages allocations which required pinning.";
     MEMORY_PINNING_ERRORS = Counter Alpha "kubelet_memory_manager_pinning_errors_total" [], NONE, "The number of memory pages allocations which required pinning that failed.";
     TOPOLOGY_REQUESTS = Counter Alpha "kubelet_topology_manager_admission_requests_total" [], NONE, "The number of admission requests where resources have to be aligned.";
-    TOPOLOGY_ERRORS = Counter Alpha "kubelet_topology_manager_admission_errors_total" [], NONE, "The number of admission request failures where resource alignment could not be satisfied.";
+    TOPOLOGY_ERRORS = Counter Alpha "kubelet_topology_manager_admission_errors_total" [], NONE, "The number of admission request failures where resources could not be aligned.";
     TOPOLOGY_MS = Histogram Alpha "kubelet_topology_manager_admission_duration_ms" [], ADMISSION_MS, "Duration in milliseconds to serve a pod admission request.";
     ALIGNED = Counter Alpha "kubelet_container_aligned_compute_resources_count" ["boundary", "scope"], NONE, "Cumulative number of aligned compute resources allocated to containers by alignment type.";
     ALIGNED_FAILURES = Counter Alpha "kubelet_container_aligned_compute_resources_failure_count" ["boundary", "scope"], NONE, "Cumulative number of failures to allocate aligned compute resources to containers by alignment type.";
@@ -152,19 +156,26 @@ families! { ALL:
     STARTED_CONTAINERS_ERRORS = Counter Alpha "kubelet_started_containers_errors_total" ["code", "container_type"], NONE, "Cumulative number of errors when starting containers";
     MANAGED_EPHEMERAL_CONTAINERS = Gauge Alpha "kubelet_managed_ephemeral_containers" [], NONE, "Current number of ephemeral containers in pods managed by this kubelet.";
     GRACEFUL_SHUTDOWN_START = Gauge Alpha "kubelet_graceful_shutdown_start_time_seconds" [], NONE, "Last graceful shutdown start time since unix epoch in seconds";
-    GRACEFUL_SHUTDOWN_END = Gauge Alpha "kubelet_graceful_shutdown_end_time_seconds" [], NONE, "Last graceful shutdown start time since unix epoch in seconds";
+    GRACEFUL_SHUTDOWN_END = Gauge Alpha "kubelet_graceful_shutdown_end_time_seconds" [], NONE, "Last graceful shutdown end time since unix epoch in seconds";
     LIFECYCLE_HTTP_FALLBACKS = Counter Alpha "kubelet_lifecycle_handler_http_fallbacks_total" [], NONE, "The number of times lifecycle handlers successfully fell back to http from https.";
+    NODE_STARTUP = Gauge Alpha "kubelet_node_startup_duration_seconds" [], NONE, "Duration in seconds of node startup in total.";
+    NODE_STARTUP_PRE_AGENT = Gauge Alpha "kubelet_node_startup_pre_kubelet_duration_seconds" [], NONE, "Duration in seconds of node startup before kubelet starts.";
+    NODE_STARTUP_PRE_REGISTRATION = Gauge Alpha "kubelet_node_startup_pre_registration_duration_seconds" [], NONE, "Duration in seconds of node startup before registration.";
     NODE_STARTUP_REGISTRATION = Gauge Alpha "kubelet_node_startup_registration_duration_seconds" [], NONE, "Duration in seconds of node startup during registration.";
     NODE_STARTUP_POST_REGISTRATION = Gauge Alpha "kubelet_node_startup_post_registration_duration_seconds" [], NONE, "Duration in seconds of node startup after registration.";
     IMAGES_COLLECTED = Counter Alpha "kubelet_image_garbage_collected_total" ["reason"], NONE, "Total number of images garbage collected by the kubelet, whether through disk usage or image age.";
-    CREDENTIAL_PROVIDER = Histogram Alpha "kubelet_credential_provider_plugin_duration_seconds" ["plugin_name"], DEFAULT, "Duration of execution in seconds for credential provider plugin";
+    IMAGE_VOLUMES_REQUESTED = Counter Beta "kubelet_image_volume_requested_total" [], NONE, "Number of requested image volumes.";
+    IMAGE_VOLUMES_MOUNTED = Counter Beta "kubelet_image_volume_mounted_succeed_total" [], NONE, "Number of successful image volume mounts.";
+    IMAGE_VOLUMES_FAILED = Counter Beta "kubelet_image_volume_mounted_errors_total" [], NONE, "Number of failed image volume mounts.";
+    CREDENTIAL_PROVIDER = Histogram Alpha "kubelet_credential_provider_plugin_duration" ["plugin_name"], DEFAULT, "Duration of execution in seconds for credential provider plugin";
     CREDENTIAL_PROVIDER_ERRORS = Counter Alpha "kubelet_credential_provider_plugin_errors_total" ["plugin_name"], NONE, "Number of errors from credential provider plugin";
     IMAGE_CHECKS = Counter Alpha "kubelet_imagemanager_image_mustpull_checks_total" ["result"], NONE, "Counter for how many times kubelet checked whether credentials need to be re-verified to access an image";
     PULL_INTENTS = Gauge Alpha "kubelet_imagemanager_ondisk_pullintents" [], NONE, "Number of ImagePullIntents stored on disk.";
     PULLED_RECORDS = Gauge Alpha "kubelet_imagemanager_ondisk_pulledrecords" [], NONE, "Number of ImagePulledRecords stored on disk.";
+    PULL_INTENTS_IN_MEMORY = Gauge Alpha "kubelet_imagemanager_inmemory_pullintents_usage_percent" [], NONE, "The ImagePullIntents in-memory cache usage in percent.";
     PULLED_RECORDS_IN_MEMORY = Gauge Alpha "kubelet_imagemanager_inmemory_pulledrecords_usage_percent" [], NONE, "The ImagePulledRecords in-memory cache usage in percent.";
-    USERNS_PODS = Counter Alpha "kubelet_started_user_namespaced_pods_total" [], NONE, "Cumulative number of pods with user namespaces started.";
-    USERNS_PODS_ERRORS = Counter Alpha "kubelet_started_user_namespaced_pods_errors_total" [], NONE, "Cumulative number of errors when starting pods with user namespaces.";
+    USERNS_PODS = Counter Alpha "kubelet_started_user_namespaced_pods_total" [], NONE, "Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.";
+    USERNS_PODS_ERRORS = Counter Alpha "kubelet_started_user_namespaced_pods_errors_total" [], NONE, "Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.";
     TERMINATED_CONTAINERS = Counter Alpha "kubelet_terminated_containers_total" ["container_type", "exit_code", "reason"], NONE, "Cumulative number of containers that have terminated, by type of container, exit code and reason.";
     SLEEP_CUT_SHORT = Counter Alpha "kubelet_sleep_action_terminated_early_total" [], NONE, "The number of times lifecycle sleep handler got terminated before it finishes";
     IMAGE_REQUESTS = Counter Alpha "kubelet_image_manager_ensure_image_requests_total" ["present_locally", "pull_policy", "pull_required"], NONE, "Number of ensure-image requests processed by the kubelet.";
@@ -173,7 +184,7 @@ families! { ALL:
     HTTP_REQUESTS_SECONDS = Histogram Alpha "kubelet_http_requests_duration_seconds" ["long_running", "method", "path", "server_type"], DEFAULT, "Duration in seconds to serve http requests";
     HTTP_INFLIGHT = Gauge Alpha "kubelet_http_inflight_requests" ["long_running", "method", "path", "server_type"], NONE, "Number of the inflight http requests";
     WEBSOCKET_STREAMING = Counter Alpha "kubelet_websocket_streaming_requests_total" ["subresource"], NONE, "Total number of WebSocket streaming requests received by the kubelet for exec, attach, and portforward.";
-    METRICS_PROVIDER = Gauge Alpha "kubelet_metrics_provider" ["provider"], NONE, "Indicates which provider serves the metrics of containers. The count is always 1.";
+    METRICS_PROVIDER = Gauge Alpha "kubelet_metrics_provider" ["provider"], NONE, "Metrics provider used by kubelet to collect container stats. Values can be 'cadvisor' and 'cri'";
     STORAGE_OPERATION = Histogram Alpha "storage_operation_duration_seconds" ["migrated", "operation_name", "status", "volume_plugin"], STORAGE, "Storage operation duration";
     VOLUME_AVAILABLE = Gauge Alpha "kubelet_volume_stats_available_bytes" ["namespace", "persistentvolumeclaim"], NONE, "Number of available bytes in the volume";
     VOLUME_CAPACITY = Gauge Alpha "kubelet_volume_stats_capacity_bytes" ["namespace", "persistentvolumeclaim"], NONE, "Capacity in bytes of the volume";
@@ -182,6 +193,10 @@ families! { ALL:
     VOLUME_INODES_FREE = Gauge Alpha "kubelet_volume_stats_inodes_free" ["namespace", "persistentvolumeclaim"], NONE, "Number of free inodes in the volume";
     VOLUME_INODES_USED = Gauge Alpha "kubelet_volume_stats_inodes_used" ["namespace", "persistentvolumeclaim"], NONE, "Number of used inodes in the volume";
     VOLUME_USED = Gauge Alpha "kubelet_volume_stats_used_bytes" ["namespace", "persistentvolumeclaim"], NONE, "Number of used bytes in the volume";
+    VOLUME_LOOKS = Histogram Alpha "kubelet_volume_metric_collection_duration_seconds" ["metric_source"], DEFAULT, "Duration in seconds to calculate volume stats";
+    CSI_CALLS = Histogram Alpha "csi_operations_seconds" ["driver_name", "grpc_status_code", "method_name", "migrated"], STORAGE, "Container Storage Interface operation duration with gRPC error code status total";
+    PLUGINS = Gauge Alpha "plugin_manager_total_plugins" ["socket_path", "state"], NONE, "Number of plugins in Plugin Manager";
+    LOG_BYTES = Gauge Alpha "kubelet_container_log_filesystem_used_bytes" ["container", "namespace", "pod", "uid"], NONE, "Bytes used by the container's logs on the filesystem.";
     VOLUMES = Gauge Alpha "volume_manager_total_volumes" ["plugin_name", "state"], NONE, "Number of volumes in Volume Manager";
     REST_REQUESTS = Counter Alpha "rest_client_requests_total" ["code", "host", "method"], NONE, "Number of HTTP requests, partitioned by status code, method, and host.";
     REST_SECONDS = Histogram Alpha "rest_client_request_duration_seconds" ["host", "verb"], REST, "Request latency in seconds. Broken down by verb, and host.";
@@ -189,6 +204,14 @@ families! { ALL:
     REST_REQUEST_BYTES = Histogram Alpha "rest_client_request_size_bytes" ["host", "verb"], REST_BYTES, "Request size in bytes. Broken down by verb and host.";
     REST_RESPONSE_BYTES = Histogram Alpha "rest_client_response_size_bytes" ["host", "verb"], REST_BYTES, "Response size in bytes. Broken down by verb and host.";
     CLIENT_CERTIFICATES = Histogram Alpha "apiserver_client_certificate_expiration_seconds" [], CERTIFICATE, "Distribution of the remaining lifetime on the certificate used to authenticate a request.";
+    RUNTIME_LOSING_SUPPORT = Gauge Alpha "kubelet_cri_losing_support" ["version"], NONE, "the Kubernetes version that the currently running CRI implementation will lose support on if not upgraded.";
+    CLIENT_RENEWAL_ERRORS = Counter Alpha "kubelet_certificate_manager_client_expiration_renew_errors" [], NONE, "Counter of certificate renewal errors.";
+    SERVER_RENEWAL_ERRORS = Counter Alpha "kubelet_server_expiration_renew_errors" [], NONE, "Counter of certificate renewal errors.";
+    SERVER_ROTATION = Histogram Alpha "kubelet_certificate_manager_server_rotation_seconds" [], ROTATION, "Histogram of the number of seconds the previous certificate lived before being rotated.";
+    TOKEN_CACHE_ACTIVE = Gauge Alpha "authentication_token_cache_active_fetch_count" ["status"], NONE, "";
+    TOKEN_CACHE_FETCHES = Counter Alpha "authentication_token_cache_fetch_total" ["status"], NONE, "";
+    TOKEN_CACHE_SECONDS = Histogram Alpha "authentication_token_cache_request_duration_seconds" ["status"], DEFAULT, "";
+    TOKEN_CACHE_REQUESTS = Counter Alpha "authentication_token_cache_request_total" ["status"], NONE, "";
     AUTHN_REQUESTS = Counter Alpha "apiserver_delegated_authn_request_total" ["code"], NONE, "Number of HTTP requests partitioned by status code.";
     AUTHN_SECONDS = Histogram Alpha "apiserver_delegated_authn_request_duration_seconds" ["code"], AUTH, "Request latency in seconds. Broken down by status code.";
     AUTHZ_REQUESTS = Counter Alpha "apiserver_delegated_authz_request_total" ["code"], NONE, "Number of HTTP requests partitioned by status code.";
@@ -206,3 +229,6 @@ families! { SLIS:
     OWN_HEALTH = Gauge Alpha "orchestrator_healthcheck" ["name", "type"], NONE, "Result of a health check of this agent.";
     OWN_HEALTH_CHECKS = Counter Alpha "orchestrator_healthchecks_total" ["name", "status", "type"], NONE, "Results of all health checks of this agent.";
 }
+
+/// Of something that an agent may be configured without: they show from their first use on, as those with labels do.
+pub(super) static FROM_FIRST_USE: [&Family; 3] = [&CLIENT_RENEWAL_ERRORS, &SERVER_RENEWAL_ERRORS, &SERVER_ROTATION];

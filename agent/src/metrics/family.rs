@@ -197,6 +197,17 @@ impl Family {
         Timer { family: self, values, since: Instant::now() }
     }
 
+    /// Forgets the series of these label values.
+    pub fn remove(&self, values: &[&str]) {
+        let mut table = self.by_labels.lock().unwrap_or_else(PoisonError::into_inner);
+        table.retain(|key, _| !key.iter().eq(values.iter()));
+    }
+
+    /// Whether something has been recorded.
+    pub fn is_used(&self) -> bool {
+        self.sole.get().is_some() || !self.by_labels.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     pub fn reset(&self) {
         self.by_labels.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

@@ -9,6 +9,7 @@
 
 mod catalogue;
 mod family;
+mod node_start;
 pub mod page;
 mod process;
 
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 pub use self::catalogue::*;
 pub use self::family::{Family, Kind, Labels, Sample, Snapshot, Stability, Timer, Value};
+pub use self::node_start::{node_is_ready, node_registers};
 use crate::config::{FeatureGates, GATES, Stage};
 use crate::node::KUBELET_VERSION;
 
@@ -29,6 +31,8 @@ static NATIVE: AtomicBool = AtomicBool::new(false);
 static GATES_SET: OnceLock<FeatureGates> = OnceLock::new();
 /// When the serving certificate ends, in seconds since 1970; zero while there is none.
 static SERVER_CERTIFICATE: AtomicI64 = AtomicI64::new(0);
+/// The same of the certificate that the agent renews for itself as a client.
+static CLIENT_CERTIFICATE: AtomicI64 = AtomicI64::new(0);
 /// How often the registry left a family out.
 static HIDDEN: AtomicU64 = AtomicU64::new(0);
 
@@ -68,21 +72,36 @@ pub fn server_certificate_expires(at: i64) {
     SERVER_CERTIFICATE.store(at, Ordering::Relaxed);
 }
 
-fn certificates() -> Option<Snapshot> {
-    let at = SERVER_CERTIFICATE.load(Ordering::Relaxed);
-    (at != 0).then_some(())?;
-    let left = at.saturating_sub(proto::time::Timestamp::now().seconds);
-    let sign = if left < 0 { -1.0 } else { 1.0 };
+/// Remembers when the certificate ends by which the agent is a client, in seconds since 1970.
+pub fn client_certificate_expires(at: i64) {
+    CLIENT_CERTIFICATE.store(at, Ordering::Relaxed);
+}
+
+fn certificates() -> impl Iterator<Item = Snapshot> {
     let help = "[ALPHA] Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in \
                 seconds until certificate expiry (negative if already expired). If serving certificate is invalid or \
                 unused, the value will be +INF.";
-    let family = Snapshot::gauge("kubelet_certificate_manager_server_ttl_seconds", help);
-    Some(family.with(&[], sign * page::to_float(left.unsigned_abs())))
+    let server = ("kubelet_certificate_manager_server_ttl_seconds", help, &SERVER_CERTIFICATE);
+    let help = "[ALPHA] Gauge of the TTL (time-to-live) of the Kubelet's client certificate. The value is in seconds until \
+                certificate expiry (negative if already expired). If client certificate is invalid or unused, the value \
+                will be +INF.";
+    let client = ("kubelet_certificate_manager_client_ttl_seconds", help, &CLIENT_CERTIFICATE);
+    let now = proto::time::Timestamp::now().seconds;
+    [server, client].into_iter().filter_map(move |(name, help, at)| {
+        let left = Some(at.load(Ordering::Relaxed)).filter(|at| *at != 0)?.saturating_sub(now);
+        let sign = if left < 0 { -1.0 } else { 1.0 };
+        Some(Snapshot::gauge(name, help).with(&[], sign * page::to_float(left.unsigned_abs())))
+    })
 }
 
 /// Whether exponential buckets are kept beside the fixed ones.
 fn native() -> bool {
     NATIVE.load(Ordering::Relaxed)
+}
+
+/// Whether what a minor version deprecated is shown still.
+pub fn shows_deprecated(minor: u32) -> bool {
+    !is_hidden(Some(minor))
 }
 
 fn is_hidden(deprecated: Option<u32>) -> bool {
@@ -91,8 +110,11 @@ fn is_hidden(deprecated: Option<u32>) -> bool {
 
 /// Everything of `/metrics`, sorted by name.
 pub fn gather() -> Vec<Snapshot> {
-    let mut found: Vec<Snapshot> =
-        ALL.iter().filter(|f| !is_hidden(f.deprecated)).filter_map(|f| f.snapshot()).collect();
+    let shown = |family: &&&Family| {
+        let waits = FROM_FIRST_USE.iter().any(|other| other.name == family.name);
+        !is_hidden(family.deprecated) && (!waits || family.is_used())
+    };
+    let mut found: Vec<Snapshot> = ALL.iter().filter(shown).filter_map(|f| f.snapshot()).collect();
     found.extend(process::gather());
     found.extend(certificates());
     found.push(build_info());
@@ -182,8 +204,8 @@ fn registry() -> [Snapshot; 3] {
         "[BETA] The count of registered metrics broken by stability level and deprecation version.",
     );
     // What is not in a table: the start of the process, on each of three pages; the build, the gates, the registry's own
-    // three; the certificate's time to live.
-    let others = [(Stability::Stable, 3), (Stability::Beta, 5), (Stability::Alpha, 1)];
+    // three; the times to live of two certificates.
+    let others = [(Stability::Stable, 3), (Stability::Beta, 5), (Stability::Alpha, 2)];
     let mut counts: BTreeMap<(&str, Option<u32>), u64> = BTreeMap::new();
     for (level, count) in others {
         counts.insert((level.name(), None), count);
@@ -217,6 +239,20 @@ mod tests {
         assert_eq!(names.len(), all);
         let gathered = gather();
         assert!(gathered.windows(2).all(|w| w[0].name < w[1].name));
+    }
+
+    /// Counters of renewals used to be absent, and would be a zero where nothing is ever renewed.
+    #[test]
+    fn what_may_never_happen_shows_once_it_has() {
+        let shows = |name: &str| gather().iter().any(|f| f.name == name);
+        let (ttl, errors) = (
+            "kubelet_certificate_manager_client_ttl_seconds",
+            "kubelet_certificate_manager_client_expiration_renew_errors",
+        );
+        assert!(!shows(ttl) && !shows(errors));
+        client_certificate_expires(1);
+        CLIENT_RENEWAL_ERRORS.add(&[], 0.0);
+        assert!(shows(ttl) && shows(errors));
     }
 
     #[test]

@@ -13,8 +13,19 @@ pub(super) fn start() {
     STARTED.get_or_init(read_start);
 }
 
+/// Seconds since 1970 at which this process began.
+pub(super) fn started() -> Option<f64> {
+    *STARTED.get_or_init(read_start)
+}
+
+/// Seconds since 1970 at which the machine began.
+pub(super) fn boot() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    text.lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse().ok()).map(to_float)
+}
+
 pub(super) fn start_time() -> Option<Snapshot> {
-    let started = (*STARTED.get_or_init(read_start))?;
+    let started = started()?;
     let help = "[STABLE] Start time of the process since unix epoch in seconds.";
     Some(Snapshot::gauge("process_start_time_seconds", help).with(&[], started))
 }
@@ -71,9 +82,7 @@ fn stat() -> Vec<u64> {
 
 fn read_start() -> Option<f64> {
     let ticks = stat().get(19).copied().map(to_float)? / ticks_per_second();
-    let text = std::fs::read_to_string("/proc/stat").ok()?;
-    let boot: u64 = text.lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse().ok())?;
-    Some(to_float(boot) + ticks)
+    Some(boot()? + ticks)
 }
 
 fn ticks_per_second() -> f64 {

@@ -182,6 +182,7 @@ impl Keeper {
     async fn register(&mut self) {
         self.look().await;
         let began = std::time::Instant::now();
+        metrics::node_registers();
         let first = || {
             let status = self.compute(&Value::Null);
             self.tell(&Value::Null, &status);
@@ -231,6 +232,7 @@ impl Keeper {
                         && let Some(at) = self.registered.take()
                     {
                         metrics::NODE_STARTUP_POST_REGISTRATION.set(&[], at.elapsed().as_secs_f64());
+                        metrics::node_is_ready();
                     }
                     return Ok(());
                 }

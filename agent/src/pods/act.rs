@@ -163,6 +163,7 @@ impl Worker {
             let Some(image) = volume.volume_source.as_ref().and_then(|s| s.image.as_ref()) else { continue };
             let wanted =
                 Wanted { pod: &self.pod, container: None, image: &image.reference, policy: &image.pull_policy };
+            metrics::IMAGE_VOLUMES_REQUESTED.inc(&[]);
             let pulled = self.shared.puller.ensure(wanted, sandbox, secrets).await;
             found.insert(volume.name.clone(), pulled.map(|image| image.id));
         }

@@ -420,6 +420,7 @@ impl Manager {
             }
         }
         let worker = Worker::new(self.shared.clone(), mailbox.clone(), allocated, begin);
+        metrics::CONTAINERS_PER_POD.observe(&[], metrics::page::to_float(pod.spec().containers.len() as u64));
         let begun = tokio::time::Instant::now();
         self.workers.spawn(uid.clone(), Duration::ZERO, async move {
             preemption::wait_for(victims).await;

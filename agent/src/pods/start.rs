@@ -101,7 +101,13 @@ impl StartContext<'_> {
         };
         let profile = localhost_profile(request.config.as_ref());
         let placed = request.config.as_ref().and_then(|c| c.linux.as_ref()?.resources.clone());
-        let created = self.shared.cri.create_container(request).await.map_err(|e| {
+        let of_images = container.volume_mounts.iter().filter(|m| self.image_volumes.contains_key(&m.name)).count();
+        let count = |family: &metrics::Family| {
+            family.add(&[], metrics::page::to_float(u64::try_from(of_images).unwrap_or(0)));
+        };
+        let created = self.shared.cri.create_container(request).await;
+        count(if created.is_ok() { &metrics::IMAGE_VOLUMES_MOUNTED } else { &metrics::IMAGE_VOLUMES_FAILED });
+        let created = created.map_err(|e| {
             failed(&e.message);
             // The runtime says that it cannot use the profile; where the mistake is, it leaves to the reader.
             let mistake = profile.and_then(|path| crate::pod::seccomp::mistake_in(&path));

@@ -141,17 +141,31 @@ impl Access {
     }
 
     async fn of_token(&self, token: &str) -> Option<User> {
+        let began = Instant::now();
         let mut key = [0; 32];
         key.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
-        if let Some(known) = known(&self.users, &key) {
-            return known;
-        }
+        let known = known(&self.users, &key);
+        let label = [if known.is_some() { "hit" } else { "miss" }];
+        let user = match known {
+            Some(known) => known,
+            None => self.review(key, token).await,
+        };
+        metrics::TOKEN_CACHE_SECONDS.observe(&label, began.elapsed().as_secs_f64());
+        metrics::TOKEN_CACHE_REQUESTS.inc(&label);
+        user
+    }
+
+    /// Has the API server say whose a token is that is not known.
+    async fn review(&self, key: [u8; 32], token: &str) -> Option<User> {
         let review = TokenReview {
             spec: Some(TokenReviewSpec { token: token.to_owned(), audiences: Vec::new() }),
             ..TokenReview::default()
         };
         let began = Instant::now();
+        let waiting = [Active::new("blocked"), Active::new("in_flight")];
         let asked = self.client.create("", &review).await;
+        drop(waiting);
+        metrics::TOKEN_CACHE_FETCHES.inc(&[if asked.is_ok() { "ok" } else { "error" }]);
         count(&metrics::AUTHN_REQUESTS, &metrics::AUTHN_SECONDS, began, asked.as_ref().err());
         let status = match asked {
             Ok(review) => review.status.unwrap_or_default(),
@@ -201,6 +215,22 @@ impl Access {
         let allowed = asked?.status.unwrap_or_default().allowed;
         keep(&self.decisions, key, allowed, if allowed { self.allowed_ttl } else { self.refused_ttl });
         Ok(allowed)
+    }
+}
+
+/// One more that waits for a review, while it lives.
+struct Active(&'static str);
+
+impl Active {
+    fn new(status: &'static str) -> Self {
+        metrics::TOKEN_CACHE_ACTIVE.add(&[status], 1.0);
+        Active(status)
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        metrics::TOKEN_CACHE_ACTIVE.add(&[self.0], -1.0);
     }
 }
 
