@@ -18,6 +18,10 @@ use crate::node::Machine;
 /// Sectors of the kernel's disk statistics are this long whatever the disk's are.
 const MILLIS: f64 = 1000.0;
 
+/// Name and help of what tells that something could not be read.
+pub const SCRAPE_ERROR: (&str, &str) =
+    ("container_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise");
+
 /// One thing with a cgroup.
 struct Subject<'a> {
     container: &'a str,
@@ -38,6 +42,8 @@ struct Subject<'a> {
 struct Page {
     families: BTreeMap<&'static str, Snapshot>,
     now: i64,
+    /// Something that is there could not be read.
+    failed: bool,
 }
 
 impl Page {
@@ -55,7 +61,7 @@ impl Page {
 
 /// The families for the pods found. `now` is in milliseconds since 1970.
 pub(super) fn collect(pods: &BTreeMap<String, PodFound>, now: i64) -> Vec<Snapshot> {
-    let mut page = Page { families: BTreeMap::new(), now };
+    let mut page = Page { families: BTreeMap::new(), now, failed: false };
     let mut subjects = subjects(pods);
     // Families come out in the order of their labels then, or nearly so, and there is nothing left to sort.
     subjects.sort_by(|a, b| a.plain().cmp(b.plain()));
@@ -64,6 +70,8 @@ pub(super) fn collect(pods: &BTreeMap<String, PodFound>, now: i64) -> Vec<Snapsh
     }
     disks(&mut page);
     machine(&mut page);
+    let failed = if page.failed { 1.0 } else { 0.0 };
+    page.add(Kind::Gauge, SCRAPE_ERROR.0, SCRAPE_ERROR.1, Labels::default(), Some(failed), false);
     let mut families: Vec<Snapshot> = page.families.into_values().collect();
     for family in &mut families {
         family.samples.sort_by(|a, b| a.labels.cmp(&b.labels));
@@ -178,6 +186,7 @@ impl Subject<'_> {
 
 fn describe(page: &mut Page, subject: &Subject<'_>) {
     let detail = subject.cgroup.detail();
+    page.failed |= detail.cpu_nanos.is_none() && detail.usage.is_none() && subject.cgroup.exists();
     let plain = || subject.labels(&[]);
     let seconds = |nanos: Option<u64>| nanos.map(|n| to_float(n) / 1e9);
     let number = |value: Option<u64>| value.map(to_float);
@@ -633,6 +642,8 @@ mod tests {
         let families = collect(&BTreeMap::new(), 5);
         let names: Vec<&str> = families.iter().map(|f| f.name.as_ref()).collect();
         assert!(names.contains(&"machine_cpu_cores") && names.contains(&"container_last_seen"));
+        let error = families.iter().find(|f| f.name == "container_scrape_error").unwrap();
+        assert!(matches!(error.samples[0].value, Value::Number(n) if n == 0.0));
         assert!(families.iter().all(|f| !f.samples.is_empty()));
         for of_the_root in
             ["container_memory_usage_bytes", "container_spec_memory_limit_bytes", "container_health_state"]

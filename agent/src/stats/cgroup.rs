@@ -157,6 +157,13 @@ impl Cgroup {
         self.files().close();
     }
 
+    /// Whether it is there and has processes, or had them a moment ago. One that has just gone could not be read with good
+    /// reason.
+    pub(super) fn exists(&self) -> bool {
+        let mut places = self.unified_path().into_iter().chain(self.places.v1.values().map(PathBuf::as_path));
+        places.any(Path::is_dir)
+    }
+
     /// Where cgroup v2 holds it.
     pub(super) fn unified_path(&self) -> Option<&Path> {
         self.places.unified.as_deref()

@@ -2,10 +2,10 @@
 
 use super::summary::{Summary, Usage};
 use crate::metrics::page::to_float;
-use crate::metrics::{Kind, Labels, Sample, Snapshot, Value};
+use crate::metrics::{Kind, Labels, Sample, Snapshot, Value, shows_deprecated};
 
 /// Name, type, and help with its stability; the kubelet's words.
-const FAMILIES: [(&str, Kind, &str); 12] = [
+const FAMILIES: [(&str, Kind, &str); 13] = [
     (
         "container_cpu_usage_seconds_total",
         Kind::Counter,
@@ -46,6 +46,11 @@ const FAMILIES: [(&str, Kind, &str); 12] = [
         Kind::Gauge,
         "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
     ),
+    (
+        "scrape_error",
+        Kind::Gauge,
+        "[ALPHA] (Deprecated since 1.29.0) 1 if there was an error while getting container metrics, 0 otherwise",
+    ),
 ];
 
 struct Collector {
@@ -53,6 +58,9 @@ struct Collector {
     /// Milliseconds since 1970.
     now: i64,
 }
+
+/// The minor version that deprecated `scrape_error`.
+const SCRAPE_ERROR_SINCE: u32 = 29;
 
 /// The families. Without a summary they say only that there was an error. `now` is in milliseconds since 1970.
 pub fn resource_metrics(summary: Option<&Summary>, now: i64) -> Vec<Snapshot> {
@@ -63,7 +71,11 @@ pub fn resource_metrics(summary: Option<&Summary>, now: i64) -> Vec<Snapshot> {
         samples: Vec::new(),
     };
     let mut out = Collector { families: FAMILIES.into_iter().map(family).collect(), now };
-    out.add("", "resource_scrape_error", Labels::default(), if summary.is_none() { 1.0 } else { 0.0 }, false);
+    let failed = if summary.is_none_or(|summary| summary.failed) { 1.0 } else { 0.0 };
+    out.add("", "resource_scrape_error", Labels::default(), failed, false);
+    if shows_deprecated(SCRAPE_ERROR_SINCE) {
+        out.add("", "scrape_error", Labels::default(), failed, false);
+    }
     if let Some(summary) = summary {
         out.usage("node", &summary.node.usage, &Labels::default());
         for pod in &summary.pods {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use proto::api::core::v1::Pod;
 use proto::cri;
 
-use super::Stats;
-use super::disk_usage::{Held, held};
+use super::disk_usage::{Asker, GivenUp, Held};
+use super::{Places, Stats};
 use crate::pod::labels;
 use crate::pod::spec::PodExt;
 
@@ -33,12 +33,15 @@ impl Stats {
     /// Counts what each pod holds, file by file. `with_layers` asks the runtime too, for what containers have written.
     pub async fn storage(&self, pods: &[Arc<Pod>], with_layers: bool) -> HashMap<String, PodStorage> {
         let layers = if with_layers { self.layers(name_of).await } else { HashMap::new() };
-        let (root, logs, pods) = (self.root_dir.clone(), self.pod_logs_dir.clone(), pods.to_vec());
+        let asker = Asker::default();
+        let (places, given_up, pods) = (self.places.clone(), asker.given_up(), pods.to_vec());
         let counted = tokio::task::spawn_blocking(move || {
-            let of = |pod: &Arc<Pod>| (pod.uid().to_owned(), count(pod, &root, &logs, &layers));
+            let of = |pod: &Arc<Pod>| (pod.uid().to_owned(), count(pod, &places, &given_up, &layers));
             pods.iter().map(of).collect()
         });
-        counted.await.unwrap_or_default()
+        let counted = counted.await.unwrap_or_default();
+        drop(asker);
+        counted
     }
 }
 
@@ -47,8 +50,9 @@ fn name_of(mut container: cri::ContainerAttributes) -> Option<(String, String)> 
     Some((container.labels.remove(labels::POD_UID)?, container.labels.remove(labels::CONTAINER_NAME)?))
 }
 
-fn count(pod: &Pod, root: &Path, logs: &Path, layers: &HashMap<(String, String), Held>) -> PodStorage {
-    let (uid, own) = (pod.uid(), root.join("pods").join(pod.uid()));
+fn count(pod: &Pod, places: &Places, given_up: &GivenUp, layers: &HashMap<(String, String), Held>) -> PodStorage {
+    let held = |path: &Path| places.walks.held(path, given_up);
+    let (uid, own) = (pod.uid(), places.root_dir.join("pods").join(pod.uid()));
     let volumes = pod.spec().volumes.iter().filter_map(|volume| {
         let source = volume.volume_source.as_ref()?;
         let plugin = match source {
@@ -58,7 +62,7 @@ fn count(pod: &Pod, root: &Path, logs: &Path, layers: &HashMap<(String, String),
         };
         Some((volume.name.clone(), held(&own.join("volumes").join(plugin).join(&volume.name))?))
     });
-    let logs = crate::pod::sandbox_config::log_directory(pod, logs);
+    let logs = crate::pod::sandbox_config::log_directory(pod, &places.pod_logs_dir);
     let containers = pod.spec().containers.iter().chain(&pod.spec().init_containers).map(|container| {
         let root = layers.get(&(uid.to_owned(), container.name.clone())).copied();
         (container.name.clone(), ContainerStorage { root, logs: held(&logs.join(&container.name)) })
@@ -102,7 +106,15 @@ mod tests {
             ..Default::default()
         };
         let layers = [(("u".to_owned(), "c".to_owned()), Held { bytes: 7, inodes: 1 })].into();
-        let found = count(&pod, &root, &logs, &layers);
+        let places = Places {
+            node: String::new(),
+            root_dir: root,
+            pod_logs_dir: logs,
+            drivers: Arc::default(),
+            walks: Default::default(),
+        };
+        let asker = Asker::default();
+        let found = count(&pod, &places, &asker.given_up(), &layers);
         assert_eq!(found.volumes.keys().collect::<Vec<_>>(), ["v"]);
         assert!(found.volumes["v"].bytes >= 100_000);
         let container = &found.containers["c"];

@@ -13,6 +13,7 @@ mod exposition;
 mod files;
 mod left;
 mod local_storage;
+mod logs;
 mod network;
 mod running;
 mod summary;
@@ -27,8 +28,10 @@ use std::time::Duration;
 use proto::cri;
 use tokio::time::Instant;
 
+pub use self::cadvisor::SCRAPE_ERROR;
 use self::cgroup::{Cgroup, Reading, Wanted};
 pub use self::disk_usage::Held;
+use self::disk_usage::{Asker, Walks};
 pub use self::exposition::resource_metrics;
 pub use self::left::{FileSystem, Left, file_system};
 pub use self::local_storage::{ContainerStorage, PodStorage};
@@ -75,16 +78,23 @@ struct Measured {
     nano_cores: Option<u64>,
 }
 
-/// Reads statistics on demand.
-pub struct Stats {
-    cri: CriClient,
+/// Where things are that are looked at.
+struct Places {
     node: String,
     root_dir: PathBuf,
     pod_logs_dir: PathBuf,
-    /// Pods have cgroups around their containers'.
-    pods_have_cgroups: bool,
     /// They tell how full their volumes are.
     drivers: Arc<Drivers>,
+    walks: Walks,
+}
+
+/// Reads statistics on demand.
+pub struct Stats {
+    cri: CriClient,
+    places: Arc<Places>,
+    /// Pods have cgroups around their containers'.
+    pods_have_cgroups: bool,
+    logs: Arc<logs::Looked>,
     found: Arc<Mutex<HashMap<String, Arc<Found>>>>,
     /// When somebody asked last, as long as files are kept open for him.
     asked: Arc<Mutex<Option<Instant>>>,
@@ -106,11 +116,15 @@ impl Stats {
     ) -> Self {
         Stats {
             cri,
-            node: node.to_owned(),
-            root_dir,
-            pod_logs_dir,
+            places: Arc::new(Places {
+                node: node.to_owned(),
+                root_dir,
+                pod_logs_dir,
+                drivers,
+                walks: Walks::default(),
+            }),
             pods_have_cgroups,
-            drivers,
+            logs: Arc::default(),
             found: Arc::default(),
             asked: Arc::default(),
             before: Mutex::default(),
@@ -135,9 +149,19 @@ impl Stats {
         };
         let layers =
             if only_cpu_and_memory { HashMap::new() } else { self.layers(|container| Some(container.id)).await };
-        // Folders may be large; the pods must not wait for them.
-        let build = || summary::build(self, &pods, &measured, image_fs.as_ref(), &layers, only_cpu_and_memory);
-        Ok(if only_cpu_and_memory { build() } else { tokio::task::block_in_place(build) })
+        // Counting in large folders ends with this question.
+        let asker = Asker::default();
+        let (places, given_up) = (self.places.clone(), asker.given_up());
+        let build = move || {
+            summary::build(&places, &given_up, &pods, &measured, image_fs.as_ref(), &layers, only_cpu_and_memory)
+        };
+        if only_cpu_and_memory {
+            return Ok(build());
+        }
+        // The pods must not wait for it. A fault in there is one of this program.
+        let built = tokio::task::spawn_blocking(build).await;
+        drop(asker);
+        built.map_err(|error| CriError::internal(format!("the summary broke off: {error}")))
     }
 
     /// What `/metrics/resource` has: CPU time, working set and swap of node, pods and containers, and no rates.
@@ -148,10 +172,16 @@ impl Stats {
         let pods = self.pods().await?;
         Ok(tokio::task::block_in_place(|| {
             let of_node = (node_key(), Cgroup::root());
-            let measured = std::iter::once(of_node)
-                .chain(self.cgroups_of(&pods))
-                .map(|(key, cgroup)| (key, Measured { reading: cgroup.read(Wanted::Use), nano_cores: None }));
-            summary::build(self, &pods, &measured.collect(), None, &HashMap::new(), true)
+            let (mut measured, mut failed) = (HashMap::new(), false);
+            for (key, cgroup) in std::iter::once(of_node).chain(self.cgroups_of(&pods)) {
+                let reading = cgroup.read(Wanted::Use);
+                failed |= reading.cpu_nanos.is_none() && reading.working_set.is_none() && cgroup.exists();
+                measured.insert(key, Measured { reading, nano_cores: None });
+            }
+            let asker = Asker::default();
+            let summary =
+                summary::build(&self.places, &asker.given_up(), &pods, &measured, None, &HashMap::new(), true);
+            Summary { failed, ..summary }
         }))
     }
 
@@ -179,7 +209,7 @@ impl Stats {
     pub async fn containers(&self, now: i64) -> Result<Vec<Snapshot>, CriError> {
         let pods = self.pods().await?;
         let read = tokio::task::spawn_blocking(move || cadvisor::collect(&pods, now));
-        Ok(read.await.unwrap_or_default())
+        read.await.map_err(|error| CriError::internal(format!("reading broke off: {error}")))
     }
 
     /// Pods with a ready sandbox and their running containers, as the runtime has them.

@@ -9,15 +9,18 @@ use serde::Serialize;
 use crate::csi::usage::Usage as DriverUsage;
 
 use super::cgroup::Psi;
-use super::disk_usage::{Held, held};
+use super::disk_usage::{GivenUp, Held};
 use super::network::{self, Network};
 use super::volumes;
-use super::{Found, Measured, PodFound, Stats, container_key, node_key, own_key, pod_key, pods_key, sandbox_key};
+use super::{Found, Measured, Places, PodFound, container_key, node_key, own_key, pod_key, pods_key, sandbox_key};
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     pub node: NodeStats,
     pub pods: Vec<PodStats>,
+    /// Something that is there could not be read.
+    #[serde(skip)]
+    pub failed: bool,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -213,7 +216,8 @@ pub struct Processes {
 }
 
 pub(super) fn build(
-    stats: &Stats,
+    places: &Places,
+    given_up: &GivenUp,
     pods: &BTreeMap<String, PodFound>,
     measured: &HashMap<String, Measured>,
     images: Option<&ImageFsInfoResponse>,
@@ -252,8 +256,8 @@ pub(super) fn build(
         if !only_cpu_and_memory {
             let layer = layers.get(&found.id).copied();
             made.rootfs = image_fs.as_ref().zip(layer).and_then(|(path, used)| local(used, Path::new(path)));
-            let logs = stats.pod_logs_dir.join(format!("{}_{}_{uid}", pod.namespace, pod.name)).join(name);
-            made.logs = held(&logs).and_then(|used| local(used, &stats.pod_logs_dir));
+            let logs = places.pod_logs_dir.join(format!("{}_{}_{uid}", pod.namespace, pod.name)).join(name);
+            made.logs = places.walks.held(&logs, given_up).and_then(|used| local(used, &places.pod_logs_dir));
         }
         made
     };
@@ -261,7 +265,7 @@ pub(super) fn build(
         if only_cpu_and_memory {
             return volumes::Told::default();
         }
-        volumes::of_pod(&stats.root_dir.join("pods").join(uid).join("volumes"), &now)
+        volumes::of_pod(&places.root_dir.join("pods").join(uid).join("volumes"), &now, &places.walks, given_up)
     };
     let storage = |containers: &[ContainerStats], volumes: &[VolumeStats]| {
         if only_cpu_and_memory {
@@ -272,7 +276,7 @@ pub(super) fn build(
             bytes: sum.bytes.saturating_add(fs.used_bytes),
             inodes: sum.inodes.saturating_add(fs.inodes_used),
         });
-        local(used, &stats.root_dir)
+        local(used, &places.root_dir)
     };
     let pod = |(uid, found): (&String, &PodFound)| {
         let containers: Vec<ContainerStats> =
@@ -281,7 +285,7 @@ pub(super) fn build(
         let ephemeral_storage = storage(&containers, &told.ephemeral);
         let mut volumes = told.all();
         if !only_cpu_and_memory {
-            volumes.extend(stats.drivers.usages.of_pod(uid).into_iter().map(|(name, u)| of_driver(name, u, &now)));
+            volumes.extend(places.drivers.usages.of_pod(uid).into_iter().map(|(name, u)| of_driver(name, u, &now)));
         }
         PodStats {
             pod_ref: PodRef { name: found.name.clone(), namespace: found.namespace.clone(), uid: uid.clone() },
@@ -327,12 +331,12 @@ pub(super) fn build(
     };
     Summary {
         node: NodeStats {
-            node_name: stats.node.clone(),
+            node_name: places.node.clone(),
             system_containers: system_containers.collect(),
             start_time: moment(boot_nanos()),
             usage: node_usage,
             network: network("self"),
-            fs: if only_cpu_and_memory { None } else { disk(&stats.root_dir, &now, None) },
+            fs: if only_cpu_and_memory { None } else { disk(&places.root_dir, &now, None) },
             runtime: images.map(|info| {
                 let image_fs = filesystem(&info.image_filesystems);
                 let container_fs = filesystem(&info.container_filesystems).or_else(|| image_fs.clone());
@@ -342,6 +346,7 @@ pub(super) fn build(
         },
         // Upstream gathers pods from the statistics of their containers: one without any is not there.
         pods: pods.iter().filter(|(_, found)| !found.containers.is_empty()).map(pod).collect(),
+        failed: false,
     }
 }
 

@@ -3,8 +3,9 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::disk_usage::held;
+use super::disk_usage::{GivenUp, Walks};
 use super::summary::{VolumeStats, disk, local};
+use crate::metrics;
 
 /// What is filled here and goes with the pod, by the folders of the plugins. Its files are counted; all else lies on disks
 /// and shares that are no part of the node's storage, and of which the file system tells.
@@ -34,7 +35,7 @@ impl Told {
 }
 
 /// Looks at the folder `volumes` of a pod; `now` is the time to tell.
-pub(super) fn of_pod(folder: &Path, now: &str) -> Told {
+pub(super) fn of_pod(folder: &Path, now: &str, walks: &Walks, given_up: &GivenUp) -> Told {
     let mut told = Told::default();
     let device = |path: &Path| path.symlink_metadata().ok().map(|m| m.dev());
     let disk_of_pod = device(folder);
@@ -48,8 +49,15 @@ pub(super) fn of_pod(folder: &Path, now: &str) -> Told {
         for volume in plugin.path().read_dir().into_iter().flatten().flatten() {
             let path = volume.path();
             let fs = match is_filled_here {
-                true => held(&path).and_then(|used| local(used, &path, now)),
-                false => disk(&path, now, None),
+                true => {
+                    let (held, took) = walks.look(&path, given_up);
+                    took.iter().for_each(|took| metrics::VOLUME_LOOKS.observe(&["du"], took.as_secs_f64()));
+                    held.and_then(|used| local(used, &path, now))
+                }
+                false => {
+                    let _timer = metrics::VOLUME_LOOKS.time(&["statfs"]);
+                    disk(&path, now, None)
+                }
             };
             let name = volume.file_name().to_string_lossy().into_owned();
             // Memory and huge pages are file systems of their own, and no storage of the node.
@@ -65,6 +73,11 @@ pub(super) fn of_pod(folder: &Path, now: &str) -> Told {
 mod tests {
     use super::*;
 
+    fn told_of(folder: &Path) -> Told {
+        let asker = crate::stats::Asker::default();
+        of_pod(folder, "now", &Walks::default(), &asker.given_up())
+    }
+
     #[test]
     fn disks_and_shares_are_told_and_are_no_ephemeral_storage() {
         let folder =
@@ -76,7 +89,7 @@ mod tests {
             std::fs::create_dir_all(&volume).unwrap();
             std::fs::write(volume.join("f"), vec![1; 100_000]).unwrap();
         }
-        let told = of_pod(&folder, "now");
+        let told = told_of(&folder);
         let used: Vec<u64> = told.ephemeral.iter().map(|v| v.fs.used_bytes).collect();
         assert!(used.len() == 2 && used.iter().all(|used| (100_000..200_000).contains(used)), "{used:?}");
         assert_eq!(told.others.len(), 4);
@@ -85,7 +98,7 @@ mod tests {
         assert_eq!(names, expected.map(|name| format!("of-kubernetes.io~{name}")));
         // The whole file system's, not one by one what lies in it.
         let of_disk = disk(&folder, "now", None).unwrap();
-        let others = of_pod(&folder, "now").others;
+        let others = told_of(&folder).others;
         let nfs = others.iter().find(|v| v.name == "of-kubernetes.io~nfs").unwrap();
         assert_eq!(nfs.fs.capacity_bytes, of_disk.capacity_bytes);
         std::fs::remove_dir_all(folder).unwrap();
@@ -102,7 +115,7 @@ mod tests {
             return std::fs::remove_dir_all(folder).unwrap();
         }
         std::fs::write(volume.join("f"), vec![1; 100_000]).unwrap();
-        let told = of_pod(&folder, "now");
+        let told = told_of(&folder);
         nix::mount::umount2(&volume, nix::mount::MntFlags::MNT_DETACH).unwrap();
         std::fs::remove_dir_all(folder).unwrap();
         assert!(told.ephemeral.is_empty());
