@@ -1,7 +1,7 @@
 //! One registered plugin: its calls, each with a limit, and the stream of its devices.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use proto::device_plugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse, ContainerPreferredAllocationRequest,
     DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest, PreferredAllocationRequest,
 };
+use tokio::sync::Notify;
+use tokio::time::Instant;
 use tonic::Status;
 use tonic::transport::Channel;
 
@@ -26,9 +28,17 @@ const CALL_LIMIT: Duration = Duration::from_secs(30);
 /// The kubelet waits for ever; a plugin may well reset hardware here.
 const ALLOCATE_LIMIT: Duration = Duration::from_secs(120);
 
+/// What a plugin says within this time counts as said at once: the last of it is what it has.
+const MOMENT: Duration = Duration::from_millis(200);
+/// Messages that are read of one moment at most; whoever says more is heard as slowly.
+const HEARD: usize = 64;
+
 /// A connected plugin.
 pub struct Endpoint {
     client: DevicePluginClient<Channel>,
+    /// Where it listens.
+    pub socket: PathBuf,
+    left: Notify,
 }
 
 impl Endpoint {
@@ -48,7 +58,12 @@ impl Endpoint {
         };
         let channel = tokio::time::timeout(DIAL_LIMIT, dialling).await;
         let channel = channel.map_err(|_| "failed to dial device plugin: context deadline exceeded".to_owned())?;
-        Ok(Self { client: DevicePluginClient::new(channel) })
+        Ok(Self { client: DevicePluginClient::new(channel), socket: socket.to_owned(), left: Notify::new() })
+    }
+
+    /// Ends the stream of a plugin whose place another has taken.
+    pub fn leave(&self) {
+        self.left.notify_one();
     }
 
     pub async fn options(&self) -> Result<DevicePluginOptions, Status> {
@@ -122,20 +137,48 @@ pub fn devices(message: ListAndWatchResponse) -> BTreeMap<String, Device> {
         .collect()
 }
 
-/// Follows a plugin's devices until it ends or answers garbage.
+/// Follows a plugin's devices until it ends, answers garbage, or another takes its place.
 pub async fn follow(devices_of: Arc<super::Devices>, resource: String, endpoint: Arc<Endpoint>) {
-    match endpoint.watch().await {
-        Ok(mut stream) => loop {
-            match stream.message().await {
-                Ok(Some(message)) => devices_of.update(&resource, &endpoint, devices(message)),
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::debug!(%error, resource, "the stream of a device plugin broke");
-                    break;
-                }
-            }
-        },
-        Err(error) => tracing::warn!(%error, resource, "a device plugin does not tell its devices"),
+    tokio::select! {
+        () = hear(&devices_of, &resource, &endpoint) => devices_of.stopped(&resource, &endpoint),
+        () = endpoint.left.notified() => tracing::info!(resource, "a device plugin has made place for another"),
     }
-    devices_of.stopped(&resource, &endpoint);
+}
+
+/// Takes what the plugin says: the first word at once, and of all that comes in a moment after it the last.
+async fn hear(devices_of: &super::Devices, resource: &str, endpoint: &Arc<Endpoint>) {
+    let mut stream = match endpoint.watch().await {
+        Ok(stream) => stream,
+        Err(error) => return tracing::warn!(%error, resource, "a device plugin does not tell its devices"),
+    };
+    while let Some(message) = next(&mut stream, resource).await {
+        devices_of.update(resource, endpoint, devices(message));
+        let until = Instant::now() + MOMENT;
+        let (mut last, mut over) = (None, false);
+        for _ in 0..HEARD {
+            match tokio::time::timeout_at(until, next(&mut stream, resource)).await {
+                Ok(Some(message)) => last = Some(message),
+                Ok(None) => over = true,
+                Err(_) => {}
+            }
+            if over || Instant::now() >= until {
+                break;
+            }
+        }
+        if let Some(message) = last {
+            devices_of.update(resource, endpoint, devices(message));
+        }
+        if over {
+            return;
+        }
+        tokio::time::sleep_until(until).await;
+    }
+}
+
+/// `None` at the end of the stream, however it came. Cancel safe.
+async fn next(stream: &mut tonic::Streaming<ListAndWatchResponse>, resource: &str) -> Option<ListAndWatchResponse> {
+    stream.message().await.unwrap_or_else(|error| {
+        tracing::debug!(%error, resource, "the stream of a device plugin broke");
+        None
+    })
 }

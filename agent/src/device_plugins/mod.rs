@@ -19,13 +19,14 @@ mod report;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use proto::device_plugin::{ContainerAllocateResponse, DevicePluginOptions};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
 use crate::pods_api::PodFeed;
 use crate::resource_managers::NodeMask;
 use crate::state_file::{self, Damaged};
@@ -40,6 +41,9 @@ use endpoint::Endpoint;
 
 /// How long a resource stays known after its plugin went away.
 const GRACE: Duration = Duration::from_secs(300);
+/// What could not be saved is tried again after this, and ever more seldom after that.
+const SAVE_AGAIN: Duration = Duration::from_secs(1);
+const SAVE_AT_LEAST: Duration = Duration::from_secs(60);
 /// A device without a NUMA node, as the checkpoint writes it.
 const NO_NODE: i64 = -1;
 
@@ -56,6 +60,9 @@ pub struct Devices {
     listener: Mutex<Option<Listener>>,
     /// Plugins can register.
     serves: AtomicBool,
+    /// What is on the disk is not what is so, and somebody tries to mend that.
+    unsaved: AtomicBool,
+    this: Weak<Self>,
 }
 
 #[derive(Default)]
@@ -145,13 +152,15 @@ impl Devices {
             Err(error) => tell(&state_file::set_aside(&dir.join(checkpoint::FILE), error)),
         }
         let names: Vec<String> = state.resources.keys().cloned().collect();
-        let devices = Arc::new(Self {
+        let devices = Arc::new_cyclic(|this: &Weak<Self>| Self {
             dir,
             feed,
             state: Mutex::new(state),
             changes: watch::Sender::new(0),
             listener: Mutex::default(),
             serves: AtomicBool::new(false),
+            unsaved: AtomicBool::new(false),
+            this: this.clone(),
         });
         for name in names {
             devices.clone().expire_later(name);
@@ -254,9 +263,32 @@ impl Devices {
         }
     }
 
+    /// Writes the assignments down, if not now then as soon as the disk lets it.
     fn save(&self, state: &State) {
-        if let Err(error) = checkpoint::write(&self.dir, state) {
-            tracing::warn!(%error, "device assignments are not saved");
+        let Err(error) = checkpoint::write(&self.dir, state) else {
+            return self.unsaved.store(false, Ordering::Relaxed);
+        };
+        tracing::warn!(%error, "device assignments are not saved");
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if !self.unsaved.swap(true, Ordering::Relaxed) {
+            runtime.spawn(save_later(self.this.clone()));
+        }
+    }
+}
+
+/// Tries to save until somebody has.
+async fn save_later(devices: Weak<Devices>) {
+    let mut backoff = Backoff::new(SAVE_AGAIN, SAVE_AT_LEAST);
+    loop {
+        tokio::time::sleep(backoff.next_wait()).await;
+        let Some(devices) = devices.upgrade() else { return };
+        let state = devices.state();
+        if !devices.unsaved.load(Ordering::Relaxed) {
+            return;
+        }
+        if checkpoint::write(&devices.dir, &state).is_ok() {
+            tracing::info!("device assignments are saved");
+            return devices.unsaved.store(false, Ordering::Relaxed);
         }
     }
 }

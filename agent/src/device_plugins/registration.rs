@@ -140,7 +140,7 @@ fn is_extended(name: &str) -> bool {
 }
 
 impl Devices {
-    /// Connects a plugin and follows it. One that was there before is left.
+    /// Connects a plugin and follows it. One that was there before is left, and hears no more of this agent.
     ///
     /// # Errors
     /// When it cannot be reached or does not tell its options.
@@ -155,6 +155,7 @@ impl Devices {
             let devices = std::mem::take(&mut known.devices);
             // Its devices stay unhealthy until it has told them anew.
             let devices = devices.into_iter().map(|(id, d)| (id, super::Device { healthy: false, ..d })).collect();
+            known.endpoint.iter().for_each(|before| before.leave());
             *known = Resource {
                 devices,
                 endpoint: Some(endpoint.clone()),
@@ -169,9 +170,11 @@ impl Devices {
     }
 
     /// A plugin that came by way of `plugins_registry` has taken its socket away.
-    pub fn unregister(self: &Arc<Self>, resource: &str) {
+    /// Another that has taken its place stays.
+    pub fn unregister(self: &Arc<Self>, resource: &str, socket: &Path) {
         let endpoint = self.state().resources.get(resource).and_then(|r| r.endpoint.clone());
-        if let Some(endpoint) = endpoint {
+        if let Some(endpoint) = endpoint.filter(|e| e.socket == socket) {
+            endpoint.leave();
             self.stopped(resource, &endpoint);
         }
     }

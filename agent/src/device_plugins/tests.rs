@@ -279,3 +279,73 @@ async fn a_damaged_checkpoint_is_set_aside_and_devices_are_given_anew() {
     }
     running.task.abort();
 }
+
+/// A second plugin used to leave the first one's stream open for as long as that liked.
+#[tokio::test]
+async fn the_newest_plugin_of_a_resource_counts_and_the_one_before_is_left() {
+    let fixture = fixture("newest");
+    let first = plugin(&fixture).await;
+    let before = fixture.devices.state().resources[WIDGET].endpoint.clone().unwrap();
+    let second = plugin(&fixture).await;
+    let now = fixture.devices.state().resources[WIDGET].endpoint.clone().unwrap();
+    assert!(!Arc::ptr_eq(&before, &now));
+    // Nobody but this test holds the connection of the first one any more.
+    for _ in 0..200 {
+        if Arc::strong_count(&before) == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(Arc::strong_count(&before), 1);
+    // Its socket that goes away is not the second one's.
+    fixture.devices.unregister(WIDGET, std::path::Path::new("/elsewhere"));
+    assert_eq!(fixture.devices.amounts()[WIDGET], (4, 4));
+    fixture.devices.unregister(WIDGET, &now.socket);
+    assert_eq!(fixture.devices.amounts()[WIDGET], (4, 0));
+    first.task.abort();
+    second.task.abort();
+}
+
+/// Each word of a plugin used to be a checkpoint on the disk and a status of the node.
+#[tokio::test]
+async fn a_plugin_that_never_stops_talking_is_heard_every_moment() {
+    let fixture = fixture("talks");
+    let running = plugin(&fixture).await;
+    let mut changes = fixture.devices.changes();
+    let since = *changes.borrow_and_update();
+    for turn in 0..400 {
+        running.unhealthy.send_replace(Some(if turn % 2 == 0 { "w1" } else { "w2" }));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    running.unhealthy.send_replace(None);
+    while fixture.devices.amounts()[WIDGET] != (4, 4) {
+        changes.changed().await.unwrap();
+    }
+    let heard = changes.borrow().wrapping_sub(since);
+    assert!(heard <= 20, "{heard}");
+    running.task.abort();
+}
+
+/// What could not be written used to be lost until something else changed.
+#[tokio::test]
+async fn assignments_are_saved_once_the_disk_lets_it() {
+    let fixture = fixture("unsaved");
+    let running = plugin(&fixture).await;
+    let file = fixture.dir.join(super::checkpoint::FILE);
+    // A folder at the place of the new file stands for a disk that takes nothing.
+    let in_the_way = fixture.dir.join(format!(".{}", super::checkpoint::FILE));
+    std::fs::create_dir(&in_the_way).unwrap();
+    let one = pod("p", vec![], vec![container("a", 1)]);
+    fixture.devices.allocate(&one, &BTreeSet::new()).await.unwrap();
+    assert!(!std::fs::read_to_string(&file).unwrap_or_default().contains("\"p\""));
+    std::fs::remove_dir(&in_the_way).unwrap();
+    for _ in 0..500 {
+        if std::fs::read_to_string(&file).unwrap_or_default().contains("\"p\"") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(std::fs::read_to_string(&file).unwrap().contains("\"p\""));
+    assert!(!fixture.devices.unsaved.load(Ordering::Relaxed));
+    running.task.abort();
+}

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use proto::api::core::v1::Node;
 use proto::api::storage::v1::CsiNode;
@@ -19,17 +19,22 @@ use crate::csi::Drivers;
 
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 
-/// Whether a driver with these versions can be used.
+/// Numbers of a dotted version, and its text without a `v`.
+pub type Version = (Vec<u64>, String);
+
+fn refusal(name: &str, endpoint: &Path, why: &str) -> String {
+    format!(
+        "validation failed for CSI Driver {name} at endpoint {}: kubernetes.io/csi: ValidatePlugin for CSI driver {name:?} failed. {why}",
+        endpoint.display()
+    )
+}
+
+/// The highest of a driver's versions that can be used.
 ///
 /// # Errors
 /// In the kubelet's words.
-pub fn check(name: &str, endpoint: &Path, versions: &[String]) -> Result<(), String> {
-    let refuse = |why: String| {
-        format!(
-            "validation failed for CSI Driver {name} at endpoint {}: kubernetes.io/csi: ValidatePlugin for CSI driver {name:?} failed. {why}",
-            endpoint.display()
-        )
-    };
+pub fn check(name: &str, endpoint: &Path, versions: &[String]) -> Result<Version, String> {
+    let refuse = |why: String| refusal(name, endpoint, &why);
     if versions.is_empty() {
         return Err(refuse("Plugin returned an empty list for supported versions".into()));
     }
@@ -46,12 +51,11 @@ pub fn check(name: &str, endpoint: &Path, versions: &[String]) -> Result<(), Str
         Some((parts, text)) if parts[0] != 1 => {
             Err(none(format!("highest supported version reported is {text}, must be v1.x")))
         }
-        Some(_) => Ok(()),
+        Some(version) => Ok(version),
     }
 }
 
-/// Numbers of a dotted version, and its text without a `v`.
-fn parse(version: &str) -> Option<(Vec<u64>, String)> {
+fn parse(version: &str) -> Option<Version> {
     let text = version.strip_prefix('v').unwrap_or(version);
     let core = text.split(['-', '+']).next()?;
     let parts: Option<Vec<u64>> = core.split('.').map(|p| p.parse().ok()).collect();
@@ -64,24 +68,49 @@ pub struct CsiDrivers {
     node: String,
     /// Where volumes find them.
     drivers: Arc<Drivers>,
+    /// The versions of those that are in.
+    versions: Mutex<BTreeMap<String, Version>>,
     /// One driver at a time changes the objects that they share.
     turn: tokio::sync::Mutex<()>,
 }
 
 impl CsiDrivers {
     pub fn new(client: Option<Client>, node: String, drivers: Arc<Drivers>) -> Self {
-        Self { client, node, drivers, turn: tokio::sync::Mutex::default() }
+        Self { client, node, drivers, versions: Mutex::default(), turn: tokio::sync::Mutex::default() }
+    }
+
+    fn versions(&self) -> MutexGuard<'_, BTreeMap<String, Version>> {
+        self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a driver may be what is known by its name: only a newer version takes the place of one that is there.
+    ///
+    /// # Errors
+    /// In the kubelet's words.
+    pub fn admits(&self, name: &str, endpoint: &Path, version: &Version) -> Result<(), String> {
+        match self.versions().get(name).filter(|known| known.0 >= version.0) {
+            None => Ok(()),
+            Some((_, known)) => Err(refusal(
+                name,
+                endpoint,
+                &format!(
+                    "Another driver with the same name is already registered with a higher supported version: {known:?}"
+                ),
+            )),
+        }
     }
 
     /// Asks the driver about this node and writes it down.
     ///
     /// # Errors
     /// When the driver does not answer or the objects cannot be written.
-    pub async fn register(&self, name: &str, endpoint: &Path) -> Result<(), String> {
+    pub async fn register(&self, name: &str, endpoint: &Path, version: Version) -> Result<(), String> {
         self.drivers.insert(name, endpoint.to_owned());
+        self.versions().insert(name.to_owned(), version);
         let registered = self.tell(name).await;
         if registered.is_err() {
             self.drivers.remove(name);
+            self.versions().remove(name);
         }
         registered
     }
@@ -123,6 +152,7 @@ impl CsiDrivers {
     /// The driver is gone.
     pub async fn unregister(&self, name: &str) {
         self.drivers.remove(name);
+        self.versions().remove(name);
         let Some(client) = &self.client else { return };
         let _turn = self.turn.lock().await;
         let removed = async {
@@ -191,14 +221,27 @@ mod tests {
         assert_eq!(check_topology(&node, &zone("b")).unwrap_err().to_string(), words);
     }
 
+    /// Two drivers of one name used to take turns, and either of them ended both.
+    #[test]
+    fn only_a_newer_driver_takes_the_place_of_another() {
+        let known = CsiDrivers::new(None, "node-a".into(), Arc::default());
+        let admits = |version: &str| known.admits("x", Path::new("/r/y.sock"), &parse(version).unwrap());
+        assert_eq!(admits("1.0.0"), Ok(()));
+        known.versions().insert("x".into(), parse("1.9.0").unwrap());
+        let why = "validation failed for CSI Driver x at endpoint /r/y.sock: kubernetes.io/csi: ValidatePlugin for CSI driver \"x\" failed. Another driver with the same name is already registered with a higher supported version: \"1.9.0\"";
+        assert_eq!(admits("1.9.0"), Err(why.to_owned()));
+        assert!(admits("1.8.0").is_err());
+        assert_eq!(admits("1.10.0"), Ok(()));
+    }
+
     #[test]
     fn only_versions_one_are_taken_and_the_text_is_the_kubelets() {
         let checked = |versions: &[&str]| {
             let versions: Vec<String> = versions.iter().map(|v| (*v).to_owned()).collect();
             check("csi.example.com", Path::new("/r/x.sock"), &versions)
         };
-        assert_eq!(checked(&["1.0.0"]), Ok(()));
-        assert_eq!(checked(&["v0.3.0", "1.9.0", "2.0.0"]), Ok(()));
+        assert_eq!(checked(&["1.0.0"]).map(|(_, text)| text), Ok("1.0.0".into()));
+        assert_eq!(checked(&["v0.3.0", "1.9.0", "2.0.0"]).map(|(_, text)| text), Ok("1.9.0".into()));
         let want = "validation failed for CSI Driver csi.example.com at endpoint /r/x.sock: kubernetes.io/csi: ValidatePlugin for CSI driver \"csi.example.com\" failed. None of the versions specified [\"0.3.0\"] are supported. err=highest supported version reported is 0.3.0, must be v1.x";
         assert_eq!(checked(&["0.3.0"]).unwrap_err(), want);
         assert!(checked(&[]).unwrap_err().ends_with("Plugin returned an empty list for supported versions"));

@@ -25,7 +25,7 @@ use crate::api::Client;
 use crate::csi::Drivers;
 use crate::device_plugins::{self, Devices};
 use crate::dra::Dra;
-use crate::sockets;
+use crate::{metrics, sockets};
 
 use csi::CsiDrivers;
 
@@ -36,6 +36,11 @@ const NOTIFY_LIMIT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(1);
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const LAST_BACKOFF: Duration = Duration::from_secs(122);
+
+/// What is counted: sockets that are there, and plugins that are in.
+const STATES: [&str; 2] = [DESIRED, ACTUAL];
+const DESIRED: &str = "desired_state_of_world";
+const ACTUAL: &str = "actual_state_of_world";
 
 /// What plugins are handed to.
 pub struct Handlers {
@@ -65,8 +70,9 @@ impl Handlers {
                 self.devices.register(&info.name, endpoint).await.map_err(|e| failed(e.to_string()))
             }
             "CSIPlugin" => {
-                csi::check(&info.name, &endpoint, &info.supported_versions).map_err(invalid)?;
-                self.csi.register(&info.name, &endpoint).await.map_err(failed)
+                let version = csi::check(&info.name, &endpoint, &info.supported_versions).map_err(invalid)?;
+                self.csi.admits(&info.name, &endpoint, &version).map_err(invalid)?;
+                self.csi.register(&info.name, &endpoint, version).await.map_err(failed)
             }
             "DRAPlugin" => {
                 Dra::check(&info.name, &endpoint, &info.supported_versions).map_err(invalid)?;
@@ -82,7 +88,7 @@ impl Handlers {
     async fn unregister(&self, info: &PluginInfo, socket: &Path) {
         tracing::info!(plugin = info.name, kind = info.r#type, "a plugin took its socket away");
         match info.r#type.as_str() {
-            "DevicePlugin" => self.devices.unregister(&info.name),
+            "DevicePlugin" => self.devices.unregister(&info.name, &endpoint(info, socket)),
             "CSIPlugin" => self.csi.unregister(&info.name).await,
             "DRAPlugin" => self.dra.unregister(&info.name, &endpoint(info, socket)),
             _ => {}
@@ -125,6 +131,7 @@ pub fn start(root: PathBuf, handlers: Handlers) -> impl Future<Output = ()> {
             for path in gone {
                 let Some(before) = known.remove(&path) else { continue };
                 before.task.abort();
+                STATES.iter().for_each(|state| metrics::PLUGINS.remove(&[&path.to_string_lossy(), state]));
                 let info = before.registered.borrow().clone();
                 if let Some(info) = info {
                     handlers.unregister(&info, &path).await;
@@ -134,6 +141,7 @@ pub fn start(root: PathBuf, handlers: Handlers) -> impl Future<Output = ()> {
                 if known.contains_key(&path) {
                     continue;
                 }
+                metrics::PLUGINS.set(&[&path.to_string_lossy(), DESIRED], 1.0);
                 let (sender, registered) = watch::channel(None);
                 let task = tasks.spawn(keep_trying(path.clone(), handlers.clone(), sender));
                 known.insert(path, Known { identity, task, registered });
@@ -172,6 +180,7 @@ async fn attempt(
     if outcome.is_ok() {
         // Before it is told: a socket that goes away meanwhile takes the plugin out again.
         tracing::info!(plugin = info.name, kind = info.r#type, "a plugin registered");
+        metrics::PLUGINS.set(&[&path.to_string_lossy(), ACTUAL], 1.0);
         registered.send_replace(Some(info));
     }
     let status = RegistrationStatus {
