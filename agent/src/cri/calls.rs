@@ -79,9 +79,18 @@ impl CriClient {
     plain!(create_container(CreateContainerRequest) -> CreateContainerResponse on runtime);
     plain!(container_stats(ContainerStatsRequest) -> ContainerStatsResponse on runtime);
     plain!(list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse on runtime);
-    plain!(checkpoint_container(CheckpointContainerRequest) -> CheckpointContainerResponse on runtime);
     plain!(list_images(ListImagesRequest) -> ListImagesResponse on images);
     plain!(image_fs_info(ImageFsInfoRequest) -> ImageFsInfoResponse on images);
+
+    /// Memory takes its time to be written: `limit` is the caller's.
+    pub async fn checkpoint_container(&self, request: cri::CheckpointContainerRequest, limit: Duration) -> Result<()> {
+        counted("checkpoint_container", async {
+            let mut service = self.runtime.clone();
+            service.checkpoint_container(within(request, limit)).await?;
+            Ok(())
+        })
+        .await
+    }
 
     pub async fn run_pod_sandbox(&self, config: cri::PodSandboxConfig, runtime_handler: String) -> Result<String> {
         counted("run_podsandbox", async {

@@ -23,7 +23,7 @@ impl CriError {
         Self { code: Code::InvalidArgument, message }
     }
 
-    pub(super) fn internal(message: String) -> Self {
+    pub fn internal(message: String) -> Self {
         Self { code: Code::Internal, message }
     }
 

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::time::Duration;
 
 use http::{Response, StatusCode};
 use proto::cri;
@@ -27,7 +28,7 @@ pub(super) async fn serve(
     root_dir: &Path,
     names: &Names,
     query: &str,
-    retention: Retention,
+    (retention, request_timeout): (Retention, Duration),
 ) -> Response<Answer> {
     let Names { namespace, pod: name, container } = names;
     let Ok(pod) = pods.find(namespace, name, None).await else {
@@ -36,7 +37,6 @@ pub(super) async fn serve(
     if find_container(pod.spec(), container).is_none() {
         return plain(StatusCode::NOT_FOUND, format!("container {container} does not exist"));
     }
-    // Zero leaves it to the runtime.
     let timeout = match query_pairs(query).into_iter().rfind(|(key, _)| key == "timeout") {
         None => 0,
         Some((_, text)) => match text.parse::<i64>() {
@@ -53,6 +53,10 @@ pub(super) async fn serve(
         Err(FindError::NoContainer(name)) => return failed(&format_args!("container {name} not found")),
         Err(error) => return failed(&error),
     };
+    let timeout = match patience(timeout, request_timeout) {
+        Ok(seconds) => seconds,
+        Err(why) => return failed(&why),
+    };
     let folder = root_dir.join("checkpoints");
     if let Err(error) = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder) {
         return failed(&error);
@@ -62,7 +66,9 @@ pub(super) async fn serve(
     let path = folder.join(format!("{prefix}{time}.tar"));
     let location = path.to_string_lossy().into_owned();
     let request = cri::CheckpointContainerRequest { container_id: id, location: location.clone(), timeout };
-    if let Err(error) = cri.checkpoint_container(request).await {
+    // A moment more than the runtime has: it tells what went wrong.
+    let limit = Duration::from_secs(timeout.unsigned_abs()).saturating_add(Duration::from_secs(5));
+    if let Err(error) = cri.checkpoint_container(request, limit).await {
         return failed(&error);
     }
     // It holds the container's memory: for root alone, whatever the runtime's umask.
@@ -75,4 +81,28 @@ pub(super) async fn serve(
         Err(error) => tracing::warn!(%error, "cannot look for old checkpoints"),
     }
     json(serde_json::json!({"items": [location]}).to_string().into_bytes())
+}
+
+/// For how long the runtime may take, in seconds: no less than any call of it.
+///
+/// # Errors
+/// In the kubelet's words, when it is less than nothing.
+fn patience(asked: i64, request_timeout: Duration) -> Result<i64, &'static str> {
+    if asked < 0 {
+        return Err("CheckpointContainer requires the timeout value to be > 0");
+    }
+    Ok(asked.max(i64::try_from(request_timeout.as_secs()).unwrap_or(i64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A timeout used to go to the runtime as it was asked for, and everything over two minutes was cut off at those.
+    #[test]
+    fn a_checkpoint_has_at_least_the_time_of_any_call() {
+        let of = |asked| patience(asked, Duration::from_secs(120));
+        assert_eq!((of(0), of(7), of(120), of(600)), (Ok(120), Ok(120), Ok(120), Ok(600)));
+        assert_eq!(of(-1), Err("CheckpointContainer requires the timeout value to be > 0"));
+    }
 }

@@ -11,8 +11,9 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use tokio::process::Command;
 
 use super::answers::{Answer, bare, text};
-use super::node_logs;
+use super::metrics_page::gzip;
 use super::route::query_pairs;
+use super::{node_logs, pattern};
 
 /// For a query with all of its services.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,7 +50,15 @@ pub(super) async fn serve(folder: &Path, path: &str, query: &str, headers: &Head
     if let [file] = query.files.as_slice() {
         return Some(node_logs::below(folder, file, "", headers).await);
     }
-    let mut answer = bare(StatusCode::OK, query.services_text(folder).await);
+    let told = query.services_text(folder).await;
+    // Upstream's writer of journals looks for this one word.
+    let packed = headers.get(header::ACCEPT_ENCODING).is_some_and(|asked| asked == "gzip");
+    let packed = if packed { tokio::task::block_in_place(|| gzip(&told)) } else { None };
+    let is_packed = packed.is_some();
+    let mut answer = bare(StatusCode::OK, packed.unwrap_or(told));
+    if is_packed {
+        answer.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain;charset=UTF-8"));
     Some(answer)
 }
@@ -174,6 +183,9 @@ impl Query {
             let why = format!("must be between 0 and {MAX_TAIL_LINES}, inclusive");
             errors.push(invalid("tailLines", &tail.to_string(), &why));
         }
+        if let Err(why) = pattern::check(&self.pattern) {
+            errors.push(invalid("pattern", &format!("{:?}", self.pattern), &why));
+        }
         joined(errors)
     }
 
@@ -212,7 +224,11 @@ impl Query {
     async fn journal(&self, services: &[&str]) -> Vec<u8> {
         let mut command = Command::new("journalctl");
         command.args(["--utc", "--no-pager", "--output=short-precise"]);
-        let local = |text: &str| text.replace('T', " ").replace('Z', " UTC");
+        // Of any zone; the journal's own tool knows only its own and this one.
+        let local = |text: &str| match proto::time::parse_rfc3339(text) {
+            Ok(time) => time.to_seconds_text().replace('T', " ").replace('Z', " UTC"),
+            Err(_) => text.to_owned(),
+        };
         if let Some(since) = &self.since {
             command.arg(format!("--since={}", local(since)));
         }
@@ -295,6 +311,11 @@ mod tests {
         assert_eq!(why("query=a&boot=1"), "boot: Invalid value: 1: must be less than 1");
         assert_eq!(why("query=a&sinceTime=x"), "sinceTime: Invalid value: \"x\": invalid time format");
         assert_eq!(why("query=a%24"), "query: Invalid value: \"a$\": input contains unsupported characters");
+        assert_eq!(
+            why("query=a&pattern=%5B"),
+            "pattern: Invalid value: \"[\": error parsing regexp: missing closing ]: `[`"
+        );
+        assert_eq!(why("query=a&pattern=oom%7C%5Bkill%5D"), "");
         assert!(why("query=..%2Fshadow").ends_with("path escapes from parent"));
         assert_eq!(why("query=a&query=b"), "");
     }

@@ -1,23 +1,24 @@
 //! `/stats/summary`, `/metrics/resource` and `/runningpods/`: what runs here and what it uses.
 
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
+use hyper::body::Incoming;
 use serde::Serialize;
 
 use super::answers::{Answer, json, plain};
+use super::forms::Form;
 use super::metrics_page;
-use super::route::parse_query;
 use crate::clock::unix_nanos;
 use crate::cri::CriError;
 use crate::metrics::Snapshot;
-use crate::stats::{RunningPod, Stats, resource_metrics};
+use crate::stats::{RunningPod, SCRAPE_ERROR, Stats, resource_metrics};
 
-pub(super) async fn summary(stats: &Stats, query: &str) -> Response<Answer> {
-    let (pairs, mistake) = parse_query(query);
-    if let Some(why) = mistake {
+pub(super) async fn summary(stats: &Stats, mut request: Request<Incoming>) -> Response<Answer> {
+    let form = Form::read(&mut request).await;
+    if let Some(why) = &form.mistake {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, format!("Internal Error: parse form failed: {why}"));
     }
     // Said twice it does not count.
-    let mut only = pairs.iter().filter(|(key, _)| key == "only_cpu_and_memory").map(|(_, value)| value == "true");
+    let mut only = form.all("only_cpu_and_memory").map(|value| value == "true");
     match stats.summary(only.next() == Some(true) && only.next().is_none()).await {
         Ok(summary) => indented(&summary),
         Err(error) => failed(&error),
@@ -39,8 +40,7 @@ pub(super) async fn containers(stats: &Stats, headers: &HeaderMap) -> Response<A
         Ok(families) => families,
         Err(error) => {
             tracing::warn!(%error, "no statistics of containers");
-            let help = "1 if there was an error while getting container metrics, 0 otherwise";
-            vec![Snapshot::gauge("container_scrape_error", help).with(&[], 1.0)]
+            vec![Snapshot::gauge(SCRAPE_ERROR.0, SCRAPE_ERROR.1).with(&[], 1.0)]
         }
     };
     metrics_page::answer(&families, headers)

@@ -83,9 +83,14 @@ impl Router {
             (Route::HealthCheck(name), pods) => health::one(name, self.parts(pods.as_ref())).await,
             (Route::Nothing(_), _) => plain(StatusCode::NOT_FOUND, "404: Page Not Found"),
             (Route::Disabled(_, why), _) => text(StatusCode::METHOD_NOT_ALLOWED, why),
-            (Route::Summary, _) => node_stats::summary(&self.stats, &query).await,
+            (Route::Summary, _) => node_stats::summary(&self.stats, request).await,
             (Route::ResourceMetrics, _) => node_stats::resource(&self.stats, request.headers()).await,
-            (Route::Metrics, _) => metrics_page::answer(&metrics::gather(), request.headers()),
+            (Route::Metrics, pods) => {
+                if let Some(pods) = pods {
+                    self.stats.count_logs(&pods.pods().await).await;
+                }
+                metrics_page::answer(&metrics::gather(), request.headers())
+            }
             (Route::CadvisorMetrics, _) => node_stats::containers(&self.stats, request.headers()).await,
             (Route::ProbeMetrics, _) => metrics_page::answer(&metrics::gather_probes(), request.headers()),
             (Route::SliMetrics, pods) if *request.method() == Method::DELETE => {
@@ -112,12 +117,13 @@ impl Router {
             }
             (Route::Checkpoint(names), Some(pods)) => {
                 let (cri, root) = (&self.deps.cri, &self.deps.flags.root_dir);
-                checkpoint::serve(&pods, cri, root, &names, &query, self.deps.flags.checkpoint_retention).await
+                let limits = (self.deps.flags.checkpoint_retention, self.deps.config.runtime_request_timeout.get());
+                checkpoint::serve(&pods, cri, root, &names, &query, limits).await
             }
             (Route::Exec(target), Some(pods)) => streams::exec(&pods, &target, request).await,
             (Route::Attach(target), Some(pods)) => streams::attach(&pods, &target, request).await,
             (Route::PortForward(target), Some(pods)) => streams::port_forward(&pods, &target, request).await,
-            (Route::Run(target), Some(pods)) => streams::run(&pods, &target, &query).await,
+            (Route::Run(target), Some(pods)) => streams::run(&pods, &target, request).await,
         }
     }
 

@@ -12,8 +12,7 @@ mod websocket;
 
 pub(super) use websocket::is_upgrade as is_websocket;
 
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt as _, Limited};
+use http::{HeaderMap, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use proto::api::core::v1::Pod;
 use proto::cri;
@@ -21,13 +20,11 @@ use proto::cri;
 use self::options::Options;
 use self::upgrade::StreamError;
 use super::answers::{Answer, bare, json, plain, text};
-use super::route::{Target, query_pairs};
+use super::forms::Form;
+use super::route::Target;
 use crate::metrics;
 use crate::pod::spec::PodExt;
 use crate::pods::{ContainerInfo, FindError, Handle};
-
-/// A form holds a few options.
-const MAX_FORM: usize = 64 << 10;
 
 /// A refusal: status and text.
 type Refusal = (StatusCode, String);
@@ -117,9 +114,9 @@ pub(super) async fn port_forward(pods: &Handle, target: &Target, request: Reques
 }
 
 /// A command without streams: its output is the answer.
-pub(super) async fn run(pods: &Handle, target: &Target, query: &str) -> Response<Answer> {
-    let command = query_pairs(query).into_iter().find(|(key, _)| key == "cmd").map(|(_, value)| value);
-    let command: Vec<String> = command.unwrap_or_default().split(' ').map(str::to_owned).collect();
+pub(super) async fn run(pods: &Handle, target: &Target, mut request: Request<Incoming>) -> Response<Answer> {
+    let form = Form::read(&mut request).await;
+    let command: Vec<String> = form.first("cmd").split(' ').map(str::to_owned).collect();
     let outcome = async {
         let pod = find(pods, target).await?;
         let container = pods.running(&pod, &target.container).await.map_err(|error| match error {
@@ -148,31 +145,14 @@ async fn prepare(
     request: &mut Request<Incoming>,
     missing: impl Fn(&str, &Pod) -> String,
 ) -> Result<(Options, std::sync::Arc<Pod>, ContainerInfo), Refusal> {
-    let form = form(request).await;
-    let options =
-        Options::of(request.uri().query().unwrap_or(""), &form).map_err(|why| (StatusCode::BAD_REQUEST, why.into()))?;
+    let form = Form::read(request).await;
+    let options = Options::of(&form).map_err(|why| (StatusCode::BAD_REQUEST, why.into()))?;
     let pod = find(pods, target).await?;
     let container = pods.running(&pod, &target.container).await.map_err(|error| match error {
         FindError::NoContainer(name) => (StatusCode::INTERNAL_SERVER_ERROR, missing(&name, &pod)),
         error => failed(error),
     })?;
     Ok((options, pod, container))
-}
-
-/// The form in a request's body; empty without one, or when it is too long to be one.
-async fn form(request: &mut Request<Incoming>) -> String {
-    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let is_form = kind.split(';').next().is_some_and(|kind| kind.trim() == "application/x-www-form-urlencoded");
-    if !is_form || *request.method() != Method::POST {
-        return String::new();
-    }
-    match Limited::new(request.body_mut(), MAX_FORM).collect().await {
-        Ok(body) => String::from_utf8_lossy(&body.to_bytes()).into_owned(),
-        Err(error) => {
-            tracing::debug!(%error, "the form of a request is not read");
-            String::new()
-        }
-    }
 }
 
 /// The pod of that name. The uid in the path says nothing: the kubelet does not look at it either.
@@ -193,8 +173,9 @@ fn failed(error: FindError) -> Refusal {
     (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
+/// What the kubelet's proxy answers for a runtime that cannot be reached.
 fn unanswered(error: StreamError) -> Response<Answer> {
-    plain(StatusCode::BAD_GATEWAY, error.to_string())
+    text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))
 }
 
 fn is_upgrade(headers: &HeaderMap) -> bool {
@@ -212,7 +193,7 @@ async fn carry(subresource: &str, url: &str, options: Options, request: Request<
             return refused;
         }
         metrics::WEBSOCKET_STREAMING.inc(&[subresource]);
-        translate::channels(url, options, request).await
+        translate::channels(url, options, request)
     } else {
         upgrade::pass(url, request).await
     };

@@ -1,5 +1,6 @@
 //! What a request for a stream asks for in its query.
 
+use super::super::forms::Form;
 use super::super::route::query_pairs;
 
 /// Ports of one request at most; each is a pair of streams.
@@ -20,11 +21,9 @@ impl Options {
     ///
     /// # Errors
     /// The kubelet's words for a request without any stream.
-    pub fn of(query: &str, form: &str) -> Result<Self, &'static str> {
-        let (pairs, form) = (query_pairs(query), query_pairs(form));
+    pub fn of(form: &Form) -> Result<Self, &'static str> {
         // Nothing but this one word switches a stream on, where it comes first; a form comes before the query.
-        let both = || form.iter().chain(&pairs);
-        let on = |name: &str| both().find(|(key, _)| key == name).is_some_and(|(_, value)| value == "1");
+        let on = |name: &str| form.first(name) == "1";
         let mut options = Options {
             stdin: on("input"),
             stdout: on("output"),
@@ -32,7 +31,7 @@ impl Options {
             tty: on("tty"),
             ..Options::default()
         };
-        options.command = pairs.into_iter().filter(|(key, _)| key == "command").map(|(_, value)| value).collect();
+        options.command = form.of_query("command").map(str::to_owned).collect();
         // A terminal has one output stream.
         options.stderr &= !options.tty;
         if !options.stdin && !options.stdout && !options.stderr {
@@ -76,8 +75,9 @@ mod tests {
 
     #[test]
     fn only_a_one_switches_a_stream_on_and_a_terminal_has_no_stderr() {
-        assert!(Options::of("output=true&command=x", "").is_err());
-        let options = Options::of("output=1&error=1&tty=1&command=a&command=b", "input=1&output=0&command=c").unwrap();
+        assert!(Options::of(&Form::made("output=true&command=x", "")).is_err());
+        let form = Form::made("output=1&error=1&tty=1&command=a&command=b", "input=1&output=0&command=c");
+        let options = Options::of(&form).unwrap();
         assert!(options.stdin && !options.stdout && options.tty && !options.stderr);
         assert_eq!(options.command, ["a", "b"]);
     }

@@ -33,22 +33,21 @@ const CLOSE: u8 = 255;
 const QUEUE: usize = 8;
 const PIECE: usize = 32 * 1024;
 
-/// Serves exec or attach to a client of [`CHANNELS`].
+/// Serves exec or attach to a client of [`CHANNELS`]. The upgrade comes first: what goes wrong with the runtime is told in
+/// the channel of errors.
 ///
 /// # Errors
-/// The runtime's refusal; the client is still waiting for an answer.
-pub async fn channels(
-    url: &str,
-    options: Options,
-    mut request: Request<Incoming>,
-) -> Result<Response<Answer>, StreamError> {
-    let runtime = upgrade::spdy(url, "v4.channel.k8s.io").await?;
+/// A request without a key; the client is still waiting for an answer.
+pub fn channels(url: &str, options: Options, mut request: Request<Incoming>) -> Result<Response<Answer>, StreamError> {
     let answer = websocket::accept(request.headers(), CHANNELS)
         .ok_or_else(|| StreamError("the request has no WebSocket key".into()))?;
     let client = hyper::upgrade::on(&mut request);
+    let url = url.to_owned();
     tokio::spawn(async move {
-        if let Ok(client) = client.await {
-            run_channels(TokioIo::new(client), runtime, &options).await;
+        let Ok(client) = client.await else { return };
+        match upgrade::spdy(&url, "v4.channel.k8s.io").await {
+            Ok(runtime) => run_channels(TokioIo::new(client), runtime, &options).await,
+            Err(error) => refuse(TokioIo::new(client), &error.to_string()).await,
         }
     });
     Ok(answer)
@@ -57,7 +56,7 @@ pub async fn channels(
 /// Serves port-forwarding to a client of [`TUNNEL`].
 ///
 /// # Errors
-/// As [`channels`].
+/// The runtime's refusal; the client is still waiting for an answer.
 pub async fn tunnel(url: &str, mut request: Request<Incoming>) -> Result<Response<Answer>, StreamError> {
     let runtime = upgrade::spdy(url, "portforward.k8s.io").await?;
     let answer = websocket::accept(request.headers(), TUNNEL)
@@ -220,10 +219,25 @@ async fn from_runtime<R: AsyncRead + Unpin>(
 
 /// The status of a command whose end nobody knows.
 fn broken_off() -> String {
-    let message = "error executing command in container: the runtime closed the connection";
-    json!({"metadata": {}, "status": "Failure", "message": message, "reason": "InternalError",
-        "details": {"causes": [{"message": message}]}, "code": 500})
+    internal_error("error executing command in container: the runtime closed the connection")
+}
+
+/// A status in the API's words for what went wrong here.
+fn internal_error(why: &str) -> String {
+    json!({"metadata": {}, "status": "Failure", "message": format!("Internal error occurred: {why}"),
+        "reason": "InternalError", "details": {"causes": [{"message": why}]}, "code": 500})
     .to_string()
+}
+
+/// Tells a client that it gets no streams, and ends.
+async fn refuse(mut client: impl AsyncWrite + Unpin, why: &str) {
+    let mut out = BytesMut::new();
+    websocket::message(&[ERROR], internal_error(why).as_bytes(), &mut out);
+    websocket::close(&mut out);
+    if client.write_all(&out).await.is_ok() {
+        // A client that has gone needs no goodbye.
+        let _ = client.shutdown().await;
+    }
 }
 
 async fn run_tunnel<C, R>(client: C, runtime: R)
@@ -273,4 +287,24 @@ where
     }
     drop((to_client, answers));
     let _ = writing.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The client used to get an answer of HTTP instead of an upgrade when the runtime's server was away.
+    #[tokio::test]
+    async fn a_runtime_out_of_reach_is_told_in_the_channel_of_errors() {
+        let (mut client, server) = tokio::io::duplex(4096);
+        refuse(server, "dial: no").await;
+        let mut wire = Vec::new();
+        client.read_to_end(&mut wire).await.unwrap();
+        let length = usize::from(u16::from_be_bytes([wire[2], wire[3]]));
+        assert_eq!((wire[0], wire[1], wire[4]), (0x82, 126, ERROR));
+        let status: serde_json::Value = serde_json::from_slice(&wire[5..4 + length]).unwrap();
+        assert_eq!(status["message"], "Internal error occurred: dial: no");
+        assert_eq!((&status["code"], &status["details"]["causes"][0]["message"]), (&json!(500), &json!("dial: no")));
+        assert_eq!(wire[4 + length..], [0x88, 2, 0x03, 0xe8]);
+    }
 }

@@ -1,0 +1,359 @@
+//! Whether a pattern is a regular expression in Go's syntax, and what is wrong with one that is not, in Go's words.
+//!
+//! Nothing is matched with it here: whoever it is for reads it again. Followed: Go `regexp/syntax` with its Perl flags.
+//!
+//! Limits: the size of the program that Go would make of it is not reckoned; names of Unicode classes are not looked up.
+
+/// The most repetitions that a count may ask for.
+const MAX_REPEAT: u32 = 1000;
+
+/// Reads a pattern from its beginning to its end.
+struct Reader<'a> {
+    whole: &'a str,
+    at: usize,
+    /// Groups that are open.
+    depth: usize,
+    /// Whether there is something that can be repeated.
+    operand: bool,
+    /// Where the last repetition began, while nothing has come after it.
+    repeated: Option<usize>,
+}
+
+/// # Errors
+/// What Go's parser says of the first mistake.
+pub(super) fn check(pattern: &str) -> Result<(), String> {
+    let mut reader = Reader { whole: pattern, at: 0, depth: 0, operand: false, repeated: None };
+    while let Some(c) = reader.peek() {
+        reader.piece(c)?;
+    }
+    if reader.depth > 0 { Err(complaint("missing closing )", pattern)) } else { Ok(()) }
+}
+
+fn complaint(what: &str, part: &str) -> String {
+    format!("error parsing regexp: {what}: `{part}`")
+}
+
+impl<'a> Reader<'a> {
+    fn rest(&self) -> &'a str {
+        self.whole.get(self.at..).unwrap_or_default()
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest().chars().next()
+    }
+
+    fn take(&mut self) -> Option<char> {
+        let c = self.peek()?;
+        self.at += c.len_utf8();
+        Some(c)
+    }
+
+    fn since(&self, start: usize) -> &'a str {
+        self.whole.get(start..self.at).unwrap_or_default()
+    }
+
+    /// One thing has been read that can be repeated, or cannot.
+    fn done(&mut self, operand: bool) {
+        (self.operand, self.repeated) = (operand, None);
+    }
+
+    fn piece(&mut self, c: char) -> Result<(), String> {
+        let start = self.at;
+        match c {
+            '(' => self.open(),
+            ')' if self.depth == 0 => Err(complaint("unexpected )", self.whole)),
+            '[' => self.class(),
+            '\\' => self.escape(),
+            '*' | '+' | '?' => {
+                self.take();
+                self.repetition(start)
+            }
+            '{' => match self.count() {
+                Some(fits) if !fits => Err(complaint("invalid repeat count", self.since(start))),
+                Some(_) => self.repetition(start),
+                None => {
+                    self.take();
+                    self.done(true);
+                    Ok(())
+                }
+            },
+            c => {
+                self.take();
+                self.depth -= usize::from(c == ')');
+                self.done(c != '|');
+                Ok(())
+            }
+        }
+    }
+
+    /// An operator that was just read; one of the lazy kind has a question mark more.
+    fn repetition(&mut self, start: usize) -> Result<(), String> {
+        if self.peek() == Some('?') {
+            self.take();
+        }
+        if let Some(first) = self.repeated {
+            return Err(complaint("invalid nested repetition operator", self.since(first)));
+        }
+        if !self.operand {
+            return Err(complaint("missing argument to repetition operator", self.since(start)));
+        }
+        self.repeated = Some(start);
+        Ok(())
+    }
+
+    /// `{2}`, `{2,}` or `{2,3}`, and whether it may be; `None` and nothing read for what is no count.
+    fn count(&mut self) -> Option<bool> {
+        let inner = self.rest().strip_prefix('{')?.split_once('}')?.0;
+        let number = |text: &str| {
+            let leading = text.len() > 1 && text.starts_with('0');
+            let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) && !leading;
+            digits.then(|| text.parse::<u32>().unwrap_or(u32::MAX))
+        };
+        let (least, most) = match inner.split_once(',') {
+            None => (number(inner)?, Some(number(inner)?)),
+            Some((least, "")) => (number(least)?, None),
+            Some((least, most)) => (number(least)?, Some(number(most)?)),
+        };
+        self.at += inner.len() + 2;
+        Some(least <= MAX_REPEAT && most.is_none_or(|most| most <= MAX_REPEAT && least <= most))
+    }
+
+    fn open(&mut self) -> Result<(), String> {
+        let start = self.at;
+        self.take();
+        self.depth += 1;
+        self.done(false);
+        let Some(inner) = self.rest().strip_prefix('?') else { return Ok(()) };
+        if let Some(name) = inner.strip_prefix("P<").or_else(|| inner.strip_prefix('<')) {
+            let Some((name, _)) = name.split_once('>') else {
+                return Err(complaint("invalid named capture", self.whole.get(start..).unwrap_or_default()));
+            };
+            let to_name = self.rest().find('<').unwrap_or(0) + 1;
+            self.at += to_name + name.len() + 1;
+            let word = !name.is_empty() && name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric());
+            return if word { Ok(()) } else { Err(complaint("invalid named capture", self.since(start))) };
+        }
+        self.take();
+        self.flags(start)
+    }
+
+    /// `(?i)`, `(?i-s:`: letters, a minus, letters.
+    fn flags(&mut self, start: usize) -> Result<(), String> {
+        let (mut off, mut some) = (false, false);
+        while let Some(c) = self.take() {
+            match c {
+                'i' | 'm' | 's' | 'U' => some = true,
+                '-' if !off => (off, some) = (true, false),
+                ':' | ')' if !off || some => {
+                    self.depth -= usize::from(c == ')');
+                    return Ok(());
+                }
+                _ => break,
+            }
+        }
+        Err(complaint("invalid or unsupported Perl syntax", self.since(start)))
+    }
+
+    fn escape(&mut self) -> Result<(), String> {
+        let start = self.at;
+        if let Some(quoted) = self.rest().strip_prefix("\\Q") {
+            let length = quoted.find("\\E").map_or(quoted.len(), |end| end + 2);
+            self.at += 2 + length;
+            self.done(length > 2);
+            return Ok(());
+        }
+        match self.rest().chars().nth(1) {
+            Some('A' | 'b' | 'B' | 'z') => self.at += 2,
+            Some('d' | 'D' | 's' | 'S' | 'w' | 'W') => self.at += 2,
+            Some('p' | 'P') => self.unicode_class(start)?,
+            _ => drop(self.character(start)?),
+        }
+        self.done(true);
+        Ok(())
+    }
+
+    /// `\pL` or `\p{Name}`.
+    fn unicode_class(&mut self, start: usize) -> Result<(), String> {
+        self.at += 2;
+        if self.take() != Some('{') {
+            return Ok(());
+        }
+        while let Some(c) = self.take() {
+            if c == '}' {
+                return Ok(());
+            }
+        }
+        Err(complaint("invalid character class range", self.since(start)))
+    }
+
+    /// A backslash and what it makes of the characters after it.
+    fn character(&mut self, start: usize) -> Result<char, String> {
+        self.take();
+        let wrong = |reader: &Self| Err(complaint("invalid escape sequence", reader.since(start)));
+        let octal = |c: Option<char>| c.and_then(|c| c.to_digit(8));
+        let Some(c) = self.take() else { return Err(complaint("trailing backslash at end of expression", "")) };
+        match c {
+            '1'..='7' if octal(self.peek()).is_none() => wrong(self),
+            '0'..='7' => {
+                let mut code = c.to_digit(8).unwrap_or(0);
+                for _ in 0..2 {
+                    let Some(digit) = octal(self.peek()) else { break };
+                    code = code * 8 + digit;
+                    self.take();
+                }
+                Ok(char::from_u32(code).unwrap_or_default())
+            }
+            'x' => {
+                let digits = match self.rest().strip_prefix('{') {
+                    Some(inner) => {
+                        let digits = inner.split_once('}').map(|(digits, _)| digits);
+                        self.at += digits.map_or(inner.len() + 1, |digits| digits.len() + 2);
+                        digits
+                    }
+                    None => {
+                        let digits = self.rest().get(..2);
+                        self.at += digits.map_or(self.rest().len(), str::len);
+                        digits
+                    }
+                };
+                let hex = digits.filter(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_hexdigit()));
+                let code = hex.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+                code.and_then(char::from_u32).map_or_else(|| wrong(self), Ok)
+            }
+            'a' => Ok('\u{7}'),
+            'f' => Ok('\u{c}'),
+            'n' => Ok('\n'),
+            'r' => Ok('\r'),
+            't' => Ok('\t'),
+            'v' => Ok('\u{b}'),
+            c if c.is_ascii() && !c.is_ascii_alphanumeric() => Ok(c),
+            _ => wrong(self),
+        }
+    }
+
+    fn class(&mut self) -> Result<(), String> {
+        let start = self.at;
+        let unclosed = complaint("missing closing ]", self.whole.get(start..).unwrap_or_default());
+        self.take();
+        if self.peek() == Some('^') {
+            self.take();
+        }
+        let mut first = true;
+        loop {
+            let Some(c) = self.peek() else { return Err(unclosed) };
+            if c == ']' && !first {
+                self.take();
+                self.done(true);
+                return Ok(());
+            }
+            // A minus stands for itself at an end only.
+            let after = self.rest().chars().nth(1);
+            if c == '-' && !first && after != Some(']') {
+                let pair = self.rest().char_indices().nth(2).map_or(self.rest().len(), |(end, _)| end);
+                return Err(complaint("invalid character class range", self.rest().get(..pair).unwrap_or_default()));
+            }
+            first = false;
+            if let Some(named) = self.rest().strip_prefix("[:").and_then(|inner| inner.split_once(":]")) {
+                let length = named.0.len() + 4;
+                let part = self.rest().get(..length).unwrap_or_default();
+                let name = named.0.strip_prefix('^').unwrap_or(named.0);
+                if !POSIX.contains(&name) {
+                    return Err(complaint("invalid character class range", part));
+                }
+                self.at += length;
+                continue;
+            }
+            match (c, after) {
+                ('\\', Some('d' | 'D' | 's' | 'S' | 'w' | 'W')) => self.at += 2,
+                ('\\', Some('p' | 'P')) => self.unicode_class(self.at)?,
+                _ => self.range(&unclosed)?,
+            }
+        }
+    }
+
+    /// A character of a class, or two with a minus between.
+    fn range(&mut self, unclosed: &str) -> Result<(), String> {
+        let start = self.at;
+        let low = self.one(unclosed)?;
+        let mut ahead = self.rest().chars();
+        if ahead.next() != Some('-') || ahead.next() == Some(']') {
+            return Ok(());
+        }
+        self.take();
+        let high = self.one(unclosed)?;
+        if high < low { Err(complaint("invalid character class range", self.since(start))) } else { Ok(()) }
+    }
+
+    fn one(&mut self, unclosed: &str) -> Result<char, String> {
+        match self.peek() {
+            None => Err(unclosed.to_owned()),
+            Some('\\') => self.character(self.at),
+            Some(_) => Ok(self.take().unwrap_or_default()),
+        }
+    }
+}
+
+/// Classes in brackets and colons.
+const POSIX: [&str; 14] = [
+    "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "word",
+    "xdigit",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+
+    #[test]
+    fn mistakes_are_told_as_go_tells_them() {
+        for (pattern, why) in [
+            ("[", "missing closing ]: `[`"),
+            ("a[b", "missing closing ]: `[b`"),
+            ("[z-a]", "invalid character class range: `z-a`"),
+            ("[[:word]:]]]", "invalid character class range: `[:word]:]`"),
+            ("(", "missing closing ): `(`"),
+            ("(a", "missing closing ): `(a`"),
+            ("a)", "unexpected ): `a)`"),
+            ("*", "missing argument to repetition operator: `*`"),
+            ("a|*", "missing argument to repetition operator: `*`"),
+            ("(+)", "missing argument to repetition operator: `+`"),
+            ("a**", "invalid nested repetition operator: `**`"),
+            ("a+*b", "invalid nested repetition operator: `+*`"),
+            ("x{1001}", "invalid repeat count: `{1001}`"),
+            ("x{2,1}", "invalid repeat count: `{2,1}`"),
+            ("\\", "trailing backslash at end of expression: ``"),
+            ("\\y", "invalid escape sequence: `\\y`"),
+            ("\\1", "invalid escape sequence: `\\1`"),
+            ("\\xzz", "invalid escape sequence: `\\xzz`"),
+            ("(?<n", "invalid named capture: `(?<n`"),
+            ("(?P<a b>x)", "invalid named capture: `(?P<a b>`"),
+            ("(?=a)", "invalid or unsupported Perl syntax: `(?=`"),
+        ] {
+            assert_eq!(check(pattern), Err(format!("error parsing regexp: {why}")), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn what_go_takes_is_taken() {
+        for pattern in [
+            "",
+            "error|warn.*",
+            "^a+?$",
+            "(?i)x(?:y)(?P<n>z)(?<m>z)",
+            "[]a-]",
+            "[^]-z]",
+            "[a\\]\\d[:alpha:]-]",
+            "x{2,}y{3}{",
+            "a{,2}",
+            "\\Q*+\\E+",
+            "\\x41\\x{1F600}\\012\\pL\\p{Greek}",
+            "()*",
+            "ä+",
+            "\\.\\-\\[",
+            "{",
+            "a|b|",
+            "[\\x00-\\x7f]",
+        ] {
+            assert_eq!(check(pattern), Ok(()), "{pattern}");
+        }
+    }
+}
