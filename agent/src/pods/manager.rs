@@ -33,7 +33,7 @@ use super::mirrors::Mirrors;
 use super::userns::UserNamespaces;
 use super::worker::{Begin, Worker};
 use super::workers::{Ended, Workers};
-use super::{Deps, Shared, preemption};
+use super::{Deps, Shared, first_seen, preemption};
 
 /// Everything on its way to the loop; when it is full, senders wait.
 const QUEUE: usize = 1024;
@@ -357,6 +357,7 @@ impl Manager {
                 entry.returned = Some(Arc::unwrap_or_clone(pod));
                 return;
             }
+            let pod = first_seen::kept(&entry.pod, pod);
             let changed = differs(&entry.pod, &pod);
             entry.pod = pod.clone();
             self.shared.feed.pod(&pod);

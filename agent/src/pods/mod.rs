@@ -9,6 +9,7 @@ mod admit;
 pub(crate) mod allocations;
 mod counts;
 mod device_admission;
+mod first_seen;
 pub(crate) mod gc;
 mod handle;
 mod hooks;

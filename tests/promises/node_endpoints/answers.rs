@@ -72,12 +72,7 @@ impl Machine {
     fn explains_pod(&self, at: &str, want: Option<&Value>, have: Option<&Value>) -> bool {
         let users =
             ["/shape/items[]/status/containerStatuses[]/user", "/shape/items[]/status/initContainerStatuses[]/user"];
-        // The kubelet shows who managed fields when it first saw the pod; here the status is among them.
-        let managers = [
-            "/shape/items[]/metadata/managedFields[]/fieldsV1/f:status",
-            "/shape/items[]/metadata/managedFields[]/subresource",
-        ];
-        have.is_none() && self.old_runtime && users.contains(&at) || want.is_none() && managers.contains(&at)
+        want.is_some() && have.is_none() && self.old_runtime && users.contains(&at)
     }
 }
 
