@@ -20,7 +20,9 @@ pub async fn run(common: &Common) -> Result<(), AskError> {
     let agent = Agent::connect(&common.root_dir).await?;
     let node = agent.node().await?;
     // Without the runtime the node can be told all the same.
-    let (pods, known) = match agent.pods_or_recalled(Some(pods::MASK)).await {
+    // Programs get the pods whole.
+    let mask = (common.output == Output::Text).then_some(pods::MASK);
+    let (pods, known) = match agent.pods_or_recalled(mask).await {
         Ok((pods, known)) => (Some(pods), known),
         Err(AskError::Refused(_)) => (None, Known::Recalled),
         Err(error) => return Err(error),
