@@ -78,7 +78,7 @@ const AUTH: &[f64] = &[0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
 macro_rules! families {
     ($list:ident: $($id:ident = $kind:ident $stability:ident $name:literal $labels:expr, $buckets:expr, $help:literal;)*) => {
         $(
-            #[doc = $help]
+            #[doc = concat!("`", $name, "` ", $help)]
             pub static $id: Family =
                 Family::new($name, Kind::$kind, Stability::$stability, $help, &$labels, $buckets, None);
         )*
@@ -150,6 +150,9 @@ families! { ALL:
     ORPHANS_CLEANED = Gauge Alpha "kubelet_orphan_pod_cleaned_volumes" [], NONE, "The total number of orphaned Pods whose volumes were cleaned in the last periodic sweep.";
     ORPHANS_LEFT = Gauge Alpha "kubelet_orphan_pod_cleaned_volumes_errors" [], NONE, "The number of orphaned Pods whose volumes failed to be cleaned in the last periodic sweep.";
     RESTARTED_PODS = Counter Alpha "kubelet_restarted_pods_total" ["static"], NONE, "Number of pods that have been restarted because they were deleted and recreated with the same UID while the kubelet was watching them (common for static pods, extremely uncommon for API pods)";
+    PENDING_RESIZES = Gauge Alpha "kubelet_pod_pending_resizes" ["reason"], NONE, "Number of pending resizes for pods.";
+    RESIZES_UNDER_WAY = Gauge Alpha "kubelet_pod_in_progress_resizes" [], NONE, "Number of in-progress resizes for pods.";
+    INFEASIBLE_RESIZES = Counter Alpha "kubelet_pod_infeasible_resizes_total" ["reason_detail"], NONE, "Number of infeasible resizes for pods.";
     STARTED_PODS = Counter Alpha "kubelet_started_pods_total" [], NONE, "Cumulative number of pods started";
     STARTED_PODS_ERRORS = Counter Alpha "kubelet_started_pods_errors_total" [], NONE, "Cumulative number of errors when starting pods";
     STARTED_CONTAINERS = Counter Alpha "kubelet_started_containers_total" ["container_type"], NONE, "Cumulative number of containers started";

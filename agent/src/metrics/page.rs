@@ -22,8 +22,15 @@ struct Wanted {
 
 const ESCAPINGS: [&str; 4] = ["allow-utf-8", "underscores", "dots", "values"];
 
-/// One clause of `Accept`: media type, weight, parameters. `None` where it has no subtype.
-fn clause(text: &str) -> Option<(&str, f64, Vec<(&str, &str)>)> {
+/// One clause of an `Accept`.
+struct Clause<'a> {
+    media: &'a str,
+    weight: f64,
+    parameters: Vec<(&'a str, &'a str)>,
+}
+
+/// `None` for one without a subtype.
+fn clause(text: &str) -> Option<Clause<'_>> {
     let mut parts = text.split(';').map(str::trim);
     let media = parts.next().filter(|media| *media == "*" || media.split('/').count() == 2)?;
     let parameters: Vec<(&str, &str)> = parts
@@ -34,16 +41,16 @@ fn clause(text: &str) -> Option<(&str, f64, Vec<(&str, &str)>)> {
     // What is no number is nothing, as Go reads it.
     let weight = |value: &str| value.parse().ok().filter(|q: &f64| q.is_finite()).unwrap_or(0.0);
     let weight = parameters.iter().rfind(|(name, _)| *name == "q").map_or(1.0, |(_, value)| weight(value));
-    Some((media, weight, parameters))
+    Some(Clause { media, weight, parameters })
 }
 
 /// As `expfmt.Negotiate` reads an `Accept`: the heaviest clause with a form there is, and the scheme of escaping that it or
 /// one before it names. OpenMetrics is not served, as it is not by the kubelet.
 fn negotiate(accept: &str) -> Wanted {
     let mut clauses: Vec<_> = accept.split(',').filter_map(|text| clause(text.trim())).collect();
-    clauses.sort_by(|(_, a, _), (_, b, _)| b.total_cmp(a));
+    clauses.sort_by(|a, b| b.weight.total_cmp(&a.weight));
     let mut wanted = Wanted { protobuf: false, escaping: "underscores" };
-    for (media, _, parameters) in clauses {
+    for Clause { media, parameters, .. } in clauses {
         let get = |name: &str| parameters.iter().rfind(|(n, _)| *n == name).map(|(_, value)| *value);
         if let Some(known) = get("escaping").and_then(|asked| ESCAPINGS.into_iter().find(|known| *known == asked)) {
             wanted.escaping = known;

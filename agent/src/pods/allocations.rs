@@ -14,6 +14,7 @@ use proto::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
+use crate::metrics;
 use crate::pod::allocation::Allocation;
 use crate::pod::hash::fnv1a_32;
 use crate::pod::spec::PodExt;
@@ -57,6 +58,19 @@ pub struct Allocations {
     root: PathBuf,
     inner: Mutex<Inner>,
     changed: Notify,
+}
+
+impl Inner {
+    /// Brings the metrics of resizes up to date.
+    fn count_resizes(&self) {
+        let mut waiting: BTreeMap<String, f64> = BTreeMap::new();
+        for pending in self.pending.values() {
+            *waiting.entry(pending.reason.to_ascii_lowercase()).or_default() += 1.0;
+        }
+        metrics::PENDING_RESIZES.set_all(waiting.into_iter().map(|(reason, count)| (vec![reason], count)));
+        let under_way = u64::try_from(self.in_progress.len()).unwrap_or(u64::MAX);
+        metrics::RESIZES_UNDER_WAY.set(&[], metrics::page::to_float(under_way));
+    }
 }
 
 impl Allocations {
@@ -134,11 +148,17 @@ impl Allocations {
             }
         }
         inner.pending.insert(uid.to_owned(), pending);
+        inner.count_resizes();
         true
     }
 
     pub fn clear_pending(&self, uid: &str) -> bool {
-        self.inner().pending.remove(uid).is_some()
+        let mut inner = self.inner();
+        let was_there = inner.pending.remove(uid).is_some();
+        if was_there {
+            inner.count_resizes();
+        }
+        was_there
     }
 
     /// Uids of pods whose resize waits for room, longest first.
@@ -156,13 +176,19 @@ impl Allocations {
     /// A resize of that generation begins; errors of an earlier one are forgotten.
     pub fn begin(&self, uid: &str, generation: i64, since: Time) {
         let begun = InProgress { generation, error: None, since };
-        self.inner().in_progress.insert(uid.to_owned(), begun);
+        let mut inner = self.inner();
+        inner.in_progress.insert(uid.to_owned(), begun);
+        inner.count_resizes();
     }
 
     /// Notes what went wrong; whether that is news.
     pub fn fail(&self, uid: &str, generation: i64, error: &str, now: Time) -> bool {
         let mut inner = self.inner();
         let at = InProgress { generation, error: None, since: now };
+        if !inner.in_progress.contains_key(uid) {
+            inner.in_progress.insert(uid.to_owned(), at.clone());
+            inner.count_resizes();
+        }
         let entry = inner.in_progress.entry(uid.to_owned()).or_insert(at);
         if entry.error.as_deref() == Some(error) {
             return false;
@@ -174,14 +200,20 @@ impl Allocations {
 
     /// The resize that ends here, if there was one.
     pub fn finish(&self, uid: &str) -> Option<InProgress> {
-        self.inner().in_progress.remove(uid)
+        let mut inner = self.inner();
+        let ended = inner.in_progress.remove(uid);
+        if ended.is_some() {
+            inner.count_resizes();
+        }
+        ended
     }
 
     /// The pod is gone.
     pub fn forget(&self, uid: &str) {
         let mut inner = self.inner();
-        inner.pending.remove(uid);
-        inner.in_progress.remove(uid);
+        if inner.pending.remove(uid).is_some() | inner.in_progress.remove(uid).is_some() {
+            inner.count_resizes();
+        }
         let known = inner.allocated.remove(uid).is_some() | inner.actuated.remove(uid).is_some();
         drop(inner);
         if known {

@@ -12,6 +12,7 @@ use proto::api::core::v1::{Container, Node, Pod, ResourceRequirements};
 use serde_json::{Value, json};
 
 use crate::events::EventType;
+use crate::metrics;
 use crate::pod::allocation::Allocation;
 use crate::pod::quantity::milli;
 use crate::pod::resources::{QosClass, counted, counted_requests, qos_class};
@@ -58,8 +59,8 @@ impl Manager {
         }
     }
 
-    /// What containers have to themselves stays as it is.
-    fn pinned(&self, pod: &Pod, allocation: &Allocation) -> Option<String> {
+    /// What containers have to themselves stays as it is. Metrics and people have words of their own for it.
+    fn pinned(&self, pod: &Pod, allocation: &Allocation) -> Option<(&'static str, String)> {
         let fixed = &self.shared.config.fixed_resources;
         if qos_class(pod) != QosClass::Guaranteed || fixed.is_empty() {
             return None;
@@ -73,7 +74,12 @@ impl Manager {
         };
         let (name, manager, policy) = fixed.iter().find(|(name, ..)| changed(name))?;
         tracing::debug!(pod = pod.name(), resource = name, "a resize is infeasible alongside a static policy");
-        Some(format!("Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy {policy:?}"))
+        let detail = match *name {
+            "cpu" => "guaranteed_pod_cpu_manager_static_policy",
+            _ => "guaranteed_pod_memory_manager_static_policy",
+        };
+        let why = format!("Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy {policy:?}");
+        Some((detail, why))
     }
 
     fn judge(&self, pod: &Arc<Pod>) {
@@ -86,13 +92,13 @@ impl Manager {
         let generation = pod.meta().generation;
         let node = self.shared.node.borrow().clone();
         let refused = if pod.is_static() {
-            Some((INFEASIBLE, "In-place resize of static-pods is not supported".to_owned()))
-        } else if let Some(why) = self.pinned(pod, &allocation) {
-            Some((INFEASIBLE, why))
+            Some((INFEASIBLE, "static_pod", "In-place resize of static-pods is not supported".to_owned()))
+        } else if let Some((manager, why)) = self.pinned(pod, &allocation) {
+            Some((INFEASIBLE, manager, why))
         } else if let Some(why) = beyond(pod, &node) {
-            Some((INFEASIBLE, why))
+            Some((INFEASIBLE, "insufficient_node_allocatable", why))
         } else {
-            check_resources(pod, &node, &self.holders(uid)).err().map(|r| (DEFERRED, r.message))
+            check_resources(pod, &node, &self.holders(uid)).err().map(|r| (DEFERRED, "", r.message))
         };
         let recorder = &self.shared.recorder;
         match refused {
@@ -103,9 +109,12 @@ impl Manager {
                 let message = told(pod, generation, "", "Pod resize started");
                 recorder.pod(pod, EventType::Normal, "ResizeStarted", message);
             }
-            Some((reason, message)) => {
+            Some((reason, detail, message)) => {
                 let since = crate::clock::now();
                 if allocations.set_pending(uid, Pending { reason, message: message.clone(), generation, since }) {
+                    if reason == INFEASIBLE {
+                        metrics::INFEASIBLE_RESIZES.inc(&[detail]);
+                    }
                     let event = if reason == DEFERRED { "ResizeDeferred" } else { "ResizeInfeasible" };
                     let text = told(pod, generation, &message, &format!("Pod resize {reason}"));
                     recorder.pod(pod, EventType::Warning, event, text);
