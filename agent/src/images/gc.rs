@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::records::Records as PullRecords;
 use crate::cri::{CriClient, CriError};
 use crate::metrics;
+use crate::node::NodeEvents;
 
 const PERIOD: Duration = Duration::from_secs(300);
 
@@ -42,13 +43,57 @@ struct Record {
 
 type Records = HashMap<String, Record>;
 
+/// Why images could not be collected; told in the kubelet's words.
+#[derive(Debug, thiserror::Error)]
+enum GcError {
+    #[error(transparent)]
+    Runtime(#[from] CriError),
+    #[error("invalid capacity 0 on image filesystem")]
+    NoCapacity,
+    #[error("wanted to free {wanted} bytes, but freed {freed} bytes space with errors in image deletion: {why}")]
+    NotRemoved { wanted: u64, freed: u64, why: String },
+    #[error(
+        "Insufficient free disk space on the node's image filesystem ({percent}% of {} used). Failed to free sufficient \
+         space by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active \
+         images, logs, volumes, or other data.", size(*.capacity)
+    )]
+    NotEnough { percent: u64, capacity: u64, freed: u64 },
+}
+
+impl GcError {
+    /// The reason of the event that there is about it, beside that about failures in a row.
+    fn reason(&self) -> Option<&'static str> {
+        match self {
+            GcError::NoCapacity => Some("InvalidDiskCapacity"),
+            GcError::NotEnough { .. } => Some("FreeDiskSpaceFailed"),
+            GcError::Runtime(_) | GcError::NotRemoved { .. } => None,
+        }
+    }
+}
+
+/// Bytes for people: `26.4 GiB`.
+fn size(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
+    let mut amount = bytes as f64;
+    let mut units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].iter();
+    let mut unit = units.next().copied().unwrap_or_default();
+    while amount >= 1024.0
+        && let Some(next) = units.next()
+    {
+        amount /= 1024.0;
+        unit = next;
+    }
+    format!("{amount:.1} {unit}")
+}
+
 /// Looks for unused images until dropped. A demand has all of them removed that are old enough, and is answered then.
-/// Pull records are kept to the images that are there.
+/// Pull records are kept to the images that are there. `events` are the node's.
 pub async fn run(
     cri: CriClient,
     settings: ImageGc,
     pulls: Option<Arc<PullRecords>>,
     mut demands: mpsc::Receiver<oneshot::Sender<()>>,
+    events: NodeEvents,
 ) {
     if let Some(pulls) = &pulls {
         match cri.list_images(cri::ListImagesRequest::default()).await {
@@ -60,6 +105,8 @@ pub async fn run(
     let (mut records, begun) = (Records::new(), Instant::now());
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // One failure may be that of a runtime that only starts.
+    let mut failed = false;
     loop {
         // Records from here on are younger than the list that is looked at.
         let since = proto::time::Timestamp::now().to_seconds_text();
@@ -67,7 +114,7 @@ pub async fn run(
             _ = ticks.tick() => match collects {
                 true => pass(&cri, &settings, &mut records, begun).await,
                 // How old an image is must be known when somebody demands room.
-                false => look(&cri, &mut records, Instant::now()).await,
+                false => look(&cri, &mut records, Instant::now()).await.map_err(GcError::from),
             },
             demand = demands.recv() => match demand {
                 Some(demand) => {
@@ -80,8 +127,17 @@ pub async fn run(
             },
         };
         match result {
-            Err(error) => tracing::warn!(%error, "image garbage collection failed"),
+            Err(error) => {
+                tracing::warn!(%error, again = failed, "image garbage collection failed");
+                if let Some(reason) = error.reason() {
+                    events("Warning", reason, error.to_string());
+                }
+                if std::mem::replace(&mut failed, true) {
+                    events("Warning", "ImageGCFailed", error.to_string());
+                }
+            }
             Ok(()) => {
+                failed = false;
                 if let Some(pulls) = &pulls {
                     pulls.prune(&records.keys().map(String::as_str).collect::<Vec<_>>(), &since);
                 }
@@ -90,13 +146,19 @@ pub async fn run(
     }
 }
 
-async fn remove_unused(cri: &CriClient, settings: &ImageGc, records: &mut Records) -> Result<(), CriError> {
+async fn remove_unused(cri: &CriClient, settings: &ImageGc, records: &mut Records) -> Result<(), GcError> {
     let now = Instant::now();
     look(cri, records, now).await?;
+    let (mut freed, mut why) = (0_u64, None);
     for id in by_last_use(records, now, settings) {
-        remove(cri, records, &id, "space").await;
+        let bytes = records.get(&id).map_or(0, |r| r.bytes);
+        match remove(cri, records, &id, "space").await {
+            Ok(()) => freed = freed.saturating_add(bytes),
+            Err(error) => why = Some(error.to_string()),
+        }
     }
-    Ok(())
+    // As much as there is, which the kubelet writes as the largest number of bytes.
+    why.map_or(Ok(()), |why| Err(GcError::NotRemoved { wanted: i64::MAX.unsigned_abs(), freed, why }))
 }
 
 /// Takes in what images there are and which are used.
@@ -111,30 +173,45 @@ async fn look(cri: &CriClient, records: &mut Records, now: Instant) -> Result<()
     Ok(())
 }
 
-async fn pass(cri: &CriClient, settings: &ImageGc, records: &mut Records, begun: Instant) -> Result<(), CriError> {
+async fn pass(cri: &CriClient, settings: &ImageGc, records: &mut Records, begun: Instant) -> Result<(), GcError> {
     let now = Instant::now();
     look(cri, records, now).await?;
     // What this agent has not watched for so long may have been used before it began.
     if !settings.maximum_age.is_zero() && begun.elapsed() > settings.maximum_age {
         for id in too_old(records, now, settings) {
-            remove(cri, records, &id, "age").await;
+            // Told in the log; the next pass tries again.
+            let _ = remove(cri, records, &id, "age").await;
         }
     }
     let Some((capacity, available)) = file_system(cri).await? else { return Ok(()) };
-    let Some(mut wanted) = to_free(capacity, available, settings) else { return Ok(()) };
+    if capacity == 0 {
+        return Err(GcError::NoCapacity);
+    }
+    let Some(wanted) = to_free(capacity, available, settings) else { return Ok(()) };
+    let (mut freed, mut why) = (0_u64, None);
     for id in by_last_use(records, now, settings) {
-        if wanted == 0 {
+        if freed >= wanted {
             return Ok(());
         }
         let bytes = records.get(&id).map_or(0, |r| r.bytes);
-        if remove(cri, records, &id, "space").await {
-            wanted = wanted.saturating_sub(bytes);
+        match remove(cri, records, &id, "space").await {
+            Ok(()) => freed = freed.saturating_add(bytes),
+            Err(error) => why = Some(error.to_string()),
         }
     }
-    if wanted > 0 {
-        tracing::warn!(bytes = wanted, "too little could be freed: the images left are all in use");
+    match why {
+        Some(why) => Err(GcError::NotRemoved { wanted, freed, why }),
+        None if freed < wanted => {
+            Err(GcError::NotEnough { percent: used_percent(capacity, available), capacity, freed })
+        }
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// As the kubelet rounds it: what is available is rounded down.
+fn used_percent(capacity: u64, available: u64) -> u64 {
+    let left = u128::from(available) * 100 / u128::from(capacity.max(1));
+    100_u64.saturating_sub(u64::try_from(left).unwrap_or(100))
 }
 
 /// The image of which the runtime makes sandboxes, as containerd tells it among its settings. Its first versions do not
@@ -202,18 +279,18 @@ async fn file_system(cri: &CriClient) -> Result<Option<(u64, u64)>, CriError> {
 }
 
 /// `why` is `age` or `space`.
-async fn remove(cri: &CriClient, records: &mut Records, id: &str, why: &str) -> bool {
+async fn remove(cri: &CriClient, records: &mut Records, id: &str, why: &str) -> Result<(), CriError> {
     let image = cri::ImageSpec { image: id.to_owned(), ..Default::default() };
     match cri.remove_image(image).await {
         Ok(()) => {
             tracing::info!(image = id, "removed an image that nobody uses");
             records.remove(id);
             metrics::IMAGES_COLLECTED.inc(&[why]);
-            true
+            Ok(())
         }
         Err(error) => {
             tracing::warn!(%error, image = id, "cannot remove an image");
-            false
+            Err(error)
         }
     }
 }
@@ -256,6 +333,17 @@ mod tests {
         note(&mut records, &images[..2], &HashSet::new(), much_later);
         assert_eq!(too_old(&records, much_later, &SETTINGS), ["a", "b"]);
         assert_eq!(records.len(), 2);
+    }
+
+    #[test]
+    fn what_is_told_of_a_full_disk_is_for_people() {
+        let full = GcError::NotEnough { percent: used_percent(100, 12), capacity: 28_346_784_154, freed: 385_820_817 };
+        let words = "Insufficient free disk space on the node's image filesystem (88% of 26.4 GiB used). Failed to free \
+                     sufficient space by deleting unused images (freed 385820817 bytes). Investigate disk usage, as it \
+                     could be used by active images, logs, volumes, or other data.";
+        assert_eq!((full.to_string().as_str(), full.reason()), (words, Some("FreeDiskSpaceFailed")));
+        assert_eq!(GcError::NoCapacity.to_string(), "invalid capacity 0 on image filesystem");
+        assert_eq!(size(512), "512.0 B");
     }
 
     #[test]

@@ -124,7 +124,9 @@ impl Manager {
         });
         let (images, image_demands) = mpsc::channel(1);
         let image_gc = shared.config.image_gc.clone();
-        tokio::spawn(crate::images::gc::run(shared.cri.clone(), image_gc, shared.puller.records(), image_demands));
+        let node_events = shared.node_events.clone();
+        let records = shared.puller.records();
+        tokio::spawn(crate::images::gc::run(shared.cri.clone(), image_gc, records, image_demands, node_events));
         let (runtime, runtime_queue) = mpsc::channel(QUEUE);
         tokio::spawn(pleg::watch(shared.cri.clone(), runtime, shared.nudge.clone()));
 
