@@ -22,19 +22,33 @@ use crate::identity::Validity;
 /// client-go trusts a token file this long before it reads it again.
 const TOKEN_FILE_AGE: Duration = Duration::from_secs(60);
 
-/// Why a kubeconfig cannot be used; the operator's to mend.
+/// Why a kubeconfig cannot be used; the operator's to mend. The words are client-go's, where it has some.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
-    #[error("cannot read kubeconfig {path}: {source}")]
+    #[error("invalid kubeconfig: stat {path}: {}", io_words(.source))]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("kubeconfig {path}: {reason}")]
+    #[error("invalid kubeconfig: error loading config file {path:?}: {reason}")]
     Syntax { path: PathBuf, reason: String },
-    #[error("kubeconfig {path}: {field} names {name:?}, which is not in the file")]
-    Missing { path: PathBuf, field: &'static str, name: String },
-    #[error("kubeconfig {path}: {field} is not base64")]
-    Base64 { path: PathBuf, field: &'static str },
-    #[error("kubeconfig {path}: user {user:?} logs in by {method}, which the agent does not support")]
+    #[error("invalid kubeconfig: context was not found for specified context: {0}")]
+    NoContext(String),
+    /// What is there contradicts itself, or something is not there.
+    #[error("invalid kubeconfig: invalid configuration: {0}")]
+    Invalid(String),
+    #[error("invalid kubeconfig: open {path}: {}", io_words(.source))]
+    TokenFile { path: PathBuf, source: std::io::Error },
+    #[error(
+        "kubeconfig {path}: user {user:?} logs in by {method}, which the agent does not support; give it a certificate or \
+         a token"
+    )]
     Unsupported { path: PathBuf, user: String, method: &'static str },
+    #[error("kubeconfig {path}: cluster {cluster:?} has a proxy-url, which the agent does not support")]
+    Proxy { path: PathBuf, cluster: String },
+}
+
+/// The kernel's word on a file, as Go writes it: without the number.
+pub fn io_words(error: &std::io::Error) -> String {
+    let number = error.raw_os_error().map(nix::errno::Errno::from_raw);
+    number.map_or_else(|| error.to_string(), |errno| errno.desc().to_lowercase())
 }
 
 /// The current context of a kubeconfig.
@@ -51,12 +65,15 @@ pub struct Kubeconfig {
     pub(super) token: Option<Token>,
     /// See [`Kubeconfig::follow_rotated`].
     rotated: Option<PathBuf>,
+    /// See [`Kubeconfig::await_certificate`].
+    awaited: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token {
     Bearer(String),
-    File(PathBuf),
+    /// The file, and what holds while it cannot be read; empty for nothing.
+    File(PathBuf, String),
     Basic(String, String),
 }
 
@@ -70,6 +87,18 @@ impl Kubeconfig {
     /// there and as long as its certificate is not over. Users who log in by other means stay as they are.
     pub fn follow_rotated(&mut self, pair: PathBuf) {
         self.rotated = self.certificate.is_some().then_some(pair);
+    }
+
+    /// Logs in with the certificate and key that will be in the file `pair`. Until they are, no connection is made: a server
+    /// would take this user for nobody.
+    pub fn await_certificate(&mut self, pair: PathBuf) {
+        (self.certificate, self.key) = (Some(Pem::File(pair.clone())), Some(Pem::File(pair)));
+        self.awaited = true;
+    }
+
+    /// Whether the certificate may still be on its way.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.awaited
     }
 
     /// Certificate and key to log in with now.
@@ -101,70 +130,209 @@ impl Kubeconfig {
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, KubeconfigError> {
         let syntax = |reason: String| KubeconfigError::Syntax { path: path.to_owned(), reason };
         let document = crate::document::parse(text).map_err(|e| syntax(e.to_string()))?;
-        if !document.is_object() {
+        if !document.is_object() && !document.is_null() {
             return Err(syntax("not a mapping".into()));
         }
-        let missing = |field, name: &str| KubeconfigError::Missing { path: path.to_owned(), field, name: name.into() };
         let current = text_of(&document, "current-context");
-        let context =
-            named(&document, "contexts", current, "context").ok_or_else(|| missing("current-context", current))?;
-        let cluster_name = text_of(context, "cluster");
-        let cluster = named(&document, "clusters", cluster_name, "cluster")
-            .ok_or_else(|| missing("the context's cluster", cluster_name))?;
-        let user_name = text_of(context, "user");
-        // A context may go without a user: anonymous.
-        let user = match named(&document, "users", user_name, "user") {
-            Some(user) => user,
-            None if user_name.is_empty() => &Value::Null,
-            None => return Err(missing("the context's user", user_name)),
+        let context = match named(&document, "contexts", current, "context") {
+            Some(context) => context,
+            None if current.is_empty() => &Value::Null,
+            None => return Err(KubeconfigError::NoContext(current.into())),
         };
+        // A context may go without a user, or name one that is not there: anonymous. A cluster it needs.
+        let (cluster_name, user_name) = (text_of(context, "cluster"), text_of(context, "user"));
+        let cluster = named(&document, "clusters", cluster_name, "cluster").unwrap_or(&Value::Null);
+        let user = named(&document, "users", user_name, "user").unwrap_or(&Value::Null);
+        let read = Read { path, folder: path.parent().unwrap_or(Path::new(".")) };
+        let (authority, certificate, key) = (
+            read.pem(cluster, "certificate-authority-data", "certificate-authority")?,
+            read.pem(user, "client-certificate-data", "client-certificate")?,
+            read.pem(user, "client-key-data", "client-key")?,
+        );
+        let mut wrong = user_errors(user, user_name, (&certificate, &key));
+        if cluster.as_object().is_none_or(serde_json::Map::is_empty) {
+            if wrong.is_empty() {
+                wrong.push(NOTHING.into());
+            } else {
+                wrong.push("cluster has no server defined".into());
+            }
+        } else {
+            wrong.extend(cluster_errors(cluster, cluster_name, authority.as_ref()));
+        }
+        match wrong.as_slice() {
+            [] => {}
+            [one] => return Err(KubeconfigError::Invalid(one.clone())),
+            many => return Err(KubeconfigError::Invalid(format!("[{}]", many.join(", ")))),
+        }
         for method in ["exec", "auth-provider"] {
             if user.get(method).is_some_and(|v| !v.is_null()) {
                 return Err(KubeconfigError::Unsupported { path: path.to_owned(), user: user_name.into(), method });
             }
         }
-        let folder = path.parent().unwrap_or(Path::new("."));
-        let pem = |object: &Value, data: &'static str, file: &str| -> Result<Option<Pem>, KubeconfigError> {
-            let embedded = text_of(object, data);
-            if !embedded.is_empty() {
-                let compact: String = embedded.split_whitespace().collect();
-                return base64::engine::general_purpose::STANDARD
-                    .decode(compact)
-                    .map(|data| Some(Pem::Data(data)))
-                    .map_err(|_| KubeconfigError::Base64 { path: path.to_owned(), field: data });
-            }
-            let file = text_of(object, file);
-            Ok((!file.is_empty()).then(|| Pem::File(beside(folder, file))))
-        };
-        let server = text_of(cluster, "server").trim_end_matches('/');
-        if server.is_empty() {
-            return Err(syntax(format!("cluster {cluster_name:?} has no server")));
+        if !text_of(cluster, "proxy-url").is_empty() {
+            return Err(KubeconfigError::Proxy { path: path.to_owned(), cluster: cluster_name.into() });
         }
         Ok(Kubeconfig {
-            server: server.to_owned(),
+            server: text_of(cluster, "server").trim_end_matches('/').to_owned(),
             tls_server_name: text_of(cluster, "tls-server-name").to_owned(),
             insecure: cluster.get("insecure-skip-tls-verify").and_then(Value::as_bool).unwrap_or(false),
-            authority: pem(cluster, "certificate-authority-data", "certificate-authority")?,
-            certificate: pem(user, "client-certificate-data", "client-certificate")?,
-            key: pem(user, "client-key-data", "client-key")?,
-            token: token(user, folder),
+            authority: authority.map(|given| given.pem),
+            certificate: certificate.map(|given| given.pem),
+            key: key.map(|given| given.pem),
+            token: read.token(user)?,
             rotated: None,
+            awaited: false,
         })
     }
 }
 
-fn token(user: &Value, folder: &Path) -> Option<Token> {
-    // A file wins over a token in place, as it is the one that gets refreshed.
-    let file = text_of(user, "tokenFile");
-    if !file.is_empty() {
-        return Some(Token::File(beside(folder, file)));
+/// client-go's word for a context that leads nowhere.
+const NOTHING: &str = "no configuration has been provided, try setting KUBERNETES_MASTER environment variable";
+
+/// A certificate or key, and whether it stands in the kubeconfig although it names a file, too.
+struct Given {
+    pem: Pem,
+    twice: bool,
+    /// As the kubeconfig names it, absolute.
+    file: PathBuf,
+}
+
+impl Given {
+    /// What keeps the named file from being read; a file that is not used must be there all the same.
+    fn unreadable(&self) -> Option<String> {
+        let file = Some(&self.file).filter(|file| !file.as_os_str().is_empty())?;
+        let error = std::fs::File::open(file).err()?;
+        Some(format!("open {}: {}", file.display(), io_words(&error)))
     }
-    let bearer = text_of(user, "token");
-    if !bearer.is_empty() {
-        return Some(Token::Bearer(bearer.to_owned()));
+}
+
+/// Reads parts of one file.
+struct Read<'a> {
+    path: &'a Path,
+    folder: &'a Path,
+}
+
+impl Read<'_> {
+    /// What is in place wins over a file.
+    fn pem(&self, object: &Value, data: &str, file: &str) -> Result<Option<Given>, KubeconfigError> {
+        let file = text_of(object, file);
+        let path = if file.is_empty() { PathBuf::new() } else { beside(self.folder, file) };
+        let embedded = text_of(object, data);
+        if embedded.is_empty() {
+            return Ok((!file.is_empty()).then(|| Given { pem: Pem::File(path.clone()), twice: false, file: path }));
+        }
+        let compact: String = embedded.split_whitespace().collect();
+        let decoded = base64::engine::general_purpose::STANDARD.decode(compact).map_err(|error| {
+            let at = match error {
+                base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => at,
+                base64::DecodeError::InvalidLength(at) => at,
+                base64::DecodeError::InvalidPadding => embedded.len(),
+            };
+            let reason = format!("{data}: illegal base64 data at input byte {at}");
+            KubeconfigError::Syntax { path: self.path.to_owned(), reason }
+        })?;
+        Ok(Some(Given { pem: Pem::Data(decoded), twice: !file.is_empty(), file: path }))
     }
-    let name = text_of(user, "username");
-    (!name.is_empty()).then(|| Token::Basic(name.to_owned(), text_of(user, "password").to_owned()))
+
+    /// A file wins over a token in place, as it is the one that gets refreshed; while it cannot be read, that token holds.
+    fn token(&self, user: &Value) -> Result<Option<Token>, KubeconfigError> {
+        let (file, bearer) = (text_of(user, "tokenFile"), text_of(user, "token"));
+        if !file.is_empty() {
+            let path = beside(self.folder, file);
+            if bearer.is_empty()
+                && let Err(source) = std::fs::read(&path)
+            {
+                return Err(KubeconfigError::TokenFile { path, source });
+            }
+            return Ok(Some(Token::File(path, bearer.to_owned())));
+        }
+        if !bearer.is_empty() {
+            return Ok(Some(Token::Bearer(bearer.to_owned())));
+        }
+        let name = text_of(user, "username");
+        Ok((!name.is_empty()).then(|| Token::Basic(name.to_owned(), text_of(user, "password").to_owned())))
+    }
+}
+
+/// What of a cluster cannot be meant, in client-go's order and words.
+fn cluster_errors(cluster: &Value, name: &str, authority: Option<&Given>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text_of(cluster, "server").is_empty() {
+        wrong.push(match name {
+            "" => "default cluster has no server defined".to_owned(),
+            name => format!("no server found for cluster {name:?}"),
+        });
+    }
+    let proxy = text_of(cluster, "proxy-url");
+    if !proxy.is_empty()
+        && let Some(reason) = proxy_error(proxy)
+    {
+        wrong.push(format!("invalid 'proxy-url' {proxy:?} for cluster {name:?}: {reason}"));
+    }
+    let Some(given) = authority else { return wrong };
+    if given.twice {
+        wrong.push(format!(
+            "certificate-authority-data and certificate-authority are both specified for {name}. \
+             certificate-authority-data will override."
+        ));
+    }
+    if let Some(reason) = given.unreadable() {
+        let file = given.file.display();
+        wrong.push(format!("unable to read certificate-authority {file} for {name} due to {reason}"));
+    }
+    if cluster.get("insecure-skip-tls-verify").and_then(Value::as_bool) == Some(true) {
+        wrong.push("specifying a root certificates file with the insecure flag is not allowed".into());
+    }
+    wrong
+}
+
+fn proxy_error(text: &str) -> Option<String> {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    match scheme {
+        Some("http" | "https" | "socks5") => None,
+        Some(other) => Some(format!("unsupported scheme {other:?}, must be http, https, or socks5")),
+        None => Some("unsupported scheme \"\", must be http, https, or socks5".into()),
+    }
+}
+
+/// What of a user cannot be meant, in client-go's order and words.
+fn user_errors(user: &Value, name: &str, (certificate, key): (&Option<Given>, &Option<Given>)) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut methods = Vec::new();
+    if !text_of(user, "token").is_empty() {
+        methods.push("token");
+    }
+    if !text_of(user, "username").is_empty() || !text_of(user, "password").is_empty() {
+        methods.push("basicAuth");
+    }
+    if let Some(certificate) = certificate {
+        if certificate.twice {
+            wrong.push(format!(
+                "client-cert-data and client-cert are both specified for {name}. client-cert-data will override."
+            ));
+        }
+        match key {
+            Some(key) if key.twice => wrong.push(format!(
+                "client-key-data and client-key are both specified for {name}; client-key-data will override"
+            )),
+            Some(_) => {}
+            None => wrong.push(format!(
+                "client-key-data or client-key must be specified for {name} to use the clientCert authentication method."
+            )),
+        }
+        for (what, given) in [("client-cert", Some(certificate)), ("client-key", key.as_ref())] {
+            if let Some((given, reason)) = given.and_then(|given| Some((given, given.unreadable()?))) {
+                wrong.push(format!("unable to read {what} {} for {name} due to {reason}", given.file.display()));
+            }
+        }
+    }
+    if methods.len() > 1 {
+        let found = methods.join(" ");
+        wrong.push(format!(
+            "more than one authentication method found for {name}; found [{found}], only one is allowed"
+        ));
+    }
+    wrong
 }
 
 fn text_of<'a>(object: &'a Value, key: &str) -> &'a str {
@@ -196,7 +364,7 @@ impl Login {
         let Some(token) = &self.config.token else { return Ok(None) };
         let mut kept = self.token.lock().await;
         if let Some((value, read)) = kept.as_ref()
-            && (!matches!(token, Token::File(_)) || read.elapsed() < TOKEN_FILE_AGE)
+            && (!matches!(token, Token::File(..)) || read.elapsed() < TOKEN_FILE_AGE)
         {
             return Ok(Some(value.clone()));
         }
@@ -205,13 +373,19 @@ impl Login {
             Token::Basic(name, password) => {
                 format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}")))
             }
-            Token::File(path) => match (tokio::fs::read_to_string(path).await, kept.as_ref()) {
-                (Ok(text), _) => format!("Bearer {}", text.trim()),
+            Token::File(path, instead) => match (tokio::fs::read_to_string(path).await, kept.as_ref()) {
+                (Ok(text), _) if !text.trim().is_empty() => format!("Bearer {}", text.trim()),
+                (Ok(_), _) if !instead.is_empty() => format!("Bearer {instead}"),
+                (Ok(_), Some((value, _))) => return Ok(Some(value.clone())),
+                (Ok(_), None) => {
+                    return Err(ApiError::Credentials(format!("read empty token from file {:?}", path.display())));
+                }
                 // A file that is gone for a moment does not end a login that worked.
                 (Err(error), Some((value, _))) => {
                     tracing::warn!(path = %path.display(), %error, "cannot read the token file again");
                     return Ok(Some(value.clone()));
                 }
+                (Err(_), None) if !instead.is_empty() => format!("Bearer {instead}"),
                 (Err(error), None) => {
                     return Err(ApiError::Credentials(format!("cannot read {}: {error}", path.display())));
                 }
@@ -224,11 +398,19 @@ impl Login {
         Ok(Some(value))
     }
 
+    /// Whether a certificate that was asked for has not come yet.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.config.awaited && self.config.certificate.as_ref().is_some_and(|pem| !pem.is_there())
+    }
+
     /// The TLS settings with the certificate files as they are now; built anew only when they changed.
     pub(super) fn tls(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let config = &self.config;
         let identity = config.identity();
         let (certificate, key) = identity.as_ref().map_or((None, None), |(c, k)| (Some(c), Some(k)));
+        if self.is_waiting() {
+            return Err(TlsError::Awaited);
+        }
         let mut files = Vec::new();
         for pem in [config.authority.as_ref(), certificate, key] {
             files.push(pem.map_or(Ok(Vec::new()), Pem::read)?);
@@ -256,19 +438,118 @@ impl Login {
 mod tests {
     use super::*;
 
+    /// A folder with a kubeconfig's files; gone with the value.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new() -> Self {
+            let name = format!("node-agent-kubeconfig-{}", crate::backoff::random_below(u32::MAX));
+            let folder = Folder(std::env::temp_dir().join(name));
+            std::fs::create_dir_all(folder.0.join("pki")).expect("a folder");
+            for name in ["pki/ca.crt", "k.pem", "t"] {
+                std::fs::write(folder.0.join(name), "x").expect("writes");
+            }
+            folder
+        }
+
+        fn parse(&self, text: &str) -> Result<Kubeconfig, KubeconfigError> {
+            Kubeconfig::parse(text.as_bytes(), &self.0.join("kubeconfig"))
+        }
+
+        /// What is said of a cluster and a user.
+        fn refused(&self, cluster: &str, user: &str) -> String {
+            let text = format!(
+                r#"{{"current-context":"c","contexts":[{{"name":"c","context":{{"cluster":"k","user":"u"}}}}],
+                "clusters":[{{"name":"k","cluster":{cluster}}}],"users":[{{"name":"u","user":{user}}}]}}"#
+            );
+            self.parse(&text).map(|_| String::new()).unwrap_or_else(|error| error.to_string())
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            // Left for the system to clear away.
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
     const TEXT: &str = r#"{"apiVersion":"v1","kind":"Config","current-context":"c",
         "contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}],
         "clusters":[{"name":"k","cluster":{"server":"https://127.0.0.1:6443/","certificate-authority":"pki/ca.crt"}}],
-        "users":[{"name":"u","user":{"client-certificate-data":"YQ==","client-key":"/k.pem","tokenFile":"t"}}]}"#;
+        "users":[{"name":"u","user":{"client-certificate-data":"YQ==","client-key":"k.pem","tokenFile":"t"}}]}"#;
 
     #[test]
     fn names_are_relative_to_the_file_and_data_is_decoded() {
-        let config = Kubeconfig::parse(TEXT.as_bytes(), Path::new("/etc/node/kubeconfig")).expect("valid");
+        let folder = Folder::new();
+        let config = folder.parse(TEXT).expect("valid");
         assert_eq!(config.server, "https://127.0.0.1:6443");
-        assert_eq!(config.authority, Some(Pem::File("/etc/node/pki/ca.crt".into())));
+        assert_eq!(config.authority, Some(Pem::File(folder.0.join("pki/ca.crt"))));
         assert_eq!(config.certificate, Some(Pem::Data(b"a".to_vec())));
-        assert_eq!(config.key, Some(Pem::File("/k.pem".into())));
-        assert_eq!(config.token, Some(Token::File("/etc/node/t".into())));
+        assert_eq!(config.key, Some(Pem::File(folder.0.join("k.pem"))));
+        assert_eq!(config.token, Some(Token::File(folder.0.join("t"), String::new())));
+    }
+
+    /// Two ways to say one thing went by silently, and a file that was not there showed at the first connection.
+    #[test]
+    fn what_contradicts_itself_or_is_not_there_is_refused_in_client_gos_words() {
+        let folder = Folder::new();
+        let said = |cluster: &str, user: &str| {
+            let text = folder.refused(cluster, user).replace(&folder.0.display().to_string(), "$D");
+            text.strip_prefix("invalid kubeconfig: invalid configuration: ").map_or(text.clone(), str::to_owned)
+        };
+        let server = r#"{"server":"https://a"}"#;
+        assert_eq!(said(server, "{}"), "");
+        assert_eq!(said("{}", "{}"), NOTHING);
+        assert_eq!(said(r#"{"tls-server-name":"x"}"#, "{}"), r#"no server found for cluster "k""#);
+        let both = r#"{"server":"https://a","certificate-authority":"pki/ca.crt","certificate-authority-data":"YQ=="}"#;
+        let words = "certificate-authority-data and certificate-authority are both specified for k. \
+                     certificate-authority-data will override.";
+        assert_eq!(said(both, "{}"), words);
+        assert_eq!(
+            said(r#"{"server":"https://a","certificate-authority":"no.crt"}"#, "{}"),
+            "unable to read certificate-authority $D/no.crt for k due to open $D/no.crt: no such file or directory"
+        );
+        assert_eq!(
+            said(
+                r#"{"server":"https://a","insecure-skip-tls-verify":true,"certificate-authority":"pki/ca.crt"}"#,
+                "{}"
+            ),
+            "specifying a root certificates file with the insecure flag is not allowed"
+        );
+        assert_eq!(
+            said(server, r#"{"client-certificate":"k.pem"}"#),
+            "client-key-data or client-key must be specified for u to use the clientCert authentication method."
+        );
+        assert_eq!(
+            said(server, r#"{"token":"t","username":"n","client-certificate-data":"YQ==","client-key":"no"}"#),
+            "[unable to read client-key $D/no for u due to open $D/no: no such file or directory, more than one \
+             authentication method found for u; found [token basicAuth], only one is allowed]"
+        );
+        assert_eq!(
+            said(r#"{"server":"https://a","proxy-url":"ftp://p"}"#, "{}"),
+            r#"invalid 'proxy-url' "ftp://p" for cluster "k": unsupported scheme "ftp", must be http, https, or socks5"#
+        );
+        assert!(said(r#"{"server":"https://a","proxy-url":"http://p"}"#, "{}").contains("does not support"));
+        assert!(
+            said(server, r#"{"exec":{"command":"x"}}"#).contains("logs in by exec, which the agent does not support")
+        );
+        assert_eq!(said(server, r#"{"tokenFile":"no"}"#), "invalid kubeconfig: open $D/no: no such file or directory");
+        assert_eq!(said(server, r#"{"tokenFile":"no","token":"instead"}"#), "");
+        assert!(
+            said(r#"{"server":"https://a","certificate-authority-data":"%"}"#, "{}").contains("illegal base64 data")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_token_holds_while_its_file_cannot_be_read() {
+        let folder = Folder::new();
+        let login = |user: &str| {
+            let text = TEXT.replace(r#""tokenFile":"t""#, user);
+            Login::new(&folder.parse(&text).expect("valid")).expect("a login")
+        };
+        let shown = async |login: Login| login.authorization().await.expect("a token").expect("a header");
+        assert_eq!(shown(login(r#""tokenFile":"t","token":"instead""#)).await, "Bearer x");
+        assert_eq!(shown(login(r#""tokenFile":"no","token":"instead""#)).await, "Bearer instead");
     }
 
     /// What was renewed into the certificate folder was never used where the kubeconfig has its certificate inside.
@@ -281,8 +562,9 @@ mod tests {
             params.self_signed(&key).expect("made").pem() + &key.serialize_pem()
         };
         let file = std::env::temp_dir().join(format!("rotated-{}.pem", std::process::id()));
-        let text = TEXT.replace("\"/k.pem\"", "\"\"");
-        let mut config = Kubeconfig::parse(text.as_bytes(), Path::new("/k")).expect("valid");
+        let folder = Folder::new();
+        let text = TEXT.replace(r#""client-key":"k.pem""#, r#""client-key-data":"YQ==""#);
+        let mut config = folder.parse(&text).expect("valid");
         config.follow_rotated(file.clone());
         let own = Pem::Data(b"a".to_vec());
         assert_eq!(config.identity(), Some((own.clone(), own.clone())));
@@ -298,9 +580,15 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_context_is_named() {
-        let text = TEXT.replace(r#""current-context":"c""#, r#""current-context":"x""#);
-        let error = Kubeconfig::parse(text.as_bytes(), Path::new("k")).expect_err("no such context");
-        assert_eq!(error.to_string(), r#"kubeconfig k: current-context names "x", which is not in the file"#);
+    fn a_missing_context_is_named_and_without_one_there_is_nothing() {
+        let folder = Folder::new();
+        let current = |name: &str| {
+            let text = TEXT.replace(r#""current-context":"c""#, &format!(r#""current-context":"{name}""#));
+            folder.parse(&text).expect_err("no such context").to_string()
+        };
+        assert_eq!(current("x"), "invalid kubeconfig: context was not found for specified context: x");
+        assert_eq!(current(""), format!("invalid kubeconfig: invalid configuration: {NOTHING}"));
+        let missing = Kubeconfig::load(Path::new("/none.conf")).expect_err("no file").to_string();
+        assert_eq!(missing, "invalid kubeconfig: stat /none.conf: no such file or directory");
     }
 }

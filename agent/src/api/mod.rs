@@ -19,7 +19,7 @@ mod watch;
 pub use client::{Client, ClientOptions, List, ListOptions, PatchType, WatchOptions};
 pub use error::ApiError;
 pub use kind::{Kind, timestamp};
-pub use kubeconfig::{Kubeconfig, KubeconfigError, Login};
+pub use kubeconfig::{Kubeconfig, KubeconfigError, Login, io_words};
 pub use media::ContentType;
 pub use rate::RateLimit;
 pub use reflector::{Change, Reflector};

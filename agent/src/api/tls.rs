@@ -15,6 +15,8 @@ pub enum TlsError {
     Server(String),
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
+    #[error("the client certificate that was asked for has not come yet")]
+    Awaited,
     #[error("no usable certificate in {0}")]
     NoCertificate(String),
     #[error("no usable private key in {0}")]
@@ -41,6 +43,13 @@ impl Pem {
         match self {
             Pem::Data(data) => Ok(data.clone()),
             Pem::File(path) => std::fs::read(path).map_err(|source| TlsError::Read { path: path.clone(), source }),
+        }
+    }
+
+    pub fn is_there(&self) -> bool {
+        match self {
+            Pem::Data(_) => true,
+            Pem::File(path) => path.exists(),
         }
     }
 

@@ -71,6 +71,8 @@ pub struct HttpTransport {
     user_agent: HeaderValue,
     pool: Mutex<Pool>,
     stale: std::sync::atomic::AtomicBool,
+    /// Told with each [`Transport::reconnect`].
+    renewed: tokio::sync::Notify,
 }
 
 impl HttpTransport {
@@ -88,7 +90,7 @@ impl HttpTransport {
         let authority = uri.authority().ok_or_else(|| TlsError::Server(config.server.clone()))?;
         let port = authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
         let login = Arc::new(Login::new(config)?);
-        if secure {
+        if secure && !config.is_awaited() {
             login.tls()?;
         }
         Ok(HttpTransport {
@@ -101,6 +103,7 @@ impl HttpTransport {
             user_agent: HeaderValue::from_str(user_agent).unwrap_or(HeaderValue::from_static("node-agent")),
             pool: Mutex::new(Pool::default()),
             stale: std::sync::atomic::AtomicBool::new(false),
+            renewed: tokio::sync::Notify::new(),
         })
     }
 
@@ -169,7 +172,19 @@ impl HttpTransport {
         text.parse().map_err(|_| ApiError::Malformed(format!("{text:?} is no URI")))
     }
 
+    /// Waits for a certificate that was asked for, as long as for a connection.
+    async fn credentials(&self) {
+        let renewed = self.renewed.notified();
+        tokio::pin!(renewed);
+        // From here on nothing is missed.
+        renewed.as_mut().enable();
+        if self.login.is_waiting() {
+            let _ = tokio::time::timeout(CONNECT_TIMEOUT, renewed).await;
+        }
+    }
+
     async fn connection(&self) -> Result<Connection, ApiError> {
+        self.credentials().await;
         let mut pool = self.pool.lock().await;
         if self.stale.swap(false, std::sync::atomic::Ordering::AcqRel) {
             *pool = Pool::default();
@@ -275,6 +290,7 @@ impl Transport for HttpTransport {
 
     fn reconnect(&self) {
         self.stale.store(true, std::sync::atomic::Ordering::Release);
+        self.renewed.notify_waiters();
     }
 }
 

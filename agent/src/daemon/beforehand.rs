@@ -99,7 +99,7 @@ mod tests {
     fn what_the_start_refuses_is_known_before() {
         assert_eq!(wrong(&[]), Vec::<String>::new());
         for (flag, words) in [
-            ("--kubeconfig=/nonexistent.conf", "cannot read kubeconfig /nonexistent.conf"),
+            ("--kubeconfig=/nonexistent.conf", "invalid kubeconfig: stat /nonexistent.conf: no such file or directory"),
             ("--authorization-mode=Webhook", "no client provided, cannot use webhook authorization"),
             ("--authentication-token-webhook", "no client provided, cannot use webhook authentication"),
             ("--client-ca-file=/nonexistent.crt", "/nonexistent.crt"),
