@@ -11,38 +11,62 @@ use super::request::{CLIENT, Prepared, RequestError};
 use super::store::{Store, Validity};
 use super::{IdentityError, rotation};
 use crate::api::{Client, ClientOptions, HttpTransport, Kubeconfig};
+use crate::backoff::Backoff;
 
 /// Approval may be a person's.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Makes the kubeconfig at `target` usable: when it is absent or its certificate is over, asks for a certificate as the
-/// user of `source` and writes one that points to it. An agent that `rotates` its certificate goes on with one that it has
-/// got before.
+/// Between tries; as long as for the certificates that follow.
+const FIRST_WAIT: Duration = Duration::from_secs(2);
+const LAST_WAIT: Duration = Duration::from_secs(128);
+
+/// The login that [`bootstrap`] ends with, before its certificate is there: the cluster of `source`, and the place where the
+/// certificate will be. Connections are refused until then.
 ///
 /// # Errors
-/// When there is no usable bootstrap kubeconfig, or no certificate came.
-pub async fn bootstrap(
-    target: &Path,
-    source: &Path,
-    folder: &Path,
-    rotates: bool,
-    node: &str,
-) -> Result<(), IdentityError> {
+/// When the bootstrap kubeconfig cannot be used.
+pub fn login_to_come(source: &Path, folder: &Path) -> Result<Kubeconfig, IdentityError> {
+    let bad = |reason: String| IdentityError::Bootstrap { path: source.to_owned(), reason };
     let store = Store::client(folder);
-    if is_usable(target, rotates.then_some(&store)) {
-        return Ok(());
+    let mut tree = kubeconfig(&cluster_of(source)?, &store);
+    // A certificate that is named has to be there.
+    tree["users"] = json!([]);
+    let mut text = Vec::new();
+    proto::yaml::write(&tree, &mut text);
+    let mut login = Kubeconfig::parse(&text, source).map_err(|e| bad(e.to_string()))?;
+    login.await_certificate(store.current());
+    Ok(login)
+}
+
+/// Makes the kubeconfig at `target`: asks for a certificate as the user of `source`, however often it takes, and writes one
+/// that points to it. A request that is refused, fails or is deleted is made anew after a while.
+pub async fn bootstrap(target: &Path, source: &Path, folder: &Path, node: &str) {
+    let mut backoff = Backoff::new(FIRST_WAIT, LAST_WAIT);
+    while let Err(error) = attempt(target, source, folder, node).await {
+        let wait = backoff.next_wait();
+        tracing::error!(%error, ?wait, "no client certificate yet; asking again");
+        tokio::time::sleep(wait).await;
     }
+}
+
+/// The cluster that a bootstrap kubeconfig is for.
+fn cluster_of(source: &Path) -> Result<Value, IdentityError> {
+    let bad = |reason: String| IdentityError::Bootstrap { path: source.to_owned(), reason };
+    let text = std::fs::read(source).map_err(|e| bad(e.to_string()))?;
+    let tree = proto::yaml::parse(&text).map_err(|e| bad(e.to_string()))?;
+    cluster(&tree, source).ok_or_else(|| bad("the current context has no cluster".into()))
+}
+
+async fn attempt(target: &Path, source: &Path, folder: &Path, node: &str) -> Result<(), IdentityError> {
+    let store = Store::client(folder);
     let bad = |reason: String| IdentityError::Bootstrap { path: source.to_owned(), reason };
     let client = client(source).map_err(bad)?;
     tracing::info!(source = %source.display(), "asking for the node's first client certificate");
     let answer = Prepared::with_key(key(&store)?, node, &[])?.obtain(&client, &CLIENT, PATIENCE).await;
     let pem = answer.inspect_err(|error| forget_refused(&store, error))?;
     store.keep(&pem)?;
-    let text = std::fs::read(source).map_err(|e| bad(e.to_string()))?;
-    let tree = proto::yaml::parse(&text).map_err(|e| bad(e.to_string()))?;
-    let cluster = cluster(&tree, source).ok_or_else(|| bad("the current context has no cluster".into()))?;
     let mut out = Vec::new();
-    proto::yaml::write(&kubeconfig(&cluster, &store), &mut out);
+    proto::yaml::write(&kubeconfig(&cluster_of(source)?, &store), &mut out);
     if let Some(parent) = target.parent() {
         std::fs::create_dir_all(parent).map_err(|source| IdentityError::Write { path: parent.to_owned(), source })?;
     }
@@ -67,7 +91,7 @@ fn key(store: &Store) -> Result<KeyPair, IdentityError> {
 /// Takes away the key of a request that was refused: the same key makes the same request, which stays refused.
 fn forget_refused(store: &Store, error: &RequestError) {
     let path = store.key_in_waiting();
-    if matches!(error, RequestError::Refused { .. })
+    if matches!(error, RequestError::Refused { .. } | RequestError::Gone(_))
         && let Err(error) = std::fs::remove_file(&path)
     {
         tracing::warn!(%error, path = %path.display(), "cannot remove the key of a refused request");
@@ -161,13 +185,38 @@ mod tests {
         });
         let cluster = cluster(&tree, Path::new("/etc/x/boot.conf")).expect("found");
         assert_eq!(cluster["certificate-authority"], "/etc/x/ca.crt");
-        let made = kubeconfig(&cluster, &Store::client(Path::new("/pki")));
-        assert_eq!(made["users"][0]["user"]["client-key"], "/pki/kubelet-client-current.pem");
+        let folder = std::env::temp_dir().join(format!("node-agent-new-{}", crate::backoff::random_below(u32::MAX)));
+        let store = Store::client(&folder);
+        store.keep("certificate and key").expect("kept");
+        let cluster = json!({"server": cluster["server"], "certificate-authority": store.current()});
+        let made = kubeconfig(&cluster, &store);
+        assert_eq!(made["users"][0]["user"]["client-key"], json!(store.current()));
         let mut text = Vec::new();
         proto::yaml::write(&made, &mut text);
         let read = Kubeconfig::parse(&text, Path::new("/etc/k.conf")).expect("a kubeconfig");
         assert_eq!(read.server, "https://a:1");
+        std::fs::remove_dir_all(folder).expect("removes");
         assert!(!is_usable(Path::new("/nonexistent"), None));
+    }
+
+    #[test]
+    fn a_login_to_come_is_there_before_its_certificate() {
+        let folder = std::env::temp_dir().join(format!("node-agent-come-{}", crate::backoff::random_below(u32::MAX)));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let source = folder.join("boot.conf");
+        assert!(login_to_come(&source, &folder).is_err(), "nothing to ask with");
+        let text = json!({
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": {"server": "https://a:1", "insecure-skip-tls-verify": true}}],
+            "users": [{"name": "u", "user": {"token": "secret.token"}}],
+        });
+        std::fs::write(&source, text.to_string()).expect("writes");
+        let login = login_to_come(&source, &folder).expect("a login");
+        assert_eq!(login.server, "https://a:1");
+        HttpTransport::new(&login, "test").expect("a transport whose certificate may come");
+        assert!(login.certificate().expect("it will have one").is_err(), "there is none yet");
+        std::fs::remove_dir_all(folder).expect("removes");
     }
 
     #[test]

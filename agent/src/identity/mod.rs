@@ -10,18 +10,22 @@
 mod bootstrap;
 mod request;
 mod rotation;
+mod self_made;
 mod serving;
 mod store;
 
-pub use bootstrap::{bootstrap, can_bootstrap, is_usable};
+pub use bootstrap::{bootstrap, can_bootstrap, is_usable, login_to_come};
 pub use request::RequestError;
 pub use rotation::{ClientLogin, Renewal, keep_client, keep_serving};
+pub use self_made::{SelfMade, keep_self_made};
 pub use serving::{Serving, follow_files};
 pub use store::{Store, Validity};
 
 /// Why there is no identity; retrying helps when the API server or the approver was away.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
+    #[error("cannot read {path}: {source}")]
+    Read { path: std::path::PathBuf, source: std::io::Error },
     #[error("cannot write {path}: {source}")]
     Write { path: std::path::PathBuf, source: std::io::Error },
     #[error("bootstrap kubeconfig {path}: {reason}")]

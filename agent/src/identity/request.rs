@@ -19,6 +19,9 @@ pub enum RequestError {
     Send(ApiError),
     #[error("certificate signing request {name} was {what}: {why}")]
     Refused { name: String, what: &'static str, why: String },
+    /// Somebody deleted it; nobody will answer.
+    #[error("certificate signing request {0} was deleted before it was answered")]
+    Gone(String),
     #[error("certificate signing request {0} was not answered in time; approve it with kubectl certificate approve")]
     TooLate(String),
 }
@@ -129,7 +132,11 @@ enum Followed {
 
 /// One look and one watch; None when the watch ends without an answer.
 async fn follow(client: &Client, name: &str) -> Result<Option<String>, Followed> {
-    let now: CertificateSigningRequest = client.get("", name).await.map_err(Followed::Api)?;
+    let gone = || Followed::Refused(RequestError::Gone(name.to_owned()));
+    let now: CertificateSigningRequest = match client.get("", name).await {
+        Err(error) if error.is_not_found() => return Err(gone()),
+        answer => answer.map_err(Followed::Api)?,
+    };
     if let Some(certificate) = answer(&now).map_err(Followed::Refused)? {
         return Ok(Some(certificate));
     }
@@ -141,10 +148,17 @@ async fn follow(client: &Client, name: &str) -> Result<Option<String>, Followed>
     };
     let mut watch = client.watch::<CertificateSigningRequest>("", &options).await.map_err(Followed::Api)?;
     while let Some(event) = watch.next().await.map_err(Followed::Api)? {
-        if let WatchEvent::Added(request) | WatchEvent::Modified(request) = event
-            && let Some(certificate) = answer(&request).map_err(Followed::Refused)?
-        {
-            return Ok(Some(certificate));
+        match event {
+            WatchEvent::Added(request) | WatchEvent::Modified(request) => {
+                if let Some(certificate) = answer(&request).map_err(Followed::Refused)? {
+                    return Ok(Some(certificate));
+                }
+            }
+            // What was answered is deleted after a while; the answer may have come with the last state.
+            WatchEvent::Deleted(request) => {
+                return answer(&request).map_err(Followed::Refused)?.map(Some).ok_or_else(gone);
+            }
+            WatchEvent::Bookmark(_) | WatchEvent::Error(_) => {}
         }
     }
     Ok(None)

@@ -1,6 +1,6 @@
 //! Keeping both certificates young.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +42,11 @@ impl Renewal {
     pub fn ask(&self) {
         self.0.send_replace(());
     }
+
+    /// Hears of every wish from now on.
+    pub(super) fn wishes(&self) -> watch::Receiver<()> {
+        self.0.subscribe()
+    }
 }
 
 /// What the agent logs in with, and where the next certificate goes.
@@ -66,14 +71,19 @@ impl ClientLogin {
 }
 
 /// Waits for the time of the next certificate, but no less than `least`, or until somebody wants it now: then true.
-async fn due(current: Option<Vec<u8>>, store: &Store, least: Duration, wish: &mut watch::Receiver<()>) -> bool {
+pub(super) async fn due(
+    current: Option<Vec<u8>>,
+    file: &Path,
+    least: Duration,
+    wish: &mut watch::Receiver<()>,
+) -> bool {
     let spread = f64::from(random_below(1000)) / 1000.0;
     let wait = wait(current.and_then(|pem| Validity::of(&pem)), now(), spread).max(least);
-    tracing::info!(certificate = %store.current().display(), in_seconds = wait.as_secs(), "next certificate");
+    tracing::info!(certificate = %file.display(), in_seconds = wait.as_secs(), "next certificate");
     tokio::select! {
         () = tokio::time::sleep(wait) => false,
         Ok(()) = wish.changed() => {
-            tracing::info!(certificate = %store.current().display(), "renewed on request");
+            tracing::info!(certificate = %file.display(), "renewed on request");
             true
         }
     }
@@ -98,7 +108,7 @@ pub async fn keep_client(client: Client, login: ClientLogin, renewal: Arc<Renewa
     if login.current(&store).is_none() {
         return;
     }
-    let mut wish = renewal.0.subscribe();
+    let mut wish = renewal.wishes();
     let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(128));
     let mut least = Duration::ZERO;
     // A wish holds until it is granted, whatever fails on the way.
@@ -109,7 +119,7 @@ pub async fn keep_client(client: Client, login: ClientLogin, renewal: Arc<Renewa
             metrics::client_certificate_expires(validity.not_after);
         }
         if !wanted {
-            wanted = due(login.current(&store), &store, least, &mut wish).await;
+            wanted = due(login.current(&store), &store.current(), least, &mut wish).await;
         }
         let over = login.current(&store).and_then(|pem| Validity::of(&pem)).is_some_and(|v| v.is_over(now()));
         let other = login.source.as_deref().filter(|_| over).and_then(|path| bootstrap::client(path).ok());
@@ -139,9 +149,10 @@ pub async fn keep_serving(
     renewal: Arc<Renewal>,
     (node, mut object): (String, watch::Receiver<Arc<Node>>),
 ) {
-    let mut wish = renewal.0.subscribe();
+    let mut wish = renewal.wishes();
     let store = Store::serving(&folder);
     metrics::SERVER_RENEWAL_ERRORS.add(&[], 0.0);
+    let current = store.current();
     let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(128));
     let mut least = Duration::ZERO;
     // Until it is granted, as with the client certificate.
@@ -160,7 +171,7 @@ pub async fn keep_serving(
         let mut changes = object.clone();
         if !wanted && store.read().is_some_and(|pem| is_for(&pem, &names)) {
             tokio::select! {
-                asked = due(store.read(), &store, least, &mut wish) => wanted = asked,
+                asked = due(store.read(), &current, least, &mut wish) => wanted = asked,
                 _ = changes.wait_for(others) => continue,
             }
         }
@@ -218,20 +229,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_wish_is_no_later_than_the_time_and_is_not_lost() {
-        let store = Store::client(std::path::Path::new("/nonexistent"));
+        let file = PathBuf::from("/nonexistent");
         let mut params = rcgen::CertificateParams::new(vec!["n".into()]).expect("a name");
         params.not_before = time::OffsetDateTime::now_utc();
         params.not_after = params.not_before + time::Duration::days(10);
         let key = rcgen::KeyPair::generate().expect("a key");
         let made = params.self_signed(&key).expect("made").pem().into_bytes();
         let renewal = Renewal::default();
-        let mut wish = renewal.0.subscribe();
+        let mut wish = renewal.wishes();
         // While another certificate is on its way.
         renewal.ask();
         let began = tokio::time::Instant::now();
-        assert!(due(Some(made.clone()), &store, Duration::ZERO, &mut wish).await, "it is wanted until it is there");
+        assert!(due(Some(made.clone()), &file, Duration::ZERO, &mut wish).await, "it is wanted until it is there");
         assert!(began.elapsed() < Duration::from_secs(1));
-        assert!(!due(Some(made), &store, Duration::ZERO, &mut wish).await);
+        assert!(!due(Some(made), &file, Duration::ZERO, &mut wish).await);
         assert!(began.elapsed() > Duration::from_secs(3600), "one wish, one certificate");
     }
 

@@ -1,5 +1,6 @@
-//! The serving certificate: given, or made by ourselves once and kept in the certificate folder.
+//! The serving certificate: given, or of the agent's own making.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use service::any_certificate::AnyClient;
 
 use super::{ServerDeps, ServerError};
 use crate::config::TlsOffer;
-use crate::state_file;
+use crate::identity::SelfMade;
 
 /// TLS settings of port 10250; client certificates are asked for but not required.
 pub(super) fn server_config(deps: &ServerDeps) -> Result<Arc<rustls::ServerConfig>, ServerError> {
@@ -41,22 +42,12 @@ fn identity(deps: &ServerDeps) -> Result<(Vec<u8>, Vec<u8>), ServerError> {
     if !config.tls_cert_file.as_os_str().is_empty() && !config.tls_private_key_file.as_os_str().is_empty() {
         return Ok((read(&config.tls_cert_file)?, read(&config.tls_private_key_file)?));
     }
-    let folder = &deps.flags.cert_dir;
-    let (certificate, key) = (folder.join("kubelet.crt"), folder.join("kubelet.key"));
-    if !certificate.exists() || !key.exists() {
-        let made = self_signed(deps)?;
-        let bad = |e: std::io::Error| ServerError::Certificate(format!("cannot write to {}: {e}", folder.display()));
-        std::fs::create_dir_all(folder).map_err(bad)?;
-        state_file::write_as(&certificate, made.0.as_bytes(), 0o644).map_err(bad)?;
-        state_file::write(&key, made.1.as_bytes()).map_err(bad)?;
-    }
-    Ok((read(&certificate)?, read(&key)?))
+    let made = SelfMade::at(&deps.flags.cert_dir).get(&names(&deps.node, &deps.addresses));
+    made.map_err(|e| ServerError::Certificate(e.to_string()))
 }
 
-fn self_signed(deps: &ServerDeps) -> Result<(String, String), ServerError> {
-    let refuse = |e: rcgen::Error| ServerError::Certificate(e.to_string());
-    let mut names = vec![deps.node.clone(), "localhost".to_owned()];
-    names.extend(deps.addresses.iter().map(ToString::to_string));
-    let made = rcgen::generate_simple_self_signed(names).map_err(refuse)?;
-    Ok((made.cert.pem(), made.signing_key.serialize_pem()))
+/// What a certificate of the agent's own making is for.
+pub fn names(node: &str, addresses: &[IpAddr]) -> Vec<String> {
+    let named = [node.to_owned(), "localhost".to_owned()];
+    named.into_iter().chain(addresses.iter().map(ToString::to_string)).collect()
 }

@@ -38,6 +38,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use self::client_ca::ClientAuthorities;
+pub use self::identity::names as certificate_names;
 pub use self::retention::Retention;
 use self::route::Surface;
 use self::router::Router;
