@@ -1,7 +1,8 @@
 //! What this node knows of itself, for the agent's own tools: gRPC service `orchestrator.node.v1.Node` beside the pods.
 //!
 //! `GetNode` answers the core v1 Node as protobuf in field 1, with the conditions of this moment; `GetStats` the stats
-//! summary as JSON in field 1; `ListPods` every pod that anything on the node knows of, as protobuf in field 1, repeated.
+//! summary as JSON in field 1; `GetReach` a text in field 1 that says why the API server does not hear of the node, empty
+//! while it does and where there is none; `ListPods` every pod that anything on the node knows of, as protobuf in field 1, repeated.
 //! None needs the API server.
 
 use std::future::Future;
@@ -30,6 +31,7 @@ pub const SERVICE: &str = "orchestrator.node.v1.Node";
 /// See the module's documentation.
 pub struct NodeApi {
     node: NodeNow,
+    reached: watch::Receiver<Option<String>>,
     /// None until the runtime has answered for the first time.
     pods: watch::Receiver<Option<Handle>>,
     stats: Stats,
@@ -37,8 +39,13 @@ pub struct NodeApi {
 }
 
 impl NodeApi {
-    pub fn new(node: NodeNow, pods: watch::Receiver<Option<Handle>>, stats: Stats) -> Self {
-        Self { node, pods, stats, bucket: Bucket::of_kubelet() }
+    pub fn new(
+        node: NodeNow,
+        reached: watch::Receiver<Option<String>>,
+        pods: watch::Receiver<Option<Handle>>,
+        stats: Stats,
+    ) -> Self {
+        Self { node, reached, pods, stats, bucket: Bucket::of_kubelet() }
     }
 
     /// Whether a request is for this service.
@@ -51,6 +58,7 @@ impl NodeApi {
         let mut grpc = Grpc::new(RawCodec).max_decoding_message_size(64 << 10);
         match path.rsplit_once('/').map(|(_, method)| method) {
             Some("GetNode") => grpc.unary(Call(self, Wanted::Node), request).await,
+            Some("GetReach") => grpc.unary(Call(self, Wanted::Reach), request).await,
             Some("GetStats") => grpc.unary(Call(self, Wanted::Stats), request).await,
             Some("ListPods") => grpc.unary(Call(self, Wanted::Pods), request).await,
             _ => unimplemented(&path, &[SERVICE]),
@@ -61,6 +69,7 @@ impl NodeApi {
 #[derive(Clone, Copy)]
 enum Wanted {
     Node,
+    Reach,
     Stats,
     Pods,
 }
@@ -70,6 +79,7 @@ impl NodeApi {
     async fn wanted(&self, wanted: Wanted) -> Result<Vec<Vec<u8>>, Status> {
         match wanted {
             Wanted::Node => Ok(vec![self.node.get().encode_to_vec()]),
+            Wanted::Reach => Ok(vec![self.reached.borrow().clone().unwrap_or_default().into_bytes()]),
             Wanted::Stats => {
                 let summary = self.stats.summary(false).await.map_err(|e| Status::unavailable(e.to_string()))?;
                 Ok(vec![serde_json::to_vec(&summary).map_err(|e| Status::internal(e.to_string()))?])

@@ -189,6 +189,26 @@ fn the_lock_is_given_up_while_the_first_certificate_is_waited_for() -> Result<()
     Ok(())
 }
 
+/// Such an agent went on, and no pod had room on its node.
+#[test]
+fn more_reserved_than_there_is_ends_the_agent_once_its_settings_can_be_looked_at() -> Result<()> {
+    let place = Place::new("reserved", &format!("{STANDALONE}systemReserved: {{cpu: \"4000\"}}\n"))?;
+    let mut agent = Agent::start(&place, &[], &[])?;
+    let begun = Instant::now();
+    let url = format!("https://127.0.0.1:{}/configz", place.port);
+    let served = || std::process::Command::new("curl").args(["-skf", &url]).output();
+    while !String::from_utf8_lossy(&served()?.stdout).contains("\"4000\"") {
+        ensure!(begun.elapsed() < SOON, "{}", agent.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let status = agent.wait(SOON)?;
+    let words = "invalid Node Allocatable configuration. Resource \"cpu\" has a reservation of {{4000 0} {<nil>}  DecimalSI} \
+                 but capacity of {{";
+    let log = agent.log().replace('\\', "");
+    ensure!(status.code() == Some(1) && log.contains(words), "{status}\n{log}");
+    Ok(())
+}
+
 #[test]
 fn a_hangup_reads_the_configuration_again() -> Result<()> {
     let place = Place::new("reload", STANDALONE)?;

@@ -110,7 +110,7 @@ const LOSES_SUPPORT: &str = "1.37.0";
 
 /// Whom the runtime wants to make cgroups: asked three times, else as configured.
 pub async fn driver(cri: &CriClient, config: &Configuration) -> Driver {
-    let configured = if config.cgroup_driver == "systemd" { Driver::Systemd } else { Driver::Cgroupfs };
+    let configured = Driver::named(&config.cgroup_driver);
     for attempt in 1..=3 {
         match cri.runtime_config(proto::cri::RuntimeConfigRequest {}).await {
             Ok(answer) => {
@@ -131,6 +131,26 @@ pub async fn driver(cri: &CriClient, config: &Configuration) -> Driver {
         }
     }
     configured
+}
+
+/// Whether `cgroupRoot` is there, below the hierarchy at `mount`; the top itself always is. Controllers that it lacks are
+/// this agent's to enable.
+///
+/// # Errors
+/// In the kubelet's words.
+pub fn check_root(mount: &Path, root: &str, driver: Driver) -> Result<(), String> {
+    let parts: Vec<String> = root.split('/').filter(|part| !part.is_empty()).map(|part| format!("{part:?}")).collect();
+    if parts.is_empty() || !mount.join("cgroup.controllers").exists() {
+        return Ok(());
+    }
+    let path = mount.join(CgroupName::of_root(root).path(driver)).join("cgroup.controllers");
+    std::fs::metadata(&path).map(drop).map_err(|error| {
+        let (named, why) = (parts.join(" "), crate::api::io_words(&error));
+        format!(
+            "invalid configuration: could not read controllers for cgroup [{named}]: open {}: {why}",
+            path.display()
+        )
+    })
 }
 
 impl Cgroups {
@@ -412,6 +432,30 @@ pub fn process_limit(proc: &Path) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_root_of_the_cgroups_is_somebody_elses_to_make() {
+        let mount = std::env::temp_dir().join(format!("node-agent-cgroups-{}", crate::backoff::random_below(u32::MAX)));
+        let check = |root: &str, driver| check_root(&mount, root, driver);
+        assert_eq!(check("/none", Driver::Cgroupfs), Ok(()), "the older hierarchies are not looked at");
+        for folder in ["", "a/b", "a.slice"] {
+            std::fs::create_dir_all(mount.join(folder)).expect("a folder");
+            std::fs::write(mount.join(folder).join("cgroup.controllers"), "cpu memory").expect("writes");
+        }
+        for (root, driver) in
+            [("", Driver::Systemd), ("/", Driver::Cgroupfs), ("/a/b", Driver::Cgroupfs), ("/a", Driver::Systemd)]
+        {
+            assert_eq!(check(root, driver), Ok(()), "{root}");
+        }
+        let path = mount.join("a/c/cgroup.controllers");
+        let words = format!(
+            "invalid configuration: could not read controllers for cgroup [\"a\" \"c\"]: open {}: no such file or directory",
+            path.display()
+        );
+        assert_eq!(check("/a/c/", Driver::Cgroupfs), Err(words));
+        assert!(check("/a/b", Driver::Systemd).is_err());
+        std::fs::remove_dir_all(mount).expect("removes");
+    }
 
     #[test]
     fn the_sum_follows_pods_that_come_change_and_go() {

@@ -15,6 +15,13 @@ pub enum Driver {
     Systemd,
 }
 
+impl Driver {
+    /// By the name in the configuration.
+    pub fn named(name: &str) -> Self {
+        if name == "systemd" { Driver::Systemd } else { Driver::Cgroupfs }
+    }
+}
+
 /// A cgroup by the parts of its name, from the root.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CgroupName(Vec<String>);
@@ -22,8 +29,13 @@ pub struct CgroupName(Vec<String>);
 impl CgroupName {
     /// The tier's parent of all pods, below `root` (`cgroupRoot`, `/` or empty for the top).
     pub fn kubepods(root: &str) -> Self {
-        let above = root.split('/').filter(|part| !part.is_empty()).map(|part| part.trim_end_matches(".slice").into());
-        Self(above.chain(std::iter::once("kubepods".to_owned())).collect())
+        Self::of_root(root).child("kubepods")
+    }
+
+    /// `cgroupRoot` itself.
+    pub fn of_root(root: &str) -> Self {
+        let parts = root.split('/').filter(|part| !part.is_empty());
+        Self(parts.map(|part| part.trim_end_matches(".slice").to_owned()).collect())
     }
 
     /// One that somebody else has made, as a configuration names it: a path, of which systemd's slices are told by the last.

@@ -16,6 +16,7 @@ mod signals;
 mod systemd;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use signals::{Asked, Signals};
 
 use proto::api::core::v1::{Node, ObjectReference};
 use service::notify::{self, NotifyState};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::api::{
@@ -102,6 +103,12 @@ pub enum StartError {
 const RUNTIME_LIMIT: Duration = Duration::from_secs(60);
 /// Counting the files of pods may take its time, and so may the end of an evicted one.
 const EVICTION_LIMIT: Duration = Duration::from_secs(600);
+/// What READY waits for at most until the API server has the node.
+const REGISTRATION: Duration = Duration::from_secs(15);
+/// For so long the settings of an agent are served that cannot go on with them.
+const SHOWN: Duration = Duration::from_secs(2);
+/// Why the API server does not hear of the node before it was asked.
+const NOT_HEARD: &str = "it has not answered yet";
 /// The status line of systemd follows the pods this often.
 const STATUS_LINE: Duration = Duration::from_secs(10);
 
@@ -135,14 +142,23 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
         signals.leave_when_contended(path);
     }
     let renew = Arc::new(identity::Renewal::default());
-    let parts = Parts { tasks: &mut tasks, progress, pods, ready, renew: renew.clone() };
+    let (fatal, mut fatality) = mpsc::channel(1);
+    let parts = Parts { tasks: &mut tasks, progress, pods, ready, renew: renew.clone(), fatal };
     let Some(started) = signals.unless_stopped(start(&flags, &mut loaded, &clients, parts)).await else {
         stopping();
         return Ok(());
     };
     let mut serving = started?;
+    let mut outcome = Ok(());
     loop {
-        match signals.asked().await {
+        let asked = tokio::select! {
+            asked = signals.asked() => asked,
+            Some(error) = fatality.recv() => {
+                outcome = Err(error);
+                break;
+            }
+        };
+        match asked {
             Asked::Stop => break,
             Asked::Reload => machine_config::reload(&flags, &loaded, *is_ready.borrow()),
             Asked::Renew => {
@@ -155,7 +171,7 @@ pub async fn run(flags: Flags, mut loaded: Loaded, clients: tokio::runtime::Hand
     serving.abort_all();
     tasks.shutdown().await;
     device_plugins::leave(Path::new(device_plugins::FIXED), &flags.root_dir.join("device-plugins"));
-    Ok(())
+    outcome
 }
 
 fn stopping() {
@@ -172,6 +188,8 @@ struct Parts<'a> {
     ready: watch::Sender<bool>,
     /// Tells those who keep certificates that new ones are wanted.
     renew: Arc<identity::Renewal>,
+    /// Takes what ends the agent after it began to serve.
+    fatal: mpsc::Sender<StartError>,
 }
 
 /// Builds and starts every part; returns what serves clients.
@@ -179,7 +197,7 @@ async fn start(
     flags: &Flags,
     loaded: &mut Loaded,
     clients: &tokio::runtime::Handle,
-    Parts { tasks, progress, pods: pods_sender, ready, renew }: Parts<'_>,
+    Parts { tasks, progress, pods: pods_sender, ready, renew, fatal }: Parts<'_>,
 ) -> Result<JoinSet<()>, StartError> {
     let pods_receiver = pods_sender.subscribe();
     let standalone = flags.kubeconfig.is_none();
@@ -195,11 +213,8 @@ async fn start(
     doctor::log_machine(Path::new("/"), &loaded.config);
     let name = node_name(flags)?;
     folders(&flags.root_dir, &loaded.config.pod_logs_dir)?;
-    if let (Some(target), Some(source)) = (&flags.kubeconfig, &flags.bootstrap_kubeconfig) {
-        notify::status("asking for a client certificate");
-        identity::bootstrap(target, source, &flags.cert_dir, loaded.config.rotate_certificates, &name).await?;
-    }
-    let client = client(flags, loaded)?;
+    let first = FirstCertificate::wanted(flags, loaded.config.rotate_certificates);
+    let client = client(flags, loaded, first.as_ref())?;
     let cri = CriClient::new(
         &loaded.config.container_runtime_endpoint,
         Some(loaded.config.image_service_endpoint.as_str()).filter(|e| !e.is_empty()),
@@ -207,6 +222,11 @@ async fn start(
     )?;
     let client_for_certificates = client.clone();
     machine_config::ask_runtime(loaded, &cri).await;
+    if loaded.config.cgroups_per_qos {
+        let driver = cgroups::Driver::named(&loaded.config.cgroup_driver);
+        cgroups::check_root(Path::new(cgroups::MOUNT), &loaded.config.cgroup_root, driver)
+            .map_err(StartError::Machine)?;
+    }
     let config = Arc::new(loaded.config.clone());
     metrics::start(&gates, &config.show_hidden_metrics_for_version).map_err(StartError::Metrics)?;
     let machine = Arc::new(Machine::read(Path::new("/")));
@@ -232,7 +252,9 @@ async fn start(
     };
     let (node_sender, node_receiver) = watch::channel(Arc::new(node::local_node(&settings, &addresses)));
     let (runtime_sender, runtime) = watch::channel(Arc::new(node::unknown_runtime()));
-    let (signal_sender, node_signals) = watch::channel(NodeSignals::default());
+    let csi_node = (!standalone).then(|| node::NO_CSI_NODE.to_owned());
+    let (signal_sender, node_signals) = watch::channel(NodeSignals { csi_node, ..NodeSignals::default() });
+    let (reach, reached) = watch::channel((!standalone).then(|| NOT_HEARD.to_owned()));
     tasks.spawn(node::monitor_runtime(cri.clone(), runtime_sender, progress.register("runtime", RUNTIME_LIMIT)));
     tasks.spawn(container_logs::run(cri.clone(), RotatePolicy::of(&config)));
     tasks.spawn(pod_cidr::tell(cri.clone(), config.pod_cidr.clone(), node_receiver.clone()));
@@ -259,10 +281,10 @@ async fn start(
         settings: settings.clone(),
         node: node_receiver.clone(),
         runtime: runtime.clone(),
-        signals: node_signals.clone(),
+        signals: node_signals,
         devices: devices.clone(),
     };
-    let node_api = NodeApi::new(node_now, pods_receiver.clone(), stats());
+    let node_api = NodeApi::new(node_now, reached.clone(), pods_receiver.clone(), stats());
     let of_managers = resource_managers::Settings::of(&config, &settings.gates, &flags.root_dir);
     let managers = Managers::open(&of_managers).await.map_err(StartError::Managers)?;
     tasks.spawn(reconcile(managers.clone(), cri.clone(), config.cpu_manager_reconcile_period.get()));
@@ -275,6 +297,7 @@ async fn start(
         events("Warning", "PossibleMemoryBackedVolumesOnDisk", message.to_owned());
     }
     tasks.spawn(oom_watcher::run(events.clone()));
+    tasks.spawn(node::tell_uncollected(runtime.clone(), events.clone()));
     let eviction_stats = stats();
     tasks.spawn(node::run(NodeDeps {
         settings: settings.clone(),
@@ -282,7 +305,8 @@ async fn start(
         cri: cri.clone(),
         addresses: addresses.clone(),
         runtime: runtime.clone(),
-        signals: node_signals,
+        signals: signal_sender.clone(),
+        reach,
         node: node_sender,
         events: events.clone(),
         status_beat: progress.register("node status", node::round_limit(&config)),
@@ -313,7 +337,8 @@ async fn start(
     let serving = starting.await.map_err(|broke| StartError::Server(ServerError::Broke(broke)))??;
     device_plugins::lead(Path::new(device_plugins::FIXED), &flags.root_dir.join("device-plugins"));
     let certificates = (&client_for_certificates, &renew);
-    keep_certificates(tasks, flags, loaded, certificates, certificate, (&name, &node_receiver));
+    let asks = first.is_some();
+    keep_certificates(tasks, flags, loaded, certificates, (certificate, first), (&name, &addresses, &node_receiver));
     tracing::info!(node = %name, version = KUBELET_VERSION, "serving; waiting for the runtime");
     let starting = {
         let eviction = eviction::EvictionDeps {
@@ -348,50 +373,93 @@ async fn start(
         };
         let node = node_receiver.clone();
         async move {
+            if let Some(why) = parts.settings.over_reserved() {
+                notify::status(&format!("takes no pods: {why}"));
+                // Whoever looks for the reason finds the settings served for a moment, as the kubelet does it.
+                tokio::time::sleep(SHOWN).await;
+                // The agent may stop by itself meanwhile.
+                let _ = fatal.send(StartError::Machine(why)).await;
+                return;
+            }
             notify::status("waiting for the container runtime");
             let Some(handle) = start_pods(parts, runtime, node.clone(), signal_sender).await else { return };
             pods_sender.send_replace(Some(handle.clone()));
-            if !standalone {
-                notify::status("registering the node");
-                let mut node = node;
-                if node.wait_for(|n| !n.uid().is_empty()).await.is_err() {
-                    // The agent stops.
-                    return;
+            let up = async {
+                if !standalone {
+                    notify::status(if asks { "asking for a client certificate" } else { "registering the node" });
+                    if !registered(node, &reached).await {
+                        // The agent stops.
+                        return;
+                    }
                 }
-            }
-            notify::tell(&[NotifyState::Ready]);
-            ready.send_replace(true);
-            tracing::info!(node = %name, "the node takes pods");
+                // Before systemd hears of it: who asks to reload after READY gets the whole of it.
+                ready.send_replace(true);
+                notify::tell(&[NotifyState::Ready]);
+                tracing::info!(node = %name, "the node takes pods");
+                follow_pods(name, pods_receiver, reached).await;
+            };
+            // Neither pressure nor a shutdown waits for the control plane.
             let shutdown = shutdown::run(shutdown, handle.clone());
-            tokio::join!(
-                follow_pods(name, pods_receiver),
-                eviction::run(eviction, handle),
-                shutdown,
-                memory::keep_small()
-            );
+            tokio::join!(up, eviction::run(eviction, handle), shutdown, memory::keep_small());
         }
     };
     tasks.spawn(starting);
     Ok(serving)
 }
 
-/// Starts what keeps both certificates young, as far as the configuration asks for it.
+/// Waits for the API server to have the node, but not for long: the node's own pods do without. False when the agent stops.
+async fn registered(mut node: watch::Receiver<Arc<Node>>, reached: &watch::Receiver<Option<String>>) -> bool {
+    match tokio::time::timeout(REGISTRATION, node.wait_for(|n| !n.uid().is_empty())).await {
+        Ok(seen) => seen.is_ok(),
+        Err(_) => {
+            let trouble = reached.borrow().clone().unwrap_or_default();
+            tracing::warn!(trouble, "the API server does not have the node yet; going on without");
+            true
+        }
+    }
+}
+
+/// The login of a node that has to ask for its first client certificate.
+struct FirstCertificate {
+    target: PathBuf,
+    source: PathBuf,
+}
+
+impl FirstCertificate {
+    /// None where the kubeconfig can be used as it is, or there is nothing to ask with.
+    fn wanted(flags: &Flags, rotates: bool) -> Option<Self> {
+        let (target, source) = (flags.kubeconfig.clone()?, flags.bootstrap_kubeconfig.clone()?);
+        let store = rotates.then(|| identity::Store::client(&flags.cert_dir));
+        (!identity::is_usable(&target, store.as_ref())).then_some(FirstCertificate { target, source })
+    }
+}
+
+/// Starts what gets the first certificate and keeps both young, as far as the configuration asks for it.
 fn keep_certificates(
     tasks: &mut JoinSet<()>,
     flags: &Flags,
     loaded: &Loaded,
     (client, renew): (&Client, &Arc<identity::Renewal>),
-    serving: Arc<identity::Serving>,
-    (name, node): (&str, &watch::Receiver<Arc<Node>>),
+    (serving, first): (Arc<identity::Serving>, Option<FirstCertificate>),
+    (name, addresses, node): (&str, &[IpAddr], &watch::Receiver<Arc<Node>>),
 ) {
     let (config, folder) = (&loaded.config, flags.cert_dir.clone());
     let standalone = flags.kubeconfig.is_none();
-    if config.rotate_certificates
-        && let Some(kubeconfig) = flags.kubeconfig.clone()
-    {
+    if let Some(kubeconfig) = flags.kubeconfig.clone() {
         let login =
             identity::ClientLogin { folder: folder.clone(), kubeconfig, source: flags.bootstrap_kubeconfig.clone() };
-        tasks.spawn(identity::keep_client(client.clone(), login, renew.clone(), name.to_owned()));
+        let (client, renew, name) = (client.clone(), renew.clone(), name.to_owned());
+        let rotates = config.rotate_certificates;
+        tasks.spawn(async move {
+            if let Some(FirstCertificate { target, source }) = first {
+                identity::bootstrap(&target, &source, &login.folder, &name).await;
+                tracing::info!("the node has its first client certificate");
+                client.reconnect();
+            }
+            if rotates {
+                identity::keep_client(client, login, renew, name).await;
+            }
+        });
     }
     if config.server_tls_bootstrap {
         if !standalone {
@@ -401,22 +469,35 @@ fn keep_certificates(
     } else if !config.tls_cert_file.as_os_str().is_empty() && !config.tls_private_key_file.as_os_str().is_empty() {
         let (certificate, key) = (config.tls_cert_file.clone(), config.tls_private_key_file.clone());
         tasks.spawn(identity::follow_files(serving, certificate, key));
+    } else if config.enable_server {
+        let names = server::certificate_names(name, addresses);
+        tasks.spawn(identity::keep_self_made(serving, folder, names, renew.clone()));
     }
 }
 
-/// Keeps systemd's status line true to the number of pods.
-async fn follow_pods(name: String, pods: watch::Receiver<Option<pods::Handle>>) {
-    let mut said = None;
+/// Keeps systemd's status line true to the number of pods, and to whether the API server hears of them.
+async fn follow_pods(
+    name: String,
+    pods: watch::Receiver<Option<pods::Handle>>,
+    mut reached: watch::Receiver<Option<String>>,
+) {
+    let mut said = String::new();
     loop {
         let handle = pods.borrow().clone();
         if let Some(handle) = handle {
             let count = handle.pods().await.len();
-            if said != Some(count) {
-                notify::status(&format!("node {name} is up with {count} pods"));
-                said = Some(count);
+            let trouble = reached.borrow_and_update().clone();
+            let alone = trouble.map(|why| format!(", without the API server: {why}")).unwrap_or_default();
+            let line = format!("node {name} is up with {count} pods{alone}");
+            if said != line {
+                notify::status(&line);
+                said = line;
             }
         }
-        tokio::time::sleep(STATUS_LINE).await;
+        tokio::select! {
+            () = tokio::time::sleep(STATUS_LINE) => {}
+            Ok(()) = reached.changed() => {}
+        }
     }
 }
 
@@ -431,15 +512,21 @@ fn node_name(flags: &Flags) -> Result<String, StartError> {
     }
 }
 
-fn client(flags: &Flags, loaded: &Loaded) -> Result<Client, StartError> {
+fn client(flags: &Flags, loaded: &Loaded, first: Option<&FirstCertificate>) -> Result<Client, StartError> {
     let config = &loaded.config;
     let transport: Arc<dyn Transport> = match &flags.kubeconfig {
         Some(path) => {
             let agent = format!("node-agent/{KUBELET_VERSION} (linux/{})", std::env::consts::ARCH);
-            let mut kubeconfig = Kubeconfig::load(path)?;
-            if config.rotate_certificates {
-                kubeconfig.follow_rotated(identity::Store::client(&flags.cert_dir).current());
-            }
+            let kubeconfig = match first {
+                Some(first) => identity::login_to_come(&first.source, &flags.cert_dir)?,
+                None => {
+                    let mut kubeconfig = Kubeconfig::load(path)?;
+                    if config.rotate_certificates {
+                        kubeconfig.follow_rotated(identity::Store::client(&flags.cert_dir).current());
+                    }
+                    kubeconfig
+                }
+            };
             Arc::new(HttpTransport::new(&kubeconfig, &agent)?)
         }
         None => Arc::new(NoServer),

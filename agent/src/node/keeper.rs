@@ -47,6 +47,8 @@ pub struct Keeper {
     first_report: bool,
     /// Until the API server has heard that the node is ready.
     registered: Option<Instant>,
+    /// Whether nobody was to schedule here when that was last looked at.
+    unschedulable: bool,
 }
 
 impl Keeper {
@@ -71,6 +73,7 @@ impl Keeper {
             report_after: deps.settings.config.node_status_report_frequency.get(),
             first_report: true,
             registered: None,
+            unschedulable: false,
             deps,
         }
     }
@@ -78,7 +81,7 @@ impl Keeper {
     /// Registers the node where it is to, and keeps its status for ever.
     pub async fn keep(&mut self, mut seen: watch::Receiver<Seen>) {
         let mut runtime = self.deps.runtime.clone();
-        let mut signals = self.deps.signals.clone();
+        let mut signals = self.deps.signals.subscribe();
         let mut devices = self.deps.devices.changes();
         let mut images = self.images.clone();
         if self.deps.settings.config.register_node && !self.deps.standalone {
@@ -165,6 +168,7 @@ impl Keeper {
             // The next report finds out whether it is really gone, and registers it again.
             Seen::Gone => None,
         };
+        self.tell_schedulable();
     }
 
     /// Whether the API server does not have the status as it is.
@@ -179,8 +183,31 @@ impl Keeper {
         self.known = Some(status);
     }
 
+    /// Gives the node a CSINode where it has none; until then it is not ready, as storage drivers could not register.
+    async fn ensure_csi_node(&self) {
+        if self.deps.signals.borrow().csi_node.is_none() {
+            return;
+        }
+        let trouble = match register::ensure_csi_node(&self.heartbeat, &self.deps.settings.name).await {
+            Ok(()) => None,
+            // Nobody has answered.
+            Err(error) if error.is_retriable() => return,
+            Err(error) => Some(format!(
+                "failed to initialize CSINode: error updating CSINode annotation: timed out waiting for the condition; \
+                 caused by: {error}"
+            )),
+        };
+        self.deps.signals.send_if_modified(|signals| {
+            let changed = signals.csi_node != trouble;
+            signals.csi_node = trouble;
+            changed
+        });
+    }
+
     async fn register(&mut self) {
         self.look().await;
+        // A node that was here before has its CSINode already, and is ready as soon as it is registered again.
+        self.ensure_csi_node().await;
         let began = std::time::Instant::now();
         metrics::node_registers();
         let first = || {
@@ -191,10 +218,9 @@ impl Keeper {
         let node = register::register(&self.deps.client, &self.deps.settings, first).await;
         metrics::NODE_STARTUP_REGISTRATION.set(&[], began.elapsed().as_secs_f64());
         self.registered = Some(Instant::now());
-        if let Err(error) = register::ensure_csi_node(&self.deps.client, &node).await {
-            tracing::warn!(%error, "cannot make the node's CSINode");
-        }
+        super::note_reach(&self.deps.reach, None);
         self.accept(node);
+        self.ensure_csi_node().await;
         self.reported = Instant::now();
     }
 
@@ -207,7 +233,9 @@ impl Keeper {
                 Err(error) => return Err(error),
             }
         }
+        self.ensure_csi_node().await;
         for attempt in 1.. {
+            self.tell_schedulable();
             let Some(old) = &self.known else { return Ok(()) };
             let new = self.compute(old);
             let changed = status::differ(old, &new) || self.first_report;
@@ -284,6 +312,7 @@ impl Keeper {
                 name: &settings.name,
                 machine: &settings.machine,
                 capacity: &capacity,
+                required: settings.required(),
                 allocatable: &allocatable,
                 addresses: self.addresses.as_deref(),
                 given: settings.has_given_address(),
@@ -301,8 +330,27 @@ impl Keeper {
         tree::parse::<NodeStatus>(STATUS_TYPE, &built).map_or(built, |status| tree::of(STATUS_TYPE, &status))
     }
 
-    /// Events for the conditions that turn.
+    /// An event when somebody cordons the node, or takes that back.
+    fn tell_schedulable(&mut self) {
+        let now = self.deps.node.borrow().spec.as_ref().is_some_and(|spec| spec.unschedulable);
+        if std::mem::replace(&mut self.unschedulable, now) != now {
+            self.event(if now { "NodeNotSchedulable" } else { "NodeSchedulable" });
+        }
+    }
+
+    fn event(&self, reason: &str) {
+        let message = format!("Node {} status is now: {reason}", self.deps.settings.name);
+        (self.deps.events)("Normal", reason, message);
+    }
+
+    /// Events for the conditions that turn, and for a machine that was started anew.
     fn tell(&self, old: &Value, new: &Value) {
+        let boot = |status: &Value| status["nodeInfo"]["bootID"].as_str().unwrap_or_default().to_owned();
+        let (before, now) = (boot(old), boot(new));
+        if !before.is_empty() && before != now {
+            let message = format!("Node {} has been rebooted, boot id: {now}", self.deps.settings.name);
+            (self.deps.events)("Warning", "Rebooted", message);
+        }
         for condition in new.get("conditions").and_then(Value::as_array).into_iter().flatten() {
             let text = |c: &Value, key: &str| c.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
             let kind = text(condition, "type");
@@ -316,7 +364,7 @@ impl Keeper {
                 continue;
             }
             let reason = match (kind.as_str(), now.as_str()) {
-                ("Ready", "True") => "NodeReady",
+                ("Ready", "True") if before.is_some() => "NodeReady",
                 ("Ready", _) if before.is_some() => "NodeNotReady",
                 ("MemoryPressure", "True") => "NodeHasInsufficientMemory",
                 ("MemoryPressure", _) => "NodeHasSufficientMemory",
@@ -326,8 +374,7 @@ impl Keeper {
                 ("PIDPressure", _) => "NodeHasSufficientPID",
                 _ => continue,
             };
-            let message = format!("Node {} status is now: {reason}", self.deps.settings.name);
-            (self.deps.events)("Normal", reason, message);
+            self.event(reason);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use proto::api::coordination::v1::{Lease, LeaseSpec};
 use proto::api::core::v1::Node;
 use proto::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
+use tokio::sync::watch;
 
 use crate::api::{ApiError, Client, Kind};
 use crate::backoff::{Backoff, jitter};
@@ -15,8 +16,13 @@ use crate::daemon::Beat;
 pub const NAMESPACE: &str = "kube-node-lease";
 const TRIES: u32 = 5;
 
-/// Renews until the task is dropped.
-pub async fn renew(client: Client, node: String, duration_seconds: i32, progress: Beat) {
+/// Renews until the task is dropped. `reach` hears how it went.
+pub async fn renew(
+    client: Client,
+    node: String,
+    duration_seconds: i32,
+    (progress, reach): (Beat, watch::Sender<Option<String>>),
+) {
     let interval = Duration::from_secs(u64::try_from(duration_seconds).unwrap_or(40)) / 4;
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(7));
     let mut known: Option<Lease> = None;
@@ -24,6 +30,9 @@ pub async fn renew(client: Client, node: String, duration_seconds: i32, progress
         progress.begin().await;
         let renewed = beat(&client, &node, duration_seconds, known.take()).await;
         progress.end();
+        // An answer that the node is not there is an answer: it is about to be registered.
+        let trouble = renewed.as_ref().err().filter(|error| !error.is_not_found());
+        super::note_reach(&reach, trouble.map(ToString::to_string));
         match renewed {
             Ok(lease) => {
                 known = Some(lease);

@@ -45,11 +45,15 @@ use own::{Seen, follow};
 pub use addresses::{Network, choose as choose_addresses};
 pub use machine::{HugePages, Machine, huge_pages, meminfo};
 pub use now::NodeNow;
+use resources::over_reserved;
 pub use resources::{Resources, allocatable, capacity, unreserved};
-pub use runtime::{RuntimeState, monitor as monitor_runtime, unknown as unknown_runtime};
+pub use runtime::{RuntimeState, monitor as monitor_runtime, tell_uncollected, unknown as unknown_runtime};
 
 /// The version that clients see; what this agent does is what a kubelet of it does.
 pub const KUBELET_VERSION: &str = "v1.36.2";
+
+/// Why the node is not ready before the API server has been asked for its CSINode; upstream's words.
+pub const NO_CSI_NODE: &str = "CSINode is not yet initialized";
 
 /// What other parts of the agent have to say about the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -59,6 +63,9 @@ pub struct NodeSignals {
     pub pid_pressure: bool,
     /// The machine goes down: no pod comes in any more.
     pub shutting_down: bool,
+    /// Why storage drivers have no place in the API yet; the text is the Ready condition's. None once they have, and
+    /// without an API server.
+    pub csi_node: Option<String>,
     /// Further reasons why the node is not ready, such as missing cgroups.
     pub not_ready: Vec<String>,
     /// Unique names of attachable volumes that pods use.
@@ -105,6 +112,11 @@ impl NodeSettings {
         self.resources_on(storage_bytes(&self.root_dir))
     }
 
+    /// What is reserved beyond what there is, in the kubelet's words. May hang where the disk does.
+    pub fn over_reserved(&self) -> Option<String> {
+        over_reserved(&self.machine, storage_bytes(&self.root_dir), &self.config)
+    }
+
     /// The same with a file system of this size.
     fn resources_on(&self, storage_bytes: Option<u64>) -> (Resources, Resources) {
         let capacity = capacity(&self.machine, storage_bytes, &self.config);
@@ -115,6 +127,12 @@ impl NodeSettings {
     /// The agent's own server is for this machine alone, so that the node may be, too.
     pub fn is_local(&self) -> bool {
         crate::config::parse_ip(&self.config.address).is_some_and(|address| address.is_loopback())
+    }
+
+    /// What the node must have some of to be ready.
+    fn required(&self) -> &'static [&'static str] {
+        let all: &[&str] = &["cpu", "memory", "pods", "ephemeral-storage"];
+        if self.config.local_storage_capacity_isolation { all } else { &all[..3] }
     }
 
     /// Whether somebody named an address of the node.
@@ -132,6 +150,7 @@ pub fn local_node(settings: &NodeSettings, addresses: &[IpAddr]) -> Node {
             name: &settings.name,
             machine: &settings.machine,
             capacity: &capacity,
+            required: settings.required(),
             allocatable: &allocatable,
             addresses: Some(addresses),
             given: settings.has_given_address(),
@@ -157,7 +176,9 @@ pub struct NodeDeps {
     /// As they were at the start.
     pub addresses: Vec<IpAddr>,
     pub runtime: watch::Receiver<Arc<RuntimeState>>,
-    pub signals: watch::Receiver<NodeSignals>,
+    pub signals: watch::Sender<NodeSignals>,
+    /// Gets why the API server does not hear of this node; None while it does.
+    pub reach: watch::Sender<Option<String>>,
     /// Gets the node as the API server has it, after each write of anybody.
     pub node: watch::Sender<Arc<Node>>,
     pub events: NodeEvents,
@@ -180,7 +201,7 @@ pub async fn run(deps: NodeDeps) {
         heartbeat.clone(),
         deps.settings.name.clone(),
         deps.settings.config.node_lease_duration_seconds,
-        deps.lease_beat.clone(),
+        (deps.lease_beat.clone(), deps.reach.clone()),
     );
     let (hint, seen) = watch::channel(Seen::Written);
     // They end with this one.
@@ -189,6 +210,15 @@ pub async fn run(deps: NodeDeps) {
     let follower = deps.clone();
     beside.spawn(async move { follow(&follower, hint).await });
     Keeper::new(heartbeat, deps).keep(seen).await;
+}
+
+/// Notes how it went to reach the API server; who watches hears of what changes.
+fn note_reach(reach: &watch::Sender<Option<String>>, trouble: Option<String>) {
+    reach.send_if_modified(|held| {
+        let changed = *held != trouble;
+        *held = trouble;
+        changed
+    });
 }
 
 /// How often the status is computed. What is configured is not validated, and nothing or less must not be a loop without

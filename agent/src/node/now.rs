@@ -30,7 +30,9 @@ impl NodeNow {
             amounts[0].insert(name.clone(), resources::count(all));
             amounts[1].insert(name, resources::count(healthy));
         }
-        let (runtime, signals) = (self.runtime.borrow().clone(), self.signals.borrow().clone());
+        let (runtime, mut signals) = (self.runtime.borrow().clone(), self.signals.borrow().clone());
+        // What the API server lacks is nothing that keeps this machine from running pods.
+        signals.csi_node = None;
         let settings = &self.settings;
         let built = status::build(
             &old,
@@ -38,6 +40,7 @@ impl NodeNow {
                 name: &settings.name,
                 machine: &settings.machine,
                 capacity: &amounts[0],
+                required: settings.required(),
                 allocatable: &amounts[1],
                 addresses: None,
                 given: settings.has_given_address(),

@@ -25,6 +25,7 @@ const KEPT_LABELS: &[&str] = &[
     "beta.kubernetes.io/instance-type",
     "kubernetes.io/os",
     "kubernetes.io/arch",
+    "node.kubernetes.io/windows-build",
     "beta.kubernetes.io/os",
     "beta.kubernetes.io/arch",
 ];
@@ -117,7 +118,10 @@ fn labels(settings: &NodeSettings) -> BTreeMap<String, String> {
     .map(|(k, v)| (k.to_owned(), v.to_owned()))
     .into();
     for (key, value) in &settings.labels {
-        labels.entry(key.clone()).or_insert_with(|| value.clone());
+        let before = labels.insert(key.clone(), value.clone());
+        if let Some(default) = before.filter(|default| default != value) {
+            tracing::info!(label = key, value, default, "the node label takes the place of the default");
+        }
     }
     labels
 }
@@ -179,10 +183,20 @@ fn corrections(settings: &NodeSettings, node: &Node) -> Option<Value> {
     (patch != json!({})).then_some(patch)
 }
 
-/// Makes the CSINode object that storage drivers register in.
-pub async fn ensure_csi_node(client: &Client, node: &Node) -> Result<(), ApiError> {
-    match client.get::<CsiNode>("", node.name()).await {
-        Ok(_) => return Ok(()),
+/// Sees to the CSINode object that storage drivers register in, with the annotation of the plugins that moved. It belongs
+/// to the Node, and waits for it.
+///
+/// # Errors
+/// The node is not there yet, or the API server does not answer or refuses.
+pub async fn ensure_csi_node(client: &Client, name: &str) -> Result<(), ApiError> {
+    let node = client.get::<Node>("", name).await?;
+    match client.get::<CsiNode>("", name).await {
+        Ok(held) if migrated(&held) => return Ok(()),
+        Ok(_) => {
+            let annotations = json!({MIGRATED_PLUGINS.0: MIGRATED_PLUGINS.1});
+            let body = json!({"metadata": {"annotations": annotations}}).to_string();
+            return client.patch::<CsiNode>("", name, "", PatchType::StrategicMerge, body).await.map(drop);
+        }
         Err(error) if error.is_not_found() => {}
         Err(error) => return Err(error),
     }
@@ -203,9 +217,27 @@ pub async fn ensure_csi_node(client: &Client, node: &Node) -> Result<(), ApiErro
     }
 }
 
+fn migrated(held: &CsiNode) -> bool {
+    held.metadata().and_then(|m| m.annotations.get(MIGRATED_PLUGINS.0)).is_some_and(|said| said == MIGRATED_PLUGINS.1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A given label lost against the default of the same name.
+    #[test]
+    fn given_labels_win_over_the_defaults() {
+        let mut settings = NodeSettings::for_tests("node-b");
+        settings.labels = [("kubernetes.io/hostname".to_owned(), "rack-7".to_owned())].into();
+        let node = new_node(&settings, &json!({}));
+        assert_eq!(node.metadata().expect("has metadata").labels["kubernetes.io/hostname"], "rack-7");
+        settings.labels.clear();
+        let plain = new_node(&settings, &json!({}));
+        settings.labels = [("kubernetes.io/hostname".to_owned(), "rack-7".to_owned())].into();
+        let wanted = json!({"metadata": {"labels": {"kubernetes.io/hostname": "rack-7"}}});
+        assert_eq!(corrections(&settings, &plain), Some(wanted));
+    }
 
     #[test]
     fn a_new_node_has_the_labels_taints_and_annotation_of_a_kubelet() {

@@ -45,15 +45,54 @@ pub fn unreserved(capacity: &Resources, config: &Configuration) -> Resources {
     left
 }
 
+/// What of the machine is reserved beyond what there is, in the kubelet's words; None when all of it is there.
+/// `storage_bytes` as in [`capacity`]. Thresholds of eviction do not count here, other than there: one that is never kept is
+/// pressure without an end, which the node tells as such.
+pub fn over_reserved(machine: &Machine, storage_bytes: Option<u64>, config: &Configuration) -> Option<String> {
+    let mut found = capacity(machine, storage_bytes, config);
+    // How many pods there may be is nothing that is reserved.
+    found.remove("pods");
+    let mut wrong = Vec::new();
+    for (name, all) in &found {
+        let mut reserved = Quantity::from_integer(0, all.format());
+        let amounts = [&config.system_reserved, &config.kube_reserved].into_iter().filter_map(|list| list.get(name));
+        amounts.filter_map(|amount| amount.parse::<Quantity>().ok()).for_each(|amount| reserved.add(amount));
+        if reserved > *all {
+            let (reserved, all) = (go_value(&reserved, false), go_value(all, name == "cpu"));
+            wrong.push(format!(
+                "Resource {name:?} has a reservation of {reserved} but capacity of {all}. Expected capacity >= reservation."
+            ));
+        }
+    }
+    (!wrong.is_empty()).then(|| format!("invalid Node Allocatable configuration. {}", wrong.join(" ")))
+}
+
+/// What hard eviction keeps of a resource.
+fn evicted(name: &str, all: &Quantity, config: &Configuration) -> Option<Quantity> {
+    let thresholds = [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")];
+    let (signal, _) = thresholds.into_iter().find(|(_, resource)| *resource == name)?;
+    threshold_of(config.eviction_hard.get(signal)?, all)
+}
+
+/// As Go prints the struct of a quantity: number and scale, no decimal, no text, format. CPUs are counted in thousandths by
+/// the machine, and so are amounts that are no whole number.
+fn go_value(quantity: &Quantity, in_thousandths: bool) -> String {
+    let format = match quantity.format() {
+        Format::BinarySi => "BinarySI",
+        Format::DecimalSi => "DecimalSI",
+        Format::DecimalExponent => "DecimalExponent",
+    };
+    match in_thousandths || !quantity.is_integer() {
+        true => format!("{{{{{} -3}} {{<nil>}}  {format}}}", quantity.milli_value()),
+        false => format!("{{{{{} 0}} {{<nil>}}  {format}}}", quantity.value()),
+    }
+}
+
 /// Capacity less what is reserved and, unless that is not wanted, less the hard eviction thresholds; never below zero.
 pub fn allocatable(capacity: &Resources, config: &Configuration, less_eviction: bool) -> Resources {
     let mut left = unreserved(capacity, config);
-    let thresholds = [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")];
-    for (signal, name) in thresholds.into_iter().filter(|_| less_eviction) {
-        if let (Some(threshold), Some(all)) = (config.eviction_hard.get(signal), capacity.get(name))
-            && let Some(amount) = threshold_of(threshold, all)
-            && let Some(have) = left.get_mut(name)
-        {
+    for (name, have) in left.iter_mut().filter(|_| less_eviction) {
+        if let Some(amount) = capacity.get(name).and_then(|all| evicted(name, all, config)) {
             have.subtract(amount);
         }
     }
@@ -103,6 +142,28 @@ fn bytes(count: u64) -> Quantity {
 mod tests {
     use super::*;
     use crate::node::HugePages;
+
+    /// Such a node ran, with nothing allocatable.
+    #[test]
+    fn more_cannot_be_reserved_than_there_is() {
+        let machine = Machine { cpus: 2, memory_bytes: 1_003_839_488, ..Machine::default() };
+        let config = |cpu: &str, memory: &str| Configuration {
+            system_reserved: [("cpu".to_owned(), cpu.to_owned())].into(),
+            kube_reserved: [("memory".to_owned(), memory.to_owned()), ("pid".to_owned(), "1000000".to_owned())].into(),
+            eviction_hard: [("memory.available".to_owned(), "100Mi".to_owned())].into(),
+            ..Configuration::default()
+        };
+        assert_eq!(over_reserved(&machine, None, &config("2", "900Mi")), None);
+        assert_eq!(
+            over_reserved(&machine, None, &config("2500m", "2Gi")).as_deref(),
+            Some(
+                "invalid Node Allocatable configuration. Resource \"cpu\" has a reservation of {{2500 -3} {<nil>}  \
+                 DecimalSI} but capacity of {{2000 -3} {<nil>}  DecimalSI}. Expected capacity >= reservation. Resource \
+                 \"memory\" has a reservation of {{2147483648 0} {<nil>}  BinarySI} but capacity of {{1003839488 0} \
+                 {<nil>}  BinarySI}. Expected capacity >= reservation."
+            )
+        );
+    }
 
     /// The figures of a recorded node.
     #[test]

@@ -9,12 +9,15 @@ use tokio::time::Instant;
 
 use crate::cri::CriClient;
 use crate::daemon::Beat;
+use crate::node::NodeEvents;
 
 /// The kubelet asks this often; while the runtime is not up we ask more often, so that a start is not held up.
 const INTERVAL: Duration = Duration::from_secs(5);
 const INTERVAL_NOT_READY: Duration = Duration::from_millis(500);
 /// A runtime that has not answered for this long is down.
 const DOWN_AFTER: Duration = Duration::from_secs(30);
+/// How often the kubelet clears away ended containers.
+const COLLECTION: Duration = Duration::from_secs(60);
 
 /// What the runtime says about itself.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -27,6 +30,8 @@ pub struct RuntimeState {
     pub network_not_ready: Option<String>,
     pub handlers: Vec<cri::RuntimeHandler>,
     pub features: Option<cri::RuntimeFeatures>,
+    /// What the last question ended with; None after an answer.
+    pub error: Option<String>,
 }
 
 impl RuntimeState {
@@ -57,6 +62,22 @@ pub async fn monitor(cri: CriClient, state: watch::Sender<Arc<RuntimeState>>, pr
         tokio::select! {
             () = pause => {}
             () = state.closed() => {}
+        }
+    }
+}
+
+/// Says once a minute that nothing of ended containers can be cleared away, as long as the runtime does not answer. Ends
+/// with the monitor.
+pub async fn tell_uncollected(mut state: watch::Receiver<Arc<RuntimeState>>, events: NodeEvents) {
+    let begun = Instant::now();
+    while state.wait_for(|s| s.error.is_some() && !s.version.starts_with("unknown:")).await.is_ok() {
+        // By the clock, so that a runtime that is only started anew is mostly not told of.
+        let rounds = begun.elapsed().as_secs() / COLLECTION.as_secs();
+        let next = COLLECTION.as_secs().saturating_mul(rounds + 1);
+        tokio::time::sleep_until(begun + Duration::from_secs(next)).await;
+        let error = state.borrow().error.clone();
+        if let Some(error) = error {
+            events("Warning", "ContainerGCFailed", error);
         }
     }
 }
@@ -95,9 +116,14 @@ async fn observe(
         }
         Ok(Err(error)) => {
             tracing::debug!(%error, "the runtime does not answer");
-            failed(before, *last_answer, name)
+            failed(before, *last_answer, name, error.to_string())
         }
-        Err(_) => failed(before, *last_answer, name),
+        Err(_) => failed(
+            before,
+            *last_answer,
+            name,
+            "rpc error: code = DeadlineExceeded desc = context deadline exceeded".into(),
+        ),
     }
 }
 
@@ -108,8 +134,8 @@ fn patience(last_answer: Option<Instant>) -> Instant {
     down.filter(|down| *down > now).unwrap_or(now + DOWN_AFTER)
 }
 
-fn failed(before: &RuntimeState, last_answer: Option<Instant>, name: &str) -> RuntimeState {
-    let mut state = RuntimeState { version: format!("{name}://Unknown"), ..before.clone() };
+fn failed(before: &RuntimeState, last_answer: Option<Instant>, name: &str, error: String) -> RuntimeState {
+    let mut state = RuntimeState { version: format!("{name}://Unknown"), error: Some(error), ..before.clone() };
     // For a while the old word holds: restarting the runtime must not make the node flap.
     match last_answer {
         Some(at) if at.elapsed() > DOWN_AFTER => state.not_ready = Some("container runtime is down".into()),
@@ -134,6 +160,7 @@ fn from_status(version: String, status: cri::StatusResponse) -> RuntimeState {
         network_not_ready: trouble("NetworkReady", "container runtime network not ready"),
         handlers,
         features: status.features,
+        error: None,
     }
 }
 
@@ -164,15 +191,44 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_cleared_away_is_told_each_minute() {
+        let (sender, state) = watch::channel(Arc::new(RuntimeState::default()));
+        let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let events: NodeEvents = Arc::new(move |_, reason, message| {
+            let _ = told.send((reason.to_owned(), message));
+        });
+        let task = tokio::spawn(tell_uncollected(state, events));
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        assert!(heard.try_recv().is_err(), "all is well");
+        let down =
+            RuntimeState { version: "containerd://Unknown".into(), error: Some("gone".into()), ..Default::default() };
+        sender.send_replace(Arc::new(down));
+        tokio::time::sleep(Duration::from_secs(130)).await;
+        for _ in 0..2 {
+            assert_eq!(heard.try_recv(), Ok(("ContainerGCFailed".to_owned(), "gone".to_owned())));
+        }
+        sender.send_replace(Arc::default());
+        tokio::time::sleep(Duration::from_secs(200)).await;
+        while heard.try_recv().is_ok() {}
+        tokio::time::sleep(Duration::from_secs(200)).await;
+        assert!(heard.try_recv().is_err(), "it answers again");
+        drop(sender);
+        task.await.expect("it ends");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_silent_runtime_is_down_after_half_a_minute() {
         let up = RuntimeState { version: "containerd://1".into(), ..RuntimeState::default() };
         let at = Instant::now();
         tokio::time::advance(Duration::from_secs(10)).await;
         assert!(patience(Some(at)) <= at + DOWN_AFTER + Duration::from_secs(1), "it is told to be down in time");
-        let early = failed(&up, Some(at), "containerd");
+        let early = failed(&up, Some(at), "containerd", "gone".into());
         assert_eq!((early.version.as_str(), early.is_ready()), ("containerd://Unknown", true));
         tokio::time::advance(Duration::from_secs(21)).await;
         assert!(patience(Some(at)) == Instant::now() + DOWN_AFTER, "it is asked with patience once it is down");
-        assert_eq!(failed(&up, Some(at), "containerd").not_ready.as_deref(), Some("container runtime is down"));
+        assert_eq!(
+            failed(&up, Some(at), "containerd", "gone".into()).not_ready.as_deref(),
+            Some("container runtime is down")
+        );
     }
 }

@@ -17,6 +17,8 @@ pub struct Facts<'a> {
     pub name: &'a str,
     pub machine: &'a Machine,
     pub capacity: &'a Resources,
+    /// What a node must have some of to be ready.
+    pub required: &'a [&'a str],
     pub allocatable: &'a Resources,
     /// None when they cannot be told now; those that are known stay.
     pub addresses: Option<&'a [IpAddr]>,
@@ -163,8 +165,13 @@ fn conditions(old: Option<&Value>, facts: &Facts<'_>) -> Value {
     not_ready.extend(facts.runtime.not_ready.clone());
     not_ready.extend(facts.pleg.map(str::to_owned));
     not_ready.extend(facts.runtime.network_not_ready.clone());
+    not_ready.extend(signals.csi_node.clone());
     not_ready.extend(signals.not_ready.iter().cloned());
     not_ready.extend(signals.shutting_down.then(|| "node is shutting down".to_owned()));
+    let missing: Vec<&str> = facts.required.iter().filter(|r| !facts.capacity.contains_key(**r)).copied().collect();
+    if !missing.is_empty() {
+        not_ready.push(format!("missing node capacity for resources: {}", missing.join(", ")));
+    }
     let ready = match not_ready.as_slice() {
         [] => (true, "KubeletReady".to_owned(), "kubelet is posting ready status".to_owned()),
         [one] => (false, "KubeletNotReady".to_owned(), one.clone()),
@@ -247,6 +254,7 @@ mod tests {
             name: "node-a",
             machine,
             capacity: resources,
+            required: &[],
             allocatable: resources,
             addresses: Some(&[]),
             given: false,
@@ -293,6 +301,25 @@ mod tests {
             (&json!("KubeletHasDiskPressure"), &json!("kubelet has disk pressure"))
         );
         assert_eq!((&ready["reason"], &ready["message"]), (&json!("KubeletNotReady"), &json!("node is shutting down")));
+    }
+
+    /// A node whose disk did not say its size was ready, and its pods ran without a limit there.
+    #[test]
+    fn a_node_is_not_ready_before_its_drivers_have_a_place_and_without_what_pods_need() {
+        let (machine, gates, up) = (Machine::default(), FeatureGates::default(), RuntimeState::default());
+        let resources: Resources = [("cpu".to_owned(), super::super::resources::count(2))].into();
+        let signals = NodeSignals { csi_node: Some("CSINode is not yet initialized".into()), ..NodeSignals::default() };
+        let shown = |signals: &NodeSignals, required: &[&str]| {
+            let facts = Facts { required, ..facts(&up, signals, &machine, &resources, &gates, "t") };
+            build(&Value::Null, &facts)["conditions"][3]["message"].as_str().unwrap_or_default().to_owned()
+        };
+        let missing = "missing node capacity for resources: pods, ephemeral-storage";
+        assert_eq!(shown(&signals, &["cpu"]), "CSINode is not yet initialized");
+        assert_eq!(shown(&NodeSignals::default(), &["cpu", "pods", "ephemeral-storage"]), missing);
+        assert_eq!(
+            shown(&signals, &["cpu", "pods", "ephemeral-storage"]),
+            format!("[CSINode is not yet initialized, {missing}]")
+        );
     }
 
     #[test]

@@ -96,6 +96,12 @@ impl Agent {
         Node::decode(answer.as_slice()).map_err(garbage)
     }
 
+    /// Why the API server does not hear of the node; None while it does, and from an agent that does not say.
+    pub async fn trouble(&self) -> Option<String> {
+        let text = self.field_one("/orchestrator.node.v1.Node/GetReach").await.ok()?;
+        String::from_utf8(text).ok().filter(|text| !text.is_empty())
+    }
+
     /// The stats summary.
     pub async fn stats(&self) -> Result<Value, AskError> {
         let answer = self.field_one("/orchestrator.node.v1.Node/GetStats").await?;

@@ -19,6 +19,7 @@ const RESOURCES: [&str; 3] = ["cpu", "memory", "io"];
 pub async fn run(common: &Common) -> Result<(), AskError> {
     let agent = Agent::connect(&common.root_dir).await?;
     let node = agent.node().await?;
+    let trouble = agent.trouble().await;
     // Without the runtime the node can be told all the same.
     // Programs get the pods whole.
     let mask = (common.output == Output::Text).then_some(pods::MASK);
@@ -29,8 +30,8 @@ pub async fn run(common: &Common) -> Result<(), AskError> {
     };
     let pressure = RESOURCES.map(|name| (name, bars::read(Path::new("/"), name)));
     let text = match common.output {
-        Output::Json => format!("{}\n", document(&node, pods.as_deref(), &pressure)),
-        Output::Text => page(&node, pods.as_deref(), &pressure),
+        Output::Json => format!("{}\n", document(&node, trouble.as_deref(), pods.as_deref(), &pressure)),
+        Output::Text => page(&node, trouble.as_deref(), pods.as_deref(), &pressure),
     };
     std::io::stdout().lock().write_all(text.as_bytes())?;
     if known == Known::Recalled && pods.is_some() {
@@ -41,27 +42,32 @@ pub async fn run(common: &Common) -> Result<(), AskError> {
 
 type Pressures = [(&'static str, Option<Pressure>); 3];
 
-fn document(node: &Node, pods: Option<&[Pod]>, pressure: &Pressures) -> Value {
+fn document(node: &Node, trouble: Option<&str>, pods: Option<&[Pod]>, pressure: &Pressures) -> Value {
     let told = pressure.iter().filter_map(|(name, p)| Some(((*name).to_owned(), (*p)?.to_json())));
     json!({
         "node": to_value("k8s.io.api.core.v1.Node", node),
         "pressure": told.collect::<Map<_, _>>(),
         "pods": pods.map(pods::list),
+        "apiServer": {"reached": trouble.is_none(), "trouble": trouble},
     })
 }
 
-fn page(node: &Node, pods: Option<&[Pod]>, pressure: &Pressures) -> String {
+fn page(node: &Node, unheard: Option<&str>, pods: Option<&[Pod]>, pressure: &Pressures) -> String {
     let status = node.status.clone().unwrap_or_default();
     let info = status.node_info.clone().unwrap_or_default();
     let name = node.metadata.as_ref().map_or("", |m| &m.name);
     let mut out = format!(
-        "Node      {}\nSystem    {}, Linux {}, {}\nVersion   {}\n\n",
+        "Node      {}\nSystem    {}, Linux {}, {}\nVersion   {}\n",
         printable(name),
         printable(&info.os_image),
         printable(&info.kernel_version),
         printable(&info.container_runtime_version),
         printable(&info.kubelet_version)
     );
+    if let Some(why) = unheard {
+        out.push_str(&format!("API       not reached: {}\n", printable(why)));
+    }
+    out.push('\n');
     let conditions: Vec<Vec<String>> = status
         .conditions
         .iter()
@@ -155,8 +161,10 @@ mod tests {
         )
         .unwrap();
         let pressure = [("cpu", Some(Pressure { some: [50.0; 3], full: [0.0; 3] })), ("memory", None), ("io", None)];
-        let page = page(&node, Some(&[bad]), &pressure);
+        assert!(!page(&node, None, None, &pressure).contains("API "));
+        let page = page(&node, Some("connection refused"), Some(&[bad]), &pressure);
         for want in [
+            "API       not reached: connection refused",
             "Node      n1",
             "runtime down",
             "[##########..........]",

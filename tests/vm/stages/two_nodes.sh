@@ -34,6 +34,8 @@ if [ ! -e /etc/two/node/node-agent.kubeconfig ]; then
     command=$(apiserver-lite token create --print-join-command --server "$server")
     nsenter --net=/run/netns/two $command --config-dir /etc/two/node --container-runtime-endpoint unix:///run/two/containerd.sock --no-start || fail "$command"
 fi
+# The cgroup that a node's lie in is the administrator's to make; its name goes by the runtime's driver.
+mkdir -p /sys/fs/cgroup/two /sys/fs/cgroup/two.slice
 printf 'apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/two/containerd.sock\ncgroupRoot: /two\n' >/etc/two/node/node-agent.conf.d/90-two.conf
 service agent node-agent run --config=/etc/two/node/node-agent.yaml --config-dir=/etc/two/node/node-agent.conf.d \
     --kubeconfig=/etc/two/node/node-agent.kubeconfig --bootstrap-kubeconfig=/etc/two/node/bootstrap.kubeconfig \
