@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use proto::cri::{RuntimeCondition, RuntimeHandler, StatusRequest};
 
+use crate::api::{Kubeconfig, io_words};
 use crate::cli::{self, Command, Flags};
 use crate::config::{self, ConfigError, Configuration, Loaded};
 use crate::cri::CriClient;
@@ -50,7 +51,7 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
     }
     let flags = match cli::parse(rest.iter().cloned()) {
         Ok(Command::Run(flags)) => *flags,
-        Ok(Command::Help | Command::Version) => {
+        Ok(Command::Help | Command::Version { .. }) => {
             println!("node-agent doctor [the agent's flags]: checks whether this machine can be a node");
             return Some(ExitCode::SUCCESS);
         }
@@ -65,6 +66,7 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
     checks.extend(machine(Path::new("/"), &needs));
     checks.push(configuration(&flags, &loaded));
     checks.extend(start(&flags, loaded.as_ref().ok()));
+    checks.extend(api_server(&flags));
     let (about, handlers) = runtime(&needs.runtime);
     checks.extend(about);
     checks.extend(features(&kernel_release(Path::new("/")), handlers.as_deref()));
@@ -289,6 +291,46 @@ fn features(release: &str, handlers: Option<&[RuntimeHandler]>) -> Vec<Check> {
     ]
 }
 
+/// How long the API server is waited for.
+const API_SERVER: Duration = Duration::from_secs(5);
+
+/// Whether somebody listens where the kubeconfig says that the API server is; None without one. The agent runs without it,
+/// too, and what is wrong with a kubeconfig is told elsewhere.
+fn api_server(flags: &Flags) -> Option<Check> {
+    let files = [flags.kubeconfig.as_deref(), flags.bootstrap_kubeconfig.as_deref()];
+    let config = files.into_iter().flatten().find_map(|path| Kubeconfig::load(path).ok())?;
+    let reached = reach(&config.server);
+    Some(Check {
+        name: "API server",
+        verdict: if reached.is_ok() { Verdict::Fine } else { Verdict::Warning },
+        found: match &reached {
+            Ok(()) => config.server.clone(),
+            Err(why) => format!("{}: {why}", config.server),
+        },
+        advice: match reached {
+            Ok(()) => "",
+            Err(_) => "pods on this node go on; see that the server runs and that nothing in between refuses the port",
+        },
+    })
+}
+
+/// Makes a connection and lets it go.
+fn reach(server: &str) -> Result<(), String> {
+    use std::net::{TcpStream, ToSocketAddrs};
+    let uri: http::Uri = server.parse().map_err(|_| "is no URL".to_owned())?;
+    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("http") { 80 } else { 443 });
+    let addresses = (host, port).to_socket_addrs().map_err(|error| error.to_string())?;
+    let mut why = "has no address".to_owned();
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, API_SERVER) {
+            Ok(_) => return Ok(()),
+            Err(error) => why = format!("dial tcp {address}: {}", io_words(&error)),
+        }
+    }
+    Err(why)
+}
+
 /// Runtimes from these versions on tell their cgroup driver, without which they are to be configured alike.
 const RUNTIMES: &[(&str, (u32, u32))] = &[("containerd", (2, 0)), ("cri-o", (1, 28))];
 
@@ -412,6 +454,16 @@ mod tests {
     use proto::cri::RuntimeHandlerFeatures;
 
     use super::*;
+
+    #[test]
+    fn a_server_that_nobody_listens_for_is_told() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("https://{}", listener.local_addr().expect("an address"));
+        assert_eq!(reach(&url), Ok(()));
+        drop(listener);
+        let why = reach(&url).expect_err("nobody listens");
+        assert!(why.starts_with("dial tcp 127.0.0.1:") && why.ends_with(": connection refused"), "{why}");
+    }
 
     #[test]
     fn what_the_configuration_does_not_put_up_with_is_refused() {

@@ -32,7 +32,11 @@ fn main() -> ExitCode {
             print!("{}", cli::help());
             return ExitCode::SUCCESS;
         }
-        Ok(Command::Version) => {
+        Ok(Command::Version { raw: true }) => {
+            println!("{}", cli::raw_version());
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Version { raw: false }) => {
             println!("Kubernetes {}", node::KUBELET_VERSION);
             return ExitCode::SUCCESS;
         }

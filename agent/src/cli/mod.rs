@@ -31,7 +31,30 @@ pub const CALLED_WRONGLY: u8 = 64;
 pub enum Command {
     Run(Box<Flags>),
     Help,
-    Version,
+    /// `raw`: every part of it, for programs.
+    Version {
+        raw: bool,
+    },
+}
+
+/// `--version=raw`.
+const RAW: &str = "raw";
+
+/// The version in all its parts, in the form in which Go prints such a structure.
+pub fn raw_version() -> String {
+    let full = crate::node::KUBELET_VERSION;
+    let mut parts = full.trim_start_matches('v').split('.');
+    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!(
+        "version.Info{{Major:{major:?}, Minor:{minor:?}, EmulationMajor:\"\", EmulationMinor:\"\", \
+         MinCompatibilityMajor:\"\", MinCompatibilityMinor:\"\", GitVersion:{full:?}, GitCommit:\"\", \
+         GitTreeState:\"\", BuildDate:\"\", GoVersion:\"\", Compiler:\"rustc\", Platform:\"linux/{architecture}\"}}"
+    )
 }
 
 /// Settings that only flags have.
@@ -104,8 +127,9 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Command, Usa
     if line.is_on("help") {
         return Ok(Command::Help);
     }
-    if line.is_on("version") {
-        return Ok(Command::Version);
+    let raw = line.own.get("version").is_some_and(|text| text == RAW);
+    if raw || line.is_on("version") {
+        return Ok(Command::Version { raw });
     }
     line.finish().map(|flags| Command::Run(Box::new(flags)))
 }
@@ -138,6 +162,8 @@ impl Line {
             (None, Form::Bool) => "true".into(),
             (None, _) => rest.next().ok_or_else(|| format!("flag needs an argument: --{name}"))?,
         };
+        // The one switch with a third position.
+        let form = if name == "version" && text == RAW { Form::Text } else { form };
         let parsed = value(form, &text).map_err(|e| format!("invalid argument {text:?} for \"--{name}\" flag: {e}"))?;
         if let Some(&(name, path, _)) = mirror {
             if form != Form::Address || !text.is_empty() {
@@ -398,6 +424,17 @@ mod tests {
 
     fn error(arguments: &[&str]) -> String {
         parse(arguments.iter().map(ToString::to_string)).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn the_version_has_a_long_form_for_programs() {
+        let parsed = |flag: &str| parse([flag.to_owned()]);
+        assert!(matches!(parsed("--version"), Ok(Command::Version { raw: false })));
+        assert!(matches!(parsed("--version=raw"), Ok(Command::Version { raw: true })));
+        assert!(matches!(parsed("--version=false"), Ok(Command::Run(_))));
+        assert!(parsed("--version=cooked").is_err());
+        assert!(raw_version().starts_with("version.Info{Major:\"1\", Minor:\"36\", "), "{}", raw_version());
+        assert!(raw_version().contains("GitVersion:\"v1.36.2\""));
     }
 
     #[test]

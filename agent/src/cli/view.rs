@@ -39,7 +39,7 @@ pub fn run(arguments: &[String]) -> Option<ExitCode> {
     }
     let flags = match super::parse(rest.into_iter().cloned()) {
         Ok(Command::Run(flags)) => *flags,
-        Ok(Command::Help | Command::Version) => {
+        Ok(Command::Help | Command::Version { .. }) => {
             print!("{}", super::help());
             return Some(ExitCode::SUCCESS);
         }

@@ -8,6 +8,18 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::lock;
 use crate::file_watch::FileWatch;
 
+/// Timers, limits, terminals, power: by default each of them would end the agent.
+const IGNORED: &[i32] = &[
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGPWR,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+];
+
 /// What someone wants of the agent.
 pub enum Asked {
     Stop,
@@ -28,7 +40,16 @@ pub struct Signals {
 }
 
 impl Signals {
+    /// Takes the signals over. Those that mean nothing to the agent and would end it are ignored from here on, as by the
+    /// kubelet; SIGQUIT and SIGABRT, which ask for a dump, end it.
+    ///
+    /// # Errors
+    /// When the kernel does not let a signal be handled.
     pub fn new() -> io::Result<Self> {
+        for number in IGNORED {
+            // A signal that is handled does nothing by itself, and nobody reads from this handler.
+            drop(signal(SignalKind::from_raw(*number))?);
+        }
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
