@@ -26,6 +26,8 @@ pub struct Node {
     pub address: Option<&'static str>,
     /// Of the agent's own server.
     pub port: u16,
+    /// Further flags of the agent.
+    pub flags: Vec<String>,
     bridge: String,
     environment: BTreeMap<String, String>,
     containerd: Option<Child>,
@@ -101,6 +103,7 @@ impl Node {
             dir: scratch(name)?,
             address: Some("127.0.0.1"),
             port: free_port()?,
+            flags: Vec::new(),
             bridge: format!("t{process}x{count}"),
             environment: environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             containerd: None,
@@ -137,6 +140,15 @@ impl Node {
             .arg("--out")
             .arg(self.kubeconfig()))?;
         Ok(())
+    }
+
+    /// Gives the node another name, which the server lets it have, from the agent's next start on.
+    ///
+    /// # Errors
+    /// When the server's program makes no kubeconfig.
+    pub fn rename(&mut self, server: &ApiServer, name: &str) -> Result<()> {
+        name.clone_into(&mut self.name);
+        self.introduce(server)
     }
 
     fn kubeconfig(&self) -> PathBuf {
@@ -197,7 +209,8 @@ impl Node {
                     .arg("--cert-dir")
                     .arg(dir.join("pki"))
                     .arg("--root-dir")
-                    .arg(dir.join("kubelet")),
+                    .arg(dir.join("kubelet"))
+                    .args(&self.flags),
             )?,
         );
         Ok(())

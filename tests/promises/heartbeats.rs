@@ -8,7 +8,7 @@ use tests::ApiServer;
 use tests::agent::{Agent, Place};
 
 /// What an agent of a cluster needs, and a kubeconfig for it.
-fn join(server: &ApiServer, place: &Place, settings: &str) -> Result<String> {
+pub(crate) fn join(server: &ApiServer, place: &Place, settings: &str) -> Result<String> {
     place.configure(&format!(
         "authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, x509: {{clientCAFile: {}/pki/ca.crt}}}}\n\
          authorization: {{mode: Webhook}}\n{settings}",
@@ -265,7 +265,7 @@ fn shell(script: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-fn until(agent: &Agent, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+pub(crate) fn until(agent: &Agent, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let begun = Instant::now();
     while !is_so()? {
         ensure!(begun.elapsed() < Duration::from_secs(30), "{what}\n{}", agent.log());
