@@ -98,7 +98,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             webhook: token_webhook(&config)?,
             structured: structured.clone(),
         }),
-        authorizer: Authorizer::new(config.authorization.clone(), store.clone())
+        authorizer: Authorizer::new(config.authorization.clone(), store.clone(), &config.gates)
             .with_webhook(access_webhook(&config)?)
             .with_chain(chain(&config)?),
         impersonation: Impersonation::new(config.gates.enabled("ConstrainedImpersonation")),

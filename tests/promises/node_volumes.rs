@@ -123,15 +123,6 @@ fn trusted() -> Result<()> {
     let settings = "syncFrequency: 1s\nfeatureGates: {ClusterTrustBundle: true, ClusterTrustBundleProjection: true}\n";
     let node = Node::start("bundles-node", &server, settings)?;
     let pods = Pods { node, server };
-    let rule = json!({"apiGroups": ["certificates.k8s.io"], "resources": ["clustertrustbundles"],
-        "verbs": ["get", "list", "watch"]});
-    let (group, kind) = ("rbac.authorization.k8s.io", "ClusterRole");
-    let name = json!({"name": "nodes-trust"});
-    pods.server
-        .create(&json!({"apiVersion": format!("{group}/v1"), "kind": kind, "metadata": name, "rules": [rule]}))?;
-    pods.server.create(&json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": name,
-        "roleRef": {"apiGroup": group, "kind": kind, "name": "nodes-trust"},
-        "subjects": [{"apiGroup": group, "kind": "Group", "name": "system:nodes"}]}))?;
     let mut anchor = String::new();
     pods.node.wait_until("the cluster's own anchor is known", Duration::from_secs(30), || {
         let found = pods.server.get("configmap", "kube-root-ca.crt").map(|map| map["data"]["ca.crt"].clone());

@@ -8,7 +8,7 @@ use super::node::NodeAuthorizer;
 use super::rbac::Rbac;
 use super::rule::Rule;
 use super::webhook::AccessWebhook;
-use crate::config::AuthorizationMode;
+use crate::config::{AuthorizationMode, FeatureGates};
 use crate::metrics::Decisions;
 use crate::request::{RequestInfo, User};
 use crate::status::{ApiError, quote};
@@ -71,11 +71,11 @@ pub struct Authorizer {
 }
 
 impl Authorizer {
-    pub fn new(modes: Vec<AuthorizationMode>, store: Store) -> Self {
+    pub fn new(modes: Vec<AuthorizationMode>, store: Store, gates: &FeatureGates) -> Self {
         Authorizer {
             modes,
             rbac: Rbac::new(store.clone()),
-            node: NodeAuthorizer::new(store),
+            node: NodeAuthorizer::new(store, gates),
             webhook: None,
             chain: None,
             decisions: Decisions::default(),
@@ -288,7 +288,8 @@ mod tests {
     #[test]
     fn rules_are_those_of_all_who_can_tell() {
         let modes = vec![AuthorizationMode::Node, AuthorizationMode::Webhook, AuthorizationMode::AlwaysAllow];
-        let authorizer = Authorizer::new(modes, Store::open(None).expect("in memory"));
+        let authorizer =
+            Authorizer::new(modes, Store::open(None).expect("in memory"), &FeatureGates::parse(&[]).expect("none"));
         let node = User { name: "n".into(), groups: vec!["system:nodes".into()], ..User::default() };
         let rules = authorizer.rules_for(&node, "default");
         assert!(rules.incomplete);

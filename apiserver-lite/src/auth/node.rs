@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::authorizer::{Attributes, Decision};
 use super::rule::Rule;
+use crate::config::FeatureGates;
 use crate::request::User;
 use crate::store::{EventKind, EventRef, ObjectRef, ResourceId, Store, Watcher};
 
@@ -58,8 +59,8 @@ fn node_name(user: &User) -> Option<&str> {
 }
 
 impl NodeAuthorizer {
-    pub fn new(store: Store) -> Self {
-        let rules = crate::bootstrap::roles::node_rules().iter().map(Rule::from_value).collect();
+    pub fn new(store: Store, gates: &FeatureGates) -> Self {
+        let rules = crate::bootstrap::roles::node_rules(gates).iter().map(Rule::from_value).collect();
         NodeAuthorizer { store, rules, index: Mutex::default() }
     }
 

@@ -37,7 +37,11 @@ pub async fn ensure(server: &Arc<ApiServer>, config: &Config, authorities: &Auth
         create_missing(server, ("", "v1", "namespaces"), "", namespace).await?;
     }
     let aggregate = config.controllers.enabled("clusterrole-aggregation-controller");
-    wanted.extend(roles::cluster_roles(aggregate).into_iter().map(|r| ((RBAC, "v1", "clusterroles"), cluster(), r)));
+    wanted.extend(
+        roles::cluster_roles(aggregate, &config.gates)
+            .into_iter()
+            .map(|r| ((RBAC, "v1", "clusterroles"), cluster(), r)),
+    );
     let bindings = roles::cluster_role_bindings().into_iter();
     wanted.extend(bindings.map(|b| ((RBAC, "v1", "clusterrolebindings"), cluster(), b)));
     wanted.extend(roles::roles().into_iter().map(|(n, r)| ((RBAC, "v1", "roles"), n.to_owned(), r)));

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::config::FeatureGates;
+
 const TABLE: &str = include_str!("roles.txt");
 pub(super) const GROUP: &str = "rbac.authorization.k8s.io";
 const READ: &[&str] = &["get", "list", "watch"];
@@ -52,7 +54,8 @@ fn rule(line: &str) -> Value {
     out
 }
 
-fn table() -> Vec<Role> {
+/// The roles of the table; a rule that ends with `?Gate` counts where that gate is on.
+fn table(gates: &FeatureGates) -> Vec<Role> {
     let mut out: Vec<Role> = Vec::new();
     for line in TABLE.lines().filter(|l| !l.starts_with('#')) {
         if let Some(head) = line.strip_prefix("= ") {
@@ -63,7 +66,11 @@ fn table() -> Vec<Role> {
         } else if let Some(role) = out.last_mut() {
             match line.strip_prefix("+ ") {
                 Some(joined) => role.joins = Some(joined),
-                None => role.rules.push(rule(line)),
+                None => match line.split_once(" ?") {
+                    Some((_, gate)) if !gates.enabled(gate) => {}
+                    Some((line, _)) => role.rules.push(rule(line)),
+                    None => role.rules.push(rule(line)),
+                },
             }
         }
     }
@@ -96,8 +103,8 @@ fn joined(all: &[Role], joins: &str) -> Vec<Value> {
 
 /// The cluster roles. `aggregate` fills in the rules of those that are put together from others, which is else the
 /// work of a controller.
-pub fn cluster_roles(aggregate: bool) -> Vec<Value> {
-    let all = table();
+pub fn cluster_roles(aggregate: bool, gates: &FeatureGates) -> Vec<Value> {
+    let all = table(gates);
     let mut out = Vec::with_capacity(all.len());
     for role in &all {
         let mut value = json!({
@@ -117,8 +124,8 @@ pub fn cluster_roles(aggregate: bool) -> Vec<Value> {
 }
 
 /// The rules that nodes have beside what their pods need.
-pub fn node_rules() -> Vec<Value> {
-    table().into_iter().find(|r| r.name == "system:node").map(|r| r.rules).unwrap_or_default()
+pub fn node_rules(gates: &FeatureGates) -> Vec<Value> {
+    table(gates).into_iter().find(|r| r.name == "system:node").map(|r| r.rules).unwrap_or_default()
 }
 
 pub(super) fn group(name: &str) -> Value {
@@ -161,7 +168,8 @@ pub fn cluster_role_bindings() -> Vec<Value> {
         // Nodes are the Node authorizer's business; the binding stays for clusters that still want it.
         ("system:node", vec![]),
     ];
-    let controllers = table().into_iter().filter_map(|r| Some((r.name, r.name.strip_prefix("system:controller:")?)));
+    let names = TABLE.lines().filter_map(|line| line.strip_prefix("= ")?.split(' ').next());
+    let controllers = names.filter_map(|role| Some((role, role.strip_prefix("system:controller:")?)));
     let fixed = fixed.into_iter();
     fixed
         .chain(controllers.map(|(role, name)| (role, vec![account(name)])))
@@ -237,9 +245,14 @@ pub fn role_bindings() -> Vec<(&'static str, Value)> {
 mod tests {
     use super::*;
 
+    fn gates(list: &[&str]) -> FeatureGates {
+        let list: Vec<String> = list.iter().map(|e| (*e).into()).collect();
+        FeatureGates::parse(&list).expect("gates")
+    }
+
     #[test]
     fn view_is_part_of_edit_and_edit_of_admin() {
-        let roles = cluster_roles(true);
+        let roles = cluster_roles(true, &gates(&[]));
         let rules = |name: &str| {
             let role = roles.iter().find(|r| r["metadata"]["name"] == name).expect("in the table");
             role["rules"].as_array().expect("has rules").clone()
@@ -251,10 +264,18 @@ mod tests {
 
     #[test]
     fn every_binding_names_a_role() {
-        let roles = cluster_roles(false);
+        let roles = cluster_roles(false, &gates(&[]));
         for binding in cluster_role_bindings() {
             assert!(roles.iter().any(|r| r["metadata"]["name"] == binding["roleRef"]["name"]), "{binding}");
         }
-        assert!(node_rules().len() > 15);
+        assert!(node_rules(&gates(&[])).len() > 15);
+    }
+
+    #[test]
+    fn a_gate_adds_its_rule() {
+        let bundles = |rules: Vec<Value>| rules.into_iter().find(|r| r["resources"][0] == "clustertrustbundles");
+        assert_eq!(bundles(node_rules(&gates(&[]))), None);
+        let rule = bundles(node_rules(&gates(&["ClusterTrustBundle=true"]))).expect("a rule");
+        assert_eq!(rule["verbs"], json!(["get", "list", "watch"]));
     }
 }
