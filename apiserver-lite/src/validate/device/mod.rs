@@ -1,7 +1,7 @@
 //! Dynamic resource allocation: what pods claim ([`claim`]), what was allocated ([`allocation`]), what drivers offer
 //! ([`slice`], [`capacity`]) and the classes in between. Follows `pkg/apis/resource/validation`.
 //!
-//! Limits: expressions are compiled, and their cost is not estimated; lists as attributes are behind a gate that is off.
+//! Limits: lists as attributes are behind a gate that is off.
 
 mod allocation;
 mod capacity;

@@ -1,12 +1,12 @@
 //! Rules that claims, slices and classes share.
 
 use std::collections::HashSet;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 
 use super::super::{amounts, list, text, texts, volume};
-use crate::cel::{self, Type};
+use crate::cel::{self, Bounds, Inner, Type};
 use crate::field_error::Report;
 use crate::names;
 
@@ -163,9 +163,40 @@ fn compile(report: &mut Report, expression: &str) {
             let found = program.output.runtime_name();
             report.invalid(expression, format_args!("must evaluate to bool or the unknown type, not {found}"));
         }
-        Ok(_) => {}
+        Ok(_) => {
+            let cost = cel::estimate(expression, &*DEVICE, &[("device", &DEVICE_SIZES)]);
+            if cost.is_some_and(|cost| cost > MOST_COST) {
+                report.forbidden("too complex, exceeds cost limit");
+            }
+        }
     }
 }
+
+/// The most that an expression may cost for one device; what it does cost is cut off there too.
+const MOST_COST: u64 = 1_000_000;
+
+/// How large what an expression knows of a device may be: as many attributes, capacities and characters as a slice may
+/// have.
+static DEVICE_SIZES: LazyLock<Bounds> = LazyLock::new(|| {
+    let sized = |max: u64| Arc::new(Bounds { max, ..Bounds::default() });
+    let map =
+        |values: Arc<Bounds>| Arc::new(Bounds { max: ATTRIBUTES, inner: Inner::Values(values), ..Bounds::default() });
+    let fields = [
+        ("driver", sized(DRIVER_NAME)),
+        ("attributes", map(map(sized(ATTRIBUTE_VALUE)))),
+        ("capacity", map(map(sized(0)))),
+        ("allowMultipleAllocations", sized(0)),
+    ];
+    let fields = fields.map(|(name, bounds)| (name.to_owned(), bounds)).into();
+    Bounds { inner: Inner::Fields(fields), ..Bounds::default() }
+});
+
+/// Attributes and capacities that a device has at most.
+const ATTRIBUTES: u64 = 32;
+/// Characters of an attribute's value.
+const ATTRIBUTE_VALUE: u64 = 64;
+/// Characters of a driver's name.
+const DRIVER_NAME: u64 = 63;
 
 /// What a driver is told about a device.
 pub fn configuration(report: &mut Report, config: &Value, age: Age) {

@@ -183,3 +183,21 @@ fn expressions_of_a_class_are_compiled_once() {
     let again = Report::told(|r| update(r, "deviceclasses", &class, &class));
     assert_eq!(again, ["spec.extendedResourceName: Invalid value: \"cpu\": must be a valid extended resource name"]);
 }
+
+#[test]
+fn an_expression_that_may_cost_too_much_is_refused() {
+    let told = |expression: &str| {
+        let class = json!({"spec": {"selectors": [{"cel": {"expression": expression}}]}});
+        Report::told(|r| create(r, "deviceclasses", &class))
+    };
+    let ten = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]";
+    let deep = |depth: usize| {
+        let loops: String = (0..depth).map(|i| format!("{ten}.all(x{i}, ")).collect();
+        format!("{loops}x0 == x0{}", ")".repeat(depth))
+    };
+    assert!(told(&deep(3)).is_empty());
+    assert_eq!(told(&deep(6)), ["spec.selectors[0].cel.expression: Forbidden: too complex, exceeds cost limit"]);
+    let known = r#"device.driver == "gpu.example.com" && device.attributes["gpu.example.com"].model == "a100" &&
+        device.capacity["gpu.example.com"].memory.compareTo(quantity("10Gi")) >= 0"#;
+    assert!(told(known).is_empty(), "{:?}", told(known));
+}
