@@ -135,6 +135,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             connects_by_create: config.gates.enabled("AuthorizePodWebsocketUpgradeCreatePermission"),
             checks_account_uid: config.gates.enabled("TokenRequestServiceAccountUIDValidation"),
             restricts_audiences: config.gates.enabled("ServiceAccountNodeAudienceRestriction"),
+            clears_nomination: config.gates.enabled("ClearingNominatedNodeNameAfterBinding"),
             splits_logs: config.gates.enabled("PodLogsQuerySplitStreams"),
             min_watch: Duration::from_secs(config.args.min_request_timeout),
             flags: vec![

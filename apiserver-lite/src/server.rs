@@ -94,6 +94,8 @@ pub struct ServerConfig {
     pub checks_account_uid: bool,
     /// Nodes get tokens only for audiences that their pods name (gate `ServiceAccountNodeAudienceRestriction`).
     pub restricts_audiences: bool,
+    /// A pod that is bound is no longer expected anywhere (gate `ClearingNominatedNodeNameAfterBinding`).
+    pub clears_nomination: bool,
     /// Logs can be asked for by stream (gate `PodLogsQuerySplitStreams`).
     pub splits_logs: bool,
     /// Name and value of each flag, for `/flagz`; no secrets.
@@ -174,6 +176,21 @@ impl Request {
     /// 406.
     pub fn accepted(&self, forms: bool) -> Result<Accepted> {
         negotiate(&self.accept(), forms, self.info.verb == "watch", self.pretty())
+    }
+
+    /// What the client accepts of a kind that has the metadata forms but no Table: clauses that ask for one are passed
+    /// over.
+    ///
+    /// # Errors
+    /// 406.
+    pub fn accepted_without_tables(&self) -> Result<Accepted> {
+        let all = self.accept();
+        let is_table = |clause: &&str| clause.split(';').any(|parameter| parameter.trim() == "as=Table");
+        let others: Vec<&str> = all.split(',').filter(|clause| !is_table(clause)).collect();
+        if others.is_empty() {
+            return self.accepted(false);
+        }
+        negotiate(&others.join(","), true, false, self.pretty())
     }
 
     /// The form of an error.

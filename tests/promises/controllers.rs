@@ -540,3 +540,26 @@ fn nodes_get_their_part_of_the_pod_addresses() {
     });
     assert!(parts(&cluster, "n3").is_null());
 }
+
+/// Whoever makes nodes for pods that wait took one for a pod that had a place already, whose volume was being made.
+#[test]
+fn a_pod_whose_volume_is_being_made_tells_where_it_is_expected() {
+    let Some(cluster) = Cluster::start("controllers-expected") else { return };
+    cluster.node("n1", "4");
+    cluster.apply(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "slow"},
+        "provisioner": "slow.example.com", "volumeBindingMode": "WaitForFirstConsumer"}));
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "storageClassName": "slow", "resources": {"requests": {"storage": "1Gi"}}}}));
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+        "containers": [{"name": "c", "image": "localhost/a:1"}],
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}}));
+    cluster.wait("it is expected on the node", "default", |c| {
+        c.json(&["get", "pod", "p"])["status"]["nominatedNodeName"] == "n1"
+    });
+    assert!(cluster.json(&["get", "pod", "p"])["spec"]["nodeName"].is_null());
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "made"}, "spec": {
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "slow",
+        "claimRef": {"namespace": "default", "name": "c"}, "hostPath": {"path": "/nowhere"}}}));
+    cluster.wait("it is bound", "default", |c| c.json(&["get", "pod", "p"])["spec"]["nodeName"] == "n1");
+    assert!(cluster.json(&["get", "pod", "p"])["status"]["nominatedNodeName"].is_null());
+}

@@ -8,6 +8,7 @@ mod admission;
 mod histogram;
 mod page;
 mod requests;
+mod scheduling;
 mod watches;
 
 use std::collections::BTreeSet;
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub use access::{Access, Attempt, Decisions};
 pub use admission::{Outcome, Steps, Type, Webhooks};
 pub use requests::{Served, Unhandled};
+pub use scheduling::{Scheduling, Waited};
 pub use watches::Sent;
 
 use page::{escaped, head};
@@ -30,6 +32,7 @@ struct Counters {
     requests: Arc<requests::Requests>,
     watches: watches::Watches,
     access: Access,
+    scheduling: Scheduling,
     /// Group, version, resource and subresource of deprecated things that somebody asked for.
     deprecated: Mutex<BTreeSet<[String; 4]>>,
 }
@@ -48,6 +51,11 @@ impl Metrics {
     /// Who asks, and whether that is allowed.
     pub fn access(&self) -> &Access {
         &self.0.access
+    }
+
+    /// What the scheduler waits for.
+    pub fn scheduling(&self) -> &Scheduling {
+        &self.0.scheduling
     }
 
     /// Counts the events that a watch of a resource sends.
@@ -74,6 +82,7 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
             server.metrics.0.requests.write(&mut out);
             server.metrics.0.watches.write(&mut out);
             server.metrics.0.access.write(&mut out);
+            server.metrics.0.scheduling.write(&mut out);
             server.authorizer.decisions().write(&mut out);
             server.admission.metrics(&mut out);
             deprecated(&server.metrics.0, &mut out);

@@ -4,8 +4,9 @@
 //! for the others every node is asked ([`super::devices`]). Before the binding the allocation is written with the pod in
 //! `reservedFor`; when the binding fails, both are taken back.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Instant;
 
 use proto::time::Timestamp;
 use serde_json::{Value, json};
@@ -19,6 +20,7 @@ use super::shares::Used;
 use crate::client::{Client, unchanged};
 use crate::controllers::pods::controller_of;
 use crate::controllers::resource_claims::{CLAIMS, FINALIZER};
+use crate::metrics::Waited;
 use crate::selectors::node_terms;
 use crate::status::{ApiError, Result};
 use crate::store::{ObjectRef, ResourceId, Store};
@@ -314,6 +316,11 @@ impl Reservation {
         Ok(())
     }
 
+    /// Whether there are no claims to write.
+    pub fn is_empty(&self) -> bool {
+        self.claims.is_empty()
+    }
+
     /// Whether devices have to be made ready before the pod is bound.
     pub fn waits(&self, client: &Client) -> bool {
         let now = |claim: &ObjectRef| client.get(CLAIMS, &claim.key.namespace, &claim.key.name);
@@ -326,7 +333,17 @@ impl Reservation {
     /// As [`conditions::wait`].
     pub async fn wait(&self, client: &Client, pod: &ObjectRef) -> Result<()> {
         let claims: Vec<&ObjectRef> = self.claims.iter().map(|r| &r.claim).collect();
-        conditions::wait(client, pod, &claims).await
+        let now = claims.iter().filter_map(|claim| client.get(CLAIMS, &claim.key.namespace, &claim.key.name));
+        let drivers: BTreeSet<String> = now.flat_map(|now| conditions::drivers(&now.without_owners())).collect();
+        let since = Instant::now();
+        let outcome = conditions::wait(client, pod, &claims).await;
+        let ended = match &outcome {
+            Ok(()) => Waited::Success,
+            Err(error) if conditions::is_timeout(error) => Waited::Timeout,
+            Err(_) => Waited::Failure,
+        };
+        client.server().metrics.scheduling().waited(drivers.iter().map(String::as_str), ended, since.elapsed());
+        outcome
     }
 
     /// Takes back what was written for a pod that does not go there.

@@ -40,6 +40,16 @@ pub fn has_conditions(claim: &Value) -> bool {
     conditional(claim).next().is_some()
 }
 
+/// Whose devices have to be made ready.
+pub fn drivers(claim: &Value) -> Vec<String> {
+    conditional(claim).map(|result| text(result, "driver").to_owned()).collect()
+}
+
+/// Whether a wait ended because it took too long.
+pub fn is_timeout(error: &ApiError) -> bool {
+    error.status().message.ends_with("binding timeout")
+}
+
 pub fn readiness(claim: &Value) -> Readiness {
     for result in conditional(claim) {
         let same = |device: &&Value| {

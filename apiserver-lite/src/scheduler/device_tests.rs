@@ -27,7 +27,7 @@ fn one(mut wish: Value) -> Value {
     json!({"devices": {"requests": [{"name": "r", "exactly": wish}]}})
 }
 
-const ALL: Features = Features { shares: true, conditions: true };
+const ALL: Features = Features { shares: true, conditions: true, nominates: true };
 
 /// Names of the devices that each claim gets on node `n`, where some are given away already.
 fn ask(slices: &[Arc<Value>], claims: &[Value], used: &[&str]) -> Result<Vec<Vec<String>>, String> {
@@ -219,7 +219,7 @@ fn a_device_serves_as_many_claims_as_its_capacity_lasts() {
     assert_eq!(ask(&slices, &[all("2Gi")], &[]), Ok(vec![vec!["a".into(), "b".into()]]));
     // One that a claim has for itself from before is not shared, and with the feature off none is.
     assert_eq!(ask(&slices, &[asks("2Gi")], &["a"]), names(&["b"]));
-    let off = Features { shares: false, conditions: true };
+    let off = Features { shares: false, conditions: true, nominates: true };
     let plain = [one(json!({})), one(json!({})), one(json!({}))];
     assert!(ask_beside(&slices, &plain, &[], off).is_err());
     assert_eq!(ask_beside(&slices, &plain[..2], &[], off), names(&["a", "b"]));
@@ -257,6 +257,6 @@ fn devices_that_have_to_be_made_ready_come_last() {
     let claims = [one(json!({})), one(json!({}))];
     let names = |all: &[&str]| Ok(all.iter().map(|n| vec![(*n).to_owned()]).collect::<Vec<_>>());
     assert_eq!(ask(&slices, &claims, &[]), names(&["b", "a"]));
-    let off = Features { shares: true, conditions: false };
+    let off = Features { shares: true, conditions: false, nominates: true };
     assert!(ask_beside(&slices, &claims, &[], off).is_err());
 }

@@ -39,13 +39,15 @@ impl DeviceId {
     }
 }
 
-/// What of devices the feature gates leave.
+/// What the feature gates leave.
 #[derive(Debug, Clone, Copy)]
 pub struct Features {
     /// Devices may serve several claims at once.
     pub shares: bool,
     /// Devices may have to be made ready before a pod is bound.
     pub conditions: bool,
+    /// A pod whose binding takes a while tells at once where it is expected.
+    pub nominates: bool,
 }
 
 impl Features {
@@ -53,6 +55,7 @@ impl Features {
         Features {
             shares: gates.enabled("DRAConsumableCapacity"),
             conditions: gates.enabled("DRADeviceBindingConditions") && gates.enabled("DRAResourceClaimDeviceStatus"),
+            nominates: gates.enabled("NominatedNodeNameForExpectation"),
         }
     }
 }

@@ -50,7 +50,7 @@ use crate::controllers::events::{Recorder, Report, Reporter};
 use crate::controllers::feed::{Change, Feed};
 use crate::controllers::pods::{PodDigest, is_terminal};
 use crate::status::ApiError;
-use crate::store::ResourceId;
+use crate::store::{ObjectRef, ResourceId};
 use crate::write::DeleteOptions;
 
 /// The only profile, and what pods name that want it.
@@ -101,6 +101,28 @@ struct Scheduler {
 /// The feed's resources.
 const PODS: usize = 0;
 const NODES: usize = 1;
+
+/// Writes where a pod is expected, or that it is expected nowhere any more. It goes on without when that cannot be
+/// written.
+async fn nominate(client: &Client, pod: &ObjectRef, node: Option<&str>) {
+    let (namespace, name) = (&pod.key.namespace, &pod.key.name);
+    let written = client.update_status("pods", namespace, name, |value| {
+        if value["metadata"]["uid"] != *pod.keys.uid || value["spec"]["nodeName"].is_string() {
+            return Err(crate::client::unchanged());
+        }
+        match node {
+            Some(node) => value["status"]["nominatedNodeName"] = node.into(),
+            None => drop(value["status"].as_object_mut().and_then(|s| s.remove("nominatedNodeName"))),
+        }
+        Ok(())
+    });
+    if let Err(error) = written.await
+        && !error.is_not_found()
+        && error.code() != 304
+    {
+        tracing::warn!(pod = %name, %error, "the node that a pod is expected on is not written");
+    }
+}
 
 impl Scheduler {
     fn new(client: Client, recorder: Recorder, features: Features, binding: mpsc::Sender<()>) -> Self {
@@ -332,7 +354,12 @@ impl Scheduler {
         let binding = self.binding.clone();
         let (client, recorder, outcomes) = (self.client.clone(), self.recorder.clone(), self.outcomes.clone());
         let (pod, node) = (pod.clone(), node.to_owned());
+        let nominates = self.features.nominates && (waits || !reservation.is_empty());
         tokio::spawn(async move {
+            if nominates {
+                // Others that place pods, or make nodes for them, see at once where it is going.
+                nominate(&client, &pod.object, Some(&node)).await;
+            }
             let ready = match waits {
                 true => crate::controllers::volumes::prepare(&client, &pod.object, &pod.claims, &node).await,
                 false => Ok(()),
@@ -360,6 +387,9 @@ impl Scheduler {
             };
             if result.is_err() {
                 reservation.release(&client, &pod.object).await;
+                if nominates {
+                    nominate(&client, &pod.object, None).await;
+                }
             }
             if result.is_ok() {
                 let key = &pod.object.key;

@@ -130,6 +130,10 @@ async fn assign(
         }
         let mut value = tree.clone();
         value["spec"]["nodeName"] = node.into();
+        if server.config.clears_nomination {
+            // It was a hint of what has come about, or has not.
+            drop(value["status"].as_object_mut().and_then(|status| status.remove("nominatedNodeName")));
+        }
         let of_binding = |key: &str| binding["metadata"][key].as_object().into_iter().flatten();
         for (key, text) in of_binding("annotations") {
             value["metadata"]["annotations"][key] = text.clone();
