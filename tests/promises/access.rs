@@ -254,3 +254,32 @@ async fn a_file_says_whose_tokens_count_and_who_decides() {
     let claims = claims(json!(["readers"]), "a", "cluster", now + 600);
     assert_eq!(called(&server, list, &token(&forged, &claims)).await, 401, "signed by somebody else");
 }
+
+/// Reviews are not stored and have no rows: a Table of one is not to be had, its metadata are.
+#[tokio::test]
+async fn reviews_are_answered_whole_or_as_their_metadata() {
+    let server = ApiServer::start("review-forms", &[]).expect("the server starts");
+    let spec = json!({"resourceAttributes": {"verb": "get", "resource": "pods"}});
+    let review = json!({"metadata": {"labels": {"a": "b"}}, "spec": spec}).to_string();
+    let ask = async |accept: &str| {
+        let request = http::Request::post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews");
+        let request = request.header("host", "127.0.0.1").header("content-type", "application/json");
+        let request = request.header("accept", accept).body(http_body_util::Full::new(review.clone().into()));
+        let mut connection = Connection::http1(&server).await.expect("a connection");
+        let answer = connection.send(request.expect("a request")).await.expect("an answer");
+        (answer.status().as_u16(), serde_json::from_slice::<Value>(answer.body()).unwrap_or_default())
+    };
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    assert_eq!(ask(table).await.0, 406);
+    let (code, whole) = ask(&format!("{table},application/json")).await;
+    assert_eq!(
+        (code, &whole["kind"], &whole["status"]["allowed"]),
+        (201, &json!("SelfSubjectAccessReview"), &json!(true))
+    );
+    let (code, part) = ask("application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io").await;
+    assert_eq!(code, 201, "{part}");
+    assert_eq!((&part["kind"], &part["apiVersion"]), (&json!("PartialObjectMetadata"), &json!("meta.k8s.io/v1")));
+    assert_eq!(part["metadata"]["labels"], json!({"a": "b"}));
+    assert!(part["spec"].is_null() && part["status"].is_null(), "{part}");
+    assert_eq!(ask("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io").await.0, 406);
+}

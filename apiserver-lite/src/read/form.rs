@@ -88,6 +88,11 @@ pub(super) fn metadata_tree(accepted: Accepted, object: Value) -> Value {
     value
 }
 
+/// The metadata of an object that is not stored.
+pub(super) fn metadata_of_answer(code: u16, accepted: Accepted, value: Value) -> Response {
+    respond::tree(code, accepted, schema(PARTIAL).as_ref(), &metadata_tree(accepted, value))
+}
+
 pub(super) fn metadata_response(code: u16, accepted: Accepted, object: &ObjectRef) -> Response {
     respond::tree(code, accepted, schema(PARTIAL).as_ref(), &metadata_tree(accepted, object.value()))
 }

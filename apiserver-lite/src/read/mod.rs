@@ -13,7 +13,7 @@ mod tests;
 mod watch;
 mod whole;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub use form::convert;
 pub use options::{ListOptions, Match, Token, parse_version, reach, too_large};
@@ -75,6 +75,18 @@ pub async fn object_response(
             let metadata = json!({"resourceVersion": object.revision.to_string()});
             table::response(code, accepted, resource, &rows, metadata, &request.query)
         }
+        Form::MetadataList => Err(wrong_form(resource, "PartialObjectMetadataList", "not a list", "")),
+    }
+}
+
+/// Response with an object that is answered and not stored, such as a review. There is no Table of one.
+///
+/// # Errors
+/// 406 for a form that only lists have.
+pub fn answered_response(code: u16, accepted: Accepted, resource: &Resource, value: Value) -> Result<Response> {
+    match accepted.form {
+        Form::Whole | Form::Table => Ok(respond::tree(code, accepted, Some(&resource.schema), &value)),
+        Form::Metadata => Ok(form::metadata_of_answer(code, accepted, value)),
         Form::MetadataList => Err(wrong_form(resource, "PartialObjectMetadataList", "not a list", "")),
     }
 }

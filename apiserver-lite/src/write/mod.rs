@@ -51,7 +51,8 @@ pub use update::{Target, update};
 /// # Errors
 /// Any Status.
 pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc<Resource>) -> Result<Response> {
-    let accepted = match request.accepted(true) {
+    let forms = if review::is_review(&resource) { request.accepted_without_tables() } else { request.accepted(true) };
+    let accepted = match forms {
         Err(_) if crate::proxy::is_proxied(&request.info.subresource) => crate::http::Accepted::JSON,
         accepted => accepted?,
     };

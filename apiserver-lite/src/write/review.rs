@@ -83,8 +83,7 @@ pub(super) async fn handle(
             value["spec"] = json!({});
         }
     }
-    let schema = (&*resource.group, &*resource.version, &*resource.kind);
-    let mut response = respond::built_in(201, accepted, schema, &value);
+    let mut response = crate::read::answered_response(201, accepted, resource, value)?;
     decoded.warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
     Ok(response)
 }
