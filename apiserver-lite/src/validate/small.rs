@@ -214,4 +214,22 @@ mod tests {
         assert_eq!(api_service_name("v2.a.b", &spec), [r#"must be `spec.version+"."+spec.group`: "v1.a.b""#]);
         assert_eq!(api_service_name("a/b", &spec), ["may not contain '/'"]);
     }
+
+    #[test]
+    fn candidates_for_leases_tell_strict_versions() {
+        let told = |emulation: &str, binary: &str| {
+            let spec = json!({"leaseName": "l", "emulationVersion": emulation, "binaryVersion": binary,
+                "strategy": "OldestEmulationVersion"});
+            Report::told(|r| r.at("spec", |r| lease_candidate(r, &spec)))
+        };
+        assert!(told("1.36.0", "1.36.2").is_empty());
+        assert!(told("1.36.0-alpha.1", "1.36.0").is_empty(), "a release comes after what led to it");
+        for bad in ["1.36", "01.36.0", "v1.36.0", "1.36.0-", "1.+3.0"] {
+            let said = format!("spec.binaryVersion: Invalid value: \"{bad}\": must be a valid semantic version");
+            assert_eq!(told("1.36.0", bad), [said]);
+        }
+        let said = "spec.binaryVersion: Invalid value: \"1.36.0-alpha.1\": must be greater than or equal to \
+                    `emulationVersion`";
+        assert_eq!(told("1.36.0", "1.36.0-alpha.1"), [said]);
+    }
 }
