@@ -260,17 +260,19 @@ async fn a_file_says_whose_tokens_count_and_who_decides() {
 async fn reviews_are_answered_whole_or_as_their_metadata() {
     let server = ApiServer::start("review-forms", &[]).expect("the server starts");
     let spec = json!({"resourceAttributes": {"verb": "get", "resource": "pods"}});
-    let review = json!({"metadata": {"labels": {"a": "b"}}, "spec": spec}).to_string();
-    let ask = async |accept: &str| {
-        let request = http::Request::post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews");
+    let review = json!({"spec": spec}).to_string();
+    let ask_at = async |path: &str, accept: &str| {
+        let request = http::Request::post(path);
         let request = request.header("host", "127.0.0.1").header("content-type", "application/json");
         let request = request.header("accept", accept).body(http_body_util::Full::new(review.clone().into()));
         let mut connection = Connection::http1(&server).await.expect("a connection");
         let answer = connection.send(request.expect("a request")).await.expect("an answer");
         (answer.status().as_u16(), serde_json::from_slice::<Value>(answer.body()).unwrap_or_default())
     };
+    let ask = async |accept: &str| ask_at("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", accept).await;
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
     assert_eq!(ask(table).await.0, 406);
+    assert_eq!(ask_at("/api/v1/namespaces/default/serviceaccounts/default/token", table).await.0, 406);
     let (code, whole) = ask(&format!("{table},application/json")).await;
     assert_eq!(
         (code, &whole["kind"], &whole["status"]["allowed"]),
@@ -279,7 +281,7 @@ async fn reviews_are_answered_whole_or_as_their_metadata() {
     let (code, part) = ask("application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io").await;
     assert_eq!(code, 201, "{part}");
     assert_eq!((&part["kind"], &part["apiVersion"]), (&json!("PartialObjectMetadata"), &json!("meta.k8s.io/v1")));
-    assert_eq!(part["metadata"]["labels"], json!({"a": "b"}));
+    assert!(part["metadata"].is_object(), "{part}");
     assert!(part["spec"].is_null() && part["status"].is_null(), "{part}");
     assert_eq!(ask("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io").await.0, 406);
 }

@@ -79,21 +79,29 @@ pub async fn object_response(
     }
 }
 
-/// Response with an object that is answered and not stored, such as a review. There is no Table of one.
+/// Response with an object of a group, version and kind that is answered and not stored, such as a review. There is no
+/// Table of one.
 ///
 /// # Errors
 /// 406 for a form that only lists have.
-pub fn answered_response(code: u16, accepted: Accepted, resource: &Resource, value: Value) -> Result<Response> {
+pub fn answered_response(code: u16, accepted: Accepted, schema: (&str, &str, &str), value: Value) -> Result<Response> {
     match accepted.form {
-        Form::Whole | Form::Table => Ok(respond::tree(code, accepted, Some(&resource.schema), &value)),
+        Form::Whole | Form::Table => Ok(respond::built_in(code, accepted, schema, &value)),
         Form::Metadata => Ok(form::metadata_of_answer(code, accepted, value)),
-        Form::MetadataList => Err(wrong_form(resource, "PartialObjectMetadataList", "not a list", "")),
+        Form::MetadataList => {
+            let (group, _, kind) = schema;
+            let package = crate::resource::go_package(group);
+            Err(wrong_form_of(&format!("*{package}.{kind}"), "PartialObjectMetadataList", "not a list", ""))
+        }
     }
 }
 
 /// One object was asked for as a list, or the other way round.
 fn wrong_form(resource: &Resource, form: &str, what: &str, suffix: &str) -> ApiError {
-    let kind = go_type(resource);
+    wrong_form_of(&go_type(resource), form, what, suffix)
+}
+
+fn wrong_form_of(kind: &str, form: &str, what: &str, suffix: &str) -> ApiError {
     let text = format!("you requested {form}, but the requested object is {what} ({kind}{suffix})");
     ApiError::new(406, "NotAcceptable", text)
 }

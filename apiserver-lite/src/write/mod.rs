@@ -51,7 +51,10 @@ pub use update::{Target, update};
 /// # Errors
 /// Any Status.
 pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc<Resource>) -> Result<Response> {
-    let forms = if review::is_review(&resource) { request.accepted_without_tables() } else { request.accepted(true) };
+    let forms = match review::is_answered(&resource, &request.info.subresource) {
+        true => request.accepted_without_tables(),
+        false => request.accepted(true),
+    };
     let accepted = match forms {
         Err(_) if crate::proxy::is_proxied(&request.info.subresource) => crate::http::Accepted::JSON,
         accepted => accepted?,

@@ -9,7 +9,7 @@ use super::{decode, subresource};
 use crate::admission::{Call, Operation};
 use crate::apply::Writer;
 use crate::auth::{Attributes, Rule, Rules};
-use crate::http::{Accepted, Response, respond};
+use crate::http::{Accepted, Response};
 use crate::request::{RequestInfo, User};
 use crate::resource::Resource;
 use crate::server::{ApiServer, Request};
@@ -21,6 +21,11 @@ const AUTHORIZATION: &str = "authorization.k8s.io";
 /// Whether objects of a resource are answered here.
 pub(super) fn is_review(resource: &Resource) -> bool {
     matches!(&*resource.group, AUTHENTICATION | AUTHORIZATION)
+}
+
+/// Whether what a request makes is answered and not stored: a review, or a token.
+pub(super) fn is_answered(resource: &Resource, subresource: &str) -> bool {
+    is_review(resource) || subresource == "token" && &*resource.plural == "serviceaccounts"
 }
 
 /// Answers a review.
@@ -83,7 +88,8 @@ pub(super) async fn handle(
             value["spec"] = json!({});
         }
     }
-    let mut response = crate::read::answered_response(201, accepted, resource, value)?;
+    let schema = (&*resource.group, &*resource.version, &*resource.kind);
+    let mut response = crate::read::answered_response(201, accepted, schema, value)?;
     decoded.warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
     Ok(response)
 }
@@ -324,7 +330,7 @@ pub(super) async fn token(
     value["spec"]["audiences"] = json!(audiences);
     value["spec"]["expirationSeconds"] = seconds.into();
     value["status"] = json!({"token": token, "expirationTimestamp": reported});
-    Ok(respond::built_in(201, accepted, kind, &value))
+    crate::read::answered_response(201, accepted, kind, value)
 }
 
 /// A group and version as Go prints them before a kind.
