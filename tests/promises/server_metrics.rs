@@ -1,14 +1,21 @@
 //! `/metrics` of the API server tells what was asked of it, under upstream's names, and nothing that a client makes up
 //! becomes a series.
 
-use anyhow::Result;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::Full;
 use serde_json::{Value, json};
 use tests::{Api, ApiServer, Connection};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+/// Far longer than anything here takes, even where much else runs.
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// The value of the series of a metric that has all these labels; sums up several.
 fn value(page: &str, name: &str, labels: &[&str]) -> Option<f64> {
@@ -103,32 +110,45 @@ async fn requests_are_counted_by_what_they_are_and_not_by_what_they_are_called()
     Ok(())
 }
 
+/// The page as soon as it is as wanted, which takes a moment.
+async fn page_that(server: &ApiServer, wanted: impl Fn(&str) -> bool) -> Result<String> {
+    let begun = Instant::now();
+    loop {
+        let page = page(server).await?;
+        if wanted(&page) {
+            return Ok(page);
+        }
+        ensure!(begun.elapsed() < LONGEST, "the page does not become as wanted:\n{page}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_watch_runs_until_its_client_goes() -> Result<()> {
     let server = ApiServer::start("server-metrics-watch", &[])?;
-    let api = Api::new(&server);
     let labels = ["resource=\"secrets\"", "verb=\"WATCH\"", "scope=\"namespace\""];
-    let watching = {
-        let path = "/api/v1/namespaces/default/secrets?watch=1&timeoutSeconds=3";
-        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
-        let (watched, seen) = tokio::join!(api.get(path), async {
-            api.post("/api/v1/namespaces/default/secrets", &secret).await?;
-            loop {
-                let page = page(&server).await?;
-                if value(&page, "apiserver_longrunning_requests", &labels) == Some(1.0) {
-                    return anyhow::Ok(page);
-                }
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-        });
-        watched?;
-        seen?
+    let running = |page: &str| value(page, "apiserver_longrunning_requests", &labels);
+    let total = |page: &str| value(page, "apiserver_request_total", &labels);
+
+    let mut client = tests::raw::tls(&server, b"http/1.1").await?;
+    client.write_all(format!("GET {SECRETS}?watch=1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes()).await?;
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
+    assert_eq!(Api::new(&server).post(SECRETS, &secret).await?.0, 201);
+    let mut seen = Vec::new();
+    let event = async {
+        while !String::from_utf8_lossy(&seen).contains("\"ADDED\"") {
+            ensure!(client.read_buf(&mut seen).await? > 0, "the watch ended: {}", String::from_utf8_lossy(&seen));
+        }
+        Ok(())
     };
-    let started = value(&watching, "apiserver_request_total", &labels);
-    assert_eq!(started, None, "it is counted at its end:\n{watching}");
-    let page = page(&server).await?;
-    assert_eq!(value(&page, "apiserver_longrunning_requests", &labels), Some(0.0), "{page}");
-    assert_eq!(value(&page, "apiserver_request_total", &labels), Some(1.0), "{page}");
+    timeout(LONGEST, event).await.context("no event")??;
+    let watching = page_that(&server, |page| running(page) == Some(1.0)).await?;
+    assert_eq!(total(&watching), None, "it is counted at its end:\n{watching}");
+
+    // Nothing else ends it: it has no time of its own, and the connection is not said goodbye to.
+    drop(client);
+    let page = page_that(&server, |page| running(page) == Some(0.0) && total(page).is_some()).await?;
+    assert_eq!(total(&page), Some(1.0), "{page}");
     assert!(value(&page, "apiserver_watch_events_total", &["resource=\"secrets\"", "version=\"v1\""]).is_some());
     Ok(())
 }
