@@ -9,7 +9,7 @@
 //! said about such a reference, and the dependent is never deleted because of its owners. Either gets an event when an
 //! owner of that uid is somewhere. Follows `pkg/controller/garbagecollector`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -29,6 +29,8 @@ use crate::write::DeleteOptions;
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
+/// How many of an object's owners that are not there are looked for elsewhere. One that is found is all that is reported.
+const LOOKED_FOR: usize = 100;
 
 pub struct Garbage {
     client: Client,
@@ -99,6 +101,38 @@ impl Owners {
     }
 }
 
+/// References of one object that lead nowhere, by the kind of their owners: whatever their number, a kind is looked
+/// through once.
+#[derive(Default)]
+struct Lost<'a> {
+    /// With the place of each owner in the object's list, by uid.
+    kinds: BTreeMap<ResourceId, HashMap<&'a str, usize>>,
+    /// The first of those that were found.
+    found: Option<usize>,
+}
+
+impl<'a> Lost<'a> {
+    fn add(&mut self, kind: ResourceId, uid: &'a str, place: usize) {
+        self.kinds.entry(kind).or_default().entry(uid).or_insert(place);
+    }
+
+    /// The next kind to look through, unless its owners all come after one that was found.
+    fn next(&mut self) -> Option<(ResourceId, HashMap<&'a str, usize>)> {
+        while let Some((kind, places)) = self.kinds.pop_first() {
+            if places.values().any(|place| self.found.is_none_or(|found| *place < found)) {
+                return Some((kind, places));
+            }
+        }
+        None
+    }
+
+    /// Takes note of the owners that are among some uids.
+    fn look<'b>(&mut self, places: &HashMap<&str, usize>, uids: impl Iterator<Item = &'b str>) {
+        let found = uids.filter_map(|uid| places.get(uid).copied()).min();
+        self.found = self.found.into_iter().chain(found).min();
+    }
+}
+
 /// What an event says about a reference to an owner that is in another namespace, or in one at all.
 fn misplaced(owner: &Value, namespace: &str) -> String {
     let text = |key: &str| owner[key].as_str().unwrap_or_default();
@@ -153,20 +187,27 @@ impl Garbage {
         }
     }
 
-    /// Reports the first owner that is there, but not where it could own the object. Looks through all of the owner's
-    /// kind, and therefore only when the reference is new and leads nowhere.
-    fn report_misplaced(&self, resource: &Resource, object: &ObjectRef, value: &Value) {
+    /// Reports the first owner that is there, but not where it could own the object. Looks through all of the owners'
+    /// kinds, and therefore only when the reference is new and leads nowhere.
+    async fn report_misplaced(&self, resource: &Resource, object: &ObjectRef, value: &Value) {
         let namespace = &*object.key.namespace;
-        let owners = value["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-        let elsewhere = |owner: &&Value| {
-            if matches!(self.find(owner, namespace), Owner::Solid | Owner::Waiting) {
-                return false;
-            }
-            let Some(of) = self.resource_of(owner).filter(|r| r.namespaced) else { return false };
-            let all = self.client.store().snapshot(&of.storage);
-            all.range(None, None).any(|o| owner["uid"] == *o.keys.uid && *o.key.namespace != *namespace)
-        };
-        if let Some(owner) = owners.into_iter().find(elsewhere) {
+        let owners = value["metadata"]["ownerReferences"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let lost = owners.iter().enumerate().filter_map(|(place, owner)| {
+            let of = self.resource_of(owner).filter(|r| r.namespaced)?;
+            let uid = owner["uid"].as_str()?;
+            let there = matches!(self.find(owner, namespace), Owner::Solid | Owner::Waiting);
+            (!there).then(|| (of.storage.clone(), uid, place))
+        });
+        let mut all = Lost::default();
+        lost.take(LOOKED_FOR).for_each(|(kind, uid, place)| all.add(kind, uid, place));
+        while let Some((kind, places)) = all.next() {
+            let snapshot = self.client.store().snapshot(&kind);
+            let elsewhere = snapshot.range(None, None).filter(|o| *o.key.namespace != *namespace);
+            all.look(&places, elsewhere.map(|o| &*o.keys.uid));
+            // There may be many of a kind, and others have work to do.
+            tokio::task::yield_now().await;
+        }
+        if let Some(owner) = all.found.and_then(|place| owners.get(place)) {
             let mut about = json!({"kind": resource.kind, "apiVersion": resource.api_version(),
                 "name": object.key.name, "uid": object.keys.uid});
             if !namespace.is_empty() {
@@ -186,7 +227,7 @@ impl Garbage {
         });
         let found: Vec<_> = found.collect();
         if named && found.iter().any(|(_, owner)| matches!(owner, Owner::Gone | Owner::Unknown)) {
-            self.report_misplaced(resource, object, &value);
+            self.report_misplaced(resource, object, &value).await;
         }
         if object.keys.deleting {
             return Ok(());
@@ -196,7 +237,8 @@ impl Garbage {
             return Ok(());
         }
         if solid > 0 {
-            return self.release(resource, object, |uid| gone.iter().chain(&waiting).any(|u| u == uid)).await;
+            let leaving: HashSet<&str> = gone.iter().chain(&waiting).map(String::as_str).collect();
+            return self.release(resource, object, |uid| leaving.contains(uid)).await;
         }
         let dependents = if waiting.is_empty() { Vec::new() } else { self.dependents_of(&object.keys.uid) };
         let policy = if !dependents.is_empty() {
@@ -393,6 +435,26 @@ mod tests {
         assert_eq!(owners(vec![Owner::Gone, Owner::Unknown]), None);
         assert_eq!(owners(vec![Owner::Unknown, Owner::Solid]), None);
         assert_eq!(owners(vec![Owner::Gone, Owner::Solid, Owner::Waiting, Owner::Gone]), Some((1, 1, 2)));
+    }
+
+    #[test]
+    fn a_kind_is_looked_through_once_for_all_owners_of_it() {
+        let kind = |name: &str| ResourceId::from(name);
+        let mut lost = Lost::default();
+        for (place, uid) in ["a", "b", "b", "c"].into_iter().enumerate() {
+            lost.add(kind("pods"), uid, place);
+        }
+        lost.add(kind("secrets"), "d", 4);
+        lost.add(kind("configmaps"), "e", 5);
+        let (first, places) = lost.next().expect("a kind");
+        assert_eq!(first, kind("configmaps"));
+        lost.look(&places, ["a", "b"].into_iter());
+        assert_eq!(lost.found, None, "an owner of another kind is another owner");
+        let (second, places) = lost.next().expect("a kind");
+        assert_eq!((second, places.len()), (kind("pods"), 3));
+        lost.look(&places, ["c", "x", "b"].into_iter());
+        assert_eq!(lost.found, Some(1), "the first of the list, whatever comes first in the store");
+        assert!(lost.next().is_none(), "what comes later in the list needs no look");
     }
 
     #[test]
