@@ -83,13 +83,18 @@ fn choice(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// `double` is fixed in size: wire type 1.
+/// `double`, which is left out when it is zero.
 fn double(number: u32, value: &Value, out: &mut Vec<u8>) {
     if let Some(value) = value.as_f64().filter(|value| *value != 0.0) {
-        // Numbers of fields that hold one are below 16, so that the tag is one byte.
-        out.push(u8::try_from(number << 3 | 1).unwrap_or_default());
-        out.extend_from_slice(&value.to_le_bytes());
+        put_double(number, value, out);
     }
+}
+
+/// `double` is fixed in size: wire type 1.
+fn put_double(number: u32, value: f64, out: &mut Vec<u8>) {
+    // Numbers of fields that hold one are below 16, so that the tag is one byte.
+    out.push(u8::try_from(number << 3 | 1).unwrap_or_default());
+    out.extend_from_slice(&value.to_le_bytes());
 }
 
 fn integer(number: u32, value: &Value, out: &mut Vec<u8>) {
@@ -144,11 +149,12 @@ fn schema(value: &Value, out: &mut Vec<u8>) {
         }
         _ => {}
     }
-    // Only plain values have a form here.
+    // Only plain values have a form here. It is one of several, which says by being there which of them is meant: nothing
+    // is left out.
     match &value["default"] {
         Value::Bool(said) => put_message(33, out, |out| put_integer(2, i64::from(*said), out)),
         Value::String(said) => put_message(33, out, |out| put_bytes(3, said.as_bytes(), out)),
-        said @ Value::Number(_) => put_message(33, out, |out| double(1, said, out)),
+        said @ Value::Number(_) => put_message(33, out, |out| put_double(1, said.as_f64().unwrap_or_default(), out)),
         _ => {}
     }
     text(34, &value["description"], out);
@@ -161,6 +167,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_default_is_written_also_when_it_is_nothing() {
+        let written = |value: Value| {
+            let mut out = Vec::new();
+            schema(&json!({"default": value}), &mut out);
+            out.escape_ascii().to_string()
+        };
+        let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+        assert_eq!(written(json!(0)), text(b"\x8a\x02\x09\x09\0\0\0\0\0\0\0\0"));
+        assert_eq!(written(json!(0.0)), written(json!(0)));
+        assert_eq!(written(json!(1.5)), text(b"\x8a\x02\x09\x09\0\0\0\0\0\0\xf8\x3f"));
+        assert_eq!(written(json!(false)), text(b"\x8a\x02\x02\x10\0"));
+        assert_eq!(written(json!("")), text(b"\x8a\x02\x02\x1a\0"));
+        assert_eq!(written(json!({})), "", "it has no form here");
+    }
 
     #[test]
     fn a_document_is_written_by_gnostics_numbers() {
