@@ -55,8 +55,12 @@ const BYTES: Bounds<7> = [
     (1_000_000_000, "1e+09"),
 ];
 
-/// Codes that one series tells apart; more than any handler answers with.
+/// Codes that one series tells apart; more than any handler of ours answers with.
 const CODES: usize = 24;
+
+/// Counts for all codes that come when the places are taken: a backend behind a proxy may answer with any. No answer has
+/// it.
+const OTHER: u16 = 600;
 
 /// Pages that are counted though they are no resource.
 const PAGES: [&str; 3] = ["/healthz", "/livez", "/readyz"];
@@ -103,6 +107,8 @@ struct Series {
     bytes: Histogram<7>,
     /// HTTP codes and how often each was answered; 0 for a free place.
     codes: [(AtomicU16, AtomicU64); CODES],
+    /// How many more were answered, with other codes.
+    others: AtomicU64,
     /// Streams that are open.
     running: AtomicI64,
 }
@@ -224,6 +230,7 @@ impl Series {
             seconds: Histogram::default(),
             bytes: Histogram::default(),
             codes: std::array::from_fn(|_| Default::default()),
+            others: AtomicU64::new(0),
             running: AtomicI64::new(0),
         }
     }
@@ -242,6 +249,13 @@ impl Series {
                 return;
             }
         }
+        self.others.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Codes and how often each was answered.
+    fn counted(&self) -> impl Iterator<Item = (u16, u64)> {
+        let own = self.codes.iter().map(|(code, count)| (code.load(Ordering::Relaxed), count.load(Ordering::Relaxed)));
+        own.chain([(OTHER, self.others.load(Ordering::Relaxed))]).filter(|(_, count)| *count > 0)
     }
 }
 
@@ -340,11 +354,8 @@ fn totals(all: &[&Arc<Series>], out: &mut String) {
     );
     for series in all {
         let labels = series.labels().text(true);
-        for (code, count) in &series.codes {
-            let (code, count) = (code.load(Ordering::Relaxed), count.load(Ordering::Relaxed));
-            if count > 0 {
-                let _ = writeln!(out, "{name}{{code=\"{code}\",{labels}}} {count}");
-            }
+        for (code, count) in series.counted() {
+            let _ = writeln!(out, "{name}{{code=\"{code}\",{labels}}} {count}");
         }
     }
 }
@@ -452,5 +463,31 @@ impl Drop for Served {
         if let Some(mutating) = self.mutating {
             self.requests.gauge(mutating).fetch_sub(1, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_that_find_no_place_are_counted_together() {
+        let series = Series::new(&Labels {
+            verb: "CONNECT",
+            dry_run: "",
+            group: "",
+            version: "v1",
+            resource: "pods",
+            subresource: "proxy",
+            scope: "resource",
+            component: "apiserver",
+        });
+        (300..330).for_each(|code| series.count(code));
+        series.count(300);
+        let counted: Vec<_> = series.counted().collect();
+        assert_eq!(counted.len(), CODES + 1);
+        assert_eq!(counted.iter().map(|(_, count)| count).sum::<u64>(), 31);
+        assert_eq!(counted.first(), Some(&(300, 2)));
+        assert_eq!(counted.last(), Some(&(OTHER, 6)));
     }
 }
