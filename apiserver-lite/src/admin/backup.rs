@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -131,10 +132,7 @@ fn place(
     let revision = opened.revision();
     // An empty folder that waits for the store is its operator's word on whose the store is to be.
     let owner = Owner::of(if store.exists() { &store } else { &folders.data_dir })?;
-    for entry in std::fs::read_dir(unfinished).map_err(io(unfinished))? {
-        owner.take(&entry.map_err(io(unfinished))?.path())?;
-    }
-    owner.take(unfinished)?;
+    owner.take_all(unfinished)?;
     write_keys(archive, &keys, made)?;
     // An empty folder may be replaced; one that a server has filled meanwhile is not.
     std::fs::rename(unfinished, &store).map_err(|error| match error.kind() {
@@ -192,15 +190,43 @@ struct Owner {
 }
 
 impl Owner {
+    /// Whose a folder is; of a link, whose the folder that it leads to is.
     fn of(folder: &Path) -> Result<Self, AdminError> {
         let metadata = std::fs::metadata(folder).map_err(io(folder))?;
         Ok(Owner { user: metadata.uid(), group: metadata.gid() })
     }
 
+    /// Hands over what we made. The folder around it may be the new owner's already, who must not get anything else by
+    /// putting a link in its place: what is handed over is what was opened, and a link is not.
     fn take(&self, path: &Path) -> Result<(), AdminError> {
-        let now = std::fs::metadata(path).map_err(io(path))?;
+        self.take_opened(&Self::open(path, 0).map_err(io(path))?, path)
+    }
+
+    /// The same for a folder and the files in it: those of the folder that was opened, whatever has its name later.
+    fn take_all(&self, folder: &Path) -> Result<(), AdminError> {
+        let opened = Self::open(folder, libc::O_DIRECTORY).map_err(io(folder))?;
+        let inside = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+        for entry in std::fs::read_dir(&inside).map_err(io(folder))? {
+            let name = entry.map_err(io(folder))?.file_name();
+            let shown = folder.join(&name);
+            let file = Self::open(&inside.join(&name), 0).map_err(io(&shown))?;
+            self.take_opened(&file, &shown)?;
+        }
+        self.take_opened(&opened, folder)
+    }
+
+    fn open(path: &Path, flags: i32) -> std::io::Result<File> {
+        // Nor is a pipe waited for that somebody put there.
+        OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | flags).open(path)
+    }
+
+    fn take_opened(&self, file: &File, path: &Path) -> Result<(), AdminError> {
+        let now = file.metadata().map_err(io(path))?;
+        if !now.is_dir() && !(now.is_file() && now.nlink() == 1) {
+            return Err(io(path)(std::io::Error::other("it is not the file that was written")));
+        }
         if (now.uid(), now.gid()) != (self.user, self.group) {
-            std::os::unix::fs::chown(path, Some(self.user), Some(self.group)).map_err(io(path))?;
+            std::os::unix::fs::fchown(file, Some(self.user), Some(self.group)).map_err(io(path))?;
         }
         Ok(())
     }
@@ -290,6 +316,23 @@ mod tests {
             let metadata = std::fs::metadata(path).expect("there");
             assert_eq!((metadata.uid(), metadata.gid()), (777, 888), "{}", path.display());
         }
+    }
+
+    #[test]
+    fn nothing_is_handed_over_through_a_link() {
+        let (_scratch, new, _file) = Scratch::new();
+        let owner = Owner::of(&new).expect("there");
+        let (key, soft, hard) = (new.join("key"), new.join("soft"), new.join("hard"));
+        std::fs::write(&key, "secret").expect("written");
+        owner.take_all(&new).expect("a file of ours");
+        std::os::unix::fs::symlink(&key, &soft).expect("made");
+        assert!(owner.take(&soft).is_err() && owner.take_all(&new).is_err());
+        std::fs::remove_file(&soft).expect("removed");
+        std::os::unix::fs::symlink(&new, new.with_file_name("other")).expect("made");
+        assert!(owner.take_all(&new.with_file_name("other")).is_err(), "nor through one of the folder");
+        owner.take_all(&new).expect("the link is gone");
+        std::fs::hard_link(&key, &hard).expect("made");
+        assert!(owner.take(&hard).is_err(), "a file that has another name");
     }
 
     #[test]

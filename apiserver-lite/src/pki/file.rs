@@ -85,14 +85,15 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let unfinished = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
     let written = (|| {
-        let mut file = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(mode)
-            .open(&unfinished)
-            .map_err(io(path))?;
-        // The mode above only counts for a file that was not there.
+        // Left by a process of the same number that did not get to its end, or put there by who owns the folder: a link
+        // is not followed, and what it leads to stays as it is.
+        match std::fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&unfinished)(error)),
+            _ => {}
+        }
+        let mut file =
+            OpenOptions::new().create_new(true).write(true).mode(mode).open(&unfinished).map_err(io(path))?;
+        // Of the mode above, the process's mask may have taken something.
         file.set_permissions(std::fs::Permissions::from_mode(mode)).map_err(io(path))?;
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io(path))?;
         std::fs::rename(&unfinished, path).map_err(io(path))?;
@@ -126,6 +127,21 @@ mod tests {
         tighten(&key).expect("ours");
         assert_eq!(mode(&key), 0o600);
         tighten(&folder.join("none")).expect("nothing to do");
+        std::fs::remove_dir_all(&folder).expect("ours");
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_unfinished_file_is_not_followed() {
+        let folder =
+            std::env::temp_dir().join(format!("link-{}-{:?}", std::process::id(), std::thread::current().id()));
+        private_folder(&folder).expect("a temporary folder");
+        let (path, other) = (folder.join("key"), folder.join("other"));
+        std::fs::write(&other, "untouched").expect("writable");
+        let unfinished = folder.join(format!(".key.{}.tmp", std::process::id()));
+        std::os::unix::fs::symlink(&other, &unfinished).expect("made");
+        write_private(&path, "secret").expect("writable");
+        assert_eq!(read(&other).expect("readable").as_deref(), Some("untouched"));
+        assert!(std::fs::symlink_metadata(&path).expect("there").is_file());
         std::fs::remove_dir_all(&folder).expect("ours");
     }
 
