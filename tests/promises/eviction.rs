@@ -83,9 +83,15 @@ fn disruption(status: &Value) -> Value {
     conditions.into_iter().find(|c| c["type"] == "DisruptionTarget").unwrap_or_default()
 }
 
-/// More memory than there is has to stay free: whoever gets in all the same is evicted, but for the critical.
+/// Nearly all memory has to stay free: whoever gets in all the same is evicted, but for the critical.
 fn memory(name: &str) -> Result<()> {
-    let Some(c) = Cluster::start(name, "evictionHard: {memory.available: 1000Ti}\n")? else { return Ok(()) };
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let total =
+        text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB")?.trim().parse::<u64>().ok());
+    // More than this machine's memory is refused; what runs here has more than 32 MiB of it.
+    let threshold = format!("{}Mi", total.context("no MemTotal")? / 1024 - 32);
+    let settings = format!("evictionHard: {{memory.available: {threshold}}}\n");
+    let Some(c) = Cluster::start(name, &settings)? else { return Ok(()) };
     c.node.wait_until("the node has memory pressure", PATIENCE, || {
         Ok(c.node_condition("MemoryPressure")?["status"] == "True")
     })?;
@@ -108,8 +114,8 @@ fn memory(name: &str) -> Result<()> {
     let status = c.wait_for("tolerant", "default", "Failed")?;
     ensure!(status["reason"] == "Evicted", "{status:#}");
     let message = status["message"].as_str().unwrap_or_default();
-    let begin = "The node was low on resource: memory. Threshold quantity: 1000Ti, available: ";
-    ensure!(message.starts_with(begin), "{message}");
+    let begin = format!("The node was low on resource: memory. Threshold quantity: {threshold}, available: ");
+    ensure!(message.starts_with(&begin), "{message}");
     let condition = disruption(&status);
     ensure!(condition["reason"] == "TerminationByKubelet" && condition["message"] == message, "{condition:#}");
     c.node.wait_until("the eviction is told in events", PATIENCE, || {

@@ -46,8 +46,7 @@ pub fn unreserved(capacity: &Resources, config: &Configuration) -> Resources {
 }
 
 /// What of the machine is reserved beyond what there is, in the kubelet's words; None when all of it is there.
-/// `storage_bytes` as in [`capacity`]. Thresholds of eviction do not count here, other than there: one that is never kept is
-/// pressure without an end, which the node tells as such.
+/// `storage_bytes` as in [`capacity`]. What hard eviction keeps counts as reserved.
 pub fn over_reserved(machine: &Machine, storage_bytes: Option<u64>, config: &Configuration) -> Option<String> {
     let mut found = capacity(machine, storage_bytes, config);
     // How many pods there may be is nothing that is reserved.
@@ -56,7 +55,8 @@ pub fn over_reserved(machine: &Machine, storage_bytes: Option<u64>, config: &Con
     for (name, all) in &found {
         let mut reserved = Quantity::from_integer(0, all.format());
         let amounts = [&config.system_reserved, &config.kube_reserved].into_iter().filter_map(|list| list.get(name));
-        amounts.filter_map(|amount| amount.parse::<Quantity>().ok()).for_each(|amount| reserved.add(amount));
+        let amounts = amounts.filter_map(|amount| amount.parse::<Quantity>().ok());
+        amounts.chain(evicted(name, all, config)).for_each(|amount| reserved.add(amount));
         if reserved > *all {
             let (reserved, all) = (go_value(&reserved, false), go_value(all, name == "cpu"));
             wrong.push(format!(
@@ -153,13 +153,15 @@ mod tests {
             eviction_hard: [("memory.available".to_owned(), "100Mi".to_owned())].into(),
             ..Configuration::default()
         };
-        assert_eq!(over_reserved(&machine, None, &config("2", "900Mi")), None);
+        assert_eq!(over_reserved(&machine, None, &config("2", "850Mi")), None);
+        let with_eviction = over_reserved(&machine, None, &config("2", "900Mi")).expect("100 MiB are kept free");
+        assert!(with_eviction.contains("\"memory\" has a reservation of {{1048576000 0}"), "{with_eviction}");
         assert_eq!(
             over_reserved(&machine, None, &config("2500m", "2Gi")).as_deref(),
             Some(
                 "invalid Node Allocatable configuration. Resource \"cpu\" has a reservation of {{2500 -3} {<nil>}  \
                  DecimalSI} but capacity of {{2000 -3} {<nil>}  DecimalSI}. Expected capacity >= reservation. Resource \
-                 \"memory\" has a reservation of {{2147483648 0} {<nil>}  BinarySI} but capacity of {{1003839488 0} \
+                 \"memory\" has a reservation of {{2252341248 0} {<nil>}  BinarySI} but capacity of {{1003839488 0} \
                  {<nil>}  BinarySI}. Expected capacity >= reservation."
             )
         );
