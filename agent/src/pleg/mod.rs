@@ -24,6 +24,10 @@ use crate::pod::labels::{self, owner};
 
 /// The kubelet's pace.
 const BUSY: Duration = Duration::from_secs(1);
+/// More pods than these are not looked at one by one.
+const FEW: usize = 4;
+/// In the place of a pod's uid: nobody knows where.
+const ANYWHERE: &str = "";
 /// When nothing has moved for [`CALM_AFTER`]: a crash is noticed this late at worst.
 const CALM: Duration = Duration::from_secs(2);
 const CALM_AFTER: Duration = Duration::from_secs(30);
@@ -62,7 +66,7 @@ struct Asked {
 impl Nudge {
     /// Something is about to move, nobody knows where.
     pub fn nudge(&self) {
-        self.0.any.notify_one();
+        self.pod(ANYWHERE);
     }
 
     /// Something was done to the pod of this uid: the runtime is asked about it at once, unless it tells by itself.
@@ -104,18 +108,38 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
     let mut known: BTreeMap<RuntimePod, u64> = BTreeMap::new();
     let (mut first, mut moved) = (true, Instant::now());
     let (mut live, mut retry) = (false, Duration::from_millis(100));
-    let mut wait = Duration::ZERO;
+    // When all is compared next. A nudge may bring it nearer, and never puts it off: somebody may nudge without end.
+    let mut due = Instant::now();
     let mut last_look: Option<Instant> = None;
     loop {
         tokio::select! {
-            () = tokio::time::sleep(wait) => {}
+            () = tokio::time::sleep_until(due) => {}
             () = nudge.0.any.notified() => {
+                let mut asked = nudge.take();
+                let anywhere = asked.remove(ANYWHERE);
+                // With a stream the runtime has told of what was done to a pod already.
+                if live && !anywhere {
+                    continue;
+                }
                 moved = Instant::now();
-                wait = wait.min(BUSY);
-                // With a stream the runtime has told of it already; before the first list nothing is known to compare with.
-                for uid in nudge.take().into_iter().filter(|_| !live && !first) {
-                    if look_at(&cri, &uid, &mut known, &events).await.is_err() {
-                        return stream.abort();
+                due = due.min(moved + BUSY);
+                // Before the first list nothing is known to compare with.
+                if live || first {
+                    continue;
+                }
+                if asked.len() > FEW {
+                    due = moved;
+                    continue;
+                }
+                for uid in asked {
+                    match look_at(&cri, &uid, &mut known, &events).await {
+                        Ok(true) => {}
+                        // The full comparison knows what to do with a runtime that does not answer.
+                        Ok(false) => {
+                            due = Instant::now();
+                            break;
+                        }
+                        Err(_) => return stream.abort(),
                     }
                 }
                 continue;
@@ -124,7 +148,7 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
                 Some(StreamEvent::Alive(alive)) => {
                     live = alive;
                     // What happened before or between streams is found by comparing.
-                    wait = Duration::ZERO;
+                    due = Instant::now();
                     continue;
                 }
                 Some(StreamEvent::Pod(uid)) => {
@@ -135,7 +159,7 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
                 }
                 None => {
                     live = false;
-                    tokio::time::sleep(wait).await;
+                    tokio::time::sleep_until(due).await;
                 }
             },
         }
@@ -159,7 +183,7 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
                 }
                 known = now;
                 first = false;
-                wait = if live {
+                let wait = if live {
                     STREAMED
                 } else if moved.elapsed() < CALM_AFTER {
                     BUSY
@@ -168,10 +192,11 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
                 } else {
                     CALM
                 };
+                due = Instant::now() + wait;
             }
             Err(error) => {
                 tracing::debug!(%error, "could not list the pods of the runtime");
-                wait = retry;
+                due = Instant::now() + retry;
                 retry = (retry * 2).min(LAST_RETRY);
             }
         }
@@ -203,21 +228,21 @@ fn fingerprints(sandboxes: Vec<cri::PodSandbox>, containers: Vec<cri::Container>
 }
 
 /// Compares one pod, and tells of it when it changed. One that has come or gone is left to the next full comparison, which
-/// tells of that too; so is what the runtime does not answer.
+/// tells of that too. False when the runtime does not answer.
 async fn look_at(
     cri: &CriClient,
     uid: &str,
     known: &mut BTreeMap<RuntimePod, u64>,
     events: &mpsc::Sender<Event>,
-) -> Result<(), mpsc::error::SendError<Event>> {
+) -> Result<bool, mpsc::error::SendError<Event>> {
     let timer = metrics::PLEG_POD_RELIST.time(&[]);
     let listed = tokio::try_join!(cri.list_pod_sandboxes(Some(uid)), cri.list_containers(Some(uid)));
     drop(timer);
-    let Ok((sandboxes, containers)) = listed else { return Ok(()) };
-    match moved(known, uid, fingerprints(sandboxes, containers)) {
-        Some(now) => events.send(Event::Changed(uid.to_owned(), Some(now))).await,
-        None => Ok(()),
+    let Ok((sandboxes, containers)) = listed else { return Ok(false) };
+    if let Some(now) = moved(known, uid, fingerprints(sandboxes, containers)) {
+        events.send(Event::Changed(uid.to_owned(), Some(now))).await?;
     }
+    Ok(true)
 }
 
 /// What a known pod has changed to; it is known from then on.
