@@ -40,9 +40,10 @@ pub struct Drivers {
 
 impl Drivers {
     /// A driver that registered, and the socket on which it serves.
-    pub fn insert(&self, name: &str, socket: PathBuf) {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), socket);
+    pub fn insert(&self, name: &str, socket: PathBuf) -> Option<PathBuf> {
+        let before = self.sockets.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), socket);
         self.arrivals.send_modify(|n| *n = n.wrapping_add(1));
+        before
     }
 
     /// A driver that took its registration back.

@@ -105,12 +105,14 @@ impl CsiDrivers {
     /// # Errors
     /// When the driver does not answer or the objects cannot be written.
     pub async fn register(&self, name: &str, endpoint: &Path, version: Version) -> Result<(), String> {
-        self.drivers.insert(name, endpoint.to_owned());
-        self.versions().insert(name.to_owned(), version);
+        let before = self.drivers.insert(name, endpoint.to_owned());
         let registered = self.tell(name).await;
-        if registered.is_err() {
-            self.drivers.remove(name);
-            self.versions().remove(name);
+        // Noted at the end: who is given up on the way, for its socket went, must not stand in the way of the one that follows.
+        match (&registered, before) {
+            (Ok(()), _) => drop(self.versions().insert(name.to_owned(), version)),
+            // An older driver goes on where a newer one fails.
+            (Err(_), Some(before)) if self.versions().contains_key(name) => drop(self.drivers.insert(name, before)),
+            (Err(_), _) => self.drivers.remove(name),
         }
         registered
     }

@@ -131,6 +131,8 @@ pub fn start(root: PathBuf, handlers: Handlers) -> impl Future<Output = ()> {
             for path in gone {
                 let Some(before) = known.remove(&path) else { continue };
                 before.task.abort();
+                // One that is about to say that its plugin is in says so before it is asked.
+                while !before.task.is_finished() && tasks.join_next().await.is_some() {}
                 STATES.iter().for_each(|state| metrics::PLUGINS.remove(&[&path.to_string_lossy(), state]));
                 let info = before.registered.borrow().clone();
                 if let Some(info) = info {
