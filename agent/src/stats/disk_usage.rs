@@ -1,8 +1,9 @@
 //! How much folders hold, counted file by file: only for those who ask for the whole summary.
 //!
 //! Counting a large folder takes long, and reads what nobody else wants in memory. So what was counted is told again until
-//! a hundred times as long has passed as counting took: a folder takes no more than about a hundredth of the time, however
-//! often somebody asks. No lock is held while files are looked at, and counting ends when nobody waits for it any more.
+//! a hundred times as long has passed as counting took, a minute at most: a folder takes no more than about a hundredth of the
+//! time, however often somebody asks, and one that is so large that it takes more is counted as often as the kubelet counts,
+//! for limits are kept by these figures. No lock is held while files are looked at, and counting ends when nobody waits for it any more.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt as _;
@@ -24,6 +25,8 @@ const MAX_ENTRIES: u64 = 2_000_000;
 const BLOCK: u64 = 512;
 /// How many times as long as counting took its outcome holds.
 const HOLDS: u32 = 100;
+/// The longest that it holds: the kubelet's `volumeStatsAggPeriod`.
+const LONGEST: Duration = Duration::from_secs(60);
 /// What nobody has asked about for so long is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 /// How often one that waits for another's count looks whether somebody waits for himself.
@@ -93,7 +96,7 @@ impl Walks {
         loop {
             let known = table.counted.get_mut(path).map(|known| {
                 known.asked = began;
-                (known.held, began.saturating_duration_since(known.ended) < known.took.saturating_mul(HOLDS))
+                (known.held, began.saturating_duration_since(known.ended) < holds(known.took))
             });
             match known {
                 Some((held, true)) => return (held, None),
@@ -132,6 +135,11 @@ impl Walks {
     pub fn held(&self, path: &Path, given_up: &GivenUp) -> Option<Held> {
         self.look(path, given_up).0
     }
+}
+
+/// How long what took so long to count is told again.
+fn holds(took: Duration) -> Duration {
+    took.saturating_mul(HOLDS).min(LONGEST)
 }
 
 /// Counting was given up.
@@ -207,6 +215,8 @@ mod tests {
         known(&|counted| counted.took = Duration::ZERO);
         let (held, took) = look();
         assert!(held.unwrap().inodes == 3 && took.is_some());
+        assert_eq!(holds(Duration::from_millis(10)), Duration::from_secs(1));
+        assert_eq!(holds(Duration::from_secs(20)), LONGEST, "limits are kept by it");
         std::fs::remove_dir_all(dir).unwrap();
     }
 
