@@ -87,7 +87,7 @@ impl Router {
             (Route::ResourceMetrics, _) => node_stats::resource(&self.stats, request.headers()).await,
             (Route::Metrics, pods) => {
                 if let Some(pods) = pods {
-                    self.stats.count_logs(&pods.pods().await).await;
+                    self.stats.count_logs(pods.pods()).await;
                 }
                 metrics_page::answer(&metrics::gather(), request.headers())
             }

@@ -33,8 +33,13 @@ impl Looked {
 
 impl Stats {
     /// Brings `kubelet_container_log_filesystem_used_bytes` up to date for the running containers of these pods.
-    pub async fn count_logs(&self, pods: &[Arc<Pod>]) {
-        if !self.logs.is_due() || self.logs.underway.swap(true, Ordering::Relaxed) {
+    /// They are asked for only when it is time to look again.
+    pub async fn count_logs(&self, pods: impl Future<Output = Vec<Arc<Pod>>>) {
+        if !self.logs.is_due() {
+            return;
+        }
+        let Ok(pods) = tokio::time::timeout(PATIENCE, pods).await else { return };
+        if self.logs.underway.swap(true, Ordering::Relaxed) {
             return;
         }
         let folders: Vec<([String; 4], PathBuf)> =
