@@ -2,23 +2,28 @@
 //!
 //! `kubelet.crt` and `kubelet.key` in the certificate folder: made once, good for a year as the kubelet's, and made anew in
 //! the last third of their life or when somebody asks for new certificates. Earlier agents made some that last for ever;
-//! those stay until somebody asks.
+//! those stay until somebody asks. What an administrator or a kubelet put there is theirs: it is read again when it changes,
+//! and never written.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use time::OffsetDateTime;
 
 use super::rotation::{Renewal, due};
-use super::{IdentityError, RequestError, Serving};
+use super::{IdentityError, RequestError, Serving, follow_files};
 use crate::state_file;
 
 /// The kubelet's.
 const LIFE: time::Duration = time::Duration::days(365);
 /// Clocks of clients may be late.
 const BEFORE: time::Duration = time::Duration::hours(1);
+/// The common name in certificates of earlier agents.
+const FORMER: &str = "rcgen self signed cert";
 /// After a certificate that could not be written.
 const AGAIN: Duration = Duration::from_secs(60);
 
@@ -53,7 +58,26 @@ impl SelfMade {
             let bytes = std::fs::read(&path);
             bytes.map_err(|source| IdentityError::Read { path, source })
         };
-        Ok((read(self.certificate())?, read(self.key())?))
+        let (certificate, key) = (read(self.certificate())?, read(self.key())?);
+        // An end between the writing of the two leaves a pair that does not fit.
+        if Serving::pair(&certificate, &key).is_err() && self.is_own() {
+            self.make(names)?;
+            return Ok((read(self.certificate())?, read(self.key())?));
+        }
+        Ok((certificate, key))
+    }
+
+    /// Whether the certificate that is there is one that an agent made: it names no other issuer, and as its subject what
+    /// [`signed`] writes, or what agents wrote before.
+    fn is_own(&self) -> bool {
+        let Ok(pem) = std::fs::read(self.certificate()) else { return false };
+        let Some(der) = CertificateDer::pem_slice_iter(&pem).find_map(Result::ok) else { return false };
+        let Ok((_, certificate)) = x509_parser::parse_x509_certificate(&der) else { return false };
+        let Some(name) = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok()) else {
+            return false;
+        };
+        let timed = name.rsplit_once('@').is_some_and(|(_, at)| at.parse::<i64>().is_ok());
+        certificate.issuer().as_raw() == certificate.subject().as_raw() && (timed || name == FORMER)
     }
 
     /// Makes them anew.
@@ -83,7 +107,18 @@ pub async fn keep_self_made(serving: Arc<Serving>, folder: PathBuf, names: Vec<S
     let mut wish = renewal.wishes();
     let files = SelfMade::at(&folder);
     loop {
-        due(std::fs::read(files.certificate()).ok(), &files.certificate(), Duration::ZERO, &mut wish).await;
+        if files.is_own() {
+            due(std::fs::read(files.certificate()).ok(), &files.certificate(), Duration::ZERO, &mut wish).await;
+        }
+        // Asked again: somebody may have put another one there meanwhile.
+        if !files.is_own() {
+            if let Ok((certificate, key)) = files.get(&names)
+                && let Err(error) = serving.set(&certificate, &key)
+            {
+                tracing::warn!(error, certificate = %files.certificate().display(), "the serving certificate cannot be used");
+            }
+            return follow_files(serving, files.certificate(), files.key()).await;
+        }
         let made = files.make(&names).and_then(|()| files.get(&names));
         let shown = made.map_err(|e| e.to_string()).and_then(|(certificate, key)| serving.set(&certificate, &key));
         match shown {
@@ -116,7 +151,35 @@ mod tests {
         assert_eq!(validity.not_after - validity.not_before, 365 * 86_400);
         assert!(super::super::store::is_for(&certificate, &names));
         Serving::pair(&certificate, &key).expect("they belong together");
+        assert!(files.is_own());
         assert_eq!(files.get(&names).expect("kept").0, certificate);
+        std::fs::write(files.key(), KeyPair::generate().expect("a key").serialize_pem()).expect("writes");
+        let (again, key) = files.get(&names).expect("made anew");
+        assert_ne!(again, certificate);
+        Serving::pair(&again, &key).expect("they belong together");
+        std::fs::remove_dir_all(folder).expect("removes");
+    }
+
+    /// It was overwritten in the last third of its life, and its key with it.
+    #[tokio::test]
+    async fn one_of_somebody_else_is_never_written() {
+        let folder = folder("theirs");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let mut params = CertificateParams::new(vec!["n".to_owned()]).expect("a name");
+        params.distinguished_name.push(DnType::CommonName, "n.example");
+        let now = OffsetDateTime::now_utc();
+        (params.not_before, params.not_after) = (now - LIFE, now + BEFORE);
+        let key = KeyPair::generate().expect("a key");
+        let theirs = params.self_signed(&key).expect("signed").pem();
+        std::fs::write(folder.join("kubelet.crt"), &theirs).expect("writes");
+        std::fs::write(folder.join("kubelet.key"), key.serialize_pem()).expect("writes");
+        assert!(!SelfMade::at(&folder).is_own());
+        let (renewal, serving) = (Arc::new(Renewal::default()), Arc::new(Serving::default()));
+        let kept = tokio::spawn(keep_self_made(serving.clone(), folder.clone(), vec!["n".to_owned()], renewal.clone()));
+        renewal.ask();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(std::fs::read_to_string(folder.join("kubelet.crt")).expect("there"), theirs);
+        kept.abort();
         std::fs::remove_dir_all(folder).expect("removes");
     }
 
