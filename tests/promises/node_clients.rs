@@ -12,6 +12,8 @@ const PAGES: &[&str] = &["metrics", "metrics/slis", "metrics/resource", "metrics
 
 /// What the check finds wrong with names that upstream chose, and that dashboards ask for. All else has to be clean.
 const NAMES_OF_UPSTREAM: &[&str] = &[
+    "authenticated_user_requests ",
+    "authentication_attempts ",
     "kubelet_cpu_manager_exclusive_cpu_allocation_count ",
     "kubelet_topology_manager_admission_duration_ms ",
     "cadvisor_version_info ",
