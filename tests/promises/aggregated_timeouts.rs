@@ -110,8 +110,9 @@ async fn watches_of_aggregated_apis_outlive_the_time_that_other_requests_have() 
     // Nobody is sent on with what is meant for this server, and its kinds stand in the document of all.
     let (code, said) = api.get(&format!("{API}/things/moved")).await?;
     assert_eq!(code, 502, "{said}");
-    let (_, document) = api.get("/openapi/v2").await?;
-    assert!(document["definitions"]["com.example.slow.Thing"].is_object());
+    // It is asked for after the server is known to be there.
+    let told = |_, d: &Value| d["definitions"]["com.example.slow.Thing"].is_object();
+    let document = api.until("/openapi/v2", told).await?;
     assert!(document["paths"]["/apis/slow.example.com/v1/things"].is_object());
     assert!(document["definitions"]["io.k8s.api.core.v1.Pod"].is_object());
 

@@ -5,6 +5,7 @@
 //! their servers answer and says so in their status. Discovery shows what the other servers told last.
 
 mod check;
+mod documents;
 mod older;
 mod remote;
 mod watch;
@@ -18,7 +19,6 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use serde_json::Value;
 
 pub use remote::Remote;
-pub use watch::run;
 
 use crate::http::{Body, Response, respond};
 use crate::outgoing::{Client, Identity};
@@ -32,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The servers of aggregated APIs as they are known now.
 pub struct Aggregated {
     remotes: ArcSwap<Vec<Arc<Remote>>>,
+    /// Told when there may be others, or one of them is available now.
+    changed: tokio::sync::Notify,
     /// What we show them.
     certificate: std::path::PathBuf,
     key: std::path::PathBuf,
@@ -39,7 +41,7 @@ pub struct Aggregated {
 
 impl Aggregated {
     pub fn new(certificate: std::path::PathBuf, key: std::path::PathBuf) -> Self {
-        Aggregated { remotes: ArcSwap::default(), certificate, key }
+        Aggregated { remotes: ArcSwap::default(), changed: tokio::sync::Notify::new(), certificate, key }
     }
 
     pub fn all(&self) -> Arc<Vec<Arc<Remote>>> {
@@ -64,6 +66,11 @@ impl Aggregated {
         let (group, version) = (parts.next()?, parts.next()?);
         remotes.iter().find(|r| r.group == group && r.version == version).cloned()
     }
+}
+
+/// Follows the APIServices and asks their servers, until the runtime ends.
+pub async fn run(server: Arc<ApiServer>) {
+    tokio::join!(watch::run(server.clone()), documents::run(server));
 }
 
 /// Escapes a key of a user's extra facts for a header's name, as Go's `url.PathEscape` and the header rules ask.

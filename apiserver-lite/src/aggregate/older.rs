@@ -23,26 +23,23 @@ pub struct Older {
 
 impl Older {
     /// The part of a document that is below a path such as `/apis/GROUP/VERSION`.
-    pub fn of(below: &str, tag: String, mark: String, mut document: Value) -> Self {
+    pub fn of(below: &str, tag: String, mark: String, document: &Value) -> Self {
         let is_ours =
             |path: &str| path.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        let taken = |value: Value| match value {
-            Value::Object(map) => map,
-            _ => Map::new(),
-        };
-        let all = taken(document["definitions"].take());
-        let paths: Map<_, _> = taken(document["paths"].take()).into_iter().filter(|(path, _)| is_ours(path)).collect();
+        let entries = |key: &str| document[key].as_object().into_iter().flatten();
+        let all = document["definitions"].as_object();
+        let paths: Map<_, _> = entries("paths").filter(|(path, _)| is_ours(path)).map(owned).collect();
         let mut wanted = BTreeSet::new();
         let mut waiting = Vec::new();
         paths.values().for_each(|item| references(item, &mut waiting));
         while let Some(name) = waiting.pop() {
-            if let Some(definition) = all.get(&name)
+            if let Some(definition) = all.and_then(|all| all.get(&name))
                 && wanted.insert(name)
             {
                 references(definition, &mut waiting);
             }
         }
-        let definitions = all.into_iter().filter(|(name, _)| wanted.contains(name)).collect();
+        let definitions = entries("definitions").filter(|(name, _)| wanted.contains(*name)).map(owned).collect();
         Older { tag, mark, paths, definitions }
     }
 
@@ -75,6 +72,10 @@ impl Older {
             paths.entry(path.as_str()).or_insert_with(|| settled(item));
         }
     }
+}
+
+fn owned((key, value): (&String, &Value)) -> (String, Value) {
+    (key.clone(), value.clone())
 }
 
 /// Collects the names of the definitions that a value refers to.
@@ -125,7 +126,7 @@ mod tests {
                 "Meta": {"type": "object"}, "Other": {}, "Info": {},
             },
         });
-        Older::of("/apis/g/v1", String::new(), String::new(), document)
+        Older::of("/apis/g/v1", String::new(), String::new(), &document)
     }
 
     #[test]

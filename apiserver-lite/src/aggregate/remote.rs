@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::older::Older;
+use super::documents::Documents;
 use crate::outgoing::{Dialer, Identity, Trust, certificates_of, tls};
 use crate::store::Store;
 
@@ -34,10 +34,8 @@ pub struct Remote {
     pub available: bool,
     /// Its `APIResourceList`.
     pub resources: Option<Value>,
-    /// Keys of its OpenAPI index for this version, with where each is.
-    pub openapi: Option<Value>,
-    /// Its part of the older document, as it was last told.
-    pub older: Option<Arc<Older>>,
+    /// Its schemas, as they were last told.
+    pub documents: Arc<Documents>,
 }
 
 impl Remote {
@@ -79,8 +77,7 @@ impl Remote {
             checker,
             available: false,
             resources: None,
-            openapi: None,
-            older: None,
+            documents: Arc::new(Documents::of(spec)),
         })
     }
 }

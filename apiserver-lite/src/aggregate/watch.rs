@@ -68,13 +68,15 @@ async fn round(server: &Arc<ApiServer>) -> Result<bool> {
     let looked_at = objects.iter().map(|value| async {
         let mut remote = Remote::read(&server.store, value, server.aggregated.identity())?;
         let before = known.iter().find(|r| r.name == remote.name);
-        remote.older = before.and_then(|before| before.older.clone());
         let outcome = check(&mut remote).await;
         let said = remote.resources.is_some();
         if !said && let Some(before) = before {
             // What it said last is still shown.
             remote.resources.clone_from(&before.resources);
-            remote.openapi.clone_from(&before.openapi);
+        }
+        if let Some(before) = before {
+            let back = remote.available && !before.available;
+            remote.documents = before.documents.next(&value["spec"], back);
         }
         Some((remote, outcome, said))
     });
@@ -88,6 +90,7 @@ async fn round(server: &Arc<ApiServer>) -> Result<bool> {
         remotes.push(Arc::new(remote));
     }
     server.aggregated.remotes.store(Arc::new(remotes));
+    server.aggregated.changed.notify_one();
     for (name, outcome) in told {
         tell(server, &name, &outcome).await?;
     }

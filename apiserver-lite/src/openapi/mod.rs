@@ -110,8 +110,8 @@ fn index(set: &Set, remotes: &[Arc<Remote>]) -> Response {
     }
     // What other servers serve is found where they say, through us.
     for remote in remotes {
-        if let Some(place) = &remote.openapi {
-            paths.insert(key(&remote.group, &remote.version), place.clone());
+        if let Some(place) = remote.documents.index() {
+            paths.insert(key(&remote.group, &remote.version), Value::clone(&place));
         }
     }
     let mut response = respond::text(200, json!({"paths": paths}).to_string());
@@ -167,11 +167,13 @@ fn in_a_year(now: OffsetDateTime) -> String {
 fn version_2(set: &Set, remotes: &[Arc<Remote>], request: &Request) -> Response {
     let Some(protobuf) = wants_protobuf(&request.accept(), &gnostic::NAMES) else { return not_acceptable() };
     let all: Vec<&Resource> = set.all().iter().map(|r| &**r).collect();
+    // One state of them for the tag and for what it stands for.
+    let others: Vec<_> = remotes.iter().filter_map(|r| Some((&r.name, r.documents.older()?))).collect();
     let body = || {
         let mut schemas = schemas::Schemas::new(Format::V2);
         let mut paths = paths::all(&all, Format::V2, &mut schemas);
         let mut definitions = schemas.finish();
-        remotes.iter().filter_map(|r| r.older.as_ref()).for_each(|part| part.add_to(&mut paths, &mut definitions));
+        others.iter().for_each(|(_, part)| part.add_to(&mut paths, &mut definitions));
         json!({
             "swagger": "2.0",
             "info": {"title": "Kubernetes", "version": "v1.36.2"},
@@ -179,8 +181,7 @@ fn version_2(set: &Set, remotes: &[Arc<Remote>], request: &Request) -> Response 
             "definitions": definitions,
         })
     };
-    let parts = remotes.iter().filter_map(|r| Some(format!(" {} {}", r.name, r.older.as_ref()?.mark)));
-    let parts: String = parts.collect();
+    let parts: String = others.iter().map(|(name, part)| format!(" {name} {}", part.mark)).collect();
     match protobuf {
         true => conditional(&hash(&all, &format!("v2 protobuf{parts}")), request, gnostic::MEDIA, || {
             gnostic::document(&body())

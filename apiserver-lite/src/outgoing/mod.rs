@@ -20,7 +20,7 @@ use service::any_certificate::AnyCertificate;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-pub use client::Client;
+pub use client::{Answer, Client};
 
 /// Time to connect, handshake included.
 const PATIENCE: Duration = Duration::from_secs(10);
