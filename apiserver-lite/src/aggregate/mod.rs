@@ -18,6 +18,7 @@ use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use serde_json::Value;
 
+pub use older::Copies;
 pub use remote::Remote;
 
 use crate::http::{Body, Response, respond};

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 const PREFIX: &str = "#/definitions/";
+const KINDS: &str = "x-kubernetes-group-version-kind";
 
 /// A server's part of the document.
 #[derive(Debug, Default, PartialEq)]
@@ -43,20 +44,11 @@ impl Older {
         Older { tag, mark, paths, definitions }
     }
 
-    /// Adds the part to a document's paths and definitions.
-    pub fn add_to(&self, paths: &mut Value, definitions: &mut Value) {
+    /// Adds the part to a document's paths and definitions. `copies` is what parts that came before have added.
+    pub fn add_to<'a>(&'a self, paths: &mut Value, definitions: &mut Value, copies: &mut Copies<'a>) {
         let (Value::Object(paths), Value::Object(definitions)) = (paths, definitions) else { return };
-        let mut renamed: BTreeMap<&str, String> = BTreeMap::new();
-        for (name, definition) in &self.definitions {
-            if definitions.get(name).is_some_and(|known| known != definition) {
-                let mut numbers = 2_u32..;
-                let free = numbers.find_map(|number| {
-                    let other = format!("{name}_v{number}");
-                    (!definitions.contains_key(&other) && !self.definitions.contains_key(&other)).then_some(other)
-                });
-                renamed.extend(free.map(|free| (name.as_str(), free)));
-            }
-        }
+        let names = copies.names(&self.definitions, definitions);
+        let renamed: BTreeMap<&str, String> = names.into_iter().filter(|(name, now)| name != now).collect();
         let settled = |value: &Value| {
             let mut value = value.clone();
             if !renamed.is_empty() {
@@ -64,12 +56,103 @@ impl Older {
             }
             value
         };
-        for (name, definition) in &self.definitions {
-            let name = renamed.get(name.as_str()).unwrap_or(name);
-            definitions.entry(name.as_str()).or_insert_with(|| settled(definition));
+        for (name, said) in &self.definitions {
+            let now = renamed.get(name.as_str()).unwrap_or(name);
+            if let Some(known) = definitions.get_mut(now) {
+                add_kinds(known, said);
+                continue;
+            }
+            definitions.insert(now.clone(), settled(said));
+            let mut all = Vec::new();
+            references(said, &mut all);
+            let references = all.into_iter().map(|name| {
+                let now = renamed.get(name.as_str()).unwrap_or(&name).clone();
+                (name, now)
+            });
+            let copy = Copy { said, name: now.clone(), references: references.collect() };
+            copies.0.entry(name).or_default().push(copy);
         }
         for (path, item) in &self.paths {
             paths.entry(path.as_str()).or_insert_with(|| settled(item));
+        }
+    }
+}
+
+/// Definitions that parts have added to a document, by the names that the parts have for them. Servers that are made of
+/// the same libraries have the same ones, which need not be there once for each of them.
+#[derive(Default)]
+pub struct Copies<'a>(BTreeMap<&'a str, Vec<Copy<'a>>>);
+
+struct Copy<'a> {
+    said: &'a Value,
+    /// Its name in the document.
+    name: String,
+    /// What it refers to: the part's name for it, and the document's.
+    references: Vec<(String, String)>,
+}
+
+impl Copies<'_> {
+    /// What the definitions of a part are to be called in a document.
+    fn names<'p>(&self, own: &'p Map<String, Value>, document: &Map<String, Value>) -> BTreeMap<&'p str, String> {
+        // Those that may stand for a definition, the best last. None where it has its own name and nobody else has.
+        let mut fitting: BTreeMap<&str, Vec<&Copy<'_>>> = BTreeMap::new();
+        for (name, said) in own {
+            let copies = self.0.get(name.as_str()).map(Vec::as_slice).unwrap_or_default();
+            let known = document.get(name).filter(|_| copies.iter().all(|copy| copy.name != *name));
+            if copies.is_empty() && known.is_none() || known.is_some_and(|known| same(known, said)) {
+                continue;
+            }
+            fitting.insert(name, copies.iter().filter(|copy| same(copy.said, said)).rev().collect());
+        }
+        // One that refers to something else does not fit, though it says the same.
+        loop {
+            let stays = |(name, now): &(String, String)| match fitting.get(name.as_str()) {
+                None => name == now && (document.contains_key(name) || !own.contains_key(name)),
+                Some(copies) => copies.last().is_some_and(|copy| copy.name == *now),
+            };
+            let fits = |copy: &&Copy<'_>| copy.references.iter().all(stays);
+            let bad = |copies: &Vec<&Copy<'_>>| copies.last().is_some_and(|copy| !fits(copy));
+            let bad: Vec<&str> = fitting.iter().filter(|(_, copies)| bad(copies)).map(|(name, _)| *name).collect();
+            if bad.is_empty() {
+                break;
+            }
+            for name in bad {
+                fitting.get_mut(name).and_then(Vec::pop);
+            }
+        }
+        let free = |name: &str| {
+            let mut names = (2_u32..).map(|number| format!("{name}_v{number}"));
+            names.find(|other| !document.contains_key(other) && !own.contains_key(other))
+        };
+        let named = own.keys().map(|name| {
+            let now = match fitting.get(name.as_str()).map(|copies| copies.last()) {
+                None => None,
+                Some(Some(copy)) => Some(copy.name.clone()),
+                Some(None) => free(name),
+            };
+            (name.as_str(), now.unwrap_or_else(|| name.clone()))
+        });
+        named.collect()
+    }
+}
+
+/// Whether two definitions say the same. Which kinds they are of may differ from server to server.
+fn same(one: &Value, other: &Value) -> bool {
+    let (Value::Object(one), Value::Object(other)) = (one, other) else { return one == other };
+    let size = |map: &Map<String, Value>| map.len() - usize::from(map.contains_key(KINDS));
+    size(one) == size(other) && one.iter().all(|(key, value)| key == KINDS || other.get(key) == Some(value))
+}
+
+/// Adds the kinds of one definition to those of another.
+fn add_kinds(known: &mut Value, said: &Value) {
+    let Some(more) = said[KINDS].as_array() else { return };
+    let Some(known) = known.as_object_mut() else { return };
+    let list = known.entry(KINDS).or_insert_with(|| Value::Array(Vec::new()));
+    if let Value::Array(list) = list {
+        for kind in more {
+            if !list.contains(kind) {
+                list.push(kind.clone());
+            }
         }
     }
 }
@@ -141,16 +224,69 @@ mod tests {
     fn definitions_that_differ_are_kept_apart() {
         let part = part();
         let (mut paths, mut definitions) = (json!({"/api": {}}), json!({"Meta": {"type": "object"}}));
-        part.add_to(&mut paths, &mut definitions);
+        part.add_to(&mut paths, &mut definitions, &mut Copies::default());
         assert_eq!(paths["/apis/g/v1/"]["schema"]["$ref"], "#/definitions/Thing");
         assert_eq!(definitions["Thing"]["properties"]["meta"]["$ref"], "#/definitions/Meta", "it is the same");
 
         let (mut paths, mut definitions) = (json!({}), json!({"Meta": {"type": "string"}}));
-        part.add_to(&mut paths, &mut definitions);
+        part.add_to(&mut paths, &mut definitions, &mut Copies::default());
         assert_eq!(definitions["Thing"]["properties"]["meta"]["$ref"], "#/definitions/Meta_v2");
         assert_eq!(
             (&definitions["Meta"]["type"], &definitions["Meta_v2"]["type"]),
             (&json!("string"), &json!("object"))
         );
+    }
+
+    /// A part whose things refer to `List`, which refers to `Meta` of some type.
+    fn shared(group: &str, meta: &str) -> Older {
+        let reference = |name: &str| json!({"$ref": format!("{PREFIX}{name}")});
+        let below = format!("/apis/{group}/v1");
+        let document = json!({
+            "paths": {(&below): {"schema": reference("List")}},
+            "definitions": {
+                "List": {"properties": {"meta": reference("Meta"), "more": reference("List")}},
+                "Meta": {"type": meta, KINDS: [{"group": group}]},
+            },
+        });
+        Older::of(&below, String::new(), String::new(), &document)
+    }
+
+    #[test]
+    fn parts_share_what_they_have_in_common() {
+        let parts = [shared("a", "object"), shared("b", "object"), shared("c", "array"), shared("d", "string")];
+        let mut paths = json!({});
+        let mut definitions = json!({"Meta": {"type": "string"}, "List": {"type": "other"}});
+        let mut copies = Copies::default();
+        parts.iter().for_each(|part| part.add_to(&mut paths, &mut definitions, &mut copies));
+        let list = |group: &str| paths[format!("/apis/{group}/v1")]["schema"]["$ref"].as_str().unwrap_or_default();
+        let of = |name: &str| definitions[name.trim_start_matches(PREFIX)].clone();
+        let meta = |group: &str| of(of(list(group))["properties"]["meta"]["$ref"].as_str().unwrap_or_default());
+        assert_eq!(list("a"), "#/definitions/List_v2");
+        assert_eq!(list("b"), "#/definitions/List_v2");
+        assert_eq!(definitions["List_v2"]["properties"]["more"]["$ref"], list("a"));
+        assert_eq!(
+            meta("b"),
+            json!({"type": "object", KINDS: [{"group": "a"}, {"group": "b"}]}),
+            "of the kinds of both"
+        );
+        // Their lists read the same, and are lists of something else.
+        assert_eq!((list("c"), &meta("c")["type"]), ("#/definitions/List_v3", &json!("array")));
+        assert_eq!((list("d"), &meta("d")["type"]), ("#/definitions/List_v4", &json!("string")));
+        assert_eq!(
+            definitions["Meta"],
+            json!({"type": "string", KINDS: [{"group": "d"}]}),
+            "as ours, but for its kinds"
+        );
+        assert_eq!(definitions.as_object().map(Map::len), Some(7));
+    }
+
+    #[test]
+    fn what_only_other_servers_have_is_shared_too() {
+        let parts = [shared("a", "object"), shared("b", "object")];
+        let (mut paths, mut definitions, mut copies) =
+            (json!({}), json!({"Meta": {"type": "string"}}), Copies::default());
+        parts.iter().for_each(|part| part.add_to(&mut paths, &mut definitions, &mut copies));
+        let names: BTreeSet<&String> = definitions.as_object().into_iter().flatten().map(|(name, _)| name).collect();
+        assert_eq!(names.into_iter().collect::<Vec<_>>(), ["List", "Meta", "Meta_v2"]);
     }
 }

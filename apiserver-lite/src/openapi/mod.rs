@@ -18,7 +18,7 @@ use ring::digest::{Context, SHA512};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
-use crate::aggregate::Remote;
+use crate::aggregate::{Copies, Remote};
 use crate::http::{Body, Response, media_types, respond};
 use crate::resource::{Resource, Set};
 use crate::server::{ApiServer, Request};
@@ -173,7 +173,8 @@ fn version_2(set: &Set, remotes: &[Arc<Remote>], request: &Request) -> Response 
         let mut schemas = schemas::Schemas::new(Format::V2);
         let mut paths = paths::all(&all, Format::V2, &mut schemas);
         let mut definitions = schemas.finish();
-        others.iter().for_each(|(_, part)| part.add_to(&mut paths, &mut definitions));
+        let mut copies = Copies::default();
+        others.iter().for_each(|(_, part)| part.add_to(&mut paths, &mut definitions, &mut copies));
         json!({
             "swagger": "2.0",
             "info": {"title": "Kubernetes", "version": "v1.36.2"},
