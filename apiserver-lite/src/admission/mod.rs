@@ -43,7 +43,7 @@ use serde_json::Value;
 pub use plugins::Admission;
 pub use quota::{Counter, Reservation};
 pub use settings::Settings;
-pub use webhook::{Endpoint, Expected, connector, handshake_words};
+pub use webhook::{Endpoint, Expected, connector, failure_words, handshake_words};
 
 use crate::auth::Attributes;
 use crate::request::{RequestInfo, User};

@@ -7,14 +7,14 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use http::header::CONTENT_TYPE;
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::authorizer::{Attributes, Decision};
-use crate::outgoing::{Client, OutgoingError};
+use crate::outgoing::{Answer, Client, OutgoingError};
 use crate::request::User;
-use crate::status::ApiError;
 
 /// Time for one answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const TRIES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGER: f64 = 1.5;
+/// Bytes of a refusal that are passed on.
+const MOST_SHOWN: usize = 2048;
 /// Answers kept at most; the oldest go first.
 const KEPT: usize = 8192;
 
@@ -83,11 +85,7 @@ impl Reviewer {
                         .map(|mut v| v["status"].take())
                         .map_err(|e| OutgoingError::Settings(format!("{}: {e}", self.client.url())));
                 }
-                Ok(answer) => {
-                    let said = String::from_utf8_lossy(&answer.body);
-                    let (_, text) = ApiError::words_of_other_server(answer.code, said.trim());
-                    (OutgoingError::Settings(text), answer.code == 429 || answer.code >= 500)
-                }
+                Ok(answer) => (OutgoingError::Settings(refusal(&answer)), answer.code == 429 || answer.code >= 500),
                 Err(error) => {
                     let again = !matches!(error, OutgoingError::Settings(_));
                     let (url, patience) = (self.client.url(), PATIENCE.as_secs());
@@ -102,6 +100,16 @@ impl Reviewer {
             pause = pause.mul_f64(LONGER);
         }
     }
+}
+
+/// What is said of an answer that is no success. Whoever asks gets to see it, in logs it is one line per request.
+fn refusal(answer: &Answer) -> String {
+    let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let mut words = crate::admission::failure_words(answer.code, content_type, &answer.body);
+    if let Some((end, _)) = words.char_indices().find(|(at, c)| at + c.len_utf8() > MOST_SHOWN) {
+        words.truncate(end);
+    }
+    words
 }
 
 fn digest_of(spec: &Value) -> [u8; 32] {
@@ -281,6 +289,25 @@ mod tests {
         assert_eq!((user.name.as_str(), user.groups, meant), ("jane", vec!["g".to_owned()], ours.clone()));
         assert!(user_of(&json!({"authenticated": true, "audiences": ["other"], "user": {}}), &ours).is_none());
         assert!(user_of(&json!({"authenticated": false, "user": {"username": "jane"}}), &ours).is_none());
+    }
+
+    #[test]
+    fn of_a_page_of_errors_only_the_beginning_is_passed_on() {
+        let said = |code: u16, content_type: &'static str, body: &str| {
+            let headers = [(CONTENT_TYPE, http::HeaderValue::from_static(content_type))].into_iter().collect();
+            refusal(&Answer { code, headers, body: bytes::Bytes::copy_from_slice(body.as_bytes()) })
+        };
+        assert_eq!(said(403, "text/plain; charset=utf-8", " go away\n"), "go away");
+        assert_eq!(said(403, "application/octet-stream", "secret"), "unknown");
+        let status = |message: &str| {
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message}).to_string()
+        };
+        assert_eq!(said(500, "application/json", &status("mine")), "mine");
+        let page = "\u{20ac}".repeat(1 << 20);
+        for (content_type, body) in [("text/html", page.clone()), ("application/json", status(&page))] {
+            let words = said(500, content_type, &body);
+            assert!((1000..=MOST_SHOWN).contains(&words.len()), "{}", words.len());
+        }
     }
 
     #[test]

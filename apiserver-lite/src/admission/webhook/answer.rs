@@ -99,7 +99,7 @@ impl Answer {
     /// What an HTTP error, a `Status` or a body that is no such review is called.
     pub fn review(&self, expected: Expected) -> Result<Value, String> {
         if !(200..=206).contains(&self.code) {
-            return Err(self.failure());
+            return Err(failure_words(self.code, &self.content_type, &self.body));
         }
         if self.body.is_empty() {
             let content_type = if self.content_type.is_empty() { "application/json" } else { &self.content_type };
@@ -108,30 +108,27 @@ impl Answer {
         }
         read(expected, &self.body)
     }
-
-    /// The words for an answer that is no success: a `Status` speaks for itself.
-    fn failure(&self) -> String {
-        let status = Expected {
-            group: "",
-            version: "v1",
-            kind: "Status",
-            message: "k8s.io.apimachinery.pkg.apis.meta.v1.Status",
-        };
-        if let Ok(said) = read(status, &self.body)
-            && said["status"] == "Failure"
-        {
-            return said["message"].as_str().unwrap_or_default().to_owned();
-        }
-        let media = self.content_type.split(';').next().unwrap_or_default().trim();
-        let is_text = media.is_empty() || media.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("text/"));
-        let shown = String::from_utf8_lossy(&self.body[..self.body.len().min(MOST_SHOWN)]);
-        let said = if is_text { shown.trim() } else { "unknown" };
-        ApiError::words_of_other_server(self.code, said).1
-    }
 }
 
 /// Bytes of a text that are passed on.
 const MOST_SHOWN: usize = 2048;
+
+/// The words for an answer that is no success: a `Status` speaks for itself, and of anything else only the beginning of
+/// a text is passed on. An empty `content_type` is one that was not said.
+pub fn failure_words(code: u16, content_type: &str, body: &[u8]) -> String {
+    let status =
+        Expected { group: "", version: "v1", kind: "Status", message: "k8s.io.apimachinery.pkg.apis.meta.v1.Status" };
+    if let Ok(said) = read(status, body)
+        && said["status"] == "Failure"
+    {
+        return said["message"].as_str().unwrap_or_default().to_owned();
+    }
+    let media = content_type.split(';').next().unwrap_or_default().trim();
+    let is_text = media.is_empty() || media.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("text/"));
+    let shown = String::from_utf8_lossy(&body[..body.len().min(MOST_SHOWN)]);
+    let said = if is_text { shown.trim() } else { "unknown" };
+    ApiError::words_of_other_server(code, said).1
+}
 
 /// Reads a body by the expected type.
 fn read(expected: Expected, body: &[u8]) -> Result<Value, String> {

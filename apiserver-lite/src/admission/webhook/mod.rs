@@ -14,7 +14,7 @@ mod review;
 mod trust;
 mod validating;
 
-pub use answer::Expected;
+pub use answer::{Expected, failure_words};
 pub use client::{Clients, Endpoint};
 pub use compiled::Webhook;
 pub use mutating::mutate;
