@@ -151,7 +151,7 @@ pub enum Outcome {
     Refused(u16),
     /// The call came to nothing, with the code that this has upstream.
     Failed(u16),
-    /// Nothing was asked, or nothing could be made of the answer.
+    /// The server's own error, before the call or with what it was answered.
     Internal,
 }
 
@@ -273,6 +273,7 @@ mod tests {
         call(Outcome::Refused(403), true);
         call(Outcome::Refused(9999), false);
         call(Outcome::Allowed, false);
+        call(Outcome::Internal, true);
         let mut out = String::new();
         webhooks.write(&mut out);
         let of = "name=\"w\\\"\",operation=\"CREATE\"";
@@ -287,6 +288,11 @@ mod tests {
             format!(
                 "apiserver_admission_webhook_rejection_count{{error_type=\"no_error\",{of},rejection_code=\"403\",\
                  type=\"validating\"}} 1"
+            ),
+            // It does not fail open.
+            format!(
+                "apiserver_admission_webhook_rejection_count{{error_type=\"apiserver_internal_error\",{of},\
+                 rejection_code=\"0\",type=\"validating\"}} 1"
             ),
         ] {
             assert!(out.lines().any(|l| l == line), "{line}\n{out}");

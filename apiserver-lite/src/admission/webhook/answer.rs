@@ -93,12 +93,17 @@ impl Answer {
         self.retry_after.filter(|_| self.code == 429 || self.code >= 500)
     }
 
+    /// The code of an answer that is no success.
+    pub fn error_code(&self) -> Option<u16> {
+        (!(200..=206).contains(&self.code)).then_some(self.code)
+    }
+
     /// The review that the answer is; what strictness would object to does not count.
     ///
     /// # Errors
     /// What an HTTP error, a `Status` or a body that is no such review is called.
     pub fn review(&self, expected: Expected) -> Result<Value, String> {
-        if !(200..=206).contains(&self.code) {
+        if self.error_code().is_some() {
             return Err(failure_words(self.code, &self.content_type, &self.body));
         }
         if self.body.is_empty() {

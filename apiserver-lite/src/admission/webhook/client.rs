@@ -56,6 +56,24 @@ pub struct Clients {
     counted: Webhooks,
 }
 
+/// Why a webhook did not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unanswered {
+    /// With these settings nobody can be asked.
+    Settings(String),
+    /// It was asked, or would have been.
+    Call(String),
+}
+
+impl std::fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unanswered::Settings(why) => write!(f, "could not get REST client: {why}"),
+            Unanswered::Call(why) => f.write_str(why),
+        }
+    }
+}
+
 type Trusted = (Place, Arc<[u8]>);
 
 struct Pool {
@@ -135,9 +153,9 @@ impl Clients {
         endpoint: &Endpoint,
         body: Vec<u8>,
         timeout: Duration,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, Unanswered> {
         let shown = || format!("Post \"https://{}{}\"", endpoint.authority(), endpoint.target(timeout));
-        let pool = self.pool(endpoint).map_err(|why| format!("could not get REST client: {why}"))?;
+        let pool = self.pool(endpoint).map_err(Unanswered::Settings)?;
         let body = Bytes::from(body);
         let call = async {
             let mut retries = RETRIES;
@@ -151,8 +169,8 @@ impl Clients {
             }
         };
         match tokio::time::timeout(timeout, call).await {
-            Ok(answer) => answer.map_err(|why: String| format!("{}: {why}", shown())),
-            Err(_) => Err(format!("{}: context deadline exceeded", shown())),
+            Ok(answer) => answer.map_err(|why: String| Unanswered::Call(format!("{}: {why}", shown()))),
+            Err(_) => Err(Unanswered::Call(format!("{}: context deadline exceeded", shown()))),
         }
     }
 

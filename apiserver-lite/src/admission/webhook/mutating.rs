@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::attributes::Attributes;
 use super::super::changes::{self, Rounds};
-use super::call::{self, Failed};
+use super::call::{self, Failed, Stage};
 use super::client::Clients;
 use super::compiled::Webhook;
 use super::review::{Patch, Verdict};
@@ -60,7 +60,7 @@ pub async fn mutate(
         note(hook, rounds.number(), index, matches!(outcome, Ok(true)));
         let changed = match outcome {
             Ok(changed) => changed,
-            Err(Failed::Call(why)) if !hook.fail => {
+            Err(Failed::Call { why, .. }) if !hook.fail => {
                 tracing::warn!(webhook = %hook.name, configuration = %hook.configuration, why, "a webhook failed, open");
                 let key =
                     format!("failed-open.mutation.webhook.admission.k8s.io/round_{}_index_{index}", rounds.number());
@@ -84,8 +84,17 @@ fn apply(
     object: Option<Value>,
     patch: &Patch,
 ) -> std::result::Result<Option<Value>, Failed> {
+    match patched(&hook.name, object, patch)? {
+        Some(object) => changes::settle(attributes, resource, object, false).map(Some).map_err(Failed::Internal),
+        None => Ok(None),
+    }
+}
+
+/// An object with a patch applied; None for a patch without operations.
+fn patched(webhook: &str, object: Option<Value>, patch: &Patch) -> std::result::Result<Option<Value>, Failed> {
+    let senseless = |why: String| Failed::Call { stage: Stage::Answer, why };
     let undecodable =
-        |why: &dyn std::fmt::Display| Failed::Call(format!("received undecodable patch in webhook response: {why}"));
+        |why: &dyn std::fmt::Display| senseless(format!("received undecodable patch in webhook response: {why}"));
     let operations = proto::json::parse(&patch.text).map_err(|e| undecodable(&e))?.value;
     if let Some(why) = no_operations(&operations) {
         return Err(undecodable(&why));
@@ -97,15 +106,15 @@ fn apply(
     let Some(mut object) = object else {
         let why = format!(
             "admission webhook {} attempted to modify the object, which is not supported for this operation",
-            quote(&hook.name)
+            quote(webhook)
         );
-        return Err(Failed::Refused(ApiError::internal(why)));
+        return Err(Failed::Internal(ApiError::internal(why)));
     };
     if patch.kind != "JSONPatch" {
-        return Err(Failed::Call(format!("unsupported patch type {}", quote(&patch.kind))));
+        return Err(senseless(format!("unsupported patch type {}", quote(&patch.kind))));
     }
-    operations.apply(&mut object).map_err(|refused| Failed::Refused(ApiError::internal(refused.why)))?;
-    changes::settle(attributes, resource, object, false).map(Some).map_err(Failed::Refused)
+    operations.apply(&mut object).map_err(|refused| Failed::Internal(ApiError::internal(refused.why)))?;
+    Ok(Some(object))
 }
 
 /// Why a document is no list of operations, in the words of upstream's library.
@@ -140,4 +149,43 @@ fn note_patch(hook: &Webhook, round: usize, index: usize, patch: &[u8]) {
     let key = format!("patch.webhook.admission.k8s.io/round_{round}_index_{index}");
     let operations = proto::json::parse(patch).map(|parsed| parsed.value).unwrap_or_default();
     super::super::note(&key, &format!("{{{},\"patch\":{operations},\"patchType\":\"JSONPatch\"}}", named(hook)));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn patched_with(object: Option<Value>, kind: &str, text: &str) -> std::result::Result<Option<Value>, Failed> {
+        patched("w", object, &Patch { kind: kind.into(), text: text.into() })
+    }
+
+    #[test]
+    fn a_patch_that_makes_no_sense_is_a_call_that_failed() {
+        let object = || Some(json!({"a": 1}));
+        let add = r#"[{"op":"add","path":"/b","value":2}]"#;
+        for (kind, text, wanted) in [
+            ("JSONPatch", "{", "received undecodable patch in webhook response: "),
+            ("JSONPatch", "{}", "received undecodable patch in webhook response: "),
+            ("JSONPatch", "[1]", "received undecodable patch in webhook response: "),
+            ("Other", add, "unsupported patch type \"Other\""),
+        ] {
+            let failed = patched_with(object(), kind, text).expect_err(text);
+            assert_eq!(failed.outcome(), Outcome::Failed(503), "{text}");
+            assert!(matches!(&failed, Failed::Call { why, .. } if why.starts_with(wanted)), "{failed:?}");
+        }
+        assert_eq!(patched_with(object(), "JSONPatch", add).expect("a patch"), Some(json!({"a": 1, "b": 2})));
+        assert_eq!(patched_with(None, "JSONPatch", "[]").expect("no operations"), None);
+    }
+
+    #[test]
+    fn a_patch_that_does_not_apply_is_the_servers_own_error() {
+        let remove = r#"[{"op":"remove","path":"/b"}]"#;
+        for object in [None, Some(json!({"a": 1}))] {
+            let failed = patched_with(object, "JSONPatch", remove).expect_err("nothing to remove");
+            assert_eq!(failed.outcome(), Outcome::Internal, "{failed:?}");
+            assert!(matches!(failed, Failed::Internal(error) if error.code() == 500));
+        }
+    }
 }

@@ -42,7 +42,7 @@ pub async fn validate(
     for (index, hook, outcome) in join_all(calls).await {
         match outcome {
             Ok(_) => {}
-            Err(Failed::Call(why)) if !hook.fail => {
+            Err(Failed::Call { why, .. }) if !hook.fail => {
                 tracing::warn!(webhook = %hook.name, configuration = %hook.configuration, why, "a webhook failed, open");
                 let key = format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{index}");
                 super::super::note(&key, &hook.name);
