@@ -419,7 +419,7 @@ impl ApiServer {
         if !decision.allowed && !decision.error.is_empty() {
             crate::audit::annotate("authorization.k8s.io/reason", "internal error");
             let target = request.uri.path_and_query().map_or(request.uri.path(), |target| target.as_str());
-            return respond::text(500, crate::auth::unanswered(target, &decision.error));
+            return undecided(target, &decision.error);
         }
         let word = if decision.allowed { "allow" } else { "forbid" };
         crate::audit::annotate("authorization.k8s.io/decision", word);
@@ -582,6 +582,13 @@ fn refused(error: &ApiError, request: &Request) -> Response {
     response
 }
 
+/// The answer where those who decide could not be asked: no handler hears of it either.
+fn undecided(target: &str, error: &str) -> Response {
+    let mut response = respond::text(500, crate::auth::unanswered(target, error));
+    response.extensions_mut().insert(metrics::Unhandled::Refused);
+    response
+}
+
 /// Adds a `Warning` header as clients show it to people. A text that fits into no header, or says nothing, is left out.
 pub fn warn(response: &mut Response, text: &str) {
     if text.is_empty() || text.chars().any(char::is_control) {
@@ -590,5 +597,17 @@ pub fn warn(response: &mut Response, text: &str) {
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
     if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
         response.headers_mut().append(WARNING, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_could_decide_reaches_no_handler() {
+        let response = undecided("/api/v1/pods", "no answer");
+        assert_eq!(response.status(), 500);
+        assert_eq!(response.extensions().get(), Some(&metrics::Unhandled::Refused));
     }
 }

@@ -46,7 +46,7 @@ pub enum Attempt {
 }
 
 const ATTEMPTS: [&str; 3] = ["success", "failure", "error"];
-const DECISIONS: [&str; 3] = ["allowed", "denied", "no-opinion"];
+const DECISIONS: [&str; 4] = ["allowed", "denied", "no-opinion", "error"];
 
 #[derive(Debug, Default)]
 pub struct Access {
@@ -82,6 +82,8 @@ impl Access {
     pub fn authorized(&self, decision: &Decision, took: Duration) {
         let at = match (decision.allowed, decision.denied) {
             (true, _) => 0,
+            // Who could not be asked might have said something else.
+            (false, _) if !decision.error.is_empty() => 3,
             (false, true) => 1,
             (false, false) => 2,
         };
@@ -193,6 +195,29 @@ mod tests {
             "authentication_attempts{result=\"success\"} 5",
             "authentication_attempts{result=\"error\"} 1",
         ] {
+            assert!(out.lines().any(|l| l == line), "{line}\n{out}");
+        }
+    }
+
+    #[test]
+    fn a_decision_that_nobody_could_make_is_an_error_unless_somebody_allows() {
+        let access = Access::default();
+        let failed = |decision: Decision| Decision { error: "no answer".into(), ..decision };
+        for decision in [
+            Decision::allow(""),
+            failed(Decision::allow("")),
+            Decision::deny(""),
+            failed(Decision::deny("")),
+            Decision::no_opinion(""),
+            failed(Decision::no_opinion("")),
+            Decision::failed("no answer"),
+        ] {
+            access.authorized(&decision, Duration::ZERO);
+        }
+        let mut out = String::new();
+        access.write(&mut out);
+        for (result, count) in [("allowed", 2), ("denied", 1), ("no-opinion", 1), ("error", 3)] {
+            let line = format!("authorization_attempts_total{{result=\"{result}\"}} {count}");
             assert!(out.lines().any(|l| l == line), "{line}\n{out}");
         }
     }
