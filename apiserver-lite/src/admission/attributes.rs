@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
+use super::subject::Forms;
 use super::{Call, Operation};
 use crate::resource::Resource;
 use crate::selectors::Labels;
@@ -32,6 +33,7 @@ pub struct Attributes<'a> {
     /// Of a namespace its own name, else where the object is.
     pub namespace: &'a str,
     siblings: OnceLock<Vec<Arc<Resource>>>,
+    old: Forms,
 }
 
 /// Subresources whose object is the resource's own.
@@ -46,7 +48,7 @@ impl<'a> Attributes<'a> {
             true => call.name,
             false => call.namespace,
         };
-        Attributes { call, namespace, siblings: OnceLock::new() }
+        Attributes { call, namespace, siblings: OnceLock::new(), old: Forms::default() }
     }
 
     /// Whether the object itself lies in a namespace.
@@ -97,18 +99,24 @@ impl<'a> Attributes<'a> {
         Cow::Owned(crate::read::convert(to, value))
     }
 
+    /// The stored object spelled out in the version of a resource.
+    pub fn old(&self, to: &Resource) -> Option<&Value> {
+        Some(self.old.of(self.call.old?, (&*to.group, &*to.version), |value| self.spelled_out(value, to)))
+    }
+
     /// The same as Go writes it: with what its type always has, even empty. Expressions find that, and patches go there.
-    pub fn spelled_out(&self, value: &Value, to: &Resource) -> Value {
+    /// What this makes is kept by [`Forms`].
+    pub fn spelled_out<'v>(&self, value: &'v Value, to: &Resource) -> Cow<'v, Value> {
         let value = self.versioned(value, to);
         let kind = self.kind(to);
         let set = proto::schema::TypeSet::built_in();
         let id = Some(()).filter(|()| !to.custom && value["kind"].as_str().is_none_or(|said| *said == kind.kind));
         let Some(id) = id.and_then(|()| set.kind(&kind.group, &kind.version, &kind.kind)) else {
-            return value.into_owned();
+            return value;
         };
         let mut text = Vec::with_capacity(2048);
         proto::json::write(set, id, &value, &mut text);
-        proto::json::parse(&text).map_or_else(|_| value.into_owned(), |parsed| parsed.value)
+        proto::json::parse(&text).map_or(value, |parsed| Cow::Owned(parsed.value))
     }
 
     /// The namespace that the object lies in; None for what lies in none.

@@ -34,6 +34,7 @@ mod runtime_class;
 mod service_account;
 mod settings;
 mod storage;
+mod subject;
 mod tolerations;
 mod topology_labels;
 mod webhook;

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::attributes::Attributes;
 use super::changes::Rounds;
 use super::hooks::{Hooks, InForce};
+use super::subject::Subject;
 use super::webhook::Clients;
 use super::{
     Call, Operation, Reservation, Settings, auto_provision, certificates, event_rate, limit_ranger,
@@ -298,18 +299,31 @@ impl Admission {
         call: &Call<'_>,
         in_force: &InForce,
         object: &mut Option<Value>,
-        [policies, webhooks]: &mut [Rounds; 2],
+        rounds: &mut [Rounds; 2],
     ) -> Result<()> {
         let place = object.as_ref().map(place);
         let attributes = Attributes::new(call, place.as_ref());
-        let mut watch = self.watch(call, Type::Admit);
+        let mut subject = Subject::owned(object.take());
+        let outcome = self.change_subject(&attributes, in_force, &mut subject, rounds).await;
+        *object = subject.into_value();
+        outcome
+    }
+
+    async fn change_subject(
+        &self,
+        attributes: &Attributes<'_>,
+        in_force: &InForce,
+        subject: &mut Subject<'_>,
+        [policies, webhooks]: &mut [Rounds; 2],
+    ) -> Result<()> {
+        let mut watch = self.watch(attributes.call, Type::Admit);
         if let Some(place) = self.mutating_policies {
-            let outcome = policy::mutate(&in_force.mutating, &attributes, object, policies);
+            let outcome = policy::mutate(&in_force.mutating, attributes, subject, policies);
             watch.done(place, self.enabled[place], &outcome);
             outcome?;
         }
         if let Some(place) = self.mutating_webhooks {
-            let asked = webhook::mutate(&self.clients, &in_force.mutating_webhooks, &attributes, object, webhooks);
+            let asked = webhook::mutate(&self.clients, &in_force.mutating_webhooks, attributes, subject, webhooks);
             let outcome = asked.await;
             watch.done(place, self.enabled[place], &outcome);
             outcome?;
@@ -411,14 +425,15 @@ impl Admission {
     async fn ask(&self, call: &Call<'_>, new: Option<&Value>) -> Result<()> {
         let in_force = self.hooks.current(call.server);
         let attributes = Attributes::new(call, new);
+        let subject = Subject::seen(new);
         let mut watch = self.watch(call, Type::Validate);
         if let Some(place) = self.validating_policies {
-            let outcome = policy::validate(&in_force.validating, &attributes, new);
+            let outcome = policy::validate(&in_force.validating, &attributes, &subject);
             watch.done(place, self.enabled[place], &outcome);
             outcome?;
         }
         if let Some(place) = self.validating_webhooks {
-            let asked = webhook::validate(&self.clients, &in_force.validating_webhooks, &attributes, new);
+            let asked = webhook::validate(&self.clients, &in_force.validating_webhooks, &attributes, &subject);
             let outcome = asked.await;
             watch.done(place, self.enabled[place], &outcome);
             outcome?;

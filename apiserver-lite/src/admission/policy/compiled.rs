@@ -32,7 +32,9 @@ pub struct Compiled {
     pub mutations: Vec<Mutation>,
     /// Wants to see what others made of the object after it.
     pub again: bool,
-    /// Whether any expression looks at the request, or at the namespace.
+    /// Whether any expression looks at the object, at the one before it, at the request, or at the namespace.
+    pub uses_object: bool,
+    pub uses_old: bool,
     pub uses_request: bool,
     pub uses_namespace: bool,
 }
@@ -133,6 +135,8 @@ impl Compiled {
             constraints: Constraints::of_policy(&spec["matchConstraints"]),
             params: params
                 .then(|| (text(&spec["paramKind"], "apiVersion").into(), text(&spec["paramKind"], "kind").into())),
+            uses_object: uses("object"),
+            uses_old: uses("oldObject"),
             uses_request: uses("request"),
             uses_namespace: uses("namespaceObject"),
             again: spec["reinvocationPolicy"] == "IfNeeded",
@@ -160,5 +164,31 @@ impl Binding {
             }),
             actions: list(spec, "validationActions").filter_map(Value::as_str).map(Into::into).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_expressions_name_is_made_for_them() {
+        let uses = |spec: Value| {
+            let policy = Compiled::new(&json!({"metadata": {"name": "p"}, "spec": spec}), 1);
+            (policy.uses_object, policy.uses_old, policy.uses_request, policy.uses_namespace)
+        };
+        let validation = |text: &str| json!({"validations": [{"expression": text}]});
+        assert_eq!(uses(validation("request.operation == 'CREATE'")), (false, false, true, false));
+        assert_eq!(uses(validation("has(object.spec) || oldObject == null")), (true, true, false, false));
+        assert_eq!(uses(validation("[1].all(n, n < object.spec.replicas)")), (true, false, false, false));
+        for spec in [
+            json!({"variables": [{"name": "v", "expression": "object.spec"}]}),
+            json!({"matchConditions": [{"name": "c", "expression": "object.kind == 'Pod'"}]}),
+        ] {
+            assert_eq!(uses(spec.clone()), (true, false, false, false), "{spec}");
+        }
+        assert_eq!(uses(json!({})), (false, false, false, false));
     }
 }

@@ -21,6 +21,7 @@ pub use validating::validate;
 use serde_json::Value;
 
 use super::attributes::Attributes;
+use super::subject::Subject;
 use crate::resource::Resource;
 use crate::status::{ApiError, Result};
 use crate::store::ResourceId;
@@ -39,7 +40,7 @@ fn look<T>(
     policy: &Compiled,
     attributes: &Attributes<'_>,
     resource: &Resource,
-    new: Option<&Value>,
+    subject: &Subject<'_>,
     params: Option<&Value>,
     evaluate: impl for<'a> FnOnce(&Facts<'a>, &'a Compiled) -> T,
 ) -> Result<T> {
@@ -50,11 +51,9 @@ fn look<T>(
         namespace = policy.uses_namespace.then(|| found.value());
     }
     let request = policy.uses_request.then(|| attributes.request(resource));
-    let object = new.map(|value| attributes.spelled_out(value, resource));
-    let old = attributes.call.old.map(|value| attributes.spelled_out(value, resource));
     let seen = Seen {
-        object: object.as_ref(),
-        old: old.as_ref(),
+        object: policy.uses_object.then(|| subject.shown(attributes, resource)).flatten(),
+        old: policy.uses_old.then(|| attributes.old(resource)).flatten(),
         params,
         request: request.as_ref(),
         namespace: namespace.as_ref(),

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::super::attributes::Attributes;
 use super::super::changes::{self, Rounds};
 use super::super::matching::Matched;
+use super::super::subject::Subject;
 use super::compiled::{Binding, Compiled, Mutation, Policy};
 use super::expression::{BUDGET, Facts};
 use super::look;
@@ -36,15 +37,15 @@ struct Complaint {
 pub fn mutate(
     policies: &[Policy],
     attributes: &Attributes<'_>,
-    new: &mut Option<Value>,
+    new: &mut Subject<'_>,
     rounds: &mut Rounds,
 ) -> Result<()> {
     if policies.is_empty() || super::leaves_alone(attributes) {
         return Ok(());
     }
     let mut complaints = Vec::new();
-    let invocations = invocations(policies, attributes, new.as_ref(), &mut complaints);
-    rounds.begin(new.as_ref());
+    let invocations = invocations(policies, attributes, new.value(), &mut complaints);
+    rounds.begin(new.value());
     for invocation in &invocations {
         if let Some(why) = invoke(invocation, attributes, new, rounds)?
             && invocation.policy.fail
@@ -53,9 +54,9 @@ pub fn mutate(
             complaints.push(Complaint { text, reason: "Invalid" });
         }
     }
-    rounds.end(new.as_ref());
+    rounds.end(new.value());
     let Some(first) = complaints.first() else { return Ok(()) };
-    let error = attributes.call.refuse(new.as_ref(), "").as_kind(403, first.reason).with_message(&first.text);
+    let error = attributes.call.refuse(new.value(), "").as_kind(403, first.reason).with_message(&first.text);
     Err(complaints.iter().fold(error, |error, complaint| error.with_cause("", &complaint.text, "")))
 }
 
@@ -120,13 +121,13 @@ fn invocations<'a>(
 fn invoke(
     invocation: &Invocation<'_>,
     attributes: &Attributes<'_>,
-    new: &mut Option<Value>,
+    new: &mut Subject<'_>,
     rounds: &mut Rounds,
 ) -> Result<Option<String>> {
     let Invocation { policy, binding, matched, params } = invocation;
     let (resource, params) = (matched.resource(attributes), params.as_ref());
     if !policy.conditions.0.is_empty() {
-        let held = look(policy, attributes, resource, new.as_ref(), params, |facts, policy| {
+        let held = look(policy, attributes, resource, new, params, |facts, policy| {
             policy.conditions.hold(facts, policy.fail)
         })?;
         match held {
@@ -142,12 +143,8 @@ fn invoke(
     }
     let (mut changed, mut wrong) = (false, None);
     for index in 0..policy.mutations.len() {
-        let Some(object) = new.as_ref() else { continue };
-        match patched(policy, index, attributes, resource, object, params)? {
-            Ok(Some(value)) => {
-                changed |= *object != value;
-                *new = Some(value);
-            }
+        match patched(policy, index, attributes, resource, new, params)? {
+            Ok(Some(value)) => changed |= new.set(value),
             Ok(None) => {}
             Err(why) => wrong = wrong.or(Some(why)),
         }
@@ -156,25 +153,25 @@ fn invoke(
     Ok(wrong)
 }
 
-/// The object after one mutation; None when a test of its patch says that it is not to be applied.
+/// The object after one mutation; None when there is none, or a test of its patch says that it is not to be applied.
 fn patched(
     policy: &Compiled,
     index: usize,
     attributes: &Attributes<'_>,
     resource: &Resource,
-    object: &Value,
+    subject: &Subject<'_>,
     params: Option<&Value>,
 ) -> Result<std::result::Result<Option<Value>, String>> {
-    let made = look(policy, attributes, resource, Some(object), params, |facts, policy| {
-        make(facts, &policy.mutations[index])
-    })?;
+    let Some(object) = subject.value() else { return Ok(Ok(None)) };
+    let made =
+        look(policy, attributes, resource, subject, params, |facts, policy| make(facts, &policy.mutations[index]))?;
     let patch = match made {
         Ok(patch) => patch,
         Err(why) => return Ok(Err(why)),
     };
     let json_patch = policy.mutations[index].json_patch;
     let mut value = match json_patch {
-        true => attributes.spelled_out(object, resource),
+        true => subject.shown(attributes, resource).unwrap_or(object).clone(),
         false => attributes.versioned(object, resource).into_owned(),
     };
     if json_patch {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::attributes::Attributes;
 use super::super::matching::Matched;
+use super::super::subject::Subject;
 use super::compiled::{Binding, Compiled, Policy, Validation};
 use super::expression::{BUDGET, Facts, Wrong};
 use super::look;
@@ -44,11 +45,12 @@ struct Outcome {
 
 /// # Errors
 /// The first denial; 404 when the namespace of the object is gone.
-pub fn validate(policies: &[Policy], attributes: &Attributes<'_>, new: Option<&Value>) -> Result<()> {
+pub fn validate(policies: &[Policy], attributes: &Attributes<'_>, subject: &Subject<'_>) -> Result<()> {
     if policies.is_empty() || super::leaves_alone(attributes) {
         return Ok(());
     }
     let mut first: Option<ApiError> = None;
+    let new = subject.value();
     let call = attributes.call;
     for policy in policies {
         let compiled = &*policy.compiled;
@@ -87,7 +89,7 @@ pub fn validate(policies: &[Policy], attributes: &Attributes<'_>, new: Option<&V
                 }
             };
             for params in &trees {
-                let outcome = ask(compiled, attributes, &matched, new, params.as_ref())?;
+                let outcome = ask(compiled, attributes, &matched, subject, params.as_ref())?;
                 for (index, denial) in outcome.denials {
                     for action in &binding.actions {
                         match action.as_str() {
@@ -128,10 +130,10 @@ fn ask(
     policy: &Compiled,
     attributes: &Attributes<'_>,
     matched: &Matched,
-    new: Option<&Value>,
+    subject: &Subject<'_>,
     params: Option<&Value>,
 ) -> Result<Outcome> {
-    look(policy, attributes, matched.resource(attributes), new, params, decide)
+    look(policy, attributes, matched.resource(attributes), subject, params, decide)
 }
 
 /// What the expressions of a policy say.

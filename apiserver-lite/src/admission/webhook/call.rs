@@ -96,8 +96,7 @@ pub async fn ask(
     };
     let uid = crate::random::uuid();
     let resource = matched.resource(attributes);
-    let old = call.old.map(|value| attributes.spelled_out(value, resource));
-    let body = review::request(version, &uid, attributes, resource, object, old.as_ref());
+    let body = review::request(version, &uid, attributes, resource, object, attributes.old(resource));
     let answer = clients.post(call.server, &hook.endpoint, body, hook.timeout).await?;
     let review = answer.review(Expected::admission(version)).map_err(|why| Failed::Call {
         stage: Stage::Asked(answer.error_code()),

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::super::attributes::Attributes;
 use super::super::matching::{Constraints, Matched};
 use super::super::policy::{Conditions, Environment, Facts, Seen};
+use super::super::subject::Subject;
 use super::client::Endpoint;
 use crate::status::{ApiError, Result};
 
@@ -70,16 +71,20 @@ impl Webhook {
     ///
     /// # Errors
     /// 404 for a namespace that does not exist, 403 for a condition that cannot be evaluated.
-    pub fn wants(&self, attributes: &Attributes<'_>, new: Option<&Value>) -> Result<Option<Matched>> {
-        let Some(matched) = self.constraints.matches(attributes, new)? else { return Ok(None) };
+    pub fn wants(&self, attributes: &Attributes<'_>, subject: &Subject<'_>) -> Result<Option<Matched>> {
+        let Some(matched) = self.constraints.matches(attributes, subject.value())? else { return Ok(None) };
         if self.conditions.0.is_empty() {
             return Ok(Some(matched));
         }
         let resource = matched.resource(attributes);
-        let object = new.map(|value| attributes.spelled_out(value, resource));
-        let old = attributes.call.old.map(|value| attributes.spelled_out(value, resource));
-        let request = self.conditions.use_name("request").then(|| attributes.request(resource));
-        let seen = Seen { object: object.as_ref(), old: old.as_ref(), request: request.as_ref(), ..Seen::default() };
+        let uses = |name: &str| self.conditions.use_name(name);
+        let request = uses("request").then(|| attributes.request(resource));
+        let seen = Seen {
+            object: uses("object").then(|| subject.shown(attributes, resource)).flatten(),
+            old: uses("oldObject").then(|| attributes.old(resource)).flatten(),
+            request: request.as_ref(),
+            ..Seen::default()
+        };
         let facts = Facts::new(attributes, resource, &[], &seen);
         let held = self.conditions.hold(&facts, self.fail);
         drop(facts);

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::super::attributes::Attributes;
 use super::super::changes::{self, Rounds};
+use super::super::subject::Subject;
 use super::call::{self, Failed, Stage};
 use super::client::Clients;
 use super::compiled::Webhook;
@@ -24,30 +25,28 @@ pub async fn mutate(
     clients: &Clients,
     hooks: &[Arc<Webhook>],
     attributes: &Attributes<'_>,
-    new: &mut Option<Value>,
+    new: &mut Subject<'_>,
     rounds: &mut Rounds,
 ) -> Result<()> {
     if hooks.is_empty() || super::super::matching::is_exempt(attributes) {
         return Ok(());
     }
-    rounds.begin(new.as_ref());
+    rounds.begin(new.value());
     for (index, hook) in hooks.iter().enumerate() {
-        let Some(matched) = hook.wants(attributes, new.as_ref())? else { continue };
+        let Some(matched) = hook.wants(attributes, new)? else { continue };
         if rounds.skips(&hook.id) {
             continue;
         }
         let resource = matched.resource(attributes);
-        let object = new.as_ref().map(|value| attributes.spelled_out(value, resource));
+        let object = new.shown(attributes, resource);
         let since = Instant::now();
-        let asked = call::ask(clients, hook, attributes, &matched, object.as_ref(), true).await;
+        let asked = call::ask(clients, hook, attributes, &matched, object, true).await;
         let outcome = match asked {
             Ok(Verdict { patch: Some(patch), .. }) => {
-                apply(hook, attributes, resource, object, &patch).map(|patched| {
+                apply(hook, attributes, resource, object.cloned(), &patch).map(|patched| {
                     patched.is_some_and(|patched| {
                         note_patch(hook, rounds.number(), index, &patch.text);
-                        let differs = new.as_ref() != Some(&patched);
-                        *new = Some(patched);
-                        differs
+                        new.set(patched)
                     })
                 })
             }
@@ -71,7 +70,7 @@ pub async fn mutate(
         };
         rounds.ran(&hook.id, hook.again, changed);
     }
-    rounds.end(new.as_ref());
+    rounds.end(new.value());
     Ok(())
 }
 

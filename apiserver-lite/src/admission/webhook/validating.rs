@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
-use serde_json::Value;
 
 use super::super::attributes::Attributes;
+use super::super::subject::Subject;
 use super::call::{self, Failed};
 use super::client::Clients;
 use super::compiled::Webhook;
@@ -20,18 +20,18 @@ pub async fn validate(
     clients: &Clients,
     hooks: &[Arc<Webhook>],
     attributes: &Attributes<'_>,
-    new: Option<&Value>,
+    subject: &Subject<'_>,
 ) -> Result<()> {
     if hooks.is_empty() || super::super::matching::is_exempt(attributes) {
         return Ok(());
     }
     let mut calls = Vec::new();
     for (index, hook) in hooks.iter().enumerate() {
-        if let Some(matched) = hook.wants(attributes, new)? {
+        if let Some(matched) = hook.wants(attributes, subject)? {
             calls.push(async move {
-                let object = new.map(|value| attributes.spelled_out(value, matched.resource(attributes)));
+                let object = subject.shown(attributes, matched.resource(attributes));
                 let since = Instant::now();
-                let outcome = call::ask(clients, hook, attributes, &matched, object.as_ref(), false).await;
+                let outcome = call::ask(clients, hook, attributes, &matched, object, false).await;
                 let became = outcome.as_ref().err().map_or(Outcome::Allowed, Failed::outcome);
                 let operation = attributes.call.operation;
                 clients.counted().called(&hook.name, Type::Validate, operation, since.elapsed(), became, !hook.fail);
