@@ -17,12 +17,14 @@ struct Reader<'a> {
     operand: bool,
     /// Where the last repetition began, while nothing has come after it.
     repeated: Option<usize>,
+    /// The rest has been searched for the end of a named class, and has none.
+    no_named: bool,
 }
 
 /// # Errors
 /// What Go's parser says of the first mistake.
 pub(super) fn check(pattern: &str) -> Result<(), String> {
-    let mut reader = Reader { whole: pattern, at: 0, depth: 0, operand: false, repeated: None };
+    let mut reader = Reader { whole: pattern, at: 0, depth: 0, operand: false, repeated: None, no_named: false };
     while let Some(c) = reader.peek() {
         reader.piece(c)?;
     }
@@ -103,7 +105,12 @@ impl<'a> Reader<'a> {
 
     /// `{2}`, `{2,}` or `{2,3}`, and whether it may be; `None` and nothing read for what is no count.
     fn count(&mut self) -> Option<bool> {
-        let inner = self.rest().strip_prefix('{')?.split_once('}')?.0;
+        let inner = self.rest().strip_prefix('{')?;
+        // Whatever else comes is no count: a brace further on is not looked for.
+        let (inner, end) = inner.split_at(inner.find(|c: char| !c.is_ascii_digit() && c != ',')?);
+        if !end.starts_with('}') {
+            return None;
+        }
         let number = |text: &str| {
             let leading = text.len() > 1 && text.starts_with('0');
             let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) && !leading;
@@ -233,14 +240,13 @@ impl<'a> Reader<'a> {
 
     fn class(&mut self) -> Result<(), String> {
         let start = self.at;
-        let unclosed = complaint("missing closing ]", self.whole.get(start..).unwrap_or_default());
         self.take();
         if self.peek() == Some('^') {
             self.take();
         }
         let mut first = true;
         loop {
-            let Some(c) = self.peek() else { return Err(unclosed) };
+            let Some(c) = self.peek() else { return Err(self.unclosed(start)) };
             if c == ']' && !first {
                 self.take();
                 self.done(true);
@@ -253,10 +259,10 @@ impl<'a> Reader<'a> {
                 return Err(complaint("invalid character class range", self.rest().get(..pair).unwrap_or_default()));
             }
             first = false;
-            if let Some(named) = self.rest().strip_prefix("[:").and_then(|inner| inner.split_once(":]")) {
-                let length = named.0.len() + 4;
+            if let Some(named) = self.named() {
+                let length = named.len() + 4;
                 let part = self.rest().get(..length).unwrap_or_default();
-                let name = named.0.strip_prefix('^').unwrap_or(named.0);
+                let name = named.strip_prefix('^').unwrap_or(named);
                 if !POSIX.contains(&name) {
                     return Err(complaint("invalid character class range", part));
                 }
@@ -266,27 +272,40 @@ impl<'a> Reader<'a> {
             match (c, after) {
                 ('\\', Some('d' | 'D' | 's' | 'S' | 'w' | 'W')) => self.at += 2,
                 ('\\', Some('p' | 'P')) => self.unicode_class(self.at)?,
-                _ => self.range(&unclosed)?,
+                _ => self.range(start)?,
             }
         }
     }
 
-    /// A character of a class, or two with a minus between.
-    fn range(&mut self, unclosed: &str) -> Result<(), String> {
+    /// What the class that began there lacks.
+    fn unclosed(&self, class: usize) -> String {
+        complaint("missing closing ]", self.whole.get(class..).unwrap_or_default())
+    }
+
+    /// What stands between `[:` and the next `:]`.
+    fn named(&mut self) -> Option<&'a str> {
+        let inner = self.rest().strip_prefix("[:").filter(|_| !self.no_named)?;
+        let found = inner.split_once(":]");
+        self.no_named = found.is_none();
+        found.map(|(name, _)| name)
+    }
+
+    /// A character of the class that began at `class`, or two with a minus between.
+    fn range(&mut self, class: usize) -> Result<(), String> {
         let start = self.at;
-        let low = self.one(unclosed)?;
+        let low = self.one(class)?;
         let mut ahead = self.rest().chars();
         if ahead.next() != Some('-') || ahead.next() == Some(']') {
             return Ok(());
         }
         self.take();
-        let high = self.one(unclosed)?;
+        let high = self.one(class)?;
         if high < low { Err(complaint("invalid character class range", self.since(start))) } else { Ok(()) }
     }
 
-    fn one(&mut self, unclosed: &str) -> Result<char, String> {
+    fn one(&mut self, class: usize) -> Result<char, String> {
         match self.peek() {
-            None => Err(unclosed.to_owned()),
+            None => Err(self.unclosed(class)),
             Some('\\') => self.character(self.at),
             Some(_) => Ok(self.take().unwrap_or_default()),
         }
@@ -308,6 +327,9 @@ mod tests {
         for (pattern, why) in [
             ("[", "missing closing ]: `[`"),
             ("a[b", "missing closing ]: `[b`"),
+            ("[]a][b[c", "missing closing ]: `[b[c`"),
+            ("[a-", "missing closing ]: `[a-`"),
+            ("[[:", "missing closing ]: `[[:`"),
             ("[z-a]", "invalid character class range: `z-a`"),
             ("[[:word]:]]]", "invalid character class range: `[:word]:]`"),
             ("(", "missing closing ): `(`"),
@@ -344,6 +366,8 @@ mod tests {
             "[a\\]\\d[:alpha:]-]",
             "x{2,}y{3}{",
             "a{,2}",
+            "{{a}{1,2,3}{02}{1",
+            "[[:a][[:b]",
             "\\Q*+\\E+",
             "\\x41\\x{1F600}\\012\\pL\\p{Greek}",
             "()*",
@@ -354,6 +378,17 @@ mod tests {
             "[\\x00-\\x7f]",
         ] {
             assert_eq!(check(pattern), Ok(()), "{pattern}");
+        }
+    }
+    /// Each bracket used to look through all that followed.
+    #[test]
+    fn many_brackets_cost_no_more_than_other_text() {
+        let count = 1 << 20;
+        for part in ["{", "[a]", "[[:]", "{1", "{,", "[:"] {
+            let (pattern, began) = (part.repeat(count), std::time::Instant::now());
+            // Whether it is one is not asked here.
+            let _ = check(&pattern);
+            assert!(began.elapsed() < std::time::Duration::from_secs(20), "{part}");
         }
     }
 }
