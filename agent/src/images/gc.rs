@@ -108,24 +108,34 @@ pub async fn run(
     // One failure may be that of a runtime that only starts.
     let mut failed = false;
     loop {
-        // Records from here on are younger than the list that is looked at.
-        let since = proto::time::Timestamp::now().to_seconds_text();
-        let result = tokio::select! {
-            _ = ticks.tick() => match collects {
-                true => pass(&cri, &settings, &mut records, begun).await,
-                // How old an image is must be known when somebody demands room.
-                false => look(&cri, &mut records, Instant::now()).await.map_err(GcError::from),
-            },
+        let demand = tokio::select! {
+            _ = ticks.tick() => None,
             demand = demands.recv() => match demand {
-                Some(demand) => {
-                    let result = remove_unused(&cri, &settings, &mut records).await;
-                    // Whoever asked may have gone.
-                    let _ = demand.send(());
-                    result
-                }
+                Some(demand) => Some(demand),
                 None => return,
             },
         };
+        let (now, since) = (Instant::now(), proto::time::Timestamp::now().to_seconds_text());
+        let result = match look(&cri, &mut records, now).await {
+            Ok(()) => {
+                let result = match &demand {
+                    Some(_) => remove_unused(&cri, &settings, &mut records, now).await,
+                    None if collects => pass(&cri, &settings, &mut records, (begun, now)).await,
+                    // How old an image is must be known when somebody demands room.
+                    None => Ok(()),
+                };
+                // What images there are is known now, whether or not some of them could go.
+                if let Some(pulls) = &pulls {
+                    pulls.prune(&records.keys().map(String::as_str).collect::<Vec<_>>(), &since);
+                }
+                result
+            }
+            Err(error) => Err(error.into()),
+        };
+        if let Some(demand) = demand {
+            // Whoever asked may have gone.
+            let _ = demand.send(());
+        }
         match result {
             Err(error) => {
                 tracing::warn!(%error, again = failed, "image garbage collection failed");
@@ -136,19 +146,18 @@ pub async fn run(
                     events("Warning", "ImageGCFailed", error.to_string());
                 }
             }
-            Ok(()) => {
-                failed = false;
-                if let Some(pulls) = &pulls {
-                    pulls.prune(&records.keys().map(String::as_str).collect::<Vec<_>>(), &since);
-                }
-            }
+            Ok(()) => failed = false,
         }
     }
 }
 
-async fn remove_unused(cri: &CriClient, settings: &ImageGc, records: &mut Records) -> Result<(), GcError> {
-    let now = Instant::now();
-    look(cri, records, now).await?;
+/// Removes every image that may go, as [`look`] has found them at `now`.
+async fn remove_unused(
+    cri: &CriClient,
+    settings: &ImageGc,
+    records: &mut Records,
+    now: Instant,
+) -> Result<(), GcError> {
     let (mut freed, mut why) = (0_u64, None);
     for id in by_last_use(records, now, settings) {
         let bytes = records.get(&id).map_or(0, |r| r.bytes);
@@ -173,9 +182,14 @@ async fn look(cri: &CriClient, records: &mut Records, now: Instant) -> Result<()
     Ok(())
 }
 
-async fn pass(cri: &CriClient, settings: &ImageGc, records: &mut Records, begun: Instant) -> Result<(), GcError> {
-    let now = Instant::now();
-    look(cri, records, now).await?;
+/// Removes images that are too old, and as many as the disk asks for, as [`look`] has found them at `now`. This agent watches
+/// since `begun`.
+async fn pass(
+    cri: &CriClient,
+    settings: &ImageGc,
+    records: &mut Records,
+    (begun, now): (Instant, Instant),
+) -> Result<(), GcError> {
     // What this agent has not watched for so long may have been used before it began.
     if !settings.maximum_age.is_zero() && begun.elapsed() > settings.maximum_age {
         for id in too_old(records, now, settings) {
