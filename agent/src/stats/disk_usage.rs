@@ -76,6 +76,19 @@ struct Table {
     swept: Option<Instant>,
 }
 
+/// A folder that is being counted, until this is dropped.
+struct Underway<'a> {
+    walks: &'a Walks,
+    path: &'a Path,
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        self.walks.table().underway.remove(self.path);
+        self.walks.ended.notify_all();
+    }
+}
+
 /// What folders hold, as they were last counted.
 #[derive(Debug, Default)]
 pub struct Walks {
@@ -112,14 +125,12 @@ impl Walks {
                 _ => break,
             }
         }
-        table.underway.insert(path.to_owned());
-        drop(table);
+        // Dropped after the table is unlocked again: the others find what was counted.
+        let _underway = self.begin(table, path);
         let began = Instant::now();
         let found = count(path, given_up);
         let took = began.elapsed();
         let mut table = self.table();
-        table.underway.remove(path);
-        self.ended.notify_all();
         // What was not counted to its end is no news.
         let Ok(held) = found else { return (table.counted.get(path).and_then(|known| known.held), None) };
         let now = Instant::now();
@@ -129,6 +140,12 @@ impl Walks {
             table.counted.retain(|_, known| now.saturating_duration_since(known.asked) < FORGOTTEN);
         }
         (held, Some(took))
+    }
+
+    /// Notes that a folder is being counted, and unlocks the table.
+    fn begin<'a>(&'a self, mut table: MutexGuard<'_, Table>, path: &'a Path) -> Underway<'a> {
+        table.underway.insert(path.to_owned());
+        Underway { walks: self, path }
     }
 
     /// [`Walks::look`] for those who do not want to know how long it took.
@@ -217,6 +234,21 @@ mod tests {
         assert!(held.unwrap().inodes == 3 && took.is_some());
         assert_eq!(holds(Duration::from_millis(10)), Duration::from_secs(1));
         assert_eq!(holds(Duration::from_secs(20)), LONGEST, "limits are kept by it");
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_count_that_broke_off_keeps_nobody_waiting() {
+        let (dir, walks, asker) = (scratch(), Walks::default(), Asker::default());
+        std::thread::scope(|scope| {
+            let broken = scope.spawn(|| {
+                let _underway = walks.begin(walks.table(), &dir);
+                panic!("a fault while it counts");
+            });
+            assert!(broken.join().is_err());
+        });
+        assert!(walks.table().underway.is_empty());
+        assert!(walks.held(&dir, &asker.given_up()).is_some());
         std::fs::remove_dir_all(dir).unwrap();
     }
 

@@ -25,6 +25,15 @@ pub(super) struct Looked {
     underway: AtomicBool,
 }
 
+/// Somebody is looking, until this is dropped.
+struct Underway(Arc<Looked>);
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.0.underway.store(false, Ordering::Relaxed);
+    }
+}
+
 impl Looked {
     fn is_due(&self) -> bool {
         locked(&self.last).is_none_or(|(ended, took)| ended.elapsed() >= took.saturating_mul(HOLDS))
@@ -44,7 +53,7 @@ impl Stats {
         }
         let folders: Vec<([String; 4], PathBuf)> =
             pods.iter().flat_map(|pod| folders(pod, &self.places.pod_logs_dir)).collect();
-        let (places, logs) = (self.places.clone(), self.logs.clone());
+        let (places, underway) = (self.places.clone(), Underway(self.logs.clone()));
         // It goes on when the scraper does not wait for it: the next one does not begin anew then.
         let looking = tokio::task::spawn_blocking(move || {
             let (began, asker) = (Instant::now(), Asker::default());
@@ -54,8 +63,7 @@ impl Stats {
                 Some((labels.to_vec(), to_float(held.bytes)))
             };
             metrics::LOG_BYTES.set_all(folders.into_iter().filter_map(held));
-            *locked(&logs.last) = Some((Instant::now(), began.elapsed()));
-            logs.underway.store(false, Ordering::Relaxed);
+            *locked(&underway.0.last) = Some((Instant::now(), began.elapsed()));
         });
         let _ = tokio::time::timeout(PATIENCE, looking).await;
     }
@@ -105,6 +113,18 @@ mod tests {
             found.into_iter().map(|(labels, path)| (labels.join(" "), path.display().to_string())).collect();
         let want = [("side ns p u", "/logs/ns_p_u/side"), ("main ns p u", "/logs/ns_p_u/main")];
         assert_eq!(shown, want.map(|(labels, path)| (labels.to_owned(), path.to_owned())));
+    }
+
+    #[test]
+    fn after_a_look_that_broke_off_the_next_one_looks() {
+        let looked = Arc::new(Looked { underway: true.into(), ..Looked::default() });
+        let underway = Underway(looked.clone());
+        let broken = std::thread::spawn(move || {
+            let _underway = underway;
+            panic!("a fault while it looks");
+        });
+        assert!(broken.join().is_err());
+        assert!(looked.is_due() && !looked.underway.load(Ordering::Relaxed));
     }
 
     #[test]
