@@ -52,7 +52,7 @@ use crate::pods_api::PodFeed;
 use crate::resource_managers::{self, Managers, reconcile};
 use crate::server::{self, ServerError};
 use crate::state_file::{self, Damaged};
-use crate::stats::Stats;
+use crate::stats::{Stats, Walks};
 use crate::{doctor, eviction, local_sockets, oom_watcher, plugin_registry, pods, shutdown};
 
 use pods_start::{PodParts, start_pods, unsigned};
@@ -273,9 +273,10 @@ async fn start(
     let registry_client = (!standalone).then(|| client.clone());
     let with_health = settings.gates.enabled("ResourceHealthStatus");
     let dra = Dra::open(&flags.root_dir, registry_client.clone(), &name, with_health, damaged);
+    let walks = Arc::new(Walks::default());
     let stats = || {
         let folders = (flags.root_dir.clone(), config.pod_logs_dir.clone());
-        Stats::new(cri.clone(), &name, folders, config.cgroups_per_qos, drivers.clone())
+        Stats::new(cri.clone(), &name, folders, config.cgroups_per_qos, drivers.clone(), walks.clone())
     };
     let node_now = NodeNow {
         settings: settings.clone(),
@@ -329,7 +330,7 @@ async fn start(
         client: client.clone(),
         cri: cri.clone(),
         devices: devices.clone(),
-        drivers: drivers.clone(),
+        stats: Arc::new(stats()),
         pods: pods_receiver.clone(),
     };
     // The ports belong to the threads that serve them, from the first on.

@@ -79,8 +79,8 @@ pub struct ServerDeps {
     pub addresses: Vec<IpAddr>,
     pub client: Client,
     pub cri: CriClient,
-    /// Storage drivers, for how full their volumes are.
-    pub drivers: Arc<crate::csi::Drivers>,
+    /// What the node and its pods use.
+    pub stats: Arc<Stats>,
     pub devices: Arc<crate::device_plugins::Devices>,
     /// None until the runtime has answered for the first time.
     pub pods: watch::Receiver<Option<pods::Handle>>,
@@ -102,14 +102,6 @@ pub async fn start(deps: ServerDeps) -> Result<JoinSet<()>, ServerError> {
     let config = &deps.config;
     let mut tasks = JoinSet::new();
     if config.enable_server {
-        let (root, logs) = (deps.flags.root_dir.clone(), config.pod_logs_dir.clone());
-        let stats = Arc::new(Stats::new(
-            deps.cri.clone(),
-            &deps.node,
-            (root, logs),
-            config.cgroups_per_qos,
-            deps.drivers.clone(),
-        ));
         let surface = Surface {
             debugging: config.enable_debugging_handlers,
             checkpoint: deps.gates.enabled("ContainerCheckpoint"),
@@ -127,11 +119,12 @@ pub async fn start(deps: ServerDeps) -> Result<JoinSet<()>, ServerError> {
         let access = Some(access);
         let listener = listen::bind(&config.address, config.port).await?;
         let logs = Arc::new(log_watch::LogWatch::default());
-        let router = Router { deps: deps.clone(), access, surface, stats: stats.clone(), logs: logs.clone() };
+        let router = Router { deps: deps.clone(), access, surface, stats: deps.stats.clone(), logs: logs.clone() };
         tasks.spawn(listen::serve_tls(listener, tls, Arc::new(router)));
         if config.read_only_port > 0 {
             let listener = listen::bind(&config.address, config.read_only_port).await?;
             let surface = Surface { debugging: false, ..surface };
+            let stats = deps.stats.clone();
             let router = Router { deps: deps.clone(), access: None, surface, stats, logs };
             tasks.spawn(listen::serve_plain(listener, Arc::new(router)));
         }

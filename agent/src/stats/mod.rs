@@ -30,8 +30,8 @@ use tokio::time::Instant;
 
 pub use self::cadvisor::SCRAPE_ERROR;
 use self::cgroup::{Cgroup, Reading, Wanted};
-pub use self::disk_usage::Held;
-use self::disk_usage::{Asker, Walks};
+use self::disk_usage::Asker;
+pub use self::disk_usage::{Held, Walks};
 pub use self::exposition::resource_metrics;
 pub use self::left::{FileSystem, Left, file_system};
 pub use self::local_storage::{ContainerStorage, PodStorage};
@@ -85,7 +85,8 @@ struct Places {
     pod_logs_dir: PathBuf,
     /// They tell how full their volumes are.
     drivers: Arc<Drivers>,
-    walks: Walks,
+    /// Shared with all who look at the same folders.
+    walks: Arc<Walks>,
 }
 
 /// Reads statistics on demand.
@@ -107,22 +108,18 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Stats {
+    /// `walks` is one for the whole agent, so that each folder is counted once for all who ask.
     pub fn new(
         cri: CriClient,
         node: &str,
         (root_dir, pod_logs_dir): (PathBuf, PathBuf),
         pods_have_cgroups: bool,
         drivers: Arc<Drivers>,
+        walks: Arc<Walks>,
     ) -> Self {
         Stats {
             cri,
-            places: Arc::new(Places {
-                node: node.to_owned(),
-                root_dir,
-                pod_logs_dir,
-                drivers,
-                walks: Walks::default(),
-            }),
+            places: Arc::new(Places { node: node.to_owned(), root_dir, pod_logs_dir, drivers, walks }),
             pods_have_cgroups,
             logs: Arc::default(),
             found: Arc::default(),
