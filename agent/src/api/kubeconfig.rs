@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base64::Engine;
@@ -89,8 +90,8 @@ impl Kubeconfig {
         self.rotated = self.certificate.is_some().then_some(pair);
     }
 
-    /// Logs in with the certificate and key that will be in the file `pair`. Until they are, no connection is made: a server
-    /// would take this user for nobody.
+    /// Logs in with the certificate and key that will be in the file `pair`. Until there is one that is not over, no connection
+    /// is made: a server would take this user for nobody.
     pub fn await_certificate(&mut self, pair: PathBuf) {
         (self.certificate, self.key) = (Some(Pem::File(pair.clone())), Some(Pem::File(pair)));
         self.awaited = true;
@@ -105,7 +106,7 @@ impl Kubeconfig {
     fn identity(&self) -> Option<(Pem, Pem)> {
         if let Some(path) = &self.rotated
             && let Ok(pem) = std::fs::read(path)
-            && Validity::of(&pem).is_some_and(|v| !v.is_over(time::OffsetDateTime::now_utc().unix_timestamp()))
+            && lasts(&pem)
         {
             return Some((Pem::Data(pem.clone()), Pem::Data(pem)));
         }
@@ -335,6 +336,11 @@ fn user_errors(user: &Value, name: &str, (certificate, key): (&Option<Given>, &O
     wrong
 }
 
+/// Whether there is a certificate in a PEM text that is not over.
+fn lasts(pem: &[u8]) -> bool {
+    Validity::of(pem).is_some_and(|v| !v.is_over(time::OffsetDateTime::now_utc().unix_timestamp()))
+}
+
 fn text_of<'a>(object: &'a Value, key: &str) -> &'a str {
     object.get(key).and_then(Value::as_str).unwrap_or("")
 }
@@ -352,11 +358,18 @@ pub struct Login {
     config: Kubeconfig,
     token: Mutex<Option<(HeaderValue, Instant)>>,
     tls: std::sync::Mutex<Option<BuiltTls>>,
+    /// A certificate that was asked for is there; it is not looked for again.
+    come: AtomicBool,
 }
 
 impl Login {
     pub(super) fn new(config: &Kubeconfig) -> Result<Self, TlsError> {
-        Ok(Login { config: config.clone(), token: Mutex::new(None), tls: std::sync::Mutex::new(None) })
+        Ok(Login {
+            config: config.clone(),
+            token: Mutex::new(None),
+            tls: std::sync::Mutex::new(None),
+            come: AtomicBool::new(!config.awaited),
+        })
     }
 
     /// The `Authorization` header, or None where a certificate does it.
@@ -398,9 +411,14 @@ impl Login {
         Ok(Some(value))
     }
 
-    /// Whether a certificate that was asked for has not come yet.
+    /// Whether a certificate that was asked for has not come yet. One that is over, or cannot be read, is not the one.
     pub(super) fn is_waiting(&self) -> bool {
-        self.config.awaited && self.config.certificate.as_ref().is_some_and(|pem| !pem.is_there())
+        if self.come.load(Ordering::Relaxed) {
+            return false;
+        }
+        let come = self.config.certificate().is_none_or(|pem| pem.is_ok_and(|pem| lasts(&pem)));
+        self.come.store(come, Ordering::Relaxed);
+        !come
     }
 
     /// The TLS settings with the certificate files as they are now; built anew only when they changed.
@@ -552,15 +570,38 @@ mod tests {
         assert_eq!(shown(login(r#""tokenFile":"no","token":"instead""#)).await, "Bearer instead");
     }
 
+    /// A certificate with its key that is over so many days from now.
+    fn made(days: i64) -> String {
+        let mut params = rcgen::CertificateParams::new(vec!["n".into()]).expect("a name");
+        params.not_after = time::OffsetDateTime::now_utc() + time::Duration::days(days);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        params.self_signed(&key).expect("made").pem() + &key.serialize_pem()
+    }
+
+    /// One that was left from earlier and is over was logged in with, until the new one was there.
+    #[test]
+    fn a_certificate_that_is_over_is_not_the_one_waited_for() {
+        let folder = Folder::new();
+        let pair = folder.0.join("pair.pem");
+        let mut config = folder.parse(&TEXT.replace(",\"certificate-authority\":\"pki/ca.crt\"", "")).expect("valid");
+        config.insecure = true;
+        assert!(!Login::new(&config).expect("a login").is_waiting(), "its own is taken as it is");
+        config.await_certificate(pair.clone());
+        let login = Login::new(&config).expect("a login");
+        for old in [None, Some("half of a certi".to_owned()), Some(made(-1))] {
+            old.into_iter().for_each(|text| std::fs::write(&pair, text).expect("writes"));
+            assert!(login.is_waiting() && matches!(login.tls(), Err(TlsError::Awaited)));
+        }
+        std::fs::write(&pair, made(1)).expect("writes");
+        assert!(!login.is_waiting() && login.tls().is_ok());
+        // From then on it is like any other: what becomes of it shows when it is used.
+        std::fs::remove_file(&pair).expect("ours");
+        assert!(!login.is_waiting() && matches!(login.tls(), Err(TlsError::Read { .. })));
+    }
+
     /// What was renewed into the certificate folder was never used where the kubeconfig has its certificate inside.
     #[test]
     fn a_renewed_pair_takes_the_place_of_the_one_in_the_file() {
-        let made = |days: i64| {
-            let mut params = rcgen::CertificateParams::new(vec!["n".into()]).expect("a name");
-            params.not_after = time::OffsetDateTime::now_utc() + time::Duration::days(days);
-            let key = rcgen::KeyPair::generate().expect("a key");
-            params.self_signed(&key).expect("made").pem() + &key.serialize_pem()
-        };
         let file = std::env::temp_dir().join(format!("rotated-{}.pem", std::process::id()));
         let folder = Folder::new();
         let text = TEXT.replace(r#""client-key":"k.pem""#, r#""client-key-data":"YQ==""#);

@@ -46,13 +46,6 @@ impl Pem {
         }
     }
 
-    pub fn is_there(&self) -> bool {
-        match self {
-            Pem::Data(_) => true,
-            Pem::File(path) => path.exists(),
-        }
-    }
-
     fn source(&self) -> String {
         match self {
             Pem::Data(_) => "the kubeconfig".into(),
