@@ -452,14 +452,24 @@ fn keep_certificates(
         let (client, renew, name) = (client.clone(), renew.clone(), name.to_owned());
         let rotates = config.rotate_certificates;
         tasks.spawn(async move {
-            if let Some(FirstCertificate { target, source }) = first {
-                identity::bootstrap(&target, &source, &login.folder, &name).await;
+            let folder = login.folder.clone();
+            if let Some(FirstCertificate { source, .. }) = &first {
+                identity::bootstrap(source, &folder, &name).await;
                 tracing::info!("the node has its first client certificate");
                 client.reconnect();
             }
-            if rotates {
-                identity::keep_client(client, login, renew, name).await;
-            }
+            let writing = async {
+                if let Some(FirstCertificate { target, source }) = &first {
+                    identity::write_login(target, source, &folder).await;
+                }
+            };
+            // A certificate ages whether or not the kubeconfig can be written.
+            let keeping = async {
+                if rotates {
+                    identity::keep_client(client, login, renew, name).await;
+                }
+            };
+            tokio::join!(writing, keeping);
         });
     }
     if config.server_tls_bootstrap {

@@ -38,14 +38,32 @@ pub fn login_to_come(source: &Path, folder: &Path) -> Result<Kubeconfig, Identit
     Ok(login)
 }
 
-/// Makes the kubeconfig at `target`: asks for a certificate as the user of `source`, however often it takes, and writes one
-/// that points to it. A request that is refused, fails or is deleted is made anew after a while.
-pub async fn bootstrap(target: &Path, source: &Path, folder: &Path, node: &str) {
+/// Puts the first certificate into the folder: asks for one as the user of `source`, however often it takes. A request that is
+/// refused, fails or is deleted is made anew after a while.
+pub async fn bootstrap(source: &Path, folder: &Path, node: &str) {
     let mut backoff = Backoff::new(FIRST_WAIT, LAST_WAIT);
-    while let Err(error) = attempt(target, source, folder, node).await {
+    while let Err(error) = attempt(source, folder, node).await {
         let wait = backoff.next_wait();
         tracing::error!(%error, ?wait, "no client certificate yet; asking again");
         tokio::time::sleep(wait).await;
+    }
+}
+
+/// Makes the kubeconfig at `target`, with the cluster of `source` and the certificate that [`bootstrap`] put into the folder,
+/// however often it takes: the certificate is there, and is not asked for again. The next start logs in with it.
+pub async fn write_login(target: &Path, source: &Path, folder: &Path) {
+    let (store, mut backoff) = (Store::client(folder), Backoff::new(FIRST_WAIT, LAST_WAIT));
+    while let Err(error) = write(target, source, &store) {
+        let wait = backoff.next_wait();
+        tracing::error!(%error, ?wait, "no kubeconfig for the client certificate yet; writing it again");
+        tokio::time::sleep(wait).await;
+    }
+    let waiting = store.key_in_waiting();
+    // Without a kubeconfig the next start would have asked again, with the same key.
+    if let Err(error) = std::fs::remove_file(&waiting)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, path = %waiting.display(), "cannot remove the key of a request that was granted");
     }
 }
 
@@ -57,23 +75,23 @@ fn cluster_of(source: &Path) -> Result<Value, IdentityError> {
     cluster(&tree, source).ok_or_else(|| bad("the current context has no cluster".into()))
 }
 
-async fn attempt(target: &Path, source: &Path, folder: &Path, node: &str) -> Result<(), IdentityError> {
+async fn attempt(source: &Path, folder: &Path, node: &str) -> Result<(), IdentityError> {
     let store = Store::client(folder);
     let bad = |reason: String| IdentityError::Bootstrap { path: source.to_owned(), reason };
     let client = client(source).map_err(bad)?;
     tracing::info!(source = %source.display(), "asking for the node's first client certificate");
     let answer = Prepared::with_key(key(&store)?, node, &[])?.obtain(&client, &CLIENT, PATIENCE).await;
     let pem = answer.inspect_err(|error| forget_refused(&store, error))?;
-    store.keep(&pem)?;
+    store.keep(&pem)
+}
+
+fn write(target: &Path, source: &Path, store: &Store) -> Result<(), IdentityError> {
     let mut out = Vec::new();
-    proto::yaml::write(&kubeconfig(&cluster_of(source)?, &store), &mut out);
+    proto::yaml::write(&kubeconfig(&cluster_of(source)?, store), &mut out);
     if let Some(parent) = target.parent() {
         std::fs::create_dir_all(parent).map_err(|source| IdentityError::Write { path: parent.to_owned(), source })?;
     }
-    crate::state_file::write(target, &out)
-        .map_err(|source| IdentityError::Write { path: target.to_owned(), source })?;
-    let waiting = store.key_in_waiting();
-    std::fs::remove_file(&waiting).map_err(|source| IdentityError::Write { path: waiting, source })
+    crate::state_file::write(target, &out).map_err(|source| IdentityError::Write { path: target.to_owned(), source })
 }
 
 /// The key of a request that an earlier start has made and not seen answered, or a new one, which is kept: a restart must
@@ -216,6 +234,34 @@ mod tests {
         assert_eq!(login.server, "https://a:1");
         HttpTransport::new(&login, "test").expect("a transport whose certificate may come");
         assert!(login.certificate().expect("it will have one").is_err(), "there is none yet");
+        std::fs::remove_dir_all(folder).expect("removes");
+    }
+
+    /// Each time it could not be written, a certificate was asked for once more, and kept.
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_written_yet_is_written_later() {
+        let folder = std::env::temp_dir().join(format!("node-agent-late-{}", crate::backoff::random_below(u32::MAX)));
+        let (store, blocked) = (Store::client(&folder.join("pki")), folder.join("etc"));
+        let kept = key(&store).expect("a key").serialize_pem();
+        let (source, target) = (folder.join("boot.conf"), blocked.join("k.conf"));
+        let text = json!({
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": {"server": "https://a:1"}}],
+        });
+        std::fs::write(&source, text.to_string()).expect("writes");
+        std::fs::write(&blocked, "no folder").expect("writes");
+        store.keep("certificate and key").expect("kept");
+        let pki = folder.join("pki");
+        let mut writing = std::pin::pin!(write_login(&target, &source, &pki));
+        assert!(tokio::time::timeout(LAST_WAIT * 3, &mut writing).await.is_err(), "it cannot be written");
+        assert_eq!(key(&store).expect("a key").serialize_pem(), kept, "a restart asks with the same key");
+        std::fs::remove_file(&blocked).expect("ours");
+        writing.await;
+        assert_eq!(Kubeconfig::load(&target).expect("a kubeconfig").server, "https://a:1");
+        assert!(!store.key_in_waiting().exists());
+        let names = pki.read_dir().expect("a folder").flatten().filter(|entry| entry.path().is_file()).count();
+        assert_eq!(names, 2, "one pair and the link to it");
         std::fs::remove_dir_all(folder).expect("removes");
     }
 

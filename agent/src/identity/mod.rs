@@ -14,7 +14,7 @@ mod self_made;
 mod serving;
 mod store;
 
-pub use bootstrap::{bootstrap, can_bootstrap, is_usable, login_to_come};
+pub use bootstrap::{bootstrap, can_bootstrap, is_usable, login_to_come, write_login};
 pub use request::RequestError;
 pub use rotation::{ClientLogin, Renewal, keep_client, keep_serving};
 pub use self_made::{SelfMade, keep_self_made};
