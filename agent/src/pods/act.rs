@@ -91,7 +91,7 @@ impl Worker {
             volumes,
             secrets: &secrets,
             userns: userns.as_ref(),
-            starting: &self.starting.clone(),
+            starts: &self.starts.clone(),
             image_volumes: &image_volumes,
         };
         let mut outcome = Ok(());

@@ -3,10 +3,12 @@
 //! One budget of grace per container: the preStop hook and the wait for other containers come out of it; what is left,
 //! but never less than two seconds, goes to the runtime. All containers of a pod stop at once, except that sidecars
 //! wait for the regular ones and then stop in reverse order. A hook that takes all of the grace is not waited for any
-//! longer, and goes on until its container has stopped.
+//! longer, and goes on until its container has stopped. A container whose start is under way is stopped like any other
+//! once it has started; that comes out of its own grace, and the others do not wait for it.
 //!
 //! Followed: kuberuntime `killContainer` and its termination order.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,6 +28,7 @@ use crate::pod::grace::{MINIMUM_STOP_SECONDS, container_grace};
 use crate::pod::spec::{ContainerKind, PodExt, find_container, is_sidecar};
 use crate::pod::step::{Kill, KillReason};
 
+use super::starts::Starts;
 use super::{Shared, hooks};
 
 /// What came of a hook that was not waited for is still told when it comes this soon after its container has stopped.
@@ -73,11 +76,45 @@ impl std::fmt::Display for KillError {
 
 /// The containers that are being stopped, for whoever cuts that short.
 #[derive(Default)]
-pub struct Stopping(Mutex<BTreeSet<String>>);
+pub struct Stopping {
+    names: Mutex<BTreeSet<String>>,
+    starts: Starts,
+    /// The ids of those whose start was under way before the pod was looked at.
+    starting: BTreeSet<String>,
+}
 
 impl Stopping {
+    /// Beside starts of which `under_way` were so before the pod was looked at.
+    pub fn beside(starts: Starts, under_way: BTreeSet<String>) -> Self {
+        Self { starts, starting: under_way, ..Self::default() }
+    }
+
     fn names(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was observed; of a container that was made and is being started nobody knows whether it runs.
+    fn may_run<'a>(&self, observed: &'a Observed) -> Cow<'a, Observed> {
+        let mut seen = Cow::Borrowed(observed);
+        if !self.starting.is_empty() {
+            let made = |c: &&mut ContainerRecord| c.state == RunState::Created && self.starting.contains(&c.id);
+            seen.to_mut().containers.iter_mut().filter(made).for_each(|c| c.state = RunState::Unknown);
+        }
+        seen
+    }
+
+    /// Lets a start of the container come to its end within `grace` seconds. What is left of them, a second at least as
+    /// for any try that comes late, and whether there was a start.
+    async fn let_start(&self, id: &str, grace: i64) -> (i64, bool) {
+        if !self.starting.contains(id) {
+            return (grace, false);
+        }
+        let begun = Instant::now();
+        let most = Duration::from_secs(grace.max(0).unsigned_abs());
+        if tokio::time::timeout(most, self.starts.over(id)).await.is_err() {
+            tracing::debug!(container = id, "a start takes longer than the grace of the container that is to stop");
+        }
+        ((grace - whole_seconds(begun.elapsed())).max(grace.min(1)), true)
     }
 }
 
@@ -92,32 +129,12 @@ pub async fn kill_pod(
     grace: Option<i64>,
     (stopped_sandboxes, stopping): (&mut HashSet<String>, &Stopping),
 ) -> Result<(), KillError> {
-    stopping.names().extend(observed.running().map(|record| record.name.clone()));
+    let observed = &*stopping.may_run(observed);
     let ip = observed.ips().first().map_or("", String::as_str);
-    let Order { at_once, in_turn } = order(pod, observed);
-    let turns = Turns::new(&at_once, pod);
-    let at_once = join_all(at_once.iter().map(|record| {
-        let turns = &turns;
-        async move {
-            let killed = kill_record(shared, pod, record, ip, grace, None).await;
-            killed.map_err(|error| KillError::container(&record.name, &error)).map(|()| {
-                stopping.names().remove(&record.name);
-                turns.ended(&record.name);
-            })
-        }
-    }));
-    let in_turn = join_all(in_turn.iter().enumerate().map(|(turn, record)| {
-        let turns = &turns;
-        async move {
-            let killed = kill_record(shared, pod, record, ip, grace, Some(turns.of(turn))).await;
-            killed.map_err(|error| KillError::container(&record.name, &error)).map(|()| {
-                stopping.names().remove(&record.name);
-                turns.sidecar_ended(turn);
-            })
-        }
-    }));
-    let (first, second) = tokio::join!(at_once, in_turn);
-    let failed: Vec<String> = first.into_iter().chain(second).filter_map(Result::err).collect();
+    let failed = stop_containers(pod, observed, grace, stopping, |record, (grace, starts), turn| {
+        kill_record(shared, pod, record, ip, (grace, starts), turn)
+    })
+    .await;
     if !failed.is_empty() {
         return Err(KillError(failed));
     }
@@ -133,6 +150,36 @@ pub async fn kill_pod(
         stopped_sandboxes.insert(sandbox.id.clone());
     }
     Ok(())
+}
+
+/// Stops every container that may run by `kill`, which is given the grace and whether the container was just being
+/// started. Returns what failed.
+async fn stop_containers<'a, Killed: Future<Output = Result<(), CriError>>>(
+    pod: &Pod,
+    observed: &'a Observed,
+    grace: Option<i64>,
+    stopping: &Stopping,
+    kill: impl Fn(&'a ContainerRecord, (i64, bool), Option<Turn>) -> Killed,
+) -> Vec<String> {
+    stopping.names().extend(observed.running().map(|record| record.name.clone()));
+    let Order { at_once, in_turn } = order(pod, observed);
+    let (turns, kill) = (&Turns::new(&at_once, pod), &kill);
+    let stop = |record: &'a ContainerRecord, turn| async move {
+        let grace = grace.unwrap_or_else(|| own_grace(pod, record));
+        let killed = kill(record, stopping.let_start(&record.id, grace).await, turn).await;
+        killed.map_err(|error| KillError::container(&record.name, &error)).map(|()| {
+            stopping.names().remove(&record.name);
+        })
+    };
+    let stop = &stop;
+    let at_once = join_all(
+        at_once.iter().map(|&record| async move { stop(record, None).await.map(|()| turns.ended(&record.name)) }),
+    );
+    let in_turn = join_all(in_turn.iter().enumerate().map(|(turn, &record)| async move {
+        stop(record, Some(turns.of(turn))).await.map(|()| turns.sidecar_ended(turn))
+    }));
+    let (first, second) = tokio::join!(at_once, in_turn);
+    first.into_iter().chain(second).filter_map(Result::err).collect()
 }
 
 /// What stops at once, and the sidecars in the order in which they stop.
@@ -182,29 +229,38 @@ impl Turns {
     }
 }
 
+/// What `record` has of its own to stop in, in seconds.
+fn own_grace(pod: &Pod, record: &ContainerRecord) -> i64 {
+    match find_container(pod.spec(), &record.name) {
+        Some((kind, c)) if kind != ContainerKind::Ephemeral => container_grace(pod, &c, KillReason::PodKilled),
+        // A container without a spec: what its annotations remember.
+        _ => record.pod_termination_grace.or(pod.spec().termination_grace_period_seconds).unwrap_or(30),
+    }
+}
+
 async fn kill_record(
     shared: &Arc<Shared>,
     pod: &Pod,
     record: &ContainerRecord,
     ip: &str,
-    grace: Option<i64>,
+    (grace, was_starting): (i64, bool),
     turn: Option<Turn>,
 ) -> Result<(), CriError> {
+    let mut state = record.state;
+    if was_starting && let Ok(now) = shared.cri.container_status(&record.id).await {
+        state = RunState::from_cri(now.state);
+        if matches!(state, RunState::Created | RunState::Exited) {
+            // The start failed, or hangs: nothing runs that could be told to end.
+            return Ok(());
+        }
+    }
     let found = find_container(pod.spec(), &record.name);
-    let container = match &found {
-        Some((kind, c)) if *kind != ContainerKind::Ephemeral => Some(c.as_ref()),
-        _ => None,
-    };
-    let own = match container {
-        Some(c) => container_grace(pod, c, KillReason::PodKilled),
-        // A container without a spec: what its annotations remember.
-        None => record.pod_termination_grace.or(pod.spec().termination_grace_period_seconds).unwrap_or(30),
-    };
-    if record.state == RunState::Running {
+    let container = found.as_ref().filter(|(kind, _)| *kind != ContainerKind::Ephemeral).map(|(_, c)| c.as_ref());
+    if state == RunState::Running {
         let message = format!("Stopping container {}", record.name);
         shared.recorder.container(pod, &record.name, EventType::Normal, "Killing", message);
     }
-    stop(shared, pod, container, &record.id, ip, grace.unwrap_or(own), turn).await
+    stop(shared, pod, container, &record.id, ip, grace, turn).await
 }
 
 async fn stop(
@@ -342,6 +398,50 @@ mod tests {
         stopping.names().insert("a".into());
         let both = format!(r#"[failed to "KillContainer" for "a" {canceled}, {sandbox}]"#);
         assert_eq!(KillError::cut_short(&pod, &stopping).to_string(), both);
+    }
+
+    /// A start that hung used to be waited for by the whole pod, and the others were left a second.
+    #[tokio::test(start_paused = true)]
+    async fn a_start_that_hangs_takes_nobody_elses_grace() {
+        let (pod, mut observed) = (pod(), running(&["a", "b"]));
+        observed.containers[1].state = RunState::Created;
+        for (takes, b_begins) in [(4, 4), (100, 20)] {
+            let starts = Starts::default();
+            let start = starts.begin("b");
+            let stopping = Stopping::beside(starts.clone(), starts.under_way());
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(takes)).await;
+                drop(start);
+            });
+            let (begun, told) = (Instant::now(), Mutex::new(Vec::new()));
+            let seen = stopping.may_run(&observed);
+            let kill = |record: &ContainerRecord, given, _| {
+                told.lock().unwrap().push((record.name.clone(), begun.elapsed().as_secs(), given));
+                std::future::ready(Ok(()))
+            };
+            assert!(stop_containers(&pod, &seen, Some(20), &stopping, kill).await.is_empty());
+            let left = (20 - i64::try_from(b_begins).unwrap()).max(1);
+            let wanted = [("a".to_owned(), 0, (20, false)), ("b".to_owned(), b_begins, (left, true))];
+            assert_eq!(*told.lock().unwrap(), wanted);
+            assert!(stopping.names().is_empty());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_made_and_not_being_started_has_nothing_to_stop() {
+        let (pod, mut observed) = (pod(), running(&["a", "b"]));
+        observed.containers[1].state = RunState::Created;
+        let starts = Starts::default();
+        drop(starts.begin("b"));
+        assert!(starts.under_way().is_empty());
+        let stopping = Stopping::beside(starts.clone(), starts.under_way());
+        let told = Mutex::new(Vec::new());
+        let kill = |record: &ContainerRecord, _, _| {
+            told.lock().unwrap().push(record.name.clone());
+            std::future::ready(Ok(()))
+        };
+        stop_containers(&pod, &stopping.may_run(&observed), None, &stopping, kill).await;
+        assert_eq!(*told.lock().unwrap(), ["a"]);
     }
 
     /// With nothing else running nobody is left to tell that the regular containers have ended.

@@ -25,6 +25,7 @@ mod recalled;
 mod resize;
 mod resizes;
 mod start;
+mod starts;
 mod telling;
 mod terminate;
 mod userns;

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use proto::api::core::v1::{Container, Pod, Secret, Service};
 use proto::cri;
-use tokio::sync::RwLock;
 
 use crate::env::{EnvContext, container_env};
 use crate::events::EventType;
@@ -24,6 +23,7 @@ use crate::status::StartError;
 use crate::volumes::{MountContext, PodVolumes, container_devices, container_mounts, groups};
 
 use super::kill::kill_one;
+use super::starts::Starts;
 use super::{Shared, hooks};
 
 /// What starting needs beside the container.
@@ -37,8 +37,7 @@ pub struct StartContext<'a> {
     pub volumes: &'a PodVolumes,
     pub secrets: &'a [Arc<Secret>],
     pub userns: Option<&'a cri::UserNamespace>,
-    /// Held for reading while a start is under way.
-    pub starting: &'a Arc<RwLock<()>>,
+    pub starts: &'a Starts,
     /// Images that are volumes, or why they cannot be had, by volume.
     pub image_volumes: &'a BTreeMap<String, Result<String, StartError>>,
 }
@@ -117,10 +116,8 @@ impl StartContext<'_> {
         let id = created.container_id;
         self.shared.managers.placed(&id, placed.as_ref());
         event(EventType::Normal, "Created", "Container created".into());
-        // A start under way is not called off when the pod ends meanwhile: runtimes leave such a container half started,
-        // and it can be neither stopped nor removed for a while.
-        let (cri, starting) = (self.shared.cri.clone(), id.clone());
-        let under_way = self.starting.clone().read_owned().await;
+        // On a task of its own: it goes on when the pod ends meanwhile.
+        let (cri, starting, under_way) = (self.shared.cri.clone(), id.clone(), self.starts.begin(&id));
         let started = tokio::spawn(async move {
             let started = cri.start_container(&starting).await.map_err(|e| e.message);
             drop(under_way);

@@ -21,9 +21,11 @@ impl Worker {
         let begun = Instant::now();
         let before = self.passed_before();
         let mut budget = Budget::default();
-        self.let_start().await;
         loop {
             self.take_facts();
+            // Before the look: one that ends in between is seen as it is then.
+            let under_way = self.starts.under_way();
+            self.settled &= under_way.is_empty();
             if !self.settled
                 && let Err(error) = self.look().await
             {
@@ -43,7 +45,8 @@ impl Worker {
             let (grace, left) = (budget.allow(wanted), budget.left(passed));
             let (shared, pod) = (self.shared.clone(), self.pod.clone());
             let observed = self.observed.clone();
-            let (mut stopped, stopping) = (std::mem::take(&mut self.stopped_sandboxes), Stopping::default());
+            let stopping = Stopping::beside(self.starts.clone(), under_way);
+            let mut stopped = std::mem::take(&mut self.stopped_sandboxes);
             let result = {
                 let killing = kill::kill_pod(&shared, &pod, &observed, Some(left), (&mut stopped, &stopping));
                 tokio::pin!(killing);
@@ -100,19 +103,6 @@ impl Worker {
             self.tell(true);
         }
         self.shared.prober.remove(&self.uid);
-    }
-
-    /// A container whose start is under way is stopped like any other, with its hook and its grace, once it has started.
-    async fn let_start(&mut self) {
-        let starting = self.starting.clone();
-        if starting.try_write().is_ok() {
-            return;
-        }
-        self.settled = false;
-        let most = Duration::from_secs(pod_grace(&self.pod, self.grace).unsigned_abs());
-        if tokio::time::timeout(most, starting.write()).await.is_err() {
-            tracing::debug!(pod = self.pod.name(), "a start takes longer than the grace of the pod that ends");
-        }
     }
 
     /// The pod goes on: an end that was imposed on it and cut short with the agent is not the beginning of the next one.

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use proto::api::core::v1::{Pod, PodStatus};
 use proto::cri;
-use tokio::sync::RwLock;
 
 use crate::cri::CriError;
 use crate::events::EventType;
@@ -27,6 +26,7 @@ use super::act::Failure;
 use super::admission::Rejection;
 use super::mailbox::{KillRequest, Mailbox};
 use super::start::kind_word;
+use super::starts::Starts;
 use super::{Shared, device_admission, gc};
 
 /// Retry of a failed step; doubles up to [`LAST_RETRY`].
@@ -74,8 +74,7 @@ pub struct Worker {
     pub(super) volume_retry: Duration,
     pub(super) probes_sent: Option<(Vec<Running>, String, bool, i64)>,
     pub(super) adopted: bool,
-    /// Read by starts that are under way, which outlive what called for them.
-    pub(super) starting: Arc<RwLock<()>>,
+    pub(super) starts: Starts,
 }
 
 impl Worker {
@@ -104,7 +103,7 @@ impl Worker {
             volume_retry: FIRST_RETRY,
             probes_sent: None,
             adopted: false,
-            starting: Arc::default(),
+            starts: Starts::default(),
         }
     }
 
