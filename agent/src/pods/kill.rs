@@ -118,10 +118,11 @@ impl Stopping {
     }
 }
 
-/// Stops every container that may run, then every sandbox. `grace` replaces each container's own.
+/// Stops every container that may run, then every sandbox, which ends what could not be stopped. `grace` replaces each
+/// container's own.
 ///
 /// # Errors
-/// All that failed; the sandboxes are not stopped where a container could not be.
+/// All that failed.
 pub async fn kill_pod(
     shared: &Arc<Shared>,
     pod: &Pod,
@@ -131,25 +132,13 @@ pub async fn kill_pod(
 ) -> Result<(), KillError> {
     let observed = &*stopping.may_run(observed);
     let ip = observed.ips().first().map_or("", String::as_str);
-    let failed = stop_containers(pod, observed, grace, stopping, |record, (grace, starts), turn| {
+    let mut failed = stop_containers(pod, observed, grace, stopping, |record, (grace, starts), turn| {
         kill_record(shared, pod, record, ip, (grace, starts), turn)
     })
     .await;
-    if !failed.is_empty() {
-        return Err(KillError(failed));
-    }
-    for sandbox in &observed.sandboxes {
-        if stopped_sandboxes.contains(&sandbox.id) {
-            continue;
-        }
-        match shared.cri.stop_pod_sandbox(&sandbox.id).await {
-            Ok(()) => {}
-            Err(e) if e.is_not_found() => {}
-            Err(e) => return Err(KillError(vec![KillError::sandbox(pod, &e)])),
-        }
-        stopped_sandboxes.insert(sandbox.id.clone());
-    }
-    Ok(())
+    let stop = |id: String| async move { shared.cri.stop_pod_sandbox(&id).await };
+    failed.extend(stop_sandboxes(pod, observed, stopped_sandboxes, stop).await);
+    if failed.is_empty() { Ok(()) } else { Err(KillError(failed)) }
 }
 
 /// Stops every container that may run by `kill`, which is given the grace and whether the container was just being
@@ -180,6 +169,28 @@ async fn stop_containers<'a, Killed: Future<Output = Result<(), CriError>>>(
     }));
     let (first, second) = tokio::join!(at_once, in_turn);
     first.into_iter().chain(second).filter_map(Result::err).collect()
+}
+
+/// Stops every sandbox by `stop`, but for those that are `stopped`. Returns what failed.
+async fn stop_sandboxes<Stopped: Future<Output = Result<(), CriError>>>(
+    pod: &Pod,
+    observed: &Observed,
+    stopped: &mut HashSet<String>,
+    stop: impl Fn(String) -> Stopped,
+) -> Vec<String> {
+    let mut failed = Vec::new();
+    for sandbox in &observed.sandboxes {
+        if stopped.contains(&sandbox.id) {
+            continue;
+        }
+        match stop(sandbox.id.clone()).await {
+            Err(error) if !error.is_not_found() => failed.push(KillError::sandbox(pod, &error)),
+            _ => {
+                stopped.insert(sandbox.id.clone());
+            }
+        }
+    }
+    failed
 }
 
 /// What stops at once, and the sidecars in the order in which they stop.
@@ -335,6 +346,7 @@ fn whole_seconds(d: Duration) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pleg::observed::Sandbox;
     use proto::api::core::v1::{EphemeralContainer, EphemeralContainerCommon, PodSpec};
 
     fn container(name: &str, policy: Option<&str>) -> Container {
@@ -442,6 +454,30 @@ mod tests {
         };
         stop_containers(&pod, &stopping.may_run(&observed), None, &stopping, kill).await;
         assert_eq!(*told.lock().unwrap(), ["a"]);
+    }
+
+    /// What came after a sandbox that could not be stopped used to be left.
+    #[tokio::test]
+    async fn a_sandbox_that_cannot_be_stopped_keeps_no_other() {
+        let mut observed = running(&[]);
+        for id in ["stopped", "stuck", "gone", "good"] {
+            observed.sandboxes.push(Sandbox { id: id.into(), ..Default::default() });
+        }
+        let mut stopped = HashSet::from(["stopped".to_owned()]);
+        let fails = || CriError::internal("no".into());
+        let asked = Mutex::new(Vec::new());
+        let stop = |id: String| {
+            asked.lock().unwrap().push(id.clone());
+            std::future::ready(match id.as_str() {
+                "stuck" => Err(fails()),
+                "gone" => Err(CriError::not_found("no such sandbox".into())),
+                _ => Ok(()),
+            })
+        };
+        let failed = stop_sandboxes(&pod(), &observed, &mut stopped, stop).await;
+        assert_eq!(failed, [KillError::sandbox(&pod(), &fails())]);
+        assert_eq!(*asked.lock().unwrap(), ["stuck", "gone", "good"]);
+        assert_eq!(stopped, HashSet::from(["stopped", "gone", "good"].map(str::to_owned)));
     }
 
     /// With nothing else running nobody is left to tell that the regular containers have ended.
