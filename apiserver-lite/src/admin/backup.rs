@@ -222,7 +222,7 @@ impl Owner {
 
     fn take_opened(&self, file: &File, path: &Path) -> Result<(), AdminError> {
         let now = file.metadata().map_err(io(path))?;
-        if !now.is_dir() && !(now.is_file() && now.nlink() == 1) {
+        if !(now.is_dir() || now.is_file() && now.nlink() == 1) {
             return Err(io(path)(std::io::Error::other("it is not the file that was written")));
         }
         if (now.uid(), now.gid()) != (self.user, self.group) {
