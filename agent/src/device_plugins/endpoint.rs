@@ -29,7 +29,7 @@ const CALL_LIMIT: Duration = Duration::from_secs(30);
 const ALLOCATE_LIMIT: Duration = Duration::from_secs(120);
 
 /// What a plugin says within this time counts as said at once: the last of it is what it has.
-const MOMENT: Duration = Duration::from_millis(200);
+pub(super) const MOMENT: Duration = Duration::from_millis(200);
 /// Messages that are read of one moment at most; whoever says more is heard as slowly.
 const HEARD: usize = 64;
 
