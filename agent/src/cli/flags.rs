@@ -6,7 +6,12 @@ pub(super) enum Form {
     /// An IP address; nothing leaves what is there.
     Address,
     Bool,
+    /// A number of 32 bits.
     Int,
+    /// A number of 64 bits.
+    Long,
+    /// How much is logged.
+    Verbosity,
     Duration,
     /// Comma separated; repeats add up.
     List,
@@ -93,7 +98,7 @@ pub(super) const MIRRORS: &[(&str, &str, Form)] = &[
     ("make-iptables-util-chains", "makeIPTablesUtilChains", Form::Bool),
     ("manifest-url", "staticPodURL", Form::Text),
     ("manifest-url-header", "staticPodURLHeader", Form::Headers),
-    ("max-open-files", "maxOpenFiles", Form::Int),
+    ("max-open-files", "maxOpenFiles", Form::Long),
     ("max-pods", "maxPods", Form::Int),
     ("memory-manager-policy", "memoryManagerPolicy", Form::Text),
     ("minimum-image-ttl-duration", "imageMinimumGCAge", Form::Duration),
@@ -102,7 +107,7 @@ pub(super) const MIRRORS: &[(&str, &str, Form)] = &[
     ("oom-score-adj", "oomScoreAdj", Form::Int),
     ("pod-cidr", "podCIDR", Form::Text),
     ("pod-manifest-path", "staticPodPath", Form::Text),
-    ("pod-max-pids", "podPidsLimit", Form::Int),
+    ("pod-max-pids", "podPidsLimit", Form::Long),
     ("pods-per-core", "podsPerCore", Form::Int),
     ("port", "port", Form::Int),
     ("protect-kernel-defaults", "protectKernelDefaults", Form::Bool),
@@ -134,7 +139,7 @@ pub(super) const MIRRORS: &[(&str, &str, Form)] = &[
     ("topology-manager-policy", "topologyManagerPolicy", Form::Text),
     ("topology-manager-policy-options", "topologyManagerPolicyOptions", Form::Map),
     ("topology-manager-scope", "topologyManagerScope", Form::Text),
-    ("v", "logging.verbosity", Form::Int),
+    ("v", "logging.verbosity", Form::Verbosity),
     ("vmodule", "logging.vmodule", Form::VModule),
     ("volume-plugin-dir", "volumePluginDir", Form::Text),
     ("volume-stats-agg-period", "volumeStatsAggPeriod", Form::Duration),
@@ -190,7 +195,7 @@ pub(super) const ADDED: &[&str] = &[
 
 /// Flags of the agent itself.
 pub(super) const OWN: &[(&str, Form, &str)] = &[
-    ("application-metrics-count-limit", Form::Int, "accepted for compatibility"),
+    ("application-metrics-count-limit", Form::Long, "accepted for compatibility"),
     ("boot-id-file", Form::Text, "accepted for compatibility"),
     (
         "bootstrap-kubeconfig",
@@ -199,8 +204,8 @@ pub(super) const OWN: &[(&str, Form, &str)] = &[
     ),
     ("cert-dir", Form::Text, "folder of the certificates (/var/lib/kubelet/pki)"),
     ("checkpoint-max-age", Form::Duration, "remove older checkpoints of a container after each new one; 0: never"),
-    ("checkpoint-max-bytes", Form::Int, "bytes of checkpoints that a container may keep; 0: any"),
-    ("checkpoint-max-count", Form::Int, "checkpoints that a container may keep; 0: any"),
+    ("checkpoint-max-bytes", Form::Long, "bytes of checkpoints that a container may keep; 0: any"),
+    ("checkpoint-max-count", Form::Long, "checkpoints that a container may keep; 0: any"),
     ("cloud-provider", Form::Text, "external, or empty"),
     ("config", Form::Text, "configuration file"),
     ("config-dir", Form::Text, "folder of drop-ins, *.conf"),

@@ -164,7 +164,10 @@ impl Line {
         };
         // The one switch with a third position.
         let form = if name == "version" && text == RAW { Form::Text } else { form };
-        let parsed = value(form, &text).map_err(|e| format!("invalid argument {text:?} for \"--{name}\" flag: {e}"))?;
+        let parsed = value(form, &text).map_err(|e| {
+            let shown = if name == "v" { "-v, --v".to_owned() } else { format!("--{name}") };
+            format!("invalid argument {text:?} for {shown:?} flag: {e}")
+        })?;
         if let Some(&(name, path, _)) = mirror {
             if form != Form::Address || !text.is_empty() {
                 push(&mut self.overrides, path, name, form, parsed);

@@ -7,6 +7,9 @@ use super::flags::Form;
 use super::labels::{name_errors, value_errors};
 use crate::config::parse_ip;
 
+const INVALID: &str = "invalid syntax";
+const OUT_OF_RANGE: &str = "value out of range";
+
 pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
     let parts = || text.split(',').map(str::trim).filter(|p| !p.is_empty());
     Ok(match form {
@@ -14,9 +17,14 @@ pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
         Form::Address if text.is_empty() || parse_ip(text).is_some() => json!(text),
         Form::Address => return Err(format!("{text:?} is not a valid IP address")),
         Form::Bool => json!(boolean(text)?),
-        Form::Int => {
-            json!(integer(text).map_err(|why| format!("strconv.ParseInt: parsing {text:?}: {why}"))?)
+        Form::Int | Form::Long => {
+            let number = integer(text).and_then(|number| match form {
+                Form::Int => i32::try_from(number).map(i64::from).map_err(|_| OUT_OF_RANGE),
+                _ => Ok(number),
+            });
+            json!(number.map_err(|why| format!("strconv.ParseInt: parsing {text:?}: {why}"))?)
         }
+        Form::Verbosity => json!(verbosity(text)?),
         Form::Duration => {
             let nanos = proto::duration::parse(text).map_err(|e| e.to_string())?;
             json!(proto::duration::format(nanos))
@@ -56,7 +64,6 @@ pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
 /// A number as Go reads one of base zero: decimal, `0x`, `0o` or a bare `0` before octal, `0b`, and single underscores
 /// between digits and after what tells the base.
 fn integer(text: &str) -> Result<i64, &'static str> {
-    const INVALID: &str = "invalid syntax";
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let lower = digits.to_ascii_lowercase();
     let (radix, rest) = match lower.as_bytes() {
@@ -73,7 +80,7 @@ fn integer(text: &str) -> Result<i64, &'static str> {
     }
     let sign = if text.starts_with('-') { "-" } else { "" };
     i64::from_str_radix(&format!("{sign}{}", rest.replace('_', "")), radix).map_err(|e| match e.kind() {
-        std::num::IntErrorKind::PosOverflow | std::num::IntErrorKind::NegOverflow => "value out of range",
+        std::num::IntErrorKind::PosOverflow | std::num::IntErrorKind::NegOverflow => OUT_OF_RANGE,
         _ => INVALID,
     })
 }
@@ -118,13 +125,22 @@ fn reserved_memory(text: &str) -> Result<Value, String> {
     Ok(Value::Array(nodes))
 }
 
+/// A level of the log: decimal digits alone.
+fn verbosity(text: &str) -> Result<u32, String> {
+    let refused = |why| format!("strconv.ParseUint: parsing {text:?}: {why}");
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(refused(INVALID));
+    }
+    let level = text.parse::<i32>().ok().and_then(|level| u32::try_from(level).ok());
+    level.ok_or_else(|| refused(OUT_OF_RANGE))
+}
+
 fn pattern(text: &str) -> Result<Value, String> {
     let (file, level) = text
         .split_once('=')
-        .filter(|(file, level)| !file.is_empty() && !level.is_empty())
+        .filter(|(file, level)| !file.is_empty() && !level.is_empty() && !level.contains('='))
         .ok_or_else(|| format!("{text:?} does not have the pattern=N format"))?;
-    let level: u32 =
-        level.parse().map_err(|_| format!("parsing verbosity in {text:?}: strconv.ParseUint: parsing {level:?}"))?;
+    let level = verbosity(level).map_err(|why| format!("parsing verbosity in {text:?}: {why}"))?;
     Ok(json!({"filePattern": file, "verbosity": level}))
 }
 
@@ -237,6 +253,17 @@ mod tests {
             assert_eq!(integer(text), Err("invalid syntax"), "{text}");
         }
         assert_eq!(integer("9223372036854775808"), Err("value out of range"));
+        assert_eq!(value(Form::Int, "2147483647"), Ok(json!(2_147_483_647)));
+        let over = "strconv.ParseInt: parsing \"2147483648\": value out of range";
+        assert_eq!(value(Form::Int, "2147483648").unwrap_err(), over);
+        assert_eq!(value(Form::Long, "2147483648"), Ok(json!(2_147_483_648_i64)));
+        for (text, why) in [("-1", INVALID), ("+1", INVALID), ("0x1", INVALID), ("2147483648", OUT_OF_RANGE)] {
+            let told = format!("strconv.ParseUint: parsing {text:?}: {why}");
+            assert_eq!(value(Form::Verbosity, text).unwrap_err(), told);
+            let pair = format!("a={text}");
+            assert_eq!(value(Form::VModule, &pair).unwrap_err(), format!("parsing verbosity in {pair:?}: {told}"));
+        }
+        assert_eq!(value(Form::Verbosity, "010"), Ok(json!(10)));
         assert_eq!(value(Form::Int, "1k").unwrap_err(), "strconv.ParseInt: parsing \"1k\": invalid syntax");
     }
 }

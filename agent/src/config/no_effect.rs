@@ -44,6 +44,7 @@ const ASKED: &[&str] = &[
     "KubeletEnsureSecretPulledImages",
     "KubeletServiceAccountTokenForCredentialProviders",
     "LoggingAlphaOptions",
+    "LoggingBetaOptions",
     "MemoryQoS",
     "NativeHistograms",
     "NodeLogQuery",

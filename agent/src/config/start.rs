@@ -99,7 +99,6 @@ pub(super) fn check(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
     if !c.static_pod_path.as_os_str().is_empty() && c.file_check_frequency.nanos <= 0 {
         errors.push(format!("fileCheckFrequency {}: non-positive interval for NewTicker", c.file_check_frequency));
     }
-    errors.extend(crate::metrics::shows_hidden(&c.show_hidden_metrics_for_version).err());
     errors
 }
 

@@ -7,47 +7,53 @@ use proto::quantity::Quantity;
 use super::start::cpu_set;
 use super::{Configuration, FeatureGates, GoDuration};
 
+/// One group of rules.
+type Check = fn(&Configuration, &FeatureGates, &mut Vec<String>);
+
+/// The rules in the kubelet's order, and whether what they say begins with its usual words.
+const CHECKS: &[(Check, bool)] = &[
+    (node, true),
+    (image_collection, true),
+    (network, true),
+    (pulls, true),
+    (taints, false),
+    (choices, true),
+    (shutdown, true),
+    (runtime, true),
+    (enforcement, true),
+    (pull_policy, true),
+    (reservations, true),
+    (operating_system, true),
+    (hidden_metrics, false),
+    (tracing, false),
+    (qos, true),
+    (logs, true),
+];
+
 /// All violations, in the order in which the kubelet names them.
 pub(super) fn check(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
-    let mut errors = Vec::new();
-    numbers(c, gates, &mut errors);
-    images(c, gates, &mut errors);
-    choices(c, gates, &mut errors);
-    shutdown(c, gates, &mut errors);
-    runtime(c, gates, &mut errors);
-    enforcement(c, &mut errors);
-    pull_policy(c, gates, &mut errors);
-    reservations(c, &mut errors);
-    operating_system(c, &mut errors);
-    qos(c, gates, &mut errors);
-    logs(c, gates, &mut errors);
-    for error in &mut errors {
-        error.insert_str(0, "invalid configuration: ");
+    let mut all = Vec::new();
+    for (check, usual) in CHECKS {
+        let mut found = Vec::new();
+        check(c, gates, &mut found);
+        all.extend(found.into_iter().map(|error| if *usual { format!("{USUAL}{error}") } else { error }));
     }
-    taints(c, &mut errors);
-    errors.extend(tracing(c));
-    errors
+    all
 }
+
+const USUAL: &str = "invalid configuration: ";
 
 fn port_out_of_range(port: i32) -> bool {
     !(1..=65535).contains(&port)
 }
 
-fn numbers(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
-    let mut not_negative = |name: &str, flag: &str, value: i64| {
-        if value < 0 {
-            errors.push(format!("{name} ({flag}) {value} must not be a negative number"));
-        }
-    };
-    not_negative("eventBurst", "--event-burst", c.event_burst.into());
-    not_negative("eventRecordQPS", "--event-qps", c.event_record_qps.into());
-    not_negative("kubeAPIBurst", "--kube-api-burst", c.kube_api_burst.into());
-    not_negative("kubeAPIQPS", "--kube-api-qps", c.kube_api_qps.into());
-    not_negative("maxOpenFiles", "--max-open-files", c.max_open_files);
-    not_negative("maxPods", "--max-pods", c.max_pods.into());
-    not_negative("podsPerCore", "--pods-per-core", c.pods_per_core.into());
-    not_negative("registryBurst", "--registry-burst", c.registry_burst.into());
-    not_negative("registryPullQPS", "--registry-qps", c.registry_pull_qps.into());
+fn not_negative(errors: &mut Vec<String>, fields: &[(&str, &str, i64)]) {
+    for (name, flag, value) in fields.iter().filter(|(.., value)| *value < 0) {
+        errors.push(format!("{name} ({flag}) {value} must not be a negative number"));
+    }
+}
+
+fn node(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
     if c.node_lease_duration_seconds <= 0 {
         errors.push("nodeLeaseDurationSeconds must be greater than 0".into());
     }
@@ -56,6 +62,13 @@ fn numbers(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
             "systemCgroups (--system-cgroups) was specified and cgroupRoot (--cgroup-root) was not specified".into(),
         );
     }
+    not_negative(
+        errors,
+        &[
+            ("eventBurst", "--event-burst", c.event_burst.into()),
+            ("eventRecordQPS", "--event-qps", c.event_record_qps.into()),
+        ],
+    );
     if c.healthz_port != 0 && port_out_of_range(c.healthz_port) {
         errors.push(format!("healthzPort (--healthz-port) {} must be between 1 and 65535, inclusive", c.healthz_port));
     }
@@ -72,44 +85,9 @@ fn numbers(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
             c.cpu_cfs_quota_period
         ));
     }
-    for (name, flag, bit) in [
-        ("iptablesDropBit", "--iptables-drop-bit", c.iptables_drop_bit),
-        ("iptablesMasqueradeBit", "--iptables-masquerade-bit", c.iptables_masquerade_bit),
-    ] {
-        if !(0..=31).contains(&bit) {
-            errors.push(format!("{name} ({flag}) {bit} must be between 0 and 31, inclusive"));
-        }
-    }
-    if c.node_status_max_images < -1 {
-        errors.push(format!(
-            "nodeStatusMaxImages (--node-status-max-images) {} must be -1 or greater",
-            c.node_status_max_images
-        ));
-    }
-    if !(-1000..=1000).contains(&c.oom_score_adj) {
-        errors.push(format!(
-            "oomScoreAdj (--oom-score-adj) {} must be between -1000 and 1000, inclusive",
-            c.oom_score_adj
-        ));
-    }
-    if port_out_of_range(c.port) {
-        errors.push(format!("port (--port) {} must be between 1 and 65535, inclusive", c.port));
-    }
-    if c.read_only_port != 0 && port_out_of_range(c.read_only_port) {
-        errors.push(format!(
-            "readOnlyPort (--read-only-port) {} must be between 0 and 65535, inclusive",
-            c.read_only_port
-        ));
-    }
-    if c.run_once {
-        errors.push(format!(
-            "runOnce (--runOnce) {}, Runonce mode has been deprecated and should not be set",
-            c.run_once
-        ));
-    }
 }
 
-fn images(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
+fn image_collection(c: &Configuration, _gates: &FeatureGates, errors: &mut Vec<String>) {
     let (low, high) = (c.image_gc_low_threshold_percent, c.image_gc_high_threshold_percent);
     for (name, flag, value) in [
         ("imageGCHighThresholdPercent", "--image-gc-high-threshold", high),
@@ -126,9 +104,6 @@ fn images(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
         ));
     }
     let (minimum, maximum) = (c.image_minimum_gc_age, c.image_maximum_gc_age);
-    if c.server_tls_bootstrap && !gates.enabled("RotateKubeletServerCertificate") {
-        errors.push("serverTLSBootstrap true requires feature gate RotateKubeletServerCertificate".into());
-    }
     for (name, age) in [("imageMinimumGCAge", minimum), ("imageMaximumGCAge", maximum)] {
         if age.nanos < 0 {
             errors.push(format!("{name} {age} must not be negative"));
@@ -137,6 +112,60 @@ fn images(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
     if maximum.nanos > 0 && maximum <= minimum {
         errors.push(format!("imageMaximumGCAge {maximum} must be greater than imageMinimumGCAge {minimum}"));
     }
+}
+
+fn network(c: &Configuration, _gates: &FeatureGates, errors: &mut Vec<String>) {
+    for (name, flag, bit) in [
+        ("iptablesDropBit", "--iptables-drop-bit", c.iptables_drop_bit),
+        ("iptablesMasqueradeBit", "--iptables-masquerade-bit", c.iptables_masquerade_bit),
+    ] {
+        if !(0..=31).contains(&bit) {
+            errors.push(format!("{name} ({flag}) {bit} must be between 0 and 31, inclusive"));
+        }
+    }
+    not_negative(
+        errors,
+        &[
+            ("kubeAPIBurst", "--kube-api-burst", c.kube_api_burst.into()),
+            ("kubeAPIQPS", "--kube-api-qps", c.kube_api_qps.into()),
+        ],
+    );
+    if c.node_status_max_images < -1 {
+        errors.push(format!(
+            "nodeStatusMaxImages (--node-status-max-images) {} must be -1 or greater",
+            c.node_status_max_images
+        ));
+    }
+    not_negative(
+        errors,
+        &[("maxOpenFiles", "--max-open-files", c.max_open_files), ("maxPods", "--max-pods", c.max_pods.into())],
+    );
+    if !(-1000..=1000).contains(&c.oom_score_adj) {
+        errors.push(format!(
+            "oomScoreAdj (--oom-score-adj) {} must be between -1000 and 1000, inclusive",
+            c.oom_score_adj
+        ));
+    }
+    not_negative(errors, &[("podsPerCore", "--pods-per-core", c.pods_per_core.into())]);
+    if port_out_of_range(c.port) {
+        errors.push(format!("port (--port) {} must be between 1 and 65535, inclusive", c.port));
+    }
+    if c.read_only_port != 0 && port_out_of_range(c.read_only_port) {
+        errors.push(format!(
+            "readOnlyPort (--read-only-port) {} must be between 0 and 65535, inclusive",
+            c.read_only_port
+        ));
+    }
+}
+
+fn pulls(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
+    not_negative(
+        errors,
+        &[
+            ("registryBurst", "--registry-burst", c.registry_burst.into()),
+            ("registryPullQPS", "--registry-qps", c.registry_pull_qps.into()),
+        ],
+    );
     if let Some(parallel) = c.max_parallel_image_pulls {
         if parallel < 1 {
             errors.push(format!("maxParallelImagePulls {parallel} must be a positive number"));
@@ -149,37 +178,22 @@ fn images(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
             );
         }
     }
-}
-
-fn logs(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
-    if c.enable_system_log_query && !gates.enabled("NodeLogQuery") {
-        errors.push("NodeLogQuery feature gate is required for enableSystemLogQuery".into());
+    if c.server_tls_bootstrap && !gates.enabled("RotateKubeletServerCertificate") {
+        errors.push("serverTLSBootstrap true requires feature gate RotateKubeletServerCertificate".into());
     }
-    if c.enable_system_log_query && !c.enable_system_log_handler {
-        errors.push("enableSystemLogHandler is required for enableSystemLogQuery".into());
-    }
-    if c.container_log_max_workers < 1 {
-        errors.push("containerLogMaxWorkers must be greater than or equal to 1".into());
-    }
-    if c.container_log_monitor_interval.nanos < 3_000_000_000 {
-        errors.push("containerLogMonitorInterval must be a positive time duration greater than or equal to 3s".into());
-    }
-    if c.container_log_max_files <= 1 {
-        errors.push("containerLogMaxFiles must be greater than 1".into());
-    }
-    let folder = c.pod_logs_dir.to_string_lossy();
-    if !folder.starts_with('/') {
-        errors.push(format!("pod logs path {folder:?} must be absolute path"));
-    }
-    if super::load::clean(&folder) != folder {
-        errors.push(format!("pod logs path {folder:?} must be normalized"));
-    }
-    if !folder.is_ascii() {
-        errors.push(format!("pod logs path {folder:?} mut contains ASCII characters only"));
+    if c.run_once {
+        errors.push(format!(
+            "runOnce (--runOnce) {}, Runonce mode has been deprecated and should not be set",
+            c.run_once
+        ));
     }
 }
 
-fn taints(c: &Configuration, errors: &mut Vec<String>) {
+fn hidden_metrics(c: &Configuration, _gates: &FeatureGates, errors: &mut Vec<String>) {
+    errors.extend(crate::metrics::shows_hidden(&c.show_hidden_metrics_for_version).err());
+}
+
+fn taints(c: &Configuration, _gates: &FeatureGates, errors: &mut Vec<String>) {
     for taint in &c.register_with_taints {
         let effect = matches!(taint.effect.as_str(), "" | "NoSchedule" | "PreferNoSchedule" | "NoExecute");
         let word = |text: &str| {
@@ -196,12 +210,12 @@ fn taints(c: &Configuration, errors: &mut Vec<String>) {
             errors.push(format!("invalid taint: {{{} {} {} {added}}}", taint.key, taint.value, taint.effect));
         }
         if taint.time_added.is_some() {
-            errors.push("invalid configuration: taint.TimeAdded is not nil".into());
+            errors.push(format!("{USUAL}taint.TimeAdded is not nil"));
         }
     }
 }
 
-fn choices(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
+fn choices(c: &Configuration, _gates: &FeatureGates, errors: &mut Vec<String>) {
     let policies = ["none", "best-effort", "restricted", "single-numa-node"];
     if !policies.contains(&c.topology_manager_policy.as_str()) {
         errors.push(format!(
@@ -215,18 +229,6 @@ fn choices(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
             "topologyManagerScope (--topology-manager-scope) {:?} must be one of: \"container\", or \"pod\"",
             c.topology_manager_scope
         ));
-    }
-    if !gates.enabled("KubeletEnsureSecretPulledImages") {
-        for (name, set) in [
-            ("imagePullCredentialsVerificationPolicy", !c.image_pull_credentials_verification_policy.is_empty()),
-            ("preloadedImagesVerificationAllowlist", !c.preloaded_images_verification_allowlist.is_empty()),
-        ] {
-            if set {
-                errors.push(format!(
-                    "`{name}` must not be set if KubeletEnsureSecretPulledImages feature gate is not enabled"
-                ));
-            }
-        }
     }
 }
 
@@ -300,7 +302,7 @@ fn seconds(period: GoDuration) -> f64 {
     whole + nanos
 }
 
-fn enforcement(c: &Configuration, errors: &mut Vec<String>) {
+fn enforcement(c: &Configuration, _gates: &FeatureGates, errors: &mut Vec<String>) {
     let wanted = &c.enforce_node_allocatable;
     let has = |key: &str| wanted.iter().any(|w| w == key);
     for part in ["system-reserved", "kube-reserved"] {
@@ -372,6 +374,16 @@ fn enforcement(c: &Configuration, errors: &mut Vec<String>) {
 
 fn pull_policy(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
     if !gates.enabled("KubeletEnsureSecretPulledImages") {
+        for (name, set) in [
+            ("imagePullCredentialsVerificationPolicy", !c.image_pull_credentials_verification_policy.is_empty()),
+            ("preloadedImagesVerificationAllowlist", !c.preloaded_images_verification_allowlist.is_empty()),
+        ] {
+            if set {
+                errors.push(format!(
+                    "`{name}` must not be set if KubeletEnsureSecretPulledImages feature gate is not enabled"
+                ));
+            }
+        }
         return;
     }
     let policy = c.image_pull_credentials_verification_policy.as_str();
@@ -417,7 +429,7 @@ fn pattern_error(pattern: &str) -> Option<String> {
     }
 }
 
-fn reservations(c: &Configuration, errors: &mut Vec<String>) {
+fn reservations(c: &Configuration, _gates: &FeatureGates, errors: &mut Vec<String>) {
     if !c.reserved_system_cpus.is_empty() {
         if !c.system_reserved_cgroup.is_empty() || !c.kube_reserved_cgroup.is_empty() {
             errors.push(
@@ -460,7 +472,7 @@ fn reservations(c: &Configuration, errors: &mut Vec<String>) {
 }
 
 /// What a Linux does not have. The generation of its cgroups is `doctor`'s to refuse.
-fn operating_system(c: &Configuration, errors: &mut Vec<String>) {
+fn operating_system(c: &Configuration, _gates: &FeatureGates, errors: &mut Vec<String>) {
     const UNIT: i64 = 65536;
     const MOST: i64 = u32::MAX as i64;
     if c.single_process_oom_kill == Some(false) && !crate::cgroups::is_unified() {
@@ -497,12 +509,42 @@ fn qos(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
     }
 }
 
+fn logs(c: &Configuration, gates: &FeatureGates, errors: &mut Vec<String>) {
+    if c.enable_system_log_query && !gates.enabled("NodeLogQuery") {
+        errors.push("NodeLogQuery feature gate is required for enableSystemLogQuery".into());
+    }
+    if c.enable_system_log_query && !c.enable_system_log_handler {
+        errors.push("enableSystemLogHandler is required for enableSystemLogQuery".into());
+    }
+    if c.container_log_max_workers < 1 {
+        errors.push("containerLogMaxWorkers must be greater than or equal to 1".into());
+    }
+    if c.container_log_monitor_interval.nanos < 3_000_000_000 {
+        errors.push("containerLogMonitorInterval must be a positive time duration greater than or equal to 3s".into());
+    }
+    if c.container_log_max_files <= 1 {
+        errors.push("containerLogMaxFiles must be greater than 1".into());
+    }
+    let folder = c.pod_logs_dir.to_string_lossy();
+    if !folder.starts_with('/') {
+        errors.push(format!("pod logs path {folder:?} must be absolute path"));
+    }
+    if super::load::clean(&folder) != folder {
+        errors.push(format!("pod logs path {folder:?} must be normalized"));
+    }
+    if !folder.is_ascii() {
+        errors.push(format!("pod logs path {folder:?} mut contains ASCII characters only"));
+    }
+}
+
 /// What is wrong with the settings of the log.
 pub(super) fn logging(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
     let log = &c.logging;
     let mut errors = Vec::new();
     if !matches!(log.format.as_str(), "text" | "json") {
         errors.push(format!("logging.format: Invalid value: {:?}: Unsupported log format", log.format));
+    } else if log.format == "json" && !gates.enabled("LoggingBetaOptions") {
+        errors.push("logging.format: Forbidden: Log format json is disabled, see LoggingBetaOptions feature".into());
     }
     if log.flush_frequency.nanos <= 0 {
         errors
@@ -524,6 +566,9 @@ pub(super) fn logging(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
                 item.file_pattern
             ));
         }
+        if item.verbosity > i64::from(i32::MAX) {
+            errors.push(format!("logging.vmodule[{at}]: Invalid value: {}: Must be <= 2147483647", item.verbosity));
+        }
     }
     for (format, options) in [("text", &log.options.text), ("json", &log.options.json)] {
         let buffer = options.info_buffer_size.parse::<Quantity>().is_ok_and(|q| !q.is_zero());
@@ -538,9 +583,8 @@ pub(super) fn logging(c: &Configuration, gates: &FeatureGates) -> Vec<String> {
     errors
 }
 
-fn tracing(c: &Configuration) -> Vec<String> {
-    let Some(tracing) = &c.tracing else { return Vec::new() };
-    let mut errors = Vec::new();
+fn tracing(c: &Configuration, _gates: &FeatureGates, errors: &mut Vec<String>) {
+    let Some(tracing) = &c.tracing else { return };
     let rate = tracing.sampling_rate_per_million.unwrap_or(0);
     let mut bad_rate = |why: &str| errors.push(format!("tracing.samplingRatePerMillion: Invalid value: {rate}: {why}"));
     if rate < 0 {
@@ -558,13 +602,65 @@ fn tracing(c: &Configuration) -> Vec<String> {
              or unix-abstract.  See https://github.com/grpc/grpc/blob/master/doc/naming.md"
         ));
     }
-    errors
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::Taint;
     use super::*;
+
+    #[test]
+    fn violations_come_in_the_kubelets_order() {
+        let document = serde_json::json!({
+            "nodeLeaseDurationSeconds": -1, "eventBurst": -1, "healthzPort": -1, "imageGCLowThresholdPercent": 100,
+            "imageMinimumGCAge": "-1s", "iptablesDropBit": 32, "kubeAPIQPS": -1, "maxPods": -1, "port": 70000,
+            "registryBurst": -1, "maxParallelImagePulls": 0, "runOnce": true,
+            "registerWithTaints": [{"key": "a", "effect": "Maybe"}], "topologyManagerPolicy": "x",
+            "shutdownGracePeriodCriticalPods": "2s", "memorySwap": {"swapBehavior": "x"},
+            "enforceNodeAllocatable": ["x"], "hairpinMode": "x", "imagePullCredentialsVerificationPolicy": "x",
+            "reservedSystemCPUs": "x", "reservedMemory": [{"numaNode": 0, "limits": {"cpu": "1"}}],
+            "userNamespaces": {"idsPerPod": 1}, "showHiddenMetricsForVersion": "x",
+            "tracing": {"samplingRatePerMillion": -1}, "memoryThrottlingFactor": 2, "memoryReservationPolicy": "x",
+            "enableSystemLogQuery": true, "containerLogMaxWorkers": 0, "podLogsDir": "x",
+        });
+        let config = Configuration::read(&document).expect("fits");
+        let all = check(&config, &FeatureGates::default());
+        let words = [
+            "nodeLease",
+            "eventBurst",
+            "healthzPort",
+            "imageGCLow",
+            "imageMinimumGCAge",
+            "iptablesDropBit",
+            "kubeAPIQPS",
+            "maxPods",
+            "port (",
+            "registryBurst",
+            "maxParallel",
+            "runOnce",
+            "invalid taint",
+            "topologyManagerPolicy",
+            "shutdownGrace",
+            "swapBehavior",
+            "enforceNodeAllocatable",
+            "hairpinMode",
+            "imagePullCredentialsVerificationPolicy",
+            "reservedSystemCPUs",
+            "limit type",
+            "idsPerPod",
+            "--show-hidden",
+            "samplingRate",
+            "memoryThrottlingFactor",
+            "memoryReservationPolicy",
+            "containerRuntimeEndpoint",
+            "enableSystemLogHandler",
+            "containerLogMaxWorkers",
+            "pod logs path",
+        ];
+        let at = words.map(|w| all.iter().position(|e| e.contains(w)).unwrap_or_else(|| panic!("{w}: {all:#?}")));
+        assert!(at.is_sorted(), "{at:?} {all:#?}");
+        assert!(all.iter().any(|e| e.starts_with("--show-hidden")), "{all:#?}");
+    }
 
     #[test]
     fn images_of_the_allowlist_stand_as_they_are_recorded() {
@@ -596,7 +692,7 @@ mod tests {
             let gates = FeatureGates::new([("CustomCPUCFSQuotaPeriod".to_owned(), on)].into());
             let cpu_cfs_quota_period = GoDuration { nanos };
             let mut errors = Vec::new();
-            numbers(&Configuration { cpu_cfs_quota_period, ..Configuration::default() }, &gates, &mut errors);
+            node(&Configuration { cpu_cfs_quota_period, ..Configuration::default() }, &gates, &mut errors);
             errors.into_iter().filter(|e| e.starts_with("cpuCFSQuotaPeriod")).collect::<Vec<_>>()
         };
         assert_eq!((errors(false, 100_000_000), errors(true, 50_000_000)), (Vec::new(), Vec::new()));
@@ -611,7 +707,11 @@ mod tests {
         let error = |ids| {
             let user_namespaces = Some(super::super::UserNamespaces { ids_per_pod: Some(ids) });
             let mut errors = Vec::new();
-            operating_system(&Configuration { user_namespaces, ..Configuration::default() }, &mut errors);
+            operating_system(
+                &Configuration { user_namespaces, ..Configuration::default() },
+                &FeatureGates::default(),
+                &mut errors,
+            );
             errors.pop().unwrap_or_default()
         };
         assert_eq!((error(65536).as_str(), error(131_072).as_str()), ("", ""));
@@ -625,7 +725,8 @@ mod tests {
         let errors = |key: &str, effect: &str| {
             let taint = Taint { key: key.into(), effect: effect.into(), ..Taint::default() };
             let mut errors = Vec::new();
-            taints(&Configuration { register_with_taints: vec![taint], ..Configuration::default() }, &mut errors);
+            let config = Configuration { register_with_taints: vec![taint], ..Configuration::default() };
+            taints(&config, &FeatureGates::default(), &mut errors);
             errors
         };
         for good in ["a", "example.com/x", "node.kubernetes.io/a.b_c"] {
