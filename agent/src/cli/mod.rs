@@ -16,6 +16,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::config::{FeatureGates, Override, Sources, parse_ip};
+use crate::pods::ContainerGc;
 use crate::server::Retention;
 use flags::{ADDED, CURRENT, Form, IN_THE_FILE, MIRRORS, OLD, OWN};
 use values::{boolean, value};
@@ -74,6 +75,8 @@ pub struct Flags {
     pub lock_file: Option<PathBuf>,
     pub exit_on_lock_contention: bool,
     pub runtime_cgroups: String,
+    /// `--minimum-container-ttl-duration`, `--maximum-dead-containers`, `-per-container`.
+    pub container_gc: ContainerGc,
     /// `--checkpoint-max-count`, `-age`, `-bytes`.
     pub checkpoint_retention: Retention,
     pub image_credential_provider_config: Option<PathBuf>,
@@ -236,6 +239,7 @@ impl Line {
                 .and_then(|nanos| u64::try_from(nanos).ok())
                 .map_or(Duration::ZERO, Duration::from_nanos),
         };
+        let container_gc = container_gc(&mut take)?;
         let path = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
         let node_labels = labels::parse(&take("node-labels"))
             .map_err(|e| UsageError(format!("failed to validate kubelet flags: {e}")))?;
@@ -267,6 +271,7 @@ impl Line {
             lock_file,
             exit_on_lock_contention,
             runtime_cgroups: take("runtime-cgroups"),
+            container_gc,
             checkpoint_retention,
             image_credential_provider_config: path(take("image-credential-provider-config")),
             image_credential_provider_bin_dir: path(take("image-credential-provider-bin-dir")),
@@ -285,6 +290,25 @@ impl Line {
             deprecated: self.deprecated,
         })
     }
+}
+
+/// What may stay of dead containers; the forms of its flags have been checked.
+fn container_gc(take: &mut impl FnMut(&str) -> String) -> Result<ContainerGc, UsageError> {
+    let usual = ContainerGc::default();
+    let mut number = |name: &str, usual: i64| {
+        let text = take(name);
+        if text.is_empty() { usual } else { value(Form::Int, &text).ok().and_then(|n| n.as_i64()).unwrap_or(usual) }
+    };
+    let per_container = number("maximum-dead-containers-per-container", usual.per_container);
+    let total = number("maximum-dead-containers", usual.total);
+    let age = proto::duration::parse(&take("minimum-container-ttl-duration")).unwrap_or(0);
+    let minimum_age = u64::try_from(age).map(Duration::from_nanos).map_err(|_| {
+        let age = proto::duration::format(age);
+        UsageError(format!(
+            "failed to run Kubelet: failed to create kubelet: invalid minimum garbage collection age: {age}"
+        ))
+    })?;
+    Ok(ContainerGc { minimum_age, per_container, total })
 }
 
 fn gates_of(value: &Value) -> BTreeMap<String, bool> {
@@ -482,6 +506,22 @@ mod tests {
         assert_eq!(run(&[]).root_dir, std::path::PathBuf::from("/var/lib/kubelet"));
         assert_eq!(run(&["--cert-dir=pki"]).cert_dir, here.join("pki"));
         assert_eq!(run(&[]).cert_dir, std::path::PathBuf::from("/var/lib/kubelet/pki"));
+    }
+
+    #[test]
+    fn dead_containers_are_kept_as_asked() {
+        assert_eq!(run(&[]).container_gc, ContainerGc::default());
+        let asked = run(&[
+            "--maximum-dead-containers=0x10",
+            "--maximum-dead-containers-per-container=-1",
+            "--minimum-container-ttl-duration=1m",
+        ]);
+        let wanted = ContainerGc { minimum_age: Duration::from_secs(60), per_container: -1, total: 16 };
+        assert_eq!(asked.container_gc, wanted);
+        assert!(asked.deprecated.contains(&"maximum-dead-containers"));
+        assert!(
+            error(&["--minimum-container-ttl-duration=-1s"]).ends_with("invalid minimum garbage collection age: -1s")
+        );
     }
 
     #[test]

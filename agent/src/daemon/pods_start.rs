@@ -165,6 +165,7 @@ pub async fn start_pods(
                 minimum_age: config.image_minimum_gc_age.get(),
                 maximum_age: config.image_maximum_gc_age.get(),
             },
+            container_gc: parts.flags.container_gc.clone(),
             seccomp_default: config.seccomp_default,
             device_health: parts.settings.gates.enabled("ResourceHealthStatus"),
             device_health_messages: parts.settings.gates.enabled("ResourceHealthStatusMessage"),

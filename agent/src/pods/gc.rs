@@ -9,12 +9,9 @@ use crate::pod::spec::PodExt;
 use super::Shared;
 use super::start::log_link_name;
 
-/// Dead tries kept per container, for `logs --previous`.
-const KEPT_DEAD: usize = 1;
-
 /// Removes dead containers beyond the newest and sandboxes that nothing lives in, while the pod goes on.
 pub async fn prune(shared: &Shared, pod: &proto::api::core::v1::Pod, observed: &Observed) {
-    let (containers, sandboxes) = superfluous(observed);
+    let (containers, sandboxes) = superfluous(observed, shared.config.container_gc.kept_at_once());
     for container in containers {
         remove_container(shared, pod, &container.name, &container.id, Some(container.restart_count)).await;
     }
@@ -23,14 +20,14 @@ pub async fn prune(shared: &Shared, pod: &proto::api::core::v1::Pod, observed: &
     }
 }
 
-/// What [`prune`] removes.
-pub fn superfluous(observed: &Observed) -> (Vec<&ContainerRecord>, Vec<&Sandbox>) {
+/// What [`prune`] removes, where so many dead tries of each container are kept.
+pub fn superfluous(observed: &Observed, kept: usize) -> (Vec<&ContainerRecord>, Vec<&Sandbox>) {
     let mut seen: std::collections::HashMap<&str, usize> = std::collections::HashMap::new();
     let (mut containers, mut kept_sandboxes) = (Vec::new(), Vec::new());
     for container in &observed.containers {
         let dead = seen.entry(&container.name).or_default();
         let is_dead = container.state == RunState::Exited;
-        if is_dead && *dead >= KEPT_DEAD {
+        if is_dead && *dead >= kept {
             containers.push(container);
             continue;
         }

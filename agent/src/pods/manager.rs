@@ -33,7 +33,7 @@ use super::mirrors::Mirrors;
 use super::userns::UserNamespaces;
 use super::worker::{Begin, Worker};
 use super::workers::{Ended, Workers};
-use super::{Deps, Shared, first_seen, preemption};
+use super::{Deps, Shared, container_gc, first_seen, preemption};
 
 /// Everything on its way to the loop; when it is full, senders wait.
 const QUEUE: usize = 1024;
@@ -127,6 +127,7 @@ impl Manager {
         let node_events = shared.node_events.clone();
         let records = shared.puller.records();
         tokio::spawn(crate::images::gc::run(shared.cri.clone(), image_gc, records, image_demands, node_events));
+        tokio::spawn(container_gc::run(shared.clone()));
         let (runtime, runtime_queue) = mpsc::channel(QUEUE);
         tokio::spawn(pleg::watch(shared.cri.clone(), runtime, shared.nudge.clone()));
 

@@ -7,6 +7,7 @@ mod act;
 mod admission;
 mod admit;
 pub(crate) mod allocations;
+mod container_gc;
 mod counts;
 mod device_admission;
 mod first_seen;
@@ -60,6 +61,7 @@ use crate::sources::url::StaticPodUrl;
 use crate::status::manager::StatusManager;
 use crate::volumes;
 
+pub use container_gc::ContainerGc;
 pub use handle::{ContainerInfo, FindError, Handle};
 pub use mailbox::End;
 pub use manager::Manager;
@@ -81,6 +83,7 @@ pub struct Config {
     pub sync_frequency: Duration,
     pub crash_loop_max: Duration,
     pub image_gc: ImageGc,
+    pub container_gc: ContainerGc,
     pub seccomp_default: bool,
     /// Whether statuses show the health of devices, and what their drivers say of it.
     pub device_health: bool,

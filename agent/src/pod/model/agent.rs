@@ -314,7 +314,7 @@ impl World {
 
     fn prune(&mut self) -> Result<(), Cut> {
         let observed = self.agent()?.observed.clone();
-        let (containers, sandboxes) = gc::superfluous(&observed);
+        let (containers, sandboxes) = gc::superfluous(&observed, 1);
         for container in containers {
             self.or_go_on(Call::Remove(container.id.clone()))?;
         }
