@@ -8,6 +8,7 @@
 
 mod limits;
 mod name;
+mod reserved;
 mod systemd;
 mod tree;
 
@@ -20,6 +21,7 @@ use proto::api::core::v1::Pod;
 
 pub use limits::{Limits, burstable_milli_cpu, kubepods_limits, pod_limits, reserved_limits};
 pub use name::{CgroupName, Driver};
+pub use reserved::MemoryReserved;
 pub use tree::{CgroupError, Tree};
 
 use crate::config::Configuration;
@@ -27,7 +29,7 @@ use crate::cri::CriClient;
 use crate::metrics;
 use crate::node::Resources;
 use crate::pod::memory_qos::Kept;
-use crate::pod::resources::{MIN_SHARES, NodeResources, QosClass, milli_cpu_to_shares, qos_class};
+use crate::pod::resources::{MIN_SHARES, NodeResources, QosClass, milli_cpu_to_shares, pod_totals, qos_class};
 use crate::pod::spec::PodExt;
 
 /// Where cgroup v2 is mounted.
@@ -74,6 +76,8 @@ pub struct Settings {
     pub root: String,
     pub node: NodeResources,
     pub pod_pids_limit: i64,
+    /// `qosReserved` of memory, while its gate is on.
+    pub memory_reserved: Option<MemoryReserved>,
 }
 
 /// The cgroups of this node's pods.
@@ -94,15 +98,44 @@ struct Owned {
 /// The pods that have, or are about to have, a cgroup.
 #[derive(Default)]
 struct Pods {
-    /// Milli-CPU that each asks for as part of the Burstable tier, and the memory that is kept for it, by uid.
-    asked: HashMap<String, (i64, Kept)>,
+    /// What each asks for, by uid.
+    asked: HashMap<String, Asked>,
     /// Their sums, kept so that a pod costs one addition.
-    sum: i64,
-    kept: Kept,
+    sum: Asked,
     /// What the tiers last had of it; None where that failed.
     given: Option<Kept>,
     /// What the Burstable tier was last given; None where that failed.
     shares: Option<i64>,
+    /// The limits that the Burstable and the BestEffort tier last got; None where those could not be set as they should be.
+    memory: Option<[i64; 2]>,
+}
+
+/// What a pod adds to what its tier has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Asked {
+    /// Of the Burstable tier.
+    milli_cpu: i64,
+    /// Memory that is kept for it.
+    kept: Kept,
+    /// Memory that a Guaranteed pod asks for, and a Burstable one, in bytes.
+    guaranteed_memory: i64,
+    burstable_memory: i64,
+}
+
+impl Asked {
+    /// This with one pod's part exchanged for another.
+    fn moved(self, minus: Self, plus: Self) -> Self {
+        let moved = |sum: i64, minus: i64, plus: i64| sum.saturating_sub(minus).saturating_add(plus);
+        Asked {
+            milli_cpu: moved(self.milli_cpu, minus.milli_cpu, plus.milli_cpu),
+            kept: Kept {
+                min: moved(self.kept.min, minus.kept.min, plus.kept.min),
+                low: moved(self.kept.low, minus.kept.low, plus.kept.low),
+            },
+            guaranteed_memory: moved(self.guaranteed_memory, minus.guaranteed_memory, plus.guaranteed_memory),
+            burstable_memory: moved(self.burstable_memory, minus.burstable_memory, plus.burstable_memory),
+        }
+    }
 }
 
 /// The version from which on kubelets want a runtime that says which driver it uses.
@@ -259,8 +292,7 @@ impl Cgroups {
     /// Bytes that the pod uses now; `None` where the agent does not own its cgroup or cannot read it.
     pub fn memory_usage(&self, pod: &Pod) -> Option<i64> {
         let owned = self.owned.as_ref()?;
-        let file = owned.settings.mount.join(owned.path(&owned.name(pod))).join("memory.current");
-        std::fs::read_to_string(file).ok()?.trim().parse().ok()
+        used_memory(&owned.settings.mount.join(owned.path(&owned.name(pod))))
     }
 
     /// Removes a pod's cgroup, in whichever tier it is, with all that still runs in it.
@@ -308,16 +340,12 @@ impl Pods {
     }
 
     /// Takes a pod in, or out with `None`.
-    fn note(&mut self, uid: &str, asked: Option<(i64, Kept)>) {
+    fn note(&mut self, uid: &str, asked: Option<Asked>) {
         let before = match asked {
             Some(asked) => self.asked.insert(uid.to_owned(), asked),
             None => self.asked.remove(uid),
         };
-        let ((gone, freed), (come, kept)) = (before.unwrap_or_default(), asked.unwrap_or_default());
-        let moved = |sum: i64, minus: i64, plus: i64| sum.saturating_sub(minus).saturating_add(plus);
-        self.sum = moved(self.sum, gone, come);
-        self.kept.min = moved(self.kept.min, freed.min, kept.min);
-        self.kept.low = moved(self.kept.low, freed.low, kept.low);
+        self.sum = self.sum.moved(before.unwrap_or_default(), asked.unwrap_or_default());
     }
 }
 
@@ -326,17 +354,48 @@ impl Owned {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the pod adds to what its tier has.
-    fn asked(&self, pod: &Pod) -> (i64, Kept) {
+    fn asked(&self, pod: &Pod) -> Asked {
         let kept = self.settings.node.memory_qos.as_ref().map(|qos| qos.of_pod(pod));
-        (burstable_milli_cpu(pod), kept.unwrap_or_default())
+        let memory = || pod_totals(pod).requests.get("memory").copied().unwrap_or(0) / 1000;
+        let (guaranteed_memory, burstable_memory) = match qos_class(pod) {
+            _ if self.settings.memory_reserved.is_none() => (0, 0),
+            QosClass::Guaranteed => (memory(), 0),
+            QosClass::Burstable => (0, memory()),
+            QosClass::BestEffort => (0, 0),
+        };
+        let (milli_cpu, kept) = (burstable_milli_cpu(pod), kept.unwrap_or_default());
+        Asked { milli_cpu, kept, guaranteed_memory, burstable_memory }
+    }
+
+    /// Leaves the lower tiers what is not reserved for the pods of those above. Where more is in use the limit is what is
+    /// in use, so that it grows no further and nothing is killed; the next pass tries again.
+    async fn reserve_memory(&self) -> Result<(), Failure> {
+        let Some(reserved) = &self.settings.memory_reserved else { return Ok(()) };
+        let wanted = {
+            let pods = self.pods();
+            reserved.left(pods.sum.guaranteed_memory, pods.sum.burstable_memory)
+        };
+        if self.pods().memory.replace(wanted) == Some(wanted) {
+            return Ok(());
+        }
+        for (class, wanted) in [QosClass::Burstable, QosClass::BestEffort].into_iter().zip(wanted) {
+            let tier = self.parent.tier(class);
+            let used = used_memory(&self.settings.mount.join(self.path(&tier))).unwrap_or(0);
+            let limits = Limits { memory: Some(wanted.max(used)), ..Limits::default() };
+            let limited = self.limit(&tier, &limits).await;
+            if limited.is_err() || used > wanted {
+                self.pods().memory = None;
+            }
+            limited?;
+        }
+        Ok(())
     }
 
     /// Memory is kept for a pod only where all above it keep as much.
     async fn keep_memory(&self) -> Result<(), Failure> {
         let kept = {
             let mut pods = self.pods();
-            let kept = pods.kept;
+            let kept = pods.sum.kept;
             if pods.given.replace(kept) == Some(kept) {
                 return Ok(());
             }
@@ -356,9 +415,10 @@ impl Owned {
     /// either has changed.
     async fn weigh(&self) -> Result<(), Failure> {
         self.keep_memory().await?;
+        self.reserve_memory().await?;
         let shares = {
             let mut pods = self.pods();
-            let shares = milli_cpu_to_shares(pods.sum);
+            let shares = milli_cpu_to_shares(pods.sum.milli_cpu);
             if pods.shares.replace(shares) == Some(shares) {
                 return Ok(());
             }
@@ -423,6 +483,11 @@ impl Owned {
     }
 }
 
+/// Bytes that a cgroup uses now.
+fn used_memory(cgroup: &Path) -> Option<i64> {
+    std::fs::read_to_string(cgroup.join("memory.current")).ok()?.trim().parse().ok()
+}
+
 /// How many processes the kernel allows: the least of its limits.
 pub fn process_limit(proc: &Path) -> Option<i64> {
     let read = |file: &str| std::fs::read_to_string(proc.join("sys/kernel").join(file)).ok()?.trim().parse().ok();
@@ -460,20 +525,17 @@ mod tests {
     #[test]
     fn the_sum_follows_pods_that_come_change_and_go() {
         let mut pods = Pods::default();
-        let kept = |min, low| Kept { min, low };
-        pods.note("a", Some((100, kept(0, 5))));
-        pods.note("b", Some((250, kept(7, 0))));
-        pods.note("a", Some((50, kept(0, 3))));
-        assert_eq!((pods.sum, pods.kept), (300, kept(7, 3)));
+        let asked = |milli_cpu, min, low| Asked { milli_cpu, kept: Kept { min, low }, ..Asked::default() };
+        pods.note("a", Some(asked(100, 0, 5)));
+        pods.note("b", Some(Asked { guaranteed_memory: 9, burstable_memory: 2, ..asked(250, 7, 0) }));
+        pods.note("a", Some(asked(50, 0, 3)));
+        assert_eq!(pods.sum, Asked { guaranteed_memory: 9, burstable_memory: 2, ..asked(300, 7, 3) });
         pods.note("b", None);
         pods.note("never", None);
-        assert_eq!((pods.sum, pods.kept, pods.asked.len()), (50, kept(0, 3), 1));
+        assert_eq!((pods.sum, pods.asked.len()), (asked(50, 0, 3), 1));
     }
 
-    #[tokio::test]
-    async fn what_could_not_be_written_is_not_taken_for_written() {
-        // No folder, so that every write fails.
-        let mount = PathBuf::from("/dev/null");
+    fn owned(mount: PathBuf, memory_reserved: Option<MemoryReserved>) -> Owned {
         let node = NodeResources {
             memory_bytes: 1 << 30,
             enforce_quota: true,
@@ -485,12 +547,47 @@ mod tests {
             swap_bytes: 0,
             memory_qos: None,
         };
-        let settings =
-            Settings { mount: mount.clone(), driver: Driver::Cgroupfs, root: String::new(), node, pod_pids_limit: -1 };
+        let settings = Settings {
+            mount: mount.clone(),
+            driver: Driver::Cgroupfs,
+            root: String::new(),
+            node,
+            pod_pids_limit: -1,
+            memory_reserved,
+        };
         let (tree, parent) = (Tree::new(mount), CgroupName::kubepods(""));
-        let owned = Owned { settings, tree, parent, pods: Mutex::new(Pods::new()) };
+        Owned { settings, tree, parent, pods: Mutex::new(Pods::new()) }
+    }
+
+    /// Memory of the upper tiers was reserved in the configuration alone.
+    #[tokio::test]
+    async fn lower_tiers_get_what_is_not_reserved_and_never_less_than_they_use() {
+        let mount = std::env::temp_dir().join(format!("reserved-{}", crate::backoff::random_below(u32::MAX)));
+        let (burstable, best_effort) = (mount.join("kubepods/burstable"), mount.join("kubepods/besteffort"));
+        for (tier, used) in [(&burstable, "10"), (&best_effort, "750")] {
+            std::fs::create_dir_all(tier).expect("a folder");
+            std::fs::write(tier.join("memory.current"), used).expect("writes");
+        }
+        let owned = owned(mount.clone(), Some(MemoryReserved { percent: 50, allocatable_bytes: 1000 }));
+        let limits = || [&burstable, &best_effort].map(|t| std::fs::read_to_string(t.join("memory.max")).expect("set"));
+        owned.reserve_memory().await.expect("written");
+        assert_eq!(limits(), ["1000", "1000"]);
+        owned.pods().note("a", Some(Asked { guaranteed_memory: 400, burstable_memory: 200, ..Asked::default() }));
+        owned.reserve_memory().await.expect("written");
+        assert_eq!(limits(), ["800", "750"], "what is used stays");
+        std::fs::write(best_effort.join("memory.current"), "50").expect("writes");
+        owned.reserve_memory().await.expect("written");
+        assert_eq!(limits(), ["800", "700"], "it is tried again");
+        std::fs::remove_dir_all(mount).expect("removes");
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_written_is_not_taken_for_written() {
+        // No folder, so that every write fails.
+        let owned = owned(PathBuf::from("/dev/null"), None);
         assert!(owned.weigh().await.is_ok(), "there is nothing to write");
-        owned.pods().note("a", Some((1000, Kept { min: 1, low: 2 })));
+        let kept = Kept { min: 1, low: 2 };
+        owned.pods().note("a", Some(Asked { milli_cpu: 1000, kept, ..Asked::default() }));
         for _ in 0..2 {
             assert!(owned.weigh().await.is_err());
         }

@@ -219,14 +219,18 @@ pub async fn start_pods(
 }
 
 fn memory_qos(settings: &NodeSettings) -> MemoryQos {
-    let (_, allocatable) = settings.resources();
     MemoryQos {
         // The default of the configuration.
         factor: settings.config.memory_throttling_factor.unwrap_or(0.9),
         tiered: settings.config.memory_reservation_policy == "TieredReservation",
-        allocatable_bytes: allocatable.get("memory").map_or(0, proto::quantity::Quantity::value),
+        allocatable_bytes: allocatable_memory(settings),
         page_bytes: page_bytes(Path::new("/proc/self/smaps")).unwrap_or(4096),
     }
+}
+
+/// Bytes that pods may have of the node.
+fn allocatable_memory(settings: &NodeSettings) -> i64 {
+    settings.resources().1.get("memory").map_or(0, proto::quantity::Quantity::value)
 }
 
 /// The kernel's page size by the first mapping of this process.
@@ -276,6 +280,11 @@ async fn start_cgroups(
         root: config.cgroup_root.clone(),
         node: resources.clone(),
         pod_pids_limit: config.pod_pids_limit,
+        memory_reserved: settings
+            .gates
+            .enabled("QOSReserved")
+            .then(|| cgroups::MemoryReserved::of(&config.qos_reserved, allocatable_memory(settings)))
+            .flatten(),
     };
     let cgroups = Cgroups::start(made, &left, pids).await?;
     let pods = enforced.then(|| "Updated Node Allocatable limit across pods".to_owned());
