@@ -96,6 +96,24 @@ pub fn answered_response(code: u16, accepted: Accepted, schema: (&str, &str, &st
     }
 }
 
+/// An object that is made of another one and not stored itself, in the accepted form.
+///
+/// # Errors
+/// 406 for a form that only lists have.
+pub fn value_response(
+    accepted: Accepted,
+    resource: &Resource,
+    value: Value,
+    query: &crate::request::Query,
+) -> Result<Response> {
+    match accepted.form {
+        Form::Whole => Ok(respond::tree(200, accepted, Some(&resource.schema), &value)),
+        Form::Metadata => Ok(form::metadata_of_answer(200, accepted, value)),
+        Form::Table => table::of_value(accepted, resource, value, query),
+        Form::MetadataList => Err(wrong_form(resource, "PartialObjectMetadataList", "not a list", "")),
+    }
+}
+
 /// One object was asked for as a list, or the other way round.
 fn wrong_form(resource: &Resource, form: &str, what: &str, suffix: &str) -> ApiError {
     wrong_form_of(&go_type(resource), form, what, suffix)

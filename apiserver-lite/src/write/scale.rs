@@ -10,8 +10,9 @@ use super::update::{self, Target};
 use super::{MODIFIED, applied, decode, meta};
 use crate::admission::Call;
 use crate::apply::{self, Writer};
-use crate::http::{Accepted, Form, Response, respond};
+use crate::http::{Accepted, Response};
 use crate::patch::{self, Patch};
+use crate::read;
 use crate::resource::{Resource, Schema, SchemaSet, Verbs};
 use crate::selectors;
 use crate::server::{ApiServer, Request};
@@ -66,7 +67,6 @@ pub(super) async fn handle(
     verb: Verbs,
 ) -> Result<Response> {
     let (namespace, name) = (request.info.namespace.clone(), request.info.name.clone());
-    let accepted = Accepted { form: Form::Whole, ..accepted };
     let missing = || ApiError::not_found(&resource.group, &resource.plural, &name);
     // A definition says where a custom kind keeps its numbers.
     let own = resource.definition.as_ref().and_then(|d| d.scale.as_ref());
@@ -75,7 +75,7 @@ pub(super) async fn handle(
         let found = server.store.get(&resource.storage, &namespace, &name).ok_or_else(missing)?;
         let value = crate::crd::worked_on(server, resource, &found).await?;
         own.map_or(Ok(()), |own| own.check(&value))?;
-        return Ok(respond::built_in(200, accepted, SCALE, &scale_of(own, &value)));
+        return read::value_response(accepted, &SCALE_RESOURCE, scale_of(own, &value), &request.query);
     }
     let options = WriteOptions::parse(&request, resource)?;
     let body = request.body().await?;
@@ -159,12 +159,8 @@ pub(super) async fn handle(
         Ok(value)
     })
     .await?;
-    let mut response = respond::built_in(
-        200,
-        accepted,
-        SCALE,
-        &scale_of(own, &crate::crd::worked_on(server, resource, &object).await?),
-    );
+    let scale = scale_of(own, &crate::crd::worked_on(server, resource, &object).await?);
+    let mut response = read::value_response(accepted, &SCALE_RESOURCE, scale, &request.query)?;
     warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
     Ok(response)
 }
@@ -210,4 +206,34 @@ pub fn scale_of(own: Option<&crate::crd::Scale>, workload: &Value) -> Value {
             "selector": selectors::text(&workload["spec"]["selector"]),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::{Body, Form};
+    use crate::request::Query;
+
+    #[test]
+    fn a_scale_can_be_a_table_or_its_metadata() {
+        let workload = json!({"metadata": {"name": "web", "resourceVersion": "7"}, "spec": {"replicas": 3},
+            "status": {"replicas": 2}});
+        let shown = |form: Form| {
+            let accepted = Accepted { form, ..Accepted::JSON };
+            let response =
+                read::value_response(accepted, &SCALE_RESOURCE, scale_of(None, &workload), &Query::parse(""));
+            let Body::Chunks(mut chunks) = response.expect("a form of its own").into_body() else {
+                panic!("known bytes")
+            };
+            serde_json::from_slice::<Value>(chunks.make_contiguous().concat().as_slice()).expect("JSON")
+        };
+        let table = shown(Form::Table);
+        assert_eq!(table["rows"][0]["cells"], json!(["web", 3, 2, "<unknown>"]));
+        assert_eq!(table["metadata"]["resourceVersion"], "7");
+        let columns = table["columnDefinitions"].as_array().into_iter().flatten();
+        let columns: Vec<&Value> = columns.map(|column| &column["name"]).collect();
+        assert_eq!(columns, ["Name", "Desired", "Available", "Age"]);
+        assert_eq!(shown(Form::Metadata)["kind"], "PartialObjectMetadata");
+        assert_eq!(shown(Form::Whole)["spec"]["replicas"], 3);
+    }
 }

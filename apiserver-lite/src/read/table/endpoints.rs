@@ -39,8 +39,16 @@ pub(super) fn printer(group: &str, plural: &str) -> Option<(&'static [Column], C
             ],
             autoscaler,
         ),
+        ("autoscaling", "scales") => {
+            let columns = &[Column("Desired", "integer", 0), Column("Available", "integer", 0), Column("Age", TEXT, 0)];
+            (columns, |v| vec![number(&v["spec"]["replicas"]), number(&v["status"]["replicas"]), age(v)])
+        }
         _ => return None,
     })
+}
+
+fn number(value: &Value) -> Value {
+    value.as_i64().unwrap_or(0).into()
 }
 
 /// The first items, and how many more there are.
@@ -103,7 +111,6 @@ fn quota(v: &Value, limits: bool) -> Value {
 fn autoscaler(v: &Value) -> Vec<Value> {
     let (spec, status) = (&v["spec"], &v["status"]);
     let part = |key: &str| spec["scaleTargetRef"][key].as_str().unwrap_or_default();
-    let number = |value: &Value| Value::from(value.as_i64().unwrap_or(0));
     vec![
         format!("{}/{}", part("kind"), part("name")).into(),
         metrics(&spec["metrics"], &status["currentMetrics"]),

@@ -141,7 +141,7 @@ fn row(resource: &Resource, accepted: Accepted, value: Value, include: Include, 
             cells.extend(columns.map(|column| column.cell(&value)));
         }
         // Columns show an object as it is stored, whatever version was asked for.
-        Some((_, fill)) if matches!(&*resource.group, "events.k8s.io" | "autoscaling") => {
+        Some((_, fill)) if matches!(&*resource.plural, "events" | "horizontalpodautoscalers") => {
             let mut stored = value.clone();
             crate::resource::versions::to_stored(resource, &mut stored);
             cells.extend(fill(&stored).into_iter().map(written));
@@ -242,6 +242,16 @@ pub(super) fn response(
     }
     let body = write(accepted, &metadata, Some(definitions(resource)), rows);
     Ok(respond::json_bytes(code, accepted, body.into()))
+}
+
+/// An object that is not stored, as a table of one row.
+pub(super) fn of_value(accepted: Accepted, resource: &Resource, value: Value, query: &Query) -> Result<Response> {
+    let include = Include::parse(query)?;
+    let metadata = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
+    let mut rows = Vec::new();
+    row(resource, accepted, value, include, &mut rows);
+    let body = write(accepted, &metadata, Some(definitions(resource)), rows);
+    Ok(respond::json_bytes(200, accepted, body.into()))
 }
 
 /// One object as a table of one row; the columns come with the first event only.
