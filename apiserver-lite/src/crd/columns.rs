@@ -64,6 +64,8 @@ impl Column {
             }
             ("integer" | "number", Value::Number(_)) => first.clone(),
             ("boolean", Value::Bool(_)) => first.clone(),
+            // No time at all is one that is not known.
+            ("date", Value::String(text)) if text.is_empty() => crate::read::since(&Value::Null),
             ("date", Value::String(text)) => match proto::time::parse_rfc3339(text) {
                 Ok(_) => crate::read::since(first),
                 Err(_) => "<invalid>".into(),
@@ -78,5 +80,21 @@ fn printed(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_date_is_shown_as_an_age() {
+        let columns = of(&json!({"additionalPrinterColumns": [{"name": "When", "type": "date", "jsonPath": ".t"}]}));
+        let cell = |time: Value| columns[0].cell(&json!({"t": time}));
+        assert_eq!(cell("".into()), "<unknown>");
+        assert_eq!(cell("noon".into()), "<invalid>");
+        assert_eq!(cell(5.into()), Value::Null);
     }
 }

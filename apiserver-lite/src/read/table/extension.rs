@@ -154,11 +154,27 @@ fn param_kind(v: &Value) -> Value {
 
 fn param_ref(reference: &Value) -> Value {
     match (reference["namespace"].as_str().unwrap_or_default(), reference["name"].as_str().unwrap_or_default()) {
-        (_, "") if reference["selector"].is_object() => crate::selectors::text(&reference["selector"]).into(),
+        (_, "") if reference["selector"].is_object() => go_selector(&reference["selector"]).into(),
         (_, "") => "<unset>".into(),
         ("", name) => name.into(),
         (namespace, name) => format!("{namespace}/{name}").into(),
     }
+}
+
+/// A label selector as its Go type prints itself.
+fn go_selector(selector: &Value) -> String {
+    let labels = selector["matchLabels"].as_object().into_iter().flatten();
+    let labels: String = labels.map(|(key, value)| format!("{key}: {},", value.as_str().unwrap_or_default())).collect();
+    let requirement = |requirement: &Value| {
+        let part = |key: &str| requirement[key].as_str().unwrap_or_default();
+        let values = requirement["values"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let values = values.collect::<Vec<_>>().join(" ");
+        format!("LabelSelectorRequirement{{Key:{},Operator:{},Values:[{values}],}},", part("key"), part("operator"))
+    };
+    let all: String = selector["matchExpressions"].as_array().into_iter().flatten().map(requirement).collect();
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{all}}},}}"
+    )
 }
 
 fn api_service(v: &Value) -> Vec<Value> {
@@ -167,10 +183,13 @@ fn api_service(v: &Value) -> Vec<Value> {
     let shown = if service.is_object() { format!("{}/{}", part("namespace"), part("name")) } else { "Local".into() };
     let condition = v["status"]["conditions"].as_array().into_iter().flatten().find(|c| c["type"] == "Available");
     let available = match condition {
-        Some(condition) if condition["status"] == "True" => "True".to_owned(),
         Some(condition) => {
             let part = |key: &str| condition[key].as_str().unwrap_or_default();
-            format!("{} ({})", part("status"), part("reason"))
+            match (part("status"), part("reason")) {
+                ("True", _) => "True".to_owned(),
+                (status, "") => status.to_owned(),
+                (status, reason) => format!("{status} ({reason})"),
+            }
         }
         None => "Unknown".to_owned(),
     };
@@ -270,6 +289,23 @@ mod tests {
         assert_eq!(state(json!({})), "Pending");
         assert_eq!(state(json!({"conditions": [{"type": "Approved"}], "certificate": "eA=="})), "Approved,Issued");
         assert_eq!(state(json!({"conditions": [{"type": "Denied"}, {"type": "Approved"}]})), "Denied");
+    }
+
+    #[test]
+    fn parameters_are_shown_by_name_or_by_their_selector() {
+        assert_eq!(param_ref(&json!({"name": "p", "namespace": "n"})), "n/p");
+        let selector = json!({"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c", "operator": "In", "values": ["x", "y"]}]});
+        let shown = "&LabelSelector{MatchLabels:map[string]string{a: b,},MatchExpressions:[]LabelSelectorRequirement{\
+                     LabelSelectorRequirement{Key:c,Operator:In,Values:[x y],},},}";
+        assert_eq!(param_ref(&json!({"selector": selector})), shown);
+        assert_eq!(param_ref(&json!({})), "<unset>");
+    }
+
+    #[test]
+    fn a_service_of_the_api_says_why_it_is_not_there() {
+        let shown = |condition: Value| api_service(&json!({"status": {"conditions": [condition]}}))[1].clone();
+        assert_eq!(shown(json!({"type": "Available", "status": "False", "reason": "Gone"})), "False (Gone)");
+        assert_eq!(shown(json!({"type": "Available", "status": "False"})), "False");
     }
 
     #[test]
