@@ -302,8 +302,10 @@ fn policy_port(report: &mut Report, port: &Value) {
         number => {
             report.at("port", |r| probe::port(r, number));
             if let Some(end) = end {
-                if end < number.as_i64().unwrap_or(0) {
-                    report.bad("endPort", end, "must be greater than or equal to `port`");
+                // Upstream shows the port that it is compared with.
+                let first = number.as_i64().unwrap_or(0);
+                if end < first {
+                    report.bad("endPort", first, "must be greater than or equal to `port`");
                 }
                 report.between(port, "endPort", 1, 65535);
             }
@@ -400,4 +402,18 @@ pub fn service_ranges_update(report: &mut Report, new: &Value, old: &Value) {
             service_ranges(r, &new["spec"]);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_of_ports_that_ends_too_early_is_told_by_where_it_begins() {
+        let port = json!({"protocol": "TCP", "port": 80, "endPort": 79});
+        assert_eq!(
+            Report::told(|r| policy_port(r, &port)),
+            ["endPort: Invalid value: 80: must be greater than or equal to `port`"]
+        );
+    }
 }
