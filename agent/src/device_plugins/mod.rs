@@ -34,7 +34,7 @@ use crate::state_file::{self, Damaged};
 pub use allocate::{AllocateError, Held, Pool};
 pub use endpoint::described;
 pub use place::{FIXED, lead, leave};
-pub use registration::{RegisterError, check, start};
+pub use registration::{RegisterError, start, validate};
 pub use report::{AssignedDevice, ContainerDevices};
 
 use endpoint::Endpoint;

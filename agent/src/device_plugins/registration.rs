@@ -75,7 +75,7 @@ impl Registration for Registrar {
         let request = request.into_inner();
         metrics::DEVICE_PLUGIN_REGISTRATIONS.inc(&[&request.resource_name]);
         let socket = below(&self.0.dir, &request.endpoint);
-        let registered = match check(&request.resource_name, std::slice::from_ref(&request.version)) {
+        let registered = match check(&request.resource_name, &request.version) {
             Ok(()) => self.0.register(&request.resource_name, socket).await,
             Err(error) => Err(error),
         };
@@ -89,15 +89,27 @@ impl Registration for Registrar {
     }
 }
 
-/// Whether a plugin with these versions may give this resource.
+/// Whether a plugin of this version may give this resource.
 ///
 /// # Errors
 /// See [`RegisterError`].
-pub fn check(resource: &str, versions: &[String]) -> Result<(), RegisterError> {
-    if !versions.iter().any(|v| v == SUPPORTED) {
-        return Err(RegisterError::Version(versions.first().cloned().unwrap_or_default()));
+fn check(resource: &str, version: &str) -> Result<(), RegisterError> {
+    if version != SUPPORTED {
+        return Err(RegisterError::Version(version.to_owned()));
     }
     if is_extended(resource) { Ok(()) } else { Err(RegisterError::ResourceName(resource.to_owned())) }
+}
+
+/// The same of a plugin that comes by way of `plugins_registry` and tells all its versions.
+///
+/// # Errors
+/// In the kubelet's words, which are others there.
+pub fn validate(resource: &str, versions: &[String]) -> Result<(), String> {
+    if !versions.iter().any(|v| v == SUPPORTED) {
+        let told = versions.join(" ");
+        return Err(format!("manager version, {SUPPORTED}, is not among plugin supported versions [{told}]"));
+    }
+    check(resource, SUPPORTED).map_err(|why| format!("invalid name of device plugin socket: {why}"))
 }
 
 /// A name below a folder, wherever it means to lead.
@@ -191,7 +203,7 @@ mod tests {
 
     #[test]
     fn refusals_have_the_texts_of_the_kubelet() {
-        let refused = |resource: &str, version: &str| check(resource, &[version.to_owned()]).unwrap_err().to_string();
+        let refused = |resource: &str, version: &str| check(resource, version).unwrap_err().to_string();
         let want = "requested API version \"v1alpha\" is not supported by kubelet. Supported version is [\"v1beta1\"]";
         assert_eq!(refused("example.com/x", "v1alpha"), want);
         for bad in [
@@ -206,6 +218,21 @@ mod tests {
         ] {
             assert_eq!(refused(bad, "v1beta1"), format!("the ResourceName {bad:?} is invalid"));
         }
-        assert_eq!(check("example.com/GPU_a.1", &["v1beta1".to_owned()]), Ok(()));
+        assert_eq!(check("example.com/GPU_a.1", "v1beta1"), Ok(()));
+    }
+
+    /// They used to be told what those are told that register at the socket of device plugins.
+    #[test]
+    fn plugins_of_the_registry_are_refused_in_words_of_their_own() {
+        let of = |resource: &str, versions: &[&str]| {
+            let versions: Vec<String> = versions.iter().map(|v| (*v).to_owned()).collect();
+            validate(resource, &versions)
+        };
+        let version = "manager version, v1beta1, is not among plugin supported versions [v1 v1alpha]";
+        assert_eq!(of("example.com/x", &["v1", "v1alpha"]), Err(version.into()));
+        assert_eq!(of("x", &[]), Err("manager version, v1beta1, is not among plugin supported versions []".into()));
+        let name = "invalid name of device plugin socket: the ResourceName \"x\" is invalid";
+        assert_eq!(of("x", &["v1beta1"]), Err(name.into()));
+        assert_eq!(of("example.com/x", &["v1alpha", "v1beta1"]), Ok(()));
     }
 }

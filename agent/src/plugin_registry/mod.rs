@@ -66,7 +66,7 @@ impl Handlers {
         let failed = |why: String| format!("RegisterPlugin error -- plugin registration failed with err: {why}");
         match info.r#type.as_str() {
             "DevicePlugin" => {
-                device_plugins::check(&info.name, &info.supported_versions).map_err(|e| invalid(e.to_string()))?;
+                device_plugins::validate(&info.name, &info.supported_versions).map_err(invalid)?;
                 self.devices.register(&info.name, endpoint).await.map_err(|e| failed(e.to_string()))
             }
             "CSIPlugin" => {
