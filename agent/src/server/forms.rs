@@ -4,6 +4,7 @@ use http::{HeaderMap, Method, Request, header};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 
+use super::multipart;
 use super::route::parse_query;
 
 /// Go reads ten times as much; a form here has a few options.
@@ -12,13 +13,32 @@ const MAX_FORM: usize = 1 << 20;
 /// The values of a form and of the query, those of the form first, and the first mistake in either.
 pub(super) struct Form {
     pairs: Vec<(String, String)>,
-    /// How many of the pairs are the form's.
+    /// How many of the pairs are the form's; those of the query end at `query_end`.
     posted: usize,
+    query_end: usize,
     pub mistake: Option<String>,
 }
 
 impl Form {
-    /// Reads the body if it is a form.
+    /// Reads the body if it is a form, also one in parts (Go's `FormValue`). Values of parts come after the query.
+    pub async fn read_with_parts(request: &mut Request<Incoming>) -> Self {
+        let told = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let Some(boundary) = told.and_then(multipart::boundary) else { return Self::read(request).await };
+        let body = Limited::new(request.body_mut(), MAX_FORM).collect().await;
+        let mut form = Self::of(request.uri().query().unwrap_or(""), Ok(String::new()));
+        // What cannot be read is no form, and says nothing.
+        if let Some(values) = body.ok().and_then(|body| multipart::values(&body.to_bytes(), &boundary)) {
+            form.add_parts(values);
+        }
+        form
+    }
+
+    fn add_parts(&mut self, values: Vec<(String, String)>) {
+        self.query_end = self.pairs.len();
+        self.pairs.extend(values);
+    }
+
+    /// Reads the body if it is a form (Go's `ParseForm`).
     pub async fn read(request: &mut Request<Incoming>) -> Self {
         let posts = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
         let kind = if posts { media_type(request.headers()) } else { Ok(String::new()) };
@@ -44,7 +64,7 @@ impl Form {
         let posted = pairs.len();
         let (asked, later) = parse_query(query);
         pairs.extend(asked);
-        Form { pairs, posted, mistake: mistake.or(later) }
+        Form { query_end: pairs.len(), pairs, posted, mistake: mistake.or(later) }
     }
 
     /// All values of that name.
@@ -59,7 +79,7 @@ impl Form {
 
     /// All values of that name in the query alone.
     pub fn of_query<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        let pairs = self.pairs.get(self.posted..).unwrap_or_default();
+        let pairs = self.pairs.get(self.posted..self.query_end).unwrap_or_default();
         pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 }
@@ -108,6 +128,10 @@ mod tests {
         assert_eq!(form.all("cmd").collect::<Vec<_>>(), ["b c", "a"]);
         assert_eq!(form.of_query("cmd").collect::<Vec<_>>(), ["a"]);
         assert_eq!(form.mistake.as_deref(), Some("invalid URL escape \"%zz\""));
+        let mut parts = Form::made("cmd=a", "");
+        parts.add_parts(vec![("cmd".into(), "b".into()), ("x".into(), "c".into())]);
+        assert_eq!((parts.first("cmd"), parts.first("x")), ("a", "c"), "parts come last");
+        assert_eq!(parts.of_query("cmd").collect::<Vec<_>>(), ["a"]);
         let refused = Form::of("cmd=a&b=%", Err("http: POST too large".into()));
         assert_eq!((refused.first("cmd"), refused.mistake.as_deref()), ("a", Some("http: POST too large")));
     }

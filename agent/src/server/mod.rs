@@ -20,6 +20,7 @@ mod log_query;
 mod log_watch;
 mod logs;
 mod metrics_page;
+mod multipart;
 mod mux;
 mod node_logs;
 mod node_stats;

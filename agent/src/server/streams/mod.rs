@@ -115,7 +115,7 @@ pub(super) async fn port_forward(pods: &Handle, target: &Target, request: Reques
 
 /// A command without streams: its output is the answer.
 pub(super) async fn run(pods: &Handle, target: &Target, mut request: Request<Incoming>) -> Response<Answer> {
-    let form = Form::read(&mut request).await;
+    let form = Form::read_with_parts(&mut request).await;
     let command: Vec<String> = form.first("cmd").split(' ').map(str::to_owned).collect();
     let outcome = async {
         let pod = find(pods, target).await?;
@@ -145,7 +145,7 @@ async fn prepare(
     request: &mut Request<Incoming>,
     missing: impl Fn(&str, &Pod) -> String,
 ) -> Result<(Options, std::sync::Arc<Pod>, ContainerInfo), Refusal> {
-    let form = Form::read(request).await;
+    let form = Form::read_with_parts(request).await;
     let options = Options::of(&form).map_err(|why| (StatusCode::BAD_REQUEST, why.into()))?;
     let pod = find(pods, target).await?;
     let container = pods.running(&pod, &target.container).await.map_err(|error| match error {
