@@ -12,6 +12,8 @@ mod family;
 mod node_start;
 pub mod page;
 mod process;
+mod prototext;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

@@ -1,20 +1,52 @@
-//! Pages of metrics: the Prometheus text format 0.0.4, or its protobuf form, length-delimited.
+//! Pages of metrics: the Prometheus text format 0.0.4, or its protobuf form, length-delimited or as protobuf writes
+//! messages for people.
 
 use std::fmt::Write as _;
 
 use prost::Message as _;
 
 use super::family::{NATIVE_SCHEMA, NATIVE_ZERO, Native};
-use super::{Kind, Sample, Snapshot, Value};
+use super::prototext::{self, Layout};
+use super::{Kind, Sample, Snapshot, Value, wire};
 
 /// The forms without the scheme of escaping, which ends the content type.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
-const PROTOBUF: &str = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
+const PROTOBUF: &str = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Text,
+    /// Messages with their lengths before them.
+    Delimited,
+    /// Messages for people to read.
+    Readable(Layout),
+}
+
+impl Form {
+    /// What `encoding` names of the protobuf forms.
+    fn of_encoding(name: &str) -> Option<Self> {
+        match name {
+            "delimited" => Some(Form::Delimited),
+            "text" => Some(Form::Readable(Layout::Lines)),
+            "compact-text" => Some(Form::Readable(Layout::OneLine)),
+            _ => None,
+        }
+    }
+
+    fn content_type(self) -> String {
+        match self {
+            Form::Text => TEXT.to_owned(),
+            Form::Delimited => format!("{PROTOBUF}delimited"),
+            Form::Readable(Layout::Lines) => format!("{PROTOBUF}text"),
+            Form::Readable(Layout::OneLine) => format!("{PROTOBUF}compact-text"),
+        }
+    }
+}
 
 /// What a scraper wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wanted {
-    protobuf: bool,
+    form: Form,
     /// How names that older formats do not allow are to be written. No name here is such a one, so that all schemes give
     /// the same page; the scraper still is told his.
     escaping: &'static str,
@@ -49,17 +81,21 @@ fn clause(text: &str) -> Option<Clause<'_>> {
 fn negotiate(accept: &str) -> Wanted {
     let mut clauses: Vec<_> = accept.split(',').filter_map(|text| clause(text.trim())).collect();
     clauses.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-    let mut wanted = Wanted { protobuf: false, escaping: "underscores" };
+    let mut wanted = Wanted { form: Form::Text, escaping: "underscores" };
     for Clause { media, parameters, .. } in clauses {
         let get = |name: &str| parameters.iter().rfind(|(n, _)| *n == name).map(|(_, value)| *value);
         if let Some(known) = get("escaping").and_then(|asked| ESCAPINGS.into_iter().find(|known| *known == asked)) {
             wanted.escaping = known;
         }
-        let protobuf = media == "application/vnd.google.protobuf"
-            && get("proto") == Some("io.prometheus.client.MetricFamily")
-            && get("encoding") == Some("delimited");
-        if protobuf || media == "text/plain" && get("version").is_none_or(|version| version == "0.0.4") {
-            return Wanted { protobuf, ..wanted };
+        let form = match media {
+            "application/vnd.google.protobuf" if get("proto") == Some("io.prometheus.client.MetricFamily") => {
+                get("encoding").and_then(Form::of_encoding)
+            }
+            "text/plain" if get("version").is_none_or(|version| version == "0.0.4") => Some(Form::Text),
+            _ => None,
+        };
+        if let Some(form) = form {
+            return Wanted { form, ..wanted };
         }
     }
     wanted
@@ -68,11 +104,15 @@ fn negotiate(accept: &str) -> Wanted {
 /// The page in the form that `accept` asks for, and its content type.
 pub fn page(families: &[Snapshot], accept: &str) -> (Vec<u8>, String) {
     let wanted = negotiate(accept);
-    let (body, form) = match wanted.protobuf {
-        true => (protobuf(families), PROTOBUF),
-        false => (text(families).into_bytes(), TEXT),
+    let body = match wanted.form {
+        Form::Text => text(families).into_bytes(),
+        Form::Delimited => protobuf(families, |message, out| {
+            // Growing memory does not fail.
+            let _ = message.encode_length_delimited(out);
+        }),
+        Form::Readable(layout) => protobuf(families, |message, out| prototext::write(&message, layout, out)),
     };
-    (body, format!("{form}; escaping={}", wanted.escaping))
+    (body, format!("{}; escaping={}", wanted.form.content_type(), wanted.escaping))
 }
 
 fn text(families: &[Snapshot]) -> String {
@@ -173,7 +213,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-fn protobuf(families: &[Snapshot]) -> Vec<u8> {
+fn protobuf(families: &[Snapshot], mut write: impl FnMut(wire::MetricFamily, &mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     for family in families.iter().filter(|f| !f.samples.is_empty()) {
         let message = wire::MetricFamily {
@@ -186,8 +226,7 @@ fn protobuf(families: &[Snapshot]) -> Vec<u8> {
             }),
             metric: family.samples.iter().map(|s| metric(family.kind, s)).collect(),
         };
-        // Growing memory does not fail.
-        let _ = message.encode_length_delimited(&mut out);
+        write(message, &mut out);
     }
     out
 }
@@ -247,86 +286,6 @@ fn add_native(histogram: &mut wire::Histogram, native: &Native) {
     }
 }
 
-/// Prometheus's `metrics.proto`, as far as it is used here.
-mod wire {
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct LabelPair {
-        #[prost(string, optional, tag = "1")]
-        pub name: Option<String>,
-        #[prost(string, optional, tag = "2")]
-        pub value: Option<String>,
-    }
-
-    /// A gauge or a counter.
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Number {
-        #[prost(double, optional, tag = "1")]
-        pub value: Option<f64>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Bucket {
-        #[prost(uint64, optional, tag = "1")]
-        pub cumulative_count: Option<u64>,
-        #[prost(double, optional, tag = "2")]
-        pub upper_bound: Option<f64>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Span {
-        #[prost(sint32, optional, tag = "1")]
-        pub offset: Option<i32>,
-        #[prost(uint32, optional, tag = "2")]
-        pub length: Option<u32>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Histogram {
-        #[prost(uint64, optional, tag = "1")]
-        pub sample_count: Option<u64>,
-        #[prost(double, optional, tag = "2")]
-        pub sample_sum: Option<f64>,
-        #[prost(message, repeated, tag = "3")]
-        pub bucket: Vec<Bucket>,
-        #[prost(sint32, optional, tag = "5")]
-        pub schema: Option<i32>,
-        #[prost(double, optional, tag = "6")]
-        pub zero_threshold: Option<f64>,
-        #[prost(uint64, optional, tag = "7")]
-        pub zero_count: Option<u64>,
-        #[prost(message, repeated, tag = "12")]
-        pub positive_span: Vec<Span>,
-        #[prost(sint64, repeated, packed = "false", tag = "13")]
-        pub positive_delta: Vec<i64>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Metric {
-        #[prost(message, repeated, tag = "1")]
-        pub label: Vec<LabelPair>,
-        #[prost(message, optional, tag = "2")]
-        pub gauge: Option<Number>,
-        #[prost(message, optional, tag = "3")]
-        pub counter: Option<Number>,
-        #[prost(message, optional, tag = "7")]
-        pub histogram: Option<Histogram>,
-        #[prost(int64, optional, tag = "6")]
-        pub timestamp_ms: Option<i64>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct MetricFamily {
-        #[prost(string, optional, tag = "1")]
-        pub name: Option<String>,
-        #[prost(string, optional, tag = "2")]
-        pub help: Option<String>,
-        #[prost(int32, optional, tag = "3")]
-        pub kind: Option<i32>,
-        #[prost(message, repeated, tag = "4")]
-        pub metric: Vec<Metric>,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -373,7 +332,7 @@ mod tests {
 
     #[test]
     fn protobuf_is_for_those_who_prefer_it() {
-        let wants_protobuf = |accept: &str| negotiate(accept).protobuf;
+        let wants_protobuf = |accept: &str| negotiate(accept).form == Form::Delimited;
         let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
         assert!(wants_protobuf(protobuf));
         assert!(wants_protobuf(&format!("{protobuf};q=0.7,text/plain;version=0.0.4;q=0.3")));
@@ -403,5 +362,20 @@ mod tests {
         );
         let protobuf = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
         assert_eq!(form(&format!("{protobuf}; escaping=values")), format!("{protobuf}; escaping=values"));
+    }
+
+    /// Only the delimited encoding used to be known; who asked for another got the text format.
+    #[test]
+    fn protobuf_is_readable_for_those_who_ask_for_that() {
+        let protobuf = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=";
+        let gauge = [Snapshot::gauge("g", "help").with(&[("a", "b")], 1.5)];
+        let (body, form) = page(&gauge, &format!("{protobuf}compact-text"));
+        assert_eq!(form, format!("{protobuf}compact-text; escaping=underscores"));
+        let line = "name:\"g\" help:\"help\" type:GAUGE metric:{label:{name:\"a\" value:\"b\"} gauge:{value:1.5}}\n";
+        assert_eq!(String::from_utf8(body).unwrap(), line);
+        let (body, form) = page(&gauge, &format!("{protobuf}text;q=0.9,text/plain;q=0.1"));
+        assert_eq!(form, format!("{protobuf}text; escaping=underscores"));
+        assert!(body.starts_with(b"name: \"g\"\nhelp: \"help\"\ntype: GAUGE\nmetric: {\n  label: {\n"));
+        assert!(page(&gauge, &format!("{protobuf}other")).1.starts_with(TEXT));
     }
 }
