@@ -10,6 +10,7 @@ use std::path::Path;
 
 use super::cgroup::{Cgroup, Psi};
 use super::detail::{Detail, Device};
+use super::processes::{self, Processes};
 use super::{PodFound, network};
 use crate::metrics::page::to_float;
 use crate::metrics::{Kind, Labels, Sample, Snapshot, Value};
@@ -367,49 +368,21 @@ fn processes(page: &mut Page, subject: &Subject<'_>, detail: &Detail) {
     if detail.processes.is_none() {
         return;
     }
-    let (mut files, mut sockets, mut known) = (0_u32, 0_u32, detail.pids.is_empty());
-    let mut states: [u32; 5] = [0; 5];
-    for pid in &detail.pids {
-        if let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) {
-            known = true;
-            for entry in entries.flatten() {
-                files += 1;
-                let target = std::fs::read_link(entry.path()).unwrap_or_default();
-                sockets += u32::from(target.to_string_lossy().starts_with("socket:"));
-            }
-        }
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        match stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()) {
-            Some('S' | 'I') => states[0] += 1,
-            Some('R') => states[1] += 1,
-            Some('T' | 't') => states[2] += 1,
-            Some('D') => states[3] += 1,
-            _ => {}
-        }
-    }
-    let counted = |count: u32| known.then(|| f64::from(count));
+    let found = Processes::look(&detail.pids, Path::new("/proc"));
     let labels = || subject.labels(&[]);
-    let help = "Number of open file descriptors for the container.";
-    page.add(Kind::Gauge, "container_file_descriptors", help, labels(), counted(files), true);
-    page.add(
-        Kind::Gauge,
-        "container_sockets",
-        "Number of open sockets for the container.",
-        labels(),
-        counted(sockets),
-        true,
-    );
-    for (state, count) in ["sleeping", "running", "stopped", "uninterruptible", "iowaiting"].into_iter().zip(states) {
+    let (files, sockets) = found.open.unzip();
+    for (name, help, value) in [
+        ("container_file_descriptors", "Number of open file descriptors for the container.", files),
+        ("container_sockets", "Number of open sockets for the container.", sockets),
+    ] {
+        page.add(Kind::Gauge, name, help, labels(), value.map(f64::from), true);
+    }
+    for (state, count) in processes::STATES.into_iter().zip(found.states) {
         let labels = subject.labels(&[("state", state)]);
         let help = "Number of tasks in given state";
         page.add(Kind::Gauge, "container_tasks_state", help, labels, Some(f64::from(count)), true);
     }
-    let limits = detail.pids.first().and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/limits")).ok());
-    let soft = limits.as_deref().and_then(|text| {
-        let line = text.lines().find_map(|l| l.strip_prefix("Max open files"))?;
-        let word = line.split_whitespace().next()?;
-        if word == "unlimited" { Some(-1.0) } else { word.parse().ok().map(to_float) }
-    });
+    let soft = found.limit.map(|limit| if limit < 0 { -1.0 } else { to_float(limit.unsigned_abs()) });
     let labels = subject.labels(&[("ulimit", "max_open_files")]);
     let help = "Soft ulimit values for the container root process. Unlimited if -1, except priority and nice";
     page.add(Kind::Gauge, "container_ulimits_soft", help, labels, soft, true);

@@ -30,6 +30,8 @@ const OFTEN: [&str; 10] = [
 /// Files kept open by the whole agent at most, for each takes a page of the kernel's memory; the cgroups beyond are read
 /// as seldom ones are.
 const MOST: usize = 4096;
+/// So many times a file that was not there is not looked for: a cgroup may be given a controller later, seldom.
+const ABSENT_FOR: u8 = 20;
 
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
@@ -44,24 +46,45 @@ fn most() -> usize {
 
 /// Files of one cgroup that stay open from scrape to scrape, by their names.
 #[derive(Debug, Default)]
-pub(super) struct Kept(Vec<(&'static str, File)>);
+pub(super) struct Kept {
+    open: Vec<(&'static str, File)>,
+    /// Those that are not there, which costs as much to find out, and for how many times more that is believed.
+    absent: Vec<(&'static str, u8)>,
+}
 
 impl Kept {
     /// The whole text of a file; `None` where there is none.
     pub fn text(&mut self, folder: &Path, name: &'static str) -> Option<String> {
-        if let Some(at) = self.0.iter().position(|(known, _)| *known == name) {
-            if let Some(text) = self.0.get(at).and_then(|(_, file)| read(file)) {
+        if let Some(at) = self.open.iter().position(|(known, _)| *known == name) {
+            if let Some(text) = self.open.get(at).and_then(|(_, file)| read(file)) {
                 return Some(text);
             }
             // The cgroup it was of has gone; there may be another in its place.
-            self.0.swap_remove(at);
+            self.open.swap_remove(at);
             OPEN.fetch_sub(1, Ordering::Relaxed);
         }
-        let file = File::open(folder.join(name)).ok()?;
+        if let Some(at) = self.absent.iter().position(|(known, _)| *known == name) {
+            match self.absent.get_mut(at) {
+                Some((_, left @ 1..)) => {
+                    *left -= 1;
+                    return None;
+                }
+                _ => drop(self.absent.swap_remove(at)),
+            }
+        }
+        let file = match File::open(folder.join(name)) {
+            Ok(file) => file,
+            Err(error) => {
+                if error.kind() == std::io::ErrorKind::NotFound && OFTEN.contains(&name) {
+                    self.absent.push((name, ABSENT_FOR));
+                }
+                return None;
+            }
+        };
         let text = read(&file)?;
         if OFTEN.contains(&name) {
             if OPEN.fetch_add(1, Ordering::Relaxed) < most() {
-                self.0.push((name, file));
+                self.open.push((name, file));
             } else {
                 OPEN.fetch_sub(1, Ordering::Relaxed);
             }
@@ -80,8 +103,9 @@ impl Kept {
 
     /// Closes them all.
     pub fn close(&mut self) {
-        OPEN.fetch_sub(self.0.len(), Ordering::Relaxed);
-        self.0.clear();
+        OPEN.fetch_sub(self.open.len(), Ordering::Relaxed);
+        self.open.clear();
+        self.absent.clear();
     }
 }
 
@@ -144,9 +168,26 @@ mod tests {
         assert_eq!(kept.number(&folder, "memory.stat"), None);
         std::fs::write(&path, "12\n").unwrap();
         assert_eq!(kept.number(&folder, "memory.stat"), Some(12), "the open file is read anew");
-        assert_eq!(kept.0.len(), 1);
+        assert_eq!(kept.open.len(), 1);
         kept.close();
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!((kept.number(&folder, "memory.stat"), Table::read(&path).get("anon")), (None, None));
+    }
+
+    /// What was not there used to be looked for at every scrape, twice for each cgroup on hosts without figures of swap.
+    #[test]
+    fn what_is_not_there_is_looked_for_now_and_then() {
+        let folder = std::env::temp_dir().join(format!("node-agent-absent-{}", crate::backoff::random_below(u32::MAX)));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut kept = Kept::default();
+        assert_eq!(kept.number(&folder, "memory.swap.max"), None);
+        std::fs::write(folder.join("memory.swap.max"), "5\n").unwrap();
+        let found = (0..=ABSENT_FOR).map(|_| kept.number(&folder, "memory.swap.max")).position(|n| n == Some(5));
+        assert_eq!(found, Some(usize::from(ABSENT_FOR)));
+        let mut other = Kept::default();
+        assert_eq!(other.number(&folder, "pids.max"), None);
+        std::fs::write(folder.join("pids.max"), "7\n").unwrap();
+        assert_eq!(other.number(&folder, "pids.max"), Some(7), "what is seldom read is looked for");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

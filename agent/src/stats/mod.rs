@@ -15,6 +15,7 @@ mod left;
 mod local_storage;
 mod logs;
 mod network;
+mod processes;
 mod running;
 mod summary;
 mod volumes;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use proto::cri::ImageFsInfoResponse;
 use serde::Serialize;
@@ -450,10 +451,14 @@ fn host(name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// When the machine began. Read once: the file holds a line for each processor and one number for each interrupt.
 pub(super) fn boot_nanos() -> i64 {
-    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let seconds = text.lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse::<i64>().ok());
-    seconds.unwrap_or(0).saturating_mul(1_000_000_000)
+    static BOOT: OnceLock<i64> = OnceLock::new();
+    *BOOT.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let seconds = text.lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse::<i64>().ok());
+        seconds.unwrap_or(0).saturating_mul(1_000_000_000)
+    })
 }
 
 fn rlimit(now: &str) -> Option<Rlimit> {
