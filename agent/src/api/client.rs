@@ -91,6 +91,7 @@ impl Client {
 
     /// The same connections with another timeout and no rate limit, as heartbeats need.
     pub fn for_heartbeats(&self, timeout: Duration) -> Self {
+        metrics::REST_TRANSPORT_CALLS.inc(&["hit"]);
         Client { timeout, rate: None, ..self.clone() }
     }
 
@@ -98,6 +99,7 @@ impl Client {
     pub fn with_rate(&self, per_second: f64, burst: u32) -> Self {
         // client-go's burst where none is given.
         let burst = if burst == 0 { 10 } else { burst };
+        metrics::REST_TRANSPORT_CALLS.inc(&["hit"]);
         Client { rate: RateLimit::new(per_second, burst).map(Arc::new), ..self.clone() }
     }
 
@@ -274,6 +276,7 @@ impl Client {
                     tracing::debug!(%error, path, tries, "the API server asks to come back later");
                     tries += 1;
                     tokio::time::sleep(wait).await;
+                    metrics::REST_RETRIES.inc(&[&code, &host, verb]);
                 }
                 Err((error, _)) => return Err(error),
             }

@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
 use super::{ApiError, Kubeconfig, Login, TlsError};
+use crate::metrics;
 
 /// The bytes of an answer as they arrive.
 pub type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
@@ -52,6 +53,24 @@ const KEEP_HTTP1: usize = 4;
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
+/// One transport more while it lives.
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        metrics::REST_TRANSPORT_CALLS.inc(&["miss"]);
+        metrics::REST_TRANSPORTS.add(&[], 1.0);
+        Counted
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        metrics::REST_TRANSPORTS.add(&[], -1.0);
+        metrics::REST_TRANSPORTS_DROPPED.inc(&["deleted"]);
+    }
+}
+
 #[derive(Default)]
 struct Pool {
     http2: Option<http2::SendRequest<Full<Bytes>>>,
@@ -73,6 +92,7 @@ pub struct HttpTransport {
     stale: std::sync::atomic::AtomicBool,
     /// Told with each [`Transport::reconnect`].
     renewed: tokio::sync::Notify,
+    _counted: Counted,
 }
 
 impl HttpTransport {
@@ -104,6 +124,7 @@ impl HttpTransport {
             pool: Mutex::new(Pool::default()),
             stale: std::sync::atomic::AtomicBool::new(false),
             renewed: tokio::sync::Notify::new(),
+            _counted: Counted::new(),
         })
     }
 
@@ -209,9 +230,18 @@ impl HttpTransport {
     }
 
     async fn connect(&self) -> Result<Connection, ApiError> {
-        let tcp = TcpStream::connect((self.host.as_str(), self.port))
-            .await
-            .map_err(|e| ApiError::Connect(format!("dial tcp {}:{}: {e}", self.host, self.port)))?;
+        let failed = |e: std::io::Error| ApiError::Connect(format!("dial tcp {}:{}: {e}", self.host, self.port));
+        let tcp = match self.host.parse::<std::net::IpAddr>() {
+            Ok(address) => TcpStream::connect((address, self.port)).await,
+            Err(_) => {
+                let host = [self.host.as_str()];
+                let asked = metrics::REST_NAMES_SECONDS.time(&host);
+                let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await.map_err(failed)?;
+                drop(asked);
+                TcpStream::connect(found.collect::<Vec<_>>().as_slice()).await
+            }
+        };
+        let tcp = tcp.map_err(failed)?;
         // Small requests must not wait for the acknowledgement of the one before.
         let _ = tcp.set_nodelay(true);
         if !self.secure {

@@ -33,6 +33,12 @@ const ADMISSION_MS: &[f64] = &[0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25
 const REST: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 const REST_BYTES: &[f64] =
     &[64.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0];
+/// Names are looked up in less than half a minute, or not at all.
+const NAMES: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0];
+const RESIZE_MS: &[f64] = &[
+    10.0, 50.0, 100.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 30_000.0, 60_000.0, 120_000.0, 300_000.0,
+    600_000.0,
+];
 const STORAGE: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 const CERTIFICATE: &[f64] = &[
     0.0,
@@ -69,6 +75,20 @@ const CLAIMS: &[f64] = &[
     16.995_624_819_678_714,
     26.073_453_794_753_54,
     39.999_999_999_999_97,
+];
+/// How long a certificate of an exec plugin lived: ten minutes to four years.
+const PLUGIN_ROTATION: &[f64] = &[
+    600.0,
+    1800.0,
+    3600.0,
+    14400.0,
+    86400.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+    124_416_000.0,
 ];
 /// How long a certificate lived: a minute to four years.
 const ROTATION: &[f64] =
@@ -153,6 +173,9 @@ families! { ALL:
     PENDING_RESIZES = Gauge Alpha "kubelet_pod_pending_resizes" ["reason"], NONE, "Number of pending resizes for pods.";
     RESIZES_UNDER_WAY = Gauge Alpha "kubelet_pod_in_progress_resizes" [], NONE, "Number of in-progress resizes for pods.";
     INFEASIBLE_RESIZES = Counter Alpha "kubelet_pod_infeasible_resizes_total" ["reason_detail"], NONE, "Number of infeasible resizes for pods.";
+    DEFERRED_RESIZES_ACCEPTED = Counter Alpha "kubelet_pod_deferred_accepted_resizes_total" ["retry_trigger"], NONE, "Cumulative number of resizes that were accepted after being deferred.";
+    REQUESTED_RESIZES = Counter Alpha "kubelet_container_requested_resizes_total" ["operation", "requirement", "resource"], NONE, "Number of requested resizes, counted at the container level. Different resources on the same container are counted separately. The 'requirement' label refers to 'memory' or 'limits'; the 'operation' label can be one of 'add', 'remove', 'increase' or 'decrease'.";
+    RESIZE_MILLISECONDS = Histogram Alpha "kubelet_pod_resize_duration_milliseconds" ["success"], RESIZE_MS, "Duration in milliseconds to actuate a pod resize";
     STARTED_PODS = Counter Alpha "kubelet_started_pods_total" [], NONE, "Cumulative number of pods started";
     STARTED_PODS_ERRORS = Counter Alpha "kubelet_started_pods_errors_total" [], NONE, "Cumulative number of errors when starting pods";
     STARTED_CONTAINERS = Counter Alpha "kubelet_started_containers_total" ["container_type"], NONE, "Cumulative number of containers started";
@@ -172,6 +195,7 @@ families! { ALL:
     IMAGE_VOLUMES_FAILED = Counter Beta "kubelet_image_volume_mounted_errors_total" [], NONE, "Number of failed image volume mounts.";
     CREDENTIAL_PROVIDER = Histogram Alpha "kubelet_credential_provider_plugin_duration" ["plugin_name"], DEFAULT, "Duration of execution in seconds for credential provider plugin";
     CREDENTIAL_PROVIDER_ERRORS = Counter Alpha "kubelet_credential_provider_plugin_errors_total" ["plugin_name"], NONE, "Number of errors from credential provider plugin";
+    CREDENTIAL_PROVIDER_CONFIG = Gauge Alpha "kubelet_credential_provider_config_info" ["hash"], NONE, "Information about the last applied credential provider configuration with hash as label";
     IMAGE_CHECKS = Counter Alpha "kubelet_imagemanager_image_mustpull_checks_total" ["result"], NONE, "Counter for how many times kubelet checked whether credentials need to be re-verified to access an image";
     PULL_INTENTS = Gauge Alpha "kubelet_imagemanager_ondisk_pullintents" [], NONE, "Number of ImagePullIntents stored on disk.";
     PULLED_RECORDS = Gauge Alpha "kubelet_imagemanager_ondisk_pulledrecords" [], NONE, "Number of ImagePulledRecords stored on disk.";
@@ -200,12 +224,23 @@ families! { ALL:
     CSI_CALLS = Histogram Alpha "csi_operations_seconds" ["driver_name", "grpc_status_code", "method_name", "migrated"], STORAGE, "Container Storage Interface operation duration with gRPC error code status total";
     PLUGINS = Gauge Alpha "plugin_manager_total_plugins" ["socket_path", "state"], NONE, "Number of plugins in Plugin Manager";
     LOG_BYTES = Gauge Alpha "kubelet_container_log_filesystem_used_bytes" ["container", "namespace", "pod", "uid"], NONE, "Bytes used by the container's logs on the filesystem.";
+    RECONSTRUCTED_VOLUMES = Counter Alpha "reconstruct_volume_operations_total" [], NONE, "The number of volumes that were attempted to be reconstructed from the operating system during kubelet startup. This includes both successful and failed reconstruction.";
+    RECONSTRUCTION_ERRORS = Counter Alpha "reconstruct_volume_operations_errors_total" [], NONE, "The number of volumes that failed reconstruction from the operating system during kubelet startup.";
+    FORCE_CLEANED_VOLUMES = Counter Alpha "force_cleaned_failed_volume_operations_total" [], NONE, "The number of volumes that were force cleaned after their reconstruction failed during kubelet startup. This includes both successful and failed cleanups.";
+    FORCE_CLEAN_ERRORS = Counter Alpha "force_cleaned_failed_volume_operation_errors_total" [], NONE, "The number of volumes that failed force cleanup after their reconstruction failed during kubelet startup.";
     VOLUMES = Gauge Alpha "volume_manager_total_volumes" ["plugin_name", "state"], NONE, "Number of volumes in Volume Manager";
     REST_REQUESTS = Counter Alpha "rest_client_requests_total" ["code", "host", "method"], NONE, "Number of HTTP requests, partitioned by status code, method, and host.";
     REST_SECONDS = Histogram Alpha "rest_client_request_duration_seconds" ["host", "verb"], REST, "Request latency in seconds. Broken down by verb, and host.";
     REST_LIMITER_SECONDS = Histogram Alpha "rest_client_rate_limiter_duration_seconds" ["host", "verb"], REST, "Client side rate limiter latency in seconds. Broken down by verb, and host.";
     REST_REQUEST_BYTES = Histogram Alpha "rest_client_request_size_bytes" ["host", "verb"], REST_BYTES, "Request size in bytes. Broken down by verb and host.";
     REST_RESPONSE_BYTES = Histogram Alpha "rest_client_response_size_bytes" ["host", "verb"], REST_BYTES, "Response size in bytes. Broken down by verb and host.";
+    REST_RETRIES = Counter Alpha "rest_client_request_retries_total" ["code", "host", "verb"], NONE, "Number of request retries, partitioned by status code, verb, and host.";
+    REST_NAMES_SECONDS = Histogram Alpha "rest_client_dns_resolution_duration_seconds" ["host"], NAMES, "DNS resolver latency in seconds. Broken down by host.";
+    REST_TRANSPORTS = Gauge Alpha "rest_client_transport_cache_entries" [], NONE, "Number of transport entries in the internal cache.";
+    REST_TRANSPORT_CALLS = Counter Alpha "rest_client_transport_create_calls_total" ["result"], NONE, "Number of calls to get a new transport, partitioned by the result of the operation hit: obtained from the cache, miss: created and added to the cache, uncacheable: created and not cached";
+    REST_TRANSPORTS_DROPPED = Counter Alpha "rest_client_transport_cache_gc_calls_total" ["result"], NONE, "Number of times a GC cleanup attempts to delete a transport cache entry, partitioned by the result: deleted, skipped";
+    REST_ROTATIONS_ENDED = Counter Alpha "rest_client_transport_cert_rotation_gc_calls_total" [], NONE, "Number of times a cert rotation goroutine cancel func is called via GC cleanup of the associated transport";
+    REST_PLUGIN_ROTATION = Histogram Alpha "rest_client_exec_plugin_certificate_rotation_age" [], PLUGIN_ROTATION, "Histogram of the number of seconds the last auth exec plugin client certificate lived before being rotated. If auth exec plugin client certificates are unused, histogram will contain no data.";
     CLIENT_CERTIFICATES = Histogram Alpha "apiserver_client_certificate_expiration_seconds" [], CERTIFICATE, "Distribution of the remaining lifetime on the certificate used to authenticate a request.";
     RUNTIME_LOSING_SUPPORT = Gauge Alpha "kubelet_cri_losing_support" ["version"], NONE, "the Kubernetes version that the currently running CRI implementation will lose support on if not upgraded.";
     CLIENT_RENEWAL_ERRORS = Counter Alpha "kubelet_certificate_manager_client_expiration_renew_errors" [], NONE, "Counter of certificate renewal errors.";

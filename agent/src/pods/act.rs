@@ -125,7 +125,11 @@ impl Worker {
             return Ok(());
         }
         let resizing = Resizing { shared: &self.shared, pod: &self.pod, sandbox_id };
-        let Err(why) = resizing.run(plan).await else { return Ok(()) };
+        let begun = tokio::time::Instant::now();
+        let outcome = resizing.run(plan).await;
+        let success = if outcome.is_ok() { "true" } else { "false" };
+        metrics::RESIZE_MILLISECONDS.observe(&[success], begun.elapsed().as_secs_f64() * 1000.0);
+        let Err(why) = outcome else { return Ok(()) };
         let generation = self.pod.meta().generation;
         if self.shared.allocations.fail(&self.uid, generation, &why, crate::clock::now()) {
             let message = super::resizes::told(&self.pod, generation, &why, "Pod resize error");

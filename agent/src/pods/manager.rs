@@ -30,6 +30,7 @@ use super::allocations::Allocations;
 use super::handle::Handle;
 use super::mailbox::{End, KillRequest, Mailbox};
 use super::mirrors::Mirrors;
+use super::resizes::count_requested;
 use super::userns::UserNamespaces;
 use super::worker::{Begin, Worker};
 use super::workers::{Ended, Workers};
@@ -242,7 +243,7 @@ impl Manager {
                 _ = housekeeping.tick() => {
                     crate::daemon::hang_if_asked("pods").await;
                     self.end_orphans();
-                    self.retry_resizes();
+                    self.retry_resizes("periodic_retry");
                     self.return_claims();
                 }
             }
@@ -362,6 +363,7 @@ impl Manager {
             }
             let pod = first_seen::kept(&entry.pod, pod);
             let changed = differs(&entry.pod, &pod);
+            count_requested(&entry.pod, &pod);
             entry.pod = pod.clone();
             self.shared.feed.pod(&pod);
             match entry.mailbox.clone() {
@@ -525,7 +527,7 @@ impl Manager {
                 self.start_waiting(&name);
             }
         }
-        self.retry_resizes();
+        self.retry_resizes("pods_removed");
     }
 
     pub(super) fn sources_ready(&self) -> bool {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proto::api::core::v1::{Container, Node, Pod, ResourceRequirements};
+use proto::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
 
 use crate::events::EventType;
@@ -16,7 +17,7 @@ use crate::metrics;
 use crate::pod::allocation::Allocation;
 use crate::pod::quantity::milli;
 use crate::pod::resources::{QosClass, counted, counted_requests, qos_class};
-use crate::pod::spec::PodExt;
+use crate::pod::spec::{PodExt, find_container};
 
 use super::admission::check_resources;
 use super::allocations::Pending;
@@ -40,8 +41,8 @@ impl Manager {
         mailbox.update(self.allocated(&pod));
     }
 
-    /// Looks again at resizes that wait for room.
-    pub(super) fn retry_resizes(&mut self) {
+    /// Looks again at resizes that wait for room; `trigger` is what metrics call the reason to do so.
+    pub(super) fn retry_resizes(&mut self, trigger: &str) {
         let mut waiting = self.shared.allocations.deferred();
         if waiting.is_empty() {
             return;
@@ -56,6 +57,10 @@ impl Manager {
         });
         for uid in waiting {
             self.changed_by_source(&uid);
+            let allocations = &self.shared.allocations;
+            if allocations.pending(&uid).is_none() && allocations.in_progress(&uid).is_some() {
+                metrics::DEFERRED_RESIZES_ACCEPTED.inc(&[trigger]);
+            }
         }
     }
 
@@ -124,6 +129,36 @@ impl Manager {
     }
 }
 
+/// Counts what a changed spec asks of the resources of its containers.
+pub(super) fn count_requested(before: &Pod, now: &Pod) {
+    for labels in requested(before, now) {
+        metrics::REQUESTED_RESIZES.inc(&labels);
+    }
+}
+
+/// Operation, requirement and resource of each change.
+fn requested(before: &Pod, now: &Pod) -> Vec<[&'static str; 3]> {
+    let mut found = Vec::new();
+    for container in now.spec().init_containers.iter().chain(&now.spec().containers) {
+        let Some((_, was)) = find_container(before.spec(), &container.name) else { continue };
+        let (was, is) = (was.resources.clone().unwrap_or_default(), container.resources.clone().unwrap_or_default());
+        for (requirement, was, is) in [("requests", was.requests, is.requests), ("limits", was.limits, is.limits)] {
+            for resource in ["cpu", "memory"] {
+                let of = |amounts: &BTreeMap<String, Quantity>| amounts.get(resource).map_or(0, milli);
+                let operation = match (of(&was), of(&is)) {
+                    (was, is) if was == is => continue,
+                    (0, _) => "add",
+                    (_, 0) => "remove",
+                    (was, is) if is > was => "increase",
+                    _ => "decrease",
+                };
+                found.push([operation, requirement, resource]);
+            }
+        }
+    }
+    found
+}
+
 fn grows(pod: &Pod, allocated: &Pod) -> bool {
     let (wanted, has) = (counted_requests(pod), counted_requests(allocated));
     ["cpu", "memory"].iter().any(|name| wanted.get(*name).unwrap_or(&0) > has.get(*name).unwrap_or(&0))
@@ -174,7 +209,30 @@ pub fn told(pod: &Pod, generation: i64, error: &str, what: &str) -> String {
 mod tests {
     use super::*;
     use proto::api::core::v1::PodSpec;
-    use proto::apimachinery::pkg::api::resource::Quantity;
+
+    /// Nothing used to be counted of what was asked for.
+    #[test]
+    fn each_resource_of_each_container_is_a_request_of_its_own() {
+        let pod = |requests: &[(&str, &str)], limits: &[(&str, &str)]| {
+            let amounts = |list: &[(&str, &str)]| {
+                list.iter().map(|(name, text)| ((*name).to_owned(), Quantity { string: (*text).into() })).collect()
+            };
+            let resources = ResourceRequirements {
+                requests: amounts(requests),
+                limits: amounts(limits),
+                ..ResourceRequirements::default()
+            };
+            let container = Container { name: "main".into(), resources: Some(resources), ..Container::default() };
+            let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
+            Pod { spec: Some(spec), ..Pod::default() }
+        };
+        let before = pod(&[("cpu", "1"), ("memory", "1Mi")], &[("cpu", "1")]);
+        let now = pod(&[("cpu", "2"), ("memory", "1024Ki")], &[("memory", "1Gi")]);
+        let want = [["increase", "requests", "cpu"], ["remove", "limits", "cpu"], ["add", "limits", "memory"]];
+        assert_eq!(requested(&before, &now), want);
+        assert_eq!(requested(&now, &before)[0], ["decrease", "requests", "cpu"]);
+        assert!(requested(&now, &now).is_empty());
+    }
 
     #[test]
     fn events_tell_what_is_wanted() {

@@ -20,16 +20,12 @@ const PAGES: &[(&str, &str)] = &[
 const LEFT_OUT: &[&str] = &[
     "go_",
     "workqueue_",
-    "reconstruct_volume_operations_",
-    "force_cleaned_failed_volume_operation",
     "apiserver_audit_",
     "apiserver_envelope_",
     "apiserver_storage_",
     "apiserver_validation_",
     "apiserver_webhooks_x509_",
     "aggregator_",
-    "rest_client_exec_plugin_",
-    "rest_client_transport_cache_entries",
 ];
 
 /// Families whose label values do not depend on what was asked of the node.

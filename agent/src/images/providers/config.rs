@@ -8,9 +8,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ring::digest;
 use serde::Deserialize;
 
 use crate::cli::name_errors;
+use crate::metrics;
 
 const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 const VERSIONS: [&str; 3] =
@@ -87,6 +89,14 @@ pub struct Provider {
 /// # Errors
 /// The kubelet's text, for whoever wrote the files.
 pub fn load(path: &Path, folder: &Path, tokens: bool) -> Result<Vec<Provider>, String> {
+    load_hashed(path, folder, tokens).map(|(providers, hash)| {
+        metrics::CREDENTIAL_PROVIDER_CONFIG.set_all([(vec![hash], 1.0)]);
+        providers
+    })
+}
+
+/// The same, with a hash of the files: of each its length and content.
+fn load_hashed(path: &Path, folder: &Path, tokens: bool) -> Result<(Vec<Provider>, String), String> {
     match std::fs::metadata(folder) {
         Ok(_) => {}
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -95,8 +105,9 @@ pub fn load(path: &Path, folder: &Path, tokens: bool) -> Result<Vec<Provider>, S
         Err(e) => return Err(format!("error inspecting binary directory {}: {e}", folder.display())),
     }
     let mut written: Vec<Written> = Vec::new();
+    let mut hash = digest::Context::new(&digest::SHA256);
     for file in files(path)? {
-        for provider in read(&file)? {
+        for provider in read(&file, &mut hash)? {
             if written.iter().any(|w| w.name == provider.name) && path.is_dir() {
                 return Err(format!(
                     "duplicate provider name {:?} found in configuration file(s) in {}",
@@ -113,7 +124,9 @@ pub fn load(path: &Path, folder: &Path, tokens: bool) -> Result<Vec<Provider>, S
         [one] => return Err(format!("failed to validate credential provider config: {one}")),
         many => return Err(format!("failed to validate credential provider config: [{}]", many.join(", "))),
     }
-    written.into_iter().map(|w| made(w, folder, tokens)).collect()
+    let providers = written.into_iter().map(|w| made(w, folder, tokens)).collect::<Result<_, _>>()?;
+    let hash: String = hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok((providers, format!("sha256:{hash}")))
 }
 
 fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
@@ -140,11 +153,13 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<Written>, String> {
+fn read(path: &Path, hash: &mut digest::Context) -> Result<Vec<Written>, String> {
     let shown = path.display();
     let text = std::fs::read(path).map_err(|e| {
         format!("unable to read external registry credential provider configuration from {path:?}: {e}")
     })?;
+    hash.update(&u64::try_from(text.len()).unwrap_or(u64::MAX).to_be_bytes());
+    hash.update(&text);
     let tree = proto::yaml::parse(&text).map_err(|e| format!("error decoding config {shown}: {e}"))?;
     let file: File = serde_json::from_value(tree).map_err(|e| format!("error decoding config {shown}: {e}"))?;
     if file.kind != "CredentialProviderConfig" {
@@ -379,6 +394,12 @@ mod tests {
         std::fs::write(files.join("notes.txt"), "no configuration").unwrap();
         let found: Vec<_> = load(&files, &bin, true).unwrap().into_iter().map(|p| p.name).collect();
         assert_eq!(found, ["one", "two"]);
+        let (one, two) = (text("one"), text("two"));
+        let hashed =
+            [one.as_str(), &two].map(|t| [&(t.len() as u64).to_be_bytes()[..], t.as_bytes()].concat()).concat();
+        let want: String =
+            digest::digest(&digest::SHA256, &hashed).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(load_hashed(&files, &bin, true).unwrap().1, format!("sha256:{want}"));
         std::fs::write(files.join("z.yaml"), text("one")).unwrap();
         assert!(load(&files, &bin, true).unwrap_err().contains("duplicate provider name \"one\""));
         std::fs::remove_file(files.join("z.yaml")).unwrap();
