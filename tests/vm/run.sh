@@ -11,8 +11,9 @@
 #   run.sh stage NAME...     these stages, in this order, on the machine that runs (cut, cuts, reboot and outside may be among them)
 #   run.sh ssh COMMAND       a shell line in the machine
 #
-# Environment: VM_DIR (default .vm; image, disk, key, logs), VM_PACKAGES (target/packages), VM_SSH_PORT (2222),
-# VM_API_PORT (16443 on 127.0.0.1 leads to the machine's 6443), VM_MEMORY (2560 MiB), VM_CPUS (2), VM_ACCEL (tcg; kvm
+# Environment: VM_DIR (default .vm; image, disk, key, logs), VM_PACKAGES (target/packages), VM_SSH_PORT (2222, or the next
+# that is free), VM_API_PORT (16443, or the next that is free; on 127.0.0.1 it leads to the machine's 6443), VM_MEMORY (2560
+# MiB), VM_CPUS (2), VM_ACCEL (tcg; kvm
 # where it works), VM_BOOT_SECONDS (300), VM_CUTS (10), VM_PATIENCE (1; every wait is as many times as long, for a busy
 # machine), and those of image.sh.
 # Needs, of Debian: mmdebstrap qemu-system-x86 cpio e2fsprogs openssh-client busybox-static. Exit code 77 when one is missing.
@@ -21,14 +22,28 @@ here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
 vm=${VM_DIR:-$top/.vm}
 packages=${VM_PACKAGES:-$top/target/packages}
-port=${VM_SSH_PORT:-2222}
-api=${VM_API_PORT:-16443}
 patience=${VM_PATIENCE:-1}
 suite="PATIENCE=$patience bash /root/suite.sh"
 mkdir -p "$vm"
 vm=$(cd "$vm" && pwd)
 say() { echo "vm: $*" >&2; }
 die() { say "$*"; exit 1; }
+
+# free PORT: the first from PORT on that nobody listens on.
+free() {
+    local port=$1
+    while (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+    echo "$port"
+}
+alive() { [ -e "$vm/pid" ] && tr '\0' ' ' <"/proc/$(cat "$vm/pid")/cmdline" 2>/dev/null | grep -qF "$vm/disk"; }
+# A machine that runs keeps its ports: `ssh` and `stage` find them beside its disk.
+if alive && [ -e "$vm/ports" ]; then
+    read -r port api <"$vm/ports"
+else
+    port=${VM_SSH_PORT:-$(free 2222)}
+    api=${VM_API_PORT:-$(free 16443)}
+fi
+
 for tool in mmdebstrap qemu-system-x86_64 mke2fs cpio ssh busybox; do
     command -v "$tool" >/dev/null || { say "skipped: $tool is missing"; exit 77; }
 done
@@ -36,8 +51,6 @@ ssh_to=(ssh -F none -i "$vm/key" -p "$port" -o StrictHostKeyChecking=no -o UserK
     -o ConnectTimeout=20 -o ServerAliveInterval=15 -o BatchMode=yes root@127.0.0.1)
 
 image() { "$here/image.sh" "$vm"; }
-
-alive() { [ -e "$vm/pid" ] && tr '\0' ' ' <"/proc/$(cat "$vm/pid")/cmdline" 2>/dev/null | grep -qF "$vm/disk"; }
 
 boot() { # boot: on the disk as it is
     local accelerate=tcg,thread=multi,tb-size=512
@@ -50,6 +63,7 @@ boot() { # boot: on the disk as it is
         -drive "file=$vm/disk,if=virtio,format=raw,cache=writeback" -device virtio-rng-pci -rtc base=utc,clock=host \
         -netdev "user,id=n0,hostfwd=tcp:127.0.0.1:$port-:22,hostfwd=tcp:127.0.0.1:$api-:6443" -device virtio-net-pci,netdev=n0,romfile= \
         -serial "file:$vm/console" -daemonize -pidfile "$vm/pid"
+    echo "$port $api" >"$vm/ports"
     wait_for "${VM_BOOT_SECONDS:-300}" 'the machine answers' "${ssh_to[@]}" true
 }
 
