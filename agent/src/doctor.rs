@@ -299,7 +299,12 @@ const API_SERVER: Duration = Duration::from_secs(5);
 fn api_server(flags: &Flags) -> Option<Check> {
     let files = [flags.kubeconfig.as_deref(), flags.bootstrap_kubeconfig.as_deref()];
     let config = files.into_iter().flatten().find_map(|path| Kubeconfig::load(path).ok())?;
-    let reached = reach(&config.server);
+    // A proxy is all that this machine has to reach.
+    let reached = match config.proxy() {
+        Ok(Some(proxy)) => connect(proxy.place()),
+        Ok(None) => reach(&config.server),
+        Err(error) => Err(error.to_string()),
+    };
     Some(Check {
         name: "API server",
         verdict: if reached.is_ok() { Verdict::Fine } else { Verdict::Warning },
@@ -316,10 +321,14 @@ fn api_server(flags: &Flags) -> Option<Check> {
 
 /// Makes a connection and lets it go.
 fn reach(server: &str) -> Result<(), String> {
-    use std::net::{TcpStream, ToSocketAddrs};
     let uri: http::Uri = server.parse().map_err(|_| "is no URL".to_owned())?;
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("http") { 80 } else { 443 });
+    connect((host, port))
+}
+
+fn connect((host, port): (&str, u16)) -> Result<(), String> {
+    use std::net::{TcpStream, ToSocketAddrs};
     let addresses = (host, port).to_socket_addrs().map_err(|error| error.to_string())?;
     let mut why = "has no address".to_owned();
     for address in addresses {

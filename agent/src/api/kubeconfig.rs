@@ -16,6 +16,8 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::exec_login::{self, Exec, ExecLogin, Given as Issued};
+use super::proxy::Proxy;
 use super::tls::{Pem, beside, client_config};
 use super::{ApiError, TlsError, server_name};
 use crate::identity::Validity;
@@ -37,13 +39,11 @@ pub enum KubeconfigError {
     Invalid(String),
     #[error("invalid kubeconfig: open {path}: {}", io_words(.source))]
     TokenFile { path: PathBuf, source: std::io::Error },
-    #[error(
-        "kubeconfig {path}: user {user:?} logs in by {method}, which the agent does not support; give it a certificate or \
-         a token"
-    )]
-    Unsupported { path: PathBuf, user: String, method: &'static str },
-    #[error("kubeconfig {path}: cluster {cluster:?} has a proxy-url, which the agent does not support")]
-    Proxy { path: PathBuf, cluster: String },
+    /// Providers that were compiled in are no more; `exec` has taken their place.
+    #[error("invalid kubeconfig: no Auth Provider found for name {0:?}")]
+    NoProvider(String),
+    #[error("invalid kubeconfig: {0}")]
+    Exec(String),
 }
 
 /// The kernel's word on a file, as Go writes it: without the number.
@@ -64,6 +64,10 @@ pub struct Kubeconfig {
     pub(super) certificate: Option<Pem>,
     pub(super) key: Option<Pem>,
     pub(super) token: Option<Token>,
+    /// A program that gives credentials; what stands in the kubeconfig wins over it.
+    pub(super) exec: Option<Exec>,
+    /// By which the server is reached; None asks the environment.
+    proxy: Option<Proxy>,
     /// See [`Kubeconfig::follow_rotated`].
     rotated: Option<PathBuf>,
     /// See [`Kubeconfig::await_certificate`].
@@ -97,9 +101,25 @@ impl Kubeconfig {
         self.awaited = true;
     }
 
+    fn has_certificate(&self) -> bool {
+        self.certificate.is_some()
+    }
+
     /// Whether the certificate may still be on its way.
     pub(super) fn is_awaited(&self) -> bool {
         self.awaited
+    }
+
+    /// The proxy by which the server is reached, if any.
+    ///
+    /// # Errors
+    /// The environment names one that is none.
+    pub fn proxy(&self) -> Result<Option<Proxy>, TlsError> {
+        if let Some(proxy) = &self.proxy {
+            return Ok(Some(proxy.clone()));
+        }
+        let server = self.server.parse().map_err(|_| TlsError::Server(self.server.clone()))?;
+        Proxy::of_environment(&server, |name| std::env::var(name).ok()).map_err(TlsError::Proxy)
     }
 
     /// Certificate and key to log in with now.
@@ -165,22 +185,23 @@ impl Kubeconfig {
             [one] => return Err(KubeconfigError::Invalid(one.clone())),
             many => return Err(KubeconfigError::Invalid(format!("[{}]", many.join(", ")))),
         }
-        for method in ["exec", "auth-provider"] {
-            if user.get(method).is_some_and(|v| !v.is_null()) {
-                return Err(KubeconfigError::Unsupported { path: path.to_owned(), user: user_name.into(), method });
-            }
+        if let Some(provider) = user.get("auth-provider").filter(|v| !v.is_null()) {
+            return Err(KubeconfigError::NoProvider(text_of(provider, "name").into()));
         }
-        if !text_of(cluster, "proxy-url").is_empty() {
-            return Err(KubeconfigError::Proxy { path: path.to_owned(), cluster: cluster_name.into() });
-        }
+        let authority = authority.map(|given| given.pem);
+        let exec = Exec::of(user, cluster, authority.as_ref(), read.folder).map_err(KubeconfigError::Exec)?;
+        let proxy = Some(text_of(cluster, "proxy-url")).filter(|url| !url.is_empty());
         Ok(Kubeconfig {
             server: text_of(cluster, "server").trim_end_matches('/').to_owned(),
             tls_server_name: text_of(cluster, "tls-server-name").to_owned(),
             insecure: cluster.get("insecure-skip-tls-verify").and_then(Value::as_bool).unwrap_or(false),
-            authority: authority.map(|given| given.pem),
+            authority,
             certificate: certificate.map(|given| given.pem),
             key: key.map(|given| given.pem),
             token: read.token(user)?,
+            exec,
+            // It has been looked at.
+            proxy: proxy.and_then(|url| Proxy::parse(url).ok()),
             rotated: None,
             awaited: false,
         })
@@ -266,7 +287,7 @@ fn cluster_errors(cluster: &Value, name: &str, authority: Option<&Given>) -> Vec
     }
     let proxy = text_of(cluster, "proxy-url");
     if !proxy.is_empty()
-        && let Some(reason) = proxy_error(proxy)
+        && let Err(reason) = Proxy::parse(proxy)
     {
         wrong.push(format!("invalid 'proxy-url' {proxy:?} for cluster {name:?}: {reason}"));
     }
@@ -285,15 +306,6 @@ fn cluster_errors(cluster: &Value, name: &str, authority: Option<&Given>) -> Vec
         wrong.push("specifying a root certificates file with the insecure flag is not allowed".into());
     }
     wrong
-}
-
-fn proxy_error(text: &str) -> Option<String> {
-    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
-    match scheme {
-        Some("http" | "https" | "socks5") => None,
-        Some(other) => Some(format!("unsupported scheme {other:?}, must be http, https, or socks5")),
-        None => Some("unsupported scheme \"\", must be http, https, or socks5".into()),
-    }
 }
 
 /// What of a user cannot be meant, in client-go's order and words.
@@ -327,6 +339,7 @@ fn user_errors(user: &Value, name: &str, (certificate, key): (&Option<Given>, &O
             }
         }
     }
+    wrong.extend(exec_login::errors(user, name));
     if methods.len() > 1 {
         let found = methods.join(" ");
         wrong.push(format!(
@@ -360,6 +373,20 @@ pub struct Login {
     tls: std::sync::Mutex<Option<BuiltTls>>,
     /// A certificate that was asked for is there; it is not looked for again.
     come: AtomicBool,
+    exec: Option<ExecLogin>,
+    /// The certificate and key that the program gave last.
+    issued: std::sync::Mutex<Option<(Pem, Pem)>>,
+}
+
+/// What a request is sent with.
+#[derive(Default)]
+pub(super) struct Shown {
+    /// `Authorization`; None where a certificate does it.
+    pub header: Option<HeaderValue>,
+    /// What the program gave, where there is one.
+    issued: Option<Arc<Issued>>,
+    /// The certificate is another one than before: connections are to be made anew.
+    pub changed: bool,
 }
 
 impl Login {
@@ -369,11 +396,38 @@ impl Login {
             token: Mutex::new(None),
             tls: std::sync::Mutex::new(None),
             come: AtomicBool::new(!config.awaited),
+            exec: config.exec.clone().map(ExecLogin::new),
+            issued: std::sync::Mutex::new(None),
         })
     }
 
+    /// What to send the next request with. May run the program that gives credentials.
+    pub(super) async fn show(&self) -> Result<Shown, ApiError> {
+        let header = self.authorization().await?;
+        let Some(exec) = self.exec.as_ref().filter(|_| header.is_none() && !self.config.has_certificate()) else {
+            return Ok(Shown { header, ..Shown::default() });
+        };
+        let issued =
+            exec.credentials().await.map_err(|why| ApiError::Credentials(format!("getting credentials: {why}")))?;
+        let mut kept = self.issued.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let changed = *kept != issued.pair;
+        if changed {
+            kept.clone_from(&issued.pair);
+        }
+        Ok(Shown { header: issued.token.clone(), issued: Some(issued.clone()), changed })
+    }
+
+    /// The server took what was shown for nobody's. Of a program new credentials are got, for the next request.
+    pub(super) async fn refused(&self, shown: &Shown) {
+        if let (Some(exec), Some(issued)) = (&self.exec, &shown.issued)
+            && let Err(error) = exec.refused(issued).await
+        {
+            tracing::error!(error, "refreshing credentials");
+        }
+    }
+
     /// The `Authorization` header, or None where a certificate does it.
-    pub(super) async fn authorization(&self) -> Result<Option<HeaderValue>, ApiError> {
+    async fn authorization(&self) -> Result<Option<HeaderValue>, ApiError> {
         let Some(token) = &self.config.token else { return Ok(None) };
         let mut kept = self.token.lock().await;
         if let Some((value, read)) = kept.as_ref()
@@ -424,7 +478,8 @@ impl Login {
     /// The TLS settings with the certificate files as they are now; built anew only when they changed.
     pub(super) fn tls(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let config = &self.config;
-        let identity = config.identity();
+        let issued = || self.issued.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let identity = config.identity().or_else(issued);
         let (certificate, key) = identity.as_ref().map_or((None, None), |(c, k)| (Some(c), Some(k)));
         if self.is_waiting() {
             return Err(TlsError::Awaited);
@@ -547,9 +602,17 @@ mod tests {
             said(r#"{"server":"https://a","proxy-url":"ftp://p"}"#, "{}"),
             r#"invalid 'proxy-url' "ftp://p" for cluster "k": unsupported scheme "ftp", must be http, https, or socks5"#
         );
-        assert!(said(r#"{"server":"https://a","proxy-url":"http://p"}"#, "{}").contains("does not support"));
-        assert!(
-            said(server, r#"{"exec":{"command":"x"}}"#).contains("logs in by exec, which the agent does not support")
+        assert_eq!(said(r#"{"server":"https://a","proxy-url":"http://p"}"#, "{}"), "");
+        assert_eq!(
+            said(server, r#"{"exec":{"command":"x"}}"#),
+            "[apiVersion must be specified for u to use exec authentication plugin, interactiveMode must be specified for u \
+             to use exec authentication plugin]"
+        );
+        let exec = r#"{"exec":{"command":"x","apiVersion":"client.authentication.k8s.io/v1beta1"}}"#;
+        assert_eq!(said(server, exec), "");
+        assert_eq!(
+            said(server, r#"{"auth-provider":{"name":"gcp"}}"#),
+            "invalid kubeconfig: no Auth Provider found for name \"gcp\""
         );
         assert_eq!(said(server, r#"{"tokenFile":"no"}"#), "invalid kubeconfig: open $D/no: no such file or directory");
         assert_eq!(said(server, r#"{"tokenFile":"no","token":"instead"}"#), "");

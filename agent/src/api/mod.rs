@@ -7,9 +7,11 @@
 
 mod client;
 mod error;
+mod exec_login;
 mod kind;
 mod kubeconfig;
 mod media;
+mod proxy;
 mod rate;
 mod reflector;
 mod tls;
@@ -21,6 +23,7 @@ pub use error::ApiError;
 pub use kind::{Kind, timestamp};
 pub use kubeconfig::{Kubeconfig, KubeconfigError, Login, io_words};
 pub use media::ContentType;
+pub use proxy::Proxy;
 pub use rate::RateLimit;
 pub use reflector::{Change, Reflector};
 pub use tls::{TlsError, public_servers, server_name, trust_roots};

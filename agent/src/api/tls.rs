@@ -23,6 +23,8 @@ pub enum TlsError {
     NoKey(String),
     #[error(transparent)]
     Rustls(#[from] rustls::Error),
+    #[error("{0}")]
+    Proxy(String),
     #[error("{0:?} is no server name")]
     ServerName(String),
 }
@@ -121,7 +123,7 @@ pub(super) fn client_config(
     Ok(config)
 }
 
-fn read_identity(
+pub(super) fn read_identity(
     certificate: &Pem,
     key: &Pem,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {

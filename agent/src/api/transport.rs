@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, Uri, header};
+use http::{HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
+use super::proxy::{Proxy, Stream};
 use super::{ApiError, Kubeconfig, Login, TlsError};
 use crate::metrics;
 
@@ -84,6 +85,7 @@ pub struct HttpTransport {
     /// `host:port` as requests name it.
     authority: String,
     secure: bool,
+    proxy: Option<Proxy>,
     /// Path before `/api`, without a final slash; mostly empty.
     prefix: String,
     login: Arc<Login>,
@@ -118,6 +120,7 @@ impl HttpTransport {
             port,
             authority: authority.to_string(),
             secure,
+            proxy: config.proxy()?,
             prefix: uri.path().trim_end_matches('/').to_owned(),
             login,
             user_agent: HeaderValue::from_str(user_agent).unwrap_or(HeaderValue::from_static("node-agent")),
@@ -132,14 +135,23 @@ impl HttpTransport {
         let (parts, body) = request.into_parts();
         let mut request = Request::from_parts(parts, Full::new(body));
         let path = request.uri().path_and_query().map_or("/", |p| p.as_str()).to_owned();
-        if let Some(value) = self.login.authorization().await? {
+        let shown = self.login.show().await?;
+        if shown.changed {
+            self.stale.store(true, std::sync::atomic::Ordering::Release);
+        }
+        if let Some(value) = shown.header.clone() {
             request.headers_mut().insert(header::AUTHORIZATION, value);
         }
         request.headers_mut().insert(header::USER_AGENT, self.user_agent.clone());
         // A kept connection may have died unnoticed, a fresh one may be taken down by a restart: three tries.
         for _ in 0..3 {
             match self.try_once(request, &path).await {
-                Ok(response) => return Ok(response),
+                Ok(response) => {
+                    if response.status() == StatusCode::UNAUTHORIZED {
+                        self.login.refused(&shown).await;
+                    }
+                    return Ok(response);
+                }
                 Err((Some(unsent), _)) => request = unsent,
                 Err((None, error)) => return Err(error),
             }
@@ -230,6 +242,27 @@ impl HttpTransport {
     }
 
     async fn connect(&self) -> Result<Connection, ApiError> {
+        let tcp = self.dial().await?;
+        if !self.secure {
+            return handshake(TokioIo::new(tcp), false).await;
+        }
+        let tls = self.login.tls().map_err(|e| ApiError::Credentials(e.to_string()))?;
+        let name = self.login.server_name(&self.host).map_err(|e| ApiError::Credentials(e.to_string()))?;
+        let stream = tokio_rustls::TlsConnector::from(tls)
+            .connect(name, tcp)
+            .await
+            .map_err(|e| ApiError::Connect(format!("TLS with {}: {e}", self.authority)))?;
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        handshake(TokioIo::new(stream), http2).await
+    }
+}
+
+impl HttpTransport {
+    async fn dial(&self) -> Result<Box<dyn Stream>, ApiError> {
+        if let Some(proxy) = &self.proxy {
+            let connected = proxy.connect(&self.host, self.port, || self.login.tls()).await;
+            return connected.map_err(ApiError::Connect);
+        }
         let failed = |e: std::io::Error| ApiError::Connect(format!("dial tcp {}:{}: {e}", self.host, self.port));
         let tcp = match self.host.parse::<std::net::IpAddr>() {
             Ok(address) => TcpStream::connect((address, self.port)).await,
@@ -244,17 +277,7 @@ impl HttpTransport {
         let tcp = tcp.map_err(failed)?;
         // Small requests must not wait for the acknowledgement of the one before.
         let _ = tcp.set_nodelay(true);
-        if !self.secure {
-            return handshake(TokioIo::new(tcp), false).await;
-        }
-        let tls = self.login.tls().map_err(|e| ApiError::Credentials(e.to_string()))?;
-        let name = self.login.server_name(&self.host).map_err(|e| ApiError::Credentials(e.to_string()))?;
-        let stream = tokio_rustls::TlsConnector::from(tls)
-            .connect(name, tcp)
-            .await
-            .map_err(|e| ApiError::Connect(format!("TLS with {}: {e}", self.authority)))?;
-        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        handshake(TokioIo::new(stream), http2).await
+        Ok(Box::new(tcp))
     }
 }
 
@@ -337,4 +360,69 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Reads one head; what it says in lower case.
+    async fn head(tcp: &mut TcpStream) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(tcp.read_u8().await.expect("a head"));
+        }
+        String::from_utf8_lossy(&head).to_ascii_lowercase()
+    }
+
+    /// A program's credentials were not used at all, nor a proxy.
+    #[tokio::test]
+    async fn a_program_gives_new_credentials_when_the_server_refuses_the_old_ones_also_behind_a_proxy() {
+        let proxy = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let port = proxy.local_addr().expect("bound").port();
+        // Proxy and server in one: what comes after CONNECT is for the server.
+        let serving = tokio::spawn(async move {
+            let (mut tcp, _) = proxy.accept().await.expect("accepts");
+            assert!(head(&mut tcp).await.starts_with("connect api.example:8080 http/1.1\r\n"));
+            tcp.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.expect("writes");
+            let mut seen = Vec::new();
+            for _ in 0..3 {
+                let head = head(&mut tcp).await;
+                let token = head.lines().find_map(|line| line.strip_prefix("authorization: bearer ")).unwrap_or("none");
+                let status = if token == "t1" { "401 Unauthorized" } else { "200 OK" };
+                let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+                tcp.write_all(answer.as_bytes()).await.expect("writes");
+                seen.push(token.to_owned());
+            }
+            seen
+        });
+        let count = std::env::temp_dir().join(format!("exec-count-{}", crate::backoff::random_below(u32::MAX)));
+        let script = r#"echo run >> "$0"; echo "{apiVersion: client.authentication.k8s.io/v1, kind: ExecCredential, status: {token: t$(wc -l < "$0")}}""#;
+        let config = serde_json::json!({
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": {
+                "server": "http://api.example:8080", "proxy-url": format!("http://127.0.0.1:{port}"),
+            }}],
+            "users": [{"name": "u", "user": {"exec": {
+                "apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script, count],
+                "interactiveMode": "Never",
+            }}}],
+        });
+        let config = Kubeconfig::parse(config.to_string().as_bytes(), std::path::Path::new("/k")).expect("valid");
+        let transport = HttpTransport::new(&config, "test").expect("a transport");
+        let mut codes = Vec::new();
+        for _ in 0..3 {
+            let request = Request::builder().uri("/readyz").body(Bytes::new()).expect("a request");
+            let answer = transport.send(request).await.expect("an answer");
+            codes.push(answer.status().as_u16());
+            answer.into_body().collect().await.expect("the whole of it");
+        }
+        assert_eq!(codes, [401, 200, 200]);
+        assert_eq!(serving.await.expect("served"), ["t1", "t2", "t2"]);
+        std::fs::remove_file(count).expect("ours");
+    }
 }
