@@ -21,6 +21,7 @@ use super::proxy::Proxy;
 use super::tls::{Pem, beside, client_config};
 use super::{ApiError, TlsError, server_name};
 use crate::identity::Validity;
+use crate::metrics;
 
 /// client-go trusts a token file this long before it reads it again.
 const TOKEN_FILE_AGE: Duration = Duration::from_secs(60);
@@ -363,6 +364,16 @@ fn named<'a>(document: &'a Value, list: &str, name: &str, field: &str) -> Option
     entries.iter().find(|e| text_of(e, "name") == name)?.get(field)
 }
 
+/// Tells the metrics of a certificate that a program gave in place of another.
+fn count_certificate(old: Option<&(Pem, Pem)>, new: Option<&(Pem, Pem)>) {
+    let validity = |pair: Option<&(Pem, Pem)>| Validity::of(&pair?.0.read().ok()?);
+    if let Some(old) = validity(old) {
+        let lived = time::OffsetDateTime::now_utc().unix_timestamp() - old.not_before;
+        metrics::REST_PLUGIN_ROTATION.observe(&[], metrics::page::to_float(u64::try_from(lived).unwrap_or(0)));
+    }
+    metrics::plugin_certificate_expires(validity(new).map_or(0, |new| new.not_after));
+}
+
 /// TLS settings and the text of the files that they were built from.
 type BuiltTls = (Vec<Vec<u8>>, Arc<ClientConfig>);
 
@@ -412,7 +423,8 @@ impl Login {
         let mut kept = self.issued.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let changed = *kept != issued.pair;
         if changed {
-            kept.clone_from(&issued.pair);
+            let old = std::mem::replace(&mut *kept, issued.pair.clone());
+            count_certificate(old.as_ref(), issued.pair.as_ref());
         }
         Ok(Shown { header: issued.token.clone(), issued: Some(issued.clone()), changed })
     }

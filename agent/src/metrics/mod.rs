@@ -35,6 +35,7 @@ static GATES_SET: OnceLock<FeatureGates> = OnceLock::new();
 static SERVER_CERTIFICATE: AtomicI64 = AtomicI64::new(0);
 /// The same of the certificate that the agent renews for itself as a client.
 static CLIENT_CERTIFICATE: AtomicI64 = AtomicI64::new(0);
+static PLUGIN_CERTIFICATE: AtomicI64 = AtomicI64::new(0);
 /// How often the registry left a family out.
 static HIDDEN: AtomicU64 = AtomicU64::new(0);
 
@@ -79,6 +80,17 @@ pub fn client_certificate_expires(at: i64) {
     CLIENT_CERTIFICATE.store(at, Ordering::Relaxed);
 }
 
+/// Remembers when the certificate ends that the program of a kubeconfig gave.
+pub fn plugin_certificate_expires(at: i64) {
+    PLUGIN_CERTIFICATE.store(at, Ordering::Relaxed);
+}
+
+/// Seconds until a certificate ends, below zero after that; None where there is none.
+fn left(at: &AtomicI64) -> Option<f64> {
+    let left = Some(at.load(Ordering::Relaxed)).filter(|at| *at != 0)? - proto::time::Timestamp::now().seconds;
+    Some(if left < 0 { -1.0 } else { 1.0 } * page::to_float(left.unsigned_abs()))
+}
+
 fn certificates() -> impl Iterator<Item = Snapshot> {
     let help = "[ALPHA] Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in \
                 seconds until certificate expiry (negative if already expired). If serving certificate is invalid or \
@@ -88,15 +100,11 @@ fn certificates() -> impl Iterator<Item = Snapshot> {
                 certificate expiry (negative if already expired). If client certificate is invalid or unused, the value \
                 will be +INF.";
     let client = ("kubelet_certificate_manager_client_ttl_seconds", help, &CLIENT_CERTIFICATE);
-    let now = proto::time::Timestamp::now().seconds;
-    [server, client].into_iter().filter_map(move |(name, help, at)| {
-        let left = Some(at.load(Ordering::Relaxed)).filter(|at| *at != 0)?.saturating_sub(now);
-        let sign = if left < 0 { -1.0 } else { 1.0 };
-        Some(Snapshot::gauge(name, help).with(&[], sign * page::to_float(left.unsigned_abs())))
-    })
+    let shown = |(name, help, at)| Some(Snapshot::gauge(name, help).with(&[], left(at)?));
+    [server, client].into_iter().filter_map(shown)
 }
 
-/// Without exec plugins in kubeconfigs, which are not taken, no certificate of one ever ends.
+/// Without a program that gives a certificate none ever ends.
 fn exec_plugins() -> Snapshot {
     Snapshot::gauge(
         "rest_client_exec_plugin_ttl_seconds",
@@ -104,7 +112,7 @@ fn exec_plugins() -> Snapshot {
          The value is in seconds until certificate expiry (negative if already expired). If auth exec plugins are unused \
          or manage no TLS certificates, the value will be +INF.",
     )
-    .with(&[], f64::INFINITY)
+    .with(&[], left(&PLUGIN_CERTIFICATE).unwrap_or(f64::INFINITY))
 }
 
 /// Whether exponential buckets are kept beside the fixed ones.
