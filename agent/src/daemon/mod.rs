@@ -339,7 +339,8 @@ async fn start(
     device_plugins::lead(Path::new(device_plugins::FIXED), &flags.root_dir.join("device-plugins"));
     let certificates = (&client_for_certificates, &renew);
     let asks = first.is_some();
-    keep_certificates(tasks, flags, loaded, certificates, (certificate, first), (&name, &addresses, &node_receiver));
+    let known = (name.as_str(), addresses.as_slice(), &node_receiver);
+    keep_certificates((tasks, fatal.clone()), flags, loaded, certificates, (certificate, first), known);
     tracing::info!(node = %name, version = KUBELET_VERSION, "serving; waiting for the runtime");
     let starting = {
         let eviction = eviction::EvictionDeps {
@@ -437,7 +438,7 @@ impl FirstCertificate {
 
 /// Starts what gets the first certificate and keeps both young, as far as the configuration asks for it.
 fn keep_certificates(
-    tasks: &mut JoinSet<()>,
+    (tasks, fatal): (&mut JoinSet<()>, mpsc::Sender<StartError>),
     flags: &Flags,
     loaded: &Loaded,
     (client, renew): (&Client, &Arc<identity::Renewal>),
@@ -465,8 +466,9 @@ fn keep_certificates(
             };
             // A certificate ages whether or not the kubeconfig can be written.
             let keeping = async {
-                if rotates {
-                    identity::keep_client(client, login, renew, name).await;
+                if rotates && let Err(error) = identity::keep_client(client, login, renew, name).await {
+                    // The agent may stop by itself meanwhile.
+                    let _ = fatal.send(StartError::Identity(error)).await;
                 }
             };
             tokio::join!(writing, keeping);

@@ -30,6 +30,12 @@ pub enum IdentityError {
     Write { path: std::path::PathBuf, source: std::io::Error },
     #[error("bootstrap kubeconfig {path}: {reason}")]
     Bootstrap { path: std::path::PathBuf, reason: String },
+    /// Nobody here can mend it: the agent ends, so that somebody sees it.
+    #[error(
+        "the client certificate is over and the API server, which answers, gives no new one for it; give the node a \
+         bootstrap kubeconfig or a new certificate ({0})"
+    )]
+    Over(RequestError),
     #[error(transparent)]
     Request(#[from] RequestError),
 }

@@ -26,6 +26,13 @@ pub enum RequestError {
     TooLate(String),
 }
 
+impl RequestError {
+    /// Whether the server answered what shows that it works, and that the asker is nobody to it.
+    pub(super) fn from_a_working_server(&self) -> bool {
+        matches!(self, RequestError::Send(error) if matches!(error.code(), 401 | 403 | 404))
+    }
+}
+
 /// What a certificate is for.
 pub(super) struct Purpose {
     pub(super) signer: &'static str,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proto::api::core::v1::Node;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::request::{CLIENT, Prepared, Purpose, SERVING};
 use super::store::{Store, Validity, is_for};
@@ -18,6 +19,8 @@ use crate::metrics;
 const PATIENCE: Duration = Duration::from_secs(900);
 /// A signer may date certificates back so far that each new one is due at once.
 const LEAST: Duration = Duration::from_secs(5);
+/// A certificate that is over ends the agent no sooner than this: the kubelet looks as often.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 pub(super) fn now() -> i64 {
     time::OffsetDateTime::now_utc().unix_timestamp()
@@ -103,16 +106,26 @@ async fn replace(
 
 /// Replaces the client certificate until the task is dropped; connections are made anew with it. One that is over is
 /// asked for by the bootstrap kubeconfig, if there is one. Who logs in without a certificate keeps doing so.
-pub async fn keep_client(client: Client, login: ClientLogin, renewal: Arc<Renewal>, node: String) {
+///
+/// # Errors
+/// [`IdentityError::Over`]: nobody can ask for a new one any more. Else it goes on until it is dropped.
+pub async fn keep_client(
+    client: Client,
+    login: ClientLogin,
+    renewal: Arc<Renewal>,
+    node: String,
+) -> Result<(), IdentityError> {
     let store = Store::client(&login.folder);
     if login.current(&store).is_none() {
-        return;
+        return Ok(());
     }
     let mut wish = renewal.wishes();
     let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(128));
     let mut least = Duration::ZERO;
     // A wish holds until it is granted, whatever fails on the way.
     let mut wanted = false;
+    // When the server first took this user for nobody.
+    let mut nobody_since: Option<Instant> = None;
     metrics::CLIENT_RENEWAL_ERRORS.add(&[], 0.0);
     loop {
         if let Some(validity) = login.current(&store).and_then(|pem| Validity::of(&pem)) {
@@ -129,11 +142,22 @@ pub async fn keep_client(client: Client, login: ClientLogin, renewal: Arc<Renewa
                 wanted = false;
                 backoff.reset();
                 least = LEAST;
+                nobody_since = None;
                 client.reconnect();
             }
             Err(error) => {
                 metrics::CLIENT_RENEWAL_ERRORS.inc(&[]);
                 tracing::warn!(%error, "cannot replace the client certificate");
+                let still_over =
+                    || login.current(&store).and_then(|pem| Validity::of(&pem)).is_some_and(|v| v.is_over(now()));
+                match error {
+                    IdentityError::Request(why) if other.is_none() && why.from_a_working_server() && still_over() => {
+                        if nobody_since.get_or_insert_with(Instant::now).elapsed() >= LOOK_AGAIN {
+                            return Err(IdentityError::Over(why));
+                        }
+                    }
+                    _ => nobody_since = None,
+                }
                 tokio::time::sleep(backoff.next_wait()).await;
             }
         }
@@ -239,11 +263,55 @@ mod tests {
         let mut wish = renewal.wishes();
         // While another certificate is on its way.
         renewal.ask();
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         assert!(due(Some(made.clone()), &file, Duration::ZERO, &mut wish).await, "it is wanted until it is there");
         assert!(began.elapsed() < Duration::from_secs(1));
         assert!(!due(Some(made), &file, Duration::ZERO, &mut wish).await);
         assert!(began.elapsed() > Duration::from_secs(3600), "one wish, one certificate");
+    }
+
+    /// A server that answers everything with one code.
+    struct Answers(u16);
+
+    impl crate::api::Transport for Answers {
+        fn send<'a>(
+            &'a self,
+            _request: http::Request<bytes::Bytes>,
+        ) -> std::pin::Pin<
+            Box<dyn Future<Output = Result<http::Response<crate::api::Body>, crate::api::ApiError>> + Send + 'a>,
+        > {
+            use http_body_util::BodyExt as _;
+            let body = http_body_util::Full::new(bytes::Bytes::new()).map_err(Into::into).boxed_unsync();
+            let answer = http::Response::builder().status(self.0).body(body);
+            Box::pin(std::future::ready(answer.map_err(|e| crate::api::ApiError::Malformed(e.to_string()))))
+        }
+    }
+
+    /// The agent asked for ever, as a user that is nobody to the server.
+    #[tokio::test(start_paused = true)]
+    async fn a_certificate_that_is_over_and_cannot_be_replaced_ends_the_agent() {
+        let folder = std::env::temp_dir().join(format!("node-agent-over-{}", random_below(u32::MAX)));
+        let pair = |days: i64| {
+            let mut params = rcgen::CertificateParams::new(vec!["n".into()]).expect("a name");
+            params.not_before = time::OffsetDateTime::now_utc() - time::Duration::days(9);
+            params.not_after = time::OffsetDateTime::now_utc() + time::Duration::days(days);
+            let key = rcgen::KeyPair::generate().expect("a key");
+            params.self_signed(&key).expect("made").pem() + &key.serialize_pem()
+        };
+        let store = Store::client(&folder);
+        let ends = async |code: u16| {
+            let client = Client::new(Arc::new(Answers(code)), &crate::api::ClientOptions::default());
+            let login = ClientLogin { folder: folder.clone(), kubeconfig: "/nonexistent".into(), source: None };
+            let kept = keep_client(client, login, Arc::new(Renewal::default()), "n".into());
+            tokio::time::timeout(Duration::from_secs(600), kept).await.map(|ended| ended.expect_err("over").to_string())
+        };
+        store.keep(&pair(1)).expect("kept");
+        assert!(ends(401).await.is_err(), "it is still good");
+        store.keep(&pair(-1)).expect("kept");
+        assert!(ends(503).await.is_err(), "the server may come back");
+        let told = ends(401).await.expect("ended");
+        assert!(told.starts_with("the client certificate is over"), "{told}");
+        std::fs::remove_dir_all(folder).expect("removes");
     }
 
     #[test]
