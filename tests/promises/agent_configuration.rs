@@ -30,6 +30,13 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("HEADmaxPodz: 5\n", &["--strict-config"], "agent.yaml:3: unknown field \"maxPodz\""),
     ("HEAD", &["--no-such-flag"], "unknown flag: --no-such-flag"),
     ("HEAD", &["--max-pods=many"], "invalid argument \"many\" for \"--max-pods\" flag"),
+    (
+        "HEAD",
+        &["--max-pods=3000000000"],
+        "for \"--max-pods\" flag: strconv.ParseInt: parsing \"3000000000\": value out of range",
+    ),
+    ("HEAD", &["--v=-1"], "for \"-v, --v\" flag: strconv.ParseUint: parsing \"-1\": invalid syntax"),
+    ("HEAD", &["--minimum-container-ttl-duration=-1s"], "invalid minimum garbage collection age: -1s"),
     ("HEAD", &["serve"], "unknown command serve"),
     ("HEAD", &["--address=here"], "\"here\" is not a valid IP address"),
     (
