@@ -46,6 +46,7 @@ pub mod settings;
 mod shutdown;
 pub mod sockets;
 pub mod sources;
+mod spans;
 mod state_file;
 mod stats;
 pub mod status;

@@ -20,7 +20,6 @@ const FIELDS: &[(&str, &str)] = &[
     ("runOnce", "has ended upstream; true is refused"),
     ("streamingConnectionIdleTimeout", "the runtime's own setting, as with every CRI runtime"),
     ("systemCgroups", "processes of the system are left where systemd puts them"),
-    ("tracing", "no spans are sent"),
     ("volumePluginDir", "FlexVolume is not supported; use CSI"),
 ];
 

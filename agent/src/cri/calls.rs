@@ -6,14 +6,31 @@ use proto::cri;
 use tonic::{Request, Streaming};
 
 use super::{CriClient, CriError};
-use crate::metrics;
+use crate::{metrics, spans};
 
 type Result<T> = std::result::Result<T, CriError>;
 
 fn within<T>(message: T, timeout: Duration) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(timeout);
+    if let Some(parent) = spans::parent().and_then(|parent| parent.parse().ok()) {
+        request.metadata_mut().insert("traceparent", parent);
+    }
     request
+}
+
+/// The CRI's name of a call, with its service, as spans have it.
+fn method(operation: &str) -> String {
+    let whole = match operation {
+        "update_container" => "update_container_resources".to_owned(),
+        other => other.replace("podsandbox", "pod_sandbox"),
+    };
+    let service = if whole.contains("image") { "ImageService" } else { "RuntimeService" };
+    let words = whole.split('_').map(|word| {
+        let (first, rest) = word.split_at(word.len().min(1));
+        first.to_uppercase() + rest
+    });
+    format!("runtime.v1.{service}/{}", words.collect::<String>())
 }
 
 /// The kubelet's word for a call, where it is not the CRI's.
@@ -30,7 +47,9 @@ async fn counted<T>(operation: &str, call: impl Future<Output = Result<T>>) -> R
     let labels = [operation];
     metrics::RUNTIME_OPERATIONS.inc(&labels);
     let timer = metrics::RUNTIME_OPERATIONS_SECONDS.time(&labels);
-    let outcome = call.await;
+    let failed = |outcome: &Result<T>| outcome.as_ref().err().map(ToString::to_string);
+    let attributes = || vec![spans::attribute("rpc.system", "grpc")];
+    let outcome = spans::within(|| method(operation), spans::Kind::Client, attributes, failed, call).await;
     drop(timer);
     if outcome.is_err() {
         metrics::RUNTIME_OPERATIONS_ERRORS.inc(&labels);
@@ -297,5 +316,21 @@ fn gone_is_fine<T>(answer: std::result::Result<tonic::Response<T>, tonic::Status
     match answer.map_err(CriError::from) {
         Err(e) if !e.is_not_found() => Err(e),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn spans_have_the_cris_names() {
+        for (operation, name) in [
+            ("run_podsandbox", "runtime.v1.RuntimeService/RunPodSandbox"),
+            ("podsandbox_status", "runtime.v1.RuntimeService/PodSandboxStatus"),
+            ("update_container", "runtime.v1.RuntimeService/UpdateContainerResources"),
+            ("list_containers", "runtime.v1.RuntimeService/ListContainers"),
+            ("pull_image", "runtime.v1.ImageService/PullImage"),
+        ] {
+            assert_eq!(super::method(operation), name);
+        }
     }
 }

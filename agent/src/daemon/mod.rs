@@ -53,7 +53,7 @@ use crate::resource_managers::{self, Managers, reconcile};
 use crate::server::{self, ServerError};
 use crate::state_file::{self, Damaged};
 use crate::stats::{Stats, Walks};
-use crate::{doctor, eviction, local_sockets, oom_watcher, plugin_registry, pods, shutdown};
+use crate::{doctor, eviction, local_sockets, oom_watcher, plugin_registry, pods, shutdown, spans};
 
 use pods_start::{PodParts, start_pods, unsigned};
 
@@ -228,6 +228,9 @@ async fn start(
             .map_err(StartError::Machine)?;
     }
     let config = Arc::new(loaded.config.clone());
+    if let Some(sending) = spans::start(config.tracing.as_ref(), &name).map_err(StartError::Machine)? {
+        tasks.spawn(sending);
+    }
     metrics::start(&gates, &config.show_hidden_metrics_for_version).map_err(StartError::Metrics)?;
     let machine = Arc::new(Machine::read(Path::new("/")));
     let settings = NodeSettings {

@@ -13,7 +13,6 @@ use proto::cri;
 
 use crate::cri::CriError;
 use crate::events::EventType;
-use crate::metrics;
 use crate::pleg::observed::{Observed, RunState, observe, observe_sandbox};
 use crate::pod::crash_loop::CrashLoop;
 use crate::pod::spec::PodExt;
@@ -21,6 +20,7 @@ use crate::pod::step::step;
 use crate::probes::{PodProbes, ProbeKind, Running, Verdicts, has_probes};
 use crate::status::StartError;
 use crate::status::generate::Override;
+use crate::{metrics, spans};
 
 use super::act::Failure;
 use super::admission::Rejection;
@@ -196,8 +196,22 @@ impl Worker {
         let mut operation = ["create"];
         while !self.take_facts() {
             let timer = metrics::POD_WORKER.time(&operation);
+            let pod = self.pod.clone();
+            let attributes = || {
+                let whole = format!("{}/{}", pod.namespace(), pod.name());
+                let names = [("k8s.pod.uid", pod.uid()), ("k8s.pod", &whole), ("k8s.pod.name", pod.name())];
+                let names = names.into_iter().chain([("k8s.namespace.name", pod.namespace())]);
+                names.map(|(key, value)| spans::attribute(key, value)).collect()
+            };
+            let sync = spans::within(
+                || "syncPod".to_owned(),
+                spans::Kind::Internal,
+                attributes,
+                |_| None,
+                Box::pin(self.sync()),
+            );
             let next = tokio::select! {
-                next = self.sync() => next,
+                next = sync => next,
                 () = mailbox.urgency() => continue,
             };
             drop(timer);

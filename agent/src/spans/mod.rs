@@ -1,0 +1,290 @@
+//! Spans for an OpenTelemetry collector (`tracing` of the configuration): each look at a pod, and each call of the runtime
+//! in it, which is told of the span it belongs to.
+//!
+//! Without `tracing` nothing is made. Of all looks `samplingRatePerMillion` are told, and with one all that follows from
+//! it; without a rate none is. Spans wait for the collector in a queue, and are lost when that is full: no pod waits.
+//!
+//! Followed: `component-base/tracing` and the spans of the kubelet.
+
+mod otlp;
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::sync::mpsc;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::config::Tracing;
+use crate::sockets::UnixConnector;
+use otlp::{ExportRequest, Resource, ResourceSpans, Scope, ScopeSpans, Span, Status};
+pub use otlp::{KeyValue, attribute};
+
+/// OpenTelemetry's own place.
+const USUAL_ENDPOINT: &str = "localhost:4317";
+/// Of OpenTelemetry's batches: spans that wait, spans of one request, and how long a request waits for more.
+const QUEUE: usize = 2048;
+const BATCH: usize = 512;
+const DELAY: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a span is about.
+#[derive(Debug, Clone, Copy)]
+pub enum Kind {
+    /// Work of the agent itself.
+    Internal = 1,
+    /// A call of somebody else.
+    Client = 3,
+}
+
+struct Tracer {
+    per_million: u64,
+    spans: mpsc::Sender<Span>,
+}
+
+static TRACER: OnceLock<Tracer> = OnceLock::new();
+
+tokio::task_local! {
+    static CURRENT: Option<Place>;
+}
+
+/// Where in a trace somebody is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    trace: [u8; 16],
+    span: [u8; 8],
+    sampled: bool,
+}
+
+impl Place {
+    /// The next span below `parent`, or the first of a trace.
+    fn below(parent: Option<Place>, per_million: u64) -> Option<Self> {
+        let random = SystemRandom::new();
+        let (mut trace, mut span) = ([0; 16], [0; 8]);
+        random.fill(&mut span).ok()?;
+        if let Some(parent) = parent {
+            return Some(Place { span, ..parent });
+        }
+        random.fill(&mut trace).ok()?;
+        Some(Place { trace, span, sampled: is_sampled(trace, per_million) })
+    }
+
+    /// W3C's `traceparent`.
+    fn header(self) -> String {
+        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        format!("00-{}-{}-{:02x}", hex(&self.trace), hex(&self.span), u8::from(self.sampled))
+    }
+}
+
+/// By the trace's id alone, so that everybody who goes by the same rate comes to the same.
+fn is_sampled(trace: [u8; 16], per_million: u64) -> bool {
+    let mut low = [0; 8];
+    low.copy_from_slice(&trace[8..]);
+    let bound = (1_u128 << 63) * u128::from(per_million) / 1_000_000;
+    u128::from(u64::from_be_bytes(low) >> 1) < bound
+}
+
+/// Begins to make spans, and returns what sends them; None where none are wanted.
+///
+/// # Errors
+/// The endpoint is none.
+pub fn start(
+    config: Option<&Tracing>,
+    host: &str,
+) -> Result<Option<impl Future<Output = ()> + Send + 'static>, String> {
+    let Some(config) = config else { return Ok(None) };
+    let per_million = u64::try_from(config.sampling_rate_per_million.unwrap_or(0)).unwrap_or(0);
+    let channel = channel(config.endpoint.as_deref().filter(|e| !e.is_empty()).unwrap_or(USUAL_ENDPOINT))?;
+    if per_million == 0 {
+        return Ok(None);
+    }
+    let (spans, queue) = mpsc::channel(QUEUE);
+    if TRACER.set(Tracer { per_million, spans }).is_err() {
+        tracing::debug!("spans are made already");
+    }
+    let resource = Resource { attributes: vec![attribute("service.name", "kubelet"), attribute("host.name", host)] };
+    Ok(Some(send(channel, resource, queue)))
+}
+
+/// By the scheme, as gRPC names places: `dns:///host:port`, `unix:///path`, or `host:port` alone.
+fn channel(endpoint: &str) -> Result<Channel, String> {
+    let refused = |error: tonic::transport::Error| format!("tracing.endpoint {endpoint:?}: {error}");
+    let socket = endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:"));
+    if let Some(path) = socket.filter(|path| path.starts_with('/')) {
+        let local = Endpoint::try_from("http://localhost").map_err(refused)?;
+        return Ok(local.timeout(TIMEOUT).connect_with_connector_lazy(UnixConnector(PathBuf::from(path))));
+    }
+    let place = endpoint.strip_prefix("dns:").unwrap_or(endpoint).trim_start_matches('/');
+    let place = place.rsplit('/').next().unwrap_or(place);
+    let remote = Endpoint::try_from(format!("http://{place}")).map_err(refused)?;
+    Ok(remote.connect_timeout(TIMEOUT).timeout(TIMEOUT).connect_lazy())
+}
+
+async fn send(channel: Channel, resource: Resource, mut queue: mpsc::Receiver<Span>) {
+    let mut failed = false;
+    loop {
+        let mut spans = Vec::new();
+        if queue.recv_many(&mut spans, BATCH).await == 0 {
+            return;
+        }
+        let more = async { while spans.len() < BATCH && queue.recv_many(&mut spans, BATCH).await > 0 {} };
+        // The time is over, or there are enough.
+        let _ = tokio::time::timeout(DELAY, more).await;
+        let scope = Scope { name: "node-agent".into(), version: env!("CARGO_PKG_VERSION").into() };
+        let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
+        let all = ResourceSpans { resource: Some(resource.clone()), scope_spans };
+        let sent = otlp::export(&channel, ExportRequest { resource_spans: vec![all] }).await;
+        match &sent {
+            Err(error) if !failed => tracing::warn!(%error, "spans do not get to the collector"),
+            Ok(()) if failed => tracing::info!("spans get to the collector again"),
+            _ => {}
+        }
+        failed = sent.is_err();
+    }
+}
+
+/// Does the work as a span of its own, below the one that it is done in. `failed` says what went wrong.
+pub async fn within<T>(
+    name: impl FnOnce() -> String,
+    kind: Kind,
+    attributes: impl FnOnce() -> Vec<KeyValue>,
+    failed: impl FnOnce(&T) -> Option<String>,
+    work: impl Future<Output = T>,
+) -> T {
+    let tracer = TRACER.get();
+    let parent = current();
+    let place = tracer.and_then(|tracer| Place::below(parent, tracer.per_million));
+    let started = now();
+    let outcome = CURRENT.scope(place, work).await;
+    if let (Some(tracer), Some(place)) = (tracer, place.filter(|place| place.sampled)) {
+        let span = Span {
+            trace_id: place.trace.to_vec(),
+            span_id: place.span.to_vec(),
+            parent_span_id: parent.map_or_else(Vec::new, |parent| parent.span.to_vec()),
+            name: name(),
+            kind: kind as i32,
+            start_time_unix_nano: started,
+            end_time_unix_nano: now(),
+            attributes: attributes(),
+            status: failed(&outcome).map(|message| Status { message, code: 2 }),
+        };
+        // A full queue loses it.
+        let _ = tracer.spans.try_send(span);
+    }
+    outcome
+}
+
+/// What a server that is called now is told: the span that the call is made in.
+pub fn parent() -> Option<String> {
+    current().map(Place::header)
+}
+
+fn current() -> Option<Place> {
+    CURRENT.try_with(|place| *place).ok().flatten()
+}
+
+fn now() -> u64 {
+    u64::try_from(time::OffsetDateTime::now_utc().unix_timestamp_nanos()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    #[test]
+    fn as_many_traces_are_told_as_the_rate_says() {
+        let trace = |low: u64| {
+            let mut id = [0; 16];
+            id[8..].copy_from_slice(&low.to_be_bytes());
+            id
+        };
+        assert!(!is_sampled(trace(0), 0) && is_sampled(trace(0), 1));
+        assert!(is_sampled(trace(u64::MAX), 1_000_000));
+        assert!(is_sampled(trace(u64::MAX / 2), 500_001) && !is_sampled(trace(u64::MAX / 2 + 2), 500_000));
+    }
+
+    #[test]
+    fn a_place_is_told_in_w3cs_form_and_goes_down_with_its_trace() {
+        let top = Place { trace: [0xab; 16], span: [1; 8], sampled: true };
+        assert_eq!(top.header(), "00-abababababababababababababababab-0101010101010101-01");
+        let below = Place::below(Some(top), 0).expect("random");
+        assert!(below.trace == top.trace && below.sampled && below.span != top.span);
+        assert!(!Place::below(None, 0).expect("random").sampled);
+        assert_eq!(parent(), None);
+    }
+
+    #[tokio::test]
+    async fn endpoints_are_those_of_grpc() {
+        for good in ["localhost:4317", "dns:///collector:4317", "dns://8.8.8.8/collector:4317", "unix:///run/otel.sock"]
+        {
+            assert!(channel(good).is_ok(), "{good}");
+        }
+        assert!(channel("a b").is_err());
+        assert!(matches!(start(None, "n"), Ok(None)));
+        let none = Tracing { endpoint: Some("localhost:1".into()), sampling_rate_per_million: None };
+        assert!(matches!(start(Some(&none), "n"), Ok(None)), "nothing is sampled");
+    }
+
+    /// Nothing else in this process makes spans: the only test that starts a tracer.
+    #[tokio::test]
+    async fn spans_of_a_call_are_below_that_of_the_pod_and_get_to_the_collector() {
+        let socket = std::env::temp_dir().join(format!("otel-{}.sock", crate::backoff::random_below(u32::MAX)));
+        let listener = tokio::net::UnixListener::bind(&socket).expect("binds");
+        let config = Tracing {
+            endpoint: Some(format!("unix://{}", socket.display())),
+            sampling_rate_per_million: Some(1_000_000),
+        };
+        let sending = start(Some(&config), "host-a").expect("an endpoint").expect("spans are wanted");
+        tokio::spawn(sending);
+        let call = async {
+            let told = parent();
+            let call =
+                async { parent().filter(|own| Some(own) != told.as_ref()).map(|_| ()).ok_or("no place of its own") };
+            within(|| "Call".into(), Kind::Client, Vec::new, |o: &Result<(), &str>| o.err().map(str::to_owned), call)
+                .await
+        };
+        let attributes = || vec![attribute("k8s.pod.uid", "u")];
+        within(|| "syncPod".into(), Kind::Internal, attributes, |_| Some("too bad".to_owned()), call)
+            .await
+            .expect("done");
+        // One request of HTTP/2: its data is in frames of the first stream.
+        let (mut stream, _) = listener.accept().await.expect("accepts");
+        let request = request(&mut stream).await;
+        let all = &request.resource_spans[0];
+        assert_eq!(all.resource.as_ref().expect("one").attributes[1], attribute("host.name", "host-a"));
+        let [call, pod] = &all.scope_spans[0].spans[..] else { panic!("{request:?}") };
+        assert_eq!((call.name.as_str(), pod.name.as_str(), call.kind), ("Call", "syncPod", 3));
+        assert_eq!((&call.parent_span_id, &call.trace_id), (&pod.span_id, &pod.trace_id));
+        assert_eq!(pod.status.as_ref().map(|s| (s.message.as_str(), s.code)), Some(("too bad", 2)));
+        assert!(call.status.is_none() && pod.attributes == attributes());
+        assert!(pod.start_time_unix_nano <= call.start_time_unix_nano);
+        std::fs::remove_file(socket).expect("ours");
+    }
+
+    /// Reads the frames of a request to its last; says nothing but the settings.
+    async fn request(stream: &mut tokio::net::UnixStream) -> ExportRequest {
+        use tokio::io::AsyncWriteExt as _;
+        const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        stream.write_all(&SETTINGS).await.expect("writes");
+        let mut preface = [0; 24];
+        stream.read_exact(&mut preface).await.expect("reads");
+        let mut data = Vec::new();
+        loop {
+            let mut head = [0; 9];
+            stream.read_exact(&mut head).await.expect("reads");
+            let mut body = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+            stream.read_exact(&mut body).await.expect("reads");
+            if head[3] == 0 {
+                data.extend(body);
+                if head[4] & 1 == 1 {
+                    // Behind a byte for compression and four for the length.
+                    return ExportRequest::decode(&data[5..]).expect("a request");
+                }
+            }
+        }
+    }
+}
