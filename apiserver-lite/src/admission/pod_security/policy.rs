@@ -122,8 +122,10 @@ pub fn read<'a>(get: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<Cause>) {
         audit: LevelVersion { level: audit.unwrap_or_default(), version: audit_version.unwrap_or_default() },
         warn: LevelVersion { level: warn.unwrap_or_default(), version: warn_version.unwrap_or_default() },
     };
-    // Who enforces wants to be warned as well: of workloads, whose pods would be refused.
-    if warn.is_none() && enforce.is_some() && policy.enforce.level > policy.warn.level {
+    // Who enforces wants to be warned as well: of workloads, whose pods would be refused. A label that makes no sense is
+    // nobody's wish.
+    let wished = get("pod-security.kubernetes.io/enforce").is_some_and(|text| parse_level(text).is_some());
+    if warn.is_none() && wished && policy.enforce.level > policy.warn.level {
         policy.warn.level = policy.enforce.level;
         if warn_version.is_none() {
             policy.warn.version = policy.enforce.version;
@@ -161,6 +163,8 @@ mod tests {
         let (policy, errors) = of(&labels);
         assert_eq!(policy.enforce.to_string(), "restricted:latest");
         assert_eq!(policy.warn.level, Level::Privileged);
+        let unwarned = of(&json!({"pod-security.kubernetes.io/enforce": "strict"})).0;
+        assert_eq!((unwarned.enforce.level, unwarned.warn.level), (Level::Restricted, Level::Privileged));
         let fields: Vec<&str> = errors.iter().map(|e| e.field.as_str()).collect();
         assert_eq!(
             fields,
