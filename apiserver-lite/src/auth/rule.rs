@@ -1,6 +1,6 @@
 //! RBAC policy rules: what one allows, and whether a set of them covers another.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::authorizer::Attributes;
 
@@ -24,6 +24,21 @@ impl Rule {
             resource_names: list("resourceNames"),
             non_resource_urls: list("nonResourceURLs"),
         }
+    }
+
+    /// The same as roles and answers have it: lists that are empty are left out.
+    pub fn to_value(&self) -> Value {
+        let mut out = json!({"verbs": self.verbs});
+        let lists = [
+            ("apiGroups", &self.api_groups),
+            ("resources", &self.resources),
+            ("resourceNames", &self.resource_names),
+            ("nonResourceURLs", &self.non_resource_urls),
+        ];
+        for (name, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
+            out[name] = json!(list);
+        }
+        out
     }
 
     /// The rules of a Role or ClusterRole.
@@ -115,13 +130,15 @@ impl Rule {
     }
 }
 
-/// Joins the verbs of parts that are otherwise the same; sorted by what upstream sorts by, its text.
+/// Joins the verbs of parts that are otherwise the same, those of URLs excepted; sorted by what upstream sorts by, its
+/// text.
 fn compact(parts: Vec<Rule>) -> Vec<Rule> {
     let mut out: Vec<Rule> = Vec::new();
     for part in parts {
         let same = |o: &Rule| {
-            (&o.api_groups, &o.resources, &o.resource_names, &o.non_resource_urls)
-                == (&part.api_groups, &part.resources, &part.resource_names, &part.non_resource_urls)
+            part.non_resource_urls.is_empty()
+                && (&o.api_groups, &o.resources, &o.resource_names)
+                    == (&part.api_groups, &part.resources, &part.resource_names)
         };
         match out.iter_mut().find(|o| same(o)) {
             Some(rule) => {
@@ -160,8 +177,6 @@ fn url_covers(rule: &str, path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn rules(value: Value) -> Vec<Rule> {
@@ -179,6 +194,21 @@ mod tests {
         let more = rules(json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "delete"]}]));
         let missing: Vec<_> = Rule::uncovered(&held, &more).iter().map(Rule::describe).collect();
         assert_eq!(missing, [r#"{APIGroups:[""], Resources:["pods"], Verbs:["delete"]}"#]);
+    }
+
+    #[test]
+    fn verbs_are_told_together_for_a_resource_and_one_by_one_for_a_url() {
+        let wanted = rules(json!([
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+            {"nonResourceURLs": ["/a"], "verbs": ["put", "get"]},
+        ]));
+        let missing: Vec<_> = Rule::uncovered(&[], &wanted).iter().map(Rule::describe).collect();
+        let expected = [
+            r#"{APIGroups:[""], Resources:["pods"], Verbs:["get" "list"]}"#,
+            r#"{NonResourceURLs:["/a"], Verbs:["get"]}"#,
+            r#"{NonResourceURLs:["/a"], Verbs:["put"]}"#,
+        ];
+        assert_eq!(missing, expected);
     }
 
     #[test]

@@ -233,27 +233,14 @@ fn is_readable(requirement: &Value, by_label: bool) -> bool {
 /// Everything that the authorizers tell of what a user may do in a namespace.
 fn rules(server: &ApiServer, user: &User, namespace: &str) -> Value {
     let Rules { rules, incomplete, errors } = server.authorizer.rules_for(user, namespace);
-    let (mut resources, mut others) = (Vec::new(), Vec::new());
-    for rule in rules {
-        if rule.resources.is_empty() {
-            others.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
-        } else {
-            resources.push(resource_rule(rule));
-        }
-    }
+    let (others, resources): (Vec<Rule>, Vec<Rule>) = rules.into_iter().partition(|rule| rule.resources.is_empty());
+    let shown = |rules: Vec<Rule>| rules.iter().map(Rule::to_value).collect::<Vec<_>>();
+    let (resources, others) = (shown(resources), shown(others));
     let mut status = json!({"resourceRules": resources, "nonResourceRules": others, "incomplete": incomplete});
     if !errors.is_empty() {
         status["evaluationError"] = crate::status::aggregate(&errors).into();
     }
     status
-}
-
-fn resource_rule(rule: Rule) -> Value {
-    let mut out = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
-    if !rule.resource_names.is_empty() {
-        out["resourceNames"] = json!(rule.resource_names);
-    }
-    out
 }
 
 const MIN_SECONDS: i64 = 600;
