@@ -190,16 +190,22 @@ fn resources(set: &Set, group: &str, version: &str) -> Value {
     document
 }
 
+/// What upstream 1.36 still keeps in an older version than is served; the hash tells clients of that.
+const STORED_OLDER: [(&str, &str, &str); 4] = [
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicies", "v1beta1"),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", "v1beta1"),
+    ("apiextensions.k8s.io", "customresourcedefinitions", "v1beta1"),
+    ("resource.k8s.io", "devicetaintrules", "v1alpha3"),
+];
+
 /// Kinds that are only answered, never stored, have no hash.
 fn storage_hash(resource: &Resource) -> Option<String> {
     if !resource.verbs.contains(crate::resource::Verbs::WATCH) {
         return None;
     }
-    let (group, mut version) = resource.storage_version.rsplit_once('/').unwrap_or(("", &resource.storage_version));
-    // Upstream still keeps definitions in the version before, and the hash tells clients of that.
-    if group == "apiextensions.k8s.io" {
-        version = "v1beta1";
-    }
+    let (group, own) = resource.storage_version.rsplit_once('/').unwrap_or(("", &resource.storage_version));
+    let older = STORED_OLDER.iter().find(|(of, plural, _)| (*of, *plural) == (group, &*resource.plural));
+    let version = older.map_or(own, |(_, _, version)| version);
     let sum = digest(&SHA256, format!("{group}/{version}/{}", resource.kind).as_bytes());
     Some(BASE64.encode(&sum.as_ref()[..8]))
 }
@@ -358,4 +364,28 @@ fn aggregated_resource(resource: &Resource) -> Value {
         entry["subresources"] = subresources.collect();
     }
     entry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::Resources;
+
+    #[test]
+    fn a_hash_tells_the_version_that_upstream_stores() {
+        let set = Resources::built_in().current();
+        for (group, version, plural, hash) in [
+            ("", "v1", "pods", Some("xPOwRZ+Yhw8=")),
+            ("", "v1", "bindings", None),
+            ("apiextensions.k8s.io", "v1", "customresourcedefinitions", Some("jfWCUB31mvA=")),
+            ("admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies", Some("LYmCf+UMVdg=")),
+            ("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", Some("6OxvlMmQ6is=")),
+            ("discovery.k8s.io", "v1", "endpointslices", Some("qgS0xkrxYAI=")),
+            ("autoscaling", "v1", "horizontalpodautoscalers", Some("qwQve8ut294=")),
+            ("resource.k8s.io", "v1", "resourceclaims", Some("wgAZaHcZxUg=")),
+        ] {
+            let resource = set.lookup(group, version, plural).expect("served");
+            assert_eq!(storage_hash(&resource).as_deref(), hash, "{plural}");
+        }
+    }
 }

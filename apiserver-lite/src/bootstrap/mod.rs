@@ -1,11 +1,13 @@
 //! What every cluster has from the start: its own namespaces, roles, service, priority classes and flow control.
 //!
-//! Made at every start where missing, through the same write path as everything else; what an operator changed stays.
+//! Made at every start where missing, through the same write path as everything else; what an operator changed stays,
+//! and roles and bindings get back what they lack.
 
 mod api_services;
 pub(crate) mod identity;
 mod joining;
 mod namespaces;
+mod reconcile;
 pub mod roles;
 mod system;
 
@@ -17,12 +19,13 @@ pub use system::Authorities;
 
 pub(crate) use api_services::{available, priority};
 
+use self::reconcile::Step;
 use crate::config::Config;
 use crate::flow;
 use crate::request::User;
 use crate::server::ApiServer;
 use crate::status::Result;
-use crate::write::{self, WriteOptions};
+use crate::write::{self, DeleteOptions, Target, WriteOptions};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -42,7 +45,7 @@ pub async fn ensure(server: &Arc<ApiServer>, config: &Config, authorities: &Auth
             .into_iter()
             .map(|r| ((RBAC, "v1", "clusterroles"), cluster(), r)),
     );
-    let bindings = roles::cluster_role_bindings().into_iter();
+    let bindings = roles::cluster_role_bindings(&config.gates).into_iter();
     wanted.extend(bindings.map(|b| ((RBAC, "v1", "clusterrolebindings"), cluster(), b)));
     wanted.extend(roles::roles().into_iter().map(|(n, r)| ((RBAC, "v1", "roles"), n.to_owned(), r)));
     wanted.extend(roles::role_bindings().into_iter().map(|(n, b)| ((RBAC, "v1", "rolebindings"), n.to_owned(), b)));
@@ -97,7 +100,7 @@ async fn announce_versions(server: &ApiServer) -> Result<()> {
             return Ok(());
         }
         create_missing(server, place, "", object).await?;
-        let target = write::Target { resource: &resource, subresource: "status", namespace: "", name: &name };
+        let target = Target { resource: &resource, subresource: "status", namespace: "", name: &name };
         let status = write::update(server, target, &options, |_, old| {
             let mut value = old.clone();
             value["status"] = api_services::available();
@@ -111,7 +114,7 @@ async fn announce_versions(server: &ApiServer) -> Result<()> {
 /// Group, version and plural.
 type Place = (&'static str, &'static str, &'static str);
 
-/// Creates an object unless one of its name is there.
+/// Creates an object unless one of its name is there; a role or binding that is there is completed.
 async fn create_missing(
     server: &ApiServer,
     (group, version, plural): Place,
@@ -121,8 +124,17 @@ async fn create_missing(
     // What `--runtime-config` switched off has no objects either.
     let Some(resource) = server.resources.lookup(group, version, plural) else { return Ok(()) };
     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    if server.store.get(&resource.storage, namespace, &name).is_some() {
-        return Ok(());
+    if let Some(found) = server.store.get(&resource.storage, namespace, &name) {
+        // Other kinds stay as they are found.
+        let step = if group == RBAC { reconcile::step(&object, &found.value()) } else { Step::Keep };
+        let target = Target { resource: &resource, subresource: "", namespace, name: &name };
+        match step {
+            Step::Keep => return Ok(()),
+            Step::Write(_) => return complete(server, target, &object).await,
+            Step::MakeAnew => {
+                drop(write::delete(server, &resource, namespace, &name, &DeleteOptions::default()).await?)
+            }
+        }
     }
     let manager = if group == flow::bootstrap::GROUP { flow::bootstrap::PRODUCER } else { "kube-apiserver" };
     let options = WriteOptions { manager: manager.into(), ..WriteOptions::default() };
@@ -130,4 +142,15 @@ async fn create_missing(
         Err(error) if !error.is_already_exists() => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Adds to a role or binding what it lacks.
+async fn complete(server: &ApiServer, target: Target<'_>, wanted: &Value) -> Result<()> {
+    tracing::info!(resource = %target.resource.plural, name = target.name, "a bootstrap object is completed");
+    let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
+    let written = write::update(server, target, &options, |_, have| match reconcile::step(wanted, have) {
+        Step::Write(value) => Ok(value),
+        _ => Ok(have.clone()),
+    });
+    written.await.map(|_| ())
 }

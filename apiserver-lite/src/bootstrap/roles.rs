@@ -54,23 +54,27 @@ fn rule(line: &str) -> Value {
     out
 }
 
-/// The roles of the table; a rule that ends with `?Gate` counts where that gate is on.
+/// The roles of the table; what ends with `?Gate`, a rule or a whole role, counts where that gate is on.
 fn table(gates: &FeatureGates) -> Vec<Role> {
     let mut out: Vec<Role> = Vec::new();
+    let mut skipped = false;
     for line in TABLE.lines().filter(|l| !l.starts_with('#')) {
+        let (line, on) = match line.split_once(" ?") {
+            Some((line, gate)) => (line, gates.enabled(gate)),
+            None => (line, true),
+        };
         if let Some(head) = line.strip_prefix("= ") {
-            let mut words = head.split(' ');
-            let name = words.next().unwrap_or_default();
-            let part_of = words.filter_map(|w| w.strip_prefix("to-")).collect();
-            out.push(Role { name, part_of, joins: None, rules: Vec::new() });
-        } else if let Some(role) = out.last_mut() {
+            skipped = !on;
+            if on {
+                let mut words = head.split(' ');
+                let name = words.next().unwrap_or_default();
+                let part_of = words.filter_map(|w| w.strip_prefix("to-")).collect();
+                out.push(Role { name, part_of, joins: None, rules: Vec::new() });
+            }
+        } else if let Some(role) = out.last_mut().filter(|_| on && !skipped) {
             match line.strip_prefix("+ ") {
                 Some(joined) => role.joins = Some(joined),
-                None => match line.split_once(" ?") {
-                    Some((_, gate)) if !gates.enabled(gate) => {}
-                    Some((line, _)) => role.rules.push(rule(line)),
-                    None => role.rules.push(rule(line)),
-                },
+                None => role.rules.push(rule(line)),
             }
         }
     }
@@ -151,7 +155,7 @@ fn binding(kind: &str, name: &str, role_kind: &str, role: &str, subjects: Vec<Va
     out
 }
 
-pub fn cluster_role_bindings() -> Vec<Value> {
+pub fn cluster_role_bindings(gates: &FeatureGates) -> Vec<Value> {
     let (all, nobody) = ("system:authenticated", "system:unauthenticated");
     let fixed = [
         ("cluster-admin", vec![group("system:masters")]),
@@ -165,13 +169,15 @@ pub fn cluster_role_bindings() -> Vec<Value> {
         ("system:kube-scheduler", vec![user("system:kube-scheduler")]),
         ("system:volume-scheduler", vec![user("system:kube-scheduler")]),
         ("system:service-account-issuer-discovery", vec![group("system:serviceaccounts")]),
+        ("system:cluster-trust-bundle-discovery", vec![group("system:serviceaccounts")]),
         // Nodes are the Node authorizer's business; the binding stays for clusters that still want it.
         ("system:node", vec![]),
     ];
-    let names = TABLE.lines().filter_map(|line| line.strip_prefix("= ")?.split(' ').next());
-    let controllers = names.filter_map(|role| Some((role, role.strip_prefix("system:controller:")?)));
-    let fixed = fixed.into_iter();
+    let roles = table(gates);
+    let controllers = roles.iter().filter_map(|role| Some((role.name, role.name.strip_prefix("system:controller:")?)));
     fixed
+        .into_iter()
+        .filter(|(name, _)| roles.iter().any(|role| role.name == *name))
         .chain(controllers.map(|(role, name)| (role, vec![account(name)])))
         .map(|(name, subjects)| binding("ClusterRoleBinding", name, "ClusterRole", name, subjects))
         .collect()
@@ -265,7 +271,7 @@ mod tests {
     #[test]
     fn every_binding_names_a_role() {
         let roles = cluster_roles(false, &gates(&[]));
-        for binding in cluster_role_bindings() {
+        for binding in cluster_role_bindings(&gates(&[])) {
             assert!(roles.iter().any(|r| r["metadata"]["name"] == binding["roleRef"]["name"]), "{binding}");
         }
         assert!(node_rules(&gates(&[])).len() > 15);
@@ -277,5 +283,29 @@ mod tests {
         assert_eq!(bundles(node_rules(&gates(&[]))), None);
         let rule = bundles(node_rules(&gates(&["ClusterTrustBundle=true"]))).expect("a rule");
         assert_eq!(rule["verbs"], json!(["get", "list", "watch"]));
+    }
+
+    /// Reflectors ask for both at once, and fall back to lists where they may not watch.
+    #[test]
+    fn controllers_watch_what_they_list() {
+        const LISTS_ALONE: [&str; 1] = ["system:controller:storage-version-migrator-controller"];
+        let has = |rule: &Value, verb: &str| rule["verbs"].as_array().is_some_and(|v| v.contains(&verb.into()));
+        for role in cluster_roles(false, &gates(&["AllAlpha=true", "AllBeta=true"])) {
+            let name = role["metadata"]["name"].as_str().unwrap_or_default();
+            for rule in role["rules"].as_array().into_iter().flatten().filter(|_| !LISTS_ALONE.contains(&name)) {
+                assert!(!has(rule, "list") || has(rule, "watch"), "{name}: {rule}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_gate_adds_its_role_and_binding() {
+        const ROLE: &str = "system:cluster-trust-bundle-discovery";
+        for (on, list) in [(false, &[][..]), (true, &["ClusterTrustBundle=true"])] {
+            let gates = gates(list);
+            for objects in [cluster_roles(true, &gates), cluster_role_bindings(&gates)] {
+                assert_eq!(objects.iter().any(|o| o["metadata"]["name"] == ROLE), on);
+            }
+        }
     }
 }
