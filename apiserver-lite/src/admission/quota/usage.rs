@@ -12,6 +12,11 @@ use crate::admission::{Call, Operation};
 use crate::resource::Resource;
 
 const CLASS_SUFFIX: &str = ".storageclass.storage.k8s.io/";
+/// Devices of a class: `gpu.deviceclass.resource.k8s.io/devices`.
+const DEVICES_SUFFIX: &str = ".deviceclass.resource.k8s.io/devices";
+const DEVICE_CLAIMS: &str = "count/resourceclaims.resource.k8s.io";
+/// Devices that a claim can get at most, which is what one for all devices counts for.
+const MOST_DEVICES: i64 = 32;
 
 /// Resources of pods that quotas know by name; counts and extended resources come on top.
 const POD_RESOURCES: [&str; 11] = [
@@ -34,6 +39,7 @@ pub enum Counter {
     Pods,
     Services,
     Claims,
+    DeviceClaims,
     /// One each: `count/NAME`, and for a few kinds an older name.
     Objects {
         count: String,
@@ -58,6 +64,7 @@ impl Counter {
             ("", "pods") => Some(Counter::Pods),
             ("", "services") => Some(Counter::Services),
             ("", "persistentvolumeclaims") => Some(Counter::Claims),
+            ("resource.k8s.io", "resourceclaims") => Some(Counter::DeviceClaims),
             (group, plural) => {
                 let aliases = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
                 let alias = aliases.into_iter().find(|a| group.is_empty() && *a == plural);
@@ -73,7 +80,7 @@ impl Counter {
             (Counter::Pods, "") => create,
             (Counter::Pods, "resize") => update,
             (Counter::Services, _) => create || update,
-            (Counter::Claims, "" | "status") => create || update,
+            (Counter::Claims, "" | "status") | (Counter::DeviceClaims, "") => create || update,
             (Counter::Objects { .. }, "") => create,
             _ => false,
         }
@@ -96,6 +103,7 @@ impl Counter {
                     || of_class("persistentvolumeclaims")
                     || of_class("requests.storage")
             }
+            Counter::DeviceClaims => name == DEVICE_CLAIMS || name.ends_with(DEVICES_SUFFIX),
             Counter::Objects { count, alias } => name == count || *alias == Some(name),
         }
     }
@@ -106,6 +114,7 @@ impl Counter {
             Counter::Pods => pod(object),
             Counter::Services => service(object),
             Counter::Claims => claim(object),
+            Counter::DeviceClaims => device_claim(object),
             Counter::Objects { count, alias } => {
                 let names = std::iter::once(count.as_str()).chain(*alias);
                 names.map(|n| (n.to_owned(), whole(1))).collect()
@@ -290,6 +299,31 @@ fn claim(object: &Value) -> Resources {
     out
 }
 
+/// A claim and, by class, the devices that it can get: of alternatives the one that gets most.
+fn device_claim(object: &Value) -> Resources {
+    let devices = |request: &Value| {
+        let count = match request["allocationMode"].as_str() {
+            Some("All") => MOST_DEVICES,
+            _ => request["count"].as_i64().unwrap_or(0),
+        };
+        let class = request["deviceClassName"].as_str().unwrap_or_default();
+        (format!("{class}{DEVICES_SUFFIX}"), Quantity::from_integer(count, Format::DecimalSi))
+    };
+    let mut out = Resources::from([(DEVICE_CLAIMS.to_owned(), whole(1))]);
+    for request in object["spec"]["devices"]["requests"].as_array().into_iter().flatten() {
+        let mut most = Resources::new();
+        let alternatives = request["firstAvailable"].as_array().into_iter().flatten();
+        for (class, count) in
+            alternatives.chain(request["exactly"].is_object().then_some(&request["exactly"])).map(devices)
+        {
+            let known = most.entry(class).or_insert(count);
+            *known = count.max(*known);
+        }
+        resources::add(&mut out, &most);
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -335,6 +369,31 @@ mod tests {
             ]
         );
         assert!(Counter::Claims.counts("gold.storageclass.storage.k8s.io/requests.storage"));
+    }
+
+    #[test]
+    fn claims_of_devices_count_what_they_can_get_at_most() {
+        let exactly = |class: &str, mode: &str, count: Value| json!({"deviceClassName": class, "allocationMode": mode, "count": count});
+        let alternatives = [
+            exactly("a", "ExactCount", json!(2)),
+            exactly("a", "ExactCount", json!(3)),
+            exactly("b", "All", Value::Null),
+        ];
+        let object = json!({"spec": {"devices": {"requests": [
+            {"name": "x", "exactly": exactly("a", "ExactCount", json!(1))}, {"name": "y", "firstAvailable": alternatives},
+        ]}}});
+        assert_eq!(
+            shown(&Counter::DeviceClaims.usage(&object)),
+            [
+                "a.deviceclass.resource.k8s.io/devices=4",
+                "b.deviceclass.resource.k8s.io/devices=32",
+                "count/resourceclaims.resource.k8s.io=1",
+            ]
+        );
+        let set = crate::resource::Resources::built_in();
+        let resource = set.lookup("resource.k8s.io", "v1", "resourceclaims").expect("served");
+        assert_eq!(Counter::of(&resource), Some(Counter::DeviceClaims));
+        assert!(Counter::DeviceClaims.counts("a.deviceclass.resource.k8s.io/devices"));
     }
 
     #[test]
