@@ -100,7 +100,7 @@ impl Authorizer {
 
     pub fn uses_rbac(&self) -> bool {
         match &self.chain {
-            Some(chain) => chain.links().iter().any(|link| matches!(link, Link::Rbac)),
+            Some(chain) => chain.links().iter().any(|(_, link)| matches!(link, Link::Rbac)),
             None => self.modes.contains(&AuthorizationMode::Rbac),
         }
     }
@@ -111,7 +111,7 @@ impl Authorizer {
             return Decision::allow("");
         }
         match &self.chain {
-            Some(chain) => first(chain.links().iter().map(|link| self.by_link(link, request))),
+            Some(chain) => first(chain.links().iter().map(|(name, link)| self.by_link(name, link, request))),
             None => first(self.modes.iter().map(|mode| self.by_mode(mode, request))),
         }
     }
@@ -126,16 +126,7 @@ impl Authorizer {
         let mut out = Rules::default();
         match &self.chain {
             Some(chain) => {
-                for link in chain.links().iter() {
-                    let mode = match link {
-                        Link::AlwaysAllow => AuthorizationMode::AlwaysAllow,
-                        Link::AlwaysDeny => AuthorizationMode::AlwaysDeny,
-                        Link::Rbac => AuthorizationMode::Rbac,
-                        Link::Node => AuthorizationMode::Node,
-                        Link::Webhook(_) => AuthorizationMode::Webhook,
-                    };
-                    self.rules_by(&mode, user, namespace, &mut out);
-                }
+                chain.links().iter().for_each(|(_, link)| self.rules_by(&link.mode(), user, namespace, &mut out));
             }
             None => self.modes.iter().for_each(|mode| self.rules_by(mode, user, namespace, &mut out)),
         }
@@ -169,7 +160,7 @@ impl Authorizer {
 
     fn by_mode(&self, mode: &AuthorizationMode, request: &Attributes<'_>) -> Decision {
         let (kind, decision) = self.told_by_mode(mode, request);
-        self.decisions.count(kind, &decision);
+        self.decisions.count(kind, None, &decision);
         decision
     }
 
@@ -186,18 +177,13 @@ impl Authorizer {
         }
     }
 
-    fn by_link(&self, link: &Link, request: &Attributes<'_>) -> Decision {
-        match link {
-            Link::AlwaysAllow => self.by_mode(&AuthorizationMode::AlwaysAllow, request),
-            Link::AlwaysDeny => self.by_mode(&AuthorizationMode::AlwaysDeny, request),
-            Link::Rbac => self.by_mode(&AuthorizationMode::Rbac, request),
-            Link::Node => self.by_mode(&AuthorizationMode::Node, request),
-            Link::Webhook(webhook) => {
-                let decision = wait(webhook.authorize(request));
-                self.decisions.count("Webhook", &decision);
-                decision
-            }
-        }
+    fn by_link(&self, name: &str, link: &Link, request: &Attributes<'_>) -> Decision {
+        let (kind, decision) = match link {
+            Link::Webhook(webhook) => ("Webhook", wait(webhook.authorize(request))),
+            own => self.told_by_mode(&own.mode(), request),
+        };
+        self.decisions.count(kind, Some(name), &decision);
+        decision
     }
 }
 

@@ -13,6 +13,7 @@ use super::authorizer::{Attributes, Decision};
 use super::config_file::{ConfigFile, FileError, list, text};
 use super::webhook::{AccessWebhook, question};
 use crate::cel::{self, Budget, Failure, Program, Type, Value as Seen};
+use crate::config::AuthorizationMode;
 use crate::outgoing::Client;
 
 const KIND: &str = "AuthorizationConfiguration";
@@ -31,8 +32,24 @@ pub enum Link {
     Webhook(Box<Webhook>),
 }
 
+impl Link {
+    /// The same as `--authorization-mode` has it.
+    pub fn mode(&self) -> AuthorizationMode {
+        match self {
+            Link::AlwaysAllow => AuthorizationMode::AlwaysAllow,
+            Link::AlwaysDeny => AuthorizationMode::AlwaysDeny,
+            Link::Rbac => AuthorizationMode::Rbac,
+            Link::Node => AuthorizationMode::Node,
+            Link::Webhook(_) => AuthorizationMode::Webhook,
+        }
+    }
+}
+
+/// Who is asked, by the name that the file gives them.
+pub type Links = Vec<(Box<str>, Link)>;
+
 /// The file and what it says now.
-pub struct Chain(ConfigFile<Vec<Link>>);
+pub struct Chain(ConfigFile<Links>);
 
 impl Chain {
     /// # Errors
@@ -41,7 +58,7 @@ impl Chain {
         ConfigFile::load(path, KIND, Box::new(parse)).map(Chain)
     }
 
-    pub fn links(&self) -> Arc<Vec<Link>> {
+    pub fn links(&self) -> Arc<Links> {
         self.0.state()
     }
 
@@ -134,7 +151,7 @@ impl Webhook {
     }
 }
 
-fn parse(value: &Value, errors: &mut Vec<String>) -> Vec<Link> {
+fn parse(value: &Value, errors: &mut Vec<String>) -> Links {
     let mut links = Vec::new();
     let mut names: Vec<&str> = Vec::new();
     let mut kinds: Vec<&str> = Vec::new();
@@ -165,12 +182,14 @@ fn parse(value: &Value, errors: &mut Vec<String>) -> Vec<Link> {
         if kind != "Webhook" && !said["webhook"].is_null() {
             errors.push(format!("{at}.webhook: Invalid value: \"non-null\": may only be specified when type=Webhook"));
         }
-        links.extend(match kind {
+        let link = match kind {
             "Node" => Some(Link::Node),
             "RBAC" => Some(Link::Rbac),
             "AlwaysAllow" => Some(Link::AlwaysAllow),
             "AlwaysDeny" => Some(Link::AlwaysDeny),
-            "Webhook" => webhook(&said["webhook"], &format!("{at}.webhook"), errors).map(|w| Link::Webhook(Box::new(w))),
+            "Webhook" => {
+                webhook(&said["webhook"], &format!("{at}.webhook"), errors).map(|w| Link::Webhook(Box::new(w)))
+            }
             "" => {
                 errors.push(format!("{at}.type: Required value"));
                 None
@@ -182,7 +201,8 @@ fn parse(value: &Value, errors: &mut Vec<String>) -> Vec<Link> {
                 ));
                 None
             }
-        });
+        };
+        links.extend(link.map(|link| (name.into(), link)));
     }
     links
 }
@@ -281,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    fn read(authorizers: Value) -> Result<Vec<Link>, String> {
+    fn read(authorizers: Value) -> Result<Links, String> {
         let file = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthorizationConfiguration", "authorizers": authorizers});
         super::super::config_file::read(file.to_string().as_bytes(), KIND, parse)
     }
@@ -323,7 +343,7 @@ mod tests {
         let conditions = json!([{"expression": "has(request.resourceAttributes)"},
             {"expression": "request.resourceAttributes.resource == 'secrets'"}]);
         let links = read(json!([hook(&path, conditions)])).expect("it is fine");
-        let Some(Link::Webhook(webhook)) = links.first() else { panic!("a webhook") };
+        let Some((_, Link::Webhook(webhook))) = links.first() else { panic!("a webhook") };
         assert_eq!(webhook.concerns(&json!({"resourceAttributes": {"resource": "secrets"}})), Ok(true));
         assert_eq!(webhook.concerns(&json!({"resourceAttributes": {"resource": "pods"}})), Ok(false));
         assert_eq!(webhook.concerns(&json!({"nonResourceAttributes": {"path": "/"}})), Ok(false));

@@ -2,8 +2,10 @@
 //!
 //! Names of users are told apart only as far as upstream does: anybody may come with any name.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use super::histogram::{Bounds, Histogram, Unit};
@@ -132,25 +134,40 @@ fn attempts<const N: usize>(
     }
 }
 
-/// Kinds of authorizers and what each is called where no file names it.
-const AUTHORIZERS: [(&str, &str); 5] = [
-    ("AlwaysAllow", "alwaysallow"),
-    ("AlwaysDeny", "alwaysdeny"),
-    ("Node", "node"),
-    ("RBAC", "rbac"),
-    ("Webhook", "default"),
-];
+/// Decisions of one authorizer: how often it allowed, and denied.
+#[derive(Debug)]
+struct Decided {
+    kind: &'static str,
+    name: Box<str>,
+    counts: [AtomicU64; 2],
+}
 
-/// Decisions of each kind of authorizer that ended the search; having no opinion is none.
+/// Decisions of each authorizer that ended the search; having no opinion is none.
 #[derive(Debug, Default)]
-pub struct Decisions([[AtomicU64; 2]; AUTHORIZERS.len()]);
+pub struct Decisions(RwLock<Vec<Decided>>);
+
+/// What an authorizer is called that no file names.
+fn usual_name(kind: &str) -> Cow<'static, str> {
+    if kind == "Webhook" { "default".into() } else { kind.to_ascii_lowercase().into() }
+}
 
 impl Decisions {
-    /// `kind` of authorizer as configurations spell it.
-    pub fn count(&self, kind: &str, decision: &Decision) {
-        let Some(at) = AUTHORIZERS.iter().position(|(known, _)| *known == kind) else { return };
-        if decision.allowed || decision.denied {
-            self.0[at][usize::from(decision.denied)].fetch_add(1, Ordering::Relaxed);
+    /// `kind` of authorizer as configurations spell it, and its name where one gives it any.
+    pub fn count(&self, kind: &'static str, name: Option<&str>, decision: &Decision) {
+        if !decision.allowed && !decision.denied {
+            return;
+        }
+        let name = name.map_or_else(|| usual_name(kind), Into::into);
+        let count = |all: &[Decided]| {
+            let found = all.iter().find(|known| known.kind == kind && *known.name == *name);
+            found.map(|known| known.counts[usize::from(decision.denied)].fetch_add(1, Ordering::Relaxed)).is_some()
+        };
+        if !count(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
+            let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            if !count(&all) {
+                all.push(Decided { kind, name: (*name).into(), counts: Default::default() });
+                count(&all);
+            }
         }
     }
 
@@ -163,7 +180,7 @@ impl Decisions {
             "[ALPHA] Total number of terminal decisions made by an authorizer split by authorizer type, name, and \
              decision.",
         );
-        for ((kind, called), counts) in AUTHORIZERS.iter().zip(&self.0) {
+        for Decided { kind, name: called, counts } in self.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
             for (decision, count) in ["allowed", "denied"].iter().zip(counts) {
                 let count = count.load(Ordering::Relaxed);
                 if count > 0 {
@@ -225,11 +242,21 @@ mod tests {
     #[test]
     fn only_decisions_that_end_the_search_count() {
         let decisions = Decisions::default();
-        decisions.count("Node", &Decision::no_opinion(""));
-        decisions.count("RBAC", &Decision::allow(""));
+        decisions.count("Node", None, &Decision::no_opinion(""));
+        decisions.count("RBAC", None, &Decision::allow(""));
+        for name in [None, Some("a"), Some("a"), Some("b")] {
+            decisions.count("Webhook", name, &Decision::deny(""));
+        }
         let mut out = String::new();
         decisions.write(&mut out);
-        let line = "apiserver_authorization_decisions_total{decision=\"allowed\",name=\"rbac\",type=\"RBAC\"} 1";
-        assert_eq!(out.lines().filter(|l| !l.starts_with('#')).collect::<Vec<_>>(), [line]);
+        let lines: Vec<_> =
+            out.lines().filter_map(|l| l.strip_prefix("apiserver_authorization_decisions_total")).collect();
+        let expected = [
+            r#"{decision="allowed",name="rbac",type="RBAC"} 1"#,
+            r#"{decision="denied",name="default",type="Webhook"} 1"#,
+            r#"{decision="denied",name="a",type="Webhook"} 2"#,
+            r#"{decision="denied",name="b",type="Webhook"} 1"#,
+        ];
+        assert_eq!(lines, expected);
     }
 }
