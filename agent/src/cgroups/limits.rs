@@ -26,9 +26,24 @@ pub struct Limits {
     pub huge_pages: Vec<(String, i64)>,
 }
 
+/// What the kernel has for a cgroup; `None` for no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Found {
+    pub cpu_weight: i64,
+    /// Microseconds of each period.
+    pub cpu_quota: Option<(i64, i64)>,
+    /// Bytes.
+    pub memory: Option<i64>,
+}
+
 /// `cpu.weight` for shares, by the linear rule: 2 is 1, 262144 is 10000.
 pub fn cpu_weight(shares: i64) -> i64 {
     1 + (shares.clamp(MIN_SHARES, crate::pod::resources::MAX_SHARES) - 2) * 9999 / 262_142
+}
+
+/// The rule of [`cpu_weight`] from the other side. Few shares have a weight of their own.
+pub fn cpu_shares(weight: i64) -> i64 {
+    (weight.clamp(1, 10_000) - 1) * 262_142 / 9999 + MIN_SHARES
 }
 
 /// Limits of a pod's cgroup. `pids` is `podPidsLimit`, not positive for none.

@@ -19,7 +19,9 @@ use std::time::Duration;
 
 use proto::api::core::v1::Pod;
 
-pub use limits::{Limits, burstable_milli_cpu, kubepods_limits, pod_limits, reserved_limits};
+pub use limits::{
+    Found, Limits, burstable_milli_cpu, cpu_shares, cpu_weight, kubepods_limits, pod_limits, reserved_limits,
+};
 pub use name::{CgroupName, Driver};
 pub use reserved::MemoryReserved;
 pub use tree::{CgroupError, Tree};
@@ -293,6 +295,12 @@ impl Cgroups {
     pub fn memory_usage(&self, pod: &Pod) -> Option<i64> {
         let owned = self.owned.as_ref()?;
         used_memory(&owned.settings.mount.join(owned.path(&owned.name(pod))))
+    }
+
+    /// What the kernel has for the pod now; `None` where the agent does not own its cgroup or it is not there.
+    pub fn found(&self, pod: &Pod) -> Option<Found> {
+        let owned = self.owned.as_ref()?;
+        owned.tree.found(&owned.path(&owned.name(pod)))
     }
 
     /// Removes a pod's cgroup, in whichever tier it is, with all that still runs in it.

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::limits::{Limits, cpu_weight};
+use super::limits::{Found, Limits, cpu_weight};
 
 /// Controllers that pods use.
 const CONTROLLERS: [&str; 5] = ["cpu", "cpuset", "memory", "hugetlb", "pids"];
@@ -109,6 +109,20 @@ impl Tree {
             set(&format!("hugetlb.{size}.rsvd.max"), bytes.to_string())?;
         }
         Ok(())
+    }
+
+    /// What a cgroup is limited to; `None` when it is not there or lacks a controller.
+    pub fn found(&self, name: &Path) -> Option<Found> {
+        let at = self.root.join(name);
+        let read = |file: &str| fs::read_to_string(at.join(file)).ok();
+        let number = |text: &str| text.trim().parse().ok();
+        let quota = read("cpu.max")?;
+        let (quota, period) = quota.trim().split_once(' ')?;
+        Some(Found {
+            cpu_weight: number(&read("cpu.weight")?)?,
+            cpu_quota: number(quota).zip(number(period)),
+            memory: number(&read("memory.max")?),
+        })
     }
 
     /// Names of the cgroups right below one.

@@ -17,6 +17,11 @@ pub fn whole(quantity: &Quantity) -> i64 {
     parse(quantity).map_or(0, |q| q.value())
 }
 
+/// The quantity itself; one that does not parse is zero.
+pub fn amount(quantity: &Quantity) -> proto::quantity::Quantity {
+    parse(quantity).unwrap_or_default()
+}
+
 fn parse(quantity: &Quantity) -> Option<proto::quantity::Quantity> {
     quantity.string.parse().ok()
 }

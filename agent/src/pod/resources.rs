@@ -12,7 +12,7 @@ use proto::apimachinery::pkg::api::resource::Quantity;
 use proto::cri::{HugepageLimit, LinuxContainerResources};
 
 use super::memory_qos::MemoryQos;
-use super::quantity::{milli, thousandths, whole};
+use super::quantity::{amount, milli, thousandths, whole};
 use super::spec::{PodExt, is_sidecar};
 
 pub type ResourceList = BTreeMap<String, Quantity>;
@@ -127,6 +127,11 @@ pub fn milli_cpu_to_shares(milli_cpu: i64) -> i64 {
     if milli_cpu == 0 { MIN_SHARES } else { (milli_cpu.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES) }
 }
 
+/// What shares stand for, rounded up.
+pub fn shares_to_milli_cpu(shares: i64) -> i64 {
+    shares.saturating_mul(1000).saturating_add(1023) / 1024
+}
+
 /// Microseconds of CPU per period; zero for no limit.
 pub fn milli_cpu_to_quota(milli_cpu: i64, period: i64) -> i64 {
     if milli_cpu == 0 { 0 } else { (milli_cpu.saturating_mul(period) / 1000).max(MIN_QUOTA_MICROS) }
@@ -143,21 +148,21 @@ pub struct PodTotals {
 
 /// See [`PodTotals`].
 pub fn pod_totals(pod: &Pod) -> PodTotals {
-    let narrow = |all: Thousandths| all.into_iter().map(|(name, value)| (name, saturated(value))).collect();
-    let mut limits = with_whole_pod(pod, |r| &r.limits);
-    for (name, value) in &pod.spec().overhead {
-        // A limit that is not there stays "none".
-        if let Some(limit) = limits.get_mut(name).filter(|l| **l != 0) {
-            *limit = limit.saturating_add(thousandths(value));
-        }
-    }
-    PodTotals { requests: narrow(requests(pod)), limits: narrow(limits) }
+    let narrow = |all: Sums| all.into_iter().map(|(name, value)| (name, saturated(value.thousandths()))).collect();
+    PodTotals { requests: narrow(requests(pod)), limits: narrow(limits(pod)) }
+}
+
+/// What the pod has of each resource as a whole: as [`PodTotals`], each in the form of the first amount that it is made of.
+pub fn pod_amounts(pod: &Pod) -> ResourceRequirements {
+    let list =
+        |all: Sums| all.into_iter().map(|(name, value)| (name, Quantity { string: value.to_string() })).collect();
+    ResourceRequirements { requests: list(requests(pod)), limits: list(limits(pod)), claims: Vec::new() }
 }
 
 /// [`PodTotals::requests`] as messages count them: see [`counted`].
 pub fn counted_requests(pod: &Pod) -> BTreeMap<String, i64> {
-    let counted = |(name, value): (String, i128)| {
-        let count = counted_thousandths(&name, value);
+    let counted = |(name, value): (String, Amount)| {
+        let count = counted_thousandths(&name, value.thousandths());
         (name, count)
     };
     requests(pod).into_iter().map(counted).collect()
@@ -177,39 +182,49 @@ fn saturated(value: i128) -> i64 {
     i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// By resource name. Many quantities of 9 Ei have room.
-type Thousandths = BTreeMap<String, i128>;
+/// Exact, and with room for many quantities of 9 Ei.
+type Amount = proto::quantity::Quantity;
+/// By resource name.
+type Sums = BTreeMap<String, Amount>;
 
-fn requests(pod: &Pod) -> Thousandths {
-    let mut requests = with_whole_pod(pod, |r| &r.requests);
-    for (name, value) in &pod.spec().overhead {
-        let slot = requests.entry(name.clone()).or_default();
-        *slot = slot.saturating_add(thousandths(value));
+fn add(sums: &mut Sums, list: &ResourceList) {
+    for (name, value) in list {
+        sums.entry(name.clone()).or_default().add(amount(value));
     }
+}
+
+fn requests(pod: &Pod) -> Sums {
+    let mut requests = with_whole_pod(pod, |r| &r.requests);
+    add(&mut requests, &pod.spec().overhead);
     requests
 }
 
-fn with_whole_pod(pod: &Pod, pick: fn(&ResourceRequirements) -> &ResourceList) -> Thousandths {
+fn limits(pod: &Pod) -> Sums {
+    let mut limits = with_whole_pod(pod, |r| &r.limits);
+    for (name, value) in &pod.spec().overhead {
+        // A limit that is not there stays "none".
+        if let Some(limit) = limits.get_mut(name).filter(|limit| !limit.is_zero()) {
+            limit.add(amount(value));
+        }
+    }
+    limits
+}
+
+fn with_whole_pod(pod: &Pod, pick: fn(&ResourceRequirements) -> &ResourceList) -> Sums {
     let mut all = totals(pod, pick);
     if let Some(whole_pod) = &pod.spec().resources {
-        all.extend(pick(whole_pod).iter().map(|(name, value)| (name.clone(), thousandths(value))));
+        all.extend(pick(whole_pod).iter().map(|(name, value)| (name.clone(), amount(value))));
     }
     all
 }
 
-fn totals(pod: &Pod, pick: fn(&ResourceRequirements) -> &ResourceList) -> Thousandths {
+fn totals(pod: &Pod, pick: fn(&ResourceRequirements) -> &ResourceList) -> Sums {
     let spec = pod.spec();
-    let mut sum = Thousandths::new();
-    let add = |into: &mut Thousandths, list: &ResourceList| {
-        for (name, value) in list {
-            let slot = into.entry(name.clone()).or_default();
-            *slot = slot.saturating_add(thousandths(value));
-        }
-    };
+    let mut sum = Sums::new();
     for container in &spec.containers {
         add(&mut sum, pick(requirements(container)));
     }
-    let (mut sidecars, mut highest) = (BTreeMap::new(), Thousandths::new());
+    let (mut sidecars, mut highest) = (Sums::new(), Sums::new());
     for container in &spec.init_containers {
         let list = pick(requirements(container));
         let mut now = sidecars.clone();
@@ -220,24 +235,28 @@ fn totals(pod: &Pod, pick: fn(&ResourceRequirements) -> &ResourceList) -> Thousa
         } else {
             add(&mut now, list);
         }
-        for (name, value) in now {
-            let slot = highest.entry(name).or_default();
-            *slot = (*slot).max(value);
+        raise(&mut highest, now);
+    }
+    raise(&mut sum, highest);
+    sum
+}
+
+/// The greater of both, by name.
+fn raise(sums: &mut Sums, to: Sums) {
+    for (name, value) in to {
+        if sums.get(&name).is_none_or(|has| *has < value) {
+            sums.insert(name, value);
         }
     }
-    for (name, value) in highest {
-        let slot = sum.entry(name).or_default();
-        *slot = (*slot).max(value);
-    }
-    sum
 }
 
 /// Resources of the sandbox: the summed limits of the pod, without the overhead, which the runtime is told beside them.
 pub fn sandbox_resources(pod: &Pod, node: &NodeResources) -> LinuxContainerResources {
     let requests = with_whole_pod(pod, |r| &r.requests);
     let limits = with_whole_pod(pod, |r| &r.limits);
-    let limit = |name: &str| limits.get(name).copied().map_or(0, saturated);
-    linux_resources(requests.get("cpu").copied().map(saturated), limit("cpu"), limit("memory"), node)
+    let milli = |sums: &Sums, name: &str| sums.get(name).map(|value| saturated(value.thousandths()));
+    let limit = |name: &str| milli(&limits, name).unwrap_or(0);
+    linux_resources(milli(&requests, "cpu"), limit("cpu"), limit("memory"), node)
 }
 
 /// The overhead that the runtime class adds.
@@ -289,7 +308,8 @@ pub fn container_resources(pod: &Pod, container: &Container, node: &NodeResource
     let cpu_request = own.requests.get("cpu").map(milli);
     let mut resources = linux_resources(cpu_request, cpu_limit, memory_limit, node);
     resources.oom_score_adj = oom_score_adj(pod, container, node.memory_bytes);
-    resources.hugepage_limits = hugepage_limits(&own.limits, &node.hugepage_sizes);
+    let of_pod = pod_level.map(|whole_pod| &whole_pod.limits);
+    resources.hugepage_limits = hugepage_limits(&own.limits, of_pod, &node.hugepage_sizes);
     resources.memory_swap_limit_in_bytes = swap_limit(pod, container, resources.memory_limit_in_bytes, node);
     if let Some(qos) = &node.memory_qos {
         resources.unified.extend(qos.unified(pod, container));
@@ -315,18 +335,18 @@ fn swap_limit(pod: &Pod, container: &Container, memory_limit: i64, node: &NodeRe
     memory_limit.saturating_add(i64::try_from(share).unwrap_or(i64::MAX))
 }
 
-/// One entry per page size of the node, zero where nothing is asked.
-fn hugepage_limits(limits: &ResourceList, sizes: &[String]) -> Vec<HugepageLimit> {
-    sizes
-        .iter()
-        .map(|size| {
-            let wanted = limits.iter().filter_map(|(name, value)| {
-                let suffix = name.strip_prefix("hugepages-")?;
-                (runtime_page_size(suffix).as_deref() == Some(size)).then(|| whole(value))
-            });
-            HugepageLimit { page_size: size.clone(), limit: u64::try_from(wanted.sum::<i64>()).unwrap_or(0) }
-        })
-        .collect()
+/// One entry per page size of the node, zero where nothing is asked. What the container does not say, the pod as a whole
+/// may.
+fn hugepage_limits(own: &ResourceList, of_pod: Option<&ResourceList>, sizes: &[String]) -> Vec<HugepageLimit> {
+    let of = |limits: &ResourceList, size: &str| {
+        let wanted = limits.iter().find_map(|(name, value)| {
+            let suffix = name.strip_prefix("hugepages-")?;
+            (runtime_page_size(suffix).as_deref() == Some(size)).then(|| whole(value))
+        });
+        wanted.map(|bytes| u64::try_from(bytes).unwrap_or(0))
+    };
+    let limit = |size: &str| of(own, size).or_else(|| of(of_pod?, size)).unwrap_or(0);
+    sizes.iter().map(|size| HugepageLimit { page_size: size.clone(), limit: limit(size) }).collect()
 }
 
 /// `2Mi` as the runtime writes it: `2MB`.
@@ -480,6 +500,33 @@ mod tests {
         let limits = list(&[("cpu", "500m")]);
         p.spec.as_mut().unwrap().resources = Some(ResourceRequirements { limits, ..Default::default() });
         assert_eq!(container_resources(&p, &none, &node()).cpu_shares, 512);
+    }
+
+    #[test]
+    fn huge_pages_of_the_pod_are_those_of_containers_that_name_none() {
+        let (own, none) = (container("own", &[], &[("hugepages-2Mi", "4Mi")]), container("none", &[], &[]));
+        let mut p = pod(vec![own.clone(), none.clone()]);
+        let limits = list(&[("hugepages-2Mi", "16Mi"), ("hugepages-1Gi", "2Gi")]);
+        p.spec.as_mut().unwrap().resources = Some(ResourceRequirements { limits, ..Default::default() });
+        let of = |c: &Container| container_resources(&p, c, &node()).hugepage_limits.iter().map(|l| l.limit).collect();
+        let (own, none): (Vec<u64>, Vec<u64>) = (of(&own), of(&none));
+        assert_eq!((own, none), (vec![4 << 20, 2 << 30], vec![16 << 20, 2 << 30]));
+    }
+
+    #[test]
+    fn amounts_of_a_pod_are_written_as_the_first_of_them_is() {
+        let a = container("a", &[("memory", "64M"), ("cpu", "1500m")], &[("memory", "128M")]);
+        let b = container("b", &[("memory", "1Mi"), ("ephemeral-storage", "1Gi")], &[]);
+        let mut p = pod(vec![a, b]);
+        let spec = p.spec.as_mut().unwrap();
+        spec.init_containers = vec![container("i", &[("cpu", "2")], &[("example.com/a", "3")])];
+        spec.overhead = list(&[("memory", "1Mi")]);
+        let want = ResourceRequirements {
+            requests: list(&[("cpu", "2"), ("ephemeral-storage", "1Gi"), ("memory", "66097152")]),
+            limits: list(&[("example.com/a", "3"), ("memory", "129048576")]),
+            claims: vec![],
+        };
+        assert_eq!(pod_amounts(&p), want);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::pod::sandbox_config::{SandboxInputs, sandbox_config};
 use crate::pod::spec::{PodExt, ephemeral_as_container, is_sidecar};
 use crate::pod::step::{Actions, Reset};
 use crate::status::StartError;
+use crate::status::generate::one_of_each_family;
 use crate::volumes::{PodVolumes, groups};
 
 use super::kill::Stopping;
@@ -225,7 +226,8 @@ impl Worker {
             resources.cpu_quota = -1;
         }
         let addresses = |observed: &Observed| {
-            if pod.spec().host_network { shared.host_ips() } else { observed.ips().to_vec() }
+            let of_node = shared.host_ips();
+            if pod.spec().host_network { of_node } else { one_of_each_family(observed.ips(), of_node.first()) }
         };
         if !actions.create_sandbox {
             let ips = addresses(&self.observed);

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::api::core::v1::{PodCondition, PodStatus};
+use proto::api::core::v1::{PodCondition, PodStatus, ResourceRequirements};
 
+use crate::cgroups::pod_limits;
 use crate::clock::unix_nanos;
 use crate::events::EventType;
 use crate::pod::resize::{Given, Plan};
 use crate::pod::spec::PodExt;
 use crate::pod::step::Actions;
 use crate::status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING};
-use crate::status::generate::{Override, whole_resources};
-use crate::status::{Inputs, generate, terminate};
+use crate::status::generate::Override;
+use crate::status::{Inputs, generate, in_use, terminate};
 
 use super::worker::Worker;
 
@@ -48,12 +49,8 @@ impl Worker {
             resize: self.resize_conditions(),
             now: crate::clock::now(),
         });
-        // Until a resize is carried out the pod has what it had, whatever it is allocated.
-        let allocations = &self.shared.allocations;
-        if allocations.in_progress(&self.uid).is_some()
-            && let Some(has) = allocations.given_to(&self.pod)
-        {
-            status.resources = Some(whole_resources(&has));
+        if self.pod.phase() == "Running" {
+            status.resources = Some(self.resources_in_use());
         }
         if self.shared.config.device_health {
             self.shared.devices.annotate(&self.uid, &mut status);
@@ -63,6 +60,17 @@ impl Worker {
             leave_messages_out(&mut status);
         }
         status
+    }
+
+    /// What the pod has as a whole while it runs.
+    fn resources_in_use(&self) -> ResourceRequirements {
+        let allocations = &self.shared.allocations;
+        let under_way = allocations.in_progress(&self.uid).is_some();
+        // Until a resize is carried out the pod has what it had, whatever it is allocated.
+        let has = allocations.given_to(&self.pod).filter(|_| under_way);
+        let has = has.as_ref().unwrap_or(&self.pod);
+        let given = pod_limits(has, &self.shared.config.resources, 0);
+        in_use(has, &given, self.shared.cgroups.found(&self.pod))
     }
 
     pub(super) fn until_deadline(&self) -> Option<Duration> {

@@ -5,15 +5,13 @@
 //!
 //! Followed: kubelet `generateAPIPodStatus`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use proto::api::core::v1::{ContainerStatus, HostIp, Pod, PodIp, PodStatus, ResourceRequirements};
-use proto::apimachinery::pkg::api::resource::Quantity;
+use proto::api::core::v1::{ContainerStatus, HostIp, Pod, PodIp, PodStatus};
 use proto::apimachinery::pkg::apis::meta::v1::Time;
-use proto::quantity::Format;
 
 use crate::pleg::observed::Observed;
-use crate::pod::resources::{ResourceList, pod_totals, qos_class};
+use crate::pod::resources::{pod_amounts, qos_class};
 use crate::pod::spec::{PodExt, ephemeral_as_container, is_sidecar};
 use crate::probes::Readiness;
 
@@ -132,13 +130,19 @@ fn set_addresses(inputs: &Inputs<'_>, status: &mut PodStatus) {
     if ips.is_empty() {
         // The address stays known after the sandbox is gone.
         ips = inputs.old.pod_i_ps.iter().map(|i| i.ip.clone()).collect();
-    } else if let Some(first) = inputs.host_ips.first() {
-        // The family of the node's first address comes first.
-        let v6 = |ip: &String| ip.contains(':');
-        ips.sort_by_key(|ip| v6(ip) != v6(first));
+    } else {
+        ips = one_of_each_family(&ips, inputs.host_ips.first());
     }
     status.pod_ip = ips.first().cloned().unwrap_or_default();
     status.pod_i_ps = ips.into_iter().map(|ip| PodIp { ip }).collect();
+}
+
+/// The addresses of a pod that are told: the first of each family, beginning with that of the node's first address.
+pub fn one_of_each_family(ips: &[String], node: Option<&String>) -> Vec<String> {
+    let is_v6 = |ip: &String| ip.contains(':');
+    let node_v6 = node.is_some_and(is_v6);
+    let first = |v6: bool| ips.iter().find(|ip| is_v6(ip) == v6).cloned();
+    first(node_v6).into_iter().chain(first(!node_v6)).collect()
 }
 
 fn set_started_and_ready(inputs: &Inputs<'_>, status: &mut PodStatus) {
@@ -197,34 +201,9 @@ fn set_phase(inputs: &Inputs<'_>, api: &PodStatus, status: &mut PodStatus) {
 
 /// Resources of the pod as a whole: allocated requests, and what requests and limits add up to.
 fn set_resources(pod: &Pod, status: &mut PodStatus) {
-    let resources = whole_resources(pod);
+    let resources = pod_amounts(pod);
     status.allocated_resources.clone_from(&resources.requests);
     status.resources = Some(resources);
-}
-
-/// What the requests and limits of a pod add up to, as its status shows them.
-pub fn whole_resources(pod: &Pod) -> ResourceRequirements {
-    let totals = pod_totals(pod);
-    let list = |values: &BTreeMap<String, i64>| -> ResourceList {
-        values
-            .iter()
-            .filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory"))
-            .map(|(name, milli)| {
-                let format = if name == "memory" { Format::BinarySi } else { Format::DecimalSi };
-                let value = proto::quantity::Quantity::from_milli(*milli, format);
-                (name.clone(), Quantity { string: value.to_string() })
-            })
-            .collect()
-    };
-    let spec = pod.spec();
-    // A limit of the pod means something only if every container has one, or the pod has its own.
-    let limited = |name: &str| {
-        spec.resources.as_ref().is_some_and(|r| r.limits.contains_key(name))
-            || spec.containers.iter().any(|c| c.resources.as_ref().is_some_and(|r| r.limits.contains_key(name)))
-    };
-    let mut limits = list(&totals.limits);
-    limits.retain(|name, _| limited(name));
-    ResourceRequirements { limits, requests: list(&totals.requests), claims: vec![] }
 }
 
 /// Keeps the termination messages of a pod within their common limit.
@@ -252,6 +231,17 @@ mod tests {
     use crate::pleg::observed::{ContainerRecord, RunState};
     use crate::probes::Verdicts;
     use proto::api::core::v1::{Container, PodCondition, PodSpec};
+
+    #[test]
+    fn of_each_family_one_address_is_told_that_of_the_node_first() {
+        let of = |ips: &[&str], node: &str| {
+            let ips: Vec<String> = ips.iter().map(|ip| (*ip).to_owned()).collect();
+            one_of_each_family(&ips, Some(&node.to_owned())).join(" ")
+        };
+        assert_eq!(of(&["fd00::1", "10.0.0.1", "10.0.0.2", "fd00::2"], "192.0.2.1"), "10.0.0.1 fd00::1");
+        assert_eq!(of(&["10.0.0.1", "fd00::1"], "2001:db8::1"), "fd00::1 10.0.0.1");
+        assert_eq!(of(&["10.0.0.1"], "2001:db8::1"), "10.0.0.1");
+    }
 
     /// After a reboot the runtime only knows that the containers went: what ended the pod is what was told of it.
     #[test]
