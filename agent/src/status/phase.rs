@@ -112,21 +112,14 @@ fn count_init(pod: &Pod, container: &Container, status: Option<&ContainerStatus>
     let last_exit = status.last_state.as_ref().and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code);
     let exit = match state.and_then(|s| s.terminated.as_ref()) {
         Some(ended) => Some(ended.exit_code),
-        None if starts_over(status) => None,
         None if state.is_some_and(|s| s.waiting.is_some()) => last_exit,
         None => None,
     };
     match exit {
         None => counts.pending_init += 1,
         Some(0) => {}
-        // A failed one that may be tried again keeps the pod pending; one that may not fails it.
-        Some(_) if pod.restarts() != RestartPolicy::Never && container.restart_policy.is_none() => {
-            counts.pending_init += 1;
-        }
-        Some(code) if container.restart_policy.is_some() && restarts_after(pod, container, code) => {
-            counts.pending_init += 1;
-        }
-        Some(_) => counts.failed_init = true,
+        // One that is tried again says nothing of its own: the regular containers wait for it, or have run before.
+        Some(code) => counts.failed_init |= !starts_over(status) && !restarts_after(pod, container, code),
     }
 }
 
@@ -224,6 +217,8 @@ mod tests {
 
     #[test]
     fn a_failed_init_container_fails_only_pods_that_never_restart() {
+        let ran = ContainerStatus { last_state: ended("a", 1).state, ..waiting("a") };
+        assert_eq!(phase(&pod("Always", &["i"], &["a"]), &[ended("i", 4), ran], false, false), RUNNING);
         let statuses = [ended("i", 4), waiting("a")];
         assert_eq!(phase(&pod("Never", &["i"], &["a"]), &statuses, false, false), FAILED);
         assert_eq!(phase(&pod("Always", &["i"], &["a"]), &statuses, false, false), PENDING);
