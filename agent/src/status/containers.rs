@@ -11,7 +11,7 @@ use proto::apimachinery::pkg::apis::meta::v1::Time;
 use proto::quantity::Format;
 
 use crate::pleg::observed::{ContainerRecord, RunState};
-use crate::pod::resources::ResourceList;
+use crate::pod::resources::{MIN_SHARES, ResourceList, shares_to_milli_cpu};
 use crate::pod::restart::{all_must_restart, init_failed, should_restart};
 use crate::pod::spec::{PodExt, is_sidecar};
 
@@ -42,7 +42,11 @@ pub fn statuses(
                 (None, _) => unseen(inputs.pod, container, before, default_reason),
             };
             status.volume_mounts = volume_mounts(container, inputs.recursive_read_only);
-            waiting_for_start(inputs, container, init, &mut status);
+            if init && !starting_over && had_its_turn(inputs, container, &status) {
+                status.state = Some(completed_unseen());
+            } else {
+                waiting_for_start(inputs, container, init, &mut status);
+            }
             status
         })
         .collect()
@@ -69,6 +73,24 @@ pub fn unknown_terminated(message: &str) -> ContainerState {
         }),
         ..Default::default()
     }
+}
+
+/// Whether an init container is gone that must have succeeded: regular ones have been made since, and nothing is known
+/// of it, as of those of static pods after a restart of the agent.
+fn had_its_turn(inputs: &Inputs<'_>, container: &Container, status: &ContainerStatus) -> bool {
+    let made = |name: &str| inputs.observed.container(name).is_some_and(|r| r.state != RunState::Unknown);
+    let waits = status.state.as_ref().is_some_and(|s| s.waiting.is_some());
+    waits
+        && !is_sidecar(container)
+        && inputs.observed.container(&container.name).is_none()
+        && inputs.pod.spec().containers.iter().any(|c| made(&c.name))
+}
+
+fn completed_unseen() -> ContainerState {
+    const MESSAGE: &str = "Unable to get init container status from container runtime and pod has been initialized, \
+                           treat it as exited normally";
+    let ended = ContainerStateTerminated { reason: "Completed".into(), message: MESSAGE.into(), ..Default::default() };
+    ContainerState { terminated: Some(ended), ..Default::default() }
 }
 
 const STARTING_OVER: &str = "RestartingAllContainers";
@@ -168,20 +190,32 @@ fn seen(
         // What was said of a lost one stays said until its successor comes.
         (status.state, status.restart_count) = (Some(ended.clone()), before.restart_count);
     }
+    let before_count = before.map_or(0, |b| b.restart_count);
+    // One that ended was told of under the number that this one has come to have.
+    let follows =
+        record.state == RunState::Running && before.is_some_and(has_ended) && before_count >= status.restart_count;
     // A try that was made, shown and removed without a start is made again under the same number.
-    status.restart_count = before.map_or(0, |b| b.restart_count).max(status.restart_count);
+    status.restart_count = status.restart_count.max(before_count + i32::from(follows));
     status.last_state = Some(match (last, before) {
         (Some(last), _) => state(inputs.runtime, last, None),
-        // The previous try is gone from the runtime; remember what was said of it.
-        (None, Some(before)) if before.restart_count == status.restart_count => {
-            before.last_state.clone().unwrap_or_default()
-        }
-        _ => ContainerState::default(),
+        (None, Some(before)) => said_of_last(before, &status.container_id),
+        (None, None) => ContainerState::default(),
     });
     let requirements = container.resources.clone().unwrap_or_default();
-    status.allocated_resources = compute_only(&requirements.requests);
-    status.resources = Some(actual_resources(&requirements, record));
+    status.allocated_resources.clone_from(&requirements.requests);
+    status.resources = Some(actual_resources(requirements, record));
     status
+}
+
+fn has_ended(status: &ContainerStatus) -> bool {
+    status.state.as_ref().is_some_and(|s| s.terminated.is_some())
+}
+
+/// The try before the container of that id is gone from the runtime; what was said of it.
+fn said_of_last(before: &ContainerStatus, id: &str) -> ContainerState {
+    let ended = |state: &Option<ContainerState>| state.clone().filter(|s| s.terminated.is_some());
+    let successor = before.container_id != id;
+    ended(&before.state).filter(|_| successor).or_else(|| ended(&before.last_state)).unwrap_or_default()
 }
 
 /// Whether a container that nobody sees has run before: as its last status says or, when there is none, the runtime.
@@ -267,40 +301,35 @@ fn volume_mount(mount: &VolumeMount, supported: bool) -> VolumeMountStatus {
     }
 }
 
-fn compute_only(list: &ResourceList) -> ResourceList {
-    list.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
-}
+/// The kernel's least quota, in thousandths of a CPU: it stands for anything below it.
+const MIN_MILLI_LIMIT: i64 = 10;
 
-/// What the spec asks, corrected by what the runtime reports of CPU and memory.
-fn actual_resources(spec: &ResourceRequirements, record: &ContainerRecord) -> ResourceRequirements {
-    let mut out = ResourceRequirements { limits: spec.limits.clone(), requests: spec.requests.clone(), claims: vec![] };
-    let Some(actual) = &record.resources else { return out };
-    let put = |list: &mut ResourceList, name: &str, value: proto::quantity::Quantity| {
-        list.insert(name.to_owned(), Quantity { string: value.to_string() });
+/// What is allocated; of a container that runs, with what the runtime reports of CPU and memory in its place.
+fn actual_resources(allocated: ResourceRequirements, record: &ContainerRecord) -> ResourceRequirements {
+    let mut out = allocated;
+    let Some(actual) = record.resources.as_ref().filter(|_| record.state == RunState::Running) else { return out };
+    // Less than can be said stays as it is allocated.
+    let put_cpu = |list: &mut ResourceList, milli: i64, least: i64| {
+        let wanted = list.get("cpu").map_or(0, crate::pod::quantity::milli);
+        if milli > 0 && (milli > least || wanted > least) {
+            let value = proto::quantity::Quantity::from_milli(milli, Format::DecimalSi);
+            list.insert("cpu".to_owned(), Quantity { string: value.to_string() });
+        }
     };
     // Where there are limits at all, one that the pod as a whole hands down shows too.
-    if actual.cpu_quota > 0 && actual.cpu_period > 0 && !out.limits.is_empty() {
-        let milli = actual.cpu_quota.saturating_mul(1000) / actual.cpu_period;
-        // The kernel's least quota stands for anything below it.
-        let wanted = out.limits.get("cpu").map_or(0, crate::pod::quantity::milli);
-        if crate::pod::resources::milli_cpu_to_quota(wanted, actual.cpu_period) != actual.cpu_quota {
-            put(&mut out.limits, "cpu", proto::quantity::Quantity::from_milli(milli, Format::DecimalSi));
+    if !out.limits.is_empty() {
+        if actual.cpu_quota > 0 && actual.cpu_period > 0 {
+            let milli = actual.cpu_quota.saturating_mul(1000) / actual.cpu_period;
+            put_cpu(&mut out.limits, milli, MIN_MILLI_LIMIT);
         }
-    }
-    if actual.memory_limit_in_bytes > 0 && !out.limits.is_empty() {
-        let wanted = out.limits.get("memory").map_or(0, crate::pod::quantity::whole);
-        if wanted != actual.memory_limit_in_bytes {
+        if actual.memory_limit_in_bytes > 0 {
             let value = proto::quantity::Quantity::from_integer(actual.memory_limit_in_bytes, Format::BinarySi);
-            put(&mut out.limits, "memory", value);
+            out.limits.insert("memory".to_owned(), Quantity { string: value.to_string() });
         }
     }
-    // The least weight stands for nothing, which stays as the spec has it.
-    if actual.cpu_shares > 0 && !out.requests.is_empty() {
-        let wanted = out.requests.get("cpu").map_or(0, crate::pod::quantity::milli);
-        if crate::pod::resources::milli_cpu_to_shares(wanted) != actual.cpu_shares {
-            let milli = (actual.cpu_shares.saturating_mul(1000) + 1023) / 1024;
-            put(&mut out.requests, "cpu", proto::quantity::Quantity::from_milli(milli, Format::DecimalSi));
-        }
+    if !out.requests.is_empty() && actual.cpu_shares >= MIN_SHARES {
+        let milli = shares_to_milli_cpu(actual.cpu_shares);
+        put_cpu(&mut out.requests, milli, MIN_SHARES);
     }
     out
 }
@@ -318,7 +347,7 @@ mod tests {
         type Entries = &'static [(&'static str, &'static str)];
         // Shares, quota and memory limit of the runtime; limits and requests of the spec; both as they are shown.
         type Case = ((i64, i64, i64), [Entries; 2], [Entries; 2]);
-        let cases: [Case; 7] = [
+        let cases: [Case; 8] = [
             ((2, 0, 0), [&[], &[("cpu", "0")]], [&[], &[("cpu", "0")]]),
             ((2, 0, 0), [&[], &[("cpu", "1m")]], [&[], &[("cpu", "1m")]]),
             ((2, 0, 0), [&[], &[("memory", "1Mi")]], [&[], &[("memory", "1Mi")]]),
@@ -330,6 +359,8 @@ mod tests {
                 [&[("cpu", "200m"), ("memory", "8Mi")], &[("cpu", "100m")]],
             ),
             ((512, 50_000, 8 << 20), [&[], &[]], [&[], &[]]),
+            // What the runtime has is bytes, however they were written.
+            ((2, 0, 64_000_000), [&[("memory", "64M")], &[]], [&[("memory", "62500Ki")], &[]]),
         ];
         for ((cpu_shares, cpu_quota, memory_limit_in_bytes), spec, shown) in cases {
             let actual = proto::cri::LinuxContainerResources {
@@ -339,13 +370,87 @@ mod tests {
                 memory_limit_in_bytes,
                 ..Default::default()
             };
-            let record = ContainerRecord { resources: Some(actual), ..Default::default() };
+            let mut record =
+                ContainerRecord { resources: Some(actual), state: RunState::Running, ..Default::default() };
             let of = |[limits, requests]: [Entries; 2]| ResourceRequirements {
                 limits: list(limits),
                 requests: list(requests),
                 claims: vec![],
             };
-            assert_eq!(actual_resources(&of(spec), &record), of(shown), "{spec:?}");
+            assert_eq!(actual_resources(of(spec), &record), of(shown), "{spec:?}");
+            record.state = RunState::Exited;
+            assert_eq!(actual_resources(of(spec), &record), of(spec), "{spec:?}");
+        }
+        let claims = vec![proto::api::core::v1::ResourceClaim { name: "gpu".into(), ..Default::default() }];
+        let claiming = ResourceRequirements { claims, ..Default::default() };
+        let record = ContainerRecord { state: RunState::Running, ..Default::default() };
+        assert_eq!(actual_resources(claiming.clone(), &record), claiming);
+    }
+
+    #[test]
+    fn an_init_container_that_is_gone_has_ended_where_regular_ones_have_been_made() {
+        let named = |name: &str| Container { name: name.into(), ..Default::default() };
+        let sidecar = Container { restart_policy: Some("Always".into()), ..named("side") };
+        let spec = proto::api::core::v1::PodSpec {
+            init_containers: vec![named("gone"), named("here"), sidecar],
+            containers: vec![named("a")],
+            ..Default::default()
+        };
+        let pod = Pod { spec: Some(spec), ..Default::default() };
+        let record = |name: &str, state| ContainerRecord { name: name.into(), state, ..Default::default() };
+        for (state, want) in [
+            (RunState::Running, ["Completed", "", "PodInitializing"]),
+            (RunState::Unknown, ["PodInitializing", "", "PodInitializing"]),
+        ] {
+            let containers = vec![record("a", state), record("here", RunState::Running)];
+            let observed = crate::pleg::observed::Observed { containers, ..Default::default() };
+            let (verdicts, old) = (crate::probes::Verdicts::default(), Default::default());
+            let start_errors = Default::default();
+            let inputs = Inputs {
+                pod: &pod,
+                observed: &observed,
+                old: &old,
+                start_errors: &start_errors,
+                probes: &verdicts.of(&pod),
+                runtime: "r",
+                host_ips: &[],
+                terminal: false,
+                imposed: None,
+                recursive_read_only: false,
+                resize: vec![],
+                now: Time::default(),
+            };
+            let shown = statuses(&inputs, &pod.spec().init_containers, &[], true);
+            let reason = |s: &ContainerStatus| {
+                let state = s.state.clone().unwrap_or_default();
+                state.terminated.map(|t| t.reason).or(state.waiting.map(|w| w.reason)).unwrap_or_default()
+            };
+            assert_eq!(shown.iter().map(reason).collect::<Vec<_>>(), want, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_said_of_the_last_try_stays_said_when_the_runtime_has_forgotten_it() {
+        let ended = |code| ContainerState {
+            terminated: Some(ContainerStateTerminated { exit_code: code, ..Default::default() }),
+            ..Default::default()
+        };
+        let told = |state: ContainerState, last: ContainerState| ContainerStatus {
+            container_id: "r://one".into(),
+            state: Some(state),
+            last_state: Some(last),
+            ..Default::default()
+        };
+        let none = ContainerState::default;
+        let cases = [
+            (told(ended(1), none()), "r://two", ended(1)),
+            (told(ended(1), ended(2)), "r://two", ended(1)),
+            (told(ended(1), ended(2)), "r://one", ended(2)),
+            (told(waiting("CrashLoopBackOff", ""), ended(2)), "r://two", ended(2)),
+            (told(waiting("ContainerCreating", ""), none()), "r://two", none()),
+        ];
+        for (before, id, want) in cases {
+            assert_eq!(said_of_last(&before, id), want, "{before:?} {id}");
         }
     }
 }
