@@ -151,9 +151,10 @@ impl StartContext<'_> {
             services: &services,
             volumes: self.volumes,
         };
+        // Devices of claims come before those of plugins.
+        let mut cdi_devices = shared.dra.container(pod, container)?;
         let from_plugins = shared.devices.container(pod, container).await?;
-        let mut cdi_devices = from_plugins.cdi_devices;
-        cdi_devices.extend(shared.dra.container(pod, container)?);
+        cdi_devices.extend(from_plugins.cdi_devices);
         let own = container_env(pod, container, &context, &*shared.objects).await.map_err(|e| e.to_string())?;
         // What the pod sets wins over what a plugin sets.
         let mut envs: Vec<(String, String)> =
@@ -261,11 +262,12 @@ impl StartContext<'_> {
     async fn post_start(&self, container: &Container, id: &str) -> Result<(), StartError> {
         let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else { return Ok(()) };
         let ip = self.ips.first().map_or("", String::as_str);
-        let Err(why) = hooks::run(self.shared, self.pod, container, id, ip, hook).await else { return Ok(()) };
+        let mut over = UnlessOver(Some(|| self.tell_cut_short(container)));
+        let answer = hooks::run(self.shared, self.pod, container, id, ip, hook).await;
+        over.0 = None;
+        let Err(why) = answer else { return Ok(()) };
         tracing::debug!(pod = self.pod.name(), container = container.name, why, "postStart hook failed");
-        let kind = EventType::Warning;
-        let recorder = &self.shared.recorder;
-        recorder.container(self.pod, &container.name, kind, "FailedPostStartHook", "PostStartHook failed");
+        self.tell(container, EventType::Warning, "FailedPostStartHook", "PostStartHook failed");
         let kill = Kill {
             container_id: id.to_owned(),
             name: container.name.clone(),
@@ -276,6 +278,42 @@ impl StartContext<'_> {
             tracing::warn!(%error, pod = self.pod.name(), container = container.name, "could not stop a container");
         }
         Err(failure("PostStartHookError", why))
+    }
+
+    fn tell(&self, container: &Container, kind: EventType, reason: &str, message: &str) {
+        self.shared.recorder.container(self.pod, &container.name, kind, reason, message);
+    }
+
+    /// A pod that ends waits for no postStart hook. The hook has failed then, and so does all that is done about it.
+    fn tell_cut_short(&self, container: &Container) {
+        for (kind, reason, message) in cut_short_events(self.pod, container) {
+            self.tell(container, kind, reason, message);
+        }
+    }
+}
+
+/// What a postStart hook that is cut short by the end of its pod comes to, as the kubelet tells it: its container is to be
+/// stopped for that, and the preStop hook has no time either.
+fn cut_short_events(pod: &Pod, container: &Container) -> Vec<(EventType, &'static str, &'static str)> {
+    let mut events = vec![
+        (EventType::Warning, "FailedPostStartHook", "PostStartHook failed"),
+        (EventType::Normal, "Killing", "FailedPostStartHook"),
+    ];
+    let has_pre_stop = container.lifecycle.as_ref().is_some_and(|l| l.pre_stop.is_some());
+    if has_pre_stop && pod.spec().termination_grace_period_seconds != Some(0) {
+        events.push((EventType::Warning, "FailedPreStopHook", "PreStopHook failed"));
+    }
+    events
+}
+
+/// Runs what it holds when it is dropped with it.
+struct UnlessOver<F: FnMut()>(Option<F>);
+
+impl<F: FnMut()> Drop for UnlessOver<F> {
+    fn drop(&mut self) {
+        if let Some(mut then) = self.0.take() {
+            then();
+        }
     }
 }
 
@@ -313,4 +351,47 @@ fn termination_log(pod_dir: &Path, container: &str) -> std::io::Result<PathBuf> 
     // The umask must not narrow it.
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::{Lifecycle, LifecycleHandler, PodSpec};
+
+    #[test]
+    fn a_hook_that_its_pod_does_not_wait_for_has_failed() {
+        let hook = Some(LifecycleHandler::default());
+        let with = |pre_stop| Container {
+            lifecycle: Some(Lifecycle { post_start: hook.clone(), pre_stop, ..Default::default() }),
+            ..Default::default()
+        };
+        let pod = |grace| {
+            let spec = PodSpec { termination_grace_period_seconds: grace, ..Default::default() };
+            Pod { spec: Some(spec), ..Default::default() }
+        };
+        let (failed, killing) = ("FailedPostStartHook", "Killing");
+        let cases = [
+            (pod(None), with(None), vec![failed, killing]),
+            (pod(Some(30)), with(hook.clone()), vec![failed, killing, "FailedPreStopHook"]),
+            (pod(Some(0)), with(hook.clone()), vec![failed, killing]),
+        ];
+        for (pod, container, want) in cases {
+            let reasons: Vec<&str> = cut_short_events(&pod, &container).iter().map(|(_, reason, _)| *reason).collect();
+            assert_eq!(reasons, want);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_is_cut_short_is_told_of() {
+        for (takes, told) in [(1, false), (100, true)] {
+            let cell = std::cell::Cell::new(false);
+            let hook = async {
+                let mut over = UnlessOver(Some(|| cell.set(true)));
+                tokio::time::sleep(std::time::Duration::from_secs(takes)).await;
+                over.0 = None;
+            };
+            let cut = tokio::time::timeout(std::time::Duration::from_secs(10), hook).await.is_err();
+            assert_eq!((cut, cell.get()), (told, told));
+        }
+    }
 }
