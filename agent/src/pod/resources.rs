@@ -317,20 +317,26 @@ pub fn container_resources(pod: &Pod, container: &Container, node: &NodeResource
     resources
 }
 
-/// Without swap, memory and swap together may not pass the memory limit. Zero (no limit) stays zero.
-fn swap_limit(pod: &Pod, container: &Container, memory_limit: i64, node: &NodeResources) -> i64 {
-    if !node.limited_swap || node.swap_bytes == 0 || node.memory_bytes == 0 {
-        return memory_limit;
-    }
+/// Whether the container may swap: only one of a Burstable pod that is not critical, and that asks for less memory than it
+/// may use.
+pub fn may_swap(pod: &Pod, container: &Container, node: &NodeResources) -> bool {
     let own = requirements(container);
     let request = bytes_of(&own.requests, "memory");
-    let no_swap = qos_class(pod) != QosClass::Burstable
-        || pod.is_critical()
-        || request == 0
-        || request == bytes_of(&own.limits, "memory");
-    if no_swap {
+    node.limited_swap
+        && node.swap_bytes != 0
+        && node.memory_bytes != 0
+        && qos_class(pod) == QosClass::Burstable
+        && !pod.is_critical()
+        && request != 0
+        && request != bytes_of(&own.limits, "memory")
+}
+
+/// Without swap, memory and swap together may not pass the memory limit. Zero (no limit) stays zero.
+fn swap_limit(pod: &Pod, container: &Container, memory_limit: i64, node: &NodeResources) -> i64 {
+    if !may_swap(pod, container, node) {
         return memory_limit;
     }
+    let request = bytes_of(&requirements(container).requests, "memory");
     let share = i128::from(request) * i128::from(node.swap_bytes) / i128::from(node.memory_bytes);
     memory_limit.saturating_add(i64::try_from(share).unwrap_or(i64::MAX))
 }

@@ -16,7 +16,7 @@ use crate::events::EventType;
 use crate::metrics;
 use crate::pod::allocation::Allocation;
 use crate::pod::quantity::milli;
-use crate::pod::resources::{QosClass, counted, counted_requests, qos_class};
+use crate::pod::resources::{NodeResources, QosClass, bytes_of, counted, counted_requests, may_swap, qos_class};
 use crate::pod::spec::{PodExt, find_container};
 
 use super::admission::check_resources;
@@ -98,6 +98,9 @@ impl Manager {
         let node = self.shared.node.borrow().clone();
         let refused = if pod.is_static() {
             Some((INFEASIBLE, "static_pod", "In-place resize of static-pods is not supported".to_owned()))
+        } else if swaps(pod, &self.allocated(pod), &self.shared.config.resources) {
+            let why = "In-place resize of containers with swap is not supported.";
+            Some((INFEASIBLE, "swap_limitation", why.to_owned()))
         } else if let Some((manager, why)) = self.pinned(pod, &allocation) {
             Some((INFEASIBLE, manager, why))
         } else if let Some(why) = beyond(pod, &node) {
@@ -162,6 +165,20 @@ fn requested(before: &Pod, now: &Pod) -> Vec<[&'static str; 3]> {
 fn grows(pod: &Pod, allocated: &Pod) -> bool {
     let (wanted, has) = (counted_requests(pod), counted_requests(allocated));
     ["cpu", "memory"].iter().any(|name| wanted.get(*name).unwrap_or(&0) > has.get(*name).unwrap_or(&0))
+}
+
+/// Whether a container gets other memory while it runs and may swap, before or after: how much it may have in swap follows
+/// from what it requests, and stays as it was when it began.
+fn swaps(pod: &Pod, allocated: &Pod, node: &NodeResources) -> bool {
+    let memory = |c: &Container| c.resources.as_ref().map_or(0, |own| bytes_of(&own.requests, "memory"));
+    let restarts = |c: &Container| {
+        c.resize_policy.iter().any(|p| p.resource_name == "memory" && p.restart_policy == "RestartContainer")
+    };
+    let all = |pod: &Pod| pod.spec().containers.iter().chain(&pod.spec().init_containers).cloned().collect::<Vec<_>>();
+    all(pod).iter().zip(&all(allocated)).any(|(wants, has)| {
+        let either = || may_swap(pod, wants, node) || may_swap(allocated, has, node);
+        memory(wants) != memory(has) && !restarts(has) && either()
+    })
 }
 
 /// More than the node has even when it is empty.
@@ -232,6 +249,37 @@ mod tests {
         assert_eq!(requested(&before, &now), want);
         assert_eq!(requested(&now, &before)[0], ["decrease", "requests", "cpu"]);
         assert!(requested(&now, &now).is_empty());
+    }
+
+    #[test]
+    fn memory_of_containers_that_may_swap_changes_with_a_restart_only() {
+        let container = |request: &str, policy: &str| {
+            let list = |amount: &str| [("memory".to_owned(), Quantity { string: amount.into() })].into();
+            let resources =
+                ResourceRequirements { requests: list(request), limits: list("64Mi"), ..Default::default() };
+            let policy = proto::api::core::v1::ContainerResizePolicy {
+                resource_name: "memory".into(),
+                restart_policy: policy.into(),
+            };
+            Container { resources: Some(resources), resize_policy: vec![policy], ..Default::default() }
+        };
+        let pod = |request, policy| Pod {
+            spec: Some(PodSpec { containers: vec![container(request, policy)], ..Default::default() }),
+            ..Default::default()
+        };
+        let node =
+            NodeResources { memory_bytes: 1 << 30, swap_bytes: 1 << 30, limited_swap: true, ..Default::default() };
+        let without = NodeResources { limited_swap: false, ..node.clone() };
+        let cases = [
+            ("16Mi", "NotRequired", &node, true),
+            ("8Mi", "NotRequired", &node, false),
+            ("64Mi", "NotRequired", &node, true),
+            ("16Mi", "RestartContainer", &node, false),
+            ("16Mi", "NotRequired", &without, false),
+        ];
+        for (request, policy, node, want) in cases {
+            assert_eq!(swaps(&pod(request, policy), &pod("8Mi", policy), node), want, "{request} {policy}");
+        }
     }
 
     #[test]
