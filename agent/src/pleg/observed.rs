@@ -100,7 +100,9 @@ pub struct ContainerRecord {
     pub user: Option<cri::LinuxContainerUser>,
     pub termination_message_path: String,
     pub pod_termination_grace: Option<i64>,
+    /// The hook and the ports of its spec, as JSON.
     pub pre_stop: Option<String>,
+    pub ports: Option<String>,
 }
 
 impl Observed {
@@ -255,6 +257,7 @@ fn container_record(status: cri::ContainerStatus, sandbox_id: &str) -> Container
         termination_message_path: annotation(labels::TERMINATION_MESSAGE_PATH).unwrap_or_default(),
         pod_termination_grace: annotation(labels::TERMINATION_GRACE_PERIOD).and_then(|v| v.parse().ok()),
         pre_stop: annotation(labels::PRE_STOP_HANDLER),
+        ports: annotation(labels::PORTS),
         resources: status.resources.and_then(|r| r.linux),
         user: status.user.and_then(|u| u.linux),
         image: status.image.map(|i| i.image).unwrap_or_default(),

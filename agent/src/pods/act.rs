@@ -65,14 +65,14 @@ impl Worker {
             }
             kill::kill_pod(&shared, &pod, &self.observed, None, (&mut self.stopped_sandboxes, &Stopping::default()))
                 .await
-                .map_err(|error| self.kill_failed(&error))?;
+                .map_err(|error| self.not_stopped(&error))?;
             if actions.create_sandbox {
                 gc::purge_init(&shared, &pod, &self.observed).await;
             }
         } else {
             let ip = self.observed.ips().first().cloned().unwrap_or_default();
             for kill in &actions.kill {
-                kill::kill_one(&shared, &pod, kill, &ip).await.map_err(|error| self.kill_failed(&error))?;
+                kill::kill_one(&shared, &pod, kill, &ip).await.map_err(|error| self.not_stopped(&error))?;
             }
         }
         let starts = !actions.start.is_empty() || !actions.start_init.is_empty() || !actions.start_ephemeral.is_empty();
@@ -144,12 +144,18 @@ impl Worker {
         let (shared, pod) = (self.shared.clone(), self.pod.clone());
         for Reset { kill, may_run } in resets {
             if *may_run {
-                kill::kill_one(&shared, &pod, kill, "").await.map_err(|error| self.kill_failed(&error))?;
+                kill::kill_one(&shared, &pod, kill, "").await.map_err(|error| self.not_stopped(&error))?;
             }
             gc::remove_container(&shared, &pod, &kill.name, &kill.container_id, None).await;
         }
         self.start_errors.clear();
         Ok(())
+    }
+
+    /// What could not be stopped of a pod that goes on is tried again; events are for the ends of pods.
+    fn not_stopped(&self, error: &dyn std::fmt::Display) -> Failure {
+        tracing::warn!(%error, pod = self.pod.name(), "could not stop a part of a pod; trying again");
+        Failure::Retry
     }
 
     pub(super) fn kill_failed(&mut self, error: &dyn std::fmt::Display) -> Failure {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use proto::api::core::v1::{Container, Pod};
+use proto::api::core::v1::{Container, Lifecycle, Pod};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -94,7 +94,7 @@ impl Stopping {
     }
 
     /// What was observed; of a container that was made and is being started nobody knows whether it runs.
-    fn may_run<'a>(&self, observed: &'a Observed) -> Cow<'a, Observed> {
+    pub fn may_run<'a>(&self, observed: &'a Observed) -> Cow<'a, Observed> {
         let mut seen = Cow::Borrowed(observed);
         if !self.starting.is_empty() {
             let made = |c: &&mut ContainerRecord| c.state == RunState::Created && self.starting.contains(&c.id);
@@ -152,7 +152,7 @@ async fn stop_containers<'a, Killed: Future<Output = Result<(), CriError>>>(
 ) -> Vec<String> {
     stopping.names().extend(observed.running().map(|record| record.name.clone()));
     let Order { at_once, in_turn } = order(pod, observed);
-    let (turns, kill) = (&Turns::new(&at_once, pod), &kill);
+    let (turns, kill) = (&Turns::new(&at_once, pod, &stopping.starting), &kill);
     let stop = |record: &'a ContainerRecord, turn| async move {
         let grace = grace.unwrap_or_else(|| own_grace(pod, record));
         let killed = kill(record, stopping.let_start(&record.id, grace).await, turn).await;
@@ -171,20 +171,20 @@ async fn stop_containers<'a, Killed: Future<Output = Result<(), CriError>>>(
     first.into_iter().chain(second).filter_map(Result::err).collect()
 }
 
-/// Stops every sandbox by `stop`, but for those that are `stopped`. Returns what failed.
+/// Stops every sandbox by `stop`, but for those that are `stopped`. Of those that could not be stopped the last is told of.
 async fn stop_sandboxes<Stopped: Future<Output = Result<(), CriError>>>(
     pod: &Pod,
     observed: &Observed,
     stopped: &mut HashSet<String>,
     stop: impl Fn(String) -> Stopped,
-) -> Vec<String> {
-    let mut failed = Vec::new();
+) -> Option<String> {
+    let mut failed = None;
     for sandbox in &observed.sandboxes {
         if stopped.contains(&sandbox.id) {
             continue;
         }
         match stop(sandbox.id.clone()).await {
-            Err(error) if !error.is_not_found() => failed.push(KillError::sandbox(pod, &error)),
+            Err(error) if !error.is_not_found() => failed = Some(KillError::sandbox(pod, &error)),
             _ => {
                 stopped.insert(sandbox.id.clone());
             }
@@ -207,7 +207,8 @@ pub(crate) fn order<'a>(pod: &Pod, observed: &'a Observed) -> Order<'a> {
 }
 
 /// Whose turn it is: sidecars wait for the regular containers, which are counted down, and for the sidecars after them.
-/// Ephemeral containers and those that initialise keep nobody waiting.
+/// Ephemeral containers and those that initialise keep nobody waiting, nor do those that are only being started: a start
+/// may hang, and nobody knows whether they will ever need a sidecar.
 struct Turns {
     waited_for: Vec<String>,
     /// Regular containers that have not ended, and sidecars that have.
@@ -217,9 +218,11 @@ struct Turns {
 type Turn = (watch::Receiver<(usize, usize)>, usize);
 
 impl Turns {
-    fn new(at_once: &[&ContainerRecord], pod: &Pod) -> Self {
-        let is_regular = |r: &&&ContainerRecord| pod.spec().containers.iter().any(|c| c.name == r.name);
-        let waited_for: Vec<String> = at_once.iter().filter(is_regular).map(|r| r.name.clone()).collect();
+    fn new(at_once: &[&ContainerRecord], pod: &Pod, starting: &BTreeSet<String>) -> Self {
+        let is_regular = |r: &ContainerRecord| pod.spec().containers.iter().any(|c| c.name == r.name);
+        let may_never_run = |r: &ContainerRecord| r.state == RunState::Unknown && starting.contains(&r.id);
+        let waited_for = at_once.iter().filter(|r| is_regular(r) && !may_never_run(r));
+        let waited_for: Vec<String> = waited_for.map(|r| r.name.clone()).collect();
         let now = watch::Sender::new((waited_for.len(), 0));
         Self { waited_for, now }
     }
@@ -249,6 +252,20 @@ fn own_grace(pod: &Pod, record: &ContainerRecord) -> i64 {
     }
 }
 
+/// What is left of the spec of a container whose pod no source knows: the runtime remembers its preStop hook and its ports.
+fn remembered(record: &ContainerRecord) -> Option<Container> {
+    let hook: serde_json::Value = serde_json::from_str(record.pre_stop.as_ref()?).ok()?;
+    let hook = crate::wire_json::from_value("k8s.io.api.core.v1.LifecycleHandler", &hook).ok()?;
+    let ports: serde_json::Value = serde_json::from_str(record.ports.as_deref().unwrap_or("[]")).ok()?;
+    let port = |port| crate::wire_json::from_value("k8s.io.api.core.v1.ContainerPort", port).ok();
+    Some(Container {
+        name: record.name.clone(),
+        ports: ports.as_array()?.iter().filter_map(port).collect(),
+        lifecycle: Some(Lifecycle { pre_stop: Some(hook), ..Default::default() }),
+        ..Default::default()
+    })
+}
+
 async fn kill_record(
     shared: &Arc<Shared>,
     pod: &Pod,
@@ -266,7 +283,9 @@ async fn kill_record(
         }
     }
     let found = find_container(pod.spec(), &record.name);
+    let remembered = if found.is_none() { remembered(record) } else { None };
     let container = found.as_ref().filter(|(kind, _)| *kind != ContainerKind::Ephemeral).map(|(_, c)| c.as_ref());
+    let container = container.or(remembered.as_ref());
     if state == RunState::Running {
         let message = format!("Stopping container {}", record.name);
         shared.recorder.container(pod, &record.name, EventType::Normal, "Killing", message);
@@ -388,7 +407,7 @@ mod tests {
         let names = |records: &[&ContainerRecord]| records.iter().map(|r| r.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&at_once), ["debug", "b", "a"]);
         assert_eq!(names(&in_turn), ["second", "first"]);
-        let turns = Turns::new(&at_once, &pod);
+        let turns = Turns::new(&at_once, &pod, &BTreeSet::new());
         let may = |turn| is_turn(*turns.now.borrow(), turn);
         turns.ended("debug");
         turns.ended("a");
@@ -410,6 +429,23 @@ mod tests {
         stopping.names().insert("a".into());
         let both = format!(r#"[failed to "KillContainer" for "a" {canceled}, {sandbox}]"#);
         assert_eq!(KillError::cut_short(&pod, &stopping).to_string(), both);
+    }
+
+    /// Pods that were deleted while no agent was there used to end without their hooks.
+    #[test]
+    fn the_hook_of_a_container_without_a_spec_is_what_the_runtime_remembers() {
+        let record = ContainerRecord {
+            name: "a".into(),
+            pre_stop: Some(r#"{"httpGet":{"path":"/bye","port":"web","scheme":"HTTP"}}"#.into()),
+            ports: Some(r#"[{"name":"web","containerPort":8080,"protocol":"TCP"}]"#.into()),
+            ..Default::default()
+        };
+        let container = remembered(&record).unwrap();
+        let hook = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()?.http_get.as_ref()).unwrap();
+        assert_eq!((hook.path.as_str(), container.ports[0].container_port), ("/bye", 8080));
+        for hook in [None, Some("{".into())] {
+            assert!(remembered(&ContainerRecord { pre_stop: hook, ..record.clone() }).is_none());
+        }
     }
 
     /// A start that hung used to be waited for by the whole pod, and the others were left a second.
@@ -437,6 +473,20 @@ mod tests {
             assert_eq!(*told.lock().unwrap(), wanted);
             assert!(stopping.names().is_empty());
         }
+    }
+
+    /// A sidecar used to sit out its grace beside a container that never came to run.
+    #[test]
+    fn sidecars_do_not_wait_for_what_is_only_being_started() {
+        let (pod, mut observed) = (pod(), running(&["a", "b", "first"]));
+        observed.containers[1].state = RunState::Created;
+        let starts = Starts::default();
+        let _start = starts.begin("b");
+        let stopping = Stopping::beside(starts.clone(), starts.under_way());
+        let seen = stopping.may_run(&observed);
+        let turns = Turns::new(&order(&pod, &seen).at_once, &pod, &stopping.starting);
+        turns.ended("a");
+        assert!(is_turn(*turns.now.borrow(), 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -475,7 +525,7 @@ mod tests {
             })
         };
         let failed = stop_sandboxes(&pod(), &observed, &mut stopped, stop).await;
-        assert_eq!(failed, [KillError::sandbox(&pod(), &fails())]);
+        assert_eq!(failed, Some(KillError::sandbox(&pod(), &fails())));
         assert_eq!(*asked.lock().unwrap(), ["stuck", "gone", "good"]);
         assert_eq!(stopped, HashSet::from(["stopped", "gone", "good"].map(str::to_owned)));
     }
@@ -485,7 +535,7 @@ mod tests {
     async fn the_last_sidecar_has_its_turn_at_once_where_no_regular_container_runs() {
         for others in [vec!["first", "second"], vec!["first", "second", "debug", "init"]] {
             let (pod, observed) = (pod(), running(&others));
-            let turns = Turns::new(&order(&pod, &observed).at_once, &pod);
+            let turns = Turns::new(&order(&pod, &observed).at_once, &pod, &BTreeSet::new());
             let (mut now, turn) = turns.of(0);
             let waited = tokio::time::timeout(Duration::from_millis(10), now.wait_for(|now| is_turn(*now, turn))).await;
             assert!(waited.is_ok(), "{others:?}");

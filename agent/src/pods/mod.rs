@@ -26,7 +26,7 @@ mod recalled;
 mod resize;
 mod resizes;
 mod start;
-mod starts;
+pub(crate) mod starts;
 mod telling;
 mod terminate;
 mod userns;

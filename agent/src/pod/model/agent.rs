@@ -1,6 +1,6 @@
 //! The worker of the model: the rules of the real one in its order, with the world going on between any two calls.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use proto::api::core::v1::{Container, Pod, PodStatus};
@@ -14,7 +14,8 @@ use crate::pod::restart::ALL_CONTAINERS_RESTARTING;
 use crate::pod::spec::{PodExt, find_container};
 use crate::pod::step::{Actions, Kill, step};
 use crate::pods::gc;
-use crate::pods::kill::{Order, order};
+use crate::pods::kill::{Order, Stopping, order};
+use crate::pods::starts::Starts;
 use crate::probes::Verdicts;
 use crate::status::generate::is_over;
 use crate::status::{Inputs, StartError, generate, terminate};
@@ -289,11 +290,25 @@ impl World {
     /// `limit`: by when all is to be over.
     fn kill_pod(&mut self, limit: Option<i64>) -> Result<(), Cut> {
         let own = self.agent()?.pod.spec().termination_grace_period_seconds.unwrap_or(30);
-        let observed = self.agent()?.observed.clone();
+        // A start that was under way goes on beside what stops here.
+        let starting: BTreeSet<String> = self.runtime.starting().into_iter().collect();
+        let stopping = Stopping::beside(Starts::default(), starting.clone());
+        let observed = stopping.may_run(&self.agent()?.observed).into_owned();
         let begun = self.runtime.steady_seconds();
         let pod = self.agent()?.pod.clone();
         let Order { at_once, in_turn } = order(&pod, &observed);
-        for record in at_once.into_iter().chain(in_turn) {
+        let mut all: Vec<_> = at_once.into_iter().chain(in_turn).collect();
+        // Nobody waits for it, so it may well be the last.
+        all.sort_by_key(|record| starting.contains(&record.id));
+        for record in all {
+            if starting.contains(&record.id) {
+                let seconds = [0, 1, 30][self.chance.below(3)];
+                self.runtime.pass(seconds);
+                self.runtime.finish_start(&mut self.chance);
+                if !self.runtime.may_run(&record.id) {
+                    continue;
+                }
+            }
             // All stop side by side: what one takes, the others have had too.
             let passed = self.runtime.steady_seconds() - begun;
             let left = limit.unwrap_or(own) - passed;
@@ -325,7 +340,6 @@ impl World {
     }
 
     fn terminate(&mut self) -> Result<(), Cut> {
-        self.runtime.finish_start(&mut self.chance);
         let began = *self.end_began.get_or_insert(self.runtime.steady_seconds());
         let mut budget = Budget::default();
         loop {

@@ -109,6 +109,22 @@ impl Runtime {
         self.starting = Some(id);
     }
 
+    /// The container whose start is under way.
+    pub fn starting(&self) -> Option<String> {
+        self.starting.clone()
+    }
+
+    fn takes_away_what_starts(&self, call: &Call) -> bool {
+        let Some(record) = self.has.containers.iter().find(|c| Some(&c.id) == self.starting.as_ref()) else {
+            return false;
+        };
+        match call {
+            Call::Stop { id, .. } | Call::Remove(id) => *id == record.id,
+            Call::StopSandbox(id) | Call::RemoveSandbox(id) => *id == record.sandbox_id,
+            Call::RunSandbox { .. } | Call::Create { .. } | Call::Start(_) => false,
+        }
+    }
+
     /// Ends a start that is under way; `None` when there is none. It was called for before the end of the pod.
     pub fn finish_start(&mut self, chance: &mut Chance) -> Option<Result<String, Failed>> {
         let id = self.starting.take()?;
@@ -119,8 +135,7 @@ impl Runtime {
     }
 
     fn run(&mut self, call: Call, late: bool) -> Result<String, Failed> {
-        let stops = matches!(call, Call::Stop { .. } | Call::StopSandbox(_) | Call::Remove(_) | Call::RemoveSandbox(_));
-        assert!(!stops || late || self.starting.is_none(), "something was taken away beside a start");
+        assert!(late || !self.takes_away_what_starts(&call), "a container was taken away beside its start");
         match call {
             Call::RunSandbox { attempt } => self.run_sandbox(attempt),
             Call::Create { name, hash, attempt, sandbox } => self.create(name, hash, attempt, sandbox),
@@ -262,6 +277,11 @@ impl Runtime {
         let all: Vec<String> = self.has.containers.iter().map(|c| c.id.clone()).collect();
         all.iter().for_each(|id| self.end(id, 137));
         self.has.sandboxes.iter_mut().for_each(|s| s.ready = false);
+    }
+
+    /// Whether that try of a container may run.
+    pub fn may_run(&self, id: &str) -> bool {
+        self.has.running().any(|c| c.id == id)
     }
 
     /// Whether that try of a container runs, and the runtime knows it.
