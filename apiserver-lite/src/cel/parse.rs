@@ -1,8 +1,12 @@
 //! Tokens to a tree; macros are expanded on the way.
+//!
+//! The parser gets lost and finds its way back where that of cel-go does, whose grammar it follows.
 
 use super::ast::{Expr, Fold, Kind, Macro};
 use super::issue::Issue;
-use super::lex::{Token, lex};
+use super::kinds::Kinds;
+use super::lex::Token;
+use super::recover::{Reader, Stop};
 use super::words::is_reserved;
 
 /// Deepest tree. Whoever walks it recurses, so chains of operators and of selections count as they nest.
@@ -11,24 +15,21 @@ const MAX_DEPTH: usize = 120;
 /// Reads an expression.
 ///
 /// # Errors
-/// Characters that belong to no token, and the first place where the text is no expression.
+/// Characters that belong to no token, places where the text is no expression, and what makes no sense in it.
 pub fn parse(text: &str) -> Result<Expr, Vec<Issue>> {
-    let mut complaints = Vec::new();
-    match whole(text, &mut complaints) {
-        Ok(expr) if complaints.is_empty() => return Ok(expr),
-        Ok(_) => {}
-        Err(issue) => complaints.push(issue),
+    let mut parser = Parser { reader: Reader::new(text), depth: 0, meaning: Vec::new() };
+    let read = parser.whole();
+    let mut issues = parser.reader.issues;
+    // What a text means that is no expression is nobody's question.
+    if issues.is_empty() {
+        issues = parser.meaning;
     }
-    Err(complaints)
-}
-
-fn whole(text: &str, complaints: &mut Vec<Issue>) -> Parsed {
-    let mut parser = Parser { tokens: lex(text, complaints)?, next: 0, depth: 0 };
-    let expr = parser.expr()?;
-    match parser.peek() {
-        Token::End => Ok(expr),
-        _ => Err(parser.unexpected("<EOF>")),
+    match read {
+        Ok(expr) if issues.is_empty() => return Ok(expr),
+        Ok(_) | Err(Stop::Lost) => {}
+        Err(Stop::Over(issue)) => issues.push(issue),
     }
+    Err(issues)
 }
 
 /// The name that a chain of selections spells, such as `Object.spec`.
@@ -55,185 +56,155 @@ fn balanced(terms: &mut impl Iterator<Item = Expr>, signs: &[usize], join: fn(Bo
     }
 }
 
-struct Parser {
-    tokens: Vec<(usize, Token)>,
-    next: usize,
+/// Signs that go on with an operand.
+const SUFFIXES: Kinds = Kinds::of(&[".", "["]);
+
+struct Parser<'a> {
+    reader: Reader<'a>,
     depth: usize,
+    /// Complaints about what is an expression, but has no meaning.
+    meaning: Vec<Issue>,
 }
 
-type Parsed = Result<Expr, Issue>;
+type Parsed<T = Expr> = Result<T, Stop>;
 
-impl Parser {
-    fn peek(&self) -> &Token {
-        &self.tokens[self.next.min(self.tokens.len() - 1)].1
+/// Stands for what could not be read.
+fn nothing(at: usize) -> Expr {
+    Expr::new(at, Kind::Null)
+}
+
+impl Parser<'_> {
+    /// Reads a part that is a rule of its own; `kinds` may follow it, and the rule that it is part of may end with it.
+    fn rule(&mut self, kinds: Kinds, may_end: bool, read: impl FnOnce(&mut Self) -> Parsed) -> Parsed {
+        self.part(kinds, may_end, read).map(|read| read.unwrap_or_else(|| nothing(self.reader.at())))
     }
 
-    fn at(&self) -> usize {
-        self.tokens[self.next.min(self.tokens.len() - 1)].0
+    fn part<T>(&mut self, kinds: Kinds, may_end: bool, read: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<Option<T>> {
+        let depth = self.depth;
+        self.reader.enter(kinds, may_end);
+        let read = read(self);
+        self.depth = depth;
+        self.reader.leave(read)
     }
 
-    fn advance(&mut self) -> (usize, Token) {
-        let token = self.tokens[self.next.min(self.tokens.len() - 1)].clone();
-        self.next += 1;
-        token
-    }
-
-    fn is(&self, sign: &str) -> bool {
-        matches!(self.peek(), Token::Sign(s) if *s == sign)
-    }
-
-    /// Takes a sign if it is next; where it stands.
-    fn take(&mut self, sign: &str) -> Option<usize> {
-        self.is(sign).then(|| self.advance().0)
-    }
-
-    fn expect(&mut self, sign: &str) -> Result<usize, Issue> {
-        self.take(sign).ok_or_else(|| self.unexpected(&format!("'{sign}'")))
-    }
-
-    fn unexpected(&self, wanted: &str) -> Issue {
-        let found = match self.peek() {
-            Token::End => "<EOF>".to_owned(),
-            Token::Sign(sign) => (*sign).to_owned(),
-            Token::Name(name) => name.clone(),
-            Token::Int(number) => number.to_string(),
-            Token::Smallest => "9223372036854775808".into(),
-            Token::Uint(number) => format!("{number}u"),
-            Token::Double(number) => number.to_string(),
-            Token::Text(text) => format!("'{text}'"),
-            Token::Bytes(_) => "bytes".into(),
-        };
-        Issue { at: self.at(), text: format!("Syntax error: mismatched input '{found}' expecting {wanted}") }
+    fn means_nothing(&mut self, at: usize, text: impl Into<String>) -> Expr {
+        self.meaning.push(Issue { at, text: text.into() });
+        nothing(at)
     }
 
     /// Notes that the tree gets one deeper here.
-    fn deeper(&mut self) -> Result<(), Issue> {
+    fn deeper(&mut self) -> Parsed<()> {
         self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            return Err(Issue { at: self.at(), text: format!("expression recursion limit exceeded: {MAX_DEPTH}") });
-        }
-        Ok(())
+        if self.depth > MAX_DEPTH { Err(self.too_deep()) } else { Ok(()) }
     }
 
-    /// Reads a chain whose every link makes the tree one deeper; afterwards the depth is what it was.
-    fn chain(&mut self, read: impl FnOnce(&mut Self) -> Parsed) -> Parsed {
-        let depth = self.depth;
-        let out = read(self);
-        self.depth = depth;
-        out
+    fn too_deep(&self) -> Stop {
+        let text = format!("expression recursion limit exceeded: {MAX_DEPTH}");
+        Stop::Over(Issue { at: self.reader.at(), text })
+    }
+
+    fn whole(&mut self) -> Parsed {
+        let expr = self.rule(Kinds::END, false, Self::expr)?;
+        self.reader.expect(Kinds::END, Kinds::NONE, false)?;
+        Ok(expr)
     }
 
     fn expr(&mut self) -> Parsed {
         self.deeper()?;
-        let condition = self.or()?;
-        let out = match self.take("?") {
-            None => condition,
-            Some(at) => {
-                let yes = self.or()?;
-                self.expect(":")?;
-                let no = self.expr()?;
-                Expr::new(at, Kind::Choice(condition.into(), yes.into(), no.into()))
+        let condition = self.logical(Kinds::of(&["?"]), true)?;
+        let Some(at) = self.reader.take("?") else { return Ok(condition) };
+        let yes = self.logical(Kinds::of(&[":"]), false)?;
+        self.reader.expect(Kinds::of(&[":"]), Kinds::EXPRESSION, false)?;
+        let no = self.rule(Kinds::NONE, true, Self::expr)?;
+        Ok(Expr::new(at, Kind::Choice(condition.into(), yes.into(), no.into())))
+    }
+
+    /// Terms joined by `&&` and `||`, as balanced trees: rules with hundreds of alternatives are written.
+    fn logical(&mut self, kinds: Kinds, may_end: bool) -> Parsed {
+        self.reader.enter(kinds, may_end);
+        let (mut all, mut signs) = (Vec::new(), Vec::new());
+        let (mut terms, mut inner) = (Vec::new(), Vec::new());
+        let whole = loop {
+            terms.push(self.operation(1)?);
+            if let Some(at) = self.reader.take("&&") {
+                inner.push(at);
+                continue;
+            }
+            all.push(self.joined(std::mem::take(&mut terms), &std::mem::take(&mut inner), Kind::And)?);
+            match self.reader.take("||") {
+                Some(at) => signs.push(at),
+                None => break self.joined(all, &signs, Kind::Or)?,
             }
         };
-        self.depth -= 1;
-        Ok(out)
+        self.reader.leave(Ok(()))?;
+        Ok(whole)
     }
 
-    fn or(&mut self) -> Parsed {
-        self.logical("||", Self::and, Kind::Or)
-    }
-
-    fn and(&mut self) -> Parsed {
-        self.logical("&&", Self::relation, Kind::And)
-    }
-
-    /// Terms joined by one sign, as a balanced tree: rules with hundreds of alternatives are written.
-    fn logical(&mut self, sign: &str, term: fn(&mut Self) -> Parsed, join: fn(Box<Expr>, Box<Expr>) -> Kind) -> Parsed {
-        let (mut terms, mut signs) = (vec![term(self)?], Vec::new());
-        while let Some(at) = self.take(sign) {
-            signs.push(at);
-            terms.push(term(self)?);
-        }
+    fn joined(&self, terms: Vec<Expr>, signs: &[usize], join: fn(Box<Expr>, Box<Expr>) -> Kind) -> Parsed {
         let levels = terms.len().next_power_of_two().trailing_zeros() as usize;
         if self.depth + levels > MAX_DEPTH {
-            return Err(Issue { at: self.at(), text: format!("expression recursion limit exceeded: {MAX_DEPTH}") });
+            return Err(self.too_deep());
         }
-        Ok(balanced(&mut terms.into_iter(), &signs, join))
+        Ok(balanced(&mut terms.into_iter(), signs, join))
     }
 
-    fn relation(&mut self) -> Parsed {
-        self.chain(Self::relations)
-    }
-
-    fn relations(&mut self) -> Parsed {
-        let mut left = self.sum()?;
+    /// Operands and the operators between them of at least this rank, from the left; each makes the tree one deeper.
+    fn operation(&mut self, least: u8) -> Parsed {
+        let depth = self.depth;
+        let mut left = self.operand()?;
         loop {
-            let name = match self.peek() {
-                Token::Sign(sign @ ("<" | "<=" | ">" | ">=" | "==" | "!=")) => format!("_{sign}_"),
-                Token::Name(name) if name == "in" => "@in".into(),
-                _ => return Ok(left),
+            let rank = match self.reader.peek() {
+                Token::Sign("<" | "<=" | ">" | ">=" | "==" | "!=" | "in") => 1,
+                Token::Sign("+" | "-") => 2,
+                Token::Sign("*" | "/" | "%") => 3,
+                _ => 0,
             };
-            let (at, _) = self.advance();
+            if rank < least {
+                self.depth = depth;
+                return Ok(left);
+            }
+            let (at, token) = self.reader.advance();
             self.deeper()?;
-            let right = self.sum()?;
+            let right = self.operation(rank + 1)?;
+            let name = match token {
+                Token::Sign("in") => "@in".to_owned(),
+                Token::Sign(sign) => format!("_{sign}_"),
+                _ => return self.reader.no_way(0),
+            };
             left = Expr::call(at, &name, vec![left, right]);
         }
     }
 
-    fn sum(&mut self) -> Parsed {
-        self.chain(Self::sums)
-    }
-
-    fn sums(&mut self) -> Parsed {
-        let mut left = self.product()?;
-        while let Token::Sign(sign @ ("+" | "-")) = *self.peek() {
-            let (at, _) = self.advance();
-            self.deeper()?;
-            let right = self.product()?;
-            left = Expr::call(at, &format!("_{sign}_"), vec![left, right]);
-        }
-        Ok(left)
-    }
-
-    fn product(&mut self) -> Parsed {
-        self.chain(Self::products)
-    }
-
-    fn products(&mut self) -> Parsed {
-        let mut left = self.unary()?;
-        while let Token::Sign(sign @ ("*" | "/" | "%")) = *self.peek() {
-            let (at, _) = self.advance();
-            self.deeper()?;
-            let right = self.unary()?;
-            left = Expr::call(at, &format!("_{sign}_"), vec![left, right]);
-        }
-        Ok(left)
+    /// What operators stand between. Whichever rule of the grammar gets lost here, the way back is the same.
+    fn operand(&mut self) -> Parsed {
+        const OPERATORS: Kinds =
+            Kinds::of(&["&&", "||", "<", "<=", ">", ">=", "==", "!=", "in", "+", "-", "*", "/", "%"]);
+        self.rule(OPERATORS, true, Self::unary)
     }
 
     fn unary(&mut self) -> Parsed {
-        let Token::Sign(sign @ ("!" | "-")) = *self.peek() else { return self.member() };
-        let (at, _) = self.advance();
-        let mut count = 1;
-        while self.take(sign).is_some() {
-            count += 1;
-        }
-        // A minus belongs to the number after it.
-        if sign == "-" && count == 1 {
-            match *self.peek() {
-                Token::Smallest => {
-                    self.next += 1;
-                    return self.suffixes(Expr::new(at, Kind::Int(i64::MIN)));
-                }
-                Token::Int(number) => {
-                    self.next += 1;
-                    return self.suffixes(Expr::new(at, Kind::Int(-number)));
-                }
-                Token::Double(number) => {
-                    self.next += 1;
-                    return self.suffixes(Expr::new(at, Kind::Double(-number)));
-                }
-                _ => {}
+        self.reader.branch(Kinds::EXPRESSION)?;
+        let sign = match self.reader.peek() {
+            Token::Sign(sign @ ("!" | "-")) => *sign,
+            _ => return self.member(),
+        };
+        if sign == "-" {
+            let next = self.reader.kind(1);
+            // A minus belongs to the number after it.
+            if Kinds::INT.or(Kinds::DOUBLE).has(next) {
+                return self.member();
             }
+            if !Kinds::OPERAND.has(next) {
+                return self.reader.no_way(1);
+            }
+        }
+        let (at, _) = self.reader.advance();
+        let follow = Kinds::OPERAND.or(Kinds::sign(sign));
+        let mut count = 1;
+        self.reader.round(follow);
+        while self.reader.take(sign).is_some() {
+            count += 1;
+            self.reader.round(follow);
         }
         let operand = self.member()?;
         let name = if sign == "!" { "!_" } else { "-_" };
@@ -241,38 +212,25 @@ impl Parser {
     }
 
     fn member(&mut self) -> Parsed {
-        let primary = self.primary()?;
-        self.suffixes(primary)
+        let primary = self.rule(SUFFIXES, true, Self::primary)?;
+        let depth = self.depth;
+        let out = self.suffixes(primary);
+        self.depth = depth;
+        out
     }
 
-    fn suffixes(&mut self, operand: Expr) -> Parsed {
-        self.chain(|parser| parser.suffix_chain(operand))
-    }
-
-    fn suffix_chain(&mut self, mut operand: Expr) -> Parsed {
+    fn suffixes(&mut self, mut operand: Expr) -> Parsed {
         loop {
             self.deeper()?;
-            if let Some(at) = self.take(".?") {
-                let field = self.name()?;
-                let operand_box = Box::new(operand);
-                operand = Expr::new(at, Kind::Select { operand: operand_box, field, test: false, optional: true });
-            } else if let Some(at) = self.take(".") {
-                let field = self.name()?;
-                match self.is("(") {
-                    true => operand = self.call(Some(operand), field)?,
-                    false => {
-                        let operand_box = Box::new(operand);
-                        operand =
-                            Expr::new(at, Kind::Select { operand: operand_box, field, test: false, optional: false });
-                    }
-                }
-            } else if self.is("[") || self.is("[?") {
-                let optional = self.is("[?");
-                let (at, _) = self.advance();
-                let index = self.expr()?;
-                self.expect("]")?;
+            if self.reader.is(".") {
+                operand = self.selected(operand)?;
+            } else if let Some(at) = self.reader.take("[") {
+                self.reader.branch(Kinds::EXPRESSION.or(Kinds::of(&["?"])))?;
+                let optional = self.reader.take("?").is_some();
+                let index = self.rule(Kinds::of(&["]"]), false, Self::expr)?;
+                self.reader.expect(Kinds::of(&["]"]), SUFFIXES, true)?;
                 operand = Expr::new(at, Kind::Index { operand: operand.into(), index: index.into(), optional });
-            } else if let Some(name) = Some(&operand).filter(|_| self.is("{")).and_then(qualified) {
+            } else if let Some(name) = Some(&operand).filter(|_| self.reader.is("{")).and_then(qualified) {
                 operand = self.message(name)?;
             } else {
                 return Ok(operand);
@@ -280,136 +238,218 @@ impl Parser {
         }
     }
 
-    /// `Type{field: value}`.
-    fn message(&mut self, name: String) -> Parsed {
-        let at = self.expect("{")?;
-        let mut fields = Vec::new();
-        while !self.is("}") {
-            let optional = self.take("?").is_some();
+    /// A field of an operand, or a function called on it.
+    fn selected(&mut self, operand: Expr) -> Parsed {
+        let (next, after) = (self.reader.kind(1), self.reader.kind(2));
+        if next == Kinds::NAME && after == Kinds::of(&["("]) {
+            self.reader.advance();
             let field = self.name()?;
-            let colon = self.expect(":")?;
-            fields.push((colon, field, self.expr()?, optional));
-            if self.take(",").is_none() {
-                break;
-            }
+            return self.call(Some(operand), field);
         }
-        self.expect("}")?;
-        Ok(Expr::new(at, Kind::Message { name, fields }))
+        let optional = next == Kinds::of(&["?"]);
+        if !optional && !Kinds::NAME.or(Kinds::ESCAPED).has(next) {
+            return self.reader.no_way(1);
+        }
+        let (at, _) = self.reader.advance();
+        if optional {
+            self.reader.advance();
+        }
+        let field = self.part(SUFFIXES, true, Self::name)?.unwrap_or_default();
+        Ok(Expr::new(at, Kind::Select { operand: operand.into(), field, test: false, optional }))
     }
 
-    fn name(&mut self) -> Result<String, Issue> {
-        match self.peek().clone() {
-            Token::Name(name) => {
-                self.next += 1;
-                Ok(name)
-            }
-            _ => Err(self.unexpected("IDENTIFIER")),
+    /// A name, in backquotes or not.
+    fn name(&mut self) -> Parsed<String> {
+        self.reader.branch(Kinds::NAME.or(Kinds::ESCAPED))?;
+        match self.reader.advance().1 {
+            Token::Name(name) | Token::Escaped(name) => Ok(name),
+            _ => self.reader.no_way(0),
         }
     }
 
     fn primary(&mut self) -> Parsed {
-        let at = self.at();
-        let kind = match self.peek().clone() {
+        let at = self.reader.at();
+        let kind = match self.reader.peek().clone() {
             Token::Sign("(") => {
-                self.next += 1;
-                let inner = self.expr()?;
-                self.expect(")")?;
+                self.reader.advance();
+                let inner = self.rule(Kinds::of(&[")"]), false, Self::expr)?;
+                self.reader.expect(Kinds::of(&[")"]), Kinds::NONE, true)?;
                 return Ok(inner);
             }
             Token::Sign("[") => return self.list(),
-            Token::Sign("[?") => return self.list(),
             Token::Sign("{") => return self.map(),
             Token::Sign(".") => {
-                self.next += 1;
-                return match self.peek() {
-                    Token::Name(_) => self.primary(),
-                    _ => Err(self.unexpected("IDENTIFIER")),
-                };
+                if self.reader.kind(1) != Kinds::NAME {
+                    return self.reader.no_way(1);
+                }
+                self.reader.advance();
+                return self.primary();
             }
-            Token::Name(name) => {
-                self.next += 1;
-                match name.as_str() {
-                    "true" => Kind::Bool(true),
-                    "false" => Kind::Bool(false),
-                    "null" => Kind::Null,
-                    _ if self.is("(") => return self.call(None, name),
-                    reserved if is_reserved(reserved) => {
-                        return Err(Issue { at, text: format!("reserved identifier: {reserved}") });
-                    }
-                    _ => Kind::Name(name),
+            Token::Sign("-") => {
+                if !Kinds::INT.or(Kinds::DOUBLE).has(self.reader.kind(1)) {
+                    return self.reader.no_way(1);
+                }
+                self.reader.advance();
+                match self.reader.advance().1 {
+                    Token::Smallest => Kind::Int(i64::MIN),
+                    Token::Int(number) => Kind::Int(-number),
+                    Token::Double(number) => Kind::Double(-number),
+                    Token::Wrong(_, why) => return Ok(self.means_nothing(at, why)),
+                    _ => return self.reader.no_way(0),
                 }
             }
+            Token::Name(name) => {
+                self.reader.advance();
+                let is_reserved = is_reserved(&name);
+                if is_reserved {
+                    self.meaning.push(Issue { at, text: format!("reserved identifier: {name}") });
+                }
+                if self.reader.is("(") {
+                    return self.call(None, name);
+                }
+                if is_reserved {
+                    return Ok(nothing(at));
+                }
+                Kind::Name(name)
+            }
+            Token::Sign("true") => self.literal(Kind::Bool(true)),
+            Token::Sign("false") => self.literal(Kind::Bool(false)),
+            Token::Sign("null") => self.literal(Kind::Null),
             Token::Int(number) => self.literal(Kind::Int(number)),
             Token::Uint(number) => self.literal(Kind::Uint(number)),
             Token::Double(number) => self.literal(Kind::Double(number)),
             Token::Text(text) => self.literal(Kind::Text(text)),
             Token::Bytes(bytes) => self.literal(Kind::Bytes(bytes)),
-            Token::Smallest => return Err(Issue { at, text: "invalid int literal".into() }),
-            _ => return Err(self.unexpected("{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}")),
+            Token::Smallest => {
+                self.reader.advance();
+                return Ok(self.means_nothing(at, "invalid int literal"));
+            }
+            Token::Wrong(_, why) => {
+                self.reader.advance();
+                return Ok(self.means_nothing(at, why));
+            }
+            _ => return self.reader.no_way(0),
         };
         Ok(Expr::new(at, kind))
     }
 
     fn literal(&mut self, kind: Kind) -> Kind {
-        self.next += 1;
+        self.reader.advance();
         kind
     }
 
-    fn list(&mut self) -> Parsed {
-        let optional_first = self.is("[?");
-        let (at, _) = self.advance();
+    /// Whether a comma goes on with a list: one may also stand before the end of it.
+    fn goes_on(&mut self) -> bool {
+        let begins = Kinds::EXPRESSION.or(Kinds::of(&["?"])).or(Kinds::ESCAPED);
+        self.reader.is(",") && begins.has(self.reader.kind(1)) && self.reader.take(",").is_some()
+    }
+
+    /// The items between brackets, read as a rule of their own; a comma may come after the last.
+    fn between<T>(
+        &mut self,
+        close: &str,
+        begins: Kinds,
+        read: impl FnOnce(&mut Self) -> Parsed<Vec<T>>,
+    ) -> Parsed<Vec<T>> {
+        let (close, comma) = (Kinds::sign(close), Kinds::of(&[","]));
+        self.reader.branch(begins.or(close).or(comma))?;
         let mut items = Vec::new();
-        let mut optional = optional_first;
-        while optional || !self.is("]") {
-            optional = optional || self.take("?").is_some();
-            items.push((self.expr()?, std::mem::take(&mut optional)));
-            if self.take(",").is_none() {
-                break;
-            }
+        if begins.has(self.reader.kind(0)) {
+            items = self.part(comma.or(close), false, read)?.unwrap_or_default();
         }
-        self.expect("]")?;
+        self.reader.branch(comma.or(close))?;
+        self.reader.take(",");
+        self.reader.expect(close, Kinds::NONE, true)?;
+        Ok(items)
+    }
+
+    fn list(&mut self) -> Parsed {
+        let (at, _) = self.reader.advance();
+        let begins = Kinds::EXPRESSION.or(Kinds::of(&["?"]));
+        let items = self.between("]", begins, |parser| {
+            let mut items = Vec::new();
+            loop {
+                let optional = parser.reader.take("?").is_some();
+                items.push((parser.rule(Kinds::of(&[","]), true, Self::expr)?, optional));
+                if !parser.goes_on() {
+                    return Ok(items);
+                }
+            }
+        })?;
         Ok(Expr::new(at, Kind::List(items)))
     }
 
     fn map(&mut self) -> Parsed {
-        let at = self.expect("{")?;
-        let mut entries = Vec::new();
-        while !self.is("}") {
-            let optional = self.take("?").is_some();
-            let key = self.expr()?;
-            self.expect(":")?;
-            entries.push((key, self.expr()?, optional));
-            if self.take(",").is_none() {
-                break;
+        let (at, _) = self.reader.advance();
+        let begins = Kinds::EXPRESSION.or(Kinds::of(&["?"]));
+        let entries = self.between("}", begins, |parser| {
+            let mut entries = Vec::new();
+            loop {
+                let optional = parser.reader.take("?").is_some();
+                let key = parser.rule(Kinds::of(&[":"]), false, Self::expr)?;
+                parser.reader.expect(Kinds::of(&[":"]), Kinds::EXPRESSION, false)?;
+                entries.push((key, parser.rule(Kinds::of(&[","]), true, Self::expr)?, optional));
+                if !parser.goes_on() {
+                    return Ok(entries);
+                }
             }
-        }
-        self.expect("}")?;
+        })?;
         Ok(Expr::new(at, Kind::Map(entries)))
     }
 
-    fn call(&mut self, target: Option<Expr>, name: String) -> Parsed {
-        let at = self.expect("(")?;
-        let mut args = Vec::new();
-        while !self.is(")") {
-            args.push(self.expr()?);
-            if self.take(",").is_none() {
-                break;
+    /// `Type{field: value}`.
+    fn message(&mut self, name: String) -> Parsed {
+        let (at, _) = self.reader.advance();
+        let begins = Kinds::NAME.or(Kinds::ESCAPED).or(Kinds::of(&["?"]));
+        let fields = self.between("}", begins, |parser| {
+            let mut fields = Vec::new();
+            loop {
+                let optional = parser.reader.take("?").is_some();
+                let field = parser.part(Kinds::of(&[":"]), false, Self::name)?.unwrap_or_default();
+                let colon = parser.reader.expect(Kinds::of(&[":"]), Kinds::EXPRESSION, false)?;
+                fields.push((colon, field, parser.rule(Kinds::of(&[","]), true, Self::expr)?, optional));
+                if !parser.goes_on() {
+                    return Ok(fields);
+                }
             }
+        })?;
+        Ok(Expr::new(at, Kind::Message { name, fields }))
+    }
+
+    fn call(&mut self, target: Option<Expr>, name: String) -> Parsed {
+        let (at, _) = self.reader.advance();
+        let close = Kinds::of(&[")"]);
+        let mut args = Vec::new();
+        self.reader.branch(Kinds::EXPRESSION.or(close))?;
+        if Kinds::EXPRESSION.has(self.reader.kind(0)) {
+            let read = self.part(close, false, |parser| {
+                let mut args = vec![parser.rule(Kinds::of(&[","]), true, Self::expr)?];
+                while parser.reader.take(",").is_some() {
+                    args.push(parser.rule(Kinds::of(&[","]), true, Self::expr)?);
+                }
+                Ok(args)
+            })?;
+            args = read.unwrap_or_default();
         }
-        self.expect(")")?;
-        expand(at, target, name, args)
+        let after = if target.is_some() { SUFFIXES } else { Kinds::NONE };
+        self.reader.expect(close, after, true)?;
+        match expand(at, target, name, args) {
+            Ok(expr) => Ok(expr),
+            Err(issue) => Ok(self.means_nothing(issue.at, issue.text)),
+        }
     }
 }
 
-fn variable(expr: &Expr) -> Result<String, Issue> {
+/// The name of a macro's variable; `or` is what to say of anything else.
+fn variable(expr: &Expr, or: &str) -> Result<String, Issue> {
     match &expr.kind {
         Kind::Name(name) => Ok(name.clone()),
-        _ => Err(Issue { at: expr.at, text: "argument must be a simple name".into() }),
+        _ => Err(Issue { at: expr.at, text: or.into() }),
     }
 }
 
 /// Turns calls of macros into what they stand for.
-fn expand(at: usize, target: Option<Expr>, name: String, mut args: Vec<Expr>) -> Parsed {
+fn expand(at: usize, target: Option<Expr>, name: String, mut args: Vec<Expr>) -> Result<Expr, Issue> {
     let count = args.len();
     let Some(range) = target else {
         if name == "has" && count == 1 {
@@ -436,8 +476,10 @@ fn expand(at: usize, target: Option<Expr>, name: String, mut args: Vec<Expr>) ->
     };
     if let Some(macro_kind) = kind {
         let two = name.starts_with("transform") || count == 3 && name != "map";
-        let first = variable(&args[0])?;
-        let second = if two { Some(variable(&args[1])?) } else { None };
+        let older = matches!(macro_kind, Macro::Map | Macro::Filter) && !two;
+        let wrong = if older { "argument is not an identifier" } else { "argument must be a simple name" };
+        let first = variable(&args[0], wrong)?;
+        let second = if two { Some(variable(&args[1], wrong)?) } else { None };
         let body = args.pop().unwrap_or_else(|| Expr::new(at, Kind::Null));
         let fixed = if two { 2 } else { 1 };
         let filter = if args.len() > fixed { args.pop() } else { None };
@@ -445,9 +487,108 @@ fn expand(at: usize, target: Option<Expr>, name: String, mut args: Vec<Expr>) ->
     }
     if matches!(name.as_str(), "optMap" | "optFlatMap") && count == 2 {
         let body = args.pop().unwrap_or_else(|| Expr::new(at, Kind::Null));
-        let variable = variable(&args[0])?;
+        let variable = variable(&args[0], &format!("{name}() variable name must be a simple identifier"))?;
         let flat = name == "optFlatMap";
         return Ok(Expr::new(at, Kind::OptionalMap { operand: range.into(), name: variable, body: body.into(), flat }));
     }
     Ok(Expr::new(at, Kind::Call { name, target: Some(range.into()), args }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXPRESSION: &str = "expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, \
+                              NUM_UINT, STRING, BYTES, IDENTIFIER}";
+
+    /// What is complained about, by place; the long list of what an expression begins with is shortened.
+    fn told(text: &str) -> Vec<String> {
+        let mut issues = parse(text).expect_err(text);
+        issues.sort_by_key(|issue| issue.at);
+        let shown = |issue: Issue| {
+            let text = issue.text.replace("Syntax error: ", "").replace(EXPRESSION, "expecting E");
+            format!("{}: {text}", issue.at + 1)
+        };
+        issues.into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn mistakes_are_told_as_the_parsers_of_antlr_tell_them() {
+        for (text, expected) in [
+            ("a | b", &["3: token recognition error at: '| '", "5: extraneous input 'b' expecting <EOF>"][..]),
+            (
+                "*@a | b",
+                &[
+                    "1: extraneous input '*' expecting E",
+                    "2: token recognition error at: '@'",
+                    "5: token recognition error at: '| '",
+                    "7: extraneous input 'b' expecting <EOF>",
+                ],
+            ),
+            ("1 + $", &["5: token recognition error at: '$'", "6: mismatched input '<EOF>' expecting E"]),
+            (
+                r#""\xFh""#,
+                &[
+                    r#"1: token recognition error at: '"\xFh'"#,
+                    "6: token recognition error at: '\"'",
+                    "7: mismatched input '<EOF>' expecting E",
+                ],
+            ),
+            ("1 + 2\n3 +", &["7: mismatched input '3' expecting <EOF>"]),
+            ("T{}()", &["4: mismatched input '(' expecting <EOF>"]),
+            (r#"{"a": 1}."a""#, &[r#"10: no viable alternative at input '."a"'"#]),
+            ("a.", &["3: no viable alternative at input '.'"]),
+            ("a.true", &["3: no viable alternative at input '.true'"]),
+            ("a == 'b' 'c'", &["10: extraneous input ''c'' expecting <EOF>"]),
+            ("size(a > 0", &["11: missing ')' at '<EOF>'"]),
+            ("a['b' == 1", &["11: missing ']' at '<EOF>'"]),
+            ("f(g(1", &["6: mismatched input '<EOF>' expecting ')'"]),
+            ("f(1 2)", &["5: extraneous input '2' expecting ')'"]),
+            ("(1 + 2", &["7: missing ')' at '<EOF>'"]),
+            ("1 + 2)", &["6: extraneous input ')' expecting <EOF>"]),
+            ("[1, 2", &["6: mismatched input '<EOF>' expecting {']', ','}"]),
+            ("[1 2]", &["4: extraneous input '2' expecting {']', ','}"]),
+            ("{'a' 1}", &["6: missing ':' at '1'"]),
+            ("a ? b", &["6: mismatched input '<EOF>' expecting ':'"]),
+            ("a &&", &["5: mismatched input '<EOF>' expecting E"]),
+            ("a && || b", &["6: extraneous input '||' expecting E"]),
+            ("!", &["2: extraneous input '<EOF>' expecting E"]),
+            ("!-a", &["3: no viable alternative at input '-a'"]),
+            ("", &["1: mismatched input '<EOF>' expecting E"]),
+            (
+                "f(",
+                &["3: mismatched input '<EOF>' expecting {'[', '{', '(', ')', '.', '-', '!', 'true', 'false', \
+                'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"],
+            ),
+            ("f(1,)", &["5: mismatched input ')' expecting E"]),
+            (
+                r"a.matches('\d+')",
+                &[
+                    r"11: token recognition error at: ''\d'",
+                    "14: mismatched input '+' expecting {'[', '{', '(', ')', '.', '-', '!', 'true', 'false', 'null', \
+                     NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
+                    "15: token recognition error at: '')'",
+                    "17: mismatched input '<EOF>' expecting E",
+                ],
+            ),
+        ] {
+            assert_eq!(told(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_an_expression_without_meaning_is_told_everywhere() {
+        let expected = [
+            "12: reserved identifier: var",
+            "12: argument is not an identifier",
+            "17: reserved identifier: var",
+            "23: reserved identifier: var",
+        ];
+        assert_eq!(told("[1, 2].map(var, var * var)"), expected);
+        assert_eq!(
+            told("a.all(1, true) || has(b)"),
+            ["7: argument must be a simple name", "23: invalid argument to has() macro"]
+        );
+        assert_eq!(told("99999999999999999999 == 1"), ["1: invalid int literal"]);
+    }
 }
