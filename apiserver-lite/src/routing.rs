@@ -126,14 +126,72 @@ fn methods(verbs: Verbs, item: bool) -> Vec<Method> {
     table.iter().filter(|(verb, _)| verbs.contains(*verb)).map(|(_, method)| method.clone()).collect()
 }
 
-/// The warning that every answer about a deprecated kind carries.
-pub fn deprecation(resource: &Resource) -> Option<String> {
+/// What is said of a kind that will go away.
+#[derive(Debug, PartialEq)]
+pub struct Deprecation {
+    /// The warning that every answer about it carries.
+    pub text: String,
+    /// The first release without it, such as `1.38`; empty where none is known.
+    pub removed: String,
+}
+
+/// Group, version and kind (`*` for all) of what is not served unless asked for, the minor release that deprecated it,
+/// and the first one without it: three releases each after the one before, where nothing else was said.
+const LIFECYCLES: [(&str, &str, &str, u32, u32); 13] = [
+    ("admissionregistration.k8s.io", "v1alpha1", "*", 35, 38),
+    ("certificates.k8s.io", "v1alpha1", "ClusterTrustBundle", 34, 37),
+    ("certificates.k8s.io", "v1beta1", "ClusterTrustBundle", 36, 39),
+    ("coordination.k8s.io", "v1alpha2", "*", 35, 38),
+    ("coordination.k8s.io", "v1beta1", "*", 36, 39),
+    ("networking.k8s.io", "v1beta1", "*", 34, 37),
+    ("resource.k8s.io", "v1beta1", "*", 35, 38),
+    ("resource.k8s.io", "v1alpha3", "DeviceTaintRule", 36, 39),
+    ("resource.k8s.io", "v1beta2", "DeviceClass", 36, 39),
+    ("resource.k8s.io", "v1beta2", "ResourceClaim", 36, 39),
+    ("resource.k8s.io", "v1beta2", "ResourceClaimTemplate", 36, 39),
+    ("resource.k8s.io", "v1beta2", "ResourceSlice", 36, 39),
+    ("storage.k8s.io", "v1beta1", "*", 34, 37),
+];
+
+/// Whether a kind is deprecated, and what to say of it.
+pub fn deprecation(resource: &Resource) -> Option<Deprecation> {
+    let unbound = |text: String| Deprecation { text, removed: String::new() };
     if let Some(definition) = &resource.definition {
-        return definition.warning.clone();
+        return definition.warning.clone().map(unbound);
     }
-    match (&*resource.group, &*resource.plural) {
-        ("", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+".into()),
-        ("", "endpoints") => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".into()),
-        _ => None,
+    let (group, version, kind) = (&*resource.group, &*resource.version, &*resource.kind);
+    match (group, version, &*resource.plural) {
+        ("", _, "componentstatuses") => return Some(unbound("v1 ComponentStatus is deprecated in v1.19+".into())),
+        ("", _, "endpoints") => {
+            let text = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice";
+            return Some(unbound(text.into()));
+        }
+        _ => {}
+    }
+    let known = |(g, v, k, ..): &&(&str, &str, &str, u32, u32)| *g == group && *v == version && [kind, "*"].contains(k);
+    LIFECYCLES.iter().find(known).map(|(.., deprecated, removed)| Deprecation {
+        text: format!("{group}/{version} {kind} is deprecated in v1.{deprecated}+, unavailable in v1.{removed}+"),
+        removed: format!("1.{removed}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_switched_on_says_when_it_goes() {
+        let all: Vec<Resource> = crate::resource::table::optional().into_iter().map(|(_, resource)| resource).collect();
+        let told = |group: &str, version: &str, plural: &str| {
+            let found = all.iter().find(|r| (&*r.group, &*r.version, &*r.plural) == (group, version, plural));
+            deprecation(found.expect("it can be served")).map(|told| (told.text, told.removed))
+        };
+        let text = "resource.k8s.io/v1beta1 ResourceClaim is deprecated in v1.35+, unavailable in v1.38+";
+        let expected = Some((text.to_owned(), "1.38".to_owned()));
+        assert_eq!(told("resource.k8s.io", "v1beta1", "resourceclaims"), expected);
+        let text = "certificates.k8s.io/v1alpha1 ClusterTrustBundle is deprecated in v1.34+, unavailable in v1.37+";
+        assert_eq!(told("certificates.k8s.io", "v1alpha1", "clustertrustbundles"), Some((text.into(), "1.37".into())));
+        assert_eq!(told("resource.k8s.io", "v1beta2", "devicetaintrules"), None, "it came with this release");
+        assert_eq!(told("admissionregistration.k8s.io", "v1beta1", "mutatingadmissionpolicies"), None);
     }
 }

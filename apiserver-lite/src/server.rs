@@ -534,9 +534,12 @@ impl ApiServer {
             // The largest of all, and reads should not carry its room.
             Box::pin(write::handle(self, request, resource.clone())).await
         };
-        if let Some(text) = routing::deprecation(&resource) {
+        if let Some(routing::Deprecation { text, removed }) = routing::deprecation(&resource) {
             crate::audit::annotate("k8s.io/deprecated", "true");
-            self.metrics.deprecated(&resource, &subresource);
+            if !removed.is_empty() {
+                crate::audit::annotate("k8s.io/removed-release", &removed);
+            }
+            self.metrics.deprecated(&resource, &subresource, &removed);
             match &mut response {
                 Ok(response) => warn(response, &text),
                 Err(error) => error.warn(text),

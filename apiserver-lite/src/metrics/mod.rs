@@ -33,8 +33,8 @@ struct Counters {
     watches: watches::Watches,
     access: Access,
     scheduling: Scheduling,
-    /// Group, version, resource and subresource of deprecated things that somebody asked for.
-    deprecated: Mutex<BTreeSet<[String; 4]>>,
+    /// Group, release without it, resource, subresource and version of deprecated things that somebody asked for.
+    deprecated: Mutex<BTreeSet<[String; 5]>>,
 }
 
 /// The server's counters; clones share them.
@@ -65,12 +65,11 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// Somebody asked for something that will go away.
-    pub fn deprecated(&self, resource: &crate::resource::Resource, subresource: &str) {
-        let labels = [&resource.group, &resource.version, &resource.plural].map(|t| t.to_string());
-        let [group, version, plural] = labels;
+    /// Somebody asked for something that will go away: in release `removed`, where that is known.
+    pub fn deprecated(&self, resource: &crate::resource::Resource, subresource: &str, removed: &str) {
+        let labels = [&*resource.group, removed, &*resource.plural, subresource, &*resource.version];
         let mut all = self.0.deprecated.lock().unwrap_or_else(PoisonError::into_inner);
-        all.insert([group, version, plural, subresource.to_owned()]);
+        all.insert(labels.map(ToOwned::to_owned));
     }
 }
 
@@ -121,11 +120,11 @@ fn deprecated(counters: &Counters, out: &mut String) {
     );
     let all = counters.deprecated.lock().unwrap_or_else(PoisonError::into_inner);
     for labels in all.iter() {
-        let [group, version, resource, subresource] = labels.each_ref().map(|label| escaped(label));
+        let [group, removed, resource, subresource, version] = labels.each_ref().map(|label| escaped(label));
         let _ = writeln!(
             out,
-            "{name}{{group=\"{group}\",removed_release=\"\",resource=\"{resource}\",subresource=\"{subresource}\",\
-             version=\"{version}\"}} 1"
+            "{name}{{group=\"{group}\",removed_release=\"{removed}\",resource=\"{resource}\",\
+             subresource=\"{subresource}\",version=\"{version}\"}} 1"
         );
     }
 }
