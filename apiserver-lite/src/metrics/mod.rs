@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub use access::{Access, Attempt, Decisions};
 pub use admission::{Outcome, Steps, Type, Webhooks};
-pub use requests::{Served, Unhandled};
+pub use requests::{Joined, Served, Unhandled};
 pub use scheduling::{Scheduling, Waited};
 pub use watches::Sent;
 

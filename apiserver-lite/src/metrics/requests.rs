@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicI64, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 use super::histogram::{Bounds, Histogram, Shown, Unit};
@@ -138,6 +138,11 @@ struct End {
     since: Instant,
     runs: bool,
 }
+
+/// The client's connection joined with another one: on the answer that says so, and wherever bytes are copied. The
+/// request runs until the last of these is dropped.
+#[derive(Clone, Default)]
+pub struct Joined(Arc<OnceLock<End>>);
 
 fn verb(request: &Request) -> &'static str {
     let info = &request.info;
@@ -427,12 +432,18 @@ impl Served {
             None if code == 405 => return response,
             None => {}
         }
-        let runs = self.mutating.is_none() && matches!(response.body(), Body::Stream(_));
+        let joined = response.extensions().get::<Joined>().cloned();
+        let runs = self.mutating.is_none() && (joined.is_some() || matches!(response.body(), Body::Stream(_)));
         if runs {
             series.running.fetch_add(1, Ordering::Relaxed);
         }
         let reads = matches!(series.verb, "GET" | "LIST") && !series.component.is_empty();
         let end = End { series: series.clone(), code, since: self.since, runs };
+        if let Some(joined) = joined {
+            // There is one answer, so nobody was faster.
+            let _ = joined.0.set(end);
+            return response;
+        }
         response.map(|body| {
             let body = if reads { sized(body, series) } else { body };
             match &body {
@@ -470,9 +481,8 @@ impl Drop for Served {
 mod tests {
     use super::*;
 
-    #[test]
-    fn codes_that_find_no_place_are_counted_together() {
-        let series = Series::new(&Labels {
+    fn proxied() -> Series {
+        Series::new(&Labels {
             verb: "CONNECT",
             dry_run: "",
             group: "",
@@ -481,7 +491,28 @@ mod tests {
             subresource: "proxy",
             scope: "resource",
             component: "apiserver",
-        });
+        })
+    }
+
+    #[test]
+    fn connections_that_are_joined_run_until_they_end() {
+        let series = Arc::new(proxied());
+        let served =
+            Served { requests: Arc::default(), series: Some(series.clone()), mutating: None, since: Instant::now() };
+        let joined = Joined::default();
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = http::StatusCode::SWITCHING_PROTOCOLS;
+        response.extensions_mut().insert(joined.clone());
+        drop(served.end(response));
+        assert_eq!((series.running.load(Ordering::Relaxed), series.counted().count()), (1, 0));
+        drop(joined);
+        assert_eq!(series.running.load(Ordering::Relaxed), 0);
+        assert_eq!(series.counted().collect::<Vec<_>>(), [(101, 1)]);
+    }
+
+    #[test]
+    fn codes_that_find_no_place_are_counted_together() {
+        let series = proxied();
         (300..330).for_each(|code| series.count(code));
         series.count(300);
         let counted: Vec<_> = series.counted().collect();

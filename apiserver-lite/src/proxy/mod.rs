@@ -18,6 +18,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, timeout_at};
 
 use crate::http::{Body, Broken, Response};
+use crate::metrics::Joined;
 use crate::resource::Resource;
 use crate::server::{ApiServer, Request, RequestBody};
 use crate::status::{ApiError, Result};
@@ -178,8 +179,10 @@ pub(crate) async fn pass_on(
     let Some(ours) = request.upgrade.take() else {
         return Err(refuse("the connection cannot be upgraded".into()));
     };
-    tokio::spawn(pipe(ours, theirs));
+    let joined = Joined::default();
+    tokio::spawn(pipe(ours, theirs, joined.clone()));
     let mut response = Response::new(Body::empty());
+    response.extensions_mut().insert(joined);
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;
     Ok(Passed::Upgraded(response))
@@ -249,8 +252,9 @@ async fn refused_log(code: u16, pod: &str, body: hyper::body::Incoming) -> ApiEr
     }
 }
 
-/// Copies both ways until both sides have closed; a side that only stops sending leaves the other direction open.
-async fn pipe(ours: hyper::upgrade::OnUpgrade, theirs: hyper::upgrade::OnUpgrade) {
+/// Copies both ways until both sides have closed; a side that only stops sending leaves the other direction open. The
+/// request counts as running for as long.
+async fn pipe(ours: hyper::upgrade::OnUpgrade, theirs: hyper::upgrade::OnUpgrade, _joined: Joined) {
     let (ours, theirs) = match tokio::try_join!(ours, theirs) {
         Ok(both) => both,
         Err(error) => {
