@@ -29,6 +29,7 @@ mod network;
 mod node;
 mod pem;
 mod pod;
+mod pod_status;
 mod pod_update;
 mod probe;
 mod quota;
@@ -123,7 +124,7 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value, 
     match (group, plural, subresource) {
         _ if resource.custom => unchanged(report, group, new, old),
         ("", "pods", "") => pod_update::update(report, new, old),
-        ("", "pods", "status") => pod_update::status(report, new, old),
+        ("", "pods", "status") => pod_status::status(report, new, old),
         ("", "pods", "ephemeralcontainers") => pod_update::ephemeral(report, new, old),
         ("", "pods", "resize") => pod_update::resize(report, new, old),
         ("certificates.k8s.io", "certificatesigningrequests", _) => {
