@@ -108,10 +108,13 @@ impl Worker {
     }
 
     /// Runs until nothing of the pod is left on the node.
+    ///
+    /// Nearly always it waits. What it does in between has boxes of its own: a worker is as large as the largest thing that
+    /// it may be in the middle of, which starts and ends of containers are.
     pub async fn run(mut self) {
         self.take_facts();
         if !self.ending {
-            match self.admit_devices().await {
+            match Box::pin(self.admit_devices()).await {
                 Ok(()) => self.sync_until_end().await,
                 Err(refused) if self.observed.running().next().is_none() => return self.stay_refused(&refused).await,
                 // An earlier agent let it in, and it runs: what it has is its own until it is down.
@@ -121,8 +124,8 @@ impl Worker {
                 }
             }
         }
-        self.terminate_until_stopped().await;
-        self.finish().await;
+        Box::pin(self.terminate_until_stopped()).await;
+        Box::pin(self.finish()).await;
     }
 
     /// Takes over what came in; `true` when the pod must end.
@@ -440,5 +443,20 @@ impl Worker {
             std::fs::DirBuilder::new().recursive(true).mode(0o750).create(path)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every pod used to hold room for all that its worker may ever be in the middle of.
+    #[test]
+    fn a_worker_that_waits_is_small() {
+        fn of_run<F>(_: fn(Worker) -> F) -> usize {
+            size_of::<F>()
+        }
+        let (worker, run) = (size_of::<Worker>(), of_run(Worker::run));
+        assert!(run < worker + 2048, "{run} bytes, {worker} of which are the worker's own");
     }
 }
