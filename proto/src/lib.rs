@@ -5,6 +5,7 @@
 
 pub mod bearer;
 pub mod cbor;
+pub mod cursor;
 pub mod duration;
 pub mod json;
 pub mod protobuf;

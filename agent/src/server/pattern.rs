@@ -4,13 +4,14 @@
 //!
 //! Limits: the size of the program that Go would make of it is not reckoned; names of Unicode classes are not looked up.
 
+use proto::cursor::Cursor;
+
 /// The most repetitions that a count may ask for.
 const MAX_REPEAT: u32 = 1000;
 
 /// Reads a pattern from its beginning to its end.
 struct Reader<'a> {
-    whole: &'a str,
-    at: usize,
+    text: Cursor<'a>,
     /// Groups that are open.
     depth: usize,
     /// Whether there is something that can be repeated.
@@ -24,8 +25,8 @@ struct Reader<'a> {
 /// # Errors
 /// What Go's parser says of the first mistake.
 pub(super) fn check(pattern: &str) -> Result<(), String> {
-    let mut reader = Reader { whole: pattern, at: 0, depth: 0, operand: false, repeated: None, no_named: false };
-    while let Some(c) = reader.peek() {
+    let mut reader = Reader { text: Cursor::new(pattern), depth: 0, operand: false, repeated: None, no_named: false };
+    while let Some(c) = reader.text.peek() {
         reader.piece(c)?;
     }
     if reader.depth > 0 { Err(complaint("missing closing )", pattern)) } else { Ok(()) }
@@ -36,51 +37,33 @@ fn complaint(what: &str, part: &str) -> String {
 }
 
 impl<'a> Reader<'a> {
-    fn rest(&self) -> &'a str {
-        self.whole.get(self.at..).unwrap_or_default()
-    }
-
-    fn peek(&self) -> Option<char> {
-        self.rest().chars().next()
-    }
-
-    fn take(&mut self) -> Option<char> {
-        let c = self.peek()?;
-        self.at += c.len_utf8();
-        Some(c)
-    }
-
-    fn since(&self, start: usize) -> &'a str {
-        self.whole.get(start..self.at).unwrap_or_default()
-    }
-
     /// One thing has been read that can be repeated, or cannot.
     fn done(&mut self, operand: bool) {
         (self.operand, self.repeated) = (operand, None);
     }
 
     fn piece(&mut self, c: char) -> Result<(), String> {
-        let start = self.at;
+        let start = self.text.at;
         match c {
             '(' => self.open(),
-            ')' if self.depth == 0 => Err(complaint("unexpected )", self.whole)),
+            ')' if self.depth == 0 => Err(complaint("unexpected )", self.text.whole)),
             '[' => self.class(),
             '\\' => self.escape(),
             '*' | '+' | '?' => {
-                self.take();
+                self.text.take();
                 self.repetition(start)
             }
             '{' => match self.count() {
-                Some(fits) if !fits => Err(complaint("invalid repeat count", self.since(start))),
+                Some(fits) if !fits => Err(complaint("invalid repeat count", self.text.since(start))),
                 Some(_) => self.repetition(start),
                 None => {
-                    self.take();
+                    self.text.take();
                     self.done(true);
                     Ok(())
                 }
             },
             c => {
-                self.take();
+                self.text.take();
                 self.depth -= usize::from(c == ')');
                 self.done(c != '|');
                 Ok(())
@@ -90,14 +73,14 @@ impl<'a> Reader<'a> {
 
     /// An operator that was just read; one of the lazy kind has a question mark more.
     fn repetition(&mut self, start: usize) -> Result<(), String> {
-        if self.peek() == Some('?') {
-            self.take();
+        if self.text.peek() == Some('?') {
+            self.text.take();
         }
         if let Some(first) = self.repeated {
-            return Err(complaint("invalid nested repetition operator", self.since(first)));
+            return Err(complaint("invalid nested repetition operator", self.text.since(first)));
         }
         if !self.operand {
-            return Err(complaint("missing argument to repetition operator", self.since(start)));
+            return Err(complaint("missing argument to repetition operator", self.text.since(start)));
         }
         self.repeated = Some(start);
         Ok(())
@@ -105,7 +88,7 @@ impl<'a> Reader<'a> {
 
     /// `{2}`, `{2,}` or `{2,3}`, and whether it may be; `None` and nothing read for what is no count.
     fn count(&mut self) -> Option<bool> {
-        let inner = self.rest().strip_prefix('{')?;
+        let inner = self.text.rest().strip_prefix('{')?;
         // Whatever else comes is no count: a brace further on is not looked for.
         let (inner, end) = inner.split_at(inner.find(|c: char| !c.is_ascii_digit() && c != ',')?);
         if !end.starts_with('}') {
@@ -121,33 +104,33 @@ impl<'a> Reader<'a> {
             Some((least, "")) => (number(least)?, None),
             Some((least, most)) => (number(least)?, Some(number(most)?)),
         };
-        self.at += inner.len() + 2;
+        self.text.at += inner.len() + 2;
         Some(least <= MAX_REPEAT && most.is_none_or(|most| most <= MAX_REPEAT && least <= most))
     }
 
     fn open(&mut self) -> Result<(), String> {
-        let start = self.at;
-        self.take();
+        let start = self.text.at;
+        self.text.take();
         self.depth += 1;
         self.done(false);
-        let Some(inner) = self.rest().strip_prefix('?') else { return Ok(()) };
+        let Some(inner) = self.text.rest().strip_prefix('?') else { return Ok(()) };
         if let Some(name) = inner.strip_prefix("P<").or_else(|| inner.strip_prefix('<')) {
             let Some((name, _)) = name.split_once('>') else {
-                return Err(complaint("invalid named capture", self.whole.get(start..).unwrap_or_default()));
+                return Err(complaint("invalid named capture", self.text.whole.get(start..).unwrap_or_default()));
             };
-            let to_name = self.rest().find('<').unwrap_or(0) + 1;
-            self.at += to_name + name.len() + 1;
+            let to_name = self.text.rest().find('<').unwrap_or(0) + 1;
+            self.text.at += to_name + name.len() + 1;
             let word = !name.is_empty() && name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric());
-            return if word { Ok(()) } else { Err(complaint("invalid named capture", self.since(start))) };
+            return if word { Ok(()) } else { Err(complaint("invalid named capture", self.text.since(start))) };
         }
-        self.take();
+        self.text.take();
         self.flags(start)
     }
 
     /// `(?i)`, `(?i-s:`: letters, a minus, letters.
     fn flags(&mut self, start: usize) -> Result<(), String> {
         let (mut off, mut some) = (false, false);
-        while let Some(c) = self.take() {
+        while let Some(c) = self.text.take() {
             match c {
                 'i' | 'm' | 's' | 'U' => some = true,
                 '-' if !off => (off, some) = (true, false),
@@ -158,20 +141,20 @@ impl<'a> Reader<'a> {
                 _ => break,
             }
         }
-        Err(complaint("invalid or unsupported Perl syntax", self.since(start)))
+        Err(complaint("invalid or unsupported Perl syntax", self.text.since(start)))
     }
 
     fn escape(&mut self) -> Result<(), String> {
-        let start = self.at;
-        if let Some(quoted) = self.rest().strip_prefix("\\Q") {
+        let start = self.text.at;
+        if let Some(quoted) = self.text.rest().strip_prefix("\\Q") {
             let length = quoted.find("\\E").map_or(quoted.len(), |end| end + 2);
-            self.at += 2 + length;
+            self.text.at += 2 + length;
             self.done(length > 2);
             return Ok(());
         }
-        match self.rest().chars().nth(1) {
-            Some('A' | 'b' | 'B' | 'z') => self.at += 2,
-            Some('d' | 'D' | 's' | 'S' | 'w' | 'W') => self.at += 2,
+        match self.text.rest().chars().nth(1) {
+            Some('A' | 'b' | 'B' | 'z') => self.text.at += 2,
+            Some('d' | 'D' | 's' | 'S' | 'w' | 'W') => self.text.at += 2,
             Some('p' | 'P') => self.unicode_class(start)?,
             _ => drop(self.character(start)?),
         }
@@ -181,45 +164,45 @@ impl<'a> Reader<'a> {
 
     /// `\pL` or `\p{Name}`.
     fn unicode_class(&mut self, start: usize) -> Result<(), String> {
-        self.at += 2;
-        if self.take() != Some('{') {
+        self.text.at += 2;
+        if self.text.take() != Some('{') {
             return Ok(());
         }
-        while let Some(c) = self.take() {
+        while let Some(c) = self.text.take() {
             if c == '}' {
                 return Ok(());
             }
         }
-        Err(complaint("invalid character class range", self.since(start)))
+        Err(complaint("invalid character class range", self.text.since(start)))
     }
 
     /// A backslash and what it makes of the characters after it.
     fn character(&mut self, start: usize) -> Result<char, String> {
-        self.take();
-        let wrong = |reader: &Self| Err(complaint("invalid escape sequence", reader.since(start)));
+        self.text.take();
+        let wrong = |reader: &Self| Err(complaint("invalid escape sequence", reader.text.since(start)));
         let octal = |c: Option<char>| c.and_then(|c| c.to_digit(8));
-        let Some(c) = self.take() else { return Err(complaint("trailing backslash at end of expression", "")) };
+        let Some(c) = self.text.take() else { return Err(complaint("trailing backslash at end of expression", "")) };
         match c {
-            '1'..='7' if octal(self.peek()).is_none() => wrong(self),
+            '1'..='7' if octal(self.text.peek()).is_none() => wrong(self),
             '0'..='7' => {
                 let mut code = c.to_digit(8).unwrap_or(0);
                 for _ in 0..2 {
-                    let Some(digit) = octal(self.peek()) else { break };
+                    let Some(digit) = octal(self.text.peek()) else { break };
                     code = code * 8 + digit;
-                    self.take();
+                    self.text.take();
                 }
                 Ok(char::from_u32(code).unwrap_or_default())
             }
             'x' => {
-                let digits = match self.rest().strip_prefix('{') {
+                let digits = match self.text.rest().strip_prefix('{') {
                     Some(inner) => {
                         let digits = inner.split_once('}').map(|(digits, _)| digits);
-                        self.at += digits.map_or(inner.len() + 1, |digits| digits.len() + 2);
+                        self.text.at += digits.map_or(inner.len() + 1, |digits| digits.len() + 2);
                         digits
                     }
                     None => {
-                        let digits = self.rest().get(..2);
-                        self.at += digits.map_or(self.rest().len(), str::len);
+                        let digits = self.text.rest().get(..2);
+                        self.text.at += digits.map_or(self.text.rest().len(), str::len);
                         digits
                     }
                 };
@@ -239,39 +222,42 @@ impl<'a> Reader<'a> {
     }
 
     fn class(&mut self) -> Result<(), String> {
-        let start = self.at;
-        self.take();
-        if self.peek() == Some('^') {
-            self.take();
+        let start = self.text.at;
+        self.text.take();
+        if self.text.peek() == Some('^') {
+            self.text.take();
         }
         let mut first = true;
         loop {
-            let Some(c) = self.peek() else { return Err(self.unclosed(start)) };
+            let Some(c) = self.text.peek() else { return Err(self.unclosed(start)) };
             if c == ']' && !first {
-                self.take();
+                self.text.take();
                 self.done(true);
                 return Ok(());
             }
             // A minus stands for itself at an end only.
-            let after = self.rest().chars().nth(1);
+            let after = self.text.rest().chars().nth(1);
             if c == '-' && !first && after != Some(']') {
-                let pair = self.rest().char_indices().nth(2).map_or(self.rest().len(), |(end, _)| end);
-                return Err(complaint("invalid character class range", self.rest().get(..pair).unwrap_or_default()));
+                let pair = self.text.rest().char_indices().nth(2).map_or(self.text.rest().len(), |(end, _)| end);
+                return Err(complaint(
+                    "invalid character class range",
+                    self.text.rest().get(..pair).unwrap_or_default(),
+                ));
             }
             first = false;
             if let Some(named) = self.named() {
                 let length = named.len() + 4;
-                let part = self.rest().get(..length).unwrap_or_default();
+                let part = self.text.rest().get(..length).unwrap_or_default();
                 let name = named.strip_prefix('^').unwrap_or(named);
                 if !POSIX.contains(&name) {
                     return Err(complaint("invalid character class range", part));
                 }
-                self.at += length;
+                self.text.at += length;
                 continue;
             }
             match (c, after) {
-                ('\\', Some('d' | 'D' | 's' | 'S' | 'w' | 'W')) => self.at += 2,
-                ('\\', Some('p' | 'P')) => self.unicode_class(self.at)?,
+                ('\\', Some('d' | 'D' | 's' | 'S' | 'w' | 'W')) => self.text.at += 2,
+                ('\\', Some('p' | 'P')) => self.unicode_class(self.text.at)?,
                 _ => self.range(start)?,
             }
         }
@@ -279,12 +265,12 @@ impl<'a> Reader<'a> {
 
     /// What the class that began there lacks.
     fn unclosed(&self, class: usize) -> String {
-        complaint("missing closing ]", self.whole.get(class..).unwrap_or_default())
+        complaint("missing closing ]", self.text.whole.get(class..).unwrap_or_default())
     }
 
     /// What stands between `[:` and the next `:]`.
     fn named(&mut self) -> Option<&'a str> {
-        let inner = self.rest().strip_prefix("[:").filter(|_| !self.no_named)?;
+        let inner = self.text.rest().strip_prefix("[:").filter(|_| !self.no_named)?;
         let found = inner.split_once(":]");
         self.no_named = found.is_none();
         found.map(|(name, _)| name)
@@ -292,22 +278,22 @@ impl<'a> Reader<'a> {
 
     /// A character of the class that began at `class`, or two with a minus between.
     fn range(&mut self, class: usize) -> Result<(), String> {
-        let start = self.at;
+        let start = self.text.at;
         let low = self.one(class)?;
-        let mut ahead = self.rest().chars();
+        let mut ahead = self.text.rest().chars();
         if ahead.next() != Some('-') || ahead.next() == Some(']') {
             return Ok(());
         }
-        self.take();
+        self.text.take();
         let high = self.one(class)?;
-        if high < low { Err(complaint("invalid character class range", self.since(start))) } else { Ok(()) }
+        if high < low { Err(complaint("invalid character class range", self.text.since(start))) } else { Ok(()) }
     }
 
     fn one(&mut self, class: usize) -> Result<char, String> {
-        match self.peek() {
+        match self.text.peek() {
             None => Err(self.unclosed(class)),
-            Some('\\') => self.character(self.at),
-            Some(_) => Ok(self.take().unwrap_or_default()),
+            Some('\\') => self.character(self.text.at),
+            Some(_) => Ok(self.text.take().unwrap_or_default()),
         }
     }
 }

@@ -4,6 +4,8 @@
 //! the states of the machine that would be built are counted. Follows `regexp/syntax/parse.go`; only what may be costly
 //! or is often got wrong is told here in Go's words, other mistakes are found by the compiler.
 
+use proto::cursor::Cursor;
+
 /// Most repetitions, alone and multiplied along nested ones.
 const MOST_REPEATS: u64 = 1000;
 /// Groups in groups.
@@ -18,8 +20,9 @@ const WIDE: u64 = 3;
 /// # Errors
 /// Go's complaint, without the `error parsing regexp: ` before it.
 pub fn states(text: &str) -> Result<u64, String> {
-    let mut walk = Walk { text, at: 0, outer: Vec::new(), level: Piece::EMPTY, last: None, repeat: None, fold: false };
-    while let Some(c) = walk.peek() {
+    let mut walk =
+        Walk { text: Cursor::new(text), outer: Vec::new(), level: Piece::EMPTY, last: None, repeat: None, fold: false };
+    while let Some(c) = walk.text.peek() {
         let repeat = walk.repeat.take();
         walk.step(c, repeat)?;
     }
@@ -50,8 +53,7 @@ impl Piece {
 }
 
 struct Walk<'t> {
-    text: &'t str,
-    at: usize,
+    text: Cursor<'t>,
     /// What came before in the groups around.
     outer: Vec<Piece>,
     level: Piece,
@@ -63,21 +65,7 @@ struct Walk<'t> {
     fold: bool,
 }
 
-impl<'t> Walk<'t> {
-    fn rest(&self) -> &'t str {
-        self.text.get(self.at..).unwrap_or_default()
-    }
-
-    fn peek(&self) -> Option<char> {
-        self.rest().chars().next()
-    }
-
-    fn take(&mut self) -> Option<char> {
-        let c = self.peek()?;
-        self.at += c.len_utf8();
-        Some(c)
-    }
-
+impl Walk<'_> {
     fn flush(&mut self) {
         if let Some(last) = self.last.take() {
             self.level.states = self.level.states.saturating_add(last.states);
@@ -94,28 +82,28 @@ impl<'t> Walk<'t> {
         match c {
             '(' => self.open(),
             ')' => {
-                self.at += 1;
+                self.text.at += 1;
                 self.close()
             }
             '|' => {
-                self.at += 1;
+                self.text.at += 1;
                 self.flush();
                 self.level.states = self.level.states.saturating_add(1);
                 Ok(())
             }
             '*' | '+' | '?' => {
-                let start = self.at;
-                self.at += 1;
+                let start = self.text.at;
+                self.text.at += 1;
                 self.repeated(start, repeat, None)
             }
-            '{' => match counts(self.rest()) {
+            '{' => match counts(self.text.rest()) {
                 Some((length, range)) => {
-                    let start = self.at;
-                    self.at += length;
+                    let start = self.text.at;
+                    self.text.at += length;
                     self.repeated(start, repeat, Some(range))
                 }
                 None => {
-                    self.at += 1;
+                    self.text.at += 1;
                     self.atom(1);
                     Ok(())
                 }
@@ -127,7 +115,7 @@ impl<'t> Walk<'t> {
             }
             '\\' => self.escape(),
             _ => {
-                self.at += c.len_utf8();
+                self.text.at += c.len_utf8();
                 self.atom(if c == '.' {
                     ANY
                 } else if c.is_ascii() {
@@ -141,34 +129,37 @@ impl<'t> Walk<'t> {
     }
 
     fn open(&mut self) -> Result<(), String> {
-        let start = self.at;
-        self.at += 1;
-        if self.rest().starts_with('?') {
-            self.at += 1;
-            let rest = self.rest();
+        let start = self.text.at;
+        self.text.at += 1;
+        if self.text.rest().starts_with('?') {
+            self.text.at += 1;
+            let rest = self.text.rest();
             if rest.starts_with("P<") || rest.starts_with('<') {
                 let Some(end) = rest.find('>') else {
-                    return Err(complaint("invalid named capture", &self.text[start..]));
+                    return Err(complaint("invalid named capture", &self.text.whole[start..]));
                 };
-                self.at += end + 1;
+                self.text.at += end + 1;
             } else {
                 let flags = rest.find(|c: char| !matches!(c, 'i' | 'm' | 's' | 'U' | '-')).unwrap_or(rest.len());
                 self.fold |= rest[..flags].contains('i');
-                self.at += flags;
-                match self.take() {
+                self.text.at += flags;
+                match self.text.take() {
                     Some(':') => {}
                     // Flags for what follows, and no group.
                     Some(')') if flags > 0 => return Ok(()),
-                    None => return Err(complaint("missing closing )", self.text)),
+                    None => return Err(complaint("missing closing )", self.text.whole)),
                     Some(_) => {
-                        return Err(complaint("invalid or unsupported Perl syntax", &self.text[start..self.at]));
+                        return Err(complaint(
+                            "invalid or unsupported Perl syntax",
+                            &self.text.whole[start..self.text.at],
+                        ));
                     }
                 }
             }
         }
         self.flush();
         if self.outer.len() >= DEEPEST {
-            return Err(complaint("expression nests too deeply", self.text));
+            return Err(complaint("expression nests too deeply", self.text.whole));
         }
         self.outer.push(std::mem::replace(&mut self.level, Piece::EMPTY));
         Ok(())
@@ -176,7 +167,7 @@ impl<'t> Walk<'t> {
 
     fn close(&mut self) -> Result<(), String> {
         self.flush();
-        let Some(outer) = self.outer.pop() else { return Err(complaint("unexpected )", self.text)) };
+        let Some(outer) = self.outer.pop() else { return Err(complaint("unexpected )", self.text.whole)) };
         let mut group = std::mem::replace(&mut self.level, outer);
         group.states = group.states.saturating_add(2);
         self.last = Some(group);
@@ -185,17 +176,17 @@ impl<'t> Walk<'t> {
 
     /// A repetition from `start` to here; `before` is where one began that it follows directly.
     fn repeated(&mut self, start: usize, before: Option<usize>, range: Option<Counts>) -> Result<(), String> {
-        if self.rest().starts_with('?') {
-            self.at += 1;
+        if self.text.rest().starts_with('?') {
+            self.text.at += 1;
         }
-        let said = &self.text[start..self.at];
+        let said = &self.text.whole[start..self.text.at];
         if let Some(Counts { min, max }) = range
             && (min > MOST_REPEATS || max.is_some_and(|max| max > MOST_REPEATS || min > max))
         {
             return Err(complaint("invalid repeat count", said));
         }
         if let Some(before) = before {
-            return Err(complaint("invalid nested repetition operator", &self.text[before..self.at]));
+            return Err(complaint("invalid nested repetition operator", &self.text.whole[before..self.text.at]));
         }
         let Some(piece) = &mut self.last else {
             return Err(complaint("missing argument to repetition operator", said));
@@ -211,13 +202,13 @@ impl<'t> Walk<'t> {
     }
 
     fn escape(&mut self) -> Result<(), String> {
-        self.at += 1;
-        let Some(c) = self.take() else { return Err(complaint("trailing backslash at end of expression", "")) };
+        self.text.at += 1;
+        let Some(c) = self.text.take() else { return Err(complaint("trailing backslash at end of expression", "")) };
         if c == 'Q' {
-            let rest = self.rest();
+            let rest = self.text.rest();
             let (inside, skipped) = rest.find("\\E").map_or((rest, rest.len()), |end| (&rest[..end], end + 2));
             inside.chars().for_each(|c| self.atom(if c.is_ascii() { 1 } else { WIDE }));
-            self.at += skipped;
+            self.text.at += skipped;
             return Ok(());
         }
         let states = self.escaped(c);
@@ -227,9 +218,9 @@ impl<'t> Walk<'t> {
 
     /// States of what an escape stands for; goes past what belongs to it.
     fn escaped(&mut self, c: char) -> u64 {
-        if matches!(c, 'p' | 'P' | 'x') && self.rest().starts_with('{') {
-            let rest = self.rest();
-            self.at += rest.find('}').map_or(rest.len(), |end| end + 1);
+        if matches!(c, 'p' | 'P' | 'x') && self.text.rest().starts_with('{') {
+            let rest = self.text.rest();
+            self.text.at += rest.find('}').map_or(rest.len(), |end| end + 1);
         }
         match c {
             'p' | 'P' => UNICODE,
@@ -239,33 +230,34 @@ impl<'t> Walk<'t> {
     }
 
     fn class(&mut self) -> Result<u64, String> {
-        let start = self.at;
-        let unclosed = || complaint("missing closing ]", &self.text[start..]);
+        let start = self.text.at;
+        let unclosed = || complaint("missing closing ]", &self.text.whole[start..]);
         let mut states = 1;
-        let mut inner = Walk { at: self.at + 1, outer: Vec::new(), ..*self };
-        if inner.rest().starts_with('^') {
-            inner.at += 1;
+        let mut inner = Walk { outer: Vec::new(), ..*self };
+        inner.text.at += 1;
+        if inner.text.rest().starts_with('^') {
+            inner.text.at += 1;
             states += ANY;
         }
         let mut first = true;
         loop {
-            match inner.take() {
+            match inner.text.take() {
                 None => return Err(unclosed()),
                 Some(']') if !first => break,
-                Some('\\') => match inner.take() {
+                Some('\\') => match inner.text.take() {
                     None => return Err(complaint("trailing backslash at end of expression", "")),
                     Some(c) => states += inner.escaped(c),
                 },
-                Some('[') if inner.rest().starts_with(':') => {
-                    let rest = inner.rest();
-                    inner.at += rest.find(":]").map_or(0, |end| end + 2);
+                Some('[') if inner.text.rest().starts_with(':') => {
+                    let rest = inner.text.rest();
+                    inner.text.at += rest.find(":]").map_or(0, |end| end + 2);
                     states += ANY;
                 }
                 Some(c) => states += if c.is_ascii() { 1 } else { WIDE },
             }
             first = false;
         }
-        self.at = inner.at;
+        self.text.at = inner.text.at;
         Ok(states)
     }
 }
