@@ -5,6 +5,7 @@
 //! table, into field numbers; applying a mask reads the tags of the messages on its paths and nothing else.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use proto::schema::{Struct, StructId, Type, TypeSet};
@@ -48,6 +49,8 @@ impl Mask {
     /// # Errors
     /// See [`MaskError`]; the first bad path is named.
     pub fn parse<'a>(paths: impl IntoIterator<Item = &'a str>) -> Result<Option<Self>, MaskError> {
+        // Found by going through all types, which is done once.
+        static ROOT: LazyLock<Option<StructId>> = LazyLock::new(|| TypeSet::built_in().struct_named(POD));
         let set = TypeSet::built_in();
         let (mut mask, mut count, mut whole) = (Self::default(), 0_usize, false);
         for path in paths {
@@ -59,7 +62,7 @@ impl Mask {
                 whole = true;
                 continue;
             }
-            let pod = set.struct_named(POD).ok_or_else(|| MaskError::bad_path(path))?;
+            let pod = ROOT.ok_or_else(|| MaskError::bad_path(path))?;
             let numbers = resolve(set, pod, path).ok_or_else(|| MaskError::bad_path(path))?;
             mask.keep(&numbers);
         }
@@ -83,9 +86,32 @@ impl Mask {
 
     /// The message with the fields of the mask only. What is no message comes out empty from the point of damage on.
     pub fn apply(&self, message: &[u8]) -> Bytes {
-        let mut out = BytesMut::with_capacity(message.len() / 4);
+        let mut out = BytesMut::with_capacity(self.length(message));
         self.copy(message, &mut out);
         out.freeze()
+    }
+
+    /// Appends what [`Mask::apply`] makes of a message as a field.
+    pub fn put(&self, number: u32, message: &[u8], out: &mut BytesMut) {
+        put_head(number, self.length(message), out);
+        self.copy(message, out);
+    }
+
+    /// Bytes that [`Mask::copy`] writes. Messages on the paths are few and lie in few others: to walk them twice costs less
+    /// than to put each together by itself.
+    fn length(&self, mut message: &[u8]) -> usize {
+        let mut sum = 0;
+        while let Some(field) = Field::take(&mut message) {
+            sum += match self.fields.get(&field.number) {
+                None => 0,
+                Some(Some(below)) if let Some(inner) = field.nested => {
+                    let length = below.length(inner);
+                    varint_length(u64::from(field.number) << 3) + varint_length(length as u64) + length
+                }
+                Some(_) => field.whole.len(),
+            };
+        }
+        sum
     }
 
     fn copy(&self, mut message: &[u8], out: &mut BytesMut) {
@@ -93,9 +119,7 @@ impl Mask {
             match self.fields.get(&field.number) {
                 None => {}
                 Some(Some(below)) if let Some(inner) = field.nested => {
-                    let mut kept = BytesMut::new();
-                    below.copy(inner, &mut kept);
-                    put_delimited(field.number, &kept, out);
+                    below.put(field.number, inner, out);
                 }
                 Some(_) => out.put_slice(field.whole),
             }
@@ -207,9 +231,19 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
 
 /// Appends a length-delimited field.
 pub fn put_delimited(number: u32, content: &[u8], out: &mut BytesMut) {
-    put_varint(u64::from(number) << 3 | 2, out);
-    put_varint(content.len() as u64, out);
+    put_head(number, content.len(), out);
     out.put_slice(content);
+}
+
+/// What a length-delimited field begins with.
+fn put_head(number: u32, length: usize, out: &mut BytesMut) {
+    put_varint(u64::from(number) << 3 | 2, out);
+    put_varint(length as u64, out);
+}
+
+/// Bytes of a base-128 number.
+fn varint_length(value: u64) -> usize {
+    (70 - (value | 1).leading_zeros() as usize) / 7
 }
 
 /// Appends a base-128 number.

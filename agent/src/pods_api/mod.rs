@@ -117,7 +117,10 @@ impl PodsApi {
         let pods = self.feed.encoded();
         let mut out = BytesMut::with_capacity(if mask.is_none() { pods.iter().map(|p| p.len() + 8).sum() } else { 0 });
         for pod in &pods {
-            put_delimited(1, &masked(mask.as_ref(), pod), &mut out);
+            match &mask {
+                Some(mask) => mask.put(1, pod, &mut out),
+                None => put_delimited(1, pod, &mut out),
+            }
         }
         Ok(out.freeze())
     }

@@ -106,6 +106,10 @@ fn masking_encoded_bytes_equals_masking_the_decoded_pod() {
         let mut sorted = chosen.clone();
         sorted.sort_by_key(|p| std::cmp::Reverse(p.len()));
         assert_eq!(decoded(&mask.apply(&encoded)), masked_tree(&whole, &sorted), "{chosen:?}");
+        let (mut at_once, mut apart) = (BytesMut::new(), BytesMut::new());
+        mask.put(1, &encoded, &mut at_once);
+        put_delimited(1, &mask.apply(&encoded), &mut apart);
+        assert_eq!(at_once, apart, "{chosen:?}");
     }
 }
 
