@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use proto::time::Timestamp;
+
 /// Different label values of one family at most; beyond, nothing new is recorded.
 const MAX_SERIES: usize = 2048;
 /// Exponential buckets of one series at most; beyond, further ones are left to the count alone.
@@ -58,6 +60,7 @@ pub struct Family {
 
 #[derive(Default)]
 struct Series {
+    created: Option<Timestamp>,
     /// Bits of a float: the value, or the sum of a histogram.
     value: AtomicU64,
     /// Observations per bucket, the last one above all bounds.
@@ -91,6 +94,8 @@ pub struct Sample {
     pub value: Value,
     /// Milliseconds since 1970, of readings that are not of now.
     pub time: Option<i64>,
+    /// Since when counters and histograms of this process count.
+    pub created: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone)]
@@ -132,7 +137,8 @@ impl Family {
             Kind::Histogram => (0..=self.buckets.len()).map(|_| AtomicU64::new(0)).collect(),
             Kind::Counter | Kind::Gauge => Box::default(),
         };
-        Series { counts, ..Series::default() }
+        let created = (self.kind != Kind::Gauge).then(Timestamp::now);
+        Series { created, counts, ..Series::default() }
     }
 
     /// Does something with the series of these label values, in the order of the labels' names.
@@ -216,7 +222,8 @@ impl Family {
     pub fn snapshot(&self) -> Option<Snapshot> {
         let samples: Vec<Sample> = if self.labels.is_empty() {
             let series = self.sole.get_or_init(|| self.series());
-            vec![Sample { labels: Labels::default(), value: self.value(series), time: None }]
+            let (value, created) = (self.value(series), series.created);
+            vec![Sample { labels: Labels::default(), value, time: None, created }]
         } else {
             // Only the list is made under the lock; the numbers are read after it.
             let table = self.by_labels.lock().unwrap_or_else(PoisonError::into_inner);
@@ -226,6 +233,7 @@ impl Family {
                 labels: self.labels.iter().copied().zip(values).collect(),
                 value: self.value(&series),
                 time: None,
+                created: series.created,
             };
             all.into_iter().map(sample).collect()
         };
@@ -310,7 +318,7 @@ impl Snapshot {
     #[must_use]
     pub fn with(mut self, labels: &[(&'static str, &str)], value: f64) -> Self {
         let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-        self.samples.push(Sample { labels, value: Value::Number(value), time: None });
+        self.samples.push(Sample { labels, value: Value::Number(value), time: None, created: None });
         self
     }
 }
@@ -332,6 +340,9 @@ mod tests {
         assert_eq!(shown.samples.len(), 1);
         assert!(matches!(shown.samples[0].value, Value::Number(n) if n == 3.0));
         assert_eq!(shown.samples[0].labels[..], [("a", "x".to_owned())]);
+        // Scrapers take a count that begins anew for one only where they are told since when it counts.
+        let created = shown.samples[0].created.unwrap().seconds;
+        assert!((0..60).contains(&(Timestamp::now().seconds - created)));
     }
 
     #[test]

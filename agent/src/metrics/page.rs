@@ -239,9 +239,15 @@ fn metric(kind: Kind, sample: &Sample) -> wire::Metric {
         timestamp_ms: sample.time,
         ..wire::Metric::default()
     };
+    let created =
+        sample.created.map(|at| wire::Timestamp { seconds: at.seconds, nanos: i32::try_from(at.nanos).unwrap_or(0) });
     match &sample.value {
-        Value::Number(value) if kind == Kind::Counter => metric.counter = Some(wire::Number { value: Some(*value) }),
-        Value::Number(value) => metric.gauge = Some(wire::Number { value: Some(*value) }),
+        Value::Number(value) if kind == Kind::Counter => {
+            metric.counter = Some(wire::Number { value: Some(*value), created_timestamp: created });
+        }
+        Value::Number(value) => {
+            metric.gauge = Some(wire::Number { value: Some(*value), created_timestamp: None });
+        }
         Value::Histogram { buckets, sum, native } => {
             let bucket = |(bound, count): &(f64, u64)| wire::Bucket {
                 cumulative_count: Some(*count),
@@ -253,6 +259,7 @@ fn metric(kind: Kind, sample: &Sample) -> wire::Metric {
                 sample_count: Some(buckets.last().map_or(0, |(_, count)| *count)),
                 sample_sum: Some(*sum),
                 bucket: finite.map(bucket).collect(),
+                created_timestamp: created,
                 ..wire::Histogram::default()
             };
             if let Some(native) = native {
@@ -313,7 +320,7 @@ mod tests {
     fn histograms_are_lines_with_bounds_and_labels_are_escaped() {
         let value = Value::Histogram { buckets: vec![(1.0, 1), (f64::INFINITY, 2)], sum: 3.5, native: None };
         let labels = [("a", "x\"y".to_owned())].into();
-        let samples = vec![Sample { labels, value, time: Some(7) }];
+        let samples = vec![Sample { labels, value, time: Some(7), created: None }];
         let family = Snapshot { name: "h".into(), help: "what".into(), kind: Kind::Histogram, samples };
         let want = "# HELP h what\n# TYPE h histogram\nh_bucket{a=\"x\\\"y\",le=\"1\"} 1 7\nh_bucket{a=\"x\\\"y\",\
                     le=\"+Inf\"} 2 7\nh_sum{a=\"x\\\"y\"} 3.5 7\nh_count{a=\"x\\\"y\"} 2 7\n";

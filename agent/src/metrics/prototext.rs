@@ -3,7 +3,7 @@
 //! Followed: Go's `prototext` (without its spaces at random) and `expfmt`, which ends each family with a line break more.
 
 use super::page::number;
-use super::wire::{Histogram, Metric, MetricFamily};
+use super::wire::{Histogram, Metric, MetricFamily, Timestamp};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
@@ -38,7 +38,10 @@ fn write_metric(writer: &mut Writer, metric: &Metric) {
     }
     for (name, value) in [("gauge", &metric.gauge), ("counter", &metric.counter)] {
         if let Some(value) = value {
-            writer.message(name, |writer| writer.float("value", value.value));
+            writer.message(name, |writer| {
+                writer.float("value", value.value);
+                writer.created(value.created_timestamp.as_ref());
+            });
         }
     }
     if let Some(histogram) = &metric.histogram {
@@ -56,6 +59,7 @@ fn write_histogram(writer: &mut Writer, histogram: &Histogram) {
             writer.float("upper_bound", bucket.upper_bound);
         });
     }
+    writer.created(histogram.created_timestamp.as_ref());
     writer.plain("schema", histogram.schema);
     writer.float("zero_threshold", histogram.zero_threshold);
     writer.plain("zero_count", histogram.zero_count);
@@ -132,6 +136,15 @@ impl Writer {
         self.end();
     }
 
+    fn created(&mut self, at: Option<&Timestamp>) {
+        let Some(at) = at else { return };
+        self.message("created_timestamp", |writer| {
+            writer.plain("seconds", Some(at.seconds));
+            // What is zero is not written of these.
+            writer.plain("nanos", Some(at.nanos).filter(|nanos| *nanos != 0));
+        });
+    }
+
     fn message(&mut self, name: &str, fields: impl FnOnce(&mut Self)) {
         self.name(name);
         self.out.push('{');
@@ -163,7 +176,8 @@ mod tests {
             ..Histogram::default()
         };
         let of_histogram = Metric { histogram: Some(histogram), timestamp_ms: Some(7), ..Metric::default() };
-        let counter = Metric { counter: Some(Number { value: Some(3.0) }), ..Metric::default() };
+        let created_timestamp = Some(Timestamp { seconds: 5, nanos: 0 });
+        let counter = Metric { counter: Some(Number { value: Some(3.0), created_timestamp }), ..Metric::default() };
         let family = |kind, metric| MetricFamily {
             name: Some("n".into()),
             help: Some("a \"b\"\n\u{1}\u{e4}".into()),
@@ -178,7 +192,7 @@ mod tests {
         let line = "name:\"n\" help:\"a \\\"b\\\"\\n\\x01\u{e4}\" type:HISTOGRAM metric:{histogram:{sample_count:2 sample_sum:nan \
                     bucket:{cumulative_count:1 upper_bound:1e+06}} timestamp_ms:7}\n";
         assert_eq!(written(&family(4, of_histogram), Layout::OneLine), line);
-        let lines = "name: \"n\"\nhelp: \"a \\\"b\\\"\\n\\x01\u{e4}\"\ntype: COUNTER\nmetric: {\n  counter: {\n    value: 3\n  }\n}\n\n";
+        let lines = "name: \"n\"\nhelp: \"a \\\"b\\\"\\n\\x01\u{e4}\"\ntype: COUNTER\nmetric: {\n  counter: {\n    value: 3\n    created_timestamp: {\n      seconds: 5\n    }\n  }\n}\n\n";
         assert_eq!(written(&family(0, counter), Layout::Lines), lines);
     }
 }

@@ -8,11 +8,22 @@ pub struct LabelPair {
     pub value: Option<String>,
 }
 
-/// A gauge or a counter.
+/// `google.protobuf.Timestamp`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Timestamp {
+    #[prost(int64, tag = "1")]
+    pub seconds: i64,
+    #[prost(int32, tag = "2")]
+    pub nanos: i32,
+}
+
+/// A gauge or a counter. Only counters tell since when they count.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Number {
     #[prost(double, optional, tag = "1")]
     pub value: Option<f64>,
+    #[prost(message, optional, tag = "3")]
+    pub created_timestamp: Option<Timestamp>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -39,6 +50,8 @@ pub struct Histogram {
     pub sample_sum: Option<f64>,
     #[prost(message, repeated, tag = "3")]
     pub bucket: Vec<Bucket>,
+    #[prost(message, optional, tag = "15")]
+    pub created_timestamp: Option<Timestamp>,
     #[prost(sint32, optional, tag = "5")]
     pub schema: Option<i32>,
     #[prost(double, optional, tag = "6")]

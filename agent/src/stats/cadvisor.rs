@@ -56,7 +56,8 @@ impl Page {
             kind,
             samples: Vec::new(),
         });
-        family.samples.push(Sample { labels, value: Value::Number(value), time: timed.then_some(self.now) });
+        let time = timed.then_some(self.now);
+        family.samples.push(Sample { labels, value: Value::Number(value), time, created: None });
     }
 }
 

@@ -103,7 +103,7 @@ impl Collector {
     fn add(&mut self, of: &str, rest: &str, labels: Labels, value: f64, timed: bool) {
         let time = timed.then_some(self.now);
         if let Some(family) = self.families.iter_mut().find(|f| f.name.strip_prefix(of) == Some(rest)) {
-            family.samples.push(Sample { labels, value: Value::Number(value), time });
+            family.samples.push(Sample { labels, value: Value::Number(value), time, created: None });
         }
     }
 
