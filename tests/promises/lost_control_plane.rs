@@ -59,6 +59,12 @@ fn pods_and_conditions_are_told_without_a_control_plane() -> Result<()> {
     let pod = &list["items"][0];
     ensure!(pod["metadata"]["labels"] == json!({"app": "kept"}), "{pod}");
     ensure!(pod["status"]["initContainerStatuses"][0]["name"] == "once", "{pod}");
+    let status: Value = serde_json::from_str(&told(&node, &["status", "-o", "json"])?.0)?;
+    ensure!(status["node"]["metadata"]["name"] == json!(node.name), "{status}");
+    ensure!(status["pods"]["items"][0]["metadata"]["name"] == "kept", "{status}");
+    ensure!(status["apiServer"]["reached"] == json!(false), "{status}");
+    let top: Value = serde_json::from_str(&told(&node, &["top", "-o", "json"])?.0)?;
+    ensure!(top["pods"][0]["podRef"]["name"] == "kept", "{top}");
     node.wait_until("the node is told Ready", PATIENCE, || {
         let (page, _) = told(&node, &["status"])?;
         let ready = page.lines().find(|line| line.starts_with("Ready"));
