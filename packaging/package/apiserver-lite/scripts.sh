@@ -11,7 +11,15 @@ on_upgrade() {
     on_install
     restart apiserver-lite.service check_settings
 }
-check_settings() { apiserver-lite serve --check; }
+# As the user that the server is: root may read what the server may not.
+check_settings() {
+    user=$(systemctl show --property=User --value apiserver-lite.service)
+    set -- apiserver-lite serve --check
+    if [ -n "$user" ] && command -v setpriv >/dev/null; then
+        set -- setpriv --reuid="$user" --regid="$(id -g "$user")" --init-groups "$@"
+    fi
+    arguments apiserver-lite.service serve | tr '\n' '\0' | xargs -0 "$@"
+}
 on_remove() { stop apiserver-lite.service; }
 after_remove() { reload; }
 on_purge() {

@@ -8,11 +8,7 @@ on_upgrade() {
     on_install
     restart node-agent.service check_settings
 }
-# With the arguments that the running agent was given, for a drop-in may have others than the unit.
-check_settings() {
-    pid=$(systemctl show --property=MainPID --value node-agent.service)
-    tail -z -n +3 "/proc/$pid/cmdline" | xargs -0 node-agent config check --this-machine
-}
+check_settings() { arguments node-agent.service run | tr '\n' '\0' | xargs -0 node-agent config check --this-machine; }
 on_remove() { stop node-agent.service; }
 after_remove() { reload; }
 # Pods that still run keep their state: volumes may be mounted below it.
@@ -27,6 +23,8 @@ on_purge() {
         rm -rf /run/systemd/system.control/kubepods.slice.d
         reload
     fi
+    # Made by the package; whoever has something in them keeps it.
+    rmdir /etc/kubernetes/manifests /etc/kubernetes /var/log/pods /var/log/containers 2>/dev/null || true
     if grep -qs 'Set by node-agent' /etc/systemd/logind.conf.d/99-kubelet.conf; then
         rm -f /etc/systemd/logind.conf.d/99-kubelet.conf
         rmdir /etc/systemd/logind.conf.d 2>/dev/null || true
