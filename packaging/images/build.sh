@@ -4,8 +4,8 @@
 #   build.sh FOLDER [PAUSE_NAME]
 #
 # Leaves FOLDER/pause.tar (named PAUSE_NAME, default registry.k8s.io/pause:3.10) and FOLDER/busybox.tar (named
-# localhost/busybox:1). The same input gives the same bytes. Needs cc with a static libc, busybox-static, tar.
-# Environment: ARCH (amd64, arm64 or riscv64, default this machine's; another one has no busybox.tar), CC (the compiler for
+# localhost/busybox:1). The same input gives the same bytes. Needs cc with a static libc, busybox-static (but with ONLY=pause), tar.
+# Environment: ARCH (amd64, arm64 or riscv64, default this machine's; another one has no busybox.tar), ONLY (pause: no busybox.tar), CC (the compiler for
 # this machine's; the others have the cross compilers of Debian's names).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -59,8 +59,8 @@ mkdir -p "$work/pause"
 "$compiler" -Os -static -s -o "$work/pause/pause" "$here/pause.c"
 archive "$work/pause" "$pause_name" '"Entrypoint":["/pause"]' "$out/pause.tar"
 
-[ "$arch" = "$here_arch" ] || exit 0
-busybox=$(command -v busybox)
+[ "$arch" = "$here_arch" ] && [ "${ONLY:-}" != pause ] || exit 0
+busybox=$(command -v busybox) || { echo 'busybox is missing (Debian: apt-get install busybox-static)' >&2; exit 1; }
 mkdir -p "$work/busybox"/{bin,etc,tmp,root,home,var}
 chmod 1777 "$work/busybox/tmp"
 cp "$busybox" "$work/busybox/bin/busybox"

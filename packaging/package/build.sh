@@ -6,7 +6,8 @@
 # Environment: BIN_DIR (folder of the two binaries, default target/release), FORMATS ("deb rpm"), PACKAGES
 # ("node-agent apiserver-lite"), ARCH (amd64 or arm64, default this machine's), VERSION (default: the workspace's),
 # SOURCE_DATE_EPOCH (default: the commit's).
-# Needs dpkg-deb, and rpmbuild for .rpm (Debian: apt-get install rpm); cc and busybox for the pause image.
+# Needs dpkg-deb for .deb, rpmbuild for .rpm (Debian: apt-get install rpm), cc with a static libc for the
+# pause image, and cargo with the sources of the crates for their licences.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
@@ -15,7 +16,11 @@ out=$(cd "$1" && pwd)
 bin=${BIN_DIR:-${CARGO_TARGET_DIR:-$top/target}/release}
 formats=${FORMATS:-deb rpm}
 packages=${PACKAGES:-node-agent apiserver-lite}
-arch=${ARCH:-$(dpkg --print-architecture)}
+case ${ARCH:-$(uname -m)} in
+    x86_64) arch=amd64 ;;
+    aarch64) arch=arm64 ;;
+    *) arch=${ARCH:-$(uname -m)} ;;
+esac
 case $arch in
     amd64) rpm_arch=x86_64 ;;
     arm64) rpm_arch=aarch64 ;;
@@ -30,11 +35,16 @@ trap 'rm -rf "$work"' EXIT
 for package in $packages; do
     [ -x "$bin/$package" ] || { echo "$bin/$package is missing: make build, or set BIN_DIR" >&2; exit 1; }
 done
-command -v rpmbuild >/dev/null || case $formats in *rpm*) echo 'rpmbuild is missing: apt-get install rpm' >&2; exit 1 ;; esac
+needs() { command -v "$2" >/dev/null || { echo "$2 is missing; FORMATS='$formats' wants it (Debian: apt-get install $1)" >&2; exit 1; }; }
+case " $formats " in *" deb "*) needs dpkg dpkg-deb ;; esac
+case " $formats " in *" rpm "*) needs rpm rpmbuild ;; esac
 
 put() { # put MODE SOURCE TARGET
     install -D -m "$1" "$2" "$3"
 }
+
+# The oldest glibc that the program runs with: of the machine that built it, whatever that was.
+glibc() { grep -aoE 'GLIBC_2\.[0-9.]+' "$bin/$1" | sed 's/GLIBC_//' | sort -Vu | tail -n 1; }
 
 # What both formats have: $1 package, $2 root.
 stage() {
@@ -52,11 +62,13 @@ stage() {
     install -d "$root/usr/share/man/man8"
     gzip -9n <"$work/$package.8" >"$root/usr/share/man/man8/$package.8.gz"
     "$here/completions.sh" "$bin/$package" "$package" "$root/usr/share"
+    [ -e "$work/$package.third-party" ] || "$here/notices.sh" "$([ "$package" = node-agent ] && echo agent || echo "$package")" \
+        "$rpm_arch-unknown-linux-gnu" >"$work/$package.third-party"
+    gzip -9n <"$work/$package.third-party" >"$root/usr/share/doc/$package/third-party.gz"
     if [ "$package" = node-agent ]; then
-        [ -e "$work/images/pause.tar" ] || ARCH=$arch "$top/packaging/images/build.sh" "$work/images" >&2
+        [ -e "$work/images/pause.tar" ] || ARCH=$arch ONLY=pause "$top/packaging/images/build.sh" "$work/images" >&2
         put 0644 "$work/images/pause.tar" "$root/usr/share/node-agent/pause.tar"
     fi
-    # The scripts use it to tell whether a configuration may be started.
     find "$root" -type d -exec chmod 0755 {} +
 }
 
@@ -69,7 +81,7 @@ deb() {
     install -d "$root/DEBIAN"
     local size
     size=$(du -k --apparent-size -s "$root" | cut -f1)
-    sed -e "s/@VERSION@/$version/; s/@ARCH@/$arch/; s/@SIZE@/$size/" "$here/$package/control" >"$root/DEBIAN/control"
+    sed -e "s/@VERSION@/$version/; s/@ARCH@/$arch/; s/@SIZE@/$size/; s/@GLIBC@/$(glibc "$package")/" "$here/$package/control" >"$root/DEBIAN/control"
     (cd "$root" && find etc -type f | sort | sed 's|^|/|') >"$root/DEBIAN/conffiles"
     (cd "$root" && find usr -type f | sort | xargs -d '\n' md5sum) >"$root/DEBIAN/md5sums"
     local script
@@ -82,9 +94,17 @@ deb() {
     echo "$out/${package}_${version}_$arch.deb"
 }
 
+# The entries of this version in CHANGELOG.md; $1 goes in front of each.
+changes() {
+    local entry found=
+    while read -r entry; do
+        found+=$(fold -s -w 72 <<<"$entry" | sed "s/ *\$//; 1s/^/$1/; 2,\$s/^/${1//?/ }/")$'\n'
+    done < <(awk -v wanted="## $version" '/^## / {on = $0 == wanted} on && sub(/^- /, "")' "$top/CHANGELOG.md")
+    printf '%s' "${found:-${1}Version $version.}"
+}
 changelog_deb() {
-    printf '%s (%s) unstable; urgency=medium\n\n  * Version %s. What changed is in the log of the repository.\n\n -- orchestrator-lite <packages@orchestrator-lite.invalid>  %s\n' \
-        "$1" "$version" "$version" "$(date -u -R -d "@$SOURCE_DATE_EPOCH")"
+    printf '%s (%s) unstable; urgency=medium\n\n%s\n\n -- orchestrator-lite <packages@orchestrator-lite.invalid>  %s\n' \
+        "$1" "$version" "$(changes '  * ')" "$(date -u -R -d "@$SOURCE_DATE_EPOCH")"
 }
 
 rpm_package() {
@@ -95,7 +115,7 @@ rpm_package() {
     [ ! -d "$root/usr/share/zsh/vendor-completions" ] || mv "$root/usr/share/zsh/vendor-completions" "$root/usr/share/zsh/site-functions"
     rm -rf "$root/etc/apparmor.d"
     {
-        sed -e "s/@VERSION@/$version/" "$here/$package/spec"
+        sed -e "s/@VERSION@/$version/; s/@GLIBC@/$(glibc "$package")/" "$here/$package/spec"
         for name in post preun postun; do
             printf '\n%%%s\n' "$name"
             cat "$here/common.sh" "$here/$package/scripts.sh" "$here/rpm-$name.sh" | sed 's/%/%%/g'
@@ -105,8 +125,8 @@ rpm_package() {
             find usr -type d \( -path "usr/share/$package*" -o -path "usr/share/doc/$package*" -o -path "usr/share/licenses/$package*" \) | sort | sed 's|^|%dir /|'
             find usr -type f ! -path 'usr/share/licenses/*' ! -path 'usr/share/doc/*' | sort | sed 's|^|/|'
             find usr/share/doc -type f | sort | sed 's|^|%doc /|'; find usr/share/licenses -type f | sort | sed 's|^|%license /|')
-        printf '\n%%changelog\n* %s orchestrator-lite <packages@orchestrator-lite.invalid> - %s-1\n- Version %s. What changed is in the log of the repository.\n' \
-            "$(date -u -d "@$SOURCE_DATE_EPOCH" '+%a %b %d %Y')" "$version" "$version"
+        printf '\n%%changelog\n* %s orchestrator-lite <packages@orchestrator-lite.invalid> - %s-1\n%s\n' \
+            "$(date -u -d "@$SOURCE_DATE_EPOCH" '+%a %b %d %Y')" "$version" "$(changes '- ' | sed 's/%/%%/g')"
     } >"$spec"
     find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
     rpmbuild -bb --quiet --target "$rpm_arch" --buildroot "$work/buildroot" \
