@@ -38,6 +38,19 @@ say '... black-box tests'
 "${run_tests[@]}" -p tests
 say '... the end of the fuzzing'
 wait "$fuzz" || { tail -n 40 "$LOGS/fuzz.log"; exit 1; }
+# The packages: what the distributions' checks say, and their life in a folder of their own.
+packages() {
+    command -v rpmbuild >/dev/null || { echo 'packages: rpmbuild is missing' >>.test/skipped; return 0; }
+    step 'packages' "$LOGS/packages.log" packaging/package/build.sh target/packages
+    step "the distributions' checks of them" "$LOGS/lint.log" packaging/package/lint.sh target/packages
+    sed -n 's/^skipped: \(.*\) is not installed/the check of packages by \1/p' "$LOGS/lint.log" >>.test/skipped
+    if [ "$(id -u)" != 0 ]; then
+        echo 'installation of the packages: not root' >>.test/skipped
+    else
+        step 'their installation, upgrade and removal' "$LOGS/check-packages.log" packaging/package/check.sh target/packages
+    fi
+}
+packages
 # The packages on a machine of their own (tests/vm), in its short form: where there is an emulator, and the time allows. All
 # of this is to be done in TEST_MINUTES (45), of which the machine takes some twenty where nothing else runs.
 machine() {
@@ -48,7 +61,6 @@ machine() {
     [ "$left" -ge 20 ] || { echo "the machine of tests/vm: $left minutes are left, and it takes 20" >>.test/skipped; return 0; }
     # Without a mirror of Debian there is no image.
     tests/vm/run.sh image >"$LOGS/vm-image.log" 2>&1 || { echo 'the machine of tests/vm: its image cannot be made' >>.test/skipped; return 0; }
-    step 'packages' "$LOGS/packages.log" packaging/package/build.sh target/packages
     step 'a machine of their own' "$LOGS/vm.log" tests/vm/run.sh short
 }
 machine

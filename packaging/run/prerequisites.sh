@@ -28,6 +28,7 @@ if [ "${1:-}" = test ]; then
     need python3-venv venv
     need dbus-daemon command -v dbus-daemon
     need prometheus command -v promtool
+    need rpm command -v rpmbuild
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 [ "$(id -u)" = 0 ] || die "not root, and these packages are missing: ${missing[*]}"
