@@ -75,7 +75,7 @@ async fn requests_are_counted_by_what_they_are_and_not_by_what_they_are_called()
         &["verb=\"LIST\"", "scope=\"namespace\"", "code=\"200\""],
         &["verb=\"PATCH\"", "code=\"200\""],
         &["verb=\"APPLY\"", "code=\"201\""],
-        &["verb=\"DELETECOLLECTION\"", "scope=\"namespace\"", "code=\"200\""],
+        &["verb=\"DELETE\"", "scope=\"namespace\"", "code=\"200\""],
         &["verb=\"WATCH\"", "scope=\"namespace\"", "code=\"200\""],
     ] {
         assert_eq!(total(labels), Some(1.0), "{labels:?}\n{page}");
