@@ -1,8 +1,8 @@
 //! What plugins are told at the start: `--admission-control-config-file`, an AdmissionConfiguration of
 //! `apiserver.config.k8s.io/v1` that has each plugin's configuration in it or names its file.
 //!
-//! EventRateLimit, PodNodeSelector and PodTolerationRestriction have one. PodNodeSelector's may also stand in the file by
-//! itself, as it did before there were versions.
+//! EventRateLimit, PodNodeSelector, PodTolerationRestriction and ResourceQuota have one. PodNodeSelector's may also stand
+//! in the file by itself, as it did before there were versions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::event_rate::EventRates;
+use super::quota::Limited;
 use crate::tree::{list, text};
 
 const GROUP: &str = "apiserver.config.k8s.io/v1";
@@ -30,6 +31,8 @@ pub struct Settings {
     /// Tolerations of namespaces that have none of their own, and those that are allowed.
     pub tolerations: [Vec<Value>; 2],
     pub event_rates: EventRates,
+    /// What needs a quota that covers it.
+    pub limited: Vec<Limited>,
 }
 
 impl Settings {
@@ -87,6 +90,7 @@ impl Settings {
                     }
                 }
             }
+            "ResourceQuota" => self.limited = Limited::read(configuration)?,
             _ => return Err("takes no configuration here".into()),
         }
         Ok(())

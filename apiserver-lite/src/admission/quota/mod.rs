@@ -5,14 +5,16 @@
 //! charged for a write that then fails is given back. The quota controller counts afresh from time to time and takes
 //! back what deleted objects used. Follows `k8s.io/apiserver/pkg/admission/plugin/resourcequota`.
 
+mod limited;
 mod usage;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde_json::{Map, Value};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
+pub use self::limited::Limited;
 pub use self::usage::Counter;
 use super::resources::{self, Resources};
 use super::{Call, Operation};
@@ -103,7 +105,9 @@ pub async fn reserve(locks: &Locks, call: &Call<'_>, new: &Value) -> Result<Rese
     }
     let store = &call.server.store;
     let any = |namespace: &str| store.snapshot(&"resourcequotas".into()).range(Some(namespace), None).next().is_some();
-    let Some(counter) = Counter::of(call.resource).filter(|c| c.handles(call) && any(call.namespace)) else {
+    let limited = call.server.admission.settings().limited.iter().any(|l| l.is_of(call.resource));
+    let concerns = |counter: &Counter| counter.handles(call) && (limited || any(call.namespace));
+    let Some(counter) = Counter::of(call.resource).filter(concerns) else {
         return Ok(nothing());
     };
     let gate = locks.of(call.namespace);
@@ -137,6 +141,7 @@ pub async fn reserve(locks: &Locks, call: &Call<'_>, new: &Value) -> Result<Rese
 /// Which quotas a write has to be charged to, and how much; every one of them has room at the moment.
 fn charges(counter: &Counter, call: &Call<'_>, new: &Value, quotas: &[Value]) -> Result<Vec<(String, Resources)>> {
     let mut interesting = Vec::new();
+    let mut covered = BTreeSet::new();
     for quota in quotas {
         let name = quota["metadata"]["name"].as_str().unwrap_or_default();
         let mut hard = resources::parse(&quota["status"]["hard"]);
@@ -153,6 +158,11 @@ fn charges(counter: &Counter, call: &Call<'_>, new: &Value, quotas: &[Value]) ->
             return Err(call.refuse(Some(new), why));
         }
         interesting.push((quota, name));
+        covered.extend(hard.into_keys());
+    }
+    let mut limited = call.server.admission.settings().limited.iter().filter(|l| l.is_of(call.resource)).peekable();
+    if limited.peek().is_some() {
+        limited::check(limited, counter, new, quotas, &covered).map_err(|why| call.refuse(Some(new), why))?;
     }
     if interesting.is_empty() {
         return Ok(Vec::new());

@@ -156,15 +156,15 @@ impl Counter {
 
     /// Whether an object falls into all scopes of a quota.
     pub fn in_scopes(&self, quota: &Value, object: &Value) -> bool {
-        let names = quota["spec"]["scopes"].as_array().into_iter().flatten();
-        let selectors = quota["spec"]["scopeSelector"]["matchExpressions"].as_array().into_iter().flatten();
-        names.filter_map(Value::as_str).all(|name| self.in_scope(name, None, object))
-            && selectors
-                .into_iter()
-                .all(|s| self.in_scope(s["scopeName"].as_str().unwrap_or_default(), Some(s), object))
+        scopes(quota).all(|(name, selector)| self.in_scope(name, selector, object))
     }
 
-    fn in_scope(&self, scope: &str, selector: Option<&Value>, object: &Value) -> bool {
+    /// Whether a quota has a scope of this name that an object falls into.
+    pub fn falls_into(&self, quota: &Value, scope: &str, object: &Value) -> bool {
+        scopes(quota).any(|(name, selector)| name == scope && self.in_scope(name, selector, object))
+    }
+
+    pub fn in_scope(&self, scope: &str, selector: Option<&Value>, object: &Value) -> bool {
         let spec = &object["spec"];
         match (self, scope) {
             (Counter::Pods, "Terminating") => is_terminating(spec),
@@ -189,6 +189,13 @@ impl Counter {
             _ => false,
         }
     }
+}
+
+/// The scopes of a quota, with what selects in them.
+fn scopes(quota: &Value) -> impl Iterator<Item = (&str, Option<&Value>)> {
+    let names = quota["spec"]["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let selectors = quota["spec"]["scopeSelector"]["matchExpressions"].as_array().into_iter().flatten();
+    names.map(|name| (name, None)).chain(selectors.map(|s| (s["scopeName"].as_str().unwrap_or_default(), Some(s))))
 }
 
 /// Whether one of an object's values fits a scope's selector; without a selector, whether there is any.
