@@ -32,6 +32,36 @@ const WEBHOOK_SECONDS: Bounds<8> = [
     (25_000_000_000, "25"),
 ];
 
+/// A histogram: its name and what it says of itself.
+struct Head {
+    name: &'static str,
+    help: &'static str,
+}
+
+const STEPS: Head = Head {
+    name: "apiserver_admission_step_admission_duration_seconds",
+    help: "[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation and API resource and \
+           step type (validate or admit).",
+};
+
+const PLUGINS: Head = Head {
+    name: "apiserver_admission_controller_admission_duration_seconds",
+    help: "[STABLE] Admission controller latency histogram in seconds, identified by name and broken out for each \
+           operation and API resource and type (validate or admit).",
+};
+
+const WEBHOOKS: Head = Head {
+    name: "apiserver_admission_webhook_admission_duration_seconds",
+    help: "[STABLE] Admission webhook latency histogram in seconds, identified by name and broken out for each \
+           operation and API resource and type (validate or admit).",
+};
+
+impl Head {
+    fn write(&self, out: &mut String) {
+        head(out, self.name, "histogram", self.help);
+    }
+}
+
 /// Codes above are shown as this one: a webhook may answer with any number.
 const HIGHEST_CODE: u16 = 600;
 
@@ -120,25 +150,11 @@ impl Steps {
     }
 
     pub fn write(&self, out: &mut String) {
-        let name = "apiserver_admission_step_admission_duration_seconds";
-        head(
-            out,
-            name,
-            "histogram",
-            "[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation and API resource \
-             and step type (validate or admit).",
-        );
-        self.whole.write(out, name, "");
-        let name = "apiserver_admission_controller_admission_duration_seconds";
-        head(
-            out,
-            name,
-            "histogram",
-            "[STABLE] Admission controller latency histogram in seconds, identified by name and broken out for each \
-             operation and API resource and type (validate or admit).",
-        );
+        STEPS.write(out);
+        self.whole.write(out, STEPS.name, "");
+        PLUGINS.write(out);
         for (plugin, cells) in &self.plugins {
-            cells.write(out, name, &format!("name=\"{plugin}\","));
+            cells.write(out, PLUGINS.name, &format!("name=\"{plugin}\","));
         }
     }
 }
@@ -212,17 +228,10 @@ impl Webhooks {
 
     pub fn write(&self, out: &mut String) {
         let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = "apiserver_admission_webhook_admission_duration_seconds";
-        head(
-            out,
-            name,
-            "histogram",
-            "[STABLE] Admission webhook latency histogram in seconds, identified by name and broken out for each \
-             operation and API resource and type (validate or admit).",
-        );
+        WEBHOOKS.write(out);
         for (labels, histogram) in &calls.seconds {
             let shown: Shown<8> = histogram.shown();
-            shown.write(out, name, labels, &WEBHOOK_SECONDS, Unit::Seconds);
+            shown.write(out, WEBHOOKS.name, labels, &WEBHOOK_SECONDS, Unit::Seconds);
         }
         let counters = [
             (
