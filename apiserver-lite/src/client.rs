@@ -154,7 +154,9 @@ impl Client {
             "apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod.key.name, "uid": pod.keys.uid},
             "target": {"kind": "Node", "name": node},
         });
-        write::bind(&self.server, &resource, &pod.key.namespace, &pod.key.name, &binding, &self.options).await
+        let (namespace, name) = (&*pod.key.namespace, &*pod.key.name);
+        let target = Target { resource: &resource, subresource: "binding", namespace, name };
+        write::bind(&self.server, target, binding, &self.options).await
     }
 }
 

@@ -3,22 +3,13 @@
 use serde_json::Value;
 
 use super::options::WriteOptions;
+use super::update::Target;
 use crate::admission::{Call, Operation};
-use crate::resource::Resource;
 use crate::server::ApiServer;
 use crate::status::Result;
 
-/// Where something is sent to.
-#[derive(Clone, Copy)]
-pub(super) struct Part<'a> {
-    pub resource: &'a Resource,
-    pub subresource: &'a str,
-    pub namespace: &'a str,
-    pub name: &'a str,
-}
-
-fn call<'a>(server: &'a ApiServer, options: &'a WriteOptions, part: Part<'a>) -> Call<'a> {
-    let Part { resource, subresource, namespace, name } = part;
+fn call<'a>(server: &'a ApiServer, options: &'a WriteOptions, target: Target<'a>) -> Call<'a> {
+    let Target { resource, subresource, namespace, name } = target;
     let operation = Operation::Create;
     let WriteOptions { user, dry_run, said, .. } = options;
     Call { server, user, operation, resource, subresource, namespace, name, old: None, dry_run: *dry_run, said }
@@ -31,26 +22,31 @@ fn call<'a>(server: &'a ApiServer, options: &'a WriteOptions, part: Part<'a>) ->
 pub(super) async fn complete(
     server: &ApiServer,
     options: &WriteOptions,
-    part: Part<'_>,
+    target: Target<'_>,
     sent: &mut Value,
 ) -> Result<()> {
-    server.admission.mutate(&call(server, options, part), sent).await
+    server.admission.mutate(&call(server, options, target), sent).await
 }
 
 /// Refuses what is posted to a subresource, or lets it pass.
 ///
 /// # Errors
 /// As the plugins.
-pub(super) async fn judge(server: &ApiServer, options: &WriteOptions, part: Part<'_>, sent: &Value) -> Result<()> {
+pub(super) async fn judge(server: &ApiServer, options: &WriteOptions, target: Target<'_>, sent: &Value) -> Result<()> {
     // Nothing is stored for these, so no quota is charged either.
-    server.admission.validate(&call(server, options, part), sent).await.map(drop)
+    server.admission.validate(&call(server, options, target), sent).await.map(drop)
 }
 
 /// Both, where nothing else is looked at in between.
 ///
 /// # Errors
 /// As the plugins.
-pub(super) async fn posted(server: &ApiServer, options: &WriteOptions, part: Part<'_>, sent: &mut Value) -> Result<()> {
-    complete(server, options, part, sent).await?;
-    judge(server, options, part, sent).await
+pub(super) async fn posted(
+    server: &ApiServer,
+    options: &WriteOptions,
+    target: Target<'_>,
+    sent: &mut Value,
+) -> Result<()> {
+    complete(server, options, target, sent).await?;
+    judge(server, options, target, sent).await
 }

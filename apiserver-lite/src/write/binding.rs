@@ -5,13 +5,12 @@
 
 use serde_json::{Value, json};
 
-use super::admit::{self, Part};
+use super::admit;
 use super::options::WriteOptions;
 use super::subresource::{done, schema};
 use super::update::{self, Target};
 use super::{decode, meta};
 use crate::http::{Accepted, Response};
-use crate::resource::Resource;
 use crate::server::{ApiServer, Request};
 use crate::status::{ApiError, Result, quote};
 
@@ -36,41 +35,30 @@ pub(super) async fn handle(server: &ApiServer, request: &mut Request, accepted: 
         true => meta::text(&binding, "name").to_owned(),
         false => request.info.name.clone(),
     };
-    let part = Part { resource: &asked, subresource: &subresource, namespace: &namespace, name: &name };
-    bind_through(server, part, binding, &options).await?;
+    let target = Target { resource: &asked, subresource: &subresource, namespace: &namespace, name: &name };
+    bind(server, target, binding, &options).await?;
     let mut response = done(accepted);
     decoded.warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
     Ok(response)
 }
 
-/// Writes the node of a binding into its pod; `resource` is that of pods.
+/// Writes the node of a binding into its pod: lets admission complete the binding, checks it, lets admission judge it,
+/// and carries it out, in this order. The target is the pod's `binding`, or `bindings` by themselves.
 ///
 /// # Errors
 /// 404, 409 when the pod has a node or is going away, 500 for a binding to something that is no node.
-pub async fn bind(
-    server: &ApiServer,
-    resource: &Resource,
-    namespace: &str,
-    name: &str,
-    binding: &Value,
-    options: &WriteOptions,
-) -> Result<()> {
-    let part = Part { resource, subresource: "binding", namespace, name };
-    bind_through(server, part, binding.clone(), options).await
-}
-
-/// Lets admission complete a binding, checks it, lets admission judge it, and carries it out, in this order.
-async fn bind_through(server: &ApiServer, part: Part<'_>, mut binding: Value, options: &WriteOptions) -> Result<()> {
-    admit::complete(server, options, part, &mut binding).await?;
-    let by_path = !part.subresource.is_empty();
-    let name = if by_path { part.name } else { meta::text(&binding, "name") };
+pub async fn bind(server: &ApiServer, target: Target<'_>, mut binding: Value, options: &WriteOptions) -> Result<()> {
+    admit::complete(server, options, target, &mut binding).await?;
+    let by_path = !target.subresource.is_empty();
+    let name = if by_path { target.name } else { meta::text(&binding, "name") };
     if name != meta::text(&binding, "name") {
         return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
     }
     check(&binding)?;
-    admit::judge(server, options, part, &binding).await?;
+    admit::judge(server, options, target, &binding).await?;
     let pods = server.resources.lookup("", "v1", "pods").ok_or_else(crate::server::unknown_path)?;
-    assign(server, &pods, part.namespace, name, &binding, options).await
+    let pod = Target { resource: &pods, subresource: "binding", name, ..target };
+    assign(server, pod, &binding, options).await
 }
 
 /// Refuses a binding to something that is no node.
@@ -92,18 +80,11 @@ fn check(binding: &Value) -> Result<()> {
     }
 }
 
-async fn assign(
-    server: &ApiServer,
-    resource: &Resource,
-    namespace: &str,
-    name: &str,
-    binding: &Value,
-    options: &WriteOptions,
-) -> Result<()> {
+async fn assign(server: &ApiServer, pod: Target<'_>, binding: &Value, options: &WriteOptions) -> Result<()> {
+    let Target { namespace, name, .. } = pod;
     let node = binding["target"]["name"].as_str().unwrap_or_default();
-    let target = Target { resource, subresource: "binding", namespace, name };
     let conflict = |why: String| ApiError::conflict("", "pods/binding", name, why);
-    let bound = update::update(server, target, options, |old, tree| {
+    let bound = update::update(server, pod, options, |old, tree| {
         for (what, have) in [("uid", old.keys.uid.to_string()), ("resourceVersion", old.revision.to_string())] {
             let said = meta::text(binding, what);
             if !said.is_empty() && said != have {

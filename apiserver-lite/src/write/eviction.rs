@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::admit::{self, Part};
+use super::admit;
 use super::binding::set_condition;
 use super::delete::{self, delete};
 use super::delete_options::DeleteOptions;
@@ -47,8 +47,8 @@ pub(super) async fn handle(
     if meta::text(&eviction, "name") != name {
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }
-    let part = Part { resource, subresource: "eviction", namespace: &namespace, name: &name };
-    admit::posted(server, &options, part, &mut eviction).await?;
+    let target = Target { resource, subresource: "eviction", namespace: &namespace, name: &name };
+    admit::posted(server, &options, target, &mut eviction).await?;
     let mut wanted = DeleteOptions::of(&eviction["deleteOptions"])?;
     wanted.dry_run |= options.dry_run;
     evict(server, resource, &namespace, &name, &wanted, &options).await?;

@@ -3,8 +3,9 @@
 
 use serde_json::{Value, json};
 
-use super::admit::{self, Part};
+use super::admit;
 use super::options::{WriteOptions, invalid};
+use super::update::Target;
 use super::{decode, subresource};
 use crate::admission::{Call, Operation};
 use crate::apply::Writer;
@@ -294,8 +295,8 @@ pub(super) async fn token(
         );
         return Err(ApiError::conflict(AUTHENTICATION, "TokenRequest", &name, why));
     }
-    let part = Part { resource, subresource: "token", namespace: &namespace, name: &name };
-    admit::posted(server, &options, part, &mut value).await?;
+    let target = Target { resource, subresource: "token", namespace: &namespace, name: &name };
+    admit::posted(server, &options, target, &mut value).await?;
     let accounts = server.authenticator.accounts();
     let accounts = accounts.ok_or_else(|| ApiError::internal("this server issues no tokens"))?;
     let asked = texts(&value["spec"]["audiences"]);
