@@ -74,6 +74,10 @@ async fn who_reads_pods_does_not_enter_them_and_a_token_is_for_the_account_it_na
         let (code, said) = api.post(path, &json!({"metadata": metadata})).await.expect("an answer");
         assert_eq!(code, wanted, "{metadata}: {said}");
     }
+    // How long it shall live is looked at when it is clear whose it shall be.
+    let short = json!({"spec": {"expirationSeconds": 9}});
+    assert_eq!(api.post(path, &short).await.expect("an answer").0, 422);
+    assert_eq!(api.post(&path.replace("robot", "nobody"), &short).await.expect("an answer").0, 404);
 
     // What is wrong with a token is told to who may ask.
     let (_, made) = api.post(path, &json!({"spec": {"audiences": ["elsewhere"]}})).await.expect("an answer");

@@ -266,18 +266,6 @@ pub(super) async fn token(
     let decoded = decode::kind(&subresource::schema(kind)?, kind, request.content_type(), &body, &options)?;
     let mut value = decoded.value;
     super::meta::settle_namespace(&mut value, &request.info.namespace)?;
-    let seconds = value["spec"]["expirationSeconds"].as_i64().unwrap_or(DEFAULT_SECONDS);
-    let complaint = if seconds < MIN_SECONDS {
-        Some("may not specify a duration less than 10 minutes")
-    } else if seconds > 1 << 32 {
-        Some("may not specify a duration larger than 2^32 seconds")
-    } else {
-        None
-    };
-    if let Some(text) = complaint {
-        let message = format!("Invalid value: {seconds}: {text}");
-        return Err(invalid(AUTHENTICATION, "TokenRequest", "", vec![cause("spec.expirationSeconds", message)]));
-    }
     let (namespace, name) = (request.info.namespace.clone(), request.info.name.clone());
     let said = |key: &str| super::meta::text(&value, key).to_owned();
     let (said_name, said_uid) = (said("name"), said("uid"));
@@ -294,6 +282,18 @@ pub(super) async fn token(
             account.keys.uid
         );
         return Err(ApiError::conflict(AUTHENTICATION, "TokenRequest", &name, why));
+    }
+    let seconds = value["spec"]["expirationSeconds"].as_i64().unwrap_or(DEFAULT_SECONDS);
+    let complaint = if seconds < MIN_SECONDS {
+        Some("may not specify a duration less than 10 minutes")
+    } else if seconds > 1 << 32 {
+        Some("may not specify a duration larger than 2^32 seconds")
+    } else {
+        None
+    };
+    if let Some(text) = complaint {
+        let message = format!("Invalid value: {seconds}: {text}");
+        return Err(invalid(AUTHENTICATION, "TokenRequest", "", vec![cause("spec.expirationSeconds", message)]));
     }
     let target = Target { resource, subresource: "token", namespace: &namespace, name: &name };
     admit::posted(server, &options, target, &mut value).await?;
