@@ -35,6 +35,17 @@ trap 'rm -rf "$work"' EXIT
 for package in $packages; do
     [ -x "$bin/$package" ] || { echo "$bin/$package is missing: make build, or set BIN_DIR" >&2; exit 1; }
 done
+# The program as this machine can run it, to be asked for its help.
+runs() {
+    local machine=$rpm_arch emulator
+    if [ "$machine" = "$(uname -m)" ]; then echo "$bin/$1"; return; fi
+    emulator=$(command -v "qemu-$machine-static" || command -v "qemu-$machine") ||
+        { echo "qemu-$machine is missing, which runs programs of $arch (Debian: apt-get install qemu-user-static)" >&2; exit 1; }
+    # Where the cross compiler keeps the libraries of the other architecture.
+    printf '#!/bin/sh\nexec %s -L /usr/%s-linux-gnu "%s" "$@"\n' "$emulator" "$machine" "$bin/$1" >"$work/$1"
+    chmod 0755 "$work/$1"
+    echo "$work/$1"
+}
 needs() { command -v "$2" >/dev/null || { echo "$2 is missing; FORMATS='$formats' wants it (Debian: apt-get install $1)" >&2; exit 1; }; }
 case " $formats " in *" deb "*) needs dpkg dpkg-deb ;; esac
 case " $formats " in *" rpm "*) needs rpm rpmbuild ;; esac
@@ -48,7 +59,8 @@ glibc() { grep -aoE 'GLIBC_2\.[0-9.]+' "$bin/$1" | sed 's/GLIBC_//' | sort -Vu |
 
 # What both formats have: $1 package, $2 root.
 stage() {
-    local package=$1 root=$2 unit
+    local package=$1 root=$2 unit program
+    program=$(runs "$package")
     put 0755 "$bin/$package" "$root/usr/bin/$package"
     for unit in "$package.service" $([ "$package" != node-agent ] || echo kubepods.slice); do
         put 0644 "$top/systemd/$unit" "$root/usr/lib/systemd/system/$unit"
@@ -58,10 +70,10 @@ stage() {
     for unit in "$top/systemd/drop-ins/$package"-*.conf; do
         put 0644 "$unit" "$root/usr/share/doc/$package/examples/${unit##*/"$package"-}"
     done
-    "$here/man.sh" "$bin/$package" "$package" "$version" >"$work/$package.8"
+    "$here/man.sh" "$program" "$package" "$version" >"$work/$package.8"
     install -d "$root/usr/share/man/man8"
     gzip -9n <"$work/$package.8" >"$root/usr/share/man/man8/$package.8.gz"
-    "$here/completions.sh" "$bin/$package" "$package" "$root/usr/share"
+    "$here/completions.sh" "$program" "$package" "$root/usr/share"
     [ -e "$work/$package.third-party" ] || "$here/notices.sh" "$([ "$package" = node-agent ] && echo agent || echo "$package")" \
         "$rpm_arch-unknown-linux-gnu" >"$work/$package.third-party"
     gzip -9n <"$work/$package.third-party" >"$root/usr/share/doc/$package/third-party.gz"
