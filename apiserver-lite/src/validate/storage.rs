@@ -242,7 +242,8 @@ fn csi_node(report: &mut Report, object: &Value) {
                 if !keys.insert(key) {
                     r.duplicate(key);
                 }
-                r.complaints(text, names::qualified_name(text));
+                // Upstream shows them all.
+                names::qualified_name(text).into_iter().for_each(|why| r.invalid(&driver["topologyKeys"], why));
             }
         });
     });
@@ -348,6 +349,15 @@ mod tests {
         let shown = r#"{"Name":"a.b","NodeID":"m","TopologyKeys":["z"],"Allocatable":null}"#;
         let told = Report::told(|r| update(r, "csinodes", &of("m", 1), &of("n", 1)));
         assert_eq!(told, [format!("spec.drivers: Invalid value: {shown}: field is immutable")]);
+    }
+
+    #[test]
+    fn one_bad_key_of_a_topology_is_told_with_all_of_them() {
+        let node = json!({"spec": {"drivers": [{"name": "a.b", "nodeID": "n", "topologyKeys": ["z", "b c"]}]}});
+        let told = Report::told(|r| check(r, "csinodes", &node));
+        assert!(
+            matches!(&told[..], [one] if one.starts_with(r#"spec.drivers[0]: Invalid value: ["z","b c"]: name part"#))
+        );
     }
 
     #[test]
