@@ -26,8 +26,14 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
                 each(spec, "limits").for_each(limit);
             }
         }
+        "resourcequotas" => {
+            if let Some(spec) = inside(object, "spec") {
+                pod::whole_millis_of(spec, &["hard"]);
+            }
+        }
         "persistentvolumes" => {
             let Some(spec) = made(object, "spec") else { return };
+            pod::whole_millis_of(spec, &["capacity"]);
             set(spec, "persistentVolumeReclaimPolicy", "Retain");
             set(spec, "volumeMode", "Filesystem");
             pod::volume_source(spec);
@@ -43,6 +49,9 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
 
 pub(super) fn claim(spec: &mut Object) {
     set(spec, "volumeMode", "Filesystem");
+    if let Some(resources) = inside(spec, "resources") {
+        pod::whole_millis_of(resources, &["limits", "requests"]);
+    }
 }
 
 /// What a claim is filled from has an older and a newer field, which say the same.
@@ -128,11 +137,7 @@ fn node(object: &mut Object) {
         super::pair(spec, "podCIDR", "podCIDRs", |range| range, Value::clone);
     }
     let Some(status) = inside(object, "status") else { return };
-    for part in ["capacity", "allocatable"] {
-        if let Some(amounts) = inside(status, part) {
-            pod::whole_millis(amounts);
-        }
-    }
+    pod::whole_millis_of(status, &["capacity", "allocatable"]);
     if let (false, Some(capacity)) = (has(status, "allocatable"), status.get("capacity").cloned()) {
         status.insert("allocatable".into(), capacity);
     }
@@ -141,11 +146,7 @@ fn node(object: &mut Object) {
 /// What a range for containers leaves open: the default limit is the most, the default request the default limit, and
 /// without one the least.
 fn limit(limit: &mut Object) {
-    for part in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
-        if let Some(amounts) = inside(limit, part) {
-            pod::whole_millis(amounts);
-        }
-    }
+    pod::whole_millis_of(limit, &["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"]);
     if text(limit, "type") != "Container" {
         return;
     }
@@ -175,6 +176,22 @@ mod tests {
         assert_eq!(done["spec"]["limits"][0]["default"], json!({"cpu": "2"}));
         assert_eq!(done["spec"]["limits"][0]["defaultRequest"], json!({"cpu": "2", "memory": "1Mi"}));
         assert_eq!(done["spec"]["limits"][1], json!({"type": "Pod", "max": {"cpu": "2"}}));
+    }
+
+    #[test]
+    fn amounts_are_whole_thousandths() {
+        let tiny = json!({"cpu": "100u"});
+        let quota = defaulted("resourcequotas", json!({"spec": {"hard": tiny}}));
+        assert_eq!(quota["spec"]["hard"], json!({"cpu": "1m"}));
+        let claim =
+            defaulted("persistentvolumeclaims", json!({"spec": {"resources": {"requests": {"storage": "1500u"}}}}));
+        assert_eq!(claim["spec"]["resources"]["requests"], json!({"storage": "2m"}));
+        let pod =
+            defaulted("pods", json!({"spec": {"overhead": tiny, "resources": {"limits": tiny}, "containers": []}}));
+        assert_eq!(
+            (&pod["spec"]["overhead"]["cpu"], &pod["spec"]["resources"]["limits"]["cpu"]),
+            (&json!("1m"), &json!("1m"))
+        );
     }
 
     #[test]

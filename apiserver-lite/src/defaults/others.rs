@@ -33,6 +33,21 @@ pub(super) fn apply(group: &str, plural: &str, object: &mut Object) {
             }
         }
         ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations") => priority_level(object),
+        ("node.k8s.io", "runtimeclasses") => {
+            if let Some(overhead) = inside(object, "overhead") {
+                super::pod::whole_millis_of(overhead, &["podFixed"]);
+            }
+        }
+        ("resource.k8s.io", "resourceslices") => {
+            if let Some(spec) = inside(object, "spec") {
+                each(spec, "devices").for_each(device);
+            }
+        }
+        ("resource.k8s.io", "devicetaintrules") => {
+            if let Some(taint) = below(object, &["spec", "taint"]) {
+                device_taint(taint);
+            }
+        }
         ("resource.k8s.io", "resourceclaims") => {
             if let Some(spec) = inside(object, "spec") {
                 device_claim(spec);
@@ -104,6 +119,21 @@ fn priority_level(object: &mut Object) {
     }
 }
 
+/// A device; an older version has what is told of it one level down.
+fn device(device: &mut Object) {
+    each(device, "taints").for_each(device_taint);
+    if let Some(basic) = inside(device, "basic") {
+        each(basic, "taints").for_each(device_taint);
+    }
+}
+
+/// A taint begins when it is written.
+fn device_taint(taint: &mut Object) {
+    if !has(taint, "timeAdded") {
+        taint.insert("timeAdded".into(), proto::time::Timestamp::now().to_seconds_text().into());
+    }
+}
+
 fn device_claim(spec: &mut Object) {
     let Some(devices) = inside(spec, "devices") else { return };
     for request in each(devices, "requests") {
@@ -139,6 +169,16 @@ mod tests {
         assert_eq!(types(json!({})), json!(["Ingress"]));
         assert_eq!(types(json!({"egress": [{}]})), json!(["Ingress", "Egress"]));
         assert_eq!(types(json!({"policyTypes": ["Egress"]})), json!(["Egress"]));
+    }
+
+    #[test]
+    fn a_taint_of_a_device_has_its_time() {
+        let taints = json!([{"key": "a", "effect": "NoExecute"}, {"key": "b", "timeAdded": "2020-01-01T00:00:00Z"}]);
+        let slice = json!({"spec": {"devices": [{"name": "d", "taints": taints}]}});
+        let done = defaulted("resource.k8s.io", "resourceslices", slice);
+        let taints = &done["spec"]["devices"][0]["taints"];
+        assert!(taints[0]["timeAdded"].as_str().is_some_and(|time| time.ends_with('Z')));
+        assert_eq!(taints[1]["timeAdded"], "2020-01-01T00:00:00Z");
     }
 
     #[test]

@@ -40,6 +40,10 @@ pub(super) fn template(object: &mut Object) {
         spec.insert("serviceAccountName".into(), account.clone());
         spec.insert("serviceAccount".into(), account);
     }
+    whole_millis_of(spec, &["overhead"]);
+    if let Some(resources) = inside(spec, "resources") {
+        whole_millis_of(resources, &["limits", "requests"]);
+    }
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         each(spec, list).for_each(container);
     }
@@ -137,15 +141,21 @@ fn container(map: &mut Object) {
             handler(hook);
         }
     }
-    for part in ["limits", "requests"] {
-        if let Some(amounts) = below(map, &["resources", part]) {
+    if let Some(resources) = inside(map, "resources") {
+        whole_millis_of(resources, &["limits", "requests"]);
+    }
+}
+
+/// Amounts that are properties are rounded up to a thousandth.
+pub(super) fn whole_millis_of(map: &mut Object, names: &[&str]) {
+    for name in names {
+        if let Some(amounts) = inside(map, name) {
             whole_millis(amounts);
         }
     }
 }
 
-/// Amounts are rounded up to a thousandth.
-pub(super) fn whole_millis(amounts: &mut Object) {
+fn whole_millis(amounts: &mut Object) {
     for (_, amount) in amounts.iter_mut() {
         let exact = amount.as_str().and_then(|t| t.parse::<Quantity>().ok());
         if let Some(exact) = exact {
