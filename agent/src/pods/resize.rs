@@ -81,11 +81,7 @@ impl Resizing<'_> {
             let Some(used) = answer.stats.and_then(|stats| used(&stats.memory?)) else { continue };
             refused.extend(below_usage(&format!("container {:?}", update.name), update.desired.memory_limit, used));
         }
-        match &refused[..] {
-            [] => Ok(()),
-            [one] => Err(one.clone()),
-            several => Err(format!("[{}]", several.join(", "))),
-        }
+        cannot_decrease(&refused)
     }
 
     /// Memory that is kept for the pod, of which the runtime knows nothing.
@@ -138,6 +134,17 @@ impl Resizing<'_> {
     }
 }
 
+/// # Errors
+/// All that was refused, in the kubelet's words.
+fn cannot_decrease(refused: &[String]) -> Result<(), String> {
+    let all = match refused {
+        [] => return Ok(()),
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    };
+    Err(format!("cannot decrease memory limits: {all}"))
+}
+
 fn shrinks(update: &Update) -> bool {
     let (from, to) = (update.current.memory_limit, update.desired.memory_limit);
     to != 0 && to < from
@@ -179,6 +186,15 @@ mod tests {
         let told = "attempting to set container \"main\" memory limit (10) below current usage (10)";
         assert_eq!(below_usage("container \"main\"", 10, 10).as_deref(), Some(told));
         assert_eq!(below_usage("pod", 10, 9), None);
+        let refused = |all: &[&str]| {
+            let all: Vec<String> = all.iter().map(|why| (*why).to_owned()).collect();
+            cannot_decrease(&all).err().unwrap_or_default()
+        };
+        assert_eq!(refused(&["a"]), "cannot decrease memory limits: a");
+        assert_eq!(
+            (refused(&["a", "b"]), refused(&[])),
+            ("cannot decrease memory limits: [a, b]".into(), String::new())
+        );
         let told = |usage: Option<u64>, set: Option<u64>| {
             let value = |value: u64| cri::UInt64Value { value };
             used(&cri::MemoryUsage {
