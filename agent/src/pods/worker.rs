@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use proto::api::core::v1::{Pod, PodStatus};
 use proto::cri;
+use tokio::time::Instant;
 
 use crate::cri::CriError;
 use crate::events::EventType;
@@ -20,6 +21,7 @@ use crate::pod::step::step;
 use crate::probes::{PodProbes, ProbeKind, Running, Verdicts, has_probes};
 use crate::status::StartError;
 use crate::status::generate::Override;
+use crate::volumes::timed_out;
 use crate::{metrics, spans};
 
 use super::act::Failure;
@@ -33,6 +35,8 @@ use super::{Shared, device_admission, gc};
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(10);
 const NETWORK_RETRY: Duration = Duration::from_secs(1);
+/// The kubelet's `podAttachAndMountTimeout`: how long it is waited before that is an event of its own.
+const VOLUMES_TIMEOUT: Duration = Duration::from_secs(123);
 /// An orphan has nobody to give it more time.
 pub(super) const ORPHAN_GRACE_SECONDS: i64 = 1;
 
@@ -72,6 +76,8 @@ pub struct Worker {
     pub(super) ending: bool,
     pub(super) retry: Duration,
     pub(super) volume_retry: Duration,
+    /// Since when not all volumes can be had, or since that was told last.
+    without_volumes: Option<Instant>,
     pub(super) probes_sent: Option<(Vec<Running>, String, bool, i64)>,
     pub(super) adopted: bool,
     pub(super) starts: Starts,
@@ -101,6 +107,7 @@ impl Worker {
             grace: None,
             retry: FIRST_RETRY,
             volume_retry: FIRST_RETRY,
+            without_volumes: None,
             probes_sent: None,
             adopted: false,
             starts: Starts::default(),
@@ -221,7 +228,7 @@ impl Worker {
             match next {
                 Err(Interrupt::Ends) => return,
                 Ok(wait) => {
-                    let due = tokio::time::Instant::now() + wait;
+                    let due = Instant::now() + wait;
                     loop {
                         operation = tokio::select! {
                             // The runtime tells of what was done here too.
@@ -278,11 +285,21 @@ impl Worker {
             );
             return Ok(self.failed());
         }
-        let volumes = match self.shared.volumes.setup(&self.pod).await {
-            Ok(volumes) => volumes,
+        let mut stale = Vec::new();
+        let made = self.shared.volumes.setup(&self.pod, &mut stale).await;
+        let failed_mount = |why: String| self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedMount", why);
+        stale.iter().for_each(|error| failed_mount(error.to_string()));
+        let volumes = match made {
+            Ok(volumes) => {
+                self.without_volumes = None;
+                volumes
+            }
             Err(errors) => {
-                for error in errors {
-                    self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedMount", error.to_string());
+                errors.iter().for_each(|error| failed_mount(error.to_string()));
+                let since = *self.without_volumes.get_or_insert_with(Instant::now);
+                if since.elapsed() >= VOLUMES_TIMEOUT {
+                    timed_out(&errors).into_iter().for_each(failed_mount);
+                    self.without_volumes = None;
                 }
                 let wait = self.volume_retry;
                 self.volume_retry = (wait * 2).min(LAST_RETRY);

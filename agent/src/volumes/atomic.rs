@@ -55,6 +55,11 @@ pub fn write(target: &Path, payload: &Payload, own: impl Fn() -> Result<()>) -> 
     }
 }
 
+/// Whether [`write`] has come to its end there once.
+pub fn is_written(target: &Path) -> bool {
+    target.join(DATA).is_dir()
+}
+
 fn check_path(path: &str) -> Result<()> {
     let wrong = |what: &str| Err(Error::new(ErrorKind::InvalidInput, format!("invalid path {path:?}: {what}")));
     if path.is_empty() || path.len() > MAX_PATH {

@@ -54,7 +54,7 @@ use payload::{Payload, Sources};
 pub use container_mounts::{MountContext, container_mounts, recursive_read_only};
 pub use devices::container_devices;
 pub use empty_dir::memory_may_be_swapped;
-pub use error::VolumeError;
+pub use error::{VolumeError, timed_out};
 pub use mount_table::unmount_below;
 
 /// A claim is asked for again at the first sync after this: it may have grown.
@@ -155,26 +155,55 @@ impl Manager {
     }
 
     /// Makes what is missing and refreshes what changed, of the volumes that containers use. Called again on every sync.
+    /// What the pod has and cannot be refreshed stays as it is, and why is put into `stale`: a pod that runs does not stop
+    /// being looked after because somebody deletes its config map.
     ///
     /// # Errors
     /// What is to be told of those that cannot be had; the others are made all the same. Cancelling between volumes is
     /// safe.
-    pub async fn setup(&self, pod: &Pod) -> Result<PodVolumes, Vec<VolumeError>> {
+    pub async fn setup(&self, pod: &Pod, stale: &mut Vec<VolumeError>) -> Result<PodVolumes, Vec<VolumeError>> {
         let (mut made, mut failed) = (PodVolumes::new(), Vec::new());
         let used = used::used(pod);
         for volume in pod.spec().volumes.iter().filter(|volume| used.contains(volume.name.as_str())) {
             let begun = Instant::now();
             let one = self.one(pod, volume).await;
             self.counted.made(pod.uid(), &volume.name, self.plugin(pod, volume), one.is_ok(), begun.elapsed());
-            match one {
-                Ok(source) => drop(made.insert(volume.name.clone(), source)),
-                Err(error) => failed.push((volume.name.as_str(), error)),
-            }
+            let source = match one {
+                Ok(source) => source,
+                Err(error) => match self.made_before(pod, volume) {
+                    Some(source) => {
+                        stale.push(error);
+                        source
+                    }
+                    None => {
+                        failed.push((volume.name.as_str(), error));
+                        continue;
+                    }
+                },
+            };
+            made.insert(volume.name.clone(), source);
         }
         match failed.is_empty() {
             true => Ok(made),
             false => Err(error::all_told(failed)),
         }
+    }
+
+    /// A volume of files that are exchanged together, where the pod has it already.
+    fn made_before(&self, pod: &Pod, volume: &Volume) -> Option<MountSource> {
+        let source = volume.volume_source.as_ref()?;
+        let refreshed = source.config_map.is_some()
+            || source.secret.is_some()
+            || source.downward_api.is_some()
+            || source.projected.is_some();
+        let plugin = refreshed.then(|| counted::plugin_of(source).replace('/', "~"))?;
+        let host_path = self.directory(pod.uid(), &plugin, &volume.name);
+        atomic::is_written(&host_path).then(|| MountSource {
+            host_path,
+            read_only: true,
+            relabel: true,
+            ..Default::default()
+        })
     }
 
     /// The name of what makes a volume, as far as that is known.

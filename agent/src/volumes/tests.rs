@@ -116,9 +116,14 @@ fn pod(volumes: Vec<(&str, VolumeSource)>) -> Pod {
     }
 }
 
+/// All volumes, as fresh as they can be.
+async fn set_up(manager: &Manager, pod: &Pod) -> Result<PodVolumes, Vec<VolumeError>> {
+    manager.setup(pod, &mut Vec::new()).await
+}
+
 /// The only thing that is told of volumes that cannot be had.
 async fn told(manager: &Manager, pod: &Pod) -> String {
-    let errors = manager.setup(pod).await.expect_err("not all can be had");
+    let errors = set_up(manager, pod).await.expect_err("not all can be had");
     assert_eq!(errors.len(), 1, "{errors:?}");
     errors[0].to_string()
 }
@@ -162,12 +167,12 @@ async fn config_maps_appear_at_once_and_follow_changes() {
         ("some", config_map("cm", 0o400, &[("a", "deep/er/a", None), ("b", "b", Some(0o777))], false)),
     ]);
     let errors: Vec<String> =
-        manager.setup(&all).await.expect_err("the map is not there").iter().map(ToString::to_string).collect();
+        set_up(&manager, &all).await.expect_err("the map is not there").iter().map(ToString::to_string).collect();
     let missing = |volume| format!("MountVolume.SetUp failed for volume {volume:?} : configmap \"cm\" not found");
     assert_eq!(errors, [missing("all"), missing("some")], "each mount tells of itself");
 
     objects.put("cm", &[("a", "alpha"), ("b", "beta")]);
-    let made = manager.setup(&all).await.expect("volumes");
+    let made = set_up(&manager, &all).await.expect("volumes");
     let path = &made["all"].host_path;
     assert_eq!(*path, scratch.0.join("pods/u1/volumes/kubernetes.io~configmap/all"));
     assert!(made["all"].read_only);
@@ -178,12 +183,17 @@ async fn config_maps_appear_at_once_and_follow_changes() {
     assert_eq!((mode(&some.join("deep/er/a")), mode(&some.join("b")), mode(&some.join("deep"))), (0o400, 0o777, 0o755));
 
     let data = std::fs::read_link(path.join("..data")).expect("a link");
-    manager.setup(&all).await.expect("volumes");
+    set_up(&manager, &all).await.expect("volumes");
     assert_eq!(std::fs::read_link(path.join("..data")).expect("a link"), data, "nothing changed");
 
     objects.put("cm", &[("b", "new"), ("c", "gamma")]);
-    let error = told(&manager, &all).await;
+    // A pod that has its volumes keeps them, whatever becomes of what they are made of.
+    let mut stale = Vec::new();
+    let kept = manager.setup(&all, &mut stale).await.expect("what is there stays");
+    assert_eq!((&kept["some"], stale.len()), (&made["some"], 1));
+    let error = stale[0].to_string();
     assert_eq!(error, "MountVolume.SetUp failed for volume \"some\" : configmap references non-existent config key: a");
+    assert_eq!(std::fs::read_to_string(some.join("deep/er/a")).expect("a file"), "alpha");
     assert_eq!(std::fs::read_to_string(path.join("b")).expect("a file"), "new");
     let mut names: Vec<_> =
         std::fs::read_dir(path).expect("a directory").map(|e| e.expect("an entry").file_name()).collect();
@@ -198,8 +208,9 @@ async fn config_maps_appear_at_once_and_follow_changes() {
 async fn what_is_optional_may_be_missing() {
     let scratch = Scratch::new("optional");
     let manager = manager(&scratch.0, &Arc::new(Memory::default()));
-    let made =
-        manager.setup(&pod(vec![("none", config_map("no", 0o644, &[("x", "x", None)], true))])).await.expect("empty");
+    let made = set_up(&manager, &pod(vec![("none", config_map("no", 0o644, &[("x", "x", None)], true))]))
+        .await
+        .expect("empty");
     let left: Vec<_> = std::fs::read_dir(&made["none"].host_path).expect("a directory").collect();
     assert_eq!(left.len(), 2, "only ..data and what it points to");
 }
@@ -211,7 +222,7 @@ async fn what_nothing_uses_holds_nothing_back() {
     let empty = VolumeSource { empty_dir: Some(EmptyDirVolumeSource::default()), ..Default::default() };
     let mut pod = pod(vec![("none", config_map("no", 0o644, &[], false)), ("idle", empty.clone()), ("used", empty)]);
     pod.spec.as_mut().expect("a spec").containers[0].volume_mounts.retain(|mount| mount.name == "used");
-    let made = manager.setup(&pod).await.expect("all that is used");
+    let made = set_up(&manager, &pod).await.expect("all that is used");
     assert_eq!(made.keys().collect::<Vec<_>>(), ["used"]);
     assert!(!scratch.0.join("pods/u1/volumes/kubernetes.io~empty-dir/idle").exists());
 }
@@ -239,7 +250,7 @@ async fn host_paths_are_checked_and_made() {
         ("f", source(&file, "FileOrCreate")),
         ("unset", source(&scratch.0.join("nothing"), "")),
     ]);
-    manager.setup(&good).await.expect("made");
+    set_up(&manager, &good).await.expect("made");
     assert!(directory.is_dir() && file.is_file());
     let below = |folder: &Path| folder.join("x/y");
     for (path, kind, why) in [
@@ -282,12 +293,12 @@ async fn scratch_space_is_kept_until_the_pod_goes() {
     if is_root && let Some(spec) = grouped.spec.as_mut() {
         spec.security_context = Some(PodSecurityContext { fs_group: Some(3001), ..Default::default() });
     }
-    let made = manager.setup(&grouped).await.expect("made");
+    let made = set_up(&manager, &grouped).await.expect("made");
     let disk = &made["disk"].host_path;
     assert_eq!(mode(disk), if is_root { 0o2777 } else { 0o777 });
     std::fs::write(disk.join("kept"), b"x").expect("a file");
     std::fs::set_permissions(disk.join("kept"), std::fs::Permissions::from_mode(0o600)).expect("a mode");
-    manager.setup(&grouped).await.expect("made before");
+    set_up(&manager, &grouped).await.expect("made before");
     assert_eq!(mode(&disk.join("kept")), 0o600, "left alone");
     if let Some(memory) = made.get("mem") {
         assert!(mount_table::is_mount_point(&memory.host_path).unwrap());
@@ -322,7 +333,7 @@ async fn projections_are_one_volume() {
     let secret = SecretVolumeSource { secret_name: "s".into(), default_mode: Some(0o440), ..Default::default() };
     let secret = VolumeSource { secret: Some(secret), ..Default::default() };
     let mut both = pod(vec![("v", source), ("s", secret)]);
-    let made = manager.setup(&both).await.expect("made");
+    let made = set_up(&manager, &both).await.expect("made");
     let path = made["v"].host_path.join("token");
     assert_eq!(std::fs::read_to_string(&path).expect("a file"), "token for me");
     assert_eq!((mode(&path), mode(&made["s"].host_path.join("k"))), (0o640, 0o440));
@@ -333,7 +344,7 @@ async fn projections_are_one_volume() {
             Some(PodSecurityContext { run_as_user: Some(1000), fs_group: Some(3001), ..Default::default() });
     }
     manager.teardown("u1").await.expect("gone");
-    manager.setup(&both).await.expect("made");
+    set_up(&manager, &both).await.expect("made");
     let token = std::fs::metadata(&path).expect("a file");
     assert_eq!((token.uid(), token.gid(), token.mode() & 0o777), (1000, 3001, 0o640));
     manager.teardown("u1").await.expect("gone");
