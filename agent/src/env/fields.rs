@@ -1,5 +1,6 @@
 //! `fieldRef` and `resourceFieldRef`: facts of a pod for its own containers.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use proto::api::core::v1::{Node, Pod, ResourceFieldSelector};
@@ -78,6 +79,21 @@ pub(crate) fn go_quote(text: &str) -> String {
 
 /// What a container may use up to all that the node can give, unless it says less.
 const OF_NODE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
+/// What the node can give to a container of the pod: no more than the pod as a whole may have.
+pub fn left_to<'a>(pod: &Pod, node: &'a Node) -> Cow<'a, Node> {
+    let limits = pod.spec().resources.iter().flat_map(|r| &r.limits).filter(|(_, limit)| milli(limit) != 0);
+    let limits: Vec<_> = limits.filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory")).collect();
+    let mut node = Cow::Borrowed(node);
+    if !limits.is_empty()
+        && let Some(status) = &mut node.to_mut().status
+    {
+        for (name, limit) in limits {
+            status.allocatable.entry(name.clone()).and_modify(|amount| amount.clone_from(limit));
+        }
+    }
+    node
+}
 
 /// A request or limit in units of the divisor, rounded up. A limit that is not set, or zero, is what the node can give.
 ///
@@ -165,6 +181,14 @@ mod tests {
         };
         let found = ["cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "x/y"].map(value);
         assert_eq!(found, ["2", "1048576", "9", "0", "0"]);
+
+        let limits = list(&[("cpu", "1"), ("memory", "2Gi"), ("hugepages-2Mi", "4Mi")]);
+        let resources = Some(ResourceRequirements { limits, ..Default::default() });
+        let whole = Pod { spec: Some(PodSpec { resources, ..Default::default() }), ..Default::default() };
+        let allocatable = left_to(&whole, &node).into_owned().status.unwrap().allocatable;
+        let left = ["cpu", "memory", "hugepages-2Mi"].map(|name| allocatable[name].string.clone());
+        assert_eq!(left, ["1", "2Gi", "8Mi"]);
+        assert!(matches!(left_to(&pod, &node), Cow::Borrowed(_)));
     }
 
     #[test]
