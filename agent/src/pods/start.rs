@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use proto::api::core::v1::{Container, Pod, Secret, Service};
+use proto::api::core::v1::{Container, LifecycleHandler, Pod, Secret, Service};
 use proto::cri;
 
 use crate::env::{EnvContext, container_env};
@@ -293,14 +293,19 @@ impl StartContext<'_> {
 }
 
 /// What a postStart hook that is cut short by the end of its pod comes to, as the kubelet tells it: its container is to be
-/// stopped for that, and the preStop hook has no time either.
+/// stopped for that, and the preStop hook has no time either. A request that is on its way is not called off.
 fn cut_short_events(pod: &Pod, container: &Container) -> Vec<(EventType, &'static str, &'static str)> {
+    let called_off = |hook: Option<&LifecycleHandler>| hook.is_some_and(|hook| hook.http_get.is_none());
+    let hooks = container.lifecycle.as_ref();
+    if !called_off(hooks.and_then(|l| l.post_start.as_ref())) {
+        return Vec::new();
+    }
     let mut events = vec![
         (EventType::Warning, "FailedPostStartHook", "PostStartHook failed"),
         (EventType::Normal, "Killing", "FailedPostStartHook"),
     ];
-    let has_pre_stop = container.lifecycle.as_ref().is_some_and(|l| l.pre_stop.is_some());
-    if has_pre_stop && pod.spec().termination_grace_period_seconds != Some(0) {
+    let has_time = pod.spec().termination_grace_period_seconds != Some(0);
+    if has_time && called_off(hooks.and_then(|l| l.pre_stop.as_ref())) {
         events.push((EventType::Warning, "FailedPreStopHook", "PreStopHook failed"));
     }
     events
@@ -356,7 +361,7 @@ fn termination_log(pod_dir: &Path, container: &str) -> std::io::Result<PathBuf> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::api::core::v1::{Lifecycle, LifecycleHandler, PodSpec};
+    use proto::api::core::v1::{Lifecycle, PodSpec};
 
     #[test]
     fn a_hook_that_its_pod_does_not_wait_for_has_failed() {
@@ -369,11 +374,16 @@ mod tests {
             let spec = PodSpec { termination_grace_period_seconds: grace, ..Default::default() };
             Pod { spec: Some(spec), ..Default::default() }
         };
+        let request = LifecycleHandler { http_get: Some(Default::default()), ..Default::default() };
+        let mut requesting = with(None);
+        requesting.lifecycle.get_or_insert_default().post_start = Some(request.clone());
         let (failed, killing) = ("FailedPostStartHook", "Killing");
         let cases = [
             (pod(None), with(None), vec![failed, killing]),
             (pod(Some(30)), with(hook.clone()), vec![failed, killing, "FailedPreStopHook"]),
             (pod(Some(0)), with(hook.clone()), vec![failed, killing]),
+            (pod(None), with(Some(request.clone())), vec![failed, killing]),
+            (pod(None), requesting, vec![]),
         ];
         for (pod, container, want) in cases {
             let reasons: Vec<&str> = cut_short_events(&pod, &container).iter().map(|(_, reason, _)| *reason).collect();
