@@ -7,9 +7,9 @@ flags() { "$@" --help 2>/dev/null | grep -oE '^ +(-[a-zA-Z], )?--[a-z0-9-]+' | g
 subcommands() { "$@" --help 2>/dev/null | sed -n '/^Commands:/,/^$/s/^  \([a-z][a-z-]*\) .*/\1/p'; }
 declare -A words
 if [ "$name" = node-agent ]; then
-    commands='checkpoint config doctor join pods run runtime status top'
+    commands=$({ echo run; "$program" --help | sed -n 's/^  node-agent \([a-z][a-z]*\).*/\1/p'; } | sort -u)
     words[run]=$(flags "$program")
-    words[config]="view check ${words[run]}"
+    words[config]="view check reference --this-machine ${words[run]}"
     words[doctor]=${words[run]}
     for command in status pods top checkpoint runtime join; do
         words[$command]="$(subcommands "$program" "$command") $(flags "$program" "$command")"
@@ -29,21 +29,21 @@ mkdir -p "$share/bash-completion/completions" "$share/zsh/vendor-completions" "$
 {
     printf '# bash completion for %s\n%s() {\n    local current=${COMP_WORDS[COMP_CWORD]} words\n' "$name" "$function"
     printf '    if [ "$COMP_CWORD" -le 1 ]; then\n        words="%s --help --version"\n    else\n        case ${COMP_WORDS[1]} in\n' "$(one_line "$commands")"
-    for command in $commands; do printf '            %s) words="%s" ;;\n' "$command" "$(one_line "${words[$command]}")"; done
+    for command in $commands; do printf '            %s) words="%s" ;;\n' "$command" "$(one_line "${words[$command]:-}")"; done
     printf '            *) words= ;;\n        esac\n    fi\n'
     printf '    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")\n    [ ${#COMPREPLY[@]} -gt 0 ] || mapfile -t COMPREPLY < <(compgen -f -- "$current")\n}\n'
     printf 'complete -o filenames -F %s %s\n' "$function" "$name"
 } >"$share/bash-completion/completions/$name"
 {
     printf '#compdef %s\nlocal -a words\nif (( CURRENT == 2 )); then\n    words=(%s --help --version)\nelse\n    case $words[2] in\n' "$name" "$(one_line "$commands")" | sed 's/local -a words/local -a choices/; s/    words=(/    choices=(/'
-    for command in $commands; do printf '        %s) choices=(%s) ;;\n' "$command" "$(one_line "${words[$command]}")"; done
+    for command in $commands; do printf '        %s) choices=(%s) ;;\n' "$command" "$(one_line "${words[$command]:-}")"; done
     printf '    esac\nfi\ncompadd -- $choices\n_files\n'
 } >"$share/zsh/vendor-completions/_$name"
 {
     printf '# fish completion for %s\n' "$name"
     printf 'complete -c %s -n __fish_use_subcommand -f -a "%s"\n' "$name" "$(one_line "$commands")"
     for command in $commands; do
-        for word in ${words[$command]}; do
+        for word in ${words[$command]:-}; do
             case $word in
                 --*) printf 'complete -c %s -n "__fish_seen_subcommand_from %s" -l %s\n' "$name" "$command" "${word#--}" ;;
                 *) printf 'complete -c %s -n "__fish_seen_subcommand_from %s" -a %s\n' "$name" "$command" "$word" ;;
