@@ -89,6 +89,27 @@ refused() { # refused NAME TEXT: an upgrade that leaves NAME alone
     ok "$2 blocks the restart of $1"
 }
 
+# What the documentation names is in the packages: files and units after an installation, and commands of the programs.
+documented() {
+    local path word pages=("$here"/../../docs/*.md) of
+    while read -r path; do
+        case $path in
+            /etc/apparmor.d/*) [ "$format" = deb ] || continue ;;
+            # Made by join, by an administrator, or by somebody else.
+            */ca.crt | *.kubeconfig | *.conf | *.toml | /usr/libexec/*) path=$(dirname "$path") ;;
+        esac
+        [ "$path" = /usr/libexec/kubernetes/kubelet-plugins/volume ] || compgen -G "$root$path" >/dev/null || fail "documented, and not there: $path"
+    done < <(grep -ohE '(/etc/orchestrator-lite|/usr|/etc/apparmor\.d)/[A-Za-z0-9_./*@-]*[A-Za-z0-9_*@-]' "${pages[@]}" | sort -u)
+    while read -r word; do
+        [ -e "$root/usr/lib/systemd/system/$word" ] || fail "documented, and not there: $word"
+    done < <(grep -ohE '\b(node-agent|apiserver-lite|kubepods)\.(service|slice|socket|timer)\b' "${pages[@]}" | sort -u)
+    while read -r of word; do
+        # The first list of words are the commands.
+        grep -m 1 'words="' "$root/usr/share/bash-completion/completions/$of" | grep -qE "[ \"]$word[ \"]" || fail "documented, and no command: $of $word"
+    done < <(grep -ohE '(`|^    (# )?)(node-agent|apiserver-lite) [a-z]+\b' "${pages[@]}" | sed 's/^[`# ]*//' | sort -u)
+    ok 'files, units and commands of the documentation are there'
+}
+
 life() {
     local name left
     machine
@@ -114,6 +135,7 @@ life() {
         [ "$(cat "$work/verified")" = '??5?????? c /etc/orchestrator-lite/node-agent.yaml' ] || fail "dpkg -V: $(cat "$work/verified")"
     fi
     ok 'verified: the changed configuration differs, and nothing else'
+    documented
     for name in failed inactive; do
         state $name
         does upgrade "$new"/*."$format"
