@@ -152,3 +152,27 @@ async fn a_watch_runs_until_its_client_goes() -> Result<()> {
     assert!(value(&page, "apiserver_watch_events_total", &["resource=\"secrets\"", "version=\"v1\""]).is_some());
     Ok(())
 }
+
+/// An alert about a metric that nobody has would never ring.
+#[tokio::test]
+async fn what_the_packaged_alerts_and_panels_ask_for_is_there() -> Result<()> {
+    let server = ApiServer::start("server-metrics-packaged", &[])?;
+    let api = Api::new(&server);
+    assert_eq!(api.get(MAPS).await?.0, 200);
+    let page = page(&server).await?;
+    let files = tests::repository().join("packaging/package/apiserver-lite/files/usr/share/apiserver-lite");
+    let mut asked = 0;
+    for file in ["prometheus-rules.yaml", "grafana-dashboard.json"] {
+        let text = std::fs::read_to_string(files.join(file))?;
+        // What is written directly before a selector; `up` is Prometheus' own.
+        for before in text.split('{') {
+            let name = before.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default();
+            if !name.is_empty() && name != "up" {
+                ensure!(value(&page, name, &[]).is_some(), "{file} asks for {name}");
+                asked += 1;
+            }
+        }
+    }
+    ensure!(asked >= 8, "{asked} names were found");
+    Ok(())
+}

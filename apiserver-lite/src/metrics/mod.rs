@@ -7,6 +7,7 @@ mod access;
 mod admission;
 mod histogram;
 mod page;
+mod process;
 mod requests;
 mod scheduling;
 mod watches;
@@ -90,7 +91,7 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
             if let Some(flow) = &server.flow {
                 crate::flow::metrics(flow, &mut out);
             }
-            process(&mut out);
+            process::write(&mut out);
         }
         "/metrics/slis" => health_checks(server, &mut out),
         _ => return None,
@@ -153,18 +154,4 @@ fn store_size(server: &ApiServer, out: &mut String) {
     let name = "apiserver_storage_size_bytes";
     head(out, name, "gauge", "[STABLE] Size of the storage database file physically allocated in bytes.");
     let _ = writeln!(out, "{name}{{storage_cluster_id=\"etcd-0\"}} {bytes}");
-}
-
-/// Facts of the process from /proc; left out where they cannot be read.
-fn process(out: &mut String) {
-    if let Some(bytes) = service::memory::resident_bytes() {
-        let name = "process_resident_memory_bytes";
-        head(out, name, "gauge", "Resident memory.");
-        let _ = writeln!(out, "{name} {bytes}");
-    }
-    if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
-        let name = "process_open_fds";
-        head(out, name, "gauge", "Open file descriptors.");
-        let _ = writeln!(out, "{name} {}", files.count());
-    }
 }
