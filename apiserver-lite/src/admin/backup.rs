@@ -89,6 +89,7 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<(), AdminError> {
     let image = Image::of_snapshot(&args.file, &archive.snapshot)?;
     let (store, keys) = (args.folders.store(), args.folders.pki());
     nothing_there(&store)?;
+    not_served(&args.folders.data_dir)?;
     for (name, bytes) in &archive.keys {
         let path = keys.join(name);
         match std::fs::read(&path) {
@@ -181,6 +182,18 @@ fn nothing_there(store: &Path) -> Result<(), AdminError> {
         entries => entries.map_err(io(store))?,
     };
     if entries.next().is_some() { Err(AdminError::StoreThere(store.into())) } else { Ok(()) }
+}
+
+/// Refuses the folder of a server that runs: it goes on with the store that was moved away, and acknowledges what the next
+/// start will not find.
+fn not_served(data_dir: &Path) -> Result<(), AdminError> {
+    for store in std::fs::read_dir(data_dir).into_iter().flatten().flatten() {
+        let held = Owner::open(&store.path().join("lock"), 0).map(|lock| lock.try_lock_shared());
+        if matches!(held, Ok(Err(std::fs::TryLockError::WouldBlock))) {
+            return Err(AdminError::Served(store.path()));
+        }
+    }
+    Ok(())
 }
 
 /// Whom a folder belongs to: what root restores has to be the server's own user's, who opens it later.
@@ -281,6 +294,22 @@ mod tests {
             found.push(entry.path());
         }
         found
+    }
+
+    /// A store that was moved away under a running server is still written to.
+    #[test]
+    fn nothing_is_restored_beside_a_store_that_a_server_has_open() {
+        let (_scratch, new, file) = Scratch::new();
+        let moved = new.join("store.old");
+        let server = Store::open(Some(moved.clone())).expect("opened");
+        let args = RestoreArgs { file, folders: folders(&new) };
+        match restore(&args) {
+            Err(AdminError::Served(path)) => assert_eq!(path, moved),
+            other => panic!("{other:?}"),
+        }
+        assert!(!new.join("store").exists() && !new.join("pki").exists());
+        drop(server);
+        restore(&args).expect("restored when the server has ended");
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub enum AdminError {
     Exists(PathBuf),
     #[error("{} holds a store already; move it away first, or name another --data-dir", .0.display())]
     StoreThere(PathBuf),
+    #[error("a server has {} open; stop it first: what it takes from now on would be lost", .0.display())]
+    Served(PathBuf),
     #[error("{} differs from the one in the backup; move the folder away first", .0.display())]
     OtherKey(PathBuf),
     #[error("{}: no backup of apiserver-lite: {reason}", path.display())]
