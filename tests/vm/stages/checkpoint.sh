@@ -10,6 +10,7 @@ for member in checkpoint/ config.dump spec.dump; do
     tar -tf "$archive" | grep -q "$member" || fail "$member is not in it: $(tar -tf "$archive" | head -n 20)"
 done
 ok 'it holds the container'
+same 'whose it is' default/counter "$(node-agent checkpoint inspect --output json "$archive" | jq -r '"\(.namespace)/\(.pod)"')"
 same 'the process that was dumped' "$before" "$(process counter)"
 rm "$archive"
 remove counter

@@ -29,3 +29,4 @@ for folder in older packages; do
     same "the process of the pod with $folder" "$before_pod" "$(process web)"
 done
 rm -rf /root/older
+same 'AppArmor of the API server' 'apiserver-lite (enforce)' "$(cat "/proc/$(pid apiserver-lite)/attr/current")"
