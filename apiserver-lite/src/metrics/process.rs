@@ -8,8 +8,6 @@ use super::page::head;
 
 /// Ticks of a second in `/proc/PID/stat`: USER_HZ, the same on every architecture that the packages are for.
 const TICKS: u64 = 100;
-/// Hundredths of a second in a tick.
-const HUNDREDTHS: u64 = 100 / TICKS;
 
 /// The families that this kernel tells of.
 pub(super) fn write(out: &mut String) {
@@ -55,8 +53,9 @@ fn open_files(text: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
+/// A tick is a hundredth.
 fn seconds(ticks: u64) -> String {
-    format!("{}.{:02}", ticks / TICKS, ticks % TICKS * HUNDREDTHS)
+    format!("{}.{:02}", ticks / TICKS, ticks % TICKS)
 }
 
 #[cfg(test)]
