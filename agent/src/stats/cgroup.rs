@@ -63,8 +63,10 @@ pub struct Psi {
 pub enum Wanted {
     /// What of its memory is in use, and the limit.
     Memory,
-    /// CPU time, working set and swap.
+    /// CPU time, working set and swap in use.
     Use,
+    /// The same, and the limit of swap.
+    UseAndLimit,
     Everything,
 }
 
@@ -202,14 +204,19 @@ impl Cgroup {
         let mut reading = Reading {
             memory_usage: usage,
             working_set: usage.map(|u| u.saturating_sub(stat.get("total_inactive_file").unwrap_or(0))),
-            memory_limit: limit(file("memory", "memory.limit_in_bytes")),
             ..Reading::default()
         };
+        if wanted != Wanted::Use {
+            reading.memory_limit = limit(file("memory", "memory.limit_in_bytes"));
+        }
         if wanted == Wanted::Memory {
             return reading;
         }
         let both = file("memory", "memory.memsw.usage_in_bytes");
-        let both_limit = limit(file("memory", "memory.memsw.limit_in_bytes"));
+        let both_limit = match wanted {
+            Wanted::Use => None,
+            _ => limit(file("memory", "memory.memsw.limit_in_bytes")),
+        };
         reading.cpu_nanos = file("cpuacct", "cpuacct.usage");
         reading.swap_usage = both.zip(usage).map(|(both, usage)| both.saturating_sub(usage));
         reading.swap_limit = both_limit.zip(reading.memory_limit).map(|(both, memory)| both.saturating_sub(memory));
@@ -235,7 +242,7 @@ fn read_unified(path: &Path, wanted: Wanted, files: &mut Kept) -> Reading {
         working_set: usage.map(|u| u.saturating_sub(stat.get("inactive_file").unwrap_or(0))),
         ..Reading::default()
     };
-    if wanted != Wanted::Use {
+    if matches!(wanted, Wanted::Memory | Wanted::Everything) {
         reading.memory_limit = files.number(path, "memory.max");
     }
     if wanted == Wanted::Memory {
@@ -244,7 +251,9 @@ fn read_unified(path: &Path, wanted: Wanted, files: &mut Kept) -> Reading {
     let cpu = files.table(path, "cpu.stat");
     reading.cpu_nanos = cpu.get("usage_usec").map(|micros| micros.saturating_mul(1000));
     reading.swap_usage = files.number(path, "memory.swap.current").or_else(|| less(kib("SwapTotal"), kib("SwapFree")));
-    reading.swap_limit = files.number(path, "memory.swap.max").or_else(|| kib("SwapTotal"));
+    if wanted != Wanted::Use {
+        reading.swap_limit = files.number(path, "memory.swap.max").or_else(|| kib("SwapTotal"));
+    }
     if wanted == Wanted::Everything {
         reading.rss = stat.get("anon");
         reading.page_faults = stat.get("pgfault");
@@ -318,6 +327,7 @@ mod tests {
             ("a/b/cpu.stat", "usage_usec 5\nuser_usec 3\n"),
             ("a/b/memory.current", "1000\n"),
             ("a/b/memory.max", "max\n"),
+            ("a/b/memory.swap.max", "50\n"),
             ("a/b/memory.stat", "anon 300\ninactive_file 400\npgfault 7\n"),
             ("a/b/cpu.pressure", "some avg10=1.50 avg60=0.00 avg300=0.00 total=9\n"),
         ]);
@@ -327,6 +337,9 @@ mod tests {
         assert_eq!((reading.memory_usage, reading.working_set, reading.rss), (Some(1000), Some(600), Some(300)));
         assert_eq!((reading.memory_limit, reading.swap_usage, reading.major_page_faults), (None, None, None));
         assert_eq!(reading.cpu_psi.map(|p| (p.some.avg10, p.some.total, p.full.total)), Some((1.5, 9, 0)));
+        // Only containers' limits of swap are ever shown on the page that is scraped most.
+        let limits = [Wanted::Use, Wanted::UseAndLimit].map(|wanted| cgroup.read(wanted).swap_limit);
+        assert_eq!(limits, [None, Some(50)]);
         let little = cgroup.read(Wanted::Use);
         assert_eq!((little.cpu_nanos, little.working_set), (Some(5000), Some(600)));
         assert_eq!((little.rss, little.cpu_psi), (None, None), "nobody asked");

@@ -169,10 +169,11 @@ impl Stats {
     pub async fn resources(&self) -> Result<Summary, CriError> {
         let pods = self.pods().await?;
         Ok(tokio::task::block_in_place(|| {
-            let of_node = (node_key(), Cgroup::root());
+            let of_node = (node_key(), Cgroup::root(), false);
             let (mut measured, mut failed) = (HashMap::new(), false);
-            for (key, cgroup) in std::iter::once(of_node).chain(self.cgroups_of(&pods)) {
-                let reading = cgroup.read(Wanted::Use);
+            for (key, cgroup, of_container) in std::iter::once(of_node).chain(self.cgroups_of(&pods)) {
+                // Of containers alone there are limits on the page.
+                let reading = cgroup.read(if of_container { Wanted::UseAndLimit } else { Wanted::Use });
                 failed |= reading.cpu_nanos.is_none() && reading.working_set.is_none() && cgroup.exists();
                 measured.insert(key, Measured { reading, nano_cores: None });
             }
@@ -299,15 +300,17 @@ impl Stats {
     }
 
     /// The cgroups of pods and containers by [`pod_key`] and [`container_key`]; a sandbox's only where no pod's is around
-    /// it.
-    fn cgroups_of(&self, pods: &BTreeMap<String, PodFound>) -> Vec<(String, Cgroup)> {
+    /// it. And whether each is a container's.
+    fn cgroups_of(&self, pods: &BTreeMap<String, PodFound>) -> Vec<(String, Cgroup, bool)> {
         let mut found = Vec::with_capacity(pods.len() * 2);
         for (uid, pod) in pods {
-            found.extend(pod.containers.iter().map(|(name, found)| (container_key(uid, name), found.cgroup.clone())));
+            let of_container =
+                |(name, found): &(String, Arc<Found>)| (container_key(uid, name), found.cgroup.clone(), true);
+            found.extend(pod.containers.iter().map(of_container));
             let Some(sandbox) = &pod.sandbox else { continue };
             found.push(match &sandbox.around {
-                Some(around) => (pod_key(uid), around.clone()),
-                None => (sandbox_key(uid), sandbox.cgroup.clone()),
+                Some(around) => (pod_key(uid), around.clone(), false),
+                None => (sandbox_key(uid), sandbox.cgroup.clone(), false),
             });
         }
         found
@@ -319,7 +322,7 @@ impl Stats {
         let mut cgroups = vec![(node_key(), Cgroup::root())];
         cgroups.extend(Cgroup::of_process(std::process::id()).ok().map(|own| (own_key(), own)));
         cgroups.extend(Cgroup::of_pods().filter(|_| self.pods_have_cgroups).map(|all| (pods_key(), all)));
-        cgroups.extend(self.cgroups_of(pods));
+        cgroups.extend(self.cgroups_of(pods).into_iter().map(|(key, cgroup, _)| (key, cgroup)));
         let read = |(key, cgroup): (String, Cgroup)| (key, cgroup.read(Wanted::Everything));
         let readings: HashMap<String, Reading> =
             tokio::task::block_in_place(|| cgroups.into_iter().map(read).collect());
