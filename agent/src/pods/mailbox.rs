@@ -57,6 +57,8 @@ pub struct Mailbox {
     arrived: Notify,
     /// Something that may cut a running sync short.
     urgent: Notify,
+    /// A probe has found something.
+    judged: Notify,
     ended: watch::Sender<bool>,
 }
 
@@ -126,6 +128,22 @@ impl Mailbox {
         inner.news = true;
         drop(inner);
         self.arrived.notify_one();
+        self.judged.notify_one();
+    }
+
+    /// What probes have found since it was taken.
+    pub fn verdicts(&self) -> Vec<Verdict> {
+        self.inner().verdicts.clone()
+    }
+
+    /// Takes what probes have found, and nothing else.
+    pub fn take_verdicts(&self) -> Vec<Verdict> {
+        std::mem::take(&mut self.inner().verdicts)
+    }
+
+    /// Waits for what probes find; whoever waits for anything new hears of it too.
+    pub async fn judgement(&self) {
+        self.judged.notified().await;
     }
 
     pub fn kill(&self, request: KillRequest) {
@@ -203,6 +221,16 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_a_probe_finds_is_news_to_who_waits_for_it_and_to_who_waits_for_anything() {
+        let mailbox = Mailbox::default();
+        let kind = crate::probes::ProbeKind::Readiness;
+        mailbox.verdict(Verdict { uid: String::new(), container_id: "a".into(), kind, success: true });
+        mailbox.judgement().await;
+        assert_eq!((mailbox.verdicts().len(), mailbox.take_verdicts().len(), mailbox.verdicts().len()), (1, 1, 0));
+        mailbox.arrival().await;
+    }
 
     #[tokio::test]
     async fn what_is_only_noted_wakes_nobody_and_is_there_all_the_same() {

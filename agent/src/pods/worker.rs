@@ -18,9 +18,9 @@ use crate::pleg::observed::{Observed, RunState, observe, observe_sandbox};
 use crate::pod::crash_loop::CrashLoop;
 use crate::pod::spec::PodExt;
 use crate::pod::step::step;
-use crate::probes::{PodProbes, ProbeKind, Running, Verdicts, has_probes};
-use crate::status::StartError;
+use crate::probes::{PodProbes, ProbeKind, Running, Verdict, Verdicts, has_probes};
 use crate::status::generate::Override;
+use crate::status::{StartError, with_verdict};
 use crate::volumes::timed_out;
 use crate::{metrics, spans};
 
@@ -202,7 +202,7 @@ impl Worker {
 
     async fn sync_until_end(&mut self) {
         self.forget_end();
-        let mailbox = self.mailbox.clone();
+        let (mailbox, shared) = (self.mailbox.clone(), self.shared.clone());
         let mut operation = ["create"];
         while !self.take_facts() {
             let timer = metrics::POD_WORKER.time(&operation);
@@ -213,17 +213,23 @@ impl Worker {
                 let names = names.into_iter().chain([("k8s.namespace.name", pod.namespace())]);
                 names.map(|(key, value)| spans::attribute(key, value)).collect()
             };
-            let sync = spans::within(
-                || "syncPod".to_owned(),
-                spans::Kind::Internal,
-                attributes,
-                |_| None,
-                Box::pin(self.sync()),
-            );
-            let next = tokio::select! {
-                next = sync => next,
-                () = mailbox.urgency() => continue,
+            let next = {
+                let mut sync = std::pin::pin!(spans::within(
+                    || "syncPod".to_owned(),
+                    spans::Kind::Internal,
+                    attributes,
+                    |_| None,
+                    Box::pin(self.sync()),
+                ));
+                loop {
+                    tokio::select! {
+                        next = &mut sync => break Some(next),
+                        () = mailbox.urgency() => break None,
+                        () = mailbox.judgement() => tell_found(&shared, &pod, &mailbox.verdicts()),
+                    }
+                }
             };
+            let Some(next) = next else { continue };
             drop(timer);
             match next {
                 Err(Interrupt::Ends) => return,
@@ -362,6 +368,10 @@ impl Worker {
         if self.adopted {
             self.count_ended(&before);
         }
+        // What was told of meanwhile is not taken back.
+        for verdict in self.mailbox.take_verdicts() {
+            self.verdicts.set(&verdict.container_id, verdict.kind, verdict.success);
+        }
         let alive: HashSet<&str> = self.observed.containers.iter().map(|c| c.id.as_str()).collect();
         self.verdicts.retain(|id| alive.contains(id));
         self.crash_loop.keep_only(&alive);
@@ -460,6 +470,17 @@ impl Worker {
             std::fs::DirBuilder::new().recursive(true).mode(0o750).create(path)?;
         }
         Ok(())
+    }
+}
+
+/// Tells what probes have found while the worker is busy, with a hook or a pull that takes long.
+fn tell_found(shared: &Shared, pod: &Pod, verdicts: &[Verdict]) {
+    for verdict in verdicts {
+        let told = shared.status.status(pod.uid());
+        let found = told.and_then(|status| with_verdict(pod, &status, verdict, crate::clock::now()));
+        if let Some(status) = found {
+            shared.status.set(pod.uid(), Arc::new(status), true);
+        }
     }
 }
 

@@ -143,6 +143,19 @@ fn pod_ready(pod: &Pod, status: &PodStatus, foreign: &[PodCondition]) -> Verdict
     if problems.is_empty() { Verdict::yes() } else { Verdict::no("ReadinessGatesNotReady", problems.join(", ")) }
 }
 
+/// Brings the conditions up to date that follow from which containers are ready.
+pub fn renew_readiness(pod: &Pod, status: &mut PodStatus, now: Time) {
+    let renewed =
+        [(CONTAINERS_READY, containers_ready(pod, status)), (READY, pod_ready(pod, status, &status.conditions))];
+    for (kind, verdict) in renewed {
+        let Some(before) = status.conditions.iter_mut().find(|c| c.r#type == kind) else { continue };
+        let mut condition = verdict.into_condition(pod, kind);
+        condition.last_transition_time =
+            if condition.status == before.status { before.last_transition_time } else { Some(now) };
+        *before = condition;
+    }
+}
+
 fn initialized(pod: &Pod, status: &PodStatus) -> Verdict {
     let spec = pod.spec();
     let (mut unknown, mut incomplete) = (Vec::new(), Vec::new());

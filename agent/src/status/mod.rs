@@ -5,6 +5,7 @@
 pub mod conditions;
 mod containers;
 mod finish;
+mod found;
 pub mod generate;
 mod in_use;
 pub mod manager;
@@ -14,5 +15,6 @@ pub mod start_time;
 
 pub use containers::container_id;
 pub use finish::terminate;
+pub use found::with_verdict;
 pub use generate::{Inputs, StartError, generate};
 pub use in_use::in_use;
