@@ -366,7 +366,6 @@ mod tests {
     use serde_json::json;
 
     /// What a pod with some resources is told that shall have others.
-
     fn resize_told(of: impl Fn(&Value) -> Value, before: Value, now: Value) -> Vec<String> {
         let (was, spec) = (of(&before), of(&now));
         let mut report = Report::default();
