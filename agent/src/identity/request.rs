@@ -28,7 +28,7 @@ pub enum RequestError {
 
 impl RequestError {
     /// Whether the server answered what shows that it works, and that the asker is nobody to it.
-    pub(super) fn from_a_working_server(&self) -> bool {
+    pub(super) fn came_from_a_working_server(&self) -> bool {
         matches!(self, RequestError::Send(error) if matches!(error.code(), 401 | 403 | 404))
     }
 }

@@ -151,7 +151,9 @@ pub async fn keep_client(
                 let still_over =
                     || login.current(&store).and_then(|pem| Validity::of(&pem)).is_some_and(|v| v.is_over(now()));
                 match error {
-                    IdentityError::Request(why) if other.is_none() && why.from_a_working_server() && still_over() => {
+                    IdentityError::Request(why)
+                        if other.is_none() && why.came_from_a_working_server() && still_over() =>
+                    {
                         if nobody_since.get_or_insert_with(Instant::now).elapsed() >= LOOK_AGAIN {
                             return Err(IdentityError::Over(why));
                         }
