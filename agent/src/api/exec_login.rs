@@ -411,10 +411,10 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &lasting.credentials().await.expect("credentials")), "it lasts");
         lasting.refused(&first).await.expect("renewed");
         lasting.refused(&first).await.expect("somebody was faster");
-        assert_eq!(shown(&*lasting.credentials().await.expect("credentials")).as_deref(), Some("Bearer t2"));
+        assert_eq!(shown(&lasting.credentials().await.expect("credentials")).as_deref(), Some("Bearer t2"));
         let over = login("2001-01-01T00:00:00Z");
         for wanted in ["Bearer t3", "Bearer t4"] {
-            assert_eq!(shown(&*over.credentials().await.expect("credentials")).as_deref(), Some(wanted));
+            assert_eq!(shown(&over.credentials().await.expect("credentials")).as_deref(), Some(wanted));
         }
         std::fs::remove_file(count).expect("ours");
     }
