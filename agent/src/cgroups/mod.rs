@@ -212,6 +212,7 @@ impl Cgroups {
         for class in [QosClass::Burstable, QosClass::BestEffort] {
             owned.make(&owned.parent.tier(class), &least).await?;
         }
+        owned.reserve_memory().await?;
         Ok(Self { owned: Some(owned), root })
     }
 
