@@ -228,7 +228,7 @@ async fn start(
             .map_err(StartError::Machine)?;
     }
     let config = Arc::new(loaded.config.clone());
-    if let Some(sending) = spans::start(config.tracing.as_ref(), &name).map_err(StartError::Machine)? {
+    if let Some(sending) = spans::start(config.tracing.as_ref(), &name) {
         tasks.spawn(sending);
     }
     metrics::start(&gates, &config.show_hidden_metrics_for_version).map_err(StartError::Metrics)?;

@@ -85,39 +85,38 @@ fn is_sampled(trace: [u8; 16], per_million: u64) -> bool {
     u128::from(u64::from_be_bytes(low) >> 1) < bound
 }
 
-/// Begins to make spans, and returns what sends them; None where none are wanted.
-///
-/// # Errors
-/// The endpoint is none.
-pub fn start(
-    config: Option<&Tracing>,
-    host: &str,
-) -> Result<Option<impl Future<Output = ()> + Send + 'static>, String> {
-    let Some(config) = config else { return Ok(None) };
-    let per_million = u64::try_from(config.sampling_rate_per_million.unwrap_or(0)).unwrap_or(0);
-    let channel = channel(config.endpoint.as_deref().filter(|e| !e.is_empty()).unwrap_or(USUAL_ENDPOINT))?;
-    if per_million == 0 {
-        return Ok(None);
-    }
+/// Begins to make spans, and returns what sends them; None where none are wanted, or there is nowhere to send them.
+pub fn start(config: Option<&Tracing>, host: &str) -> Option<impl Future<Output = ()> + Send + 'static> {
+    let config = config?;
+    let per_million = u64::try_from(config.sampling_rate_per_million?).ok().filter(|rate| *rate > 0)?;
+    let endpoint = config.endpoint.as_deref().filter(|e| !e.is_empty()).unwrap_or(USUAL_ENDPOINT);
+    let channel = match channel(endpoint) {
+        Ok(channel) => channel,
+        Err(error) => {
+            tracing::warn!(%error, endpoint, "no spans are made: this is no place for them");
+            return None;
+        }
+    };
     let (spans, queue) = mpsc::channel(QUEUE);
     if TRACER.set(Tracer { per_million, spans }).is_err() {
         tracing::debug!("spans are made already");
     }
     let resource = Resource { attributes: vec![attribute("service.name", "kubelet"), attribute("host.name", host)] };
-    Ok(Some(send(channel, resource, queue)))
+    Some(send(channel, resource, queue))
 }
 
-/// By the scheme, as gRPC names places: `dns:///host:port`, `unix:///path`, or `host:port` alone.
-fn channel(endpoint: &str) -> Result<Channel, String> {
-    let refused = |error: tonic::transport::Error| format!("tracing.endpoint {endpoint:?}: {error}");
+/// By the scheme, as gRPC names places: `dns:///host:port`, `unix:///path`, `unix-abstract:name`, or `host:port` alone.
+fn channel(endpoint: &str) -> Result<Channel, tonic::transport::Error> {
     let socket = endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:"));
-    if let Some(path) = socket.filter(|path| path.starts_with('/')) {
-        let local = Endpoint::try_from("http://localhost").map_err(refused)?;
-        return Ok(local.timeout(TIMEOUT).connect_with_connector_lazy(UnixConnector(PathBuf::from(path))));
+    // The kernel's mark of a name that is no file.
+    let named = endpoint.strip_prefix("unix-abstract:").map(|name| format!("\0{}", name.trim_start_matches("//")));
+    if let Some(path) = named.or(socket.map(str::to_owned)) {
+        let local = Endpoint::from_static("http://localhost").timeout(TIMEOUT);
+        return Ok(local.connect_with_connector_lazy(UnixConnector(PathBuf::from(path))));
     }
     let place = endpoint.strip_prefix("dns:").unwrap_or(endpoint).trim_start_matches('/');
     let place = place.rsplit('/').next().unwrap_or(place);
-    let remote = Endpoint::try_from(format!("http://{place}")).map_err(refused)?;
+    let remote = Endpoint::try_from(format!("http://{place}"))?;
     Ok(remote.connect_timeout(TIMEOUT).timeout(TIMEOUT).connect_lazy())
 }
 
@@ -238,7 +237,7 @@ mod tests {
             endpoint: Some(format!("unix://{}", socket.display())),
             sampling_rate_per_million: Some(1_000_000),
         };
-        let sending = start(Some(&config), "host-a").expect("an endpoint").expect("spans are wanted");
+        let sending = start(Some(&config), "host-a").expect("spans are wanted");
         tokio::spawn(sending);
         let call = async {
             let told = parent();
