@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::body::Body;
 
+use super::activation;
 use super::authority::Forgiving;
 
 /// What a handler answers.
@@ -30,11 +31,15 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// Room for metadata: a field mask with some thousand paths.
 const HEADER_BYTES: u32 = 256 << 10;
 
-/// Listens at `path` with the given mode. An old socket is replaced; the new one shows up only when it can be used.
+/// Listens at `path` with the given mode. An old socket is replaced; the new one shows up only when it can be used. One that
+/// systemd made and handed over is taken as it is, mode and all.
 ///
 /// # Errors
 /// When the folder cannot be written.
 pub fn bind(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
+    if let Some(handed) = activation::take(path) {
+        return UnixListener::from_std(handed);
+    }
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let fresh = path.with_file_name(format!(".{name}.new"));
     match std::fs::remove_file(&fresh) {
