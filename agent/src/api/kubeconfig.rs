@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base64::Engine;
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
@@ -69,6 +69,8 @@ pub struct Kubeconfig {
     pub(super) exec: Option<Exec>,
     /// By which the server is reached; None asks the environment.
     proxy: Option<Proxy>,
+    /// Headers that ask for the rights of another user.
+    impersonation: Vec<(HeaderName, HeaderValue)>,
     /// See [`Kubeconfig::follow_rotated`].
     rotated: Option<PathBuf>,
     /// See [`Kubeconfig::await_certificate`].
@@ -203,6 +205,7 @@ impl Kubeconfig {
             exec,
             // It has been looked at.
             proxy: proxy.and_then(|url| Proxy::parse(url).ok()),
+            impersonation: impersonation(user).map_err(KubeconfigError::Invalid)?,
             rotated: None,
             awaited: false,
         })
@@ -341,13 +344,53 @@ fn user_errors(user: &Value, name: &str, (certificate, key): (&Option<Given>, &O
         }
     }
     wrong.extend(exec_login::errors(user, name));
+    let of_somebody = ["as-uid", "as-groups", "as-user-extra"].iter().any(|key| match user.get(*key) {
+        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::Array(list)) => !list.is_empty(),
+        Some(Value::Object(map)) => !map.is_empty(),
+        _ => false,
+    });
     if methods.len() > 1 {
         let found = methods.join(" ");
         wrong.push(format!(
             "more than one authentication method found for {name}; found [{found}], only one is allowed"
         ));
     }
+    if of_somebody && text_of(user, "as").is_empty() {
+        wrong.push(format!("requesting uid, groups or user-extra for {name} without impersonating a user"));
+    }
     wrong
+}
+
+/// `as` and what belongs to it, as headers.
+fn impersonation(user: &Value) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
+    let texts = |value: Option<&Value>| -> Vec<String> {
+        let list = value.and_then(Value::as_array).into_iter().flatten();
+        list.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let mut wanted = Vec::new();
+    for (key, header) in [("as", "impersonate-user"), ("as-uid", "impersonate-uid")] {
+        if !text_of(user, key).is_empty() {
+            wanted.push((header.to_owned(), text_of(user, key).to_owned()));
+        }
+    }
+    wanted.extend(texts(user.get("as-groups")).into_iter().map(|group| ("impersonate-group".to_owned(), group)));
+    for (key, values) in user.get("as-user-extra").and_then(Value::as_object).into_iter().flatten() {
+        let name = format!("impersonate-extra-{}", escaped(key));
+        wanted.extend(texts(Some(values)).into_iter().map(|value| (name.clone(), value)));
+    }
+    let header = |(name, value): (String, String)| {
+        let refused = || format!("{name}: {value:?} holds characters that a header cannot");
+        let header = HeaderName::try_from(&name).map_err(|_| refused())?;
+        Ok((header, HeaderValue::from_str(&value).map_err(|_| refused())?))
+    };
+    wanted.into_iter().map(header).collect()
+}
+
+/// What a header's name cannot hold, as `%41`.
+fn escaped(key: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
+    key.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
 /// Whether there is a certificate in a PEM text that is not over.
@@ -410,6 +453,11 @@ impl Login {
             exec: config.exec.clone().map(ExecLogin::new),
             issued: std::sync::Mutex::new(None),
         })
+    }
+
+    /// Headers of every request: whose rights it asks for.
+    pub(super) fn impersonation(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.config.impersonation
     }
 
     /// What to send the next request with. May run the program that gives credentials.
@@ -623,6 +671,10 @@ mod tests {
         let exec = r#"{"exec":{"command":"x","apiVersion":"client.authentication.k8s.io/v1beta1"}}"#;
         assert_eq!(said(server, exec), "");
         assert_eq!(
+            said(server, r#"{"as-groups":["g"]}"#),
+            "requesting uid, groups or user-extra for u without impersonating a user"
+        );
+        assert_eq!(
             said(server, r#"{"auth-provider":{"name":"gcp"}}"#),
             "invalid kubeconfig: no Auth Provider found for name \"gcp\""
         );
@@ -631,6 +683,29 @@ mod tests {
         assert!(
             said(r#"{"server":"https://a","certificate-authority-data":"%"}"#, "{}").contains("illegal base64 data")
         );
+    }
+
+    /// Whoever asked for the rights of somebody else got his own.
+    #[test]
+    fn another_users_rights_are_asked_for_by_headers() {
+        let user = serde_json::json!({
+            "as": "u", "as-uid": "1", "as-groups": ["g", "h"], "as-user-extra": {"a/b": ["x", "y"]},
+        });
+        let headers = impersonation(&user).expect("headers");
+        let shown: Vec<_> = headers.iter().map(|(n, v)| (n.as_str(), v.to_str().expect("text"))).collect();
+        assert_eq!(
+            shown,
+            [
+                ("impersonate-user", "u"),
+                ("impersonate-uid", "1"),
+                ("impersonate-group", "g"),
+                ("impersonate-group", "h"),
+                ("impersonate-extra-a%2fb", "x"),
+                ("impersonate-extra-a%2fb", "y"),
+            ]
+        );
+        assert!(impersonation(&serde_json::json!({"as": "a\nb"})).is_err());
+        assert_eq!(impersonation(&serde_json::json!({})), Ok(Vec::new()));
     }
 
     #[tokio::test]

@@ -142,6 +142,9 @@ impl HttpTransport {
         if let Some(value) = shown.header.clone() {
             request.headers_mut().insert(header::AUTHORIZATION, value);
         }
+        for (name, value) in self.login.impersonation() {
+            request.headers_mut().append(name, value.clone());
+        }
         request.headers_mut().insert(header::USER_AGENT, self.user_agent.clone());
         // A kept connection may have died unnoticed, a fresh one may be taken down by a restart: three tries.
         for _ in 0..3 {
