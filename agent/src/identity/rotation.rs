@@ -62,6 +62,11 @@ pub struct ClientLogin {
 }
 
 impl ClientLogin {
+    /// Whether the kubeconfig's user logs in by other means; a certificate left in the folder is not used then.
+    fn is_without_certificate(&self) -> bool {
+        Kubeconfig::load(&self.kubeconfig).is_ok_and(|config| config.certificate().is_none())
+    }
+
     /// The certificate that is in use: the newest of the folder, or until there is one the kubeconfig's.
     fn current(&self, store: &Store) -> Option<Vec<u8>> {
         let own = || Kubeconfig::load(&self.kubeconfig).ok()?.certificate()?.ok();
@@ -116,7 +121,7 @@ pub async fn keep_client(
     node: String,
 ) -> Result<(), IdentityError> {
     let store = Store::client(&login.folder);
-    if login.current(&store).is_none() {
+    if login.is_without_certificate() || login.current(&store).is_none() {
         return Ok(());
     }
     let mut wish = renewal.wishes();
@@ -301,18 +306,26 @@ mod tests {
             params.self_signed(&key).expect("made").pem() + &key.serialize_pem()
         };
         let store = Store::client(&folder);
-        let ends = async |code: u16| {
+        let kept = async |code: u16, kubeconfig: PathBuf| {
             let client = Client::new(Arc::new(Answers(code)), &crate::api::ClientOptions::default());
-            let login = ClientLogin { folder: folder.clone(), kubeconfig: "/nonexistent".into(), source: None };
+            let login = ClientLogin { folder: folder.clone(), kubeconfig, source: None };
             let kept = keep_client(client, login, Arc::new(Renewal::default()), "n".into());
-            tokio::time::timeout(Duration::from_secs(600), kept).await.map(|ended| ended.expect_err("over").to_string())
+            tokio::time::timeout(Duration::from_secs(600), kept).await
         };
+        let ends =
+            async |code| kept(code, "/nonexistent".into()).await.map(|ended| ended.expect_err("over").to_string());
         store.keep(&pair(1)).expect("kept");
         assert!(ends(401).await.is_err(), "it is still good");
         store.keep(&pair(-1)).expect("kept");
         assert!(ends(503).await.is_err(), "the server may come back");
         let told = ends(401).await.expect("ended");
         assert!(told.starts_with("the client certificate is over"), "{told}");
+        // Left from an earlier login, it is nothing to who shows a token.
+        let other = folder.join("kubeconfig");
+        let text = r#"{"current-context":"c","contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}],
+            "clusters":[{"name":"k","cluster":{"server":"https://a"}}],"users":[{"name":"u","user":{"token":"t"}}]}"#;
+        std::fs::write(&other, text).expect("writes");
+        assert!(matches!(kept(403, other).await, Ok(Ok(()))));
         std::fs::remove_dir_all(folder).expect("removes");
     }
 
