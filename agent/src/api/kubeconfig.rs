@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::exec_login::{self, Exec, ExecLogin, Given as Issued};
-use super::proxy::Proxy;
+use super::proxy::{Proxy, without_login};
 use super::tls::{Pem, beside, client_config};
 use super::{ApiError, TlsError, server_name};
 use crate::identity::Validity;
@@ -113,16 +113,23 @@ impl Kubeconfig {
         self.awaited
     }
 
-    /// The proxy by which the server is reached, if any.
+    /// The proxy by which the server is reached, if any. The environment's is left out where it is none, as Go does.
     ///
     /// # Errors
-    /// The environment names one that is none.
+    /// The server has no URL.
     pub fn proxy(&self) -> Result<Option<Proxy>, TlsError> {
+        self.proxy_in(|name| std::env::var(name).ok())
+    }
+
+    fn proxy_in(&self, env: impl Fn(&str) -> Option<String>) -> Result<Option<Proxy>, TlsError> {
         if let Some(proxy) = &self.proxy {
             return Ok(Some(proxy.clone()));
         }
         let server = self.server.parse().map_err(|_| TlsError::Server(self.server.clone()))?;
-        Proxy::of_environment(&server, |name| std::env::var(name).ok()).map_err(TlsError::Proxy)
+        Ok(Proxy::of_environment(&server, env).unwrap_or_else(|error| {
+            tracing::warn!(error, server = self.server, "connecting without the proxy of the environment");
+            None
+        }))
     }
 
     /// Certificate and key to log in with now.
@@ -293,6 +300,7 @@ fn cluster_errors(cluster: &Value, name: &str, authority: Option<&Given>) -> Vec
     if !proxy.is_empty()
         && let Err(reason) = Proxy::parse(proxy)
     {
+        let proxy = without_login(proxy);
         wrong.push(format!("invalid 'proxy-url' {proxy:?} for cluster {name:?}: {reason}"));
     }
     let Some(given) = authority else { return wrong };
@@ -664,6 +672,10 @@ mod tests {
         );
         assert_eq!(said(r#"{"server":"https://a","proxy-url":"http://p"}"#, "{}"), "");
         assert_eq!(
+            said(r#"{"server":"https://a","proxy-url":"http://u:pw@p:x"}"#, "{}"),
+            r#"invalid 'proxy-url' "http://xxxxx@p:x" for cluster "k": could not parse: http://xxxxx@p:x"#
+        );
+        assert_eq!(
             said(server, r#"{"exec":{"command":"x"}}"#),
             "[apiVersion must be specified for u to use exec authentication plugin, interactiveMode must be specified for u \
              to use exec authentication plugin]"
@@ -718,6 +730,18 @@ mod tests {
         let shown = async |login: Login| login.authorization().await.expect("a token").expect("a header");
         assert_eq!(shown(login(r#""tokenFile":"t","token":"instead""#)).await, "Bearer x");
         assert_eq!(shown(login(r#""tokenFile":"no","token":"instead""#)).await, "Bearer instead");
+    }
+
+    /// An agent with such an environment did not start.
+    #[test]
+    fn a_proxy_of_the_environment_that_is_none_is_left_out() {
+        let config = Kubeconfig { server: "https://a".into(), ..Folder::new().parse(TEXT).expect("valid") };
+        let used = |url: &str| {
+            let found = config.proxy_in(|name| (name == "HTTPS_PROXY").then(|| url.to_owned())).expect("no mistake");
+            found.map(|proxy| proxy.place().1)
+        };
+        assert_eq!(["http://p:", " p:3128 "].map(used), [Some(80), Some(3128)]);
+        assert_eq!(["socks4://p", "http://u:p@", "http://p:port"].map(used), [None; 3]);
     }
 
     /// A certificate with its key that is over so many days from now.

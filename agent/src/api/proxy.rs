@@ -34,7 +34,7 @@ enum Kind {
 }
 
 /// Where a proxy is, and who asks it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
     kind: Kind,
     host: String,
@@ -42,11 +42,19 @@ pub struct Proxy {
     user: Option<(String, String)>,
 }
 
+/// Without user and password.
+impl std::fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Proxy { kind, host, port, user: _ } = self;
+        f.debug_struct("Proxy").field("kind", kind).field("host", host).field("port", port).finish_non_exhaustive()
+    }
+}
+
 impl Proxy {
     /// Reads `http://`, `https://` or `socks5://` with host, maybe port, user and password.
     ///
     /// # Errors
-    /// In client-go's words.
+    /// In client-go's words, without user and password.
     pub fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
         let kind = match scheme.to_ascii_lowercase().as_str() {
@@ -55,7 +63,7 @@ impl Proxy {
             "socks5" => Kind::Socks5,
             other => return Err(format!("unsupported scheme {other:?}, must be http, https, or socks5")),
         };
-        let unusable = || format!("could not parse: {url}");
+        let unusable = || format!("could not parse: {}", without_login(url));
         let place = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (user, place) = match place.rsplit_once('@') {
             Some((user, place)) => (Some(user), place),
@@ -79,9 +87,10 @@ impl Proxy {
     /// What the environment says for a server; None to connect without. Machines are asked directly by those that run on them.
     ///
     /// # Errors
-    /// A proxy is named that is none.
+    /// A proxy is named that is none, without user and password.
     pub fn of_environment(server: &Uri, env: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
-        let first = |names: [&str; 2]| names.into_iter().find_map(|name| env(name).filter(|text| !text.is_empty()));
+        let text = |name: &str| env(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+        let first = |names: [&str; 2]| names.into_iter().find_map(text);
         let secure = server.scheme_str() == Some("https");
         let names = if secure { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
         let Some(url) = first(names) else { return Ok(None) };
@@ -233,8 +242,16 @@ fn bare(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
+/// A URL for people, also one that cannot be read: what may be a user and a password is cut.
+pub(super) fn without_login(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(_, rest)| url.split_at(url.len() - rest.len()));
+    rest.rsplit_once('@').map_or_else(|| url.to_owned(), |(_, place)| format!("{scheme}xxxxx@{place}"))
+}
+
+/// A port that is left empty is the usual one.
 fn host_and_port(place: &str) -> Option<(&str, Option<u16>)> {
     let (host, port) = match place.rsplit_once(':') {
+        Some((host, "")) => (host, None),
         Some((host, port)) if !port.contains(']') => (host, Some(port.parse().ok()?)),
         _ => (place, None),
     };
@@ -315,11 +332,30 @@ mod tests {
         let user = Some(("a".to_owned(), "b:c".to_owned()));
         assert_eq!(of("HTTPS://a:b%3Ac@p.example:8443/x"), Ok((Kind::Https, "p.example".into(), 8443, user)));
         assert_eq!(of("socks5://[::1]"), Ok((Kind::Socks5, "::1".into(), 1080, None)));
+        assert_eq!(of("http://p:"), of("http://p"));
+        assert_eq!(of("http://[::1]:/").map(|p| p.1), Ok("::1".into()));
         assert_eq!(of("ftp://p"), Err("unsupported scheme \"ftp\", must be http, https, or socks5".into()));
         assert_eq!(of("p:80"), Err("unsupported scheme \"\", must be http, https, or socks5".into()));
         for bad in ["http://", "http://p:x", "http://a%@p", "http://:80"] {
-            assert_eq!(of(bad), Err(format!("could not parse: {bad}")));
+            assert_eq!(of(bad), Err(format!("could not parse: {}", bad.replace("a%@", "xxxxx@"))));
         }
+    }
+
+    /// Both stood in the log of an agent with a proxy that it could not use.
+    #[test]
+    fn nobody_is_told_the_user_and_the_password() {
+        for (url, told) in [
+            ("http://p:80/x", "http://p:80/x"),
+            ("http://u:pass@p:x", "http://xxxxx@p:x"),
+            ("u:p/a#s@s@p:80", "xxxxx@p:80"),
+            ("socks4://u:p://ass@p", "socks4://xxxxx@p"),
+            ("", ""),
+        ] {
+            assert_eq!(without_login(url), told);
+            assert!(Proxy::parse(url).err().is_none_or(|why| !why.contains("ass")), "{url}");
+        }
+        let proxy = Proxy::parse("http://user:pass@p").expect("a proxy");
+        assert_eq!(format!("{proxy:?}"), "Proxy { kind: Http, host: \"p\", port: 80, .. }");
     }
 
     #[test]
@@ -335,6 +371,8 @@ mod tests {
         assert_eq!(of("http://a.b.c", &[set]), Ok(None), "the other variable is asked");
         assert_eq!(of("https://10.0.0.1", &[("HTTPS_PROXY", "socks5h://p")]).map(|p| p.is_some()), Ok(true));
         assert!(of("https://a.b.c", &[("HTTPS_PROXY", "ftp://p")]).is_err());
+        assert_eq!(of("https://a.b.c", &[("HTTPS_PROXY", " http://p:3128\n")]), proxy);
+        assert_eq!(of("https://a.b.c", &[("HTTPS_PROXY", " "), ("https_proxy", "p:3128")]), proxy);
         for server in ["https://localhost:1", "https://127.0.0.1:6443", "https://[::1]"] {
             assert_eq!(of(server, &[set]), Ok(None), "{server}");
         }

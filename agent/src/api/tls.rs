@@ -23,8 +23,6 @@ pub enum TlsError {
     NoKey(String),
     #[error(transparent)]
     Rustls(#[from] rustls::Error),
-    #[error("{0}")]
-    Proxy(String),
     #[error("{0:?} is no server name")]
     ServerName(String),
 }
