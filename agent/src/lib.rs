@@ -40,6 +40,7 @@ pub mod pod_resources;
 pub mod pods;
 pub mod pods_api;
 pub mod probes;
+mod program;
 pub mod resource_managers;
 pub mod server;
 pub mod settings;

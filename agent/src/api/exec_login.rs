@@ -16,10 +16,11 @@ use std::time::Duration;
 use base64::Engine as _;
 use http::HeaderValue;
 use serde_json::{Value, json};
-use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::tls::Pem;
+use crate::program::{self, ProgramError};
 
 const INFO: &str = "KUBERNETES_EXEC_INFO";
 pub(super) const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
@@ -27,8 +28,6 @@ pub(super) const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "clie
 const EXTENSION: &str = "client.authentication.k8s.io/exec";
 /// One that hangs would keep the node away for good.
 const LIMIT: Duration = Duration::from_secs(60);
-/// An answer is some credentials; what is longer is none.
-const LONGEST: u64 = 1 << 20;
 
 /// Whether the program may ask a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,25 +147,24 @@ impl Exec {
                 return Err("exec plugin cannot support interactive mode: standard input is not a terminal".into());
             }
         };
-        let mut child = tokio::process::Command::new(&self.command)
+        let mut command = Command::new(&self.command);
+        command
             .args(&self.arguments)
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .env(INFO, self.info(interactive)?)
-            .stdin(if interactive { Stdio::inherit() } else { Stdio::null() })
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| self.not_run(&error))?;
-        let mut said = Vec::new();
-        if let Some(stdout) = child.stdout.take() {
-            stdout.take(LONGEST).read_to_end(&mut said).await.map_err(|e| format!("exec: {e}"))?;
-        }
-        let status = child.wait().await.map_err(|e| format!("exec: {e}"))?;
-        if !status.success() {
-            let code = status.code().unwrap_or(-1);
+            .stdin(if interactive { Stdio::inherit() } else { Stdio::null() });
+        let Ok(ended) = tokio::time::timeout(LIMIT, program::run(command, None)).await else {
+            return Err(format!("exec: executable {} takes too long", self.command));
+        };
+        let ended = ended.map_err(|error| match error {
+            ProgramError::NotStarted(error) => self.not_run(&error),
+            ProgramError::Lost(error) => format!("exec: {error}"),
+        })?;
+        if !ended.status.success() {
+            let code = ended.status.code().unwrap_or(-1);
             return Err(format!("exec: executable {} failed with exit code {code}", self.command));
         }
-        given(&said, &self.version)
+        given(&ended.said, &self.version)
     }
 
     fn not_run(&self, error: &std::io::Error) -> String {
@@ -300,8 +298,7 @@ impl ExecLogin {
         let exec = self.exec.clone();
         // Goes on when nobody waits any more.
         let run = tokio::spawn(async move {
-            let ran = tokio::time::timeout(LIMIT, exec.run()).await;
-            let given = ran.map_err(|_| format!("exec: executable {} takes too long", exec.command))??;
+            let given = exec.run().await?;
             Ok(kept.insert(Arc::new(given)).clone())
         });
         run.await.unwrap_or_else(|broke| Err(format!("exec: {broke}")))

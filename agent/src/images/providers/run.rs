@@ -7,15 +7,14 @@ use std::time::Duration;
 use proto::cri::AuthConfig;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Command;
 
 use super::config::Provider;
 use crate::metrics;
+use crate::program::{self, ProgramError};
 
 /// The kubelet's limit.
 const LIMIT: Duration = Duration::from_secs(60);
-/// An answer is some credentials; what is longer is none.
-const LONGEST: u64 = 1 << 20;
 
 /// What a program is asked.
 pub struct Request<'a> {
@@ -88,33 +87,15 @@ pub async fn run(provider: &Provider, request: &Request<'_>) -> Result<Answer, S
 }
 
 async fn call(provider: &Provider, text: String) -> Result<Vec<u8>, String> {
-    let mut child = tokio::process::Command::new(&provider.program)
-        .args(&provider.args)
-        .envs(provider.env.iter().map(|v| (&v.name, &v.value)))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|e| e.to_string())?;
-    let (Some(mut stdin), Some(stdout), Some(stderr)) = (child.stdin.take(), child.stdout.take(), child.stderr.take())
-    else {
-        return Err("its pipes are not there".into());
-    };
-    let tell = async move {
-        // A program that knows its answer need not read.
-        let _ = stdin.write_all(text.as_bytes()).await;
-    };
-    let (mut out, mut complaint) = (Vec::new(), Vec::new());
-    let (mut stdout, mut stderr) = (stdout.take(LONGEST), stderr.take(LONGEST));
-    let (_, read, _) = tokio::join!(tell, stdout.read_to_end(&mut out), stderr.read_to_end(&mut complaint));
-    read.map_err(|e| e.to_string())?;
-    let status = child.wait().await.map_err(|e| e.to_string())?;
-    if !status.success() {
-        let how = status.code().map_or_else(|| status.to_string(), |code| format!("exit status {code}"));
-        return Err(format!("{how}: {}", String::from_utf8_lossy(&complaint)));
+    let mut command = Command::new(&provider.program);
+    command.args(&provider.args).envs(provider.env.iter().map(|v| (&v.name, &v.value))).stderr(Stdio::piped());
+    let ended = program::run(command, Some(text)).await;
+    let ended = ended.map_err(|(ProgramError::NotStarted(e) | ProgramError::Lost(e))| e.to_string())?;
+    if !ended.status.success() {
+        let how = ended.status.code().map_or_else(|| ended.status.to_string(), |code| format!("exit status {code}"));
+        return Err(format!("{how}: {}", String::from_utf8_lossy(&ended.complaint)));
     }
-    Ok(out)
+    Ok(ended.said)
 }
 
 fn answer(version: &str, said: &[u8]) -> Result<Answer, String> {
