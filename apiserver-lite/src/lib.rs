@@ -56,6 +56,9 @@ pub mod write;
 
 use aside::{aside, wait_for};
 
+/// What a stack of the server's threads has to hold.
+pub const STACK: usize = cel::STACK;
+
 /// What a panic said.
 pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> &str {
     let text = payload.downcast_ref::<&str>().copied();

@@ -73,7 +73,9 @@ fn run(args: ServeArgs) -> ExitCode {
     service::memory::limit_arenas();
     log(&config.args);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "apiserver-lite");
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().thread_stack_size(apiserver_lite::STACK).enable_all().build();
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error, 1),
     };

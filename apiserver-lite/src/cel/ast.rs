@@ -5,6 +5,8 @@
 pub struct Expr {
     pub at: usize,
     pub kind: Kind,
+    /// One more than the highest of its parts: whoever walks it goes so deep.
+    pub height: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -87,10 +89,36 @@ pub enum Macro {
 
 impl Expr {
     pub fn new(at: usize, kind: Kind) -> Self {
-        Expr { at, kind }
+        let height = 1 + kind.parts().iter().map(|part| part.height).max().unwrap_or_default();
+        Expr { at, kind, height }
     }
 
     pub fn call(at: usize, name: &str, args: Vec<Expr>) -> Self {
         Expr::new(at, Kind::Call { name: name.into(), target: None, args })
+    }
+}
+
+impl Kind {
+    fn parts(&self) -> Vec<&Expr> {
+        match self {
+            Kind::Null
+            | Kind::Bool(_)
+            | Kind::Int(_)
+            | Kind::Uint(_)
+            | Kind::Double(_)
+            | Kind::Text(_)
+            | Kind::Bytes(_)
+            | Kind::Name(_) => Vec::new(),
+            Kind::Select { operand, .. } => vec![operand],
+            Kind::Index { operand, index, .. } => vec![operand, index],
+            Kind::Call { target, args, .. } => target.as_deref().into_iter().chain(args).collect(),
+            Kind::List(items) => items.iter().map(|(item, _)| item).collect(),
+            Kind::Map(entries) => entries.iter().flat_map(|(key, value, _)| [key, value]).collect(),
+            Kind::Message { fields, .. } => fields.iter().map(|(_, _, value, _)| value).collect(),
+            Kind::And(left, right) | Kind::Or(left, right) => vec![left, right],
+            Kind::Choice(condition, yes, no) => vec![condition, yes, no],
+            Kind::Fold(fold) => [&fold.range, &fold.body].into_iter().chain(&fold.filter).collect(),
+            Kind::OptionalMap { operand, body, .. } => vec![operand, body],
+        }
     }
 }

@@ -48,6 +48,9 @@ pub struct Program {
     patterns: regex::Patterns,
 }
 
+/// What the stack of a thread has to hold that walks the deepest tree, in a build that is not optimised either.
+pub const STACK: usize = 8 << 20;
+
 /// Names and types of variables.
 pub type Variables<'a> = &'a [(&'a str, Type)];
 

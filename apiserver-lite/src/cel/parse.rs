@@ -9,8 +9,9 @@ use super::lex::Token;
 use super::recover::{Reader, Stop};
 use super::words::is_reserved;
 
-/// Deepest tree. Whoever walks it recurses, so chains of operators and of selections count as they nest.
-const MAX_DEPTH: usize = 120;
+/// How deep expressions nest, and how high their trees are at most, as cel-go has it. Whoever walks a tree recurses, so
+/// chains of operators and of selections count as they nest.
+pub(super) const MAX_DEPTH: usize = 250;
 
 /// Reads an expression.
 ///
@@ -61,6 +62,7 @@ const SUFFIXES: Kinds = Kinds::of(&[".", "["]);
 
 struct Parser<'a> {
     reader: Reader<'a>,
+    /// Expressions within expressions at this place.
     depth: usize,
     /// Complaints about what is an expression, but has no meaning.
     meaning: Vec<Issue>,
@@ -80,10 +82,8 @@ impl Parser<'_> {
     }
 
     fn part<T>(&mut self, kinds: Kinds, may_end: bool, read: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<Option<T>> {
-        let depth = self.depth;
         self.reader.enter(kinds, may_end);
         let read = read(self);
-        self.depth = depth;
         self.reader.leave(read)
     }
 
@@ -92,10 +92,13 @@ impl Parser<'_> {
         nothing(at)
     }
 
-    /// Notes that the tree gets one deeper here.
-    fn deeper(&mut self) -> Parsed<()> {
-        self.depth += 1;
-        if self.depth > MAX_DEPTH { Err(self.too_deep()) } else { Ok(()) }
+    /// A node of the tree. Its parts may have been read one after the other, so how deep reading goes says nothing of it.
+    fn node(&self, at: usize, kind: Kind) -> Parsed {
+        self.bounded(Expr::new(at, kind))
+    }
+
+    fn bounded(&self, expr: Expr) -> Parsed {
+        if expr.height > MAX_DEPTH { Err(self.too_deep()) } else { Ok(expr) }
     }
 
     fn too_deep(&self) -> Stop {
@@ -110,13 +113,22 @@ impl Parser<'_> {
     }
 
     fn expr(&mut self) -> Parsed {
-        self.deeper()?;
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(self.too_deep());
+        }
+        let read = self.choice();
+        self.depth -= 1;
+        read
+    }
+
+    fn choice(&mut self) -> Parsed {
         let condition = self.logical(Kinds::of(&["?"]), true)?;
         let Some(at) = self.reader.take("?") else { return Ok(condition) };
         let yes = self.logical(Kinds::of(&[":"]), false)?;
         self.reader.expect(Kinds::of(&[":"]), Kinds::EXPRESSION, false)?;
         let no = self.rule(Kinds::NONE, true, Self::expr)?;
-        Ok(Expr::new(at, Kind::Choice(condition.into(), yes.into(), no.into())))
+        self.node(at, Kind::Choice(condition.into(), yes.into(), no.into()))
     }
 
     /// Terms joined by `&&` and `||`, as balanced trees: rules with hundreds of alternatives are written.
@@ -141,16 +153,11 @@ impl Parser<'_> {
     }
 
     fn joined(&self, terms: Vec<Expr>, signs: &[usize], join: fn(Box<Expr>, Box<Expr>) -> Kind) -> Parsed {
-        let levels = terms.len().next_power_of_two().trailing_zeros() as usize;
-        if self.depth + levels > MAX_DEPTH {
-            return Err(self.too_deep());
-        }
-        Ok(balanced(&mut terms.into_iter(), signs, join))
+        self.bounded(balanced(&mut terms.into_iter(), signs, join))
     }
 
-    /// Operands and the operators between them of at least this rank, from the left; each makes the tree one deeper.
+    /// Operands and the operators between them of at least this rank, from the left; each makes the tree one higher.
     fn operation(&mut self, least: u8) -> Parsed {
-        let depth = self.depth;
         let mut left = self.operand()?;
         loop {
             let rank = match self.reader.peek() {
@@ -160,18 +167,16 @@ impl Parser<'_> {
                 _ => 0,
             };
             if rank < least {
-                self.depth = depth;
                 return Ok(left);
             }
             let (at, token) = self.reader.advance();
-            self.deeper()?;
             let right = self.operation(rank + 1)?;
             let name = match token {
                 Token::Sign("in") => "@in".to_owned(),
                 Token::Sign(sign) => format!("_{sign}_"),
                 _ => return self.reader.no_way(0),
             };
-            left = Expr::call(at, &name, vec![left, right]);
+            left = self.bounded(Expr::call(at, &name, vec![left, right]))?;
         }
     }
 
@@ -208,20 +213,16 @@ impl Parser<'_> {
         }
         let operand = self.member()?;
         let name = if sign == "!" { "!_" } else { "-_" };
-        Ok(if count % 2 == 1 { Expr::call(at, name, vec![operand]) } else { operand })
+        self.bounded(if count % 2 == 1 { Expr::call(at, name, vec![operand]) } else { operand })
     }
 
     fn member(&mut self) -> Parsed {
         let primary = self.rule(SUFFIXES, true, Self::primary)?;
-        let depth = self.depth;
-        let out = self.suffixes(primary);
-        self.depth = depth;
-        out
+        self.suffixes(primary)
     }
 
     fn suffixes(&mut self, mut operand: Expr) -> Parsed {
         loop {
-            self.deeper()?;
             if self.reader.is(".") {
                 operand = self.selected(operand)?;
             } else if let Some(at) = self.reader.take("[") {
@@ -229,7 +230,7 @@ impl Parser<'_> {
                 let optional = self.reader.take("?").is_some();
                 let index = self.rule(Kinds::of(&["]"]), false, Self::expr)?;
                 self.reader.expect(Kinds::of(&["]"]), SUFFIXES, true)?;
-                operand = Expr::new(at, Kind::Index { operand: operand.into(), index: index.into(), optional });
+                operand = self.node(at, Kind::Index { operand: operand.into(), index: index.into(), optional })?;
             } else if let Some(name) = Some(&operand).filter(|_| self.reader.is("{")).and_then(qualified) {
                 operand = self.message(name)?;
             } else {
@@ -255,7 +256,7 @@ impl Parser<'_> {
             self.reader.advance();
         }
         let field = self.part(SUFFIXES, true, Self::name)?.unwrap_or_default();
-        Ok(Expr::new(at, Kind::Select { operand: operand.into(), field, test: false, optional }))
+        self.node(at, Kind::Select { operand: operand.into(), field, test: false, optional })
     }
 
     /// A name, in backquotes or not.
@@ -376,7 +377,7 @@ impl Parser<'_> {
                 }
             }
         })?;
-        Ok(Expr::new(at, Kind::List(items)))
+        self.node(at, Kind::List(items))
     }
 
     fn map(&mut self) -> Parsed {
@@ -394,7 +395,7 @@ impl Parser<'_> {
                 }
             }
         })?;
-        Ok(Expr::new(at, Kind::Map(entries)))
+        self.node(at, Kind::Map(entries))
     }
 
     /// `Type{field: value}`.
@@ -413,7 +414,7 @@ impl Parser<'_> {
                 }
             }
         })?;
-        Ok(Expr::new(at, Kind::Message { name, fields }))
+        self.node(at, Kind::Message { name, fields })
     }
 
     fn call(&mut self, target: Option<Expr>, name: String) -> Parsed {
@@ -434,7 +435,7 @@ impl Parser<'_> {
         let after = if target.is_some() { SUFFIXES } else { Kinds::NONE };
         self.reader.expect(close, after, true)?;
         match expand(at, target, name, args) {
-            Ok(expr) => Ok(expr),
+            Ok(expr) => self.bounded(expr),
             Err(issue) => Ok(self.means_nothing(issue.at, issue.text)),
         }
     }

@@ -120,14 +120,100 @@ fn no_text_makes_the_parser_fail_otherwise_than_with_an_error() {
         "b'\\x",
         "99999999999999999999",
     ] {
-        assert!(compile(text, &[("a", Type::Dyn)]).is_err(), "{text}");
+        assert!(with_room(|| compile(text, &[("a", Type::Dyn)])).is_err(), "{text}");
     }
+}
+
+/// Does something where as much of it can be walked as by the threads of the server.
+fn with_room<T: Send>(what: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(super::STACK).spawn_scoped(scope, what);
+        thread.expect("a thread").join().expect("no panic")
+    })
+}
+
+/// Wraps something often.
+fn wrapped(before: &str, inside: &str, after: &str, count: usize) -> String {
+    format!("{}{inside}{}", before.repeat(count), after.repeat(count))
+}
+
+const NESTS: [(&str, &str, &str); 18] = [
+    ("(", "1", ")"),
+    ("(", "1", "+1)"),
+    ("(1+", "1", ")"),
+    ("[", "1", "]"),
+    ("[?optional.of(", "1", ")]"),
+    ("{'a':", "1", "}"),
+    ("{", "1", ":1}"),
+    ("dyn(", "1", ")"),
+    ("", "self", ".any"),
+    ("", "self", ".?any"),
+    ("", "self", "[0]"),
+    ("self.any[", "0", "]"),
+    ("true?1:", "1", ""),
+    ("(", "true", "?true:false)"),
+    ("!(", "true", ")"),
+    ("[1].map(x, ", "1", ")"),
+    ("", "self.tags", ".map(t, t)"),
+    ("", "optional.of(1)", ".optMap(x, x)"),
+];
+
+#[test]
+fn trees_are_as_high_as_those_of_cel_go_and_no_higher() {
+    with_room(|| {
+        for (before, inside, after) in NESTS {
+            let said = run(&wrapped(before, inside, after, 120));
+            assert!(!said.contains("recursion limit"), "{before}{inside}{after}: {said}");
+            // The highest that is walked; some of these have two nodes for each.
+            run(&wrapped(before, inside, after, 124));
+            run(&wrapped(before, inside, after, 248));
+            let said = run(&wrapped(before, inside, after, 251));
+            assert!(said.contains("expression recursion limit exceeded: 250"), "{before}{inside}{after}: {said}");
+        }
+    });
+}
+
+/// Each chain begins with a whole one in brackets: none of them is long, and nothing is deep when it is read.
+#[test]
+fn chains_on_top_of_chains_are_as_high_as_both() {
+    with_room(|| {
+        for (first, link) in [
+            ("1", "+1"),
+            ("1", "*1"),
+            ("1", "<1"),
+            ("1", " in [1]"),
+            ("self", ".any"),
+            ("self", ".?any"),
+            ("self", "[0]"),
+            ("self", "['a']"),
+            ("self.tags", ".map(t, t)"),
+            ("self", ".all(t, true)"),
+            ("self", ".size()"),
+            ("self", ".optMap(x, x)"),
+        ] {
+            let mut text = first.to_owned();
+            for _ in 0..60 {
+                text = format!("({text}){}", link.repeat(80));
+            }
+            for text in [&text, &format!("has({text}.a)"), &format!("[{text}"), &format!("{text}+")] {
+                let said = run(text);
+                assert!(said.contains("recursion limit exceeded"), "{link}: {}", &said[..said.len().min(200)]);
+                assert_eq!(estimate(text, &[("self", Type::Dyn)], &[]), None);
+            }
+        }
+        let balanced = (0..40).fold("true".to_owned(), |text, _| format!("({text}){}", "&&true".repeat(100)));
+        assert!(run(&balanced).contains("recursion limit exceeded"));
+    });
 }
 
 #[test]
 fn long_chains_neither_overflow_the_stack_nor_hide_their_terms() {
+    with_room(long_chains);
+}
+
+fn long_chains() {
     let many = |first: &str, link: &str, count: usize| format!("{first}{}", link.repeat(count));
-    assert_eq!(run(&format!("{} == 101", many("1", "+1", 100))), "true");
+    assert_eq!(run(&format!("{} == 201", many("1", "+1", 200))), "true");
     assert_eq!(run(&many("false", "||false", 3000)), "false");
     assert_eq!(run(&format!("{}||true", many("false", "||false", 3000))), "true");
     for text in [
