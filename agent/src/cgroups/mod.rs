@@ -18,6 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use proto::api::core::v1::Pod;
+use tokio::time::Instant;
 
 pub use limits::{
     Found, Limits, burstable_milli_cpu, cpu_shares, cpu_weight, kubepods_limits, pod_limits, reserved_limits,
@@ -43,6 +44,9 @@ pub fn is_unified() -> bool {
 
 /// A runtime that has just started may not answer yet.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
+
+/// How long a tier keeps memory that is in use before it is looked at again; the kubelet's round of tiers.
+const IN_USE: Duration = Duration::from_secs(60);
 
 const TIERS: [QosClass; 3] = [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort];
 
@@ -95,6 +99,9 @@ struct Owned {
     tree: Tree,
     parent: CgroupName,
     pods: Mutex<Pods>,
+    /// Held while tiers are written: what is written last is then what was asked for last. When they were last left more
+    /// memory than wanted, because it was in use.
+    tiers: tokio::sync::Mutex<Option<Instant>>,
 }
 
 /// The pods that have, or are about to have, a cgroup.
@@ -108,7 +115,7 @@ struct Pods {
     given: Option<Kept>,
     /// What the Burstable tier was last given; None where that failed.
     shares: Option<i64>,
-    /// The limits that the Burstable and the BestEffort tier last got; None where those could not be set as they should be.
+    /// The limits that the Burstable and the BestEffort tier were last to get; None where those could not be set.
     memory: Option<[i64; 2]>,
 }
 
@@ -205,14 +212,14 @@ impl Cgroups {
         let parent = CgroupName::kubepods(&settings.root);
         let root = settings.root.clone();
         let limits = kubepods_limits(left, &settings.node, pids);
-        let owned = Owned { settings, tree, parent, pods: Mutex::new(Pods::new()) };
+        let owned = Owned::new(settings, tree, parent);
         owned.make(&owned.parent, &limits).await?;
         // The tiers share huge pages freely; pods are limited one by one.
         let least = Limits { cpu_shares: Some(MIN_SHARES), ..Limits::default() };
         for class in [QosClass::Burstable, QosClass::BestEffort] {
             owned.make(&owned.parent.tier(class), &least).await?;
         }
-        owned.reserve_memory().await?;
+        owned.weigh().await?;
         Ok(Self { owned: Some(owned), root })
     }
 
@@ -282,14 +289,19 @@ impl Cgroups {
         owned.weigh().await
     }
 
-    /// Sets part of the limits of a pod's cgroup, for a resize.
+    /// Sets part of the limits of a pod's cgroup, for a resize. Its tier follows, and if it does not now, at the next
+    /// [`Cgroups::ensure`].
     ///
     /// # Errors
     /// The kernel or systemd refuses.
     pub async fn set(&self, pod: &Pod, limits: &Limits) -> Result<(), Failure> {
         let Some(owned) = &self.owned else { return Ok(()) };
         owned.pods().note(pod.uid(), Some(owned.asked(pod)));
-        owned.limit(&owned.name(pod), limits).await
+        owned.limit(&owned.name(pod), limits).await?;
+        if let Err(error) = owned.weigh().await {
+            tracing::warn!(%error, "the tier of a pod that was resized does not follow yet");
+        }
+        Ok(())
     }
 
     /// Bytes that the pod uses now; `None` where the agent does not own its cgroup or cannot read it.
@@ -359,6 +371,10 @@ impl Pods {
 }
 
 impl Owned {
+    fn new(settings: Settings, tree: Tree, parent: CgroupName) -> Self {
+        Self { settings, tree, parent, pods: Mutex::new(Pods::new()), tiers: tokio::sync::Mutex::new(None) }
+    }
+
     fn pods(&self) -> MutexGuard<'_, Pods> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -377,25 +393,27 @@ impl Owned {
     }
 
     /// Leaves the lower tiers what is not reserved for the pods of those above. Where more is in use the limit is what is
-    /// in use, so that it grows no further and nothing is killed; the next pass tries again.
-    async fn reserve_memory(&self) -> Result<(), Failure> {
+    /// in use, so that it grows no further and nothing is killed; `in_use` is when that was last so, and it is tried again a
+    /// minute later.
+    async fn reserve_memory(&self, in_use: &mut Option<Instant>) -> Result<(), Failure> {
         let Some(reserved) = &self.settings.memory_reserved else { return Ok(()) };
         let wanted = {
             let pods = self.pods();
             reserved.left(pods.sum.guaranteed_memory, pods.sum.burstable_memory)
         };
-        if self.pods().memory.replace(wanted) == Some(wanted) {
+        let due = in_use.is_some_and(|since| since.elapsed() >= IN_USE);
+        if self.pods().memory.replace(wanted) == Some(wanted) && !due {
             return Ok(());
         }
+        *in_use = None;
         for (class, wanted) in [QosClass::Burstable, QosClass::BestEffort].into_iter().zip(wanted) {
             let tier = self.parent.tier(class);
             let used = used_memory(&self.settings.mount.join(self.path(&tier))).unwrap_or(0);
             let limits = Limits { memory: Some(wanted.max(used)), ..Limits::default() };
-            let limited = self.limit(&tier, &limits).await;
-            if limited.is_err() || used > wanted {
-                self.pods().memory = None;
+            self.limit(&tier, &limits).await.inspect_err(|_| self.pods().memory = None)?;
+            if used > wanted {
+                *in_use = Some(Instant::now());
             }
-            limited?;
         }
         Ok(())
     }
@@ -423,8 +441,9 @@ impl Owned {
     /// Gives the Burstable tier the weight that its pods ask for together, and the memory that is kept for them, when
     /// either has changed.
     async fn weigh(&self) -> Result<(), Failure> {
+        let mut tiers = self.tiers.lock().await;
         self.keep_memory().await?;
-        self.reserve_memory().await?;
+        self.reserve_memory(&mut tiers).await?;
         let shares = {
             let mut pods = self.pods();
             let shares = milli_cpu_to_shares(pods.sum.milli_cpu);
@@ -565,11 +584,11 @@ mod tests {
             memory_reserved,
         };
         let (tree, parent) = (Tree::new(mount), CgroupName::kubepods(""));
-        Owned { settings, tree, parent, pods: Mutex::new(Pods::new()) }
+        Owned::new(settings, tree, parent)
     }
 
     /// Memory of the upper tiers was reserved in the configuration alone.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn lower_tiers_get_what_is_not_reserved_and_never_less_than_they_use() {
         let mount = std::env::temp_dir().join(format!("reserved-{}", crate::backoff::random_below(u32::MAX)));
         let (burstable, best_effort) = (mount.join("kubepods/burstable"), mount.join("kubepods/besteffort"));
@@ -579,14 +598,48 @@ mod tests {
         }
         let owned = owned(mount.clone(), Some(MemoryReserved { percent: 50, allocatable_bytes: 1000 }));
         let limits = || [&burstable, &best_effort].map(|t| std::fs::read_to_string(t.join("memory.max")).expect("set"));
-        owned.reserve_memory().await.expect("written");
+        owned.weigh().await.expect("written");
         assert_eq!(limits(), ["1000", "1000"]);
         owned.pods().note("a", Some(Asked { guaranteed_memory: 400, burstable_memory: 200, ..Asked::default() }));
-        owned.reserve_memory().await.expect("written");
+        owned.weigh().await.expect("written");
         assert_eq!(limits(), ["800", "750"], "what is used stays");
         std::fs::write(best_effort.join("memory.current"), "50").expect("writes");
-        owned.reserve_memory().await.expect("written");
+        owned.weigh().await.expect("nothing is written");
+        assert_eq!(limits(), ["800", "750"], "not at every look at every pod");
+        tokio::time::advance(IN_USE).await;
+        owned.weigh().await.expect("written");
         assert_eq!(limits(), ["800", "700"], "it is tried again");
+        std::fs::write(burstable.join("memory.max"), "untouched").expect("writes");
+        tokio::time::advance(IN_USE).await;
+        owned.weigh().await.expect("nothing is written");
+        assert_eq!(limits(), ["untouched", "700"], "nothing is in use");
+        std::fs::remove_dir_all(mount).expect("removes");
+    }
+
+    /// The tier kept what the pod asked for before, until it was looked at again.
+    #[tokio::test]
+    async fn a_tier_follows_the_resize_of_its_pod() {
+        use proto::api::core::v1::{Container, PodSpec, ResourceRequirements};
+        use proto::apimachinery::pkg::api::resource::Quantity;
+        use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+        let mount = std::env::temp_dir().join(format!("resized-{}", crate::backoff::random_below(u32::MAX)));
+        let tier = mount.join("kubepods/burstable");
+        std::fs::create_dir_all(tier.join("podu")).expect("a folder");
+        let cgroups = Cgroups { owned: Some(owned(mount.clone(), None)), root: String::new() };
+        let pod = |cpu: &str| {
+            let requests = [("cpu".to_owned(), Quantity { string: cpu.into() })].into();
+            let resources = Some(ResourceRequirements { requests, ..Default::default() });
+            let containers = vec![Container { resources, ..Default::default() }];
+            let meta = ObjectMeta { uid: "u".into(), ..Default::default() };
+            let spec = PodSpec { containers, ..Default::default() };
+            Pod { metadata: Some(meta), spec: Some(spec), ..Default::default() }
+        };
+        let weight = async |cpu: &str| {
+            cgroups.set(&pod(cpu), &Limits::default()).await.expect("written");
+            std::fs::read_to_string(tier.join("cpu.weight")).expect("weighed")
+        };
+        let weights = [weight("1").await, weight("2").await];
+        assert_eq!(weights, [1024, 2048].map(|shares| cpu_weight(shares).to_string()));
         std::fs::remove_dir_all(mount).expect("removes");
     }
 
