@@ -363,7 +363,9 @@ impl Manager {
             }
             let pod = first_seen::kept(&entry.pod, pod);
             let changed = differs(&entry.pod, &pod);
-            count_requested(&entry.pod, &pod);
+            if changed {
+                count_requested(&entry.pod, &pod);
+            }
             entry.pod = pod.clone();
             self.shared.feed.pod(&pod);
             match entry.mailbox.clone() {

@@ -141,14 +141,14 @@ pub(super) fn count_requested(before: &Pod, now: &Pod) {
 
 /// Operation, requirement and resource of each change.
 fn requested(before: &Pod, now: &Pod) -> Vec<[&'static str; 3]> {
-    let mut found = Vec::new();
+    let (mut found, none) = (Vec::new(), ResourceRequirements::default());
     for container in now.spec().init_containers.iter().chain(&now.spec().containers) {
         let Some((_, was)) = find_container(before.spec(), &container.name) else { continue };
-        let (was, is) = (was.resources.clone().unwrap_or_default(), container.resources.clone().unwrap_or_default());
-        for (requirement, was, is) in [("requests", was.requests, is.requests), ("limits", was.limits, is.limits)] {
+        let (was, is) = (was.resources.as_ref().unwrap_or(&none), container.resources.as_ref().unwrap_or(&none));
+        for (requirement, was, is) in [("requests", &was.requests, &is.requests), ("limits", &was.limits, &is.limits)] {
             for resource in ["cpu", "memory"] {
                 let of = |amounts: &BTreeMap<String, Quantity>| amounts.get(resource).map_or(0, milli);
-                let operation = match (of(&was), of(&is)) {
+                let operation = match (of(was), of(is)) {
                     (was, is) if was == is => continue,
                     (0, _) => "add",
                     (_, 0) => "remove",
