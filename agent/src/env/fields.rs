@@ -1,9 +1,9 @@
 //! `fieldRef` and `resourceFieldRef`: facts of a pod for its own containers.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use proto::api::core::v1::{Node, Pod, ResourceFieldSelector};
+use proto::apimachinery::pkg::api::resource::Quantity;
 
 use crate::pod::quantity::{milli, whole};
 use crate::pod::spec::{PodExt, find_container};
@@ -80,22 +80,35 @@ pub(crate) fn go_quote(text: &str) -> String {
 /// What a container may use up to all that the node can give, unless it says less.
 const OF_NODE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
-/// What the node can give to a container of the pod: no more than the pod as a whole may have.
-pub fn left_to<'a>(pod: &Pod, node: &'a Node) -> Cow<'a, Node> {
-    let limits = pod.spec().resources.iter().flat_map(|r| &r.limits).filter(|(_, limit)| milli(limit) != 0);
-    let limits: Vec<_> = limits.filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory")).collect();
-    let mut node = Cow::Borrowed(node);
-    if !limits.is_empty()
-        && let Some(status) = &mut node.to_mut().status
-    {
-        for (name, limit) in limits {
-            status.allocatable.entry(name.clone()).and_modify(|amount| amount.clone_from(limit));
-        }
-    }
-    node
+/// What can be given to a container that does not say what it may use.
+#[derive(Clone, Copy)]
+pub struct Left<'a> {
+    node: &'a Node,
+    /// The pod that as a whole may have less.
+    pod: Option<&'a Pod>,
 }
 
-/// A request or limit in units of the divisor, rounded up. A limit that is not set, or zero, is what the node can give.
+impl<'a> Left<'a> {
+    /// All that the node can give.
+    pub fn of(node: &'a Node) -> Self {
+        Self { node, pod: None }
+    }
+
+    /// No more of it than the pod as a whole may have.
+    pub fn to(pod: &'a Pod, node: &'a Node) -> Self {
+        Self { node, pod: Some(pod) }
+    }
+
+    fn amount(self, resource: &str) -> Option<&'a Quantity> {
+        let of_node = self.node.status.as_ref()?.allocatable.get(resource)?;
+        let own =
+            self.pod.filter(|_| matches!(resource, "cpu" | "memory")).and_then(|pod| pod.spec().resources.as_ref());
+        let own = own.and_then(|own| own.limits.get(resource)).filter(|limit| milli(limit) != 0);
+        Some(own.unwrap_or(of_node))
+    }
+}
+
+/// A request or limit in units of the divisor, rounded up. A limit that is not set, or zero, is what is `left`.
 ///
 /// # Errors
 /// No such container or resource.
@@ -103,7 +116,7 @@ pub fn container_resource(
     pod: &Pod,
     selector: &ResourceFieldSelector,
     own_name: &str,
-    node: &Node,
+    left: Left<'_>,
 ) -> Result<String, String> {
     let name = if selector.container_name.is_empty() { own_name } else { &selector.container_name };
     let Some((_, container)) = find_container(pod.spec(), name) else {
@@ -112,24 +125,24 @@ pub fn container_resource(
     let Some((list, resource)) = selector.resource.split_once('.') else {
         return Err(format!("unsupported container resource : {}", selector.resource));
     };
-    let requirements = container.resources.clone().unwrap_or_default();
+    let requirements = container.resources.as_ref();
     let given = match list {
         "limits" => {
-            let own = requirements.limits.get(resource).cloned();
-            match OF_NODE.contains(&resource) && own.as_ref().is_none_or(|limit| milli(limit) == 0) {
-                true => node.status.as_ref().and_then(|s| s.allocatable.get(resource).cloned()).or(own),
+            let own = requirements.and_then(|r| r.limits.get(resource));
+            match OF_NODE.contains(&resource) && own.is_none_or(|limit| milli(limit) == 0) {
+                true => left.amount(resource).or(own),
                 false => own,
             }
         }
-        "requests" => requirements.requests.get(resource).cloned(),
+        "requests" => requirements.and_then(|r| r.requests.get(resource)),
         _ => return Err(format!("unsupported container resource : {}", selector.resource)),
     };
     let Some(given) = given else { return Ok("0".into()) };
     let divisor = selector.divisor.clone().filter(|d| milli(d) > 0);
     let value = if resource == "cpu" {
-        divide_up(milli(&given), divisor.as_ref().map_or(1000, milli))
+        divide_up(milli(given), divisor.as_ref().map_or(1000, milli))
     } else {
-        divide_up(whole(&given), divisor.as_ref().map_or(1, whole).max(1))
+        divide_up(whole(given), divisor.as_ref().map_or(1, whole).max(1))
     };
     Ok(value.to_string())
 }
@@ -155,7 +168,6 @@ mod tests {
     #[test]
     fn limits_that_are_none_are_those_of_the_node() {
         use proto::api::core::v1::{Container, NodeStatus, PodSpec, ResourceRequirements};
-        use proto::apimachinery::pkg::api::resource::Quantity;
         let list = |list: &[(&str, &str)]| {
             list.iter().map(|(k, v)| ((*k).to_owned(), Quantity { string: (*v).into() })).collect::<BTreeMap<_, _>>()
         };
@@ -177,7 +189,7 @@ mod tests {
         let node = Node { status: Some(NodeStatus { allocatable, ..Default::default() }), ..Default::default() };
         let value = |resource: &str| {
             let selector = ResourceFieldSelector { resource: format!("limits.{resource}"), ..Default::default() };
-            container_resource(&pod, &selector, "c", &node).unwrap()
+            container_resource(&pod, &selector, "c", Left::of(&node)).unwrap()
         };
         let found = ["cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "x/y"].map(value);
         assert_eq!(found, ["2", "1048576", "9", "0", "0"]);
@@ -185,10 +197,10 @@ mod tests {
         let limits = list(&[("cpu", "1"), ("memory", "2Gi"), ("hugepages-2Mi", "4Mi")]);
         let resources = Some(ResourceRequirements { limits, ..Default::default() });
         let whole = Pod { spec: Some(PodSpec { resources, ..Default::default() }), ..Default::default() };
-        let allocatable = left_to(&whole, &node).into_owned().status.unwrap().allocatable;
-        let left = ["cpu", "memory", "hugepages-2Mi"].map(|name| allocatable[name].string.clone());
-        assert_eq!(left, ["1", "2Gi", "8Mi"]);
-        assert!(matches!(left_to(&pod, &node), Cow::Borrowed(_)));
+        let left = |pod| ["cpu", "memory", "hugepages-2Mi"].map(|name| Left::to(pod, &node).amount(name).unwrap());
+        assert_eq!(left(&whole).map(|amount| amount.string.as_str()), ["1", "2Gi", "8Mi"]);
+        assert_eq!(left(&pod).map(|amount| amount.string.as_str()), ["2", "4Gi", "8Mi"]);
+        assert!(Left::to(&whole, &Node::default()).amount("cpu").is_none());
     }
 
     #[test]

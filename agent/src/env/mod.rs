@@ -20,7 +20,7 @@ use crate::pod::spec::PodExt;
 use crate::volumes::PodVolumes;
 
 pub(crate) use fields::go_quote;
-use fields::{container_resource, field_value, left_to};
+use fields::{Left, container_resource, field_value};
 
 /// What the environment takes from outside the spec.
 pub struct EnvContext<'a> {
@@ -154,8 +154,8 @@ async fn value_from(
         return field_value(pod, &field.field_path, context).map(Some).map_err(EnvError::Field);
     }
     if let Some(resource) = &from.resource_field_ref {
-        let node = left_to(pod, context.node);
-        return container_resource(pod, resource, &container.name, &node).map(Some).map_err(EnvError::Field);
+        let left = Left::to(pod, context.node);
+        return container_resource(pod, resource, &container.name, left).map(Some).map_err(EnvError::Field);
     }
     if let Some(file) = &from.file_key_ref {
         return of_file(file, context).map_err(EnvError::Field);

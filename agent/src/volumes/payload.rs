@@ -8,7 +8,7 @@ use proto::api::core::v1::{
     ProjectedVolumeSource, Secret, SecretVolumeSource, ServiceAccountTokenProjection, VolumeProjection,
 };
 
-use crate::env::fields::{container_resource, metadata_value};
+use crate::env::fields::{Left, container_resource, metadata_value};
 use crate::objects::{ObjectError, Objects, TokenQuery, Tokens};
 use crate::pod::spec::PodExt;
 
@@ -139,7 +139,7 @@ impl Sources<'_> {
         let text = if let Some(field) = &item.field_ref {
             metadata_value(self.pod, &field.field_path)?
         } else if let Some(resource) = &item.resource_field_ref {
-            container_resource(self.pod, resource, "", self.node)?
+            container_resource(self.pod, resource, "", Left::of(self.node))?
         } else {
             return Err(format!("nothing to write to {}", item.path));
         };
