@@ -102,11 +102,22 @@ fn change(filter: LogFilter) -> Result<(), String> {
 }
 
 impl LogFilter {
-    /// Whether a file's own level lets a line through.
+    /// Whether a file's own level lets a line through. Of patterns that fit the first counts, and names are those of the
+    /// agent's own files: what it is made with logs by the general level.
     fn of_file(&self, metadata: &Metadata<'_>) -> bool {
-        let Some(name) = metadata.file().map(module).filter(|_| !self.files.is_empty()) else { return false };
-        self.files.iter().any(|f| f.level >= *metadata.level() && fits(f.pattern.as_bytes(), name.as_bytes()))
+        if self.files.is_empty() || !is_own(metadata.target()) {
+            return false;
+        }
+        let Some(name) = metadata.file().map(module) else { return false };
+        let own = self.files.iter().find(|f| fits(f.pattern.as_bytes(), name.as_bytes()));
+        own.is_some_and(|f| f.level >= *metadata.level())
     }
+}
+
+/// Whether the agent's own source is where a line comes from.
+fn is_own(target: &str) -> bool {
+    let own = env!("CARGO_CRATE_NAME");
+    target.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
 /// The name that patterns are for: the file's own without `.rs`, of a `mod.rs` its folder's.
@@ -228,12 +239,16 @@ mod tests {
                 tracing::info!("always");
                 tracing::debug!("by 2");
                 tracing::trace!("by 6");
+                tracing::trace!(target: "h2::codec", "not its own");
+                tracing::trace!(target: "agents", "not its own");
             });
             seen.load(std::sync::atomic::Ordering::Relaxed)
         };
         assert_eq!(lines(&[]), 1);
         assert_eq!(lines(&[("log_*", 4)]), 2);
         assert_eq!(lines(&[("log_level", 9), ("log_level", 0)]), 3);
+        assert_eq!(lines(&[("log_level", 0), ("log_level", 9)]), 1, "the first that fits counts");
+        assert_eq!(lines(&[("*", 9)]), 3, "libraries have no files here");
         assert_eq!(lines(&[("worker", 9)]), 1);
     }
 }
