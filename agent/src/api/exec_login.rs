@@ -20,7 +20,8 @@ use tokio::process::Command;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::tls::Pem;
-use crate::program::{self, ProgramError};
+use crate::metrics;
+use crate::program::{self, Ended, ProgramError};
 
 const INFO: &str = "KUBERNETES_EXEC_INFO";
 pub(super) const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
@@ -153,7 +154,10 @@ impl Exec {
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .env(INFO, self.info(interactive)?)
             .stdin(if interactive { Stdio::inherit() } else { Stdio::null() });
-        let Ok(ended) = tokio::time::timeout(LIMIT, program::run(command, None)).await else {
+        let ran = tokio::time::timeout(LIMIT, program::run(command, None)).await;
+        let (status, code) = call_status(ran.as_ref().ok());
+        metrics::REST_PLUGIN_CALLS.inc(&[status, &code.to_string()]);
+        let Ok(ended) = ran else {
             return Err(format!("exec: executable {} takes too long", self.command));
         };
         let ended = ended.map_err(|error| match error {
@@ -176,6 +180,17 @@ impl Exec {
             hint => format!("; {hint}"),
         };
         format!("exec: executable {} not found{hint}", self.command)
+    }
+}
+
+/// How a call ended, and its code, as client-go counts it; None for one that took too long, and was killed.
+fn call_status(ran: Option<&Result<Ended, ProgramError>>) -> (&'static str, i32) {
+    match ran {
+        Some(Ok(ended)) if ended.status.success() => ("no_error", 0),
+        Some(Ok(ended)) => ("plugin_execution_error", ended.status.code().unwrap_or(-1)),
+        None => ("plugin_execution_error", -1),
+        Some(Err(ProgramError::NotStarted(_))) => ("plugin_not_found_error", 1),
+        Some(Err(ProgramError::Lost(_))) => ("client_internal_error", 1),
     }
 }
 
@@ -414,6 +429,25 @@ mod tests {
             assert_eq!(shown(&over.credentials().await.expect("credentials")).as_deref(), Some(wanted));
         }
         std::fs::remove_file(count).expect("ours");
+    }
+
+    #[tokio::test]
+    async fn calls_are_counted_by_their_end() {
+        let of = async |text: &str| {
+            let mut words = text.split(' ');
+            let mut command = Command::new(words.next().expect("a word"));
+            command.args(words);
+            call_status(Some(&program::run(command, None).await))
+        };
+        assert_eq!(of("true").await, ("no_error", 0));
+        assert_eq!(of("cat /no/such/file").await, ("plugin_execution_error", 1));
+        assert_eq!(of("/no/such/program").await, ("plugin_not_found_error", 1));
+        assert_eq!(of("/dev/null").await, ("plugin_not_found_error", 1), "nobody may run it");
+        assert_eq!(call_status(None), ("plugin_execution_error", -1));
+        let lost = Err(ProgramError::Lost(std::io::ErrorKind::BrokenPipe.into()));
+        assert_eq!(call_status(Some(&lost)), ("client_internal_error", 1));
+        script("exit 77", &json!({})).credentials().await.expect_err("refused");
+        assert!(metrics::REST_PLUGIN_CALLS.is_used());
     }
 
     #[tokio::test]
