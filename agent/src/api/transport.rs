@@ -6,8 +6,11 @@
 //! that vanished without a word, also under an idle watch.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,9 +18,9 @@ use http::{HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
 
 use super::proxy::{Proxy, Stream};
 use super::{ApiError, Kubeconfig, Login, TlsError};
@@ -76,6 +79,29 @@ impl Drop for Counted {
 struct Pool {
     http2: Option<http2::SendRequest<Full<Bytes>>>,
     http1: Vec<http1::SendRequest<Full<Bytes>>>,
+    /// Whatever is open, also what serves a watch and is forgotten otherwise.
+    open: Vec<oneshot::Sender<()>>,
+}
+
+impl Pool {
+    /// Nothing new goes over the connections that are there; what is under way goes on.
+    fn forget(&mut self) {
+        (self.http2, self.http1) = (None, Vec::new());
+    }
+
+    /// What is under way ends, too.
+    fn close(&mut self) {
+        self.forget();
+        for connection in self.open.drain(..) {
+            // One that has ended hears nothing any more.
+            let _ = connection.send(());
+        }
+    }
+
+    fn keep_track(&mut self, connection: oneshot::Sender<()>) {
+        self.open.retain(|open| !open.is_closed());
+        self.open.push(connection);
+    }
 }
 
 /// The transport of production.
@@ -91,7 +117,9 @@ pub struct HttpTransport {
     login: Arc<Login>,
     user_agent: HeaderValue,
     pool: Mutex<Pool>,
-    stale: std::sync::atomic::AtomicBool,
+    stale: AtomicBool,
+    /// Connections were made with a certificate that holds no more.
+    outdated: AtomicBool,
     /// Told with each [`Transport::reconnect`].
     renewed: tokio::sync::Notify,
     _counted: Counted,
@@ -125,7 +153,8 @@ impl HttpTransport {
             login,
             user_agent: HeaderValue::from_str(user_agent).unwrap_or(HeaderValue::from_static("node-agent")),
             pool: Mutex::new(Pool::default()),
-            stale: std::sync::atomic::AtomicBool::new(false),
+            stale: AtomicBool::new(false),
+            outdated: AtomicBool::new(false),
             renewed: tokio::sync::Notify::new(),
             _counted: Counted::new(),
         })
@@ -137,7 +166,7 @@ impl HttpTransport {
         let path = request.uri().path_and_query().map_or("/", |p| p.as_str()).to_owned();
         let shown = self.login.show().await?;
         if shown.changed {
-            self.stale.store(true, std::sync::atomic::Ordering::Release);
+            self.outdated.store(true, Ordering::Release);
         }
         if let Some(value) = shown.header.clone() {
             request.headers_mut().insert(header::AUTHORIZATION, value);
@@ -222,8 +251,11 @@ impl HttpTransport {
     async fn connection(&self) -> Result<Connection, ApiError> {
         self.credentials().await;
         let mut pool = self.pool.lock().await;
-        if self.stale.swap(false, std::sync::atomic::Ordering::AcqRel) {
-            *pool = Pool::default();
+        if self.outdated.swap(false, Ordering::AcqRel) {
+            pool.close();
+        }
+        if self.stale.swap(false, Ordering::AcqRel) {
+            pool.forget();
         }
         if let Some(sender) = &pool.http2 {
             if !sender.is_closed() {
@@ -235,16 +267,17 @@ impl HttpTransport {
         if let Some(at) = pool.http1.iter().position(http1::SendRequest::is_ready) {
             return Ok(Connection::Http1(pool.http1.swap_remove(at)));
         }
-        let connection = tokio::time::timeout(CONNECT_TIMEOUT, self.connect()).await.map_err(|_| {
+        let (connection, open) = tokio::time::timeout(CONNECT_TIMEOUT, self.connect()).await.map_err(|_| {
             ApiError::Connect(format!("no connection to {} within {CONNECT_TIMEOUT:?}", self.authority))
         })??;
+        pool.keep_track(open);
         if let Connection::Http2(sender) = &connection {
             pool.http2 = Some(sender.clone());
         }
         Ok(connection)
     }
 
-    async fn connect(&self) -> Result<Connection, ApiError> {
+    async fn connect(&self) -> Result<(Connection, oneshot::Sender<()>), ApiError> {
         let tcp = self.dial().await?;
         if !self.secure {
             return handshake(TokioIo::new(tcp), false).await;
@@ -301,11 +334,14 @@ enum Connection {
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-async fn handshake<S>(stream: TokioIo<S>, http2: bool) -> Result<Connection, ApiError>
+/// The connection, and what closes it.
+async fn handshake<S>(stream: TokioIo<S>, http2: bool) -> Result<(Connection, oneshot::Sender<()>), ApiError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let refused = |e: hyper::Error| ApiError::Connect(chain(&e));
+    let (close, closes) = oneshot::channel();
+    let stream = TokioIo::new(Closable { stream: stream.into_inner(), closes: Some(closes), closed: false });
     if http2 {
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -316,20 +352,71 @@ where
             .handshake(stream)
             .await
             .map_err(refused)?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(error = %chain(&error), "connection to the API server ended");
-            }
-        });
-        return Ok(Connection::Http2(sender));
+        work(connection);
+        return Ok((Connection::Http2(sender), close));
     }
     let (sender, connection) = http1::handshake(stream).await.map_err(refused)?;
+    work(connection);
+    Ok((Connection::Http1(sender), close))
+}
+
+/// Works a connection until it ends.
+fn work(connection: impl Future<Output = hyper::Result<()>> + Send + 'static) {
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(error = %chain(&error), "connection to the API server ended");
         }
     });
-    Ok(Connection::Http1(sender))
+}
+
+/// A stream that ends when somebody says so. hyper works a connection of HTTP/2 by tasks of its own, which nobody can end.
+struct Closable<S> {
+    stream: S,
+    /// None once it has been answered.
+    closes: Option<oneshot::Receiver<()>>,
+    closed: bool,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Closable<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if let Some(closes) = &mut self.closes
+            && let Poll::Ready(told) = Pin::new(closes).poll(cx)
+        {
+            // One whose transport is gone serves what is under way.
+            self.closed = told.is_ok();
+            self.closes = None;
+        }
+        if self.closed {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Closable<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, text: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, text)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        texts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, texts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
 }
 
 impl Transport for HttpTransport {
@@ -345,7 +432,7 @@ impl Transport for HttpTransport {
     }
 
     fn reconnect(&self) {
-        self.stale.store(true, std::sync::atomic::Ordering::Release);
+        self.stale.store(true, Ordering::Release);
         self.renewed.notify_waiters();
     }
 }
@@ -427,5 +514,101 @@ mod tests {
         assert_eq!(codes, [401, 200, 200]);
         assert_eq!(serving.await.expect("served"), ["t1", "t2", "t2"]);
         std::fs::remove_file(count).expect("ours");
+    }
+
+    /// A body that never comes.
+    struct Awaited;
+
+    impl hyper::body::Body for Awaited {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_under_way_over_http2_ends_with_its_connection() {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let answers = hyper::service::service_fn(|_: Request<hyper::body::Incoming>| {
+            std::future::ready(Ok::<_, std::convert::Infallible>(Response::new(Awaited)))
+        });
+        let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        tokio::spawn(server.serve_connection(TokioIo::new(far), answers));
+        let (connection, open) = handshake(TokioIo::new(near), true).await.expect("a connection");
+        let Connection::Http2(mut sender) = connection else { panic!("another connection") };
+        let request = Request::builder().uri("http://a/watch").body(Full::default()).expect("a request");
+        let mut body = sender.send_request(request).await.expect("an answer").into_body();
+        let mut pool = Pool { http2: Some(sender), ..Pool::default() };
+        pool.keep_track(open);
+        pool.forget();
+        let brief = Duration::from_millis(50);
+        tokio::time::timeout(brief, body.frame()).await.expect_err("it goes on");
+        pool.close();
+        let cut = tokio::time::timeout(Duration::from_secs(10), body.frame()).await.expect("an end");
+        cut.expect("a reason").expect_err("cut");
+    }
+
+    /// A watch went on over the connection of the certificate that was over.
+    #[tokio::test]
+    async fn a_new_certificate_of_the_program_ends_what_the_old_one_opened() {
+        let server = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let port = server.local_addr().expect("bound").port();
+        tokio::spawn(async move {
+            let mut open = Vec::new();
+            for _ in 0..3 {
+                let (mut tcp, _) = server.accept().await.expect("accepts");
+                head(&mut tcp).await;
+                tcp.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nsome").await.expect("writes");
+                open.push(tcp);
+            }
+            std::future::pending::<()>().await;
+        });
+        let answers = std::env::temp_dir().join(format!("exec-pairs-{}", crate::backoff::random_below(u32::MAX)));
+        std::fs::create_dir(&answers).expect("a folder");
+        let pairs = [(); 2].map(|()| rcgen::generate_simple_self_signed(vec!["n".into()]).expect("made"));
+        // The first is given twice; each is asked for anew.
+        for (run, pair) in [(1, &pairs[0]), (2, &pairs[0]), (3, &pairs[1])] {
+            let answer = serde_json::json!({
+                "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {
+                    "clientCertificateData": pair.cert.pem(), "clientKeyData": pair.signing_key.serialize_pem(),
+                    "expirationTimestamp": "2001-01-01T00:00:00Z",
+                },
+            });
+            std::fs::write(answers.join(run.to_string()), answer.to_string()).expect("writes");
+        }
+        let script = r#"echo run >> "$0/count"; cat "$0/$(wc -l < "$0/count")""#;
+        let config = serde_json::json!({
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
+            "users": [{"name": "u", "user": {"exec": {
+                "apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script, answers],
+                "interactiveMode": "Never",
+            }}}],
+        });
+        let config = Kubeconfig::parse(config.to_string().as_bytes(), std::path::Path::new("/k")).expect("valid");
+        let transport = HttpTransport::new(&config, "test").expect("a transport");
+        let watch = async || {
+            let request = Request::builder().uri("/watch").body(Bytes::new()).expect("a request");
+            let mut body = transport.send(request).await.expect("an answer").into_body();
+            assert_eq!(body.frame().await.expect("some").expect("some").into_data().expect("data"), "some");
+            body
+        };
+        let mut first = watch().await;
+        transport.reconnect();
+        let mut second = watch().await;
+        let brief = Duration::from_millis(50);
+        tokio::time::timeout(brief, first.frame()).await.expect_err("forgotten, but the certificate is the same");
+        let mut third = watch().await;
+        for body in [&mut first, &mut second] {
+            body.frame().await.expect("an end").expect_err("cut");
+        }
+        tokio::time::timeout(brief, third.frame()).await.expect_err("it is of the new one");
+        std::fs::remove_dir_all(answers).expect("ours");
     }
 }
