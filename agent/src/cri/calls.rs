@@ -11,8 +11,14 @@ use crate::{metrics, spans};
 type Result<T> = std::result::Result<T, CriError>;
 
 fn within<T>(message: T, timeout: Duration) -> Request<T> {
-    let mut request = Request::new(message);
+    let mut request = traced(message);
     request.set_timeout(timeout);
+    request
+}
+
+/// A request without a limit of its own; the runtime is told what span it belongs to.
+fn traced<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
     if let Some(parent) = spans::parent().and_then(|parent| parent.parse().ok()) {
         request.metadata_mut().insert("traceparent", parent);
     }
@@ -254,7 +260,7 @@ impl CriClient {
         counted("exec_sync", async {
             let mut service = self.runtime.clone();
             let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
-            let mut request = Request::new(cri::ExecSyncRequest { container_id: id.into(), cmd, timeout: seconds });
+            let mut request = traced(cri::ExecSyncRequest { container_id: id.into(), cmd, timeout: seconds });
             // Without a limit the caller's cancellation is the only bound, as in the kubelet.
             if !timeout.is_zero() {
                 request.set_timeout(timeout + self.timeout);
@@ -282,7 +288,7 @@ impl CriClient {
     pub async fn pull_image(&self, request: cri::PullImageRequest) -> Result<String> {
         counted("pull_image", async {
             let mut service = self.images.clone();
-            let reference = service.pull_image(Request::new(request)).await?.into_inner().image_ref;
+            let reference = service.pull_image(traced(request)).await?.into_inner().image_ref;
             if reference.is_empty() { Err(CriError::incomplete("the image reference")) } else { Ok(reference) }
         })
         .await
@@ -302,7 +308,7 @@ impl CriClient {
     pub async fn container_events(&self) -> Result<Streaming<cri::ContainerEventResponse>> {
         counted("container_events", async {
             let mut service = self.runtime.clone();
-            Ok(service.get_container_events(Request::new(cri::GetEventsRequest {})).await?.into_inner())
+            Ok(service.get_container_events(traced(cri::GetEventsRequest {})).await?.into_inner())
         })
         .await
     }
@@ -321,6 +327,18 @@ fn gone_is_fine<T>(answer: std::result::Result<tonic::Response<T>, tonic::Status
 
 #[cfg(test)]
 mod tests {
+    /// Commands and pulls were spans that the runtime did not hear of.
+    #[tokio::test]
+    async fn the_runtime_is_told_of_the_span_with_a_limit_and_without() {
+        let told = || {
+            let limited = super::within((), std::time::Duration::from_secs(1));
+            let of = |request: tonic::Request<()>| request.metadata().get("traceparent").is_some();
+            [of(limited), of(super::traced(()))]
+        };
+        assert_eq!(told(), [false; 2]);
+        assert_eq!(crate::spans::in_a_span(async { told() }).await, [true; 2]);
+    }
+
     #[test]
     fn spans_have_the_cris_names() {
         for (operation, name) in [

@@ -9,7 +9,6 @@ use proto::cri;
 
 use crate::events::EventType;
 use crate::images::puller::Wanted;
-use crate::metrics;
 use crate::pleg::observed::{Observed, RunState};
 use crate::pod::crash_loop::Moment;
 use crate::pod::resize::Plan;
@@ -19,6 +18,7 @@ use crate::pod::step::{Actions, Reset};
 use crate::status::StartError;
 use crate::status::generate::one_of_each_family;
 use crate::volumes::{PodVolumes, groups};
+use crate::{metrics, spans};
 
 use super::kill::Stopping;
 use super::resize::Resizing;
@@ -131,6 +131,7 @@ impl Worker {
         let success = if outcome.is_ok() { "true" } else { "false" };
         metrics::RESIZE_MILLISECONDS.observe(&[success], begun.elapsed().as_secs_f64() * 1000.0);
         let Err(why) = outcome else { return Ok(()) };
+        spans::fail(|| why.clone());
         let generation = self.pod.meta().generation;
         if self.shared.allocations.fail(&self.uid, generation, &why, crate::clock::now()) {
             let message = super::resizes::told(&self.pod, generation, &why, "Pod resize error");
@@ -155,10 +156,12 @@ impl Worker {
     /// What could not be stopped of a pod that goes on is tried again; events are for the ends of pods.
     fn not_stopped(&self, error: &dyn std::fmt::Display) -> Failure {
         tracing::warn!(%error, pod = self.pod.name(), "could not stop a part of a pod; trying again");
+        spans::fail(|| error.to_string());
         Failure::Retry
     }
 
     pub(super) fn kill_failed(&mut self, error: &dyn std::fmt::Display) -> Failure {
+        spans::fail(|| error.to_string());
         self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedKillPod", format!("error killing pod: {error}"));
         Failure::Retry
     }
@@ -183,6 +186,7 @@ impl Worker {
 
     pub(super) fn sandbox_failed(&self, why: &str) -> Failure {
         let message = format!("Failed to create pod sandbox: {why}");
+        spans::fail(|| message.clone());
         self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedCreatePodSandBox", message);
         Failure::Retry
     }
@@ -241,6 +245,7 @@ impl Worker {
         }
         if let Err(why) = shared.dra.prepare(&pod).await {
             let message = format!("Failed to prepare dynamic resources: {why}");
+            spans::fail(|| message.clone());
             shared.recorder.pod(&pod, EventType::Warning, "FailedPrepareDynamicResources", message);
             return Err(Failure::Retry);
         }
@@ -274,6 +279,7 @@ impl Worker {
         }
         if let Err(error) = self.look_at_new_sandbox(&id).await {
             let message = format!("Unable to get pod sandbox status: {error}");
+            spans::fail(|| message.clone());
             shared.recorder.pod(&pod, EventType::Warning, "FailedStatusPodSandBox", message);
             return Err(Failure::Retry);
         }
@@ -316,6 +322,13 @@ impl Worker {
             }
             Err(error) => {
                 let held = self.shared.puller.remaining(&self.uid, &container.image).is_some();
+                // One that is held back has not failed anew.
+                if error.reason != "ImagePullBackOff" {
+                    let quoted = crate::env::go_quote(&error.message);
+                    spans::fail(|| {
+                        format!("failed to \"StartContainer\" for {name:?} with {}: {quoted}", error.reason)
+                    });
+                }
                 self.start_errors.insert(name, error);
                 Err(if held { Failure::Held(self.pull_wait()) } else { Failure::Retry })
             }
@@ -335,6 +348,7 @@ impl Worker {
         for record in made {
             if let Err(error) = self.shared.cri.remove_container(&record.id).await {
                 tracing::warn!(%error, container = record.id, pod = self.pod.name(), "could not remove a container");
+                spans::fail(|| error.to_string());
                 return Err(Failure::Retry);
             }
         }

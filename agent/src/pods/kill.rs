@@ -22,11 +22,11 @@ use tokio::time::Instant;
 use crate::cri::CriError;
 use crate::env::go_quote;
 use crate::events::EventType;
-use crate::metrics;
 use crate::pleg::observed::{ContainerRecord, Observed, RunState};
 use crate::pod::grace::{MINIMUM_STOP_SECONDS, container_grace};
 use crate::pod::spec::{ContainerKind, PodExt, find_container, is_sidecar};
 use crate::pod::step::{Kill, KillReason};
+use crate::{metrics, spans};
 
 use super::starts::Starts;
 use super::{Shared, hooks};
@@ -339,13 +339,13 @@ fn pre_stop(shared: &Arc<Shared>, pod: &Pod, container: &Container, id: &str, ip
     let (shared, pod, container) = (shared.clone(), pod.clone(), container.clone());
     let (id, ip) = (id.to_owned(), ip.to_owned());
     let mut running = JoinSet::new();
-    running.spawn(async move {
+    running.spawn(spans::inherit(async move {
         let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()) else { return };
         let Err(why) = hooks::run(&shared, &pod, &container, &id, &ip, hook).await else { return };
         tracing::debug!(pod = pod.name(), container = container.name, why, "preStop hook failed");
         let kind = EventType::Warning;
         shared.recorder.container(&pod, &container.name, kind, "FailedPreStopHook", "PreStopHook failed");
-    });
+    }));
     running
 }
 

@@ -12,7 +12,6 @@ use proto::cri;
 use crate::env::{EnvContext, container_env};
 use crate::events::EventType;
 use crate::images::puller::Wanted;
-use crate::metrics;
 use crate::pleg::observed::Observed;
 use crate::pod::container_config::{ContainerInputs, container_config};
 use crate::pod::sandbox_config::log_directory;
@@ -21,6 +20,7 @@ use crate::pod::spec::{ContainerKind, PodExt, find_container};
 use crate::pod::step::{Kill, KillReason};
 use crate::status::StartError;
 use crate::volumes::{MountContext, PodVolumes, container_devices, container_mounts, groups};
+use crate::{metrics, spans};
 
 use super::kill::kill_one;
 use super::starts::Starts;
@@ -118,11 +118,11 @@ impl StartContext<'_> {
         event(EventType::Normal, "Created", "Container created".into());
         // On a task of its own: it goes on when the pod ends meanwhile.
         let (cri, starting, under_way) = (self.shared.cri.clone(), id.clone(), self.starts.begin(&id));
-        let started = tokio::spawn(async move {
+        let started = tokio::spawn(spans::inherit(async move {
             let started = cri.start_container(&starting).await.map_err(|e| e.message);
             drop(under_way);
             started
-        });
+        }));
         started.await.unwrap_or_else(|e| Err(e.to_string())).map_err(|message| {
             failed(&message);
             failure("RunContainerError", message)

@@ -7,91 +7,39 @@ use tokio::time::Instant;
 
 use crate::pod::grace::{Begun, Budget, pod_grace};
 use crate::pod::spec::PodExt;
+use crate::spans;
 
 use super::act::Failure;
 use super::kill::{KillError, Stopping};
-use super::worker::{FIRST_RETRY, ORPHAN_GRACE_SECONDS, Worker};
+use super::worker::{FIRST_RETRY, ORPHAN_GRACE_SECONDS, Worker, described};
 use super::{gc, kill};
+
+/// What came of a try to stop everything.
+enum Round {
+    Stopped,
+    /// There is less time than before.
+    CutShort,
+    /// To be tried again after a while.
+    Failed,
+}
 
 impl Worker {
     /// Stops everything, as often as it takes.
     pub(super) async fn terminate_until_stopped(&mut self) {
         self.ending = true;
-        let mailbox = self.mailbox.clone();
         let begun = Instant::now();
         let before = self.passed_before();
         let mut budget = Budget::default();
         loop {
-            self.take_facts();
-            // Before the look: one that ends in between is seen as it is then.
-            let under_way = self.starts.under_way();
-            self.settled &= under_way.is_empty();
-            if !self.settled
-                && let Err(error) = self.look().await
-            {
-                tracing::debug!(%error, pod = self.pod.name(), "could not look at an ending pod; trying again");
-                tokio::time::sleep(self.failed()).await;
-                continue;
+            let pod = self.pod.clone();
+            let name = || "syncTerminatingPod".to_owned();
+            let round = self.stop(begun, before, &mut budget);
+            let round = spans::within(name, spans::Kind::Internal, || described(&pod), |_| None, round);
+            match round.await {
+                Round::Stopped => break,
+                Round::CutShort => {}
+                Round::Failed => tokio::time::sleep(self.failed()).await,
             }
-            // Whatever stops this on the way, the next round looks.
-            self.settled = false;
-            // Of what ends, only the readiness is still asked for.
-            self.sync_probes(true);
-            if !self.orphan {
-                self.tell(false);
-            }
-            let wanted = if self.orphan { ORPHAN_GRACE_SECONDS } else { pod_grace(&self.pod, self.grace) };
-            let passed = i64::try_from((begun.elapsed() + before).as_secs()).unwrap_or(i64::MAX);
-            let (grace, left) = (budget.allow(wanted), budget.left(passed));
-            let (shared, pod) = (self.shared.clone(), self.pod.clone());
-            let observed = self.observed.clone();
-            let stopping = Stopping::beside(self.starts.clone(), under_way);
-            let mut stopped = std::mem::take(&mut self.stopped_sandboxes);
-            let result = {
-                let killing = kill::kill_pod(&shared, &pod, &observed, Some(left), (&mut stopped, &stopping));
-                tokio::pin!(killing);
-                loop {
-                    tokio::select! {
-                        done = &mut killing => break Some(done),
-                        () = mailbox.urgency() => {
-                            self.take_facts();
-                            if pod_grace(&self.pod, self.grace) < grace && !self.orphan {
-                                break None;
-                            }
-                        }
-                        // What a readiness probe finds is told while containers stop.
-                        () = mailbox.arrival() => {
-                            let before = self.verdicts.clone();
-                            self.take_facts();
-                            if !self.orphan && self.verdicts != before {
-                                self.tell(false);
-                            }
-                            if pod_grace(&self.pod, self.grace) < grace && !self.orphan {
-                                break None;
-                            }
-                        }
-                    }
-                }
-            };
-            self.stopped_sandboxes = stopped;
-            match result {
-                // With less time than before it begins anew.
-                None => {
-                    let _ = self.kill_failed(&KillError::cut_short(&pod, &stopping));
-                    continue;
-                }
-                Some(Ok(())) => {}
-                Some(Err(error)) => {
-                    let failure = self.kill_failed(&error);
-                    debug_assert!(matches!(failure, Failure::Retry));
-                    tokio::time::sleep(self.failed()).await;
-                    continue;
-                }
-            }
-            if self.look().await.is_ok() && self.observed.running().next().is_none() {
-                break;
-            }
-            tokio::time::sleep(self.failed()).await;
         }
         // The devices are nobody's as long as something may run; the pod is not over while they are its own.
         self.retry = FIRST_RETRY;
@@ -103,6 +51,80 @@ impl Worker {
             self.tell(true);
         }
         self.shared.prober.remove(&self.uid);
+    }
+
+    /// One try to stop everything.
+    async fn stop(&mut self, begun: Instant, before: Duration, budget: &mut Budget) -> Round {
+        let mailbox = self.mailbox.clone();
+        self.take_facts();
+        // Before the look: one that ends in between is seen as it is then.
+        let under_way = self.starts.under_way();
+        self.settled &= under_way.is_empty();
+        if !self.settled
+            && let Err(error) = self.look().await
+        {
+            tracing::debug!(%error, pod = self.pod.name(), "could not look at an ending pod; trying again");
+            spans::fail(|| error.to_string());
+            return Round::Failed;
+        }
+        // Whatever stops this on the way, the next round looks.
+        self.settled = false;
+        // Of what ends, only the readiness is still asked for.
+        self.sync_probes(true);
+        if !self.orphan {
+            self.tell(false);
+        }
+        let wanted = if self.orphan { ORPHAN_GRACE_SECONDS } else { pod_grace(&self.pod, self.grace) };
+        let passed = i64::try_from((begun.elapsed() + before).as_secs()).unwrap_or(i64::MAX);
+        let (grace, left) = (budget.allow(wanted), budget.left(passed));
+        let (shared, pod) = (self.shared.clone(), self.pod.clone());
+        let observed = self.observed.clone();
+        let stopping = Stopping::beside(self.starts.clone(), under_way);
+        let mut stopped = std::mem::take(&mut self.stopped_sandboxes);
+        let result = {
+            let killing = kill::kill_pod(&shared, &pod, &observed, Some(left), (&mut stopped, &stopping));
+            tokio::pin!(killing);
+            loop {
+                tokio::select! {
+                    done = &mut killing => break Some(done),
+                    () = mailbox.urgency() => {
+                        self.take_facts();
+                        if pod_grace(&self.pod, self.grace) < grace && !self.orphan {
+                            break None;
+                        }
+                    }
+                    // What a readiness probe finds is told while containers stop.
+                    () = mailbox.arrival() => {
+                        let before = self.verdicts.clone();
+                        self.take_facts();
+                        if !self.orphan && self.verdicts != before {
+                            self.tell(false);
+                        }
+                        if pod_grace(&self.pod, self.grace) < grace && !self.orphan {
+                            break None;
+                        }
+                    }
+                }
+            }
+        };
+        self.stopped_sandboxes = stopped;
+        match result {
+            // With less time than before it begins anew.
+            None => {
+                let _ = self.kill_failed(&KillError::cut_short(&pod, &stopping));
+                return Round::CutShort;
+            }
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                let failure = self.kill_failed(&error);
+                debug_assert!(matches!(failure, Failure::Retry));
+                return Round::Failed;
+            }
+        }
+        match self.look().await {
+            Ok(()) if self.observed.running().next().is_none() => Round::Stopped,
+            _ => Round::Failed,
+        }
     }
 
     /// The pod goes on: an end that was imposed on it and cut short with the agent is not the beginning of the next one.
@@ -138,25 +160,9 @@ impl Worker {
 
     /// Takes down volumes, tells the last status, and cleans up once the pod is in no source any more.
     pub(super) async fn finish(&mut self) {
-        self.shared.managers.release(&self.uid).await;
-        self.retry = FIRST_RETRY;
-        while let Err(error) = self.shared.volumes.teardown(&self.uid).await {
-            tracing::warn!(%error, pod = self.pod.name(), "could not take down the volumes of a pod");
-            tokio::time::sleep(self.failed()).await;
-        }
-        self.retry = FIRST_RETRY;
-        while let Err(error) = self.shared.cgroups.remove(&self.uid).await {
-            tracing::warn!(%error, pod = self.pod.name(), "could not remove the cgroup of a pod");
-            tokio::time::sleep(self.failed()).await;
-        }
-        self.shared.objects.unregister(&self.uid);
-        self.shared.puller.forget(&self.uid);
-        self.shared.devices.release(&self.uid);
-        if !self.orphan {
-            self.take_facts();
-            self.tell_last();
-            self.shared.status.finish(&self.uid);
-        }
+        let pod = self.pod.clone();
+        let name = || "syncTerminatedPod".to_owned();
+        spans::within(name, spans::Kind::Internal, || described(&pod), |()| None, self.give_back()).await;
         let mailbox = self.mailbox.clone();
         mailbox.has_ended();
         while !self.removed {
@@ -182,5 +188,30 @@ impl Worker {
         gc::remove_all(&self.shared, &self.pod, &self.observed).await;
         self.shared.userns.release(&self.uid);
         self.shared.status.forget(&self.uid);
+    }
+
+    /// Takes down volumes and the cgroup, and tells the last status.
+    async fn give_back(&mut self) {
+        self.shared.managers.release(&self.uid).await;
+        self.retry = FIRST_RETRY;
+        while let Err(error) = self.shared.volumes.teardown(&self.uid).await {
+            tracing::warn!(%error, pod = self.pod.name(), "could not take down the volumes of a pod");
+            spans::fail(|| error.to_string());
+            tokio::time::sleep(self.failed()).await;
+        }
+        self.retry = FIRST_RETRY;
+        while let Err(error) = self.shared.cgroups.remove(&self.uid).await {
+            tracing::warn!(%error, pod = self.pod.name(), "could not remove the cgroup of a pod");
+            spans::fail(|| error.to_string());
+            tokio::time::sleep(self.failed()).await;
+        }
+        self.shared.objects.unregister(&self.uid);
+        self.shared.puller.forget(&self.uid);
+        self.shared.devices.release(&self.uid);
+        if !self.orphan {
+            self.take_facts();
+            self.tell_last();
+            self.shared.status.finish(&self.uid);
+        }
     }
 }

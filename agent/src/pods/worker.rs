@@ -208,10 +208,8 @@ impl Worker {
             let timer = metrics::POD_WORKER.time(&operation);
             let pod = self.pod.clone();
             let attributes = || {
-                let whole = format!("{}/{}", pod.namespace(), pod.name());
-                let names = [("k8s.pod.uid", pod.uid()), ("k8s.pod", &whole), ("k8s.pod.name", pod.name())];
-                let names = names.into_iter().chain([("k8s.namespace.name", pod.namespace())]);
-                names.map(|(key, value)| spans::attribute(key, value)).collect()
+                let update = spans::attribute("k8s.pod.update_type", operation[0]);
+                described(&pod).into_iter().chain([update]).collect()
             };
             let next = {
                 let mut sync = std::pin::pin!(spans::within(
@@ -255,6 +253,7 @@ impl Worker {
     async fn sync(&mut self) -> Result<Duration, Interrupt> {
         if let Err(error) = self.look().await {
             tracing::debug!(%error, pod = self.pod.name(), "could not look at a pod; trying again");
+            spans::fail(|| error.to_string());
             return Ok(self.failed());
         }
         if self.deadline_passed() {
@@ -279,10 +278,12 @@ impl Worker {
         self.shared.objects.register(&self.pod);
         if let Err(error) = self.shared.cgroups.ensure(&self.pod, self.shared.managers.lifts_quota(&self.pod)).await {
             let message = format!("unable to ensure pod container exists: {error}");
+            spans::fail(|| message.clone());
             self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedToCreatePodContainer", message);
             return Ok(self.failed());
         }
         if let Err(error) = self.make_dirs() {
+            spans::fail(|| format!("error making pod data directories: {error}"));
             self.shared.recorder.pod(
                 &self.pod,
                 EventType::Warning,
@@ -302,6 +303,7 @@ impl Worker {
             }
             Err(errors) => {
                 errors.iter().for_each(|error| failed_mount(error.to_string()));
+                spans::fail(|| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
                 let since = *self.without_volumes.get_or_insert_with(Instant::now);
                 if since.elapsed() >= VOLUMES_TIMEOUT {
                     timed_out(&errors).into_iter().for_each(failed_mount);
@@ -471,6 +473,14 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// The pod that a span is about.
+pub(super) fn described(pod: &Pod) -> Vec<spans::KeyValue> {
+    let whole = format!("{}/{}", pod.namespace(), pod.name());
+    let names = [("k8s.pod.uid", pod.uid()), ("k8s.pod", &whole), ("k8s.pod.name", pod.name())];
+    let names = names.into_iter().chain([("k8s.namespace.name", pod.namespace())]);
+    names.map(|(key, value)| spans::attribute(key, value)).collect()
 }
 
 /// Tells what probes have found while the worker is busy, with a hook or a pull that takes long.

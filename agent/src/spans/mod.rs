@@ -9,7 +9,7 @@
 mod otlp;
 
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -46,7 +46,14 @@ struct Tracer {
 static TRACER: OnceLock<Tracer> = OnceLock::new();
 
 tokio::task_local! {
-    static CURRENT: Option<Place>;
+    static CURRENT: Option<Here>;
+}
+
+/// The span that somebody is in, and what went wrong there.
+#[derive(Clone)]
+struct Here {
+    place: Place,
+    error: Arc<OnceLock<String>>,
 }
 
 /// Where in a trace somebody is.
@@ -143,7 +150,28 @@ async fn send(channel: Channel, resource: Resource, mut queue: mpsc::Receiver<Sp
     }
 }
 
-/// Does the work as a span of its own, below the one that it is done in. `failed` says what went wrong.
+/// A span that is told when this goes, whether its work came to an end or was cut short.
+struct Open {
+    tracer: &'static Tracer,
+    span: Span,
+    error: Arc<OnceLock<String>>,
+    done: bool,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let mut span = std::mem::take(&mut self.span);
+        span.end_time_unix_nano = now();
+        let cut_short = (!self.done).then(|| "context canceled".to_owned());
+        let error = self.error.get().cloned().or(cut_short);
+        span.status = error.map(|message| Status { message, code: 2 });
+        // A full queue loses it.
+        let _ = self.tracer.spans.try_send(span);
+    }
+}
+
+/// Does the work as a span of its own, below the one that it is done in. `failed` says what went wrong, unless the work
+/// itself has by [`fail`]. Work that is cut short is told as such.
 pub async fn within<T>(
     name: impl FnOnce() -> String,
     kind: Kind,
@@ -151,27 +179,55 @@ pub async fn within<T>(
     failed: impl FnOnce(&T) -> Option<String>,
     work: impl Future<Output = T>,
 ) -> T {
-    let tracer = TRACER.get();
     let parent = current();
-    let place = tracer.and_then(|tracer| Place::below(parent, tracer.per_million));
-    let started = now();
-    let outcome = CURRENT.scope(place, work).await;
-    if let (Some(tracer), Some(place)) = (tracer, place.filter(|place| place.sampled)) {
+    let begun = TRACER.get().and_then(|tracer| Some((tracer, Place::below(parent, tracer.per_million)?)));
+    let here = begun.map(|(_, place)| Here { place, error: Arc::default() });
+    let open = begun.zip(here.as_ref()).filter(|((_, place), _)| place.sampled).map(|((tracer, place), here)| {
         let span = Span {
             trace_id: place.trace.to_vec(),
             span_id: place.span.to_vec(),
             parent_span_id: parent.map_or_else(Vec::new, |parent| parent.span.to_vec()),
             name: name(),
             kind: kind as i32,
-            start_time_unix_nano: started,
-            end_time_unix_nano: now(),
+            start_time_unix_nano: now(),
             attributes: attributes(),
-            status: failed(&outcome).map(|message| Status { message, code: 2 }),
+            ..Span::default()
         };
-        // A full queue loses it.
-        let _ = tracer.spans.try_send(span);
+        Open { tracer, span, error: Arc::clone(&here.error), done: false }
+    });
+    let outcome = CURRENT.scope(here, work).await;
+    if let Some(mut open) = open {
+        open.done = true;
+        if let Some(message) = failed(&outcome) {
+            // What was said before stays.
+            let _ = open.error.set(message);
+        }
     }
     outcome
+}
+
+/// Says what went wrong in the span that this is called in; the first word stays.
+pub fn fail(why: impl FnOnce() -> String) {
+    let tell = |here: &Option<Here>| {
+        if let Some(here) = here.as_ref().filter(|here| here.place.sampled) {
+            here.error.get_or_init(why);
+        }
+    };
+    // Outside of all spans nobody asks.
+    let _ = CURRENT.try_with(tell);
+}
+
+/// The work as a part of the span that this is called in, for a task of its own.
+pub fn inherit<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    let here = CURRENT.try_with(Clone::clone).ok().flatten();
+    CURRENT.scope(here, work)
+}
+
+/// The work as if it were done in the first span of a trace.
+#[cfg(test)]
+pub fn in_a_span<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    let place = Place { trace: [0xab; 16], span: [1; 8], sampled: true };
+    CURRENT.scope(Some(Here { place, error: Arc::default() }), work)
 }
 
 /// What a server that is called now is told: the span that the call is made in.
@@ -180,7 +236,7 @@ pub fn parent() -> Option<String> {
 }
 
 fn current() -> Option<Place> {
-    CURRENT.try_with(|place| *place).ok().flatten()
+    CURRENT.try_with(|here| here.as_ref().map(|here| here.place)).ok().flatten()
 }
 
 fn now() -> u64 {
@@ -249,20 +305,36 @@ mod tests {
             within(|| "Call".into(), Kind::Client, Vec::new, |o: &Result<(), &str>| o.err().map(str::to_owned), call)
                 .await
         };
+        let plain = |name: &'static str| {
+            move |work: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
+                within(move || name.to_owned(), Kind::Internal, Vec::new, |()| None, work)
+            }
+        };
+        let work = async {
+            call.await.expect("done");
+            tokio::spawn(inherit(plain("Apart")(Box::pin(async {})))).await.expect("done");
+            let endless = plain("Cut")(Box::pin(std::future::pending()));
+            tokio::time::timeout(Duration::ZERO, endless).await.expect_err("cut short");
+            fail(|| "too bad".to_owned());
+            fail(|| "even worse".to_owned());
+        };
         let attributes = || vec![attribute("k8s.pod.uid", "u")];
-        within(|| "syncPod".into(), Kind::Internal, attributes, |_| Some("too bad".to_owned()), call)
-            .await
-            .expect("done");
+        within(|| "syncPod".into(), Kind::Internal, attributes, |()| Some("last".to_owned()), work).await;
         // One request of HTTP/2: its data is in frames of the first stream.
         let (mut stream, _) = listener.accept().await.expect("accepts");
         let request = request(&mut stream).await;
         let all = &request.resource_spans[0];
         assert_eq!(all.resource.as_ref().expect("one").attributes[1], attribute("host.name", "host-a"));
-        let [call, pod] = &all.scope_spans[0].spans[..] else { panic!("{request:?}") };
+        let [call, apart, cut, pod] = &all.scope_spans[0].spans[..] else { panic!("{request:?}") };
         assert_eq!((call.name.as_str(), pod.name.as_str(), call.kind), ("Call", "syncPod", 3));
         assert_eq!((&call.parent_span_id, &call.trace_id), (&pod.span_id, &pod.trace_id));
         assert_eq!(pod.status.as_ref().map(|s| (s.message.as_str(), s.code)), Some(("too bad", 2)));
-        assert!(call.status.is_none() && pod.attributes == attributes());
+        assert_eq!((apart.name.as_str(), cut.name.as_str()), ("Apart", "Cut"));
+        for below in [apart, cut] {
+            assert_eq!((&below.parent_span_id, &below.trace_id), (&pod.span_id, &pod.trace_id), "{}", below.name);
+        }
+        assert_eq!(cut.status.as_ref().map(|s| (s.message.as_str(), s.code)), Some(("context canceled", 2)));
+        assert!(call.status.is_none() && apart.status.is_none() && pod.attributes == attributes());
         assert!(pod.start_time_unix_nano <= call.start_time_unix_nano);
         std::fs::remove_file(socket).expect("ours");
     }
