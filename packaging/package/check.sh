@@ -39,7 +39,8 @@ machine() {
     : >"$root/dev/null"
     chmod 0666 "$root/dev/null"
     printf 'root:x:0:0::/:/bin/sh\napiserver-lite:x:990:990::/:/bin/false\n' >"$root/etc/passwd"
-    printf 'root:x:0:\napiserver-lite:x:990:\n' >"$root/etc/group"
+    printf 'root:x:0:\napiserver-lite:x:990:\nkeys:x:991:\n' >"$root/etc/group"
+    : >"$root/run/groups"
     cat >"$root/usr/bin/systemctl" <<'SH'
 #!/bin/sh
 echo "$@" >>/run/asked
@@ -48,6 +49,8 @@ case "$*" in
     *MainPID*node-agent*) echo 4001 ;;
     *MainPID*) echo 4002 ;;
     *User*) echo apiserver-lite ;;
+    *SupplementaryGroups*) cat /run/groups ;;
+    *Group*) echo apiserver-lite ;;
 esac
 SH
     chmod 0755 "$root/usr/bin/systemctl"
@@ -153,6 +156,14 @@ life() {
     echo 'securePort = 7443' >"$conf/apiserver-lite.toml.d/90-bad.toml"
     chmod 0600 "$conf/apiserver-lite.toml.d/90-bad.toml"
     refused apiserver-lite 'a file that only root reads'
+    chmod 0640 "$conf/apiserver-lite.toml.d/90-bad.toml"
+    chgrp 991 "$conf/apiserver-lite.toml.d/90-bad.toml"
+    refused apiserver-lite 'a file of a group that is not its own'
+    echo keys >"$root/run/groups"
+    does upgrade "$new"/*."$format"
+    restarted apiserver-lite || fail "the groups of the unit are not those of the check: $(cat "$work/said")"
+    ok 'the groups that the unit has are those of the check'
+    : >"$root/run/groups"
     rm "$conf/apiserver-lite.toml.d/90-bad.toml"
     printf '%s\0' /usr/bin/apiserver-lite serve --secure-port=0 >"$root/proc/4002/cmdline"
     refused apiserver-lite "a drop-in's flag"

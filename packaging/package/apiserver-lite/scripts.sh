@@ -11,15 +11,19 @@ on_upgrade() {
     on_install
     restart apiserver-lite.service check_settings
 }
-# As the user that the server is: root may read what the server may not.
+# As the user that the server is, in the groups that its unit and the drop-ins give it: root may read what the server may not.
 check_settings() {
-    user=$(systemctl show --property=User --value apiserver-lite.service)
+    user=$(unit_has User)
+    group=$(unit_has Group)
+    more=$(unit_has SupplementaryGroups | tr ' ' ',')
     set -- apiserver-lite serve --check
     if [ -n "$user" ] && command -v setpriv >/dev/null; then
-        set -- setpriv --reuid="$user" --regid="$(id -g "$user")" --init-groups "$@"
+        own=$(id -G "$user" | tr ' ' ',')
+        set -- setpriv --reuid="$user" --regid="${group:-$(id -g "$user")}" --groups="$own${more:+,$more}" "$@"
     fi
     arguments apiserver-lite.service serve | tr '\n' '\0' | xargs -0 "$@"
 }
+unit_has() { systemctl show --property="$1" --value apiserver-lite.service; }
 on_remove() { stop apiserver-lite.service; }
 after_remove() { reload; }
 on_purge() {
