@@ -14,8 +14,9 @@ use rustls::ServerConfig as TlsConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::pem::PemObject as _;
+use service::activation;
 use service::notify::{self, NotifyState};
-use tokio::net::TcpSocket;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
@@ -80,7 +81,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     // server that has them.
     let address = config.address();
     let refused = |source| ServeError::Listen { address, source };
-    let socket = bound(address).map_err(refused)?;
+    let port = Port::of(address).map_err(refused)?;
     pki::private_folder(&config.args.data_dir)?;
     let store = Store::open(Some(config.args.data_dir.join("store")))?;
     let pki = ensure_pki(&config)?;
@@ -172,7 +173,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         tokio::spawn(crate::bootstrap::identity::run(server.clone()));
     }
     crate::controllers::start(&server, &config, pki.authority()?);
-    let listener = socket.listen(BACKLOG).map_err(refused)?;
+    let listener = port.listen().map_err(refused)?;
     tracing::info!(%address, kubeconfig = %config.args.data_dir.join("admin.conf").display(), "serving");
     let (stop, stopped) = watch::channel(false);
     let serving = tokio::spawn(crate::http::serve(listener, TlsAcceptor::from(tls), server.clone(), stopped));
@@ -199,12 +200,30 @@ fn flow(config: &Config, store: &Store) -> Option<FlowControl> {
 }
 
 /// The port, not yet open: a connection is refused until everything that a request needs is there.
-fn bound(address: SocketAddr) -> std::io::Result<TcpSocket> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // As the standard library does it: connections of the server before this one may linger.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    Ok(socket)
+enum Port {
+    Own(TcpSocket),
+    /// Made by systemd: whose connections wait from the boot on, and while one server follows another.
+    Handed(std::net::TcpListener),
+}
+
+impl Port {
+    fn of(address: SocketAddr) -> std::io::Result<Self> {
+        if let Some(handed) = activation::tcp(address) {
+            return Ok(Port::Handed(handed));
+        }
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // As the standard library does it: connections of the server before this one may linger.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        Ok(Port::Own(socket))
+    }
+
+    fn listen(self) -> std::io::Result<TcpListener> {
+        match self {
+            Port::Own(socket) => socket.listen(BACKLOG),
+            Port::Handed(listener) => TcpListener::from_std(listener),
+        }
+    }
 }
 
 /// Makes or renews the cluster's keys, and the administrator's kubeconfig.

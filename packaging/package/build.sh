@@ -62,7 +62,7 @@ stage() {
     local package=$1 root=$2 unit program
     program=$(runs "$package")
     put 0755 "$bin/$package" "$root/usr/bin/$package"
-    for unit in "$package.service" $([ "$package" != node-agent ] || echo kubepods.slice); do
+    for unit in "$package.service" "$package.socket" $([ "$package" != node-agent ] || echo kubepods.slice); do
         put 0644 "$top/systemd/$unit" "$root/usr/lib/systemd/system/$unit"
     done
     cp -rL "$here/$package/files/." "$root/"

@@ -1,9 +1,10 @@
 //! What both daemons need as services of systemd, whose units stand beside this crate: log lines for the journal, words
-//! for the notify socket, settings in TOML with drop-ins, memory that is given back. And TLS without a known server, which
+//! for the notify socket, sockets that systemd hands over, settings in TOML with drop-ins, memory that is given back. And TLS without a known server, which
 //! both are asked for.
 //!
 //! Nothing in here knows Kubernetes or either daemon; why it is a crate is told in `docs/decisions/service-crate.md`.
 
+pub mod activation;
 pub mod any_certificate;
 pub mod journal;
 pub mod memory;

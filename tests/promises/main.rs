@@ -15,6 +15,7 @@ mod eviction;
 mod first_run;
 mod flow_control;
 mod full_disk;
+mod handed_socket;
 mod heartbeats;
 mod kill_nine;
 mod kube_crate;

@@ -16,8 +16,8 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::body::Body;
 
-use super::activation;
 use super::authority::Forgiving;
+use service::activation;
 
 /// What a handler answers.
 pub type Reply = Response<Body>;
@@ -37,7 +37,7 @@ const HEADER_BYTES: u32 = 256 << 10;
 /// # Errors
 /// When the folder cannot be written.
 pub fn bind(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
-    if let Some(handed) = activation::take(path) {
+    if let Some(handed) = activation::unix(path) {
         return UnixListener::from_std(handed);
     }
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();

@@ -3,7 +3,6 @@
 //! Every service here is local and for root. A client can hold no more than a fixed share: so many connections per
 //! socket, so many calls per connection, so many bytes that it has not read.
 
-mod activation;
 mod authority;
 mod bucket;
 mod dial;

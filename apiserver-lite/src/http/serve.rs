@@ -71,6 +71,8 @@ pub async fn serve(listener: TcpListener, tls: TlsAcceptor, server: Arc<ApiServe
                 continue;
             }
         };
+        // A socket of both families shows IPv4 clients as IPv6.
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         tokio::spawn(connection(tcp, address, tls.clone(), builder.clone(), server.clone(), graceful.watcher()));
     }
     drop(listener);

@@ -24,7 +24,11 @@ check_settings() {
     arguments apiserver-lite.service serve | tr '\n' '\0' | xargs -0 "$@"
 }
 unit_has() { systemctl show --property="$1" --value apiserver-lite.service; }
-on_remove() { stop apiserver-lite.service; }
+# The socket first: it would start the daemon again.
+on_remove() {
+    stop apiserver-lite.socket
+    stop apiserver-lite.service
+}
 after_remove() { reload; }
 on_purge() {
     rm -rf --one-file-system /var/lib/apiserver-lite

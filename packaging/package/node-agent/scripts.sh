@@ -9,7 +9,11 @@ on_upgrade() {
     restart node-agent.service check_settings
 }
 check_settings() { arguments node-agent.service run | tr '\n' '\0' | xargs -0 node-agent config check --this-machine; }
-on_remove() { stop node-agent.service; }
+# The socket first: it would start the daemon again.
+on_remove() {
+    stop node-agent.socket
+    stop node-agent.service
+}
 after_remove() { reload; }
 # Pods that still run keep their state: volumes may be mounted below it. A kubelet that the node was given back to has its
 # state in the same folder.
