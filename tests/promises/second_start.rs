@@ -46,3 +46,27 @@ fn a_refused_start_leaves_the_files_of_the_running_server_alone() -> Result<()> 
     ensure!(files(&other)?.is_empty(), "a server that cannot listen wrote {:?}", files(&other)?.keys());
     Ok(())
 }
+
+/// Nobody answers for a webhook before the server listens, and what a role lacks is added at every start.
+#[test]
+fn a_webhook_that_refuses_everything_keeps_no_server_from_starting() -> Result<()> {
+    let mut server = ApiServer::start("refusing-webhook", &["--scheduler=false"])?;
+    let rules = serde_json::json!({"rules": []});
+    server.kubectl(&["patch", "clusterrole", "system:basic-user", "--type=merge", "-p", &rules.to_string()])?;
+    server.create(&serde_json::json!({
+        "kind": "ValidatingWebhookConfiguration", "apiVersion": "admissionregistration.k8s.io/v1",
+        "metadata": {"name": "nobody"},
+        "webhooks": [{
+            "name": "nobody.example.com", "failurePolicy": "Fail", "sideEffects": "None", "timeoutSeconds": 1,
+            "admissionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/"},
+            "rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"]}],
+        }],
+    }))?;
+    ensure!(server.kubectl(&["create", "clusterrole", "r", "--verb=get", "--resource=pods"]).is_err());
+    server.stop();
+    server.launch()?;
+    let role = server.get("clusterrole", "system:basic-user")?;
+    ensure!(role["rules"].as_array().is_some_and(|rules| !rules.is_empty()), "{role}");
+    ensure!(server.kubectl(&["create", "clusterrole", "r", "--verb=get", "--resource=pods"]).is_err());
+    Ok(())
+}

@@ -4,6 +4,7 @@
 //! compilation saw, which costs a few look-ups; only after a change something is read.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 use serde_json::Value;
@@ -27,6 +28,8 @@ const COLLECTIONS: [&str; 6] = [
 pub struct Hooks {
     resources: [ResourceId; COLLECTIONS.len()],
     current: ArcSwapOption<InForce>,
+    /// Nothing is in force.
+    pub asleep: AtomicBool,
 }
 
 #[derive(Default)]
@@ -49,13 +52,16 @@ impl Default for Hooks {
     fn default() -> Self {
         let resources =
             COLLECTIONS.map(|plural| ResourceId::from(format!("{plural}.admissionregistration.k8s.io").as_str()));
-        Hooks { resources, current: ArcSwapOption::empty() }
+        Hooks { resources, current: ArcSwapOption::empty(), asleep: AtomicBool::new(false) }
     }
 }
 
 impl Hooks {
     /// What is in force now.
     pub fn current(&self, server: &ApiServer) -> Arc<InForce> {
+        if self.asleep.load(Ordering::Relaxed) {
+            return Arc::default();
+        }
         let changes = server.store.changes(&self.resources);
         let last = self.current.load_full();
         if let Some(last) = last.as_ref().filter(|last| last.changes == changes) {

@@ -1,5 +1,6 @@
 //! The chain: every plugin there is, in order, and which of them run.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -211,6 +212,12 @@ impl Admission {
     /// Connections to webhooks of all kinds.
     pub fn clients(&self) -> &Clients {
         &self.clients
+    }
+
+    /// Whether nobody is asked that clients have named: before the server listens, who might answer has nobody to ask
+    /// either.
+    pub fn ask_nobody(&self, nobody: bool) {
+        self.hooks.asleep.store(nobody, Ordering::Relaxed);
     }
 
     /// What the plugins were told at the start.

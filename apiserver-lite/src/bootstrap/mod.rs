@@ -12,6 +12,7 @@ pub mod roles;
 mod system;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -29,15 +30,55 @@ use crate::write::{self, DeleteOptions, Target, WriteOptions};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Makes what is missing.
+/// Until what was refused is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
+/// So often an object is looked at anew that another server has changed or taken away meanwhile.
+const ATTEMPTS: usize = 5;
+
+/// What is wanted: where, in which namespace, and the object.
+type Wanted = (Place, String, Value);
+
+/// Makes what is missing. An object that is refused keeps nobody from serving the others; it is tried again.
 ///
 /// # Errors
-/// When the store refuses a write.
+/// When the store refuses the namespaces of the system.
 pub async fn ensure(server: &Arc<ApiServer>, config: &Config, authorities: &Authorities) -> Result<()> {
-    let mut wanted: Vec<(Place, String, Value)> = Vec::new();
+    server.admission.ask_nobody(true);
+    let refused = make(server, config, authorities).await;
+    let announced = refused.is_ok() && announce_or_tell(server).await;
+    server.admission.ask_nobody(false);
+    let refused = refused?;
+    if !refused.is_empty() || !announced {
+        tokio::spawn(again(server.clone(), refused, announced));
+    }
+    Ok(())
+}
+
+/// Tries what was refused until nothing is, or the runtime ends.
+async fn again(server: Arc<ApiServer>, mut refused: Vec<Wanted>, mut announced: bool) {
+    while !refused.is_empty() || !announced {
+        tokio::time::sleep(AGAIN).await;
+        refused = write_all(&server, refused).await;
+        announced = announced || announce_or_tell(&server).await;
+    }
+}
+
+/// Writes all at once: they share the sync of the log. What is refused comes back.
+async fn write_all(server: &ApiServer, wanted: Vec<Wanted>) -> Vec<Wanted> {
+    let writes = wanted.into_iter().map(|(place, namespace, object)| async move {
+        let error = create_missing(server, place, &namespace, &object).await.err()?;
+        let name = &object["metadata"]["name"];
+        tracing::error!(resource = place.2, %name, %error, "a bootstrap object is refused and tried again");
+        Some((place, namespace, object))
+    });
+    futures_util::future::join_all(writes).await.into_iter().flatten().collect()
+}
+
+async fn make(server: &ApiServer, config: &Config, authorities: &Authorities) -> Result<Vec<Wanted>> {
+    let mut wanted: Vec<Wanted> = Vec::new();
     let cluster = String::new;
     for namespace in namespaces::system() {
-        create_missing(server, ("", "v1", "namespaces"), "", namespace).await?;
+        create_missing(server, ("", "v1", "namespaces"), "", &namespace).await?;
     }
     let aggregate = config.controllers.enabled("clusterrole-aggregation-controller");
     wanted.extend(
@@ -77,15 +118,12 @@ pub async fn ensure(server: &Arc<ApiServer>, config: &Config, authorities: &Auth
         wanted.push((("discovery.k8s.io", "v1", "endpointslices"), "default".into(), slice));
         wanted.push((("", "v1", "endpoints"), "default".into(), endpoints));
     }
-    // All at once: they share the sync of the log.
-    let writes = wanted.into_iter().map(|(place, namespace, object)| async move {
-        let name = object["metadata"]["name"].clone();
-        create_missing(server, place, &namespace, object)
-            .await
-            .inspect_err(|error| tracing::error!(resource = place.2, %name, %error, "a bootstrap object is refused"))
-    });
-    futures_util::future::try_join_all(writes).await?;
-    announce_versions(server).await
+    Ok(write_all(server, wanted).await)
+}
+
+async fn announce_or_tell(server: &ApiServer) -> bool {
+    let told = |error: &crate::status::ApiError| tracing::error!(%error, "an API version is refused and tried again");
+    announce_versions(server).await.inspect_err(told).is_ok()
 }
 
 /// Makes the APIService of every group version and says that it is available.
@@ -94,14 +132,15 @@ async fn announce_versions(server: &ApiServer) -> Result<()> {
     let set = server.resources.current();
     let Some(resource) = set.lookup(place.0, place.1, place.2) else { return Ok(()) };
     let options = WriteOptions { manager: "kube-apiserver".into(), ..WriteOptions::default() };
-    let announced = api_services::all(&set).into_iter().map(|object| async {
+    let (resource, options) = (&resource, &options);
+    let announced = api_services::all(&set).into_iter().map(|object| async move {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         if server.store.get(&resource.storage, "", &name).is_some() {
             return Ok(());
         }
-        create_missing(server, place, "", object).await?;
-        let target = Target { resource: &resource, subresource: "status", namespace: "", name: &name };
-        let status = write::update(server, target, &options, |_, old| {
+        create_missing(server, place, "", &object).await?;
+        let target = Target { resource, subresource: "status", namespace: "", name: &name };
+        let status = write::update(server, target, options, |_, old| {
             let mut value = old.clone();
             value["status"] = api_services::available();
             Ok(value)
@@ -115,30 +154,38 @@ async fn announce_versions(server: &ApiServer) -> Result<()> {
 type Place = (&'static str, &'static str, &'static str);
 
 /// Creates an object unless one of its name is there; a role or binding that is there is completed.
-async fn create_missing(
-    server: &ApiServer,
-    (group, version, plural): Place,
-    namespace: &str,
-    object: Value,
-) -> Result<()> {
+async fn create_missing(server: &ApiServer, place: Place, namespace: &str, object: &Value) -> Result<()> {
+    let mut attempt = 1;
+    loop {
+        match settle(server, place, namespace, object).await {
+            // Another server was at it.
+            Err(error) if attempt < ATTEMPTS && (error.is_not_found() || error.is_conflict()) => attempt += 1,
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn settle(server: &ApiServer, (group, version, plural): Place, namespace: &str, object: &Value) -> Result<()> {
     // What `--runtime-config` switched off has no objects either.
     let Some(resource) = server.resources.lookup(group, version, plural) else { return Ok(()) };
     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     if let Some(found) = server.store.get(&resource.storage, namespace, &name) {
         // Other kinds stay as they are found.
-        let step = if group == RBAC { reconcile::step(&object, &found.value()) } else { Step::Keep };
+        let step = if group == RBAC { reconcile::step(object, &found.value()) } else { Step::Keep };
         let target = Target { resource: &resource, subresource: "", namespace, name: &name };
         match step {
             Step::Keep => return Ok(()),
-            Step::Write(_) => return complete(server, target, &object).await,
+            Step::Write(_) => return complete(server, target, object).await,
             Step::MakeAnew => {
-                drop(write::delete(server, &resource, namespace, &name, &DeleteOptions::default()).await?)
+                let options = DeleteOptions { uid: Some(found.keys.uid.to_string()), ..DeleteOptions::default() };
+                drop(write::delete(server, &resource, namespace, &name, &options).await?);
             }
         }
     }
     let manager = if group == flow::bootstrap::GROUP { flow::bootstrap::PRODUCER } else { "kube-apiserver" };
     let options = WriteOptions { manager: manager.into(), ..WriteOptions::default() };
-    match write::create(server, &resource, namespace, object, &options, &User::system("system:apiserver")).await {
+    let user = User::system("system:apiserver");
+    match write::create(server, &resource, namespace, object.clone(), &options, &user).await {
         Err(error) if !error.is_already_exists() => Err(error),
         _ => Ok(()),
     }
