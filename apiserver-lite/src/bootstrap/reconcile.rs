@@ -38,8 +38,11 @@ pub(super) fn step(wanted: &Value, have: &Value) -> Step {
             value["metadata"][key] = all.into();
         }
     }
-    let missing = Rule::uncovered(&Rule::all_from(have), &Rule::all_from(wanted));
-    extend(&mut value, "/rules", missing.iter().map(Rule::to_value).collect());
+    // Rules that are put together from those of others follow them, also when they lose some.
+    if !wanted["aggregationRule"].is_object() {
+        let missing = Rule::uncovered(&Rule::all_from(have), &Rule::all_from(wanted));
+        extend(&mut value, "/rules", missing.iter().map(Rule::to_value).collect());
+    }
     for path in ["/aggregationRule/clusterRoleSelectors", "/subjects"] {
         extend(&mut value, path, lacking(wanted.pointer(path), have.pointer(path)));
     }
@@ -86,6 +89,16 @@ mod tests {
         let Step::Write(value) = step(&role(json!([pods(&["get", "watch"])])), &have) else { panic!("not completed") };
         assert_eq!(value["rules"], json!([pods(&["get"]), own, pods(&["watch"])]));
         assert_eq!(step(&role(json!([pods(&["get"])])), &have), Step::Keep);
+    }
+
+    #[test]
+    fn rules_that_are_joined_come_from_the_roles_that_have_them_alone() {
+        let joined = |rules: Value| {
+            let mut role = role(rules);
+            role["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"e": "f"}}]});
+            role
+        };
+        assert_eq!(step(&joined(json!([pods(&["get", "delete"])])), &joined(json!([pods(&["get"])]))), Step::Keep);
     }
 
     #[test]
