@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::ast::{Expr, Fold, Kind, Macro};
-use super::issue::Issue;
+use super::issue::{self, Issue};
 use super::overloads::{self, Overload};
 use super::regex;
 use super::types::Type;
@@ -81,7 +81,7 @@ const KINDS: [&str; 14] = [
 
 impl Checker {
     fn complain(&mut self, at: usize, text: String) -> Type {
-        self.issues.push(Issue { at, text });
+        issue::keep(&mut self.issues, Issue { at, text });
         Type::Dyn
     }
 

@@ -13,10 +13,19 @@ pub(super) struct Issue {
     pub text: String,
 }
 
+/// Where complaints stand that are about the whole.
+pub(super) const NOWHERE: usize = usize::MAX;
+
+/// Adds a complaint; of one that will not be shown, only that there is one.
+pub(super) fn keep(issues: &mut Vec<Issue>, issue: Issue) {
+    let text = if issues.len() < MOST { issue.text } else { String::new() };
+    issues.push(Issue { text, ..issue });
+}
+
 /// The first hundred complaints by their places.
 pub(super) fn shown(issues: &[Issue], source: &str) -> String {
     let mut kept: Vec<&Issue> = issues.iter().take(MOST).collect();
-    kept.sort_by_key(|issue| issue.at);
+    kept.sort_by_key(|issue| issue.at.wrapping_add(1));
     let mut lines: Vec<String> = kept.into_iter().map(|issue| issue.shown(source)).collect();
     if issues.len() > MOST {
         lines.push(format!("{} more errors were truncated", issues.len() - MOST));
@@ -26,6 +35,9 @@ pub(super) fn shown(issues: &[Issue], source: &str) -> String {
 
 impl Issue {
     fn shown(&self, source: &str) -> String {
+        if self.at == NOWHERE {
+            return format!("ERROR: <input>:-1:0: {}", self.text);
+        }
         let before = source.get(..self.at).unwrap_or(source);
         let number = before.matches('\n').count();
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count();

@@ -3,7 +3,7 @@
 //! The parser gets lost and finds its way back where that of cel-go does, whose grammar it follows.
 
 use super::ast::{Expr, Fold, Kind, Macro};
-use super::issue::Issue;
+use super::issue::{self, Issue, NOWHERE};
 use super::kinds::Kinds;
 use super::lex::Token;
 use super::recover::{Reader, Stop};
@@ -13,11 +13,19 @@ use super::words::is_reserved;
 /// chains of operators and of selections count as they nest.
 pub(super) const MAX_DEPTH: usize = 250;
 
+/// The longest text, in characters, as cel-go has it.
+const MAX_LENGTH: usize = 100_000;
+
 /// Reads an expression.
 ///
 /// # Errors
 /// Characters that belong to no token, places where the text is no expression, and what makes no sense in it.
 pub fn parse(text: &str) -> Result<Expr, Vec<Issue>> {
+    let size = text.chars().count();
+    if size > MAX_LENGTH {
+        let text = format!("expression code point size exceeds limit: size: {size}, limit {MAX_LENGTH}");
+        return Err(vec![Issue { at: NOWHERE, text }]);
+    }
     let mut parser = Parser { reader: Reader::new(text), depth: 0, meaning: Vec::new() };
     let read = parser.whole();
     let mut issues = parser.reader.issues;
@@ -88,22 +96,22 @@ impl Parser<'_> {
     }
 
     fn means_nothing(&mut self, at: usize, text: impl Into<String>) -> Expr {
-        self.meaning.push(Issue { at, text: text.into() });
+        issue::keep(&mut self.meaning, Issue { at, text: text.into() });
         nothing(at)
     }
 
     /// A node of the tree. Its parts may have been read one after the other, so how deep reading goes says nothing of it.
-    fn node(&self, at: usize, kind: Kind) -> Parsed {
-        self.bounded(Expr::new(at, kind))
+    fn node(at: usize, kind: Kind) -> Parsed {
+        Self::bounded(Expr::new(at, kind))
     }
 
-    fn bounded(&self, expr: Expr) -> Parsed {
-        if expr.height > MAX_DEPTH { Err(self.too_deep()) } else { Ok(expr) }
+    fn bounded(expr: Expr) -> Parsed {
+        if expr.height > MAX_DEPTH { Err(Self::too_deep()) } else { Ok(expr) }
     }
 
-    fn too_deep(&self) -> Stop {
+    fn too_deep() -> Stop {
         let text = format!("expression recursion limit exceeded: {MAX_DEPTH}");
-        Stop::Over(Issue { at: self.reader.at(), text })
+        Stop::Over(Issue { at: NOWHERE, text })
     }
 
     fn whole(&mut self) -> Parsed {
@@ -115,7 +123,7 @@ impl Parser<'_> {
     fn expr(&mut self) -> Parsed {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err(self.too_deep());
+            return Err(Self::too_deep());
         }
         let read = self.choice();
         self.depth -= 1;
@@ -128,7 +136,7 @@ impl Parser<'_> {
         let yes = self.logical(Kinds::of(&[":"]), false)?;
         self.reader.expect(Kinds::of(&[":"]), Kinds::EXPRESSION, false)?;
         let no = self.rule(Kinds::NONE, true, Self::expr)?;
-        self.node(at, Kind::Choice(condition.into(), yes.into(), no.into()))
+        Self::node(at, Kind::Choice(condition.into(), yes.into(), no.into()))
     }
 
     /// Terms joined by `&&` and `||`, as balanced trees: rules with hundreds of alternatives are written.
@@ -142,18 +150,18 @@ impl Parser<'_> {
                 inner.push(at);
                 continue;
             }
-            all.push(self.joined(std::mem::take(&mut terms), &std::mem::take(&mut inner), Kind::And)?);
+            all.push(Self::joined(std::mem::take(&mut terms), &std::mem::take(&mut inner), Kind::And)?);
             match self.reader.take("||") {
                 Some(at) => signs.push(at),
-                None => break self.joined(all, &signs, Kind::Or)?,
+                None => break Self::joined(all, &signs, Kind::Or)?,
             }
         };
         self.reader.leave(Ok(()))?;
         Ok(whole)
     }
 
-    fn joined(&self, terms: Vec<Expr>, signs: &[usize], join: fn(Box<Expr>, Box<Expr>) -> Kind) -> Parsed {
-        self.bounded(balanced(&mut terms.into_iter(), signs, join))
+    fn joined(terms: Vec<Expr>, signs: &[usize], join: fn(Box<Expr>, Box<Expr>) -> Kind) -> Parsed {
+        Self::bounded(balanced(&mut terms.into_iter(), signs, join))
     }
 
     /// Operands and the operators between them of at least this rank, from the left; each makes the tree one higher.
@@ -176,7 +184,7 @@ impl Parser<'_> {
                 Token::Sign(sign) => format!("_{sign}_"),
                 _ => return self.reader.no_way(0),
             };
-            left = self.bounded(Expr::call(at, &name, vec![left, right]))?;
+            left = Self::bounded(Expr::call(at, &name, vec![left, right]))?;
         }
     }
 
@@ -213,7 +221,7 @@ impl Parser<'_> {
         }
         let operand = self.member()?;
         let name = if sign == "!" { "!_" } else { "-_" };
-        self.bounded(if count % 2 == 1 { Expr::call(at, name, vec![operand]) } else { operand })
+        Self::bounded(if count % 2 == 1 { Expr::call(at, name, vec![operand]) } else { operand })
     }
 
     fn member(&mut self) -> Parsed {
@@ -230,7 +238,7 @@ impl Parser<'_> {
                 let optional = self.reader.take("?").is_some();
                 let index = self.rule(Kinds::of(&["]"]), false, Self::expr)?;
                 self.reader.expect(Kinds::of(&["]"]), SUFFIXES, true)?;
-                operand = self.node(at, Kind::Index { operand: operand.into(), index: index.into(), optional })?;
+                operand = Self::node(at, Kind::Index { operand: operand.into(), index: index.into(), optional })?;
             } else if let Some(name) = Some(&operand).filter(|_| self.reader.is("{")).and_then(qualified) {
                 operand = self.message(name)?;
             } else {
@@ -256,7 +264,7 @@ impl Parser<'_> {
             self.reader.advance();
         }
         let field = self.part(SUFFIXES, true, Self::name)?.unwrap_or_default();
-        self.node(at, Kind::Select { operand: operand.into(), field, test: false, optional })
+        Self::node(at, Kind::Select { operand: operand.into(), field, test: false, optional })
     }
 
     /// A name, in backquotes or not.
@@ -377,7 +385,7 @@ impl Parser<'_> {
                 }
             }
         })?;
-        self.node(at, Kind::List(items))
+        Self::node(at, Kind::List(items))
     }
 
     fn map(&mut self) -> Parsed {
@@ -395,7 +403,7 @@ impl Parser<'_> {
                 }
             }
         })?;
-        self.node(at, Kind::Map(entries))
+        Self::node(at, Kind::Map(entries))
     }
 
     /// `Type{field: value}`.
@@ -414,7 +422,7 @@ impl Parser<'_> {
                 }
             }
         })?;
-        self.node(at, Kind::Message { name, fields })
+        Self::node(at, Kind::Message { name, fields })
     }
 
     fn call(&mut self, target: Option<Expr>, name: String) -> Parsed {
@@ -435,7 +443,7 @@ impl Parser<'_> {
         let after = if target.is_some() { SUFFIXES } else { Kinds::NONE };
         self.reader.expect(close, after, true)?;
         match expand(at, target, name, args) {
-            Ok(expr) => self.bounded(expr),
+            Ok(expr) => Self::bounded(expr),
             Err(issue) => Ok(self.means_nothing(issue.at, issue.text)),
         }
     }

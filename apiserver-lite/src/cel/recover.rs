@@ -4,7 +4,7 @@
 //!
 //! Follows `antlr/error_strategy.go`; rules of the grammar are calls of [`Reader::rule`].
 
-use super::issue::Issue;
+use super::issue::{self, Issue};
 use super::kinds::Kinds;
 use super::lex::{Lexed, Token, lex};
 
@@ -85,7 +85,8 @@ impl<'a> Reader<'a> {
 
     fn complain(&mut self, text: String) {
         if !self.lost {
-            self.issues.push(Issue { at: self.at(), text: format!("Syntax error: {text}") });
+            let issue = Issue { at: self.at(), text: format!("Syntax error: {text}") };
+            issue::keep(&mut self.issues, issue);
         }
         self.lost = true;
     }
@@ -115,7 +116,7 @@ impl<'a> Reader<'a> {
         let text = format!("Syntax error: no viable alternative at input '{}'", on_one_line(&self.source[start..end]));
         let issue = Issue { at: last.at, text };
         if !self.lost {
-            self.issues.push(issue);
+            issue::keep(&mut self.issues, issue);
         }
         self.lost = true;
         Err(Stop::Lost)

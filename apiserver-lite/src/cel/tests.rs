@@ -233,9 +233,19 @@ fn long_chains() {
         many("", "!-", 20_000),
     ] {
         let said = run(&text);
-        let refused = said.contains("recursion limit exceeded") || said.contains("Syntax error");
+        let refused =
+            said.contains("limit exceeded") || said.contains("exceeds limit") || said.contains("Syntax error");
         assert!(refused, "{}: {}", &text[..12], &said[..said.len().min(200)]);
     }
+}
+
+#[test]
+fn a_text_that_is_too_long_is_not_read() {
+    let text = format!("1{}", " ".repeat(99_999));
+    assert_eq!(run(&text), "1");
+    let said = "ERROR: <input>:-1:0: expression code point size exceeds limit: size: 100001, limit 100000";
+    assert_eq!(run(&format!("{text} ")), said);
+    assert_eq!(estimate(&format!("{text} "), &[], &[]), None);
 }
 
 /// A pattern is read where the expression is, and what may be costly is refused there.
