@@ -311,7 +311,8 @@ fn device_claim(object: &Value) -> Resources {
     let devices = |request: &Value| {
         let count = match request["allocationMode"].as_str() {
             Some("All") => MOST_DEVICES,
-            _ => request["count"].as_i64().unwrap_or(0),
+            Some("ExactCount") => request["count"].as_i64().unwrap_or(0),
+            _ => 0,
         };
         let class = request["deviceClassName"].as_str().unwrap_or_default();
         (format!("{class}{DEVICES_SUFFIX}"), Quantity::from_integer(count, Format::DecimalSi))
