@@ -30,6 +30,9 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
             if let Some(spec) = inside(object, "spec") {
                 pod::whole_millis_of(spec, &["hard"]);
             }
+            if let Some(status) = inside(object, "status") {
+                pod::whole_millis_of(status, &["hard", "used"]);
+            }
         }
         "persistentvolumes" => {
             let Some(spec) = made(object, "spec") else { return };
@@ -42,6 +45,9 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
             let Some(spec) = made(object, "spec") else { return };
             claim(spec);
             data_sources(spec);
+            if let Some(status) = inside(object, "status") {
+                pod::whole_millis_of(status, &["capacity", "allocatedResources"]);
+            }
         }
         _ => {}
     }
