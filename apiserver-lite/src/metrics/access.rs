@@ -2,7 +2,6 @@
 //!
 //! Names of users are told apart only as far as upstream does: anybody may come with any name.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -147,8 +146,15 @@ struct Decided {
 pub struct Decisions(RwLock<Vec<Decided>>);
 
 /// What an authorizer is called that no file names.
-fn usual_name(kind: &str) -> Cow<'static, str> {
-    if kind == "Webhook" { "default".into() } else { kind.to_ascii_lowercase().into() }
+fn usual_name(kind: &'static str) -> &'static str {
+    match kind {
+        "AlwaysAllow" => "alwaysallow",
+        "AlwaysDeny" => "alwaysdeny",
+        "Node" => "node",
+        "RBAC" => "rbac",
+        "Webhook" => "default",
+        other => other,
+    }
 }
 
 impl Decisions {
@@ -157,7 +163,7 @@ impl Decisions {
         if !decision.allowed && !decision.denied {
             return;
         }
-        let name = name.map_or_else(|| usual_name(kind), Into::into);
+        let name = name.unwrap_or_else(|| usual_name(kind));
         let count = |all: &[Decided]| {
             let found = all.iter().find(|known| known.kind == kind && *known.name == *name);
             found.map(|known| known.counts[usize::from(decision.denied)].fetch_add(1, Ordering::Relaxed)).is_some()
@@ -165,7 +171,7 @@ impl Decisions {
         if !count(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
             let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
             if !count(&all) {
-                all.push(Decided { kind, name: (*name).into(), counts: Default::default() });
+                all.push(Decided { kind, name: name.into(), counts: Default::default() });
                 count(&all);
             }
         }
