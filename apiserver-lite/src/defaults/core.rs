@@ -189,6 +189,15 @@ mod tests {
         let tiny = json!({"cpu": "100u"});
         let quota = defaulted("resourcequotas", json!({"spec": {"hard": tiny}}));
         assert_eq!(quota["spec"]["hard"], json!({"cpu": "1m"}));
+        for (plural, key) in [
+            ("resourcequotas", "hard"),
+            ("resourcequotas", "used"),
+            ("persistentvolumeclaims", "capacity"),
+            ("persistentvolumeclaims", "allocatedResources"),
+        ] {
+            let done = defaulted(plural, json!({"spec": {}, "status": {key: tiny}}));
+            assert_eq!(done["status"][key], json!({"cpu": "1m"}), "{plural} {key}");
+        }
         let claim =
             defaulted("persistentvolumeclaims", json!({"spec": {"resources": {"requests": {"storage": "1500u"}}}}));
         assert_eq!(claim["spec"]["resources"]["requests"], json!({"storage": "2m"}));
