@@ -321,6 +321,7 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
     }
     match_conditions(report, spec, spec["paramKind"].is_object());
     let mut checked = policies::check_policy(spec);
+    let mut seen: Vec<&str> = Vec::new();
     report.each(spec, "variables", |r, variable| {
         let name = text(variable, "name");
         if name.trim().is_empty() {
@@ -331,6 +332,11 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
         match text(variable, "expression") {
             said if said.trim().is_empty() => r.miss("expression", "expression is not specified"),
             said => complain(r, "expression", said, checked.variable(name, said)),
+        }
+        if seen.contains(&name) {
+            r.at("name", |r| r.duplicate(name));
+        } else if !name.is_empty() {
+            seen.push(name);
         }
     });
     if mutating {
@@ -459,5 +465,28 @@ fn binding(report: &mut Report, spec: &Value, validating: bool) {
     }
     if actions.is_empty() {
         report.miss("validationActions", "at least one validation action is required");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_of_variables_are_unique() {
+        let variables = json!([
+            {"name": "a", "expression": "1"},
+            {"name": "a", "expression": "variables.a + 1"},
+            {"name": "b", "expression": "variables.a"},
+        ]);
+        let object = json!({"metadata": {"name": "p"}, "spec": {"variables": variables}});
+        for plural in ["validatingadmissionpolicies", "mutatingadmissionpolicies"] {
+            let mut report = Report::default();
+            check(&mut report, plural, &object);
+            let found = report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message));
+            let found: Vec<String> = found.filter(|told| told.contains("variables")).collect();
+            assert_eq!(found, ["spec.variables[1].name: Duplicate value: \"a\""]);
+        }
     }
 }
