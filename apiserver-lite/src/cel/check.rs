@@ -1,12 +1,13 @@
 //! Types of an expression's parts: what fits is accepted, what does not is told with its place.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::ast::{Expr, Fold, Kind, Macro};
 use super::issue::{self, Issue};
 use super::overloads::{self, Overload};
 use super::regex;
-use super::types::Type;
+use super::types::{MOST_PARTS, Type};
 
 pub struct Checked {
     pub ty: Type,
@@ -87,8 +88,14 @@ impl Checker {
 
     fn ty(&mut self, expr: &Expr) -> Type {
         let ty = self.found(expr);
+        let ty = self.bounded(expr.at, ty);
         self.types.0.insert(place(expr), ty.clone());
         ty
+    }
+
+    /// Types share their parts, and with few steps one has more of them than can be looked at.
+    fn bounded(&mut self, at: usize, ty: Type) -> Type {
+        if ty.is_large() { self.complain(at, format!("type has too many parts: limit {MOST_PARTS}")) } else { ty }
     }
 
     fn found(&mut self, expr: &Expr) -> Type {
@@ -472,12 +479,17 @@ fn fits(given: &Type, wanted: &Type) -> bool {
 fn join(a: &Type, b: &Type) -> Option<Type> {
     match (a, b) {
         (Type::Dyn, _) | (_, Type::Dyn) => Some(Type::Dyn),
+        (Type::List(x), Type::List(y)) => join_parts(x, y).map(Type::List),
+        (Type::Optional(x), Type::Optional(y)) => join_parts(x, y).map(Type::Optional),
+        (Type::Map(k, v), Type::Map(l, w)) => Some(Type::Map(join_parts(k, l)?, join_parts(v, w)?)),
         (a, b) if a == b => Some(a.clone()),
-        (Type::List(x), Type::List(y)) => join(x, y).map(Type::list),
-        (Type::Optional(x), Type::Optional(y)) => join(x, y).map(Type::optional),
-        (Type::Map(k, v), Type::Map(l, w)) => Some(Type::Map(join(k, l)?.into(), join(v, w)?.into())),
         (a, b) if fits(a, b) => Some(b.clone()),
         (a, b) if fits(b, a) => Some(a.clone()),
         _ => None,
     }
+}
+
+/// The same of parts; those that both share are not looked at.
+fn join_parts(a: &Arc<Type>, b: &Arc<Type>) -> Option<Arc<Type>> {
+    if Arc::ptr_eq(a, b) { Some(a.clone()) } else { join(a, b).map(Arc::new) }
 }

@@ -288,3 +288,23 @@ fn compiling_made_patterns_uses_the_budget_up() {
     let all = format!("lists.range(1000).all(i, !self.name.matches({pattern} + string(i)))");
     assert_eq!(run(&all), "over budget");
 }
+
+#[test]
+fn a_type_that_doubles_at_each_step_is_refused() {
+    let chain =
+        |links: usize| (0..links).fold("[1]".to_owned(), |text, at| format!("{text}.map(v{at}, {{v{at}: v{at}}})"));
+    assert_eq!(run(&format!("{} == {}", chain(4), chain(4))), "true");
+    with_room(|| {
+        for text in [chain(60), format!("{} == {}", chain(60), chain(60)), format!("[{}, {}]", chain(8), chain(60))] {
+            let said = run(&text);
+            assert!(said.contains("type has too many parts: limit 1000"), "{}", &said[..said.len().min(200)]);
+            assert!(estimate(&text, &[], &[]).is_none());
+        }
+        // What is below the bound is shown in part, and joined where both have the same.
+        let said = run(&format!("{} == 1", chain(8)));
+        assert!(said.contains("applied to '(list(map(map(") && said.contains(", ...)") && said.len() < 5000, "{said}");
+        let nested = format!("[{0}, {0}]", chain(8));
+        assert!(!run(&nested).contains("ERROR"));
+        assert!(!run(&format!("{}1{}", "{'a': ".repeat(240), "}".repeat(240))).contains("ERROR"));
+    });
+}

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::words::is_taken;
 
-#[derive(Debug, Clone, PartialEq)]
+/// Types share their parts; what is the same in memory is equal without a look at it, as `Eq` has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Type {
     Dyn,
     Null,
@@ -33,19 +34,24 @@ pub enum Type {
 }
 
 /// An object whose fields are known.
-#[derive(Debug, PartialEq, Default)]
+#[derive(Debug, PartialEq, Eq, Default)]
 pub struct ObjectType {
     pub name: String,
     /// By the name that expressions use.
     pub fields: BTreeMap<String, Field>,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Field {
     /// The name in JSON.
     pub json: String,
     pub ty: Type,
 }
+
+/// Parts of the largest type that an expression may have.
+pub const MOST_PARTS: usize = 1000;
+/// Parts that messages show.
+const MOST_SHOWN: usize = 250;
 
 impl Type {
     pub fn list(item: Type) -> Self {
@@ -70,6 +76,19 @@ impl Type {
         Type::Object(Arc::new(ObjectType { name: name.into(), fields: fields.iter().map(field).collect() }))
     }
 
+    /// Whether a type has more parts than what can be looked at whole. The parts of objects do not count.
+    pub fn is_large(&self) -> bool {
+        fn count(ty: &Type, left: usize) -> Option<usize> {
+            let left = left.checked_sub(1)?;
+            match ty {
+                Type::List(inner) | Type::Optional(inner) => count(inner, left),
+                Type::Map(key, value) => count(value, count(key, left)?),
+                _ => Some(left),
+            }
+        }
+        count(self, MOST_PARTS).is_none()
+    }
+
     /// The name as messages about a result have it, which is not always the one that the checker shows.
     pub fn runtime_name(&self) -> String {
         match self {
@@ -84,8 +103,10 @@ impl Type {
     }
 }
 
-impl fmt::Display for Type {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Type {
+    fn show(&self, f: &mut fmt::Formatter<'_>, left: &mut usize) -> fmt::Result {
+        let Some(rest) = left.checked_sub(1) else { return f.write_str("...") };
+        *left = rest;
         match self {
             Type::Dyn => f.write_str("dyn"),
             Type::Null => f.write_str("null"),
@@ -98,14 +119,34 @@ impl fmt::Display for Type {
             Type::Timestamp => f.write_str("timestamp"),
             Type::Duration => f.write_str("duration"),
             Type::Kind => f.write_str("type"),
-            Type::List(item) => write!(f, "list({item})"),
-            Type::Map(key, value) => write!(f, "map({key}, {value})"),
+            Type::List(item) => {
+                f.write_str("list(")?;
+                item.show(f, left)?;
+                f.write_str(")")
+            }
+            Type::Map(key, value) => {
+                f.write_str("map(")?;
+                key.show(f, left)?;
+                f.write_str(", ")?;
+                value.show(f, left)?;
+                f.write_str(")")
+            }
             Type::Object(object) => f.write_str(&object.name),
-            Type::Optional(inner) => write!(f, "optional_type({inner})"),
+            Type::Optional(inner) => {
+                f.write_str("optional_type(")?;
+                inner.show(f, left)?;
+                f.write_str(")")
+            }
             Type::Opaque(name) => f.write_str(name),
             Type::Made(name) => f.write_str(name),
             Type::Parameter(name) => write!(f, "{name}"),
         }
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.show(f, &mut MOST_SHOWN.clone())
     }
 }
 
