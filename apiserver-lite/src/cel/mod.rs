@@ -84,6 +84,11 @@ impl Program {
         self.names.iter().any(|n| n == name)
     }
 
+    /// How deep evaluation goes.
+    pub fn height(&self) -> usize {
+        self.root.height
+    }
+
     /// # Errors
     /// What went wrong, or that the budget is used up.
     pub fn eval<'a>(&'a self, variables: &[(&str, Value<'a>)], budget: &mut Budget) -> Result<Value<'a>, Failure> {

@@ -1,14 +1,13 @@
 //! Expressions of policies and webhooks: what they may name, what they have to make, and their evaluation.
 //!
-//! Follows `apiserver/pkg/admission/plugin/cel`. `variables` are evaluated when an expression first asks for them, and
-//! once for a request.
+//! Follows `apiserver/pkg/admission/plugin/cel`. What `variables` are worth is told by [`Variables`].
 
-use std::cell::RefCell;
 use std::sync::LazyLock;
 
 use serde_json::Value as Json;
 
 use super::super::attributes::Attributes;
+use super::variables::Variables;
 use crate::auth::Attributes as Asking;
 use crate::cel::{self, Asked, Budget, Check, Decision, Failure, Program, Type, Value};
 use crate::request::{RequestInfo, User};
@@ -105,6 +104,12 @@ impl Expression {
         self.program.as_ref().err().map(String::as_str)
     }
 
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn program(&self) -> Result<&Program, &str> {
+        self.program.as_ref().map_err(String::as_str)
+    }
+
     pub fn uses(&self, name: &str) -> bool {
         self.program.as_ref().is_ok_and(|program| program.uses(name))
     }
@@ -187,9 +192,7 @@ pub struct Facts<'a> {
     server: &'a ApiServer,
     user: &'a User,
     bound: Vec<(&'static str, Value<'a>)>,
-    variables: &'a [(String, Expression)],
-    /// Those that were asked for.
-    found: RefCell<Vec<(&'a str, Result<Value<'a>, Failure>)>>,
+    variables: Variables<'a>,
 }
 
 /// What expressions see, as trees that outlive them.
@@ -233,7 +236,7 @@ impl<'a> Facts<'a> {
             ("authorizer", check(Asked::Nothing)),
             ("authorizer.requestResource", check(asked)),
         ];
-        Facts { server: call.server, user: call.user, bound, variables, found: RefCell::default() }
+        Facts { server: call.server, user: call.user, bound, variables: Variables::new(variables) }
     }
 
     /// # Errors
@@ -243,6 +246,7 @@ impl<'a> Facts<'a> {
             Ok(program) => program,
             Err(why) => return Err(Wrong::Expression(format!("compilation error: {why}"))),
         };
+        self.variables.begin(program.height());
         program.eval_with(&self.bound, self, budget).map_err(|failure| match failure {
             Failure::OverBudget if budget.is_exhausted() => Wrong::Budget,
             failure => {
@@ -252,7 +256,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn text(failure: Failure) -> String {
+pub(super) fn text(failure: Failure) -> String {
     match failure {
         Failure::Error(text) => text,
         Failure::OverBudget => "operation cancelled: actual cost limit exceeded".into(),
@@ -280,23 +284,7 @@ impl std::fmt::Display for Wrong {
 
 impl<'a> cel::Host<'a> for Facts<'a> {
     fn variable(&self, name: &str, budget: &mut Budget) -> Option<Result<Value<'a>, Failure>> {
-        if let Some((_, value)) = self.found.borrow().iter().find(|(known, _)| *known == name) {
-            return Some(value.clone());
-        }
-        let (name, expression) = self.variables.iter().rev().find(|(known, _)| known == name)?;
-        let value = match &expression.program {
-            Ok(program) => match budget.within(|budget| program.eval_with(&self.bound, self, budget)) {
-                Err(Failure::OverBudget) if budget.is_exhausted() => return Some(Err(Failure::OverBudget)),
-                Err(failure) => {
-                    let why = text(failure);
-                    Err(Failure::new(format!("composited variable {name:?} fails to evaluate: {why}")))
-                }
-                value => value,
-            },
-            Err(why) => Err(Failure::new(format!("composited variable {name:?} fails to compile: {why}"))),
-        };
-        self.found.borrow_mut().push((name, value.clone()));
-        Some(value)
+        self.variables.value(name, &self.bound, self, budget)
     }
 
     fn authorize(&self, check: &Check, verb: &str) -> Decision {

@@ -10,6 +10,7 @@ mod mutating;
 mod params;
 mod typed;
 mod validating;
+mod variables;
 
 pub use check::{Checked, check_conditions, check_policy};
 pub use compiled::{Binding, Compiled, Policy};
