@@ -5,6 +5,12 @@ use crate::cel::{Budget, Type, Value, compile, estimate};
 
 #[test]
 fn expressions_end_within_their_budget() {
+    // As much room as threads of the server have.
+    let thread = std::thread::Builder::new().stack_size(crate::cel::STACK).spawn(expressions);
+    thread.expect("a thread").join().expect("no panic");
+}
+
+fn expressions() {
     let object =
         serde_json::json!({"spec": {"replicas": 3, "x": [1, "a", null, 1.5]}, "metadata": {"labels": {"app": "a"}}});
     let words = [
