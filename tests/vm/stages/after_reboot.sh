@@ -10,6 +10,9 @@ before() { # before WHEN1 NAME1 WHEN2 NAME2: NAME1's note was written first
 }
 before ended low asked high
 before ended high asked critical
+# The last line may be half of one.
+same 'Ready of the node as the machine went down' 'False KubeletNotReady node is shutting down' "$(jq -r '.object.status.conditions[]? |
+    select(.type == "Ready" and .status != "True") | "\(.status) \(.reason) \(.message)"' /var/lib/suite-order/node 2>/dev/null | sort | uniq | xargs)"
 ready
 for name in low high critical; do
     look $name

@@ -22,3 +22,8 @@ note low suite-low
 note high suite-high
 note critical system-node-critical
 for name in low high critical; do runs $name; done
+# What the node says of itself until the machine has ended.
+api GET /readyz -o /dev/null
+systemd-run --quiet --collect --unit=suite-node --property=StandardOutput=file:/var/lib/suite-order/node curl -fsSN --cacert /var/lib/apiserver-lite/pki/ca.crt \
+    --cert "$state/crt" --key "$state/key" "$server/api/v1/nodes?watch=true&fieldSelector=metadata.name%3D$node"
+until_true 60 'the node is watched' test -s /var/lib/suite-order/node
