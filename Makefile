@@ -10,7 +10,7 @@ test:
 	@tests/run.sh
 
 build:
-	cargo build --release -p apiserver-lite -p agent
+	@packaging/package/compile.sh
 
 # Figures of docs/performance.md.
 bench: build

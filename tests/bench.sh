@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 uname -sr
 grep -m 1 'model name' /proc/cpuinfo || true
 git rev-parse --short HEAD
-cargo build --release -p tests --bins
+packaging/package/compile.sh -p tests --bins
 target/release/codecs
 target/release/load "$@"
 target/release/agent-load

@@ -10,7 +10,7 @@ rm -f .test/skipped
 packaging/run/prerequisites.sh test
 step 'formatting' "$LOGS/fmt.log" cargo fmt --all --check
 step 'clippy' "$LOGS/clippy.log" cargo clippy --workspace --all-targets --locked -- -D warnings
-step 'release binaries' "$LOGS/build.log" cargo build --release --locked -p apiserver-lite -p agent
+step 'release binaries' "$LOGS/build.log" packaging/package/compile.sh
 if cargo nextest --version >/dev/null 2>&1; then
     run_tests=(cargo nextest run --locked --no-fail-fast)
     only_fuzz=(--test-threads=1 'fuzz::')

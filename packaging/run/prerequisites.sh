@@ -29,6 +29,8 @@ if [ "${1:-}" = test ]; then
     need dbus-daemon command -v dbus-daemon
     need prometheus command -v promtool
     need rpm command -v rpmbuild
+    need lintian command -v lintian
+    need rpmlint command -v rpmlint
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 [ "$(id -u)" = 0 ] || die "not root, and these packages are missing: ${missing[*]}"

@@ -36,7 +36,7 @@ done
 "$here/prerequisites.sh"
 bin=${BIN_DIR:-${CARGO_TARGET_DIR:-$top/target}/release}
 [ -n "${BIN_DIR:-}" ] || step 'building release binaries (some minutes the first time)' "$LOGS/build.log" \
-    cargo build --release --locked --manifest-path "$top/Cargo.toml" -p apiserver-lite -p agent
+    "$top/packaging/package/compile.sh"
 
 # Each cluster has a bridge and pod addresses of its own, so that two of them get along.
 hash=$(printf %s "$run" | sha256sum)

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Release binaries of both daemons, the same bytes whatever folders the sources and the crates are in: what the compiler
+# writes into a program of where a line stood begins with /src, /cargo or /target.
+#
+#   compile.sh [OPTION OF CARGO...]
+#
+# Environment: CARGO_HOME, CARGO_TARGET_DIR, RUSTFLAGS (as cargo has them).
+set -euo pipefail
+top=$(cd "$(dirname "$0")/../.." && pwd)
+crates=${CARGO_HOME:-$HOME/.cargo}
+target=${CARGO_TARGET_DIR:-$top/target}
+case $target in /*) ;; *) target=$PWD/$target ;; esac
+# Of two that fit, the last counts. The list of cargo's own, for RUSTFLAGS cannot hold a folder with a blank in its name.
+flags=()
+for flag in ${RUSTFLAGS:-}; do flags+=("$flag"); done
+flags+=("--remap-path-prefix=$top=/src" "--remap-path-prefix=$crates=/cargo" "--remap-path-prefix=$target=/target")
+CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && echo "${flags[*]}")
+export CARGO_ENCODED_RUSTFLAGS CARGO_TARGET_DIR=$target
+cd "$top"
+exec cargo build --release --locked -p apiserver-lite -p agent "$@"
