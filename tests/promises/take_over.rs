@@ -36,10 +36,9 @@ fn allocations(uid: &str) -> String {
 
 /// The calls that were recorded for a pod with one container, with this pod's names in them.
 fn recorded(pod: &Value, node: &Node) -> Result<Option<(cri::PodSandboxConfig, cri::ContainerConfig)>> {
-    let Some(shared) = std::env::var_os("ORCHESTRATOR_SHARED") else { return Ok(None) };
-    let path = Path::new(&shared).join("node-recordings/cases/basics.recorded.json");
-    let Ok(text) = std::fs::read_to_string(path) else { return Ok(None) };
-    let text = text
+    const CASES: &str = "node-recordings/cases/basics.recorded.json";
+    let Some(shared) = tests::recordings(CASES) else { return Ok(None) };
+    let text = std::fs::read_to_string(shared.join(CASES))?
         .replace("<uid:p>", pod["metadata"]["uid"].as_str().context("a uid")?)
         .replace("<ns>", "default")
         .replace("<root>", &node.dir.join("kubelet").display().to_string())
