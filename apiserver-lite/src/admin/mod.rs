@@ -1,7 +1,8 @@
 //! What an administrator does beside running the server: copies of the store, and tokens for new nodes.
 //!
 //! `backup`, `restore` and `check` work on files, with the server running or not; `token` asks the running server as the
-//! user of `admin.conf`. Exit codes: 0 done, 1 refused or failed, 65 (`EX_DATAERR`) what was read is damaged.
+//! user of `admin.conf`. Exit codes: 0 done, 1 refused or failed, 65 (`EX_DATAERR`) what was read is damaged,
+//! or no backup at all.
 
 mod archive;
 mod backup;
@@ -60,7 +61,8 @@ impl AdminError {
     pub fn code(&self) -> u8 {
         match self {
             AdminError::Usage(_) => 64,
-            AdminError::BadBackup { .. }
+            AdminError::NoBackup { .. }
+            | AdminError::BadBackup { .. }
             | AdminError::BadObjects { .. }
             | AdminError::Store(OpenError::Damaged { .. } | OpenError::Missing(_)) => 65,
             _ => 1,

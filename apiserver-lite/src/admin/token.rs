@@ -76,7 +76,14 @@ fn wanted(args: &CreateArgs, now: i64) -> Result<BootstrapToken, AdminError> {
             "--groups: {bad:?} must be system:bootstrappers: and lower case letters, digits, - and :"
         )));
     }
-    let authenticates = args.usages.iter().any(|u| u == "authentication");
+    let has = |usage: &str| args.usages.iter().any(|u| u == usage);
+    let authenticates = has("authentication");
+    // `node-agent join` knows the server by what the token signs, and asks it for a certificate in the token's name.
+    if args.print_join_command && !(authenticates && has("signing")) {
+        return Err(usage(
+            "--print-join-command: nobody joins with a token whose --usages lack authentication or signing".into(),
+        ));
+    }
     Ok(BootstrapToken {
         id,
         secret,
@@ -227,6 +234,9 @@ mod tests {
         wrong = args(None, "1h");
         wrong.usages = vec!["signing".into()];
         assert!(wanted(&wrong, 0).expect("fine").groups.is_empty());
+        wrong.print_join_command = true;
+        assert_eq!(wanted(&wrong, 0).expect_err("nobody joins with it").code(), 64);
+        wrong.print_join_command = false;
         wrong.usages = vec!["everything".into()];
         assert!(wanted(&wrong, 0).is_err());
         assert_eq!((id_of("abcdef").ok(), id_of("abcdef.0123456789abcdef").ok()), (Some("abcdef"), Some("abcdef")));
