@@ -6,6 +6,7 @@
 
 pub mod activation;
 pub mod any_certificate;
+pub mod bodiless;
 pub mod journal;
 pub mod memory;
 pub mod notify;

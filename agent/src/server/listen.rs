@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use service::bodiless;
 use service::refusal::Refusing;
 use tokio::net::TcpListener;
 
@@ -71,7 +72,11 @@ pub(super) async fn serve_tls(listener: TcpListener, tls: Arc<rustls::ServerConf
             let service = service_fn(move |request: Request<Incoming>| {
                 serving.begun();
                 let (router, certificate) = (router.clone(), certificate.clone());
-                async move { Ok::<_, std::convert::Infallible>(router.counted(request, certificate).await) }
+                let bodiless = bodiless::concerns(&request);
+                async move {
+                    let answer = router.counted(request, certificate).await;
+                    Ok::<_, std::convert::Infallible>(as_asked(answer, bodiless))
+                }
             });
             serve_connection(TokioIo::new(stream), service).await;
         });
@@ -135,8 +140,9 @@ where
             let (stream, serving) = Refusing::new(stream);
             let service = service_fn(move |request: Request<Incoming>| {
                 serving.begun();
+                let bodiless = bodiless::concerns(&request);
                 let answer = handle(request);
-                async move { Ok::<_, std::convert::Infallible>(answer.await) }
+                async move { Ok::<_, std::convert::Infallible>(as_asked(answer.await, bodiless)) }
             });
             serve_connection(TokioIo::new(stream), service).await;
         });
@@ -169,7 +175,38 @@ where
     }
 }
 
+fn as_asked(answer: Response<Answer>, bodiless: bool) -> Response<Answer> {
+    if bodiless { bodiless::answer(answer, full(Bytes::new())) } else { answer }
+}
+
 /// A body that is there already.
 pub(super) fn full(bytes: impl Into<Bytes>) -> Answer {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{StatusCode, header};
+    use http_body_util::Empty;
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::server::answers::text;
+
+    /// The body used to come with it, which breaks the stream: `curl -I` heard nothing.
+    #[tokio::test]
+    async fn an_answer_to_head_has_no_body() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(accept(listener, |_| async { text(StatusCode::OK, "ok") }));
+        let stream = TokioIo::new(TcpStream::connect(address).await.expect("connects"));
+        let made = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await;
+        let (mut sender, connection) = made.expect("a connection");
+        tokio::spawn(connection);
+        let request = Request::head(format!("http://{address}/")).body(Empty::<Bytes>::new()).expect("a request");
+        let answer = sender.send_request(request).await.expect("an answer");
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert_eq!(answer.headers()[header::CONTENT_LENGTH], "2");
+        assert!(answer.into_body().collect().await.expect("whole").to_bytes().is_empty());
+    }
 }

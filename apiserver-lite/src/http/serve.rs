@@ -14,14 +14,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use rustls_pki_types::CertificateDer;
-use service::plain_http;
 use service::refusal::Refusing;
+use service::{bodiless, plain_http};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::body::Response;
+use super::body::{Body, Response};
 use crate::auth::Shown;
 use crate::server::ApiServer;
 
@@ -114,11 +114,13 @@ async fn connection(
     let service = service_fn(move |request: http::Request<Incoming>| {
         serving.begun();
         let (server, peer) = (server.clone(), peer.clone());
+        let bodiless = bodiless::concerns(&request);
         async move {
-            Ok::<Response, Infallible>(match super::host::refuse(&request) {
+            let answer = match super::host::refuse(&request) {
                 Some(refusal) => refusal,
                 None => server.answer(request, &peer).await,
-            })
+            };
+            Ok::<Response, Infallible>(if bodiless { bodiless::answer(answer, Body::empty()) } else { answer })
         }
     });
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
