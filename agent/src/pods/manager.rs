@@ -402,6 +402,7 @@ impl Manager {
                 self.shared.status.set(&uid, Arc::new(status.clone()), false);
             }
             self.shared.status.finish(&uid);
+            self.shared.feed.ended(&uid);
             self.pods.insert(uid, Entry::new(pod, source, None, seen));
             return;
         }

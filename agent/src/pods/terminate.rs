@@ -212,6 +212,7 @@ impl Worker {
             self.take_facts();
             self.tell_last();
             self.shared.status.finish(&self.uid);
+            self.shared.feed.ended(&self.uid);
         }
     }
 }

@@ -39,8 +39,18 @@ pub enum Change {
 pub struct Event {
     pub change: Change,
     pub pod: Bytes,
-    /// The object changed, the status did not, and it is not being deleted.
-    pub object_only: bool,
+    pub audience: Audience,
+}
+
+/// Who hears of an event: the forms of the API differ in what is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    All,
+    /// The documented form, which follows objects: also the change of an object whose status stays and that is not being
+    /// deleted, and what becomes of one after its pod has ended.
+    Objects,
+    /// The form of Kubernetes 1.36, which follows what runs: the end of a pod, whose object is still there.
+    Pods,
 }
 
 /// A pod and what it holds here.
@@ -51,6 +61,21 @@ pub struct KnownPod {
     pub status: Option<Arc<PodStatus>>,
     /// Nothing of it is left on the node.
     pub finished: bool,
+    /// Those who follow pods have been told of its end.
+    pub ended: bool,
+}
+
+impl KnownPod {
+    fn deleted(&self, audience: Audience) -> Event {
+        let metadata = ObjectMeta {
+            name: self.pod.name().into(),
+            namespace: self.pod.namespace().into(),
+            uid: self.pod.uid().into(),
+            ..Default::default()
+        };
+        let pod = Pod { metadata: Some(metadata), ..Default::default() };
+        Event { change: Change::Deleted, pod: pod.encode_to_vec().into(), audience }
+    }
 }
 
 struct Entry {
@@ -119,7 +144,7 @@ impl PodFeed {
         let mut inner = self.inner();
         let uid = pod.uid().to_owned();
         let Some(entry) = inner.pods.get_mut(&uid) else {
-            let known = KnownPod { pod: pod.clone(), status: None, finished: false };
+            let known = KnownPod { pod: pod.clone(), status: None, finished: false, ended: false };
             inner.pods.insert(uid, Entry { known, encoded: None });
             return;
         };
@@ -129,7 +154,7 @@ impl PodFeed {
         if differs {
             entry.encoded = None;
             if entry.known.status.is_some() {
-                inner.tell(&uid, Change::Modified, !ends);
+                inner.tell(&uid, Change::Modified, if ends { Audience::All } else { Audience::Objects });
             }
         }
     }
@@ -147,7 +172,7 @@ impl PodFeed {
         }
         entry.known.status = Some(status.clone());
         entry.encoded = None;
-        inner.tell(uid, change, false);
+        inner.tell(uid, change, Audience::All);
     }
 
     /// Nothing of the pod is left on the node.
@@ -157,6 +182,17 @@ impl PodFeed {
         }
     }
 
+    /// The pod has run its course here. It stays in lists for as long as its source has it.
+    pub fn ended(&self, uid: &str) {
+        let mut inner = self.inner();
+        let Some(entry) = inner.pods.get_mut(uid) else { return };
+        if entry.known.status.is_none() || std::mem::replace(&mut entry.known.ended, true) {
+            return;
+        }
+        let event = entry.known.deleted(Audience::Pods);
+        inner.send(event);
+    }
+
     /// The pod is in no source any more.
     pub fn removed(&self, uid: &str) {
         let mut inner = self.inner();
@@ -164,17 +200,10 @@ impl PodFeed {
             pending.remove(uid);
         }
         let Some(entry) = inner.pods.remove(uid) else { return };
-        if entry.known.status.is_none() || inner.watchers.is_empty() {
-            return;
+        if entry.known.status.is_some() {
+            let event = entry.known.deleted(if entry.known.ended { Audience::Objects } else { Audience::All });
+            inner.send(event);
         }
-        let metadata = ObjectMeta {
-            name: entry.known.pod.name().into(),
-            namespace: entry.known.pod.namespace().into(),
-            uid: uid.into(),
-            ..Default::default()
-        };
-        let pod = Pod { metadata: Some(metadata), ..Default::default() }.encode_to_vec().into();
-        inner.send(Event { change: Change::Deleted, pod, object_only: false });
     }
 
     /// Every source has spoken for the first time.
@@ -225,12 +254,13 @@ impl PodFeed {
 }
 
 impl Inner {
-    fn tell(&mut self, uid: &str, change: Change, object_only: bool) {
+    fn tell(&mut self, uid: &str, change: Change, audience: Audience) {
         if self.watchers.is_empty() {
             return;
         }
         let Some(entry) = self.pods.get_mut(uid) else { return };
-        let event = Event { change, pod: entry.encoded(), object_only };
+        let audience = if entry.known.ended { Audience::Objects } else { audience };
+        let event = Event { change, pod: entry.encoded(), audience };
         self.send(event);
     }
 
@@ -299,13 +329,41 @@ mod tests {
         for _ in 0..3 {
             let event = watch.next().await.unwrap().unwrap();
             let pod = Pod::decode(event.pod).unwrap();
-            seen.push((event.change, event.object_only, pod.status.map(|s| s.phase), pod.metadata.unwrap().labels));
+            seen.push((event.change, event.audience, pod.status.map(|s| s.phase), pod.metadata.unwrap().labels));
         }
         let label = |v: &str| [("l".to_owned(), v.to_owned())].into();
         let pending = Some("Pending".to_owned());
-        assert_eq!(seen[0], (Change::Added, false, pending.clone(), label("1")));
-        assert_eq!(seen[1], (Change::Modified, true, pending, label("2")));
-        assert_eq!(seen[2], (Change::Deleted, false, None, Default::default()));
+        assert_eq!(seen[0], (Change::Added, Audience::All, pending.clone(), label("1")));
+        assert_eq!(seen[1], (Change::Modified, Audience::Objects, pending, label("2")));
+        assert_eq!(seen[2], (Change::Deleted, Audience::All, None, Default::default()));
+    }
+
+    /// Those who follow what runs used to hear of the end when the object went, hours later or never.
+    #[tokio::test]
+    async fn the_end_of_a_pod_is_told_once_and_the_pod_stays_in_lists() {
+        let feed = PodFeed::default();
+        let (_, mut watch) = feed.watch().unwrap();
+        feed.pod(&pod("a", "1"));
+        feed.ended("a");
+        feed.status("a", &status("Succeeded"));
+        feed.finished("a");
+        feed.ended("a");
+        feed.ended("a");
+        assert_eq!(feed.encoded().len(), 1);
+        feed.pod(&pod("a", "2"));
+        feed.removed("a");
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            let event = watch.next().await.unwrap().unwrap();
+            seen.push((event.change, event.audience));
+        }
+        let want = [
+            (Change::Added, Audience::All),
+            (Change::Deleted, Audience::Pods),
+            (Change::Modified, Audience::Objects),
+            (Change::Deleted, Audience::Objects),
+        ];
+        assert_eq!(seen, want);
     }
 
     #[tokio::test]

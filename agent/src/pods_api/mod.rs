@@ -2,7 +2,8 @@
 //!
 //! Two sockets serve the same pods. `pods-api/pods-api.sock` is the form of Kubernetes 1.36 (gate `PodsAPI`): package
 //! `v1alpha1`, watch events with a type. `pods/kubelet.sock` is the documented form before it: a watch answers pods in
-//! field 1; the type follows in field 2, which older clients step over; the package may have any name. Both take a field
+//! field 1; the type follows in field 2, which older clients step over; the package may have any name. The first tells of
+//! what runs, so that a pod is DELETED when it has ended; the second of objects, as long as those are there. Both take a field
 //! mask in the metadata (`x-field-mask`, `x-field-mask-bin`). Messages are put together from pods encoded once.
 
 mod feed;
@@ -32,7 +33,7 @@ use crate::sockets::{Bucket, RawCodec, Reply, bind, serve, unimplemented};
 pub use feed::{Change, Event, KnownPod, PodFeed};
 pub use mask::{Mask, MaskError, put_delimited};
 
-use feed::{TooSlow, Watch};
+use feed::{Audience, TooSlow, Watch};
 use mask::put_varint;
 
 /// Requests are empty or hold a uid.
@@ -177,9 +178,9 @@ impl WatchState {
                     return Some(Err(Status::resource_exhausted(why)));
                 }
             };
-            // Upstream tells of statuses and of deletion; labels that change by themselves are no event.
-            if event.object_only && self.form == Form::Typed {
-                continue;
+            match (event.audience, self.form) {
+                (Audience::All, _) | (Audience::Objects, Form::Plain) | (Audience::Pods, Form::Typed) => {}
+                _ => continue,
             }
             let kind = match event.change {
                 Change::Added => EventType::Added,
