@@ -79,6 +79,8 @@ struct Resource {
     devices: BTreeMap<String, Device>,
     /// `None` after the plugin's stream has ended.
     endpoint: Option<Arc<Endpoint>>,
+    /// The devices are what the endpoint has told, and not what one before it had.
+    told: bool,
     options: DevicePluginOptions,
     stopped: Option<Instant>,
     /// One pod at a time picks from a resource.
@@ -87,6 +89,7 @@ struct Resource {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Device {
+    /// As the plugin said last.
     healthy: bool,
     /// NUMA nodes; `None` when the plugin did not say.
     nodes: Option<Vec<i64>>,
@@ -118,8 +121,8 @@ impl Assigned {
 
 impl Resource {
     fn healthy(&self) -> BTreeSet<String> {
-        // Devices of a plugin that is gone are nobody's to give.
-        let served = self.endpoint.is_some();
+        // Devices of a plugin that is gone, or has not said anything yet, are nobody's to give.
+        let served = self.endpoint.is_some() && self.told;
         self.devices.iter().filter(|(_, d)| served && d.healthy).map(|(id, _)| id.clone()).collect()
     }
 }
@@ -192,10 +195,11 @@ impl Devices {
         {
             let mut state = self.state();
             let Some(known) = state.resources.get_mut(resource) else { return };
-            if !known.endpoint.as_ref().is_some_and(|e| Arc::ptr_eq(e, endpoint)) || known.devices == devices {
+            let is_known = known.endpoint.as_ref().is_some_and(|e| Arc::ptr_eq(e, endpoint));
+            if !is_known || known.told && known.devices == devices {
                 return;
             }
-            known.devices = devices;
+            (known.devices, known.told) = (devices, true);
             self.save(&state);
         }
         self.told(resource);

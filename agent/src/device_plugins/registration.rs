@@ -165,12 +165,11 @@ impl Devices {
             state.gone.remove(resource);
             let known = state.resources.entry(resource.to_owned()).or_default();
             let devices = std::mem::take(&mut known.devices);
-            // Its devices stay unhealthy until it has told them anew.
-            let devices = devices.into_iter().map(|(id, d)| (id, super::Device { healthy: false, ..d })).collect();
             known.endpoint.iter().for_each(|before| before.leave());
             *known = Resource {
                 devices,
                 endpoint: Some(endpoint.clone()),
+                told: false,
                 options,
                 stopped: None,
                 turn: known.turn.clone(),

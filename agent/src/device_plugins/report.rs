@@ -69,19 +69,16 @@ impl Devices {
         Ok(found)
     }
 
-    /// Writes the health of the pod's devices into its status.
+    /// Writes the health of the pod's devices into its status: what their plugin said last. That it is away, or has not come
+    /// back since the agent started, says nothing about the devices that the pod has.
     pub fn annotate(&self, uid: &str, status: &mut PodStatus) {
         let state = self.state();
         let Some(containers) = state.pods.get(uid) else { return };
         for container in &mut status.container_statuses {
             let Some(assigned) = containers.get(&container.name) else { continue };
             let health = |resource: &str, id: &str| {
-                let known = state.resources.get(resource);
-                match known.and_then(|r| r.devices.get(id).map(|d| d.healthy && r.endpoint.is_some())) {
-                    Some(true) => "Healthy",
-                    Some(false) => "Unhealthy",
-                    None => "Unknown",
-                }
+                let known = state.resources.get(resource).and_then(|r| r.devices.get(id));
+                if known.is_none_or(|device| device.healthy) { "Healthy" } else { "Unhealthy" }
             };
             let of = |(resource, assigned): (&String, &super::Assigned)| ResourceStatus {
                 name: resource.clone(),

@@ -202,6 +202,14 @@ async fn devices_go_from_init_to_regular_containers_and_come_back() {
     running.task.abort();
 }
 
+/// Of the first device of container `a` of pod `p`.
+fn health_of(devices: &Devices) -> String {
+    let mut status = PodStatus::default();
+    status.container_statuses.push(proto::api::core::v1::ContainerStatus { name: "a".into(), ..Default::default() });
+    devices.annotate("p", &mut status);
+    status.container_statuses[0].allocated_resources_status[0].resources[0].health.clone()
+}
+
 #[tokio::test]
 async fn health_shows_in_amounts_and_status_and_a_lost_plugin_comes_back() {
     let fixture = fixture("health");
@@ -209,24 +217,23 @@ async fn health_shows_in_amounts_and_status_and_a_lost_plugin_comes_back() {
     let running = plugin(&fixture).await;
     let one = pod("p", Vec::new(), vec![container("a", 1)]);
     devices.allocate(&one, &BTreeSet::new()).await.unwrap();
-    let health = || {
-        let mut status = PodStatus::default();
-        status
-            .container_statuses
-            .push(proto::api::core::v1::ContainerStatus { name: "a".into(), ..Default::default() });
-        devices.annotate("p", &mut status);
-        status.container_statuses[0].allocated_resources_status[0].resources[0].health.clone()
-    };
+    let health = || health_of(devices);
     assert_eq!(health(), "Healthy");
     let mut changes = devices.changes();
     changes.mark_unchanged();
     running.unhealthy.send_replace(Some("w3"));
     changes.changed().await.unwrap();
     assert_eq!((devices.amounts()[WIDGET], health().as_str()), ((4, 3), "Unhealthy"));
+    running.unhealthy.send_replace(None);
+    changes.changed().await.unwrap();
+    assert_eq!((devices.amounts()[WIDGET], health().as_str()), ((4, 4), "Healthy"));
 
+    // Each restart of a plugin or of the agent used to look like a failure of all its devices.
     running.task.abort();
     changes.changed().await.unwrap();
-    assert_eq!(devices.amounts()[WIDGET], (4, 0));
+    assert_eq!((devices.amounts()[WIDGET], health().as_str()), ((4, 0), "Healthy"));
+    let anew = Devices::new(fixture.dir.clone(), Arc::default(), |d| panic!("{d}"));
+    assert_eq!(health_of(&anew), "Healthy");
     let refused = devices.allocate(&pod("q", Vec::new(), vec![container("a", 1)]), &BTreeSet::new()).await;
     assert!(matches!(refused, Err(AllocateError::NoneHealthy(_))));
 
