@@ -68,15 +68,10 @@ async fn answer(lister: Arc<Lister>, request: Request<Incoming>) -> Reply {
     }
 }
 
-/// Counts a request, for its call and for all.
-fn counted(call: &Family, version: &str) {
+/// Counts a request that the limit let through, for all calls and for its own where that has a family.
+fn counted(call: Option<&Family>, version: &str) {
     metrics::POD_RESOURCES_REQUESTS.inc(&[version]);
-    call.inc(&[version]);
-}
-
-/// Counts what goes wrong.
-fn failed<T>(outcome: Result<T, Status>, errors: &Family, version: &str) -> Result<T, Status> {
-    outcome.inspect_err(|_| errors.inc(&[version]))
+    call.iter().for_each(|call| call.inc(&[version]));
 }
 
 struct Lister {
@@ -93,12 +88,31 @@ impl Lister {
         ListPodResourcesResponse { pod_resources: active.map(|p| self.of(&p)).collect() }
     }
 
+    /// What v1alpha1 has of it: every pod that there is, its regular containers, and devices without their places.
+    fn all_alpha(&self) -> ListPodResourcesResponse {
+        let of = |known: KnownPod| PodResources {
+            name: known.pod.name().into(),
+            namespace: known.pod.namespace().into(),
+            containers: known.pod.spec().containers.iter().map(|c| self.of_alpha(known.pod.uid(), &c.name)).collect(),
+        };
+        ListPodResourcesResponse { pod_resources: self.feed.pods().into_iter().map(of).collect() }
+    }
+
+    fn of_alpha(&self, uid: &str, container: &str) -> ContainerResources {
+        let devices = self.devices.assigned(uid, container).into_iter().flat_map(entries);
+        ContainerResources {
+            name: container.to_owned(),
+            devices: devices.map(|device| ContainerDevices { topology: None, ..device }).collect(),
+            ..ContainerResources::default()
+        }
+    }
+
     fn of(&self, known: &KnownPod) -> PodResources {
         let spec = known.pod.spec();
         let sidecars = spec.init_containers.iter().filter(|c| is_sidecar(c));
         let containers = sidecars.chain(&spec.containers).map(|container| ContainerResources {
             name: container.name.clone(),
-            devices: self.devices.assigned(known.pod.uid(), &container.name).into_iter().map(device).collect(),
+            devices: self.devices.assigned(known.pod.uid(), &container.name).into_iter().flat_map(entries).collect(),
             cpu_ids: self.managers.exclusive(&known.pod, container).iter().map(i64::from).collect(),
             memory: self.managers.memory_of(known.pod.uid(), &container.name).into_iter().map(memory).collect(),
             dynamic_resources: self.dra.resources(&known.pod, container),
@@ -116,10 +130,17 @@ fn memory(block: Block) -> ContainerMemory {
     ContainerMemory { memory_type: block.r#type, size: block.size, topology: Some(TopologyInfo { nodes }) }
 }
 
-fn device(device: AssignedDevice) -> ContainerDevices {
-    let topology =
-        device.nodes.map(|nodes| TopologyInfo { nodes: nodes.into_iter().map(|id| NumaNode { id }).collect() });
-    ContainerDevices { resource_name: device.resource, device_ids: vec![device.id], topology }
+/// As the kubelet lists a device: once for each of its NUMA nodes, and once where its plugin said nothing of them.
+fn entries(device: AssignedDevice) -> Vec<ContainerDevices> {
+    let AssignedDevice { resource, id, nodes } = device;
+    let entry = |topology| ContainerDevices { resource_name: resource.clone(), device_ids: vec![id.clone()], topology };
+    match nodes {
+        None => vec![entry(None)],
+        Some(nodes) => {
+            let on = |id| entry(Some(TopologyInfo { nodes: vec![NumaNode { id }] }));
+            nodes.into_iter().map(on).collect()
+        }
+    }
 }
 
 #[tonic::async_trait]
@@ -128,8 +149,8 @@ impl PodResourcesLister for Lister {
         &self,
         _: tonic::Request<ListPodResourcesRequest>,
     ) -> Result<Response<ListPodResourcesResponse>, Status> {
-        counted(&metrics::POD_RESOURCES_LIST, "v1");
-        failed(self.bucket.admit(), &metrics::POD_RESOURCES_LIST_ERRORS, "v1")?;
+        self.bucket.admit()?;
+        counted(Some(&metrics::POD_RESOURCES_LIST), "v1");
         Ok(Response::new(self.all()))
     }
 
@@ -137,9 +158,9 @@ impl PodResourcesLister for Lister {
         &self,
         _: tonic::Request<AllocatableResourcesRequest>,
     ) -> Result<Response<AllocatableResourcesResponse>, Status> {
-        counted(&metrics::POD_RESOURCES_ALLOCATABLE, "v1");
-        failed(self.bucket.admit(), &metrics::POD_RESOURCES_ALLOCATABLE_ERRORS, "v1")?;
-        let devices = self.devices.allocatable().into_iter().map(device).collect();
+        self.bucket.admit()?;
+        counted(Some(&metrics::POD_RESOURCES_ALLOCATABLE), "v1");
+        let devices = self.devices.allocatable().into_iter().flat_map(entries).collect();
         let cpu_ids = self.managers.allocatable_cpus().iter().map(i64::from).collect();
         let memory = self.managers.allocatable_memory().into_iter().map(memory).collect();
         Ok(Response::new(AllocatableResourcesResponse { devices, cpu_ids, memory }))
@@ -149,19 +170,21 @@ impl PodResourcesLister for Lister {
         &self,
         request: tonic::Request<GetPodResourcesRequest>,
     ) -> Result<Response<GetPodResourcesResponse>, Status> {
-        counted(&metrics::POD_RESOURCES_GET, "v1");
-        failed(self.bucket.admit(), &metrics::POD_RESOURCES_GET_ERRORS, "v1")?;
+        self.bucket.admit()?;
+        counted(Some(&metrics::POD_RESOURCES_GET), "v1");
         let GetPodResourcesRequest { pod_name: name, pod_namespace: namespace } = request.into_inner();
         let pods = self.feed.pods();
         let found = pods.iter().find(|p| p.pod.name() == name && p.pod.namespace() == namespace);
         // Upstream answers a plain Go error, which gRPC calls Unknown.
-        let found = found.ok_or_else(|| Status::unknown(format!("pod {name} in namespace {namespace} not found")));
-        let found = failed(found, &metrics::POD_RESOURCES_GET_ERRORS, "v1")?;
+        let found = found.ok_or_else(|| {
+            metrics::POD_RESOURCES_GET_ERRORS.inc(&["v1"]);
+            Status::unknown(format!("pod {name} in namespace {namespace} not found"))
+        })?;
         Ok(Response::new(GetPodResourcesResponse { pod_resources: Some(self.of(found)) }))
     }
 }
 
-/// List of v1alpha1: the same numbers, without where devices are.
+/// List of v1alpha1: the same numbers for less of a pod.
 struct ListAlpha(Arc<Lister>);
 
 impl Service<tonic::Request<Bytes>> for ListAlpha {
@@ -174,19 +197,28 @@ impl Service<tonic::Request<Bytes>> for ListAlpha {
     }
 
     fn call(&mut self, _: tonic::Request<Bytes>) -> Self::Future {
-        counted(&metrics::POD_RESOURCES_LIST, "v1alpha1");
-        let admitted = failed(self.0.bucket.admit(), &metrics::POD_RESOURCES_LIST_ERRORS, "v1alpha1");
-        let answer = admitted.map(|()| {
-            let mut all = self.0.all();
-            let containers = all.pod_resources.iter_mut().flat_map(|p| &mut p.containers);
-            for container in containers {
-                container.cpu_ids.clear();
-                container.memory.clear();
-                container.dynamic_resources.clear();
-                container.devices.iter_mut().for_each(|device| device.topology = None);
-            }
-            Response::new(Bytes::from(all.encode_to_vec()))
+        let answer = self.0.bucket.admit().map(|()| {
+            counted(None, "v1alpha1");
+            Response::new(Bytes::from(self.0.all_alpha().encode_to_vec()))
         });
         Box::pin(std::future::ready(answer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_listed_once_for_each_of_its_nodes() {
+        let nodes = |nodes: Option<Vec<i64>>| {
+            let listed = entries(AssignedDevice { resource: "r/x".into(), id: "w".into(), nodes });
+            assert!(listed.iter().all(|d| (d.resource_name.as_str(), d.device_ids.len()) == ("r/x", 1)));
+            let of = |d: ContainerDevices| Some(d.topology?.nodes.iter().map(|n| n.id).collect::<Vec<_>>());
+            listed.into_iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(nodes(None), [None]);
+        assert_eq!(nodes(Some(vec![0, 1])), [Some(vec![0]), Some(vec![1])]);
+        assert_eq!(nodes(Some(Vec::new())), Vec::<Option<Vec<i64>>>::new());
     }
 }

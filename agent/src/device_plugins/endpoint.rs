@@ -96,12 +96,9 @@ impl Endpoint {
         let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { devices_ids: ids }] };
         let mut client = self.client.clone();
         let answer = within(ALLOCATE_LIMIT, client.allocate(request)).await?;
-        let mut responses = answer.container_responses.into_iter();
-        match (responses.next(), responses.next()) {
-            (Some(one), None) => Ok(one),
-            (None, _) => Err(Status::unknown("no containers return in allocation response")),
-            _ => Err(Status::unknown("more containers return in allocation response than were asked for")),
-        }
+        // Of several the first counts, as with the kubelet: one was asked for.
+        let first = answer.container_responses.into_iter().next();
+        first.ok_or_else(|| Status::unknown("no containers return in allocation response"))
     }
 
     pub async fn pre_start(&self, ids: Vec<String>) -> Result<(), Status> {
