@@ -374,6 +374,19 @@ pub fn flag_names() -> Vec<&'static str> {
     names
 }
 
+/// What a flag that nobody has set says of itself, by what it takes.
+pub fn unset(name: &str) -> &'static str {
+    let mirror = MIRRORS.iter().find(|m| m.0 == name).map(|m| m.2);
+    let form = mirror.or_else(|| OWN.iter().find(|o| o.0 == name).map(|o| o.1));
+    match form {
+        Some(Form::Bool) => "false",
+        Some(Form::Int | Form::Long | Form::Verbosity | Form::Quantity) => "0",
+        Some(Form::Duration) => "0s",
+        Some(Form::List) => "[]",
+        _ => "",
+    }
+}
+
 /// The configuration field that a flag sets, as a path with dots.
 pub fn mirrored_field(name: &str) -> Option<&'static str> {
     MIRRORS.iter().find(|m| m.0 == name).map(|m| m.1)

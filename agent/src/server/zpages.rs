@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::ServerDeps;
 use super::answers::{Answer, bare, plain};
-use crate::cli;
+use crate::cli::{self, Flags};
 use crate::node::KUBELET_VERSION;
 
 /// When this process began to serve.
@@ -24,8 +24,8 @@ const REFUSAL: &str = "only the following media types are accepted: application/
 const PATHS: [&str; 5] = ["/configz", "/debug", "/flagz", "/healthz", "/metrics"];
 const GROUP: &str = "config.k8s.io";
 
-/// Flags of the kubelet that mean nothing here, with the values they have there when nobody sets them.
-const IDLE_FLAGS: [(&str, &str); 29] = [
+/// Flags whose value in a kubelet, when nobody sets them, is not that of their kind. Most mean nothing here.
+const UNSET_FLAGS: [(&str, &str); 32] = [
     ("application-metrics-count-limit", "100"),
     ("boot-id-file", "/proc/sys/kernel/random/boot_id"),
     ("container-hints", "/etc/cadvisor/container_hints.json"),
@@ -37,6 +37,7 @@ const IDLE_FLAGS: [(&str, &str); 29] = [
     ("experimental-allocatable-ignore-eviction", "false"),
     ("experimental-mounter-path", ""),
     ("global-housekeeping-interval", "1m0s"),
+    ("housekeeping-interval", "10s"),
     ("log-cadvisor-usage", "false"),
     ("log-flush-frequency", "5s"),
     ("log-json-info-buffer-size", "0"),
@@ -45,6 +46,8 @@ const IDLE_FLAGS: [(&str, &str); 29] = [
     ("log-text-split-stream", "false"),
     ("machine-id-file", "/etc/machine-id,/var/lib/dbus/machine-id"),
     ("max-housekeeping-interval", "15s"),
+    ("maximum-dead-containers", "-1"),
+    ("maximum-dead-containers-per-container", "1"),
     ("reserved-memory", ""),
     ("runonce", "false"),
     ("storage-driver-buffer-duration", "1m0s"),
@@ -65,7 +68,7 @@ pub(super) fn start() {
 }
 
 pub(super) fn flagz(deps: &ServerDeps, headers: &HeaderMap) -> Response<Answer> {
-    let flags = flags(deps);
+    let flags = in_effect(&deps.document, &deps.flags);
     match choose(headers, "Flagz") {
         Some(Form::Text) => {
             let lines: String = flags.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
@@ -113,27 +116,20 @@ pub(super) fn statusz(headers: &HeaderMap) -> Response<Answer> {
 }
 
 /// Every flag by name, as it is in effect.
-fn flags(deps: &ServerDeps) -> BTreeMap<&'static str, String> {
+fn in_effect(document: &Value, own: &Flags) -> BTreeMap<&'static str, String> {
     let mut flags: BTreeMap<&'static str, String> =
-        IDLE_FLAGS.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        UNSET_FLAGS.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
     for name in cli::flag_names().into_iter().filter(|name| !UNSHOWN.contains(name)) {
-        let value = match (cli::mirrored_field(name), deps.flags.given.get(name)) {
+        let set = match (cli::mirrored_field(name), name) {
             (Some(path), _) => {
-                let found = path.split('.').try_fold(&deps.document, |at, field| at.get(field));
-                found.map(|value| as_flag(name, value)).unwrap_or_default()
+                let found = path.split('.').try_fold(document, |at, field| at.get(field));
+                found.filter(|value| !value.is_null()).map(|value| as_flag(name, value))
             }
-            (None, Some(given)) => given.clone(),
-            (None, None) => match name {
-                "cert-dir" => deps.flags.cert_dir.display().to_string(),
-                "root-dir" => deps.flags.root_dir.display().to_string(),
-                "exit-on-lock-contention" | "help" | "version" => "false".to_owned(),
-                "housekeeping-interval" => "10s".to_owned(),
-                "maximum-dead-containers" => "-1".to_owned(),
-                "maximum-dead-containers-per-container" => "1".to_owned(),
-                "minimum-container-ttl-duration" => "0s".to_owned(),
-                _ => String::new(),
-            },
+            (None, "cert-dir") => Some(own.cert_dir.display().to_string()),
+            (None, "root-dir") => Some(own.root_dir.display().to_string()),
+            (None, _) => own.given.get(name).cloned(),
         };
+        let value = set.or_else(|| flags.get(name).cloned()).unwrap_or_else(|| cli::unset(name).to_owned());
         flags.insert(name, value);
     }
     flags
@@ -293,5 +289,30 @@ mod tests {
             Some(Form::Json("v1beta1"))
         );
         assert_eq!(of("image/png, text/plain;q=0.1"), Some(Form::Text));
+    }
+
+    /// Flags that nobody had set used to have no value at all.
+    #[test]
+    fn flags_that_nobody_sets_have_the_value_of_their_kind() {
+        let line = ["--storage-driver-user=me", "--lock-file=/l"].map(str::to_owned);
+        let Ok(cli::Command::Run(own)) = cli::parse(line) else { panic!("a good command line") };
+        let shown = in_effect(&json!({"maxPods": 7, "clusterDNS": ["1.2.3.4", "1.2.3.5"]}), &own);
+        for (name, value) in [
+            ("max-pods", "7"),
+            ("cluster-dns", "[1.2.3.4,1.2.3.5]"),
+            ("allowed-unsafe-sysctls", "[]"),
+            ("contention-profiling", "false"),
+            ("cluster-domain", ""),
+            ("v", "0"),
+            ("lock-file", "/l"),
+            ("storage-driver-user", "me"),
+            ("storage-driver-db", "cadvisor"),
+            ("housekeeping-interval", "10s"),
+            ("minimum-container-ttl-duration", "0s"),
+            ("exit-on-lock-contention", "false"),
+        ] {
+            assert_eq!(shown[name], value, "{name}");
+        }
+        assert!(!shown.contains_key("iptables-drop-bit"));
     }
 }
