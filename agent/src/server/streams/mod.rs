@@ -12,10 +12,11 @@ mod websocket;
 
 pub(super) use websocket::is_upgrade as is_websocket;
 
-use http::{HeaderMap, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use proto::api::core::v1::Pod;
 use proto::cri;
+use tonic::Code;
 
 use self::options::Options;
 use self::upgrade::StreamError;
@@ -25,6 +26,9 @@ use super::route::Target;
 use crate::metrics;
 use crate::pod::spec::PodExt;
 use crate::pods::{ContainerInfo, FindError, Handle};
+
+/// Runtimes forget a stream that nobody has opened after as long (`CacheTTL` of the kubelet's library for their servers).
+const STREAMS_EXPIRE_SECONDS: &str = "60";
 
 /// A refusal: status and text.
 type Refusal = (StatusCode, String);
@@ -40,11 +44,11 @@ pub(super) async fn exec(pods: &Handle, target: &Target, mut request: Request<In
             stdout: options.stdout,
             stderr: options.stderr,
         });
-        Ok((url.await.map_err(failed)?, options))
+        Ok((url.await.map_err(unstreamed)?, options))
     };
     match prepared.await {
         Ok((url, options)) => carry("exec", &url, options, request).await,
-        Err((code, why)) => plain(code, why),
+        Err(refusal) => refused(refusal),
     }
 }
 
@@ -65,11 +69,11 @@ pub(super) async fn attach(pods: &Handle, target: &Target, mut request: Request<
             stdout: options.stdout,
             stderr: options.stderr,
         });
-        Ok((url.await.map_err(failed)?, options))
+        Ok((url.await.map_err(unstreamed)?, options))
     };
     match prepared.await {
         Ok((url, options)) => carry("attach", &url, options, request).await,
-        Err((code, why)) => plain(code, why),
+        Err(refusal) => refused(refusal),
     }
 }
 
@@ -98,13 +102,13 @@ pub(super) async fn port_forward(pods: &Handle, target: &Target, request: Reques
         let missing = || (StatusCode::INTERNAL_SERVER_ERROR, format!("pod not found ({:?})", full_name(&pod)));
         let sandbox = pods.sandbox(&pod).await.map_err(|error| match error {
             FindError::NoPod(_) => missing(),
-            error => failed(error),
+            error => unstreamed(error),
         })?;
-        pods.port_forward(cri::PortForwardRequest { pod_sandbox_id: sandbox, port }).await.map_err(failed)
+        pods.port_forward(cri::PortForwardRequest { pod_sandbox_id: sandbox, port }).await.map_err(unstreamed)
     };
     let url = match prepared.await {
         Ok(url) => url,
-        Err((code, why)) => return plain(code, why),
+        Err(refusal) => return refused(refusal),
     };
     if !is_upgrade(request.headers()) {
         return text(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required\n");
@@ -150,7 +154,7 @@ async fn prepare(
     let pod = find(pods, target).await?;
     let container = pods.running(&pod, &target.container).await.map_err(|error| match error {
         FindError::NoContainer(name) => (StatusCode::INTERNAL_SERVER_ERROR, missing(&name, &pod)),
-        error => failed(error),
+        error => unstreamed(error),
     })?;
     Ok((options, pod, container))
 }
@@ -171,6 +175,24 @@ fn not_found(container: &str) -> String {
 
 fn failed(error: FindError) -> Refusal {
     (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+}
+
+/// The same for a stream: what the runtime does not find, or has no room for, is so for the client too.
+fn unstreamed(error: FindError) -> Refusal {
+    let code = match &error {
+        FindError::Runtime(error) if error.code == Code::NotFound => StatusCode::NOT_FOUND,
+        FindError::Runtime(error) if error.code == Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    (code, error.to_string())
+}
+
+fn refused((code, why): Refusal) -> Response<Answer> {
+    let mut answer = plain(code, why);
+    if code == StatusCode::TOO_MANY_REQUESTS {
+        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(STREAMS_EXPIRE_SECONDS));
+    }
+    answer
 }
 
 /// What the kubelet's proxy answers for a runtime that cannot be reached.
@@ -198,4 +220,23 @@ async fn carry(subresource: &str, url: &str, options: Options, request: Request<
         upgrade::pass(url, request).await
     };
     carried.unwrap_or_else(unanswered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cri::CriError;
+
+    #[test]
+    fn a_runtimes_refusal_of_a_stream_keeps_its_meaning() {
+        let of = |code: Code| {
+            let answer = refused(unstreamed(FindError::Runtime(CriError { code, message: "m".into() })));
+            let later = answer.headers().get(header::RETRY_AFTER).map(|value| value.as_bytes().to_vec());
+            (answer.status().as_u16(), later)
+        };
+        assert_eq!(of(Code::NotFound), (404, None));
+        assert_eq!(of(Code::ResourceExhausted), (429, Some(b"60".to_vec())));
+        assert_eq!(of(Code::Unknown), (500, None));
+        assert_eq!(unstreamed(FindError::Stopping).0, StatusCode::INTERNAL_SERVER_ERROR);
+    }
 }
