@@ -22,6 +22,8 @@ use crate::metrics;
 /// Remembered answers at most; beyond, the oldest knowledge is dropped as a whole.
 const MAX_KEPT: usize = 4096;
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+/// Attribute of a certificate's subject that holds the user's uid.
+const UID: &str = "1.3.6.1.4.1.57683.2";
 
 /// The one who asks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -287,19 +289,25 @@ fn keep<K: Ord, V>(kept: &Kept<K, V>, key: K, value: V, ttl: Duration) {
     table.insert(key, (value, Instant::now() + ttl));
 }
 
-/// A verified certificate's subject: common name, organizations.
+/// A verified certificate's subject: common name, organizations, uid. Several uids, or an empty one, are nobody's.
 fn of_certificate(der: &[u8]) -> Option<User> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
     let left = certificate.validity().not_after.timestamp().saturating_sub(proto::time::Timestamp::now().seconds);
     metrics::CLIENT_CERTIFICATES.observe(&[], metrics::page::to_float(u64::try_from(left).unwrap_or(0)));
     let subject = certificate.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    let name = subject.iter_common_name().next()?.as_str().ok().filter(|name| !name.is_empty())?.to_owned();
+    let mut uids = subject.iter_attributes().filter(|attribute| attribute.attr_type().to_id_string() == UID);
+    let uid = match (uids.next(), uids.next()) {
+        (None, _) => String::new(),
+        (Some(uid), None) => uid.as_str().ok().filter(|uid| !uid.is_empty())?.to_owned(),
+        (Some(_), Some(_)) => return None,
+    };
     let mut groups: Vec<String> =
         subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
     groups.push("system:authenticated".into());
     let print: String = digest(&SHA256, der).as_ref().iter().map(|b| format!("{b:02x}")).collect();
     let extra = BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={print}")])]);
-    Some(User { name, uid: String::new(), groups, extra })
+    Some(User { name, uid, groups, extra })
 }
 
 fn verb(method: &Method) -> &'static str {
@@ -310,5 +318,32 @@ fn verb(method: &Method) -> &'static str {
         Method::PATCH => "patch",
         Method::DELETE => "delete",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair};
+
+    use super::*;
+
+    /// The uid used to be left out of the reviews.
+    #[test]
+    fn a_certificate_names_user_groups_and_uid() {
+        let of = |parts: &[(DnType, &str)]| {
+            let mut params = CertificateParams::new(Vec::new()).expect("no names");
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            parts.iter().for_each(|(kind, text)| params.distinguished_name.push(kind.clone(), *text));
+            let made = params.self_signed(&KeyPair::generate().expect("a key")).expect("made");
+            of_certificate(made.der())
+        };
+        let uid = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
+        let name = (DnType::CommonName, "me");
+        let user = of(&[name.clone(), (DnType::OrganizationName, "team"), (uid.clone(), "u-1")]).expect("somebody");
+        assert_eq!((user.name.as_str(), user.uid.as_str()), ("me", "u-1"));
+        assert_eq!(user.groups, ["team", "system:authenticated"]);
+        assert_eq!(of(std::slice::from_ref(&name)).map(|user| user.uid), Some(String::new()));
+        assert!(of(&[name, (uid, "")]).is_none());
+        assert!(of(&[(DnType::CommonName, "")]).is_none() && of(&[]).is_none());
     }
 }
