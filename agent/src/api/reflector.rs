@@ -4,9 +4,11 @@
 //! seen, bookmarks included; when that version is gone (410) the set is listed again. Failures wait with back-off
 //! inside [`Reflector::next`], so a server that is away costs a connection attempt every half minute at most.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::apimachinery::pkg::apis::meta::v1::Status;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{ApiError, Client, Kind, List, ListOptions, Watch, WatchEvent, WatchOptions};
@@ -41,6 +43,8 @@ pub struct Reflector<T> {
     watch: Option<(Watch<T>, Instant)>,
     backoff: Backoff,
     wait_until: Option<Instant>,
+    /// Hears of each time that the server does not answer.
+    silence: Option<Arc<Notify>>,
 }
 
 impl<T: Kind> Reflector<T> {
@@ -55,7 +59,15 @@ impl<T: Kind> Reflector<T> {
             watch: None,
             backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT).forget_after(FORGET_AFTER),
             wait_until: None,
+            silence: None,
         }
+    }
+
+    /// The same, which tells `silence` each time that the server does not answer.
+    #[must_use]
+    pub fn telling(mut self, silence: Arc<Notify>) -> Self {
+        self.silence = Some(silence);
+        self
     }
 
     /// The next change; the first one is always [`Change::Listed`]. Waits out failures by itself, so it only returns
@@ -73,6 +85,9 @@ impl<T: Kind> Reflector<T> {
                     let wait = error.retry_after().unwrap_or_default().max(self.backoff.next_wait());
                     tracing::warn!(%error, kind = T::KIND, ?wait, "cannot follow objects of the API server");
                     self.wait_until = Some(Instant::now() + wait);
+                    if let Some(silence) = self.silence.as_ref().filter(|_| error.code() == 0) {
+                        silence.notify_one();
+                    }
                 }
             }
         }
@@ -169,4 +184,39 @@ fn too_new(status: &Status) -> bool {
     let causes = status.details.as_ref().map(|d| d.causes.as_slice()).unwrap_or_default();
     causes.iter().any(|c| c.reason == "ResourceVersionTooLarge")
         || status.message.contains("Too large resource version")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use proto::api::core::v1::Node;
+
+    use super::*;
+    use crate::api::{Body, ClientOptions, Transport};
+
+    struct Nobody;
+
+    impl Transport for Nobody {
+        fn send<'a>(
+            &'a self,
+            _: Request<Bytes>,
+        ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, ApiError>> + Send + 'a>> {
+            Box::pin(std::future::ready(Err(ApiError::Connect("refused".into()))))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_answer_is_told_of() {
+        let silence = Arc::new(Notify::new());
+        let client = Client::new(Arc::new(Nobody), &ClientOptions::default());
+        let mut nodes = Reflector::<Node>::new(client, "", "").telling(silence.clone());
+        let told = tokio::select! {
+            _ = nodes.next() => false,
+            () = silence.notified() => true,
+        };
+        assert!(told);
+    }
 }

@@ -2,12 +2,13 @@
 //!
 //! The lease is written as it was last seen, without reading it first; only when that fails it is read again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::api::coordination::v1::{Lease, LeaseSpec};
 use proto::api::core::v1::Node;
 use proto::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::api::{ApiError, Client, Kind};
 use crate::backoff::{Backoff, jitter};
@@ -16,12 +17,13 @@ use crate::daemon::Beat;
 pub const NAMESPACE: &str = "kube-node-lease";
 const TRIES: u32 = 5;
 
-/// Renews until the task is dropped. `reach` hears how it went.
+/// Renews until the task is dropped, and at once when there is a sign that the server is gone. `reach` hears how it went.
 pub async fn renew(
     client: Client,
     node: String,
     duration_seconds: i32,
     (progress, reach): (Beat, watch::Sender<Option<String>>),
+    silence: Arc<Notify>,
 ) {
     let interval = Duration::from_secs(u64::try_from(duration_seconds).unwrap_or(40)) / 4;
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(7));
@@ -37,7 +39,10 @@ pub async fn renew(
             Ok(lease) => {
                 known = Some(lease);
                 backoff.reset();
-                tokio::time::sleep(jitter(interval, 0.04)).await;
+                tokio::select! {
+                    () = tokio::time::sleep(jitter(interval, 0.04)) => {}
+                    () = silence.notified() => {}
+                }
             }
             Err(error) => {
                 let wait = backoff.next_wait();
@@ -117,5 +122,57 @@ fn now() -> MicroTime {
         seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
         // The API keeps microseconds.
         nanos: i32::try_from(since.subsec_micros() * 1000).unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use bytes::Bytes;
+    use http::{Request, Response, header};
+    use http_body_util::{BodyExt as _, Full};
+
+    use super::*;
+    use crate::api::{Body, ClientOptions, Transport};
+    use crate::daemon::Progress;
+
+    /// A server that has one lease, as long as it is there.
+    struct Server(AtomicBool);
+
+    impl Transport for Server {
+        fn send<'a>(
+            &'a self,
+            _: Request<Bytes>,
+        ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, ApiError>> + Send + 'a>> {
+            const LEASE: &str = r#"{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"n",
+                "ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n","uid":"u"}]},"spec":{}}"#;
+            let answer = match self.0.load(Ordering::Relaxed) {
+                true => Response::builder()
+                    .header(header::CONTENT_TYPE, "application/json")
+                    .body(Full::new(Bytes::from_static(LEASE.as_bytes())).map_err(Into::into).boxed_unsync())
+                    .map_err(|e| ApiError::Malformed(e.to_string())),
+                false => Err(ApiError::Connect("refused".into())),
+            };
+            Box::pin(std::future::ready(answer))
+        }
+    }
+
+    /// That the server was gone used to be known when the next renewal was due, ten seconds later.
+    #[tokio::test(start_paused = true)]
+    async fn a_sign_that_the_server_is_gone_is_looked_into_at_once() {
+        let server = Arc::new(Server(AtomicBool::new(true)));
+        let client = Client::new(server.clone(), &ClientOptions::default());
+        let (reach, mut reached) = watch::channel(Some("nothing yet".to_owned()));
+        let silence = Arc::new(Notify::new());
+        let beat = Progress::default().register("lease", Duration::from_secs(60));
+        tokio::spawn(renew(client, "n".into(), 40, (beat, reach), silence.clone()));
+        reached.wait_for(Option::is_none).await.expect("it goes on");
+        server.0.store(false, Ordering::Relaxed);
+        let began = tokio::time::Instant::now();
+        silence.notify_one();
+        reached.wait_for(Option::is_some).await.expect("it goes on");
+        assert!(began.elapsed() < Duration::from_secs(1));
     }
 }

@@ -30,7 +30,7 @@ use std::time::{Duration, SystemTime};
 
 use proto::api::core::v1::Node;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::api::Client;
@@ -197,18 +197,20 @@ pub async fn run(deps: NodeDeps) {
         return Keeper::new(deps.client.clone(), deps).keep(seen).await;
     }
     let heartbeat = deps.client.for_heartbeats(heartbeat_timeout(&deps.settings.config));
+    let silence = Arc::new(Notify::new());
     let lease = lease::renew(
         heartbeat.clone(),
         deps.settings.name.clone(),
         deps.settings.config.node_lease_duration_seconds,
         (deps.lease_beat.clone(), deps.reach.clone()),
+        silence.clone(),
     );
     let (hint, seen) = watch::channel(Seen::Written);
     // They end with this one.
     let mut beside = JoinSet::new();
     beside.spawn(lease);
     let follower = deps.clone();
-    beside.spawn(async move { follow(&follower, hint).await });
+    beside.spawn(async move { follow(&follower, hint, silence).await });
     Keeper::new(heartbeat, deps).keep(seen).await;
 }
 

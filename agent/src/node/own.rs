@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use proto::api::core::v1::Node;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::NodeDeps;
 use crate::api::{Change, Kind, Reflector};
@@ -20,10 +20,11 @@ pub enum Seen {
     Gone,
 }
 
-/// Hands on what the watch of the node's own object brings, for ever.
-pub async fn follow(deps: &NodeDeps, seen: watch::Sender<Seen>) {
+/// Hands on what the watch of the node's own object brings, for ever. The watch is broken as soon as the API server is gone,
+/// which `silence` hears of.
+pub async fn follow(deps: &NodeDeps, seen: watch::Sender<Seen>, silence: Arc<Notify>) {
     let by_name = format!("metadata.name={}", deps.settings.name);
-    let mut reflector: Reflector<Node> = Reflector::new(deps.client.clone(), "", &by_name);
+    let mut reflector: Reflector<Node> = Reflector::new(deps.client.clone(), "", &by_name).telling(silence);
     loop {
         let said = match reflector.next().await {
             Change::Applied(node) => publish(&deps.node, node).then_some(Seen::Written),
