@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::eval::{Budget, Failure};
 use super::value::{Value, timestamp};
-use super::{authz, library, semver, strings};
+use super::{authz, equal, library, semver, strings};
 
 type Out<'a> = Result<Value<'a>, Failure>;
 
@@ -14,6 +14,9 @@ const SECOND: i64 = 1_000_000_000;
 /// Seconds of the first and last timestamp that there are: of the years 1 and 9999.
 const FIRST: i128 = -62_135_596_800 * SECOND as i128;
 const LAST: i128 = 253_402_300_800 * SECOND as i128 - 1;
+
+/// Letters that are counted for the price of a step.
+const LETTERS: usize = 1000;
 
 /// A value in an error's text, or as `string()` makes it.
 pub fn shown(value: &Value<'_>) -> String {
@@ -52,15 +55,15 @@ pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Out<'a> 
         ("-_", [Int(a)]) => Int(a.checked_neg().ok_or_else(|| overflow("integer"))?),
         ("-_", [Double(a)]) => Double(-a),
         ("-_", [Duration(a)]) => Duration(a.checked_neg().ok_or_else(|| overflow("duration"))?),
-        ("_==_", [a, b]) => {
-            budget.spend(size_of(a).min(size_of(b)) / 10)?;
-            Bool(a.equals(b))
-        }
-        ("_!=_", [a, b]) => {
-            budget.spend(size_of(a).min(size_of(b)) / 10)?;
-            Bool(!a.equals(b))
+        ("_==_" | "_!=_", [a, b]) => {
+            let size = size_of(a).min(size_of(b));
+            budget.spend(size / 10)?;
+            Bool(equal::equal(a, b, size, budget)? == (name == "_==_"))
         }
         ("_<_" | "_<=_" | "_>_" | "_>=_", [a, b]) => {
+            if let (Text(_), Text(_)) | (Bytes(_), Bytes(_)) = (a, b) {
+                budget.spend(size_of(a).min(size_of(b)) / 10)?;
+            }
             let order = a.compare(b);
             if order.is_none() && !matches!((a, b), (Double(_), _) | (_, Double(_))) {
                 return Err(Failure::no_overload());
@@ -73,11 +76,14 @@ pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Out<'a> 
             })
         }
         ("@in", [item, list]) if list.is_list() => {
-            let items = list.members().unwrap_or_default();
-            budget.spend(items.len())?;
-            Bool(items.iter().any(|i| i.equals(item)))
+            let count = list.count();
+            budget.spend(count)?;
+            Bool(equal::position(list.walk().into_iter().flatten(), item, count, budget)?.is_some())
         }
-        ("@in", [key, map]) if map.is_map() => Bool(map.entry(key).is_some()),
+        ("@in", [key, map]) if map.is_map() => {
+            budget.spend(map.effort() / equal::PARTS)?;
+            Bool(map.entry(key).is_some())
+        }
         ("_+_", [Int(a), Int(b)]) => Int(a.checked_add(*b).ok_or_else(|| overflow("integer"))?),
         ("_+_", [Uint(a), Uint(b)]) => Uint(a.checked_add(*b).ok_or_else(|| overflow("unsigned integer"))?),
         ("_+_", [Double(a), Double(b)]) => Double(a + b),
@@ -85,14 +91,15 @@ pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Out<'a> 
             budget.traverse(a.len() + b.len())?;
             Value::text(format!("{a}{b}"))
         }
-        ("_+_", [Bytes(a), Bytes(b)]) => Bytes([&a[..], &b[..]].concat().into()),
+        ("_+_", [Bytes(a), Bytes(b)]) => {
+            budget.traverse(a.len() + b.len())?;
+            Bytes([&a[..], &b[..]].concat().into())
+        }
         ("_+_", [Duration(a), Duration(b)]) => Duration(a.checked_add(*b).ok_or_else(|| overflow("duration"))?),
         ("_+_", [Timestamp(a), Duration(b)] | [Duration(b), Timestamp(a)]) => moment(a + i128::from(*b))?,
         ("_+_", [a, b]) if a.is_list() && b.is_list() => {
-            let mut items = a.members().unwrap_or_default();
-            items.extend(b.members().unwrap_or_default());
-            budget.spend(items.len())?;
-            Value::list(items)
+            budget.spend(a.count() + b.count())?;
+            Value::list(a.walk().into_iter().chain(b.walk()).flatten().collect())
         }
         ("_-_", [Int(a), Int(b)]) => Int(a.checked_sub(*b).ok_or_else(|| overflow("integer"))?),
         ("_-_", [Uint(a), Uint(b)]) => Uint(a.checked_sub(*b).ok_or_else(|| overflow("unsigned integer"))?),
@@ -110,7 +117,11 @@ pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Out<'a> 
         ("_%_", [Int(_), Int(0)] | [Uint(_), Uint(0)]) => return Err(Failure::new("modulus by zero")),
         ("_%_", [Int(a), Int(b)]) => Int(a.checked_rem(*b).ok_or_else(|| overflow("integer"))?),
         ("_%_", [Uint(a), Uint(b)]) => Uint(a % b),
-        ("size", [value]) => Int(i64::try_from(length(value)?).unwrap_or(i64::MAX)),
+        ("size", [value]) => {
+            // Letters are counted, which is quick.
+            budget.spend(if let Text(text) = value { text.len() / LETTERS } else { 0 })?;
+            Int(i64::try_from(length(value)?).unwrap_or(i64::MAX))
+        }
         ("dyn", [value]) => value.clone(),
         ("type", [value]) => Value::Kind(value.kind().into()),
         ("int" | "uint" | "double" | "bool" | "string" | "bytes" | "timestamp" | "duration", [value]) => {
@@ -145,11 +156,7 @@ pub fn size_of(value: &Value<'_>) -> usize {
     match value {
         Value::Text(text) => text.len(),
         Value::Bytes(bytes) => bytes.len(),
-        Value::List(items) => items.len(),
-        Value::Items(items, _) => items.len(),
-        Value::Map(entries) => entries.len(),
-        Value::Members(map, _) => map.len(),
-        Value::Made(_, fields) => fields.len(),
+        value if value.is_list() || value.is_map() => value.count(),
         _ => 1,
     }
 }

@@ -7,7 +7,7 @@ use super::ast::{Expr, Fold, Kind, Macro};
 use super::issue::{self, Issue};
 use super::overloads::{self, Overload};
 use super::regex;
-use super::types::{MOST_PARTS, Type};
+use super::types::{MOST_PARTS, Shown, Type};
 
 pub struct Checked {
     pub ty: Type,
@@ -406,10 +406,9 @@ impl Checker {
 }
 
 fn no_overload(name: &str, member: bool, types: &[Type]) -> String {
-    let list = |types: &[Type]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let applied = match types.split_first() {
-        Some((target, args)) if member => format!("{target}.({})", list(args)),
-        _ => format!("({})", list(types)),
+        Some((target, args)) if member => format!("{target}.({})", Shown(args)),
+        _ => format!("({})", Shown(types)),
     };
     format!("found no matching overload for '{name}' applied to '{applied}'")
 }

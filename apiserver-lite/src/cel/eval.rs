@@ -4,7 +4,7 @@ use super::ast::{Expr, Fold, Kind, Macro};
 use super::authz::{Check, Decision};
 use super::regex::{self, Patterns};
 use super::value::Value;
-use super::{calls, overloads};
+use super::{calls, equal, overloads, strings};
 
 /// What expressions reach for beyond their variables.
 pub trait Host<'a> {
@@ -146,12 +146,12 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
                     return found;
                 }
                 let operand = self.value(operand)?;
-                self.budget.spend(1)?;
+                self.budget.spend(1 + operand.effort() / equal::PARTS)?;
                 return select(operand, field, *test, *optional);
             }
             Kind::Index { operand, index, optional } => {
                 let (operand, index) = (self.value(operand)?, self.value(index)?);
-                self.budget.spend(1)?;
+                self.budget.spend(1 + operand.effort() / equal::PARTS)?;
                 return at(operand, &index, *optional);
             }
             Kind::Call { name, target, args } => return self.call(name, target.as_deref(), args),
@@ -171,6 +171,9 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
                 let mut out = Vec::with_capacity(entries.len());
                 for (key, value, optional) in entries {
                     let key = self.value(key)?;
+                    if !key.is_key() {
+                        return Err(Failure::new(format!("unsupported key type: {}", key.kind())));
+                    }
                     match self.value(value)? {
                         Value::Optional(inner) if *optional => out.extend(inner.map(|v| (key, (*v).clone()))),
                         value => out.push((key, value)),
@@ -290,13 +293,13 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
 
     fn fold(&mut self, fold: &'a Fold) -> Out<'a> {
         let range = self.value(&fold.range)?;
-        let Some(members) = range.members() else { return Err(Failure::no_overload()) };
+        let Some(members) = range.walk() else { return Err(Failure::no_overload()) };
         let is_map = range.is_map();
         let mut out: Vec<Value<'a>> = Vec::new();
         let mut entries: Vec<(Value<'a>, Value<'a>)> = Vec::new();
         let mut found = 0;
         let mut failed = None;
-        for (index, member) in members.into_iter().enumerate() {
+        for (index, member) in members.enumerate() {
             self.budget.spend(2)?;
             let depth = self.scope.len();
             let key = match &fold.second {
@@ -306,6 +309,7 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
                 }
                 Some(second) => {
                     let (key, value) = if is_map {
+                        self.budget.spend(range.effort() / equal::PARTS)?;
                         (member.clone(), range.entry(&member).unwrap_or(Value::Null))
                     } else {
                         (Value::Int(i64::try_from(index).unwrap_or(i64::MAX)), member.clone())
@@ -327,7 +331,7 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
             };
             self.scope.truncate(depth);
             let Some(body) = body else { continue };
-            if body == Err(Failure::OverBudget) {
+            if matches!(body, Err(Failure::OverBudget)) {
                 return body;
             }
             match (fold.macro_kind, body) {
@@ -344,9 +348,9 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
                 (Macro::TransformMap, Ok(value)) => entries.push((key, value)),
                 (Macro::SortBy, Ok(value)) => entries.push((value, member)),
                 (Macro::TransformMapEntry, Ok(value)) => {
-                    for key in value.members().filter(|_| value.is_map()).ok_or_else(Failure::no_overload)? {
+                    for key in value.walk().filter(|_| value.is_map()).ok_or_else(Failure::no_overload)? {
                         self.budget.spend(entries.len() + 1)?;
-                        if entries.iter().any(|(known, _)| known.equals(&key)) {
+                        if entries.iter().any(|(known, _)| known.is_same(&key)) {
                             let key = calls::shown(&key);
                             return Err(Failure::new(format!("insert failed: key {key} already exists")));
                         }
@@ -364,11 +368,7 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
             (Macro::TransformMap | Macro::TransformMapEntry, _) => Ok(Value::Map(entries.into())),
             (Macro::SortBy, _) => {
                 // Numbers of several types can be compared, but what that gives is no order.
-                let comparable = |pair: &[(Value<'a>, Value<'a>)]| {
-                    let (a, b) = (&pair[0].0, &pair[1].0);
-                    std::mem::discriminant(a) == std::mem::discriminant(b) && a.compare(b).is_some()
-                };
-                if !entries.windows(2).all(comparable) {
+                if !strings::are_ordered(entries.iter().map(|(key, _)| key)) {
                     return Err(Failure::new("list elements must have the same type"));
                 }
                 self.budget.spend(entries.len())?;
@@ -377,12 +377,6 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
             }
             _ => Ok(Value::list(out)),
         }
-    }
-}
-
-impl PartialEq for Value<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.equals(other)
     }
 }
 
@@ -418,8 +412,10 @@ fn at<'a>(operand: Value<'a>, index: &Value<'a>, optional: bool) -> Out<'a> {
             Value::Double(at) if at.fract() == 0.0 && *at >= 0.0 => Some(*at as usize),
             _ => return Err(Failure::no_overload()),
         };
-        let Some(items) = value.members() else { return Err(Failure::no_overload()) };
-        at.and_then(|at| items.get(at).cloned()).ok_or_else(|| format!("index out of bounds: {}", calls::shown(index)))
+        if !value.is_list() {
+            return Err(Failure::no_overload());
+        }
+        at.and_then(|at| value.item(at)).ok_or_else(|| format!("index out of bounds: {}", calls::shown(index)))
     };
     match found {
         Ok(found) => Ok(if wrapped { Value::some(found) } else { found }),

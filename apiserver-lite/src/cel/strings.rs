@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::calls::shown;
+use super::calls::{shown, size_of};
+use super::equal;
 use super::eval::{Budget, Failure};
 use super::value::Value;
 
@@ -47,7 +48,9 @@ pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<O
 
 fn of_text<'a>(name: &str, text: &str, rest: &[Value<'a>], budget: &mut Budget) -> Option<Out<'a>> {
     use Value::{Bool, Int, Text};
-    if let Err(failure) = budget.traverse(text.len()) {
+    // What is made of a text is paid for with it.
+    let times = if matches!(name, "replace" | "split") { 2 } else { 1 };
+    if let Err(failure) = budget.traverse(text.len().saturating_mul(times)) {
         return Some(Err(failure));
     }
     let error = |why: String| Some(Err(Failure::new(why)));
@@ -113,7 +116,7 @@ fn of_text<'a>(name: &str, text: &str, rest: &[Value<'a>], budget: &mut Budget) 
         }
         ("format", [args]) if args.is_list() => {
             let args = args.members().unwrap_or_default();
-            Some(pay_for_all(&args, budget).and_then(|()| format_text(text, &args)))
+            Some(format_text(text, &args, budget))
         }
         _ => None,
     }
@@ -135,28 +138,48 @@ fn pay_for_all(items: &[Value<'_>], budget: &mut Budget) -> Result<(), Failure> 
     budget.traverse(items.iter().map(length).fold(0, usize::saturating_add))
 }
 
+/// Where a part first, or last, is in a text, in letters.
 fn index_of<'a>(name: &str, text: &str, part: &str, from: &[Value<'a>]) -> Option<Out<'a>> {
-    let (chars, wanted): (Vec<char>, Vec<char>) = (text.chars().collect(), part.chars().collect());
-    let last = name == "lastIndexOf";
-    let start = match from {
-        [] if last => chars.len(),
-        [] => 0,
-        [Value::Int(at)] => match usize::try_from(*at).ok().filter(|at| *at <= chars.len()) {
-            Some(at) => at,
+    // The byte at which a letter begins; the end of the text counts as one.
+    let byte = |at: i64| {
+        let mut starts = text.char_indices().map(|(byte, _)| byte).chain([text.len()]);
+        usize::try_from(at).ok().and_then(|at| starts.nth(at))
+    };
+    let from = match from {
+        [] => None,
+        [Value::Int(at)] => match byte(*at) {
+            Some(byte) => Some(byte),
             None => return Some(Err(Failure::new(format!("index out of range: {at}")))),
         },
         _ => return None,
     };
-    let fits = |at: usize| chars.get(at..at + wanted.len()).is_some_and(|part| part == wanted);
-    let most = chars.len().saturating_sub(wanted.len());
-    let found = if wanted.len() > chars.len() {
-        None
-    } else if last {
-        (0..=start.min(most)).rev().find(|at| fits(*at))
-    } else {
-        (start..=most).find(|at| fits(*at))
+    let found = match (name == "lastIndexOf", from) {
+        (false, from) => text[from.unwrap_or(0)..].find(part).map(|at| at + from.unwrap_or(0)),
+        (true, None) => text.rfind(part),
+        // It may begin there, and end behind it.
+        (true, Some(from)) => {
+            let mut end = (from + part.len()).min(text.len());
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            text[..end].rmatch_indices(part).map(|(at, _)| at).find(|at| *at <= from)
+        }
     };
-    Some(Ok(found.map_or(Value::Int(-1), int)))
+    Some(Ok(found.map_or(Value::Int(-1), |at| int(text[..at].chars().count()))))
+}
+
+/// Pays for a look at every item of a list of texts.
+fn pay_for_looks(items: &[Value<'_>], budget: &mut Budget) -> Result<(), Failure> {
+    let texts = items.iter().filter(|item| matches!(item, Value::Text(_) | Value::Bytes(_)));
+    budget.spend(texts.map(size_of).fold(0, usize::saturating_add) / 10)
+}
+
+/// Whether the items have an order, which is that of one type.
+pub fn are_ordered<'v, 'a: 'v>(mut items: impl Iterator<Item = &'v Value<'a>> + Clone) -> bool {
+    let mut after = items.clone().skip(1);
+    let is_pair =
+        |a: &Value<'_>, b: &Value<'_>| std::mem::discriminant(a) == std::mem::discriminant(b) && a.compare(b).is_some();
+    items.by_ref().all(|item| after.next().is_none_or(|next| is_pair(item, next)))
 }
 
 fn of_list<'a>(name: &str, list: &Value<'a>, rest: &[Value<'a>], budget: &mut Budget) -> Option<Out<'a>> {
@@ -165,19 +188,28 @@ fn of_list<'a>(name: &str, list: &Value<'a>, rest: &[Value<'a>], budget: &mut Bu
     if let Err(failure) = budget.spend(items.len()) {
         return Some(Err(failure));
     }
-    let contains = |items: &[Value<'a>], one: &Value<'a>| items.iter().any(|i| i.equals(one));
-    let is_subset = |a: &[Value<'a>], b: &[Value<'a>]| a.iter().all(|one| contains(b, one));
+    let contains = |items: &[Value<'a>], one: &Value<'a>, budget: &mut Budget| {
+        equal::position(items.iter().cloned(), one, items.len(), budget).map(|at| at.is_some())
+    };
+    let is_subset = |a: &[Value<'a>], b: &[Value<'a>], budget: &mut Budget| -> Result<bool, Failure> {
+        for one in a {
+            if !contains(b, one, budget)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
     let pairs = |other: &Value<'a>, budget: &mut Budget| -> Result<Vec<Value<'a>>, Failure> {
-        let other = other.members().unwrap_or_default();
-        budget.spend(items.len().saturating_mul(other.len()))?;
-        Ok(other)
+        budget.spend(items.len().saturating_mul(other.count()))?;
+        Ok(other.members().unwrap_or_default())
     };
     let out: Out<'a> = match (name, rest) {
         ("join", []) => pay_for_all(&items, budget).map(|()| Value::text(items.iter().map(shown).collect::<String>())),
         ("join", [Value::Text(by)]) => pay_for_all(&items, budget)
             .and_then(|()| budget.traverse(items.len().saturating_mul(by.len())))
             .map(|()| Value::text(items.iter().map(shown).collect::<Vec<_>>().join(by))),
-        ("isSorted", []) => Ok(Bool(items.windows(2).all(|w| w[0].compare(&w[1]).is_some_and(Ordering::is_le)))),
+        ("isSorted", []) => pay_for_looks(&items, budget)
+            .map(|()| Bool(items.windows(2).all(|w| w[0].compare(&w[1]).is_some_and(Ordering::is_le)))),
         ("sum", []) => {
             let mut sum = match items.first() {
                 Some(Value::Double(_)) => Value::Double(0.0),
@@ -194,13 +226,23 @@ fn of_list<'a>(name: &str, list: &Value<'a>, rest: &[Value<'a>], budget: &mut Bu
             Ok(sum)
         }
         ("min" | "max", []) => {
+            if let Err(failure) = pay_for_looks(&items, budget) {
+                return Some(Err(failure));
+            }
             let better = if name == "min" { Ordering::Less } else { Ordering::Greater };
             let best =
                 items.into_iter().reduce(|best, item| if item.compare(&best) == Some(better) { item } else { best });
             best.ok_or_else(|| Failure::new(format!("{name} called on empty list")))
         }
-        ("indexOf", [one]) => Ok(items.iter().position(|i| i.equals(one)).map_or(Int(-1), int)),
-        ("lastIndexOf", [one]) => Ok(items.iter().rposition(|i| i.equals(one)).map_or(Int(-1), int)),
+        ("indexOf", [one]) => {
+            let count = items.len();
+            equal::position(items, one, count, budget).map(|at| at.map_or(Int(-1), int))
+        }
+        ("lastIndexOf", [one]) => {
+            let count = items.len();
+            let at = equal::position(items.into_iter().rev(), one, count, budget);
+            at.map(|at| at.map_or(Int(-1), |at| int(count - 1 - at)))
+        }
         ("reverse", []) => Ok(Value::list(items.into_iter().rev().collect())),
         ("slice", [Int(from), Int(to)]) => {
             let place = |at: i64| usize::try_from(at).ok().filter(|at| *at <= items.len());
@@ -215,13 +257,21 @@ fn of_list<'a>(name: &str, list: &Value<'a>, rest: &[Value<'a>], budget: &mut Bu
             }
             let mut out: Vec<Value<'a>> = Vec::new();
             for item in items {
-                if !contains(&out, &item) {
-                    out.push(item);
+                match contains(&out, &item, budget) {
+                    Ok(false) => out.push(item),
+                    Ok(true) => {}
+                    Err(failure) => return Some(Err(failure)),
                 }
             }
             Ok(Value::list(out))
         }
         ("sort", []) => {
+            if let Err(failure) = pay_for_looks(&items, budget) {
+                return Some(Err(failure));
+            }
+            if !are_ordered(items.iter()) {
+                return Some(Err(Failure::new("list elements must have the same type")));
+            }
             let mut items = items;
             items.sort_by(|a, b| a.compare(b).unwrap_or(Ordering::Equal));
             Ok(Value::list(items))
@@ -238,13 +288,20 @@ fn of_list<'a>(name: &str, list: &Value<'a>, rest: &[Value<'a>], budget: &mut Bu
             });
             values.collect::<Result<Vec<_>, _>>().map(Value::list)
         }
-        ("sets.contains", [other]) => pairs(other, budget).map(|other| Bool(is_subset(&other, &items))),
-        ("sets.equivalent", [other]) => {
-            pairs(other, budget).map(|other| Bool(is_subset(&other, &items) && is_subset(&items, &other)))
+        ("sets.contains", [other]) => {
+            pairs(other, budget).and_then(|other| is_subset(&other, &items, budget)).map(Bool)
         }
-        ("sets.intersects", [other]) => {
-            pairs(other, budget).map(|other| Bool(items.iter().any(|i| contains(&other, i))))
-        }
+        ("sets.equivalent", [other]) => pairs(other, budget)
+            .and_then(|other| Ok(is_subset(&other, &items, budget)? && is_subset(&items, &other, budget)?))
+            .map(Bool),
+        ("sets.intersects", [other]) => pairs(other, budget).and_then(|other| {
+            for item in &items {
+                if contains(&other, item, budget)? {
+                    return Ok(Bool(true));
+                }
+            }
+            Ok(Bool(false))
+        }),
         _ => return None,
     };
     Some(out)
@@ -257,14 +314,16 @@ fn flattened<'a>(items: Vec<Value<'a>>, levels: i64, budget: &mut Budget) -> Out
         if !items.iter().any(Value::is_list) {
             break;
         }
+        // One list may be in another many times.
+        let sizes = items.iter().map(|item| if item.is_list() { item.count() } else { 1 });
+        budget.spend(sizes.fold(0, usize::saturating_add))?;
         items = items.into_iter().flat_map(|i| i.members().filter(|_| i.is_list()).unwrap_or(vec![i])).collect();
-        budget.spend(items.len())?;
     }
     Ok(Value::list(items))
 }
 
 /// Fills `%s`, `%d`, `%f`, `%e`, `%b`, `%x`, `%X` and `%o` of a format.
-fn format_text<'a>(text: &str, args: &[Value<'a>]) -> Out<'a> {
+fn format_text<'a>(text: &str, args: &[Value<'a>], budget: &mut Budget) -> Out<'a> {
     let mut out = String::new();
     let mut args = args.iter();
     let mut chars = text.chars().peekable();
@@ -292,7 +351,10 @@ fn format_text<'a>(text: &str, args: &[Value<'a>]) -> Out<'a> {
             return Err(Failure::new("could not parse formatting clause: unexpected end of format string"));
         };
         let Some(arg) = args.next() else { return Err(Failure::new("index out of range: format arguments")) };
-        out.push_str(&clause(verb, precision, arg)?);
+        match verb {
+            's' => Printer { out: &mut out, unpaid: 0, budget }.print(arg)?,
+            _ => out.push_str(&clause(verb, precision, arg)?),
+        }
     }
     Ok(Value::text(out))
 }
@@ -300,7 +362,6 @@ fn format_text<'a>(text: &str, args: &[Value<'a>]) -> Out<'a> {
 fn clause(verb: char, precision: Option<usize>, arg: &Value<'_>) -> Result<String, Failure> {
     let wrong = || Failure::new(format!("error during formatting: unsupported argument {} for %{verb}", arg.kind()));
     Ok(match (verb, arg) {
-        ('s', value) => printed(value),
         ('d', Value::Int(_) | Value::Uint(_)) => shown(arg),
         ('f', Value::Double(number)) => format!("{number:.*}", precision.unwrap_or(6)),
         ('e', Value::Double(number)) => {
@@ -341,25 +402,58 @@ fn clause(verb: char, precision: Option<usize>, arg: &Value<'_>) -> Result<Strin
     })
 }
 
-/// A value as `%s` prints it.
-fn printed(value: &Value<'_>) -> String {
-    match value {
-        value if value.is_list() => {
-            let items: Vec<String> = value.members().unwrap_or_default().iter().map(printed).collect();
-            format!("[{}]", items.join(", "))
+/// Bytes of a text that are made for the price of a step.
+const BYTES: usize = 10;
+
+/// Prints values as `%s` does. What is made is paid for as it grows: values share their parts, and written out one may be
+/// larger than anything.
+struct Printer<'o, 'b> {
+    out: &'o mut String,
+    /// Bytes that are made and not paid for, fewer than a step is worth.
+    unpaid: usize,
+    budget: &'b mut Budget,
+}
+
+impl Printer<'_, '_> {
+    fn push(&mut self, text: &str) -> Result<(), Failure> {
+        self.unpaid += text.len();
+        self.budget.spend(self.unpaid / BYTES)?;
+        self.unpaid %= BYTES;
+        self.out.push_str(text);
+        Ok(())
+    }
+
+    fn print(&mut self, value: &Value<'_>) -> Result<(), Failure> {
+        match value {
+            value if value.is_list() => {
+                self.push("[")?;
+                for (at, item) in value.walk().into_iter().flatten().enumerate() {
+                    self.push(if at > 0 { ", " } else { "" })?;
+                    self.print(&item)?;
+                }
+                self.push("]")
+            }
+            value if value.is_map() => {
+                let mut entries = Vec::with_capacity(value.count());
+                let start = self.out.len();
+                for key in value.walk().into_iter().flatten() {
+                    self.budget.spend(value.effort() / equal::PARTS)?;
+                    self.print(&key)?;
+                    self.push(": ")?;
+                    value.entry(&key).map_or(Ok(()), |found| self.print(&found))?;
+                    entries.push(self.out.split_off(start));
+                }
+                entries.sort();
+                self.push("{}")?;
+                self.out.truncate(start);
+                self.out.push_str(&format!("{{{}}}", entries.join(", ")));
+                Ok(())
+            }
+            Value::Text(text) => self.push(text),
+            Value::Null => self.push("null"),
+            Value::Bytes(bytes) => self.push(&String::from_utf8_lossy(bytes)),
+            Value::Kind(name) => self.push(name),
+            other => self.push(&shown(other)),
         }
-        value if value.is_map() => {
-            let keys = value.members().unwrap_or_default();
-            let mut entries: Vec<String> = keys
-                .iter()
-                .map(|key| format!("{}: {}", printed(key), value.entry(key).map(|v| printed(&v)).unwrap_or_default()))
-                .collect();
-            entries.sort();
-            format!("{{{}}}", entries.join(", "))
-        }
-        Value::Null => "null".into(),
-        Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::Kind(name) => name.to_string(),
-        other => shown(other),
     }
 }

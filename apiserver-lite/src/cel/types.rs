@@ -144,6 +144,24 @@ impl Type {
     }
 }
 
+/// Types as a complaint about all of them names them: however many there are, they have a bounded number of parts in
+/// common that are shown.
+pub struct Shown<'a>(pub &'a [Type]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut left = MOST_SHOWN;
+        for (at, ty) in self.0.iter().enumerate() {
+            f.write_str(if at > 0 { ", " } else { "" })?;
+            ty.show(f, &mut left)?;
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.show(f, &mut MOST_SHOWN.clone())

@@ -10,6 +10,7 @@ use serde_json::{Map, Value as Json};
 
 use super::authz::{Check, Decision};
 use super::semver::Version;
+use super::text::Text;
 use super::types::Type;
 
 #[derive(Debug, Clone)]
@@ -19,7 +20,7 @@ pub enum Value<'a> {
     Int(i64),
     Uint(u64),
     Double(f64),
-    Text(Cow<'a, str>),
+    Text(Text<'a>),
     Bytes(Arc<[u8]>),
     /// Nanoseconds since 1970.
     Timestamp(i128),
@@ -81,7 +82,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    pub fn text(text: impl Into<Cow<'a, str>>) -> Self {
+    pub fn text(text: impl Into<Text<'a>>) -> Self {
         Value::Text(text.into())
     }
 
@@ -93,16 +94,57 @@ impl<'a> Value<'a> {
         Value::Optional(Some(Arc::new(value)))
     }
 
+    /// Items of a list, or keys of a map, one after the other; None for what has none.
+    pub fn walk<'s>(&'s self) -> Option<Box<dyn Iterator<Item = Value<'a>> + 's>> {
+        Some(match self {
+            Value::List(items) => Box::new(items.iter().cloned()),
+            Value::Items(items, ty) => Box::new(items.iter().map(|item| Value::of(item, ty))),
+            Value::Map(entries) => Box::new(entries.iter().map(|(key, _)| key.clone())),
+            Value::Made(_, fields) => Box::new(fields.iter().map(|(name, _)| Value::text(name.clone()))),
+            Value::Members(map, _) => Box::new(map.keys().map(|key| Value::text(key.as_str()))),
+            _ => return None,
+        })
+    }
+
     /// Items of a list, or keys of a map.
     pub fn members(&self) -> Option<Vec<Value<'a>>> {
+        self.walk().map(Iterator::collect)
+    }
+
+    /// How many items, entries or fields there are.
+    pub fn count(&self) -> usize {
         match self {
-            Value::List(items) => Some(items.to_vec()),
-            Value::Items(items, ty) => Some(items.iter().map(|item| Value::of(item, ty)).collect()),
-            Value::Map(entries) => Some(entries.iter().map(|(key, _)| key.clone()).collect()),
-            Value::Made(_, fields) => Some(fields.iter().map(|(name, _)| Value::text(name.clone())).collect()),
-            Value::Members(map, _) => Some(map.keys().map(|key| Value::text(key.as_str())).collect()),
+            Value::List(items) => items.len(),
+            Value::Items(items, _) => items.len(),
+            Value::Map(entries) => entries.len(),
+            Value::Members(map, _) => map.len(),
+            Value::Made(_, fields) => fields.len(),
+            _ => 0,
+        }
+    }
+
+    /// The item of a list at a place.
+    pub fn item(&self, at: usize) -> Option<Value<'a>> {
+        match self {
+            Value::List(items) => items.get(at).cloned(),
+            Value::Items(items, ty) => items.get(at).map(|item| Value::of(item, ty)),
             _ => None,
         }
+    }
+
+    /// What it takes to find a key, in parts of a value that are compared in the same time: entries that expressions made
+    /// are gone through.
+    pub fn effort(&self) -> usize {
+        match self {
+            Value::Map(entries) => entries.len() / 16,
+            Value::Made(_, fields) => fields.len() / 16,
+            _ => 0,
+        }
+    }
+
+    /// Whether it can be a key of a map.
+    pub fn is_key(&self) -> bool {
+        !(self.is_list() || self.is_map() || matches!(self, Value::Optional(_) | Value::Bytes(_)))
     }
 
     pub fn is_map(&self) -> bool {
@@ -125,7 +167,7 @@ impl<'a> Value<'a> {
                 _ => map.get(name).map(|json| Value::of(json, &Type::Dyn)),
             },
             Value::Map(entries) => {
-                entries.iter().find(|(key, _)| matches!(key, Value::Text(k) if k == name)).map(|(_, v)| v.clone())
+                entries.iter().find(|(key, _)| matches!(key, Value::Text(k) if **k == *name)).map(|(_, v)| v.clone())
             }
             Value::Made(_, fields) => fields.iter().find(|(key, _)| key == name).map(|(_, v)| v.clone()),
             _ => None,
@@ -136,11 +178,13 @@ impl<'a> Value<'a> {
     pub fn entry(&self, key: &Value<'_>) -> Option<Value<'a>> {
         match (self, key) {
             (Value::Members(map, Type::Object(object)), Value::Text(key)) => {
-                let field = object.fields.values().find(|f| f.json == **key)?;
+                // Most fields go by their own name.
+                let field = object.fields.get(&**key).filter(|f| f.json == **key);
+                let field = field.or_else(|| object.fields.values().find(|f| f.json == **key))?;
                 map.get(&**key).map(|json| Value::of(json, &field.ty))
             }
             (Value::Members(..) | Value::Made(..), Value::Text(key)) => self.field(key),
-            (Value::Map(entries), key) => entries.iter().find(|(k, _)| k.equals(key)).map(|(_, v)| v.clone()),
+            (Value::Map(entries), key) => entries.iter().find(|(k, _)| k.is_same(key)).map(|(_, v)| v.clone()),
             _ => None,
         }
     }
@@ -173,12 +217,13 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Equality as expressions see it: numbers of different types are equal when they are the same number.
-    pub fn equals(&self, other: &Value<'_>) -> bool {
+    /// Equality of values without parts, as expressions see it: numbers of different types are equal when they are the
+    /// same number. What has parts is compared by [`super::equal`].
+    pub fn is_same(&self, other: &Value<'_>) -> bool {
         match (self, other) {
-            (Value::Null, Value::Null) => true,
+            (Value::Null, Value::Null) | (Value::Optional(None), Value::Optional(None)) => true,
             (Value::Bool(a), Value::Bool(b)) => a == b,
-            (Value::Text(a), Value::Text(b)) => a == b,
+            (Value::Text(a), Value::Text(b)) => **a == **b,
             (Value::Bytes(a), Value::Bytes(b)) => a == b,
             (Value::Timestamp(a), Value::Timestamp(b)) => a == b,
             (Value::Duration(a), Value::Duration(b)) => a == b,
@@ -191,27 +236,6 @@ impl<'a> Value<'a> {
             (Value::Semver(a), Value::Semver(b)) => a.cmp(b).is_eq(),
             (Value::Check(a), Value::Check(b)) => a == b,
             (Value::Decision(a), Value::Decision(b)) => a == b,
-            (Value::Made(a, _), Value::Made(b, _)) if a != b => false,
-            (Value::Optional(a), Value::Optional(b)) => match (a, b) {
-                (Some(a), Some(b)) => a.equals(b),
-                (a, b) => a.is_none() == b.is_none(),
-            },
-            (a, b) if a.is_list() && b.is_list() => match (a.members(), b.members()) {
-                (Some(a), Some(b)) => a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| a.equals(b)),
-                _ => false,
-            },
-            (a, b) if a.is_map() && b.is_map() => match (a.members(), b.members()) {
-                (Some(keys), Some(others)) => {
-                    keys.len() == others.len()
-                        && keys.iter().all(|key| match (a.entry(key), b.entry(key)) {
-                            (Some(a), Some(b)) => a.equals(&b),
-                            // Fields that the schema does not know are not compared.
-                            (None, None) => true,
-                            _ => false,
-                        })
-                }
-                _ => false,
-            },
             (a, b) => a.compare(b) == Some(Ordering::Equal) && a.is_number() && b.is_number(),
         }
     }
@@ -232,7 +256,7 @@ impl<'a> Value<'a> {
             (Value::Double(a), Value::Int(b)) => return a.partial_cmp(&(*b as f64)),
             (Value::Uint(a), Value::Double(b)) => return (*a as f64).partial_cmp(b),
             (Value::Double(a), Value::Uint(b)) => return a.partial_cmp(&(*b as f64)),
-            (Value::Text(a), Value::Text(b)) => a.cmp(b),
+            (Value::Text(a), Value::Text(b)) => (**a).cmp(b),
             (Value::Bytes(a), Value::Bytes(b)) => a.cmp(b),
             (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
             (Value::Timestamp(a), Value::Timestamp(b)) => a.cmp(b),
@@ -243,6 +267,32 @@ impl<'a> Value<'a> {
 }
 
 impl Value<'_> {
+    /// Whether the value takes no more than so many bytes as JSON, about. Values share their parts, and written out one
+    /// may be larger than anything.
+    pub fn is_within(&self, bytes: usize) -> bool {
+        self.weigh(bytes).is_some()
+    }
+
+    /// What is left of some bytes after the value.
+    fn weigh(&self, left: usize) -> Option<usize> {
+        let left = left.checked_sub(1)?;
+        match self {
+            Value::Text(text) => left.checked_sub(text.len()),
+            Value::Bytes(bytes) => left.checked_sub(bytes.len()),
+            Value::Optional(inner) => inner.as_ref().map_or(Some(left), |inner| inner.weigh(left)),
+            Value::List(items) => items.iter().try_fold(left, |left, item| item.weigh(left)),
+            Value::Items(items, _) => items.iter().try_fold(left, |left, item| weigh(item, left)),
+            Value::Members(map, _) => {
+                map.iter().try_fold(left, |left, (key, value)| weigh(value, left.checked_sub(key.len())?))
+            }
+            Value::Map(entries) => entries.iter().try_fold(left, |left, (key, value)| value.weigh(key.weigh(left)?)),
+            Value::Made(_, fields) => {
+                fields.iter().try_fold(left, |left, (name, value)| value.weigh(left.checked_sub(name.len())?))
+            }
+            _ => Some(left),
+        }
+    }
+
     /// The value in JSON, as what it would be in an object; None for what has no place in one.
     pub fn to_json(&self) -> Option<Json> {
         Some(match self {
@@ -255,7 +305,7 @@ impl Value<'_> {
                 let whole = number.fract() == 0.0 && number.abs() < 9e15;
                 if whole { (*number as i64).into() } else { serde_json::Number::from_f64(*number)?.into() }
             }
-            Value::Text(text) => text.as_ref().into(),
+            Value::Text(text) => (**text).into(),
             Value::Bytes(bytes) => {
                 use base64::Engine as _;
                 base64::engine::general_purpose::STANDARD.encode(bytes).into()
@@ -283,6 +333,17 @@ impl Value<'_> {
             Value::Url(text) => (&**text).into(),
             Value::Kind(_) | Value::Format(_) | Value::Semver(_) | Value::Check(_) | Value::Decision(_) => return None,
         })
+    }
+}
+
+/// As [`Value::weigh`], of what lies in an object.
+fn weigh(json: &Json, left: usize) -> Option<usize> {
+    let left = left.checked_sub(1)?;
+    match json {
+        Json::String(text) => left.checked_sub(text.len()),
+        Json::Array(items) => items.iter().try_fold(left, |left, item| weigh(item, left)),
+        Json::Object(map) => map.iter().try_fold(left, |left, (key, value)| weigh(value, left.checked_sub(key.len())?)),
+        _ => Some(left),
     }
 }
 

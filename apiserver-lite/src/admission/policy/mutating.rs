@@ -18,6 +18,9 @@ use crate::patch::Operations;
 use crate::resource::Resource;
 use crate::status::{ApiError, Result, quote};
 
+/// Bytes of a patch; a request has no more.
+const LARGEST_PATCH: usize = 3 << 20;
+
 /// A policy with one binding and one state of parameters.
 struct Invocation<'a> {
     policy: &'a Compiled,
@@ -199,6 +202,10 @@ fn make<'a>(facts: &Facts<'a>, mutation: &'a Mutation) -> std::result::Result<Va
         return Err(why.to_owned());
     }
     let made = facts.evaluate(&mutation.expression, &mut Budget::new(BUDGET)).map_err(|wrong| wrong.to_string())?;
+    // No object can have what is larger than any request.
+    if !made.is_within(LARGEST_PATCH) {
+        return Err(format!("the patch is larger than {LARGEST_PATCH} bytes"));
+    }
     let mut misplaced = Vec::new();
     if mutation.json_patch {
         for operation in made.members().unwrap_or_default() {

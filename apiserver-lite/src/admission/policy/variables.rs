@@ -64,7 +64,7 @@ impl<'a> Variables<'a> {
             None => {
                 let found = self.evaluate(at, place, bound, host, budget);
                 self.place.set(place);
-                if found.value == Err(Failure::OverBudget) {
+                if matches!(found.value, Err(Failure::OverBudget)) {
                     return Some(found.value);
                 }
                 self.found.borrow_mut().push((at, found.clone()));
