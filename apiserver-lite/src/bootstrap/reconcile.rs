@@ -1,7 +1,7 @@
 //! What roles and bindings of an older store lack of those of today.
 //!
 //! At every start the system's roles and bindings get back what is missing: rules, subjects, labels. Nothing is taken
-//! away, so what an operator added stays; the annotation `rbac.authorization.kubernetes.io/autoupdate: "false"` keeps
+//! away but an aggregation rule where none belongs, so what an operator added stays; the annotation `rbac.authorization.kubernetes.io/autoupdate: "false"` keeps
 //! an object as it is. Follows `pkg/registry/rbac/reconciliation`.
 
 use serde_json::{Map, Value};
@@ -40,6 +40,10 @@ pub(super) fn step(wanted: &Value, have: &Value) -> Step {
     }
     // Rules that are put together from those of others follow them, also when they lose some.
     if !wanted["aggregationRule"].is_object() {
+        // A role that has rules of its own alone takes none from others, whoever said so.
+        if let Some(role) = value.as_object_mut() {
+            role.remove("aggregationRule");
+        }
         let missing = Rule::uncovered(&Rule::all_from(have), &Rule::all_from(wanted));
         extend(&mut value, "/rules", missing.iter().map(Rule::to_value).collect());
     }
@@ -99,6 +103,14 @@ mod tests {
             role
         };
         assert_eq!(step(&joined(json!([pods(&["get", "delete"])])), &joined(json!([pods(&["get"])]))), Step::Keep);
+    }
+
+    #[test]
+    fn a_role_with_rules_of_its_own_takes_none_from_others() {
+        let mut have = role(json!([pods(&["get"])]));
+        have["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"e": "f"}}]});
+        let wanted = role(json!([pods(&["get"])]));
+        assert_eq!(step(&wanted, &have), Step::Write(wanted.clone()));
     }
 
     #[test]
