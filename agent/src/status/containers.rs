@@ -263,9 +263,12 @@ fn state(runtime: &str, record: &ContainerRecord, before: Option<&ContainerStatu
     }
 }
 
-/// Whole seconds from Unix nanoseconds; a runtime that says nothing says zero, which Go prints as 1970.
+/// Whole seconds from Unix nanoseconds; a runtime that says nothing, as of a container that could not be started, says zero,
+/// which Go prints as 1970.
 fn time(nanos: i64) -> Option<Time> {
-    Some(Time { seconds: nanos.div_euclid(1_000_000_000), nanos: 0 })
+    let seconds = nanos.div_euclid(1_000_000_000);
+    // A message of nothing but zeros is empty, and that is no time at all; the nanosecond is not shown.
+    Some(Time { seconds, nanos: i32::from(seconds == 0) })
 }
 
 /// A container that the next sync starts is waiting, if its last start failed for a reason worth telling.
@@ -385,6 +388,18 @@ mod tests {
         let claiming = ResourceRequirements { claims, ..Default::default() };
         let record = ContainerRecord { state: RunState::Running, ..Default::default() };
         assert_eq!(actual_resources(claiming.clone(), &record), claiming);
+    }
+
+    /// The time of a container that never started used to be none.
+    #[test]
+    fn what_the_runtime_does_not_say_of_time_is_1970() {
+        let record = ContainerRecord { state: RunState::Exited, finished_at: 5_700_000_000, ..Default::default() };
+        let shown = crate::wire_json::to_value("k8s.io.api.core.v1.ContainerState", &state("r", &record, None));
+        let ended = &shown["terminated"];
+        assert_eq!(ended["startedAt"], "1970-01-01T00:00:00Z");
+        assert_eq!(ended["finishedAt"], "1970-01-01T00:00:05Z");
+        let lost = crate::wire_json::to_value("k8s.io.api.core.v1.ContainerState", &unknown_terminated(""));
+        assert!(lost["terminated"]["startedAt"].is_null());
     }
 
     #[test]
