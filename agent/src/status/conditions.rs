@@ -77,7 +77,7 @@ pub fn owned(
         if sandbox_change(pod, observed).needed { Verdict::no("", String::new()) } else { Verdict::yes() };
     let mut owned = vec![
         ready_to_start.into_condition(pod, READY_TO_START),
-        initialized(pod, status).into_condition(pod, INITIALIZED),
+        initialized(pod, status, old).into_condition(pod, INITIALIZED),
         ready.into_condition(pod, READY),
         containers_ready.into_condition(pod, CONTAINERS_READY),
         Verdict::yes().into_condition(pod, POD_SCHEDULED),
@@ -156,7 +156,9 @@ pub fn renew_readiness(pod: &Pod, status: &mut PodStatus, now: Time) {
     }
 }
 
-fn initialized(pod: &Pod, status: &PodStatus) -> Verdict {
+/// A pod that was initialised once stays so, though its init containers run again: in another sandbox, or because all
+/// containers start over.
+fn initialized(pod: &Pod, status: &PodStatus, old: &PodStatus) -> Verdict {
     let spec = pod.spec();
     let (mut unknown, mut incomplete) = (Vec::new(), Vec::new());
     for container in &spec.init_containers {
@@ -170,7 +172,8 @@ fn initialized(pod: &Pod, status: &PodStatus) -> Verdict {
     if status.phase == SUCCEEDED && unknown.is_empty() {
         return Verdict { status: true, reason: "PodCompleted", message: String::new() };
     }
-    if any_regular_started(spec, &status.container_statuses) {
+    let was = old.conditions.iter().any(|c| c.r#type == INITIALIZED && c.status == "True");
+    if was || any_regular_started(spec, &status.container_statuses) {
         return Verdict::yes();
     }
     match joined(&[("unknown", &unknown), ("incomplete", &incomplete)]) {
@@ -235,13 +238,24 @@ mod tests {
     #[test]
     fn messages_name_the_containers_that_hold_up() {
         let p = pod();
-        let v = initialized(&p, &status(false, false));
+        let v = initialized(&p, &status(false, false), &PodStatus::default());
         assert_eq!(
             (v.reason, v.message.as_str()),
             ("ContainersNotInitialized", "containers with incomplete status: [i]")
         );
         let v = containers_ready(&p, &status(false, true));
         assert_eq!((v.reason, v.message.as_str()), ("ContainersNotReady", "containers with unready status: [main]"));
+    }
+
+    #[test]
+    fn a_pod_is_initialised_for_good() {
+        let told = |status: &str| {
+            let condition = PodCondition { r#type: INITIALIZED.into(), status: status.into(), ..Default::default() };
+            PodStatus { conditions: vec![condition], ..Default::default() }
+        };
+        for (before, after) in [("True", true), ("False", false)] {
+            assert_eq!(initialized(&pod(), &status(false, false), &told(before)).status, after);
+        }
     }
 
     #[test]
