@@ -143,41 +143,53 @@ impl Puller {
             runtime_handler: String::new(),
             ..Default::default()
         };
-        let present = self.cri.image_status(spec.clone()).await.map_err(|e| {
-            let message = format!("Failed to inspect image {written:?}: {e}");
-            event(EventType::Warning, "InspectFailed", message.clone());
-            refusal("ImageInspectError", message)
-        })?;
-        let is_present = if present.is_some() { "true" } else { "false" };
+        let (found, credentials) = match wanted.policy {
+            // Nobody asks for what is pulled in any case.
+            "Always" => (None, self.credentials(&image, wanted.pod, secrets).await),
+            _ => {
+                let present = self.cri.image_status(spec.clone()).await.map_err(|e| {
+                    // The kubelet prints a name that it does not have yet.
+                    let message = format!("Failed to inspect image \"\": {e}");
+                    event(EventType::Warning, "InspectFailed", message.clone());
+                    refusal("ImageInspectError", message)
+                })?;
+                let credentials = match present.is_none() && wanted.policy == "Never" {
+                    true => Vec::new(),
+                    false => self.credentials(&image, wanted.pod, secrets).await,
+                };
+                (present, credentials)
+            }
+        };
+        let may_have =
+            |found: &cri::Image| !self.records.as_ref().is_some_and(|r| r.must_pull(&image, &found.id, &credentials));
+        let next = next(wanted.policy, found.as_ref().map(may_have));
+        let is_present = match (wanted.policy, &found) {
+            ("Always", _) => "unknown",
+            (_, Some(_)) => "true",
+            (_, None) => "false",
+        };
         let policy = if wanted.policy.is_empty() { "ifnotpresent".to_owned() } else { wanted.policy.to_lowercase() };
-        let count = |required: &str| metrics::IMAGE_REQUESTS.inc(&[is_present, &policy, required]);
-        if wanted.policy == "Never" && present.is_none() {
-            count("unknown");
-            let message = format!("Container image {written:?} is not present with pull policy of Never");
-            event(EventType::Warning, "ErrImageNeverPull", message.clone());
-            return Err(refusal("ErrImageNeverPull", message));
-        }
-        let credentials = self.credentials(&image, wanted.pod, secrets).await;
-        if let Some(found) = present.filter(|_| wanted.policy != "Always") {
-            if !self.records.as_ref().is_some_and(|r| r.must_pull(&image, &found.id, &credentials)) {
-                count("false");
+        let required = match next {
+            Next::Use => "false",
+            Next::Refuse if found.is_none() => "unknown",
+            Next::Refuse | Next::Pull => "true",
+        };
+        metrics::IMAGE_REQUESTS.inc(&[is_present, &policy, required]);
+        match (next, found) {
+            (Next::Use, Some(found)) => {
                 let message =
                     format!("Container image {written:?} already present on machine and can be accessed by the pod");
                 event(EventType::Normal, "Pulled", message);
-                return Ok(found);
+                Ok(found)
             }
-            if wanted.policy == "Never" {
-                count("true");
-                let message = format!(
-                    "Container image {written:?} is present with pull policy of Never but does not have the proper \
-                     auth (image secret) that was used to pull the image"
-                );
+            (Next::Refuse, _) => {
+                // Who may not have the image does not learn that it is there.
+                let message = format!("Container image {written:?} is not present with pull policy of Never");
                 event(EventType::Warning, "ErrImageNeverPull", message.clone());
-                return Err(refusal("ErrImageNeverPull", message));
+                Err(refusal("ErrImageNeverPull", message))
             }
+            (Next::Pull | Next::Use, _) => self.pull(wanted, spec, sandbox, credentials).await,
         }
-        count("true");
-        self.pull(wanted, spec, sandbox, credentials).await
     }
 
     /// What the registry may be shown for the pod: its pull secrets, then what the node's programs give.
@@ -216,9 +228,8 @@ impl Puller {
         match pulled {
             Ok((found, used)) => {
                 recorded.done(&found.id, used.as_ref());
-                let mut state = self.state();
-                state.backoff.reset(&key);
-                state.errors.remove(&key);
+                // The wait is not forgotten: the next failure goes on with it, unless that comes much later.
+                self.state().errors.remove(&key);
                 let (pull, total) = (go_millis(begun.elapsed()), go_millis(asked.elapsed()));
                 let size = found.size;
                 metrics::IMAGE_PULL_SECONDS.observe(&[size_class(size)], asked.elapsed().as_secs_f64());
@@ -307,11 +318,26 @@ impl Puller {
     /// Forgets a pod.
     pub fn forget(&self, uid: &str) {
         let mut state = self.state();
-        let keys: Vec<Key> = state.errors.keys().filter(|k| k.0 == uid).cloned().collect();
-        for key in keys {
-            state.backoff.reset(&key);
-            state.errors.remove(&key);
-        }
+        state.backoff.keep_only(|key| key.0 != uid);
+        state.errors.retain(|key, _| key.0 != uid);
+    }
+}
+
+/// What follows from a pull policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Use,
+    Refuse,
+    Pull,
+}
+
+/// `may_have`: whether the pod may have the image that is there.
+fn next(policy: &str, may_have: Option<bool>) -> Next {
+    match (policy, may_have) {
+        ("Always", _) => Next::Pull,
+        (_, Some(true)) => Next::Use,
+        ("Never", _) => Next::Refuse,
+        _ => Next::Pull,
     }
 }
 
@@ -364,4 +390,25 @@ fn pull_error(image: &str, why: &str) -> (&'static str, String) {
 /// A duration in whole milliseconds, in Go's form.
 fn go_millis(d: Duration) -> String {
     proto::duration::format(i64::try_from(d.as_millis()).unwrap_or(i64::MAX / 1_000_000).saturating_mul(1_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_may_not_have_an_image_is_told_as_if_it_were_not_there() {
+        for (policy, may_have, wanted) in [
+            ("Always", Some(true), Next::Pull),
+            ("IfNotPresent", Some(true), Next::Use),
+            ("IfNotPresent", Some(false), Next::Pull),
+            ("IfNotPresent", None, Next::Pull),
+            ("", None, Next::Pull),
+            ("Never", Some(true), Next::Use),
+            ("Never", Some(false), Next::Refuse),
+            ("Never", None, Next::Refuse),
+        ] {
+            assert_eq!(next(policy, may_have), wanted, "{policy} {may_have:?}");
+        }
+    }
 }

@@ -62,9 +62,9 @@ impl<K: Hash + Eq> Backoff<K> {
         self.entries.insert(key, Entry { delay, updated: now });
     }
 
-    /// Forgets a key.
-    pub fn reset(&mut self, key: &K) {
-        self.entries.remove(key);
+    /// Forgets the other keys.
+    pub fn keep_only(&mut self, mut keep: impl FnMut(&K) -> bool) {
+        self.entries.retain(|key, _| keep(key));
     }
 
     fn expired(&self, entry: &Entry, since: i64) -> bool {
@@ -92,6 +92,16 @@ mod tests {
             b.next("k", i * SECOND, i * SECOND);
         }
         assert_eq!(b.remaining_since_update(&"k", 9 * SECOND).unwrap().1, MAX);
+    }
+
+    #[test]
+    fn only_the_keys_that_are_kept_wait() {
+        let mut b = Backoff::new(INITIAL, MAX);
+        for key in ["a", "b"] {
+            b.next(key, 0, 0);
+        }
+        b.keep_only(|key| *key == "b");
+        assert_eq!((b.remaining(&"a", 0, 1), b.remaining(&"b", 0, 0).is_some()), (None, true));
     }
 
     #[test]
