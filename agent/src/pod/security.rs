@@ -14,6 +14,10 @@ use proto::cri::security_profile::ProfileType;
 use super::spec::PodExt;
 use super::step::network_mode;
 
+/// Before the name of a container: the annotation that was a profile's place once.
+const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+const UNCONFINED_BY_ANNOTATION: &str = "unconfined";
+
 /// The user that an image names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageUser {
@@ -101,7 +105,7 @@ pub fn container_context(
         }
     }
     let privileged = own.privileged.unwrap_or(false);
-    let apparmor = own.app_armor_profile.as_ref().or(whole_pod.app_armor_profile.as_ref());
+    let apparmor = apparmor_of(pod, container);
     let seccomp = own.seccomp_profile.as_ref().or(whole_pod.seccomp_profile.as_ref());
     cri::LinuxContainerSecurityContext {
         capabilities: own.capabilities.as_ref().map(|c| cri::Capability {
@@ -123,8 +127,8 @@ pub fn container_context(
         masked_paths,
         readonly_paths,
         seccomp: Some(seccomp_profile(seccomp, defaults)),
-        apparmor: apparmor.map(apparmor_profile),
-        apparmor_profile: apparmor.map(apparmor_text).unwrap_or_default(),
+        apparmor: apparmor.as_ref().map(apparmor_profile),
+        apparmor_profile: apparmor.as_ref().map(apparmor_text).unwrap_or_default(),
         seccomp_profile_path: String::new(),
     }
 }
@@ -219,6 +223,37 @@ fn seccomp_profile(profile: Option<&SeccompProfile>, defaults: SecurityDefaults<
         },
         Some(_) => plain(ProfileType::RuntimeDefault),
     }
+}
+
+/// The container's profile. The API server makes a field of what the annotations of old say; nobody does for a static pod, so
+/// that the annotation counts where the container has no field.
+fn apparmor_of(pod: &Pod, container: &Container) -> Option<AppArmorProfile> {
+    let own = container.security_context.as_ref().and_then(|s| s.app_armor_profile.clone());
+    let noted = || noted_apparmor(pod.annotation(&format!("{APPARMOR_ANNOTATION}{}", container.name))?);
+    let of_pod = || pod.spec().security_context.as_ref()?.app_armor_profile.clone();
+    own.or_else(noted).or_else(of_pod)
+}
+
+fn noted_apparmor(text: &str) -> Option<AppArmorProfile> {
+    let (kind, name) = match text {
+        UNCONFINED_BY_ANNOTATION => ("Unconfined", None),
+        "runtime/default" => ("RuntimeDefault", None),
+        other => ("Localhost", Some(other.strip_prefix("localhost/")?)),
+    };
+    Some(AppArmorProfile { r#type: kind.into(), localhost_profile: name.map(Into::into) })
+}
+
+/// Whether the pod asks for AppArmor in any way.
+pub fn wants_apparmor(pod: &Pod) -> bool {
+    let spec = pod.spec();
+    let of_pod = spec.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
+    let own = spec.init_containers.iter().chain(&spec.containers).filter_map(|c| c.security_context.as_ref());
+    let common = spec.ephemeral_containers.iter().filter_map(|c| c.ephemeral_container_common.as_ref());
+    let own =
+        own.chain(common.filter_map(|c| c.security_context.as_ref())).filter_map(|s| s.app_armor_profile.as_ref());
+    let noted = pod.meta().annotations.iter().filter(|(key, _)| key.starts_with(APPARMOR_ANNOTATION));
+    of_pod.into_iter().chain(own).any(|profile| profile.r#type != "Unconfined")
+        || noted.into_iter().any(|(_, text)| text != UNCONFINED_BY_ANNOTATION)
 }
 
 fn apparmor_profile(profile: &AppArmorProfile) -> cri::SecurityProfile {
@@ -320,6 +355,34 @@ mod tests {
         let own = Some(SecurityContext { run_as_user: Some(0), ..Default::default() });
         let c = Container { name: "zero".into(), security_context: own, ..Default::default() };
         assert!(verify_non_root(&p, &c, &ImageUser::Uid(5)).unwrap_err().starts_with("container's runAsUser breaks"));
+    }
+
+    /// Annotations of static pods used to say nothing.
+    #[test]
+    fn an_annotation_counts_where_the_container_has_no_profile() {
+        let profile = |kind: &str| AppArmorProfile { r#type: kind.into(), ..Default::default() };
+        let mut p = pod(PodSecurityContext::default());
+        assert!(!wants_apparmor(&p));
+        let mut told = |text: &str| {
+            p.metadata.get_or_insert_default().annotations = [(format!("{APPARMOR_ANNOTATION}a"), text.into())].into();
+            let own = |kind: Option<&str>| {
+                let security_context =
+                    kind.map(|kind| SecurityContext { app_armor_profile: Some(profile(kind)), ..Default::default() });
+                Container { name: "a".into(), security_context, ..Default::default() }
+            };
+            p.spec.as_mut().unwrap().security_context.as_mut().unwrap().app_armor_profile = None;
+            let wants = wants_apparmor(&p);
+            p.spec.as_mut().unwrap().security_context.as_mut().unwrap().app_armor_profile = Some(profile("Pod"));
+            let kind = |c: &Container| apparmor_of(&p, c).map_or(String::new(), |a| a.r#type);
+            assert_eq!(kind(&own(Some("Own"))), "Own");
+            assert_eq!(kind(&Container { name: "b".into(), ..Default::default() }), "Pod");
+            (apparmor_text(&apparmor_of(&p, &own(None)).unwrap()), kind(&own(None)), wants)
+        };
+        let words = |text: &str, kind: &str, wants| (text.to_owned(), kind.to_owned(), wants);
+        assert_eq!(told("unconfined"), words("unconfined", "Unconfined", false));
+        assert_eq!(told("runtime/default"), words("runtime/default", "RuntimeDefault", true));
+        assert_eq!(told("localhost/x"), words("localhost/x", "Localhost", true));
+        assert_eq!(told("nonsense"), words("runtime/default", "Pod", true));
     }
 
     #[test]

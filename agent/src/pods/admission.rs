@@ -13,6 +13,7 @@ use proto::api::core::v1::{ContainerPort, Node, Pod, Taint, Toleration};
 use crate::pod::placement::matches_node;
 use crate::pod::quantity::whole;
 use crate::pod::resources::{counted, counted_requests};
+use crate::pod::security::wants_apparmor;
 use crate::pod::spec::{PodExt, is_sidecar};
 use crate::pod::sysctl;
 
@@ -79,15 +80,8 @@ static APPARMOR: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
 });
 
 fn check_apparmor(pod: &Pod, enabled: bool) -> Result<(), Rejection> {
-    let spec = pod.spec();
-    let of_pod = spec.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
-    let own = spec.init_containers.iter().chain(&spec.containers).filter_map(|c| c.security_context.as_ref());
-    let common = spec.ephemeral_containers.iter().filter_map(|c| c.ephemeral_container_common.as_ref());
-    let own =
-        own.chain(common.filter_map(|c| c.security_context.as_ref())).filter_map(|s| s.app_armor_profile.as_ref());
-    let wanted = of_pod.into_iter().chain(own).any(|profile| profile.r#type != "Unconfined");
     // A pod that runs already has been judged when it came.
-    if wanted && !enabled && matches!(pod.phase(), "" | "Pending") {
+    if wants_apparmor(pod) && !enabled && matches!(pod.phase(), "" | "Pending") {
         return reject("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host");
     }
     Ok(())
