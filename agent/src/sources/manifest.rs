@@ -6,7 +6,9 @@
 
 use std::path::Path;
 
-use proto::api::core::v1::{Container, Pod, PodSecurityContext, PodSpec, Probe, Toleration, Volume};
+use proto::api::core::v1::{
+    Container, EmptyDirVolumeSource, Pod, PodSecurityContext, PodSpec, Probe, Toleration, Volume, VolumeSource,
+};
 use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
@@ -205,13 +207,7 @@ fn default_spec(spec: &mut PodSpec) {
 fn default_container(container: &mut Container, host_network: bool) {
     default_text(&mut container.termination_message_path, "/dev/termination-log");
     default_text(&mut container.termination_message_policy, "File");
-    if container.image_pull_policy.is_empty() {
-        let latest = match crate::images::reference::parse(&container.image) {
-            Ok(r) => r.digest.is_none() && r.tag.is_none_or(|t| t == "latest"),
-            Err(_) => false,
-        };
-        container.image_pull_policy = if latest { "Always" } else { "IfNotPresent" }.into();
-    }
+    default_pull_policy(&mut container.image_pull_policy, &container.image);
     for port in &mut container.ports {
         default_text(&mut port.protocol, "TCP");
         if host_network && port.host_port == 0 {
@@ -238,6 +234,14 @@ fn default_container(container: &mut Container, host_network: bool) {
     }
 }
 
+fn default_pull_policy(policy: &mut String, image: &str) {
+    let latest = match crate::images::reference::parse(image) {
+        Ok(r) => r.digest.is_none() && r.tag.is_none_or(|t| t == "latest"),
+        Err(_) => false,
+    };
+    default_text(policy, if latest { "Always" } else { "IfNotPresent" });
+}
+
 fn default_probe(probe: &mut Probe) {
     for (value, default) in [
         (&mut probe.timeout_seconds, 1),
@@ -261,6 +265,12 @@ fn default_probe(probe: &mut Probe) {
 fn default_volume(volume: &mut Volume) {
     const MODE: i32 = 0o644;
     let source = volume.volume_source.get_or_insert_default();
+    if *source == VolumeSource::default() {
+        source.empty_dir = Some(EmptyDirVolumeSource::default());
+    }
+    if let Some(image) = &mut source.image {
+        default_pull_policy(&mut image.pull_policy, &image.reference);
+    }
     if let Some(host) = &mut source.host_path {
         host.r#type.get_or_insert_default();
     }
@@ -311,6 +321,18 @@ mod tests {
         assert_eq!(pod.annotation(labels::CONFIG_HASH), Some(pod.uid()));
         assert_eq!(pod.spec().containers[0].image_pull_policy, "Always");
         assert_eq!(pod.spec().tolerations.len(), 1);
+    }
+
+    #[test]
+    fn volumes_of_a_manifest_are_what_the_api_server_would_make_of_them() {
+        let volumes = "volumes: [{name: e}, {name: l, image: {reference: busybox}}, {name: t, image: {reference: 'x:1'}}, \
+                       {name: v, image: {reference: x, pullPolicy: Never}}, {name: h, hostPath: {path: /x}}], ";
+        let text = TEXT.replace("spec: {", &format!("spec: {{{volumes}"));
+        let pod = parse(text.as_bytes(), "n", file("f")).unwrap();
+        let source = |i: usize| pod.spec().volumes[i].volume_source.clone().unwrap();
+        assert!(source(0).empty_dir.is_some() && source(4).empty_dir.is_none());
+        let policies = [1, 2, 3].map(|i| source(i).image.unwrap().pull_policy);
+        assert_eq!(policies, ["Always", "IfNotPresent", "Never"]);
     }
 
     #[test]
