@@ -441,6 +441,7 @@ impl Manager {
         let pod_dir = self.root_dir.join("pods").join(uid);
         self.tokens.forget(uid);
         self.bound().retain(|(pod, _), _| pod != uid);
+        self.disks.forget(uid);
         // What still works for the pod, though it is not waited for any more, ends first.
         let _turn = self.disks.pod(uid).await;
         // Parts of volumes go before the volumes, and those that a driver gave before anything is removed.

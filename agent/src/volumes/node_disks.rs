@@ -4,8 +4,9 @@
 //! A disk stays mounted until no pod has it, as the kernel tells; then it goes in the background, tried again until it is
 //! gone. The end of a pod waits only for its own mounts, as with the kubelet.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use proto::api::core::v1::{HostPathVolumeSource, Pod};
@@ -30,6 +31,8 @@ pub struct NodeDisks {
     pods: Turns,
     /// Who looks at a path that may not answer, by pod and volume: one at a time, for each holds a thread.
     looks: Turns,
+    /// Paths of the host that pods have, by pod and volume.
+    had: Mutex<HashSet<(String, String)>>,
     news: Notify,
 }
 
@@ -41,6 +44,7 @@ impl NodeDisks {
             devices: Arc::default(),
             pods: Turns::default(),
             looks: Turns::default(),
+            had: Mutex::default(),
             news: Notify::new(),
         }
     }
@@ -98,17 +102,30 @@ impl NodeDisks {
         .await
     }
 
-    /// Checks a path of the host, or makes it.
+    fn had(&self) -> MutexGuard<'_, HashSet<(String, String)>> {
+        self.had.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks a path of the host, or makes it; once, for what the pod has then may go, as with the kubelet, and a pod that
+    /// runs is looked after all the same.
     ///
     /// # Errors
     /// The path is something else or cannot be made.
     pub async fn host_path(&self, pod: &Pod, volume: &str, source: &HostPathVolumeSource) -> Result<(), String> {
         let kind = source.r#type.clone().unwrap_or_default();
-        if kind.is_empty() {
+        let key = (pod.uid().to_owned(), volume.to_owned());
+        if kind.is_empty() || self.had().contains(&key) {
             return Ok(());
         }
         let path = PathBuf::from(&source.path);
-        self.look((pod, volume), move || host_path::check(&path, &kind)).await
+        self.look((pod, volume), move || host_path::check(&path, &kind)).await?;
+        self.had().insert(key);
+        Ok(())
+    }
+
+    /// A pod is over.
+    pub fn forget(&self, uid: &str) {
+        self.had().retain(|(pod, _)| pod != uid);
     }
 
     /// Gives an iSCSI disk to a pod.

@@ -252,6 +252,14 @@ async fn host_paths_are_checked_and_made() {
     ]);
     set_up(&manager, &good).await.expect("made");
     assert!(directory.is_dir() && file.is_file());
+    // What is there no more keeps no pod that has it from being looked after; the next one is told.
+    std::fs::remove_file(&file).expect("gone");
+    std::fs::create_dir(&file).expect("something else");
+    set_up(&manager, &good).await.expect("it was there");
+    manager.teardown("u1").await.expect("over");
+    assert!(told(&manager, &good).await.contains("is not a file"));
+    std::fs::remove_dir(&file).expect("gone");
+    std::fs::write(&file, b"").expect("a file");
     let below = |folder: &Path| folder.join("x/y");
     for (path, kind, why) in [
         (below(&scratch.0), "FileOrCreate", format!("open {}: no such file or directory", below(&scratch.0).display())),
