@@ -261,7 +261,9 @@ impl StartContext<'_> {
 
     async fn post_start(&self, container: &Container, id: &str) -> Result<(), StartError> {
         let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else { return Ok(()) };
-        let ip = self.ips.first().map_or("", String::as_str);
+        // As the runtime tells it, which tells none of a pod on the host's network: the kubelet fails a request without a host
+        // there, before and after.
+        let ip = self.observed.ips().first().map_or("", String::as_str);
         let mut over = UnlessOver(Some(|| self.tell_cut_short(container)));
         let answer = hooks::run(self.shared, self.pod, container, id, ip, hook).await;
         over.0 = None;
