@@ -69,11 +69,7 @@ pub fn dns_config(pod: &Pod, node: &NodeDns) -> (cri::DnsConfig, Vec<Trouble>) {
                 Some(value) if !value.is_empty() => format!("{}:{value}", option.name),
                 _ => option.name.clone(),
             };
-            let named = |o: &String| o.split(':').next() == Some(option.name.as_str());
-            match config.options.iter_mut().find(|o| named(o)) {
-                Some(slot) => *slot = text,
-                None => config.options.push(text),
-            }
+            put_option(&mut config.options, text);
         }
     }
     limit(&mut config, &mut troubles);
@@ -88,6 +84,15 @@ fn cluster_first(pod: &Pod, node: &NodeDns) -> cri::DnsConfig {
     }
     add_new(&mut searches, &host_config(&node.resolv_conf).searches);
     cri::DnsConfig { servers: node.cluster_dns.clone(), searches, options: vec!["ndots:5".into()] }
+}
+
+/// Adds an option in place of one with its name.
+fn put_option(options: &mut Vec<String>, option: String) {
+    let name = |option: &str| option.split(':').next().unwrap_or_default().to_owned();
+    match options.iter_mut().find(|known| name(known) == name(&option)) {
+        Some(slot) => *slot = option,
+        None => options.push(option),
+    }
 }
 
 fn add_new(list: &mut Vec<String>, more: &[String]) {
@@ -147,7 +152,8 @@ fn parse_resolv_conf(text: &str) -> cri::DnsConfig {
             "search" => {
                 config.searches = rest.map(|s| if s == "." { s } else { s.trim_end_matches('.').to_owned() }).collect();
             }
-            "options" => config.options = rest.collect(),
+            // Of several lines all count, and of options with one name the last.
+            "options" => rest.for_each(|option| put_option(&mut config.options, option)),
             _ => {}
         }
     }
@@ -228,6 +234,8 @@ mod tests {
     fn own_settings_are_merged_into_those_of_the_node() {
         let host = parse_resolv_conf("nameserver 192.0.2.53\nsearch node.example.\noptions timeout:1\n# x\n");
         assert_eq!(host.searches, ["node.example"]);
+        let several = parse_resolv_conf("options timeout:1 rotate\noptions timeout:3 edns0\n");
+        assert_eq!(several.options, ["timeout:3", "rotate", "edns0"]);
         let own = PodDnsConfig {
             nameservers: vec!["192.0.2.1".into()],
             searches: vec!["one.example".into()],
