@@ -259,7 +259,7 @@ fn plan_init(pod: &Pod, observed: &Observed, probes: &dyn ProbeVerdicts, actions
                 if !init_restarts_after(pod, container, 137) {
                     return give_up(actions);
                 }
-                actions.kill.push(unknown_state(record));
+                actions.kill.push(unknown_state("Init container", record));
                 start.push(i);
             }
         }
@@ -328,7 +328,7 @@ fn plan_regular(pod: &Pod, observed: &Observed, probes: &dyn ProbeVerdicts, acti
                 if should_restart(pod, container, observed) {
                     actions.start.push(i);
                     if let Some(record) = other.filter(|r| r.state == RunState::Unknown) {
-                        actions.kill.push(unknown_state(record));
+                        actions.kill.push(unknown_state("Container", record));
                     }
                 }
                 continue;
@@ -362,11 +362,11 @@ fn changed(container: &Container, record: &ContainerRecord) -> bool {
     !record.hash.is_empty() && record.hash != container_hash(container)
 }
 
-fn unknown_state(record: &ContainerRecord) -> Kill {
+fn unknown_state(what: &str, record: &ContainerRecord) -> Kill {
     Kill {
         container_id: record.id.clone(),
         name: record.name.clone(),
-        message: format!("Container is in {:?} state, try killing it before restart", record.state.word()),
+        message: format!("{what} is in {:?} state, try killing it before restart", record.state.word()),
         reason: KillReason::Unknown,
     }
 }

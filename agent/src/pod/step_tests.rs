@@ -143,6 +143,20 @@ fn every_transition_has_its_actions() {
 }
 
 #[test]
+fn a_lost_container_is_named_by_its_kind() {
+    let pod = pod("Always", vec![container("i")], vec![container("a")]);
+    for (name, wanted) in [("i", "Init container"), ("a", "Container")] {
+        let mut found = seen(&pod, &[(name, Is::Lost)]);
+        if name == "a" {
+            found = seen(&pod, &[("i", Is::Ended(0)), (name, Is::Lost)]);
+        }
+        let actions = step(&pod, &found, &Verdicts::default(), false);
+        let told = format!("{wanted} is in \"unknown\" state, try killing it before restart");
+        assert_eq!(actions.kill.iter().map(|k| &k.message).collect::<Vec<_>>(), [&told]);
+    }
+}
+
+#[test]
 fn all_start_over_and_the_reason_goes_last() {
     let pod = pod("Never", vec![container("i")], vec![with_rule("a", "RestartAllContainers"), container("b")]);
     let observed = seen(&pod, &[("i", Is::Ended(0)), ("a", Is::Ended(42)), ("b", Is::Up)]);
