@@ -1,8 +1,8 @@
 //! What plugins are told at the start: `--admission-control-config-file`, an AdmissionConfiguration of
 //! `apiserver.config.k8s.io/v1` that has each plugin's configuration in it or names its file.
 //!
-//! EventRateLimit, PodNodeSelector, PodTolerationRestriction and ResourceQuota have one. PodNodeSelector's may also stand
-//! in the file by itself, as it did before there were versions.
+//! EventRateLimit, PodNodeSelector, PodSecurity, PodTolerationRestriction and ResourceQuota have one. PodNodeSelector's
+//! may also stand in the file by itself, as it did before there were versions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::event_rate::EventRates;
+use super::pod_security::PodSecuritySettings;
 use super::quota::Limited;
 use crate::tree::{list, text};
 
@@ -31,6 +32,8 @@ pub struct Settings {
     /// Tolerations of namespaces that have none of their own, and those that are allowed.
     pub tolerations: [Vec<Value>; 2],
     pub event_rates: EventRates,
+    /// Levels of namespaces that name none, and who is exempt.
+    pub pod_security: PodSecuritySettings,
     /// What needs a quota that covers it.
     pub limited: Vec<Limited>,
 }
@@ -81,6 +84,7 @@ impl Settings {
                     self.node_selectors.insert(namespace.clone(), selector.to_owned());
                 }
             }
+            "PodSecurity" => self.pod_security = PodSecuritySettings::read(configuration)?,
             "PodTolerationRestriction" => {
                 is_of(configuration, "podtolerationrestriction.admission.k8s.io/v1alpha1")?;
                 for (name, kept) in ["default", "whitelist"].into_iter().zip(&mut self.tolerations) {

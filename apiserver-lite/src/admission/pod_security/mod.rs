@@ -1,11 +1,13 @@
 //! PodSecurity: holds pods to the level that their namespace's labels ask for, and warns of what another level would
 //! refuse. Follows `k8s.io/pod-security-admission`.
 //!
-//! Labels `pod-security.kubernetes.io/{enforce,audit,warn}` and each with `-version`. Enforced are pods alone; what
+//! Labels `pod-security.kubernetes.io/{enforce,audit,warn}` and each with `-version`; what holds without them, and who is
+//! exempt, is told by the plugin's configuration. Enforced are pods alone; what
 //! makes pods is only warned about, so that its author hears of it.
 
 mod checks;
 mod policy;
+mod told;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +15,7 @@ use serde_json::Value;
 
 use self::checks::evaluate;
 use self::policy::{Level, LevelVersion, Policy};
+pub use self::told::PodSecuritySettings;
 use super::{Call, Operation};
 use crate::status::{Cause, Result, aggregate, quote};
 
@@ -43,7 +46,14 @@ pub fn validate(call: &Call<'_>, new: &Value) -> Result<()> {
     }
     let template = TEMPLATES.iter().find(|(group, plural, _)| call.is(group, plural));
     if let Some(pod) = template.and_then(|(_, _, path)| new.pointer(path)).filter(|t| t.is_object()) {
+        if is_exempt(call) {
+            return Ok(());
+        }
         let (policy, errors) = policy_of(call);
+        let unjudged = |of: LevelVersion| of.level == Level::Privileged;
+        if errors.is_empty() && unjudged(policy.audit) && unjudged(policy.warn) || is_exempt_pod(call, pod) {
+            return Ok(());
+        }
         note_errors(&errors);
         note_violations(&policy, pod);
         warn(&policy, pod);
@@ -53,10 +63,31 @@ pub fn validate(call: &Call<'_>, new: &Value) -> Result<()> {
 
 fn policy_of(call: &Call<'_>) -> (Policy, Vec<Cause>) {
     let Some(namespace) = call.server.store.get(&"namespaces".into(), "", call.namespace) else {
-        return Default::default();
+        return (told(call).defaults, Vec::new());
     };
     let labels = &namespace.keys.labels;
-    policy::read(|label| labels.iter().find(|(key, _)| **key == *label).map(|(_, value)| &**value))
+    let get = |label: &str| labels.iter().find(|(key, _)| **key == *label).map(|(_, value)| &**value);
+    policy::read(get, &told(call).defaults)
+}
+
+fn told<'a>(call: &Call<'a>) -> &'a PodSecuritySettings {
+    &call.server.admission.settings().pod_security
+}
+
+/// Whether the place of a call or its author is exempt, which the audit log hears of.
+fn is_exempt(call: &Call<'_>) -> bool {
+    let why = told(call).exempts(call);
+    why.into_iter().for_each(|why| note("exempt", why));
+    why.is_some()
+}
+
+/// The same for the runtime class of a pod.
+fn is_exempt_pod(call: &Call<'_>, pod: &Value) -> bool {
+    let exempt = told(call).exempts_pod(pod);
+    if exempt {
+        note("exempt", "runtimeClass");
+    }
+    exempt
 }
 
 /// Tells the audit log; keys are of the group.
@@ -93,12 +124,15 @@ fn warn(policy: &Policy, pod: &Value) {
 }
 
 fn pod(call: &Call<'_>, new: &Value) -> Result<()> {
-    if IGNORED.contains(&call.subresource) || call.old.is_some_and(|old| !is_significant(new, old)) {
+    if IGNORED.contains(&call.subresource) || is_exempt(call) {
         return Ok(());
     }
     let (policy, errors) = policy_of(call);
     if errors.is_empty() && policy.is_privileged() {
         note("enforce-policy", &LevelVersion::default().to_string());
+        return Ok(());
+    }
+    if call.old.is_some_and(|old| !is_significant(new, old)) || is_exempt_pod(call, new) {
         return Ok(());
     }
     note_errors(&errors);
@@ -136,22 +170,33 @@ fn is_significant(new: &Value, old: &Value) -> bool {
 
 /// Labels have to make sense; a stricter level warns of the pods it would refuse.
 fn namespace(call: &Call<'_>, new: &Value) -> Result<()> {
-    let (wanted, errors) = policy::of(&new["metadata"]["labels"]);
-    let invalid = |errors: Vec<Cause>| {
-        let name = new["metadata"]["name"].as_str().unwrap_or_default();
-        Err(crate::write::invalid("", "Namespace", name, errors))
-    };
+    let told = told(call);
+    let labels = &new["metadata"]["labels"];
+    let (wanted, errors) = policy::of(labels, &told.defaults);
+    let name = new["metadata"]["name"].as_str().unwrap_or_default();
+    let ignored = || told.ignored(name, &wanted, labels).into_iter().for_each(crate::warning::add);
+    let invalid = |errors: Vec<Cause>| Err(crate::write::invalid("", "Namespace", name, errors));
     let (Operation::Update, Some(old)) = (call.operation, call.old) else {
-        return if errors.is_empty() { Ok(()) } else { invalid(errors) };
+        if !errors.is_empty() {
+            return invalid(errors);
+        }
+        if told.has_namespace(name) {
+            ignored();
+        }
+        return Ok(());
     };
-    let (before, old_errors) = policy::of(&old["metadata"]["labels"]);
+    let (before, old_errors) = policy::of(&old["metadata"]["labels"], &told.defaults);
     if !errors.is_empty() && errors != old_errors {
         return invalid(errors);
     }
     let (to, from) = (wanted.enforce, before.enforce);
     let relaxed = to.version == from.version && to.level <= from.level;
     if to != from && to.level != Level::Privileged && !relaxed {
-        warn_of_existing(call, to);
+        if told.has_namespace(name) {
+            ignored();
+        } else {
+            warn_of_existing(call, to);
+        }
     }
     Ok(())
 }

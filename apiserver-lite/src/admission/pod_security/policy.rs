@@ -65,9 +65,15 @@ impl Policy {
     pub fn is_privileged(&self) -> bool {
         [self.enforce, self.audit, self.warn].iter().all(|of| of.level == Level::Privileged)
     }
+
+    /// Whether both ask for the same; what refuses nothing does so in every version.
+    pub fn is_like(&self, other: &Policy) -> bool {
+        let like = |a: LevelVersion, b: LevelVersion| a == b || a.level == b.level && a.level == Level::Privileged;
+        like(self.enforce, other.enforce) && like(self.audit, other.audit) && like(self.warn, other.warn)
+    }
 }
 
-fn parse_level(text: &str) -> Option<Level> {
+pub fn parse_level(text: &str) -> Option<Level> {
     match text {
         "privileged" => Some(Level::Privileged),
         "baseline" => Some(Level::Baseline),
@@ -76,7 +82,7 @@ fn parse_level(text: &str) -> Option<Level> {
     }
 }
 
-fn parse_version(text: &str) -> Option<Version> {
+pub fn parse_version(text: &str) -> Option<Version> {
     if text == "latest" {
         return Some(Version::Latest);
     }
@@ -86,12 +92,13 @@ fn parse_version(text: &str) -> Option<Version> {
 }
 
 /// Reads the labels of a namespace's tree, as [`read`].
-pub fn of(labels: &Value) -> (Policy, Vec<Cause>) {
-    read(|label| labels[label].as_str())
+pub fn of(labels: &Value, defaults: &Policy) -> (Policy, Vec<Cause>) {
+    read(|label| labels[label].as_str(), defaults)
 }
 
-/// Reads a namespace's labels. What does not parse is the strictest for enforcing and nothing for the rest.
-pub fn read<'a>(get: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<Cause>) {
+/// Reads a namespace's labels; where they say nothing, the defaults hold. What does not parse is the strictest for
+/// enforcing and nothing for the rest.
+pub fn read<'a>(get: impl Fn(&str) -> Option<&'a str>, defaults: &Policy) -> (Policy, Vec<Cause>) {
     let mut errors = Vec::new();
     let mut mode_of = |mode: &str, fallback: Level| {
         let mut complain = |label: &str, text: &str, why: &str| {
@@ -117,10 +124,14 @@ pub fn read<'a>(get: impl Fn(&str) -> Option<&'a str>) -> (Policy, Vec<Cause>) {
     let (enforce, enforce_version) = mode_of("enforce", Level::Restricted);
     let (audit, audit_version) = mode_of("audit", Level::Privileged);
     let (warn, warn_version) = mode_of("warn", Level::Privileged);
+    let at = |default: LevelVersion, level: Option<Level>, version: Option<Version>| LevelVersion {
+        level: level.unwrap_or(default.level),
+        version: version.unwrap_or(default.version),
+    };
     let mut policy = Policy {
-        enforce: LevelVersion { level: enforce.unwrap_or_default(), version: enforce_version.unwrap_or_default() },
-        audit: LevelVersion { level: audit.unwrap_or_default(), version: audit_version.unwrap_or_default() },
-        warn: LevelVersion { level: warn.unwrap_or_default(), version: warn_version.unwrap_or_default() },
+        enforce: at(defaults.enforce, enforce, enforce_version),
+        audit: at(defaults.audit, audit, audit_version),
+        warn: at(defaults.warn, warn, warn_version),
     };
     // Who enforces wants to be warned as well: of workloads, whose pods would be refused. A label that makes no sense is
     // nobody's wish.
@@ -146,11 +157,11 @@ mod tests {
             "pod-security.kubernetes.io/enforce": "baseline",
             "pod-security.kubernetes.io/enforce-version": "v1.25",
         });
-        let (policy, errors) = of(&labels);
+        let (policy, errors) = of(&labels, &Policy::default());
         assert!(errors.is_empty());
         assert_eq!(policy.enforce.to_string(), "baseline:v1.25");
         assert_eq!(policy.warn, policy.enforce);
-        assert_eq!(of(&Value::Null).0, Policy::default());
+        assert_eq!(of(&Value::Null, &Policy::default()).0, Policy::default());
     }
 
     #[test]
@@ -160,10 +171,10 @@ mod tests {
             "pod-security.kubernetes.io/enforce-version": "v1.x",
             "pod-security.kubernetes.io/warn": "no",
         });
-        let (policy, errors) = of(&labels);
+        let (policy, errors) = of(&labels, &Policy::default());
         assert_eq!(policy.enforce.to_string(), "restricted:latest");
         assert_eq!(policy.warn.level, Level::Privileged);
-        let unwarned = of(&json!({"pod-security.kubernetes.io/enforce": "strict"})).0;
+        let unwarned = of(&json!({"pod-security.kubernetes.io/enforce": "strict"}), &Policy::default()).0;
         assert_eq!((unwarned.enforce.level, unwarned.warn.level), (Level::Restricted, Level::Privileged));
         let fields: Vec<&str> = errors.iter().map(|e| e.field.as_str()).collect();
         assert_eq!(
