@@ -192,10 +192,10 @@ fn requirement(tokens: &[Token], at: &mut usize) -> std::result::Result<Requirem
         Token::Word(word) if word == "in" || word == "notin" => {
             let operator = if word == "in" { Operator::In } else { Operator::NotIn };
             *at += 1;
-            let values = value_list(tokens, at)?;
-            for value in &values {
-                check_value(&key, value)?;
-            }
+            let mut values = value_list(tokens, at)?;
+            values.sort();
+            values.dedup();
+            check_values(&key, operator, &values)?;
             return Ok(Requirement { key, operator, values });
         }
         other => return Err(format!("found '{}', expected: in, notin, =, ==, !=, gt, lt", other.text())),
@@ -209,16 +209,9 @@ fn requirement(tokens: &[Token], at: &mut usize) -> std::result::Result<Requirem
         Token::End | Token::Symbol(",") => String::new(),
         other => return Err(format!("found '{}', expected: identifier", other.text())),
     };
-    if matches!(operator, Operator::Greater | Operator::Less) {
-        if value.parse::<i64>().is_err() {
-            return Err("values[0]: Invalid value: ".to_owned()
-                + &quote(&value)
-                + ": for 'Gt', 'Lt' operators, the value must be an integer");
-        }
-    } else {
-        check_value(&key, &value)?;
-    }
-    Ok(Requirement { key, operator, values: vec![value] })
+    let values = vec![value];
+    check_values(&key, operator, &values)?;
+    Ok(Requirement { key, operator, values })
 }
 
 fn value_list(tokens: &[Token], at: &mut usize) -> std::result::Result<Vec<String>, String> {
@@ -226,6 +219,9 @@ fn value_list(tokens: &[Token], at: &mut usize) -> std::result::Result<Vec<Strin
         return Err(format!("found '{}' expected: '('", tokens[*at].text()));
     }
     *at += 1;
+    if !matches!(tokens[*at], Token::Word(_) | Token::Symbol("," | ")")) {
+        return Err(format!("found '{}', expected: ',', ')' or identifier", tokens[*at].text()));
+    }
     let mut values = vec![String::new()];
     loop {
         match &tokens[*at] {
@@ -241,27 +237,55 @@ fn value_list(tokens: &[Token], at: &mut usize) -> std::result::Result<Vec<Strin
             Token::Symbol(",") => {
                 values.push(String::new());
                 *at += 1;
+                // Upstream reads commas in pairs, and after a pair it wants more.
+                if tokens[*at] == Token::Symbol(",") {
+                    values.push(String::new());
+                    *at += 1;
+                    if !matches!(tokens[*at], Token::Word(_) | Token::Symbol(",")) {
+                        return Err(unfinished(&tokens[*at]));
+                    }
+                }
             }
             Token::Symbol(")") => {
                 *at += 1;
                 return Ok(values);
             }
-            other => return Err(format!("found '{}', expected: ',', or identifier", other.text())),
+            other => return Err(unfinished(other)),
         }
     }
 }
 
+fn unfinished(found: &Token) -> String {
+    format!("found '{}', expected: ',', or identifier", found.text())
+}
+
 fn check_key(key: &str) -> std::result::Result<(), String> {
-    match crate::names::qualified_name(key).first() {
-        Some(complaint) => Err(format!("<nil>: Invalid value: {}: {complaint}", quote(key))),
-        None => Ok(()),
+    match crate::names::qualified_name(key) {
+        complaints if complaints.is_empty() => Ok(()),
+        complaints => Err(format!("<nil>: Invalid value: {}: {}", quote(key), complaints.join("; "))),
     }
 }
 
-fn check_value(key: &str, value: &str) -> std::result::Result<(), String> {
-    match crate::names::label_value(value).first() {
-        Some(complaint) => Err(format!("values[0][{key}]: Invalid value: {}: {complaint}", quote(value))),
-        None => Ok(()),
+/// What is wrong with the values of one requirement, all of it; they come sorted and each once.
+fn check_values(key: &str, operator: Operator, values: &[String]) -> std::result::Result<(), String> {
+    let mut wrong = Vec::new();
+    if matches!(operator, Operator::Greater | Operator::Less) {
+        for (index, value) in values.iter().enumerate().filter(|(_, value)| value.parse::<i64>().is_err()) {
+            let why = "for 'Gt', 'Lt' operators, the value must be an integer";
+            wrong.push(format!("values[{index}]: Invalid value: {}: {why}", quote(value)));
+        }
+    }
+    for (index, value) in values.iter().enumerate() {
+        let complaints = crate::names::label_value(value);
+        if !complaints.is_empty() {
+            let why = complaints.join("; ");
+            wrong.push(format!("values[{index}][{key}]: Invalid value: {}: {why}", quote(value)));
+        }
+    }
+    match wrong.len() {
+        0 => Ok(()),
+        1 => Err(wrong.swap_remove(0)),
+        _ => Err(format!("[{}]", wrong.join(", "))),
     }
 }
 
@@ -431,6 +455,36 @@ mod tests {
             let anew = first.iter().map(shown).collect::<Vec<_>>().join(",");
             assert_eq!(parse_labels(&anew).as_ref(), Ok(&first), "{text}: {anew}");
         }
+    }
+
+    #[test]
+    fn a_label_selector_that_means_nothing_is_refused_in_upstreams_words() {
+        const VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or \
+                             '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or \
+                             'my_value',  or '12345', regex used for validation is \
+                             '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+        let refused = |text: &str| parse_labels(text).expect_err(text).replace(VALUE, "VALUE");
+        for (text, why) in [
+            ("a in (", "found '', expected: ',', ')' or identifier"),
+            ("a in (=)", "found '=', expected: ',', ')' or identifier"),
+            ("a in (b,", "found '', expected: ',', or identifier"),
+            ("a in (b,,)", "found ')', expected: ',', or identifier"),
+            ("a in (b", "found '', expected: ',' or ')'"),
+            ("a>-5", "values[0][a]: Invalid value: \"-5\": VALUE"),
+            (
+                "a in (b,-,-,*)",
+                "[values[0][a]: Invalid value: \"*\": VALUE, values[1][a]: Invalid value: \"-\": VALUE]",
+            ),
+            (
+                "a<b*",
+                "[values[0]: Invalid value: \"b*\": for 'Gt', 'Lt' operators, the value must be an integer, \
+                 values[0][a]: Invalid value: \"b*\": VALUE]",
+            ),
+        ] {
+            assert_eq!(refused(text), format!("unable to parse requirement: {why}"), "{text}");
+        }
+        let nameless = refused("a/=b");
+        assert!(nameless.contains("\"a/\": name part must be non-empty; name part must consist of"), "{nameless}");
     }
 
     #[test]
