@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{amounts, ip, list, scheduling, text, texts};
 use crate::field_error::{Report, go_struct};
@@ -15,19 +15,14 @@ const AVOID_PODS: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
 fn annotations(report: &mut Report, object: &Value) {
     let said = |key: &str| object["metadata"]["annotations"][key].as_str().filter(|said| !said.is_empty());
     report.down(&["metadata", "annotations"], |r| {
-        match said(TAINTS).map(serde_json::from_str::<Option<Vec<Map<String, Value>>>>) {
+        match said(TAINTS).map(old_taints) {
             None => {}
-            Some(Ok(all)) => {
-                let all: Vec<Value> = all.into_iter().flatten().map(Value::Object).collect();
-                r.at(TAINTS, |r| taints(r, &all));
-            }
-            // The words are those of Go's decoder, which ours only has the sense of.
+            Some(Ok(all)) => r.at(TAINTS, |r| taints(r, &all)),
             Some(Err(why)) => r.invalid(TAINTS, why),
         }
-        match said(AVOID_PODS).map(serde_json::from_str::<Option<Map<String, Value>>>) {
+        match said(AVOID_PODS).map(|said| decoded(said, "v1.AvoidPods", |v| v.is_object())) {
             None => {}
             Some(Ok(all)) => {
-                let all = Value::Object(all.unwrap_or_default());
                 for (index, entry) in list(&all, "preferAvoidPods").iter().enumerate() {
                     r.at(AVOID_PODS, |r| r.index(index, |r| avoided(r, entry)));
                 }
@@ -35,6 +30,27 @@ fn annotations(report: &mut Report, object: &Value) {
             Some(Err(why)) => r.bad("AvoidPods", AVOID_PODS, why),
         }
     });
+}
+
+/// Taints as they were before there was a field for them.
+fn old_taints(said: &str) -> Result<Vec<Value>, String> {
+    let Value::Array(all) = decoded(said, "[]v1.Taint", Value::is_array)? else { return Ok(Vec::new()) };
+    all.iter().try_for_each(|taint| fits(taint, "v1.Taint", taint.is_object()))?;
+    Ok(all)
+}
+
+/// What an annotation's JSON holds, or why it cannot be that, in the words of Go's decoder.
+fn decoded(said: &str, kind: &str, is_one: impl Fn(&Value) -> bool) -> Result<Value, String> {
+    let value = proto::json::parse(said.as_bytes()).map_err(|why| why.to_string())?.value;
+    let one = is_one(&value);
+    fits(&value, kind, one).map(|()| value)
+}
+
+fn fits(value: &Value, kind: &str, fits: bool) -> Result<(), String> {
+    if fits || value.is_null() {
+        return Ok(());
+    }
+    Err(format!("json: cannot unmarshal {} into Go value of type {kind}", crate::go_value::json_kind(value)))
 }
 
 /// One entry of those whose pods a node would rather not have. Upstream names Go's fields here.
@@ -240,6 +256,10 @@ mod tests {
         assert_eq!(annotated(AVOID_PODS, &entry(json!({"podController": {"controller": false}}))), [said]);
         let found = annotated(AVOID_PODS, "not json");
         assert!(found[0].starts_with("metadata.annotations.AvoidPods: Invalid value: "), "{found:?}");
+        let at = format!("metadata.annotations.AvoidPods: Invalid value: \"{AVOID_PODS}\": ");
+        assert_eq!(annotated(AVOID_PODS, "{"), [format!("{at}unexpected end of JSON input")]);
+        let said = "json: cannot unmarshal array into Go value of type v1.AvoidPods";
+        assert_eq!(annotated(AVOID_PODS, "[]"), [format!("{at}{said}")]);
     }
 
     #[test]
