@@ -143,9 +143,9 @@ impl Puller {
             runtime_handler: String::new(),
             ..Default::default()
         };
-        let (found, credentials) = match wanted.policy {
+        let (found, is_open, credentials) = match wanted.policy {
             // Nobody asks for what is pulled in any case.
-            "Always" => (None, self.credentials(&image, wanted.pod, secrets).await),
+            "Always" => (None, false, self.credentials(&image, wanted.pod, secrets).await),
             _ => {
                 let present = self.cri.image_status(spec.clone()).await.map_err(|e| {
                     // The kubelet prints a name that it does not have yet.
@@ -153,15 +153,20 @@ impl Puller {
                     event(EventType::Warning, "InspectFailed", message.clone());
                     refusal("ImageInspectError", message)
                 })?;
-                let credentials = match present.is_none() && wanted.policy == "Never" {
+                let records = self.records.as_ref();
+                let is_open = |found: &cri::Image| records.is_none_or(|r| r.is_open(&image, &found.id));
+                let is_open = present.as_ref().is_some_and(is_open);
+                // Programs that give credentials take their time, and are asked only where there is need of some.
+                let credentials = match is_open || present.is_none() && wanted.policy == "Never" {
                     true => Vec::new(),
                     false => self.credentials(&image, wanted.pod, secrets).await,
                 };
-                (present, credentials)
+                (present, is_open, credentials)
             }
         };
-        let may_have =
-            |found: &cri::Image| !self.records.as_ref().is_some_and(|r| r.must_pull(&image, &found.id, &credentials));
+        let must_pull =
+            |found: &cri::Image| self.records.as_ref().is_some_and(|r| r.must_pull(&image, &found.id, &credentials));
+        let may_have = |found: &cri::Image| is_open || !must_pull(found);
         let next = next(wanted.policy, found.as_ref().map(may_have));
         let is_present = match (wanted.policy, &found) {
             ("Always", _) => "unknown",

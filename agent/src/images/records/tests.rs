@@ -18,6 +18,7 @@ const IMAGE: &str = "a.example.com/x:1";
 fn an_image_is_for_those_who_could_pull_it() {
     let (root, records) = records("pulled", Verification::NotPreloaded);
     assert!(!records.must_pull(IMAGE, "id", &[]), "nobody pulled it: it was there before");
+    assert!(records.is_open(IMAGE, "id"));
     records.begin(IMAGE).unwrap();
     assert!(records.must_pull(IMAGE, "id", &[]), "it is being pulled with who knows what");
     records.end(IMAGE, Some(("id", Some(&secret("1", "p")))));
@@ -25,6 +26,7 @@ fn an_image_is_for_those_who_could_pull_it() {
     assert!(records.must_pull(IMAGE, "id", &[]));
     assert!(records.must_pull(IMAGE, "id", &[secret("2", "other")]));
     assert!(!records.must_pull(IMAGE, "id", &[secret("1", "p")]));
+    assert!(!records.is_open(IMAGE, "id"));
     // The same words from another secret, then that secret with other words.
     assert!(!records.must_pull(IMAGE, "id", &[secret("2", "p")]));
     assert!(!records.must_pull(IMAGE, "id", &[secret("2", "changed")]));
@@ -45,7 +47,7 @@ fn what_nobody_needs_credentials_for_is_everybodys() {
     assert!(records.must_pull(IMAGE, "id", &[]));
     records.begin(IMAGE).unwrap();
     records.end(IMAGE, Some(("id", None)));
-    assert!(!records.must_pull(IMAGE, "id", &[secret("9", "x")]));
+    assert!(!records.must_pull(IMAGE, "id", &[secret("9", "x")]) && records.is_open(IMAGE, "id"));
     let text = std::fs::read_to_string(file(&records.pulled, "id")).unwrap();
     assert!(text.contains(r#""credentialMapping":{"a.example.com/x":{"nodePodsAccessible":true}}"#), "{text}");
     records.prune(&["id"], "2999-01-01T00:00:00Z");
