@@ -39,7 +39,7 @@ enum Interactive {
 }
 
 /// The program and what it is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Exec {
     version: String,
     command: String,
@@ -50,6 +50,14 @@ pub(super) struct Exec {
     /// The cluster, where the program is to know it, without its authority.
     cluster: Option<Value>,
     authority: Option<Pem>,
+}
+
+/// Without its environment and arguments, which may hold passwords.
+impl std::fmt::Debug for Exec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Exec { version, command, .. } = self;
+        f.debug_struct("Exec").field("version", version).field("command", command).finish_non_exhaustive()
+    }
 }
 
 /// What a user's `exec` lacks, in client-go's order and words.

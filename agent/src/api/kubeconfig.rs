@@ -77,12 +77,23 @@ pub struct Kubeconfig {
     awaited: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) enum Token {
     Bearer(String),
     /// The file, and what holds while it cannot be read; empty for nothing.
     File(PathBuf, String),
     Basic(String, String),
+}
+
+/// Without tokens and passwords.
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Token::Bearer(_) => f.debug_tuple("Bearer").finish_non_exhaustive(),
+            Token::File(path, _) => f.debug_tuple("File").field(path).finish_non_exhaustive(),
+            Token::Basic(name, _) => f.debug_tuple("Basic").field(name).finish_non_exhaustive(),
+        }
+    }
 }
 
 impl Kubeconfig {
@@ -618,6 +629,30 @@ mod tests {
         "contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}],
         "clusters":[{"name":"k","cluster":{"server":"https://127.0.0.1:6443/","certificate-authority":"pki/ca.crt"}}],
         "users":[{"name":"u","user":{"client-certificate-data":"YQ==","client-key":"k.pem","tokenFile":"t"}}]}"#;
+
+    #[test]
+    fn what_is_printed_of_a_kubeconfig_holds_no_secret() {
+        let folder = Folder::new();
+        let exec = r#"{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"sh","args":["-p","secret"],
+            "env":[{"name":"A","value":"secret"}],"interactiveMode":"Never"}}"#;
+        for user in [
+            r#"{"token":"secret"}"#,
+            r#"{"token":"secret","tokenFile":"t"}"#,
+            r#"{"username":"u","password":"secret"}"#,
+            r#"{"client-certificate-data":"c2VjcmV0","client-key-data":"c2VjcmV0"}"#,
+            exec,
+        ] {
+            let cluster = r#"{"server":"https://a","proxy-url":"http://u:secret@p"}"#;
+            let text = format!(
+                r#"{{"current-context":"c","contexts":[{{"name":"c","context":{{"cluster":"k","user":"u"}}}}],
+                "clusters":[{{"name":"k","cluster":{cluster}}}],"users":[{{"name":"u","user":{user}}}]}}"#
+            );
+            let printed = format!("{:?}", folder.parse(&text).expect("valid"));
+            // As text, and as the bytes of one.
+            assert!(!printed.contains("secret") && !printed.contains("115, 101, 99"), "{printed}");
+            assert!(printed.contains("https://a"), "{printed}");
+        }
+    }
 
     #[test]
     fn names_are_relative_to_the_file_and_data_is_decoded() {

@@ -32,10 +32,20 @@ const SYSTEM_ROOTS: &[&str] =
     &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
 /// PEM text given in place or by file; the file is read again for each new connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) enum Pem {
     Data(Vec<u8>),
     File(PathBuf),
+}
+
+/// Without what stands in place: it may be a key.
+impl std::fmt::Debug for Pem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Pem::Data(_) => f.debug_tuple("Data").finish_non_exhaustive(),
+            Pem::File(path) => f.debug_tuple("File").field(path).finish(),
+        }
+    }
 }
 
 impl Pem {

@@ -85,10 +85,17 @@ pub struct TokenQuery {
 }
 
 /// A token as the API server gave it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Issued {
     pub token: String,
     pub expires: SystemTime,
+}
+
+/// Without the token.
+impl std::fmt::Debug for Issued {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Issued").field("expires", &self.expires).finish_non_exhaustive()
+    }
 }
 
 /// Bound service account tokens, refreshed before they run out.
