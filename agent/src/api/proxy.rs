@@ -2,7 +2,8 @@
 //! `NO_PROXY` of the environment.
 //!
 //! A proxy is asked for a connection to the server (`CONNECT`, or SOCKS 5), and what is said over it is none of its
-//! business. The server's name is resolved by the proxy.
+//! business. Only requests without TLS are handed to a proxy for HTTP one by one, as it expects them: many connect to
+//! nothing but port 443. The server's name is resolved by the proxy.
 //!
 //! Followed: client-go and Go's `httpproxy`.
 
@@ -11,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use base64::Engine as _;
-use http::Uri;
+use http::{HeaderValue, Uri};
 use rustls::ClientConfig;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -122,40 +123,59 @@ impl Proxy {
         port: u16,
         tls: impl FnOnce() -> Result<Arc<ClientConfig>, TlsError>,
     ) -> Result<Box<dyn Stream>, String> {
-        let named = |error: &dyn std::fmt::Display| format!("proxy {}:{}: {error}", self.host, self.port);
+        let mut stream = self.dial(tls).await?;
+        let asked = match self.kind {
+            Kind::Http | Kind::Https => self.ask(&mut stream, host, port).await,
+            Kind::Socks5 => self.greet(&mut stream, host, port).await,
+        };
+        asked.map(|()| stream).map_err(|e| self.named(&e))
+    }
+
+    /// A connection to the proxy itself. `tls` is for one that speaks TLS.
+    pub(super) async fn dial(
+        &self,
+        tls: impl FnOnce() -> Result<Arc<ClientConfig>, TlsError>,
+    ) -> Result<Box<dyn Stream>, String> {
+        let named = |error: &dyn std::fmt::Display| self.named(error);
         let tcp = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|e| named(&e))?;
         // Small requests must not wait for the acknowledgement of the one before.
         let _ = tcp.set_nodelay(true);
-        match self.kind {
-            Kind::Http => {
-                let mut tcp = tcp;
-                self.ask(&mut tcp, host, port).await.map_err(|e| named(&e))?;
-                Ok(Box::new(tcp))
-            }
-            Kind::Https => {
-                let mut tls = tls().map_err(|e| named(&e))?.as_ref().clone();
-                tls.alpn_protocols.clear();
-                let name = server_name(&self.host).map_err(|e| named(&e))?;
-                let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
-                let mut stream = connector.connect(name, tcp).await.map_err(|e| named(&e))?;
-                self.ask(&mut stream, host, port).await.map_err(|e| named(&e))?;
-                Ok(Box::new(stream))
-            }
-            Kind::Socks5 => {
-                let mut tcp = tcp;
-                self.greet(&mut tcp, host, port).await.map_err(|e| named(&e))?;
-                Ok(Box::new(tcp))
-            }
+        if self.kind != Kind::Https {
+            return Ok(Box::new(tcp));
         }
+        let mut tls = tls().map_err(|e| named(&e))?.as_ref().clone();
+        tls.alpn_protocols.clear();
+        let name = server_name(&self.host).map_err(|e| named(&e))?;
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
+        Ok(Box::new(connector.connect(name, tcp).await.map_err(|e| named(&e))?))
+    }
+
+    fn named(&self, error: &dyn std::fmt::Display) -> String {
+        format!("proxy {}:{}: {error}", self.host, self.port)
+    }
+
+    /// Whether requests without TLS are handed to it, instead of a connection asked for.
+    pub(super) fn forwards(&self) -> bool {
+        self.kind != Kind::Socks5
+    }
+
+    /// `Proxy-Authorization`, where it has a user.
+    pub(super) fn authorization(&self) -> Option<HeaderValue> {
+        let mut value = HeaderValue::try_from(self.login()?).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+
+    fn login(&self) -> Option<String> {
+        let (name, password) = self.user.as_ref()?;
+        let both = base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}"));
+        Some(format!("Basic {both}"))
     }
 
     /// `CONNECT`.
     async fn ask(&self, stream: &mut (impl AsyncRead + AsyncWrite + Unpin), host: &str, port: u16) -> io::Result<()> {
         let place = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        let login = self.user.as_ref().map_or_else(String::new, |(name, password)| {
-            let both = base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}"));
-            format!("Proxy-Authorization: Basic {both}\r\n")
-        });
+        let login = self.login().map_or_else(String::new, |login| format!("Proxy-Authorization: {login}\r\n"));
         let request = format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{login}\r\n");
         stream.write_all(request.as_bytes()).await?;
         stream.flush().await?;
