@@ -3,6 +3,8 @@
 //! systemd owns its tree: a cgroup that it does not know of would lose its limits at the next reload. So slices are
 //! transient units, and their limits are set as properties first, then in the files (systemd knows no huge pages).
 
+use std::time::Duration;
+
 use futures_util::StreamExt as _;
 use zbus::zvariant::{OwnedObjectPath, Value};
 use zbus::{Connection, Proxy};
@@ -21,13 +23,43 @@ pub enum SystemdError {
     Bus { unit: String, source: Box<zbus::Error> },
     #[error("systemd ended the start of {unit} with {result}")]
     Job { unit: String, result: String },
+    #[error("systemd did not answer about {unit} within {PATIENCE:?}")]
+    Silent { unit: String },
 }
+
+/// The longest that systemd is waited for: what is asked of it takes milliseconds, and the set-up of every pod waits
+/// behind the question about its tier.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 type Properties = Vec<(&'static str, Value<'static>)>;
 
 /// Starts the slice, or sets the limits of one that runs.
 pub async fn start_slice(name: &CgroupName, limits: &Limits) -> Result<(), SystemdError> {
-    let unit = name.slice(name.depth());
+    in_time(name.slice(name.depth()), |unit| start(unit, limits)).await
+}
+
+/// Sets the limits of a slice that runs.
+pub async fn set_properties(name: &CgroupName, limits: &Limits) -> Result<(), SystemdError> {
+    in_time(name.slice(name.depth()), |unit| set(unit, limits)).await
+}
+
+/// Stops a slice whose cgroup is gone. One that systemd does not know is stopped.
+pub async fn stop_slice(name: &CgroupName) -> Result<(), SystemdError> {
+    in_time(name.slice(name.depth()), stop).await
+}
+
+/// What is asked about a unit, unless systemd or its bus hangs.
+async fn in_time<F: Future<Output = Result<(), SystemdError>>>(
+    unit: String,
+    ask: impl FnOnce(String) -> F,
+) -> Result<(), SystemdError> {
+    match tokio::time::timeout(PATIENCE, ask(unit.clone())).await {
+        Ok(done) => done,
+        Err(_) => Err(SystemdError::Silent { unit }),
+    }
+}
+
+async fn start(unit: String, limits: &Limits) -> Result<(), SystemdError> {
     let failed = |source| SystemdError::Bus { unit: unit.clone(), source: Box::new(source) };
     let manager = manager().await.map_err(failed)?;
     let mut properties: Properties = vec![
@@ -46,7 +78,7 @@ pub async fn start_slice(name: &CgroupName, limits: &Limits) -> Result<(), Syste
     let job = match started {
         Ok(job) => job,
         Err(zbus::Error::MethodError(error, ..)) if error.as_str() == "org.freedesktop.systemd1.UnitExists" => {
-            return set_properties(name, limits).await;
+            return set(unit, limits).await;
         }
         Err(source) => return Err(failed(source)),
     };
@@ -60,9 +92,7 @@ pub async fn start_slice(name: &CgroupName, limits: &Limits) -> Result<(), Syste
     Ok(())
 }
 
-/// Sets the limits of a slice that runs.
-pub async fn set_properties(name: &CgroupName, limits: &Limits) -> Result<(), SystemdError> {
-    let unit = name.slice(name.depth());
+async fn set(unit: String, limits: &Limits) -> Result<(), SystemdError> {
     let properties = limit_properties(limits);
     if properties.is_empty() {
         return Ok(());
@@ -72,9 +102,7 @@ pub async fn set_properties(name: &CgroupName, limits: &Limits) -> Result<(), Sy
     manager.call::<_, _, ()>("SetUnitProperties", &(&unit, true, properties)).await.map_err(failed)
 }
 
-/// Stops a slice whose cgroup is gone. One that systemd does not know is stopped.
-pub async fn stop_slice(name: &CgroupName) -> Result<(), SystemdError> {
-    let unit = name.slice(name.depth());
+async fn stop(unit: String) -> Result<(), SystemdError> {
     let failed = |source| SystemdError::Bus { unit: unit.clone(), source: Box::new(source) };
     let manager = manager().await.map_err(failed)?;
     match manager.call::<_, _, OwnedObjectPath>("StopUnit", &(&unit, "replace")).await {
@@ -130,6 +158,14 @@ fn limit_properties(limits: &Limits) -> Properties {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A pod's set-up waited for ever, and with it all others.
+    #[tokio::test(start_paused = true)]
+    async fn a_systemd_that_hangs_is_not_waited_for() {
+        let error = in_time("kubepods.slice".into(), |_| std::future::pending()).await.expect_err("silent");
+        assert_eq!(error.to_string(), "systemd did not answer about kubepods.slice within 10s");
+        in_time("kubepods.slice".into(), |_| std::future::ready(Ok(()))).await.expect("an answer");
+    }
 
     #[test]
     fn quota_is_rounded_up_to_what_systemd_keeps() {
