@@ -17,7 +17,7 @@ use crate::csi::Drivers;
 use crate::csi::usage::TellAbnormal;
 use crate::csi::volumes::CsiDeps;
 use crate::device_plugins::Devices;
-use crate::dns_hosts::NodeDns;
+use crate::dns_hosts::{NodeDns, cluster_servers};
 use crate::dra::Dra;
 use crate::images::providers::{Provider, Providers};
 use crate::images::puller::PullDeps;
@@ -179,7 +179,7 @@ pub async fn start_pods(
             resources,
             fixed_resources: fixed_resources(config, &parts.settings.gates),
             dns: NodeDns {
-                cluster_dns: config.cluster_dns.clone(),
+                cluster_dns: cluster_servers(&config.cluster_dns),
                 cluster_domain: config.cluster_domain.clone(),
                 resolv_conf: PathBuf::from(&config.resolv_conf),
             },

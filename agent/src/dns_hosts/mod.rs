@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use proto::api::core::v1::Pod;
 use proto::cri;
 
+use crate::config::parse_ip;
 use crate::pod::spec::PodExt;
 
 const MAX_SERVERS: usize = 3;
@@ -26,6 +27,19 @@ pub struct NodeDns {
     pub cluster_domain: String,
     /// Empty for none.
     pub resolv_conf: PathBuf,
+}
+
+/// The servers of `clusterDNS`, written as addresses are. What is no address would make a pod's resolver useless, and is
+/// left out and told.
+pub fn cluster_servers(configured: &[String]) -> Vec<String> {
+    let address = |text: &String| {
+        let address = parse_ip(text);
+        if address.is_none() {
+            tracing::warn!(entry = text, "Invalid clusterDNS IP: left out");
+        }
+        address.map(|address| address.to_canonical().to_string())
+    };
+    configured.iter().filter_map(address).collect()
 }
 
 /// Something that a pod's resolver lacks; told as an event.
@@ -229,6 +243,13 @@ fn fqdn(pod: &Pod, node: &NodeDns) -> Option<String> {
 mod tests {
     use super::*;
     use proto::api::core::v1::{PodDnsConfig, PodDnsConfigOption, PodSpec};
+
+    /// A resolver was written with what is no address.
+    #[test]
+    fn servers_of_the_cluster_are_addresses() {
+        let configured = ["dns.cluster", "010.96.0.10", "", "FD00::A", "10.0.0.1:53"].map(str::to_owned);
+        assert_eq!(cluster_servers(&configured), ["10.96.0.10", "fd00::a"]);
+    }
 
     #[test]
     fn own_settings_are_merged_into_those_of_the_node() {
