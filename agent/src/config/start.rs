@@ -140,7 +140,13 @@ pub(super) fn reserved_cpus(list: &str) -> Result<BTreeSet<u32>, String> {
 /// `0-3,8` as the kernel and the kubelet write sets of CPUs.
 pub fn cpu_set(list: &str) -> Result<BTreeSet<u32>, String> {
     let number = |text: &str| -> Result<u32, String> {
-        text.trim().parse().map_err(|_| format!("strconv.Atoi: parsing {text:?}: invalid syntax"))
+        text.parse().map_err(|error: std::num::ParseIntError| {
+            let why = match error.kind() {
+                std::num::IntErrorKind::PosOverflow => "value out of range",
+                _ => "invalid syntax",
+            };
+            format!("strconv.Atoi: parsing {text:?}: {why}")
+        })
     };
     let mut set = BTreeSet::new();
     if list.is_empty() {
@@ -404,6 +410,9 @@ mod tests {
     fn sets_of_cpus_are_lists_of_ranges() {
         assert_eq!(cpu_set("0-2,5").expect("valid").into_iter().collect::<Vec<_>>(), [0, 1, 2, 5]);
         assert_eq!(cpu_set("zero").expect_err("refused"), "strconv.Atoi: parsing \"zero\": invalid syntax");
+        // A space does not belong to a number.
+        assert_eq!(cpu_set("0, 1").expect_err("refused"), "strconv.Atoi: parsing \" 1\": invalid syntax");
+        assert!(cpu_set("99999999999999999999").is_err_and(|e| e.ends_with("value out of range")));
         assert!(cpu_set("3-1").is_err() && cpu_set("0-4000000000").is_err() && cpu_set("").expect("empty").is_empty());
     }
 
