@@ -48,9 +48,17 @@ pub(super) struct FileTree {
     /// As written, for merging.
     pub(super) tree: Value,
     pub(super) text: String,
-    /// go-yaml's own complaint about repeated keys.
+    /// The decoder's own complaint about repeated keys: go-yaml's all in one, or one for each field of JSON.
     pub(super) duplicates: Option<String>,
 }
+
+/// What begins like an object of JSON is read as JSON, and refused where it is only YAML.
+fn is_json(text: &[u8]) -> bool {
+    String::from_utf8_lossy(text).trim_start().starts_with('{')
+}
+
+/// Separates complaints about fields of JSON.
+const BETWEEN: &str = ", ";
 
 /// Reads the text; the error is the kubelet's.
 pub(super) fn read(path: &Path) -> Result<FileTree, String> {
@@ -61,6 +69,12 @@ pub(super) fn read(path: &Path) -> Result<FileTree, String> {
     })?;
     if text.is_empty() {
         return Err(format!("kubelet config file {:?} was empty", shown.to_string()));
+    }
+    if is_json(&text) {
+        let parsed = proto::json::parse(&text)
+            .map_err(|e| format!("failed to decode: couldn't get version/kind; json parse error: {e}"))?;
+        let duplicates = Some(parsed.duplicates.join(BETWEEN)).filter(|text| !text.is_empty());
+        return Ok(FileTree { tree: parsed.value, text: String::from_utf8_lossy(&text).into_owned(), duplicates });
     }
     let parsed = proto::yaml::read(&text).map_err(|e| format!("failed to decode: {e}"))?;
     Ok(FileTree {
@@ -146,6 +160,15 @@ impl FileTree {
 
     /// Keys that a map has twice.
     pub(super) fn repeated(&self) -> Vec<Oddity> {
+        if is_json(self.text.as_bytes()) {
+            let fields = self.duplicates.iter().flat_map(|text| text.split(BETWEEN));
+            let told = fields.map(|what| {
+                let path = what.split('"').nth(1).unwrap_or_default().to_owned();
+                let line = line_of(&self.text, &path);
+                Oddity { what: what.to_owned(), path, line, repeated: true }
+            });
+            return told.collect();
+        }
         let lines = self.duplicates.iter().flat_map(|text| text.lines().skip(1));
         lines
             .map(|line| {
@@ -183,6 +206,12 @@ pub(super) fn conform(tree: &Value) -> Result<(Value, Vec<String>), String> {
     let (set, Some(id)) = schema() else { return Err("the schema lacks the configuration".into()) };
     let (flush, rest) = flush_number(tree)?;
     let tree = rest.as_ref().unwrap_or(tree);
+    let filled = has_null_element(tree).then(|| {
+        let mut filled = tree.clone();
+        fill_elements(set, id, &mut filled);
+        filled
+    });
+    let tree = filled.as_ref().unwrap_or(tree);
     durations(set, id, tree, "")?;
     let decoded = proto::json::conform(set, id, tree).map_err(|e| e.to_string())?;
     let mut value = decoded.value;
@@ -204,6 +233,56 @@ pub(super) fn conform(tree: &Value) -> Result<(Value, Vec<String>), String> {
         defaults::set(&mut value, FLUSH, nanos.into());
     }
     Ok((value, decoded.strict))
+}
+
+/// Whether a list somewhere in the tree has a null.
+fn has_null_element(tree: &Value) -> bool {
+    match tree {
+        Value::Array(list) => list.iter().any(|element| element.is_null() || has_null_element(element)),
+        Value::Object(map) => map.values().any(has_null_element),
+        _ => false,
+    }
+}
+
+/// A null in a list is the zero of what the list holds: Go makes the element first and then reads nothing into it.
+fn fill_elements(set: &TypeSet, id: StructId, tree: &mut Value) {
+    let Some(fields) = set.structs.get(id as usize) else { return };
+    for prop in &fields.props {
+        if let (Some(ty), Some(value)) = (set.types.get(prop.ty as usize), tree.get_mut(&*prop.name)) {
+            fill(set, ty, value);
+        }
+    }
+}
+
+fn fill(set: &TypeSet, ty: &Type, value: &mut Value) {
+    match (ty, value) {
+        (Type::Struct(id) | Type::AtomicStruct(id), value) => fill_elements(set, *id, value),
+        (Type::List(list), Value::Array(elements)) => {
+            let Some(element) = set.types.get(list.element as usize) else { return };
+            for value in elements {
+                if value.is_null() {
+                    *value = zero(element);
+                }
+                fill(set, element, value);
+            }
+        }
+        (Type::Map(map), Value::Object(entries)) => {
+            let Some(ty) = set.types.get(map.value as usize) else { return };
+            entries.values_mut().for_each(|value| fill(set, ty, value));
+        }
+        _ => {}
+    }
+}
+
+/// Of types that have none in JSON, null stays.
+fn zero(ty: &Type) -> Value {
+    match ty {
+        Type::String => "".into(),
+        Type::Bool => false.into(),
+        Type::Int32 | Type::Int64 => 0.into(),
+        Type::Struct(_) | Type::AtomicStruct(_) => Value::Object(serde_json::Map::new()),
+        _ => Value::Null,
+    }
 }
 
 const FLUSH: &str = "logging.flushFrequency";
@@ -330,6 +409,61 @@ mod tests {
                 ))
             );
         }
+    }
+
+    /// Commas too many and what came after the object were taken for granted.
+    #[test]
+    fn what_begins_like_json_is_json() {
+        let dir = std::env::temp_dir().join(format!("config-json-{}", crate::backoff::random_below(u32::MAX)));
+        std::fs::create_dir_all(&dir).expect("creates");
+        let path = dir.join("f");
+        let of = |text: &str| {
+            std::fs::write(&path, text).expect("writes");
+            read(&path)
+        };
+        let refused = |text: &str| {
+            let error = of(text).map(drop).expect_err("refused");
+            error.strip_prefix("failed to decode: couldn't get version/kind; json parse error: ").map(str::to_owned)
+        };
+        for (text, why) in [
+            (r#"{"a":1,}"#, "invalid character '}' looking for beginning of object key string"),
+            ("\n {a: 1}", "invalid character 'a' looking for beginning of object key string"),
+            (r#"{"a":1} x"#, "invalid character 'x' after top-level value"),
+        ] {
+            assert_eq!(refused(text).as_deref(), Some(why), "{text:?}");
+        }
+        let file = of(r#"{"a":1,"b":{"c":1,"c":2},"a":2}"#).expect("reads");
+        assert_eq!(file.tree, serde_json::json!({"a": 2, "b": {"c": 2}}));
+        let repeated: Vec<_> = file.repeated().into_iter().map(|odd| (odd.what, odd.path, odd.line)).collect();
+        assert_eq!(
+            repeated,
+            [
+                (r#"duplicate field "b.c""#.to_owned(), "b.c".to_owned(), Some(1)),
+                (r#"duplicate field "a""#.to_owned(), "a".to_owned(), Some(1)),
+            ]
+        );
+        std::fs::remove_dir_all(dir).expect("removes");
+    }
+
+    /// Such a list was refused, with words that named no field.
+    #[test]
+    fn a_null_in_a_list_is_the_zero_of_what_it_holds() {
+        let read = |tree: Value| {
+            let (document, _) = conform(&tree).expect("fits");
+            (super::super::Configuration::read(&document).expect("fits"), document)
+        };
+        let (config, document) = read(serde_json::json!({
+            "clusterDNS": [null, "10.0.0.1"], "tlsCurvePreferences": [null], "registerWithTaints": [null],
+            "shutdownGracePeriodByPodPriority": [null], "logging": {"vmodule": [null]},
+            "staticPodURLHeader": {"a": [null], "b": null},
+        }));
+        assert_eq!(document["clusterDNS"], serde_json::json!(["", "10.0.0.1"]));
+        assert_eq!(config.cluster_dns, ["", "10.0.0.1"]);
+        assert_eq!(config.tls_curve_preferences, [0]);
+        assert_eq!(config.register_with_taints, [super::super::Taint::default()]);
+        assert_eq!((config.shutdown_grace_period_by_pod_priority.len(), config.logging.vmodule.len()), (1, 1));
+        let headers = &config.static_pod_url_header;
+        assert_eq!((headers["a"].as_slice(), headers["b"].len()), (&[String::new()][..], 0));
     }
 
     #[test]

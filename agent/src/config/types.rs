@@ -21,7 +21,7 @@ pub struct Configuration {
     pub http_check_frequency: GoDuration,
     #[serde(rename = "staticPodURL")]
     pub static_pod_url: String,
-    #[serde(rename = "staticPodURLHeader")]
+    #[serde(rename = "staticPodURLHeader", deserialize_with = "lists")]
     pub static_pod_url_header: BTreeMap<String, Vec<String>>,
     pub address: String,
     pub port: i32,
@@ -269,6 +269,12 @@ impl<'de> Deserialize<'de> for FlushFrequency {
             Either::Text(GoDuration { nanos }) => FlushFrequency { nanos, is_number: false },
         })
     }
+}
+
+/// Lists by name, of which one may be null: it is empty then.
+fn lists<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Vec<String>>, D::Error> {
+    let lists = BTreeMap::<String, Option<Vec<String>>>::deserialize(deserializer)?;
+    Ok(lists.into_iter().map(|(name, list)| (name, list.unwrap_or_default())).collect())
 }
 
 /// A level for the files that a pattern matches.
