@@ -4,27 +4,17 @@
 //! Certificate, key and token files are read again when they are needed, so a rotation takes effect by itself.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use base64::Engine;
 use http::{HeaderName, HeaderValue};
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
 use serde_json::Value;
-use tokio::sync::Mutex;
-use tokio::time::Instant;
 
-use super::exec_login::{self, Exec, ExecLogin, Given as Issued};
+use super::TlsError;
+use super::exec_login::{self, Exec};
+use super::impersonation::impersonation;
 use super::proxy::{Proxy, without_login};
-use super::tls::{Pem, beside, client_config};
-use super::{ApiError, TlsError, server_name};
+use super::tls::{Pem, beside};
 use crate::identity::Validity;
-use crate::metrics;
-
-/// client-go trusts a token file this long before it reads it again.
-const TOKEN_FILE_AGE: Duration = Duration::from_secs(60);
 
 /// Why a kubeconfig cannot be used; the operator's to mend. The words are client-go's, where it has some.
 #[derive(Debug, thiserror::Error)]
@@ -115,13 +105,18 @@ impl Kubeconfig {
         self.awaited = true;
     }
 
-    fn has_certificate(&self) -> bool {
+    pub(super) fn has_certificate(&self) -> bool {
         self.certificate.is_some()
     }
 
     /// Whether the certificate may still be on its way.
     pub(super) fn is_awaited(&self) -> bool {
         self.awaited
+    }
+
+    /// Headers that ask for the rights of another user.
+    pub(super) fn impersonation(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.impersonation
     }
 
     /// The proxy by which the server is reached, if any. The environment's is left out where it is none, as Go does.
@@ -144,7 +139,7 @@ impl Kubeconfig {
     }
 
     /// Certificate and key to log in with now.
-    fn identity(&self) -> Option<(Pem, Pem)> {
+    pub(super) fn identity(&self) -> Option<(Pem, Pem)> {
         if let Some(path) = &self.rotated
             && let Ok(pem) = std::fs::read(path)
             && lasts(&pem)
@@ -381,39 +376,8 @@ fn user_errors(user: &Value, name: &str, (certificate, key): (&Option<Given>, &O
     wrong
 }
 
-/// `as` and what belongs to it, as headers.
-fn impersonation(user: &Value) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
-    let texts = |value: Option<&Value>| -> Vec<String> {
-        let list = value.and_then(Value::as_array).into_iter().flatten();
-        list.filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    let mut wanted = Vec::new();
-    for (key, header) in [("as", "impersonate-user"), ("as-uid", "impersonate-uid")] {
-        if !text_of(user, key).is_empty() {
-            wanted.push((header.to_owned(), text_of(user, key).to_owned()));
-        }
-    }
-    wanted.extend(texts(user.get("as-groups")).into_iter().map(|group| ("impersonate-group".to_owned(), group)));
-    for (key, values) in user.get("as-user-extra").and_then(Value::as_object).into_iter().flatten() {
-        let name = format!("impersonate-extra-{}", escaped(key));
-        wanted.extend(texts(Some(values)).into_iter().map(|value| (name.clone(), value)));
-    }
-    let header = |(name, value): (String, String)| {
-        let refused = || format!("{name}: {value:?} holds characters that a header cannot");
-        let header = HeaderName::try_from(&name).map_err(|_| refused())?;
-        Ok((header, HeaderValue::from_str(&value).map_err(|_| refused())?))
-    };
-    wanted.into_iter().map(header).collect()
-}
-
-/// What a header's name cannot hold, as `%41`.
-fn escaped(key: &str) -> String {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
-    key.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
-}
-
 /// Whether there is a certificate in a PEM text that is not over.
-fn lasts(pem: &[u8]) -> bool {
+pub(super) fn lasts(pem: &[u8]) -> bool {
     Validity::of(pem).is_some_and(|v| !v.is_over(time::OffsetDateTime::now_utc().unix_timestamp()))
 }
 
@@ -426,175 +390,15 @@ fn named<'a>(document: &'a Value, list: &str, name: &str, field: &str) -> Option
     entries.iter().find(|e| text_of(e, "name") == name)?.get(field)
 }
 
-/// Tells the metrics of a certificate that a program gave in place of another.
-fn count_certificate(old: Option<&(Pem, Pem)>, new: Option<&(Pem, Pem)>) {
-    let validity = |pair: Option<&(Pem, Pem)>| Validity::of(&pair?.0.read().ok()?);
-    if let Some(old) = validity(old) {
-        let lived = time::OffsetDateTime::now_utc().unix_timestamp() - old.not_before;
-        metrics::REST_PLUGIN_ROTATION.observe(&[], metrics::page::to_float(u64::try_from(lived).unwrap_or(0)));
-    }
-    metrics::plugin_certificate_expires(validity(new).map_or(0, |new| new.not_after));
-}
-
-/// TLS settings and the text of the files that they were built from.
-type BuiltTls = (Vec<Vec<u8>>, Arc<ClientConfig>);
-
-/// The credentials of a kubeconfig, ready for use.
-pub struct Login {
-    config: Kubeconfig,
-    token: Mutex<Option<(HeaderValue, Instant)>>,
-    tls: std::sync::Mutex<Option<BuiltTls>>,
-    /// A certificate that was asked for is there; it is not looked for again.
-    come: AtomicBool,
-    exec: Option<ExecLogin>,
-    /// The certificate and key that the program gave last.
-    issued: std::sync::Mutex<Option<(Pem, Pem)>>,
-}
-
-/// What a request is sent with.
-#[derive(Default)]
-pub(super) struct Shown {
-    /// `Authorization`; None where a certificate does it.
-    pub header: Option<HeaderValue>,
-    /// What the program gave, where there is one.
-    issued: Option<Arc<Issued>>,
-    /// The certificate is another one than before: connections are to be made anew.
-    pub changed: bool,
-}
-
-impl Login {
-    pub(super) fn new(config: &Kubeconfig) -> Result<Self, TlsError> {
-        Ok(Login {
-            config: config.clone(),
-            token: Mutex::new(None),
-            tls: std::sync::Mutex::new(None),
-            come: AtomicBool::new(!config.awaited),
-            exec: config.exec.clone().map(ExecLogin::new),
-            issued: std::sync::Mutex::new(None),
-        })
-    }
-
-    /// Headers of every request: whose rights it asks for.
-    pub(super) fn impersonation(&self) -> &[(HeaderName, HeaderValue)] {
-        &self.config.impersonation
-    }
-
-    /// What to send the next request with. May run the program that gives credentials.
-    pub(super) async fn show(&self) -> Result<Shown, ApiError> {
-        let header = self.authorization().await?;
-        let Some(exec) = self.exec.as_ref().filter(|_| header.is_none() && !self.config.has_certificate()) else {
-            return Ok(Shown { header, ..Shown::default() });
-        };
-        let issued =
-            exec.credentials().await.map_err(|why| ApiError::Credentials(format!("getting credentials: {why}")))?;
-        let mut kept = self.issued.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let changed = *kept != issued.pair;
-        if changed {
-            let old = std::mem::replace(&mut *kept, issued.pair.clone());
-            count_certificate(old.as_ref(), issued.pair.as_ref());
-        }
-        Ok(Shown { header: issued.token.clone(), issued: Some(issued.clone()), changed })
-    }
-
-    /// The server took what was shown for nobody's. Of a program new credentials are got, for the next request.
-    pub(super) async fn refused(&self, shown: &Shown) {
-        if let (Some(exec), Some(issued)) = (&self.exec, &shown.issued)
-            && let Err(error) = exec.refused(issued).await
-        {
-            tracing::error!(error, "refreshing credentials");
-        }
-    }
-
-    /// The `Authorization` header, or None where a certificate does it.
-    async fn authorization(&self) -> Result<Option<HeaderValue>, ApiError> {
-        let Some(token) = &self.config.token else { return Ok(None) };
-        let mut kept = self.token.lock().await;
-        if let Some((value, read)) = kept.as_ref()
-            && (!matches!(token, Token::File(..)) || read.elapsed() < TOKEN_FILE_AGE)
-        {
-            return Ok(Some(value.clone()));
-        }
-        let text = match token {
-            Token::Bearer(token) => format!("Bearer {token}"),
-            Token::Basic(name, password) => {
-                format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}")))
-            }
-            Token::File(path, instead) => match (tokio::fs::read_to_string(path).await, kept.as_ref()) {
-                (Ok(text), _) if !text.trim().is_empty() => format!("Bearer {}", text.trim()),
-                (Ok(_), _) if !instead.is_empty() => format!("Bearer {instead}"),
-                (Ok(_), Some((value, _))) => return Ok(Some(value.clone())),
-                (Ok(_), None) => {
-                    return Err(ApiError::Credentials(format!("read empty token from file {:?}", path.display())));
-                }
-                // A file that is gone for a moment does not end a login that worked.
-                (Err(error), Some((value, _))) => {
-                    tracing::warn!(path = %path.display(), %error, "cannot read the token file again");
-                    return Ok(Some(value.clone()));
-                }
-                (Err(_), None) if !instead.is_empty() => format!("Bearer {instead}"),
-                (Err(error), None) => {
-                    return Err(ApiError::Credentials(format!("cannot read {}: {error}", path.display())));
-                }
-            },
-        };
-        let mut value = HeaderValue::from_str(&text)
-            .map_err(|_| ApiError::Credentials("the token holds characters that a header cannot".into()))?;
-        value.set_sensitive(true);
-        *kept = Some((value.clone(), Instant::now()));
-        Ok(Some(value))
-    }
-
-    /// Whether a certificate that was asked for has not come yet. One that is over, or cannot be read, is not the one.
-    pub(super) fn is_waiting(&self) -> bool {
-        if self.come.load(Ordering::Relaxed) {
-            return false;
-        }
-        let come = self.config.certificate().is_none_or(|pem| pem.is_ok_and(|pem| lasts(&pem)));
-        self.come.store(come, Ordering::Relaxed);
-        !come
-    }
-
-    /// The TLS settings with the certificate files as they are now; built anew only when they changed.
-    pub(super) fn tls(&self) -> Result<Arc<ClientConfig>, TlsError> {
-        let config = &self.config;
-        let issued = || self.issued.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        let identity = config.identity().or_else(issued);
-        let (certificate, key) = identity.as_ref().map_or((None, None), |(c, k)| (Some(c), Some(k)));
-        if self.is_waiting() {
-            return Err(TlsError::Awaited);
-        }
-        let mut files = Vec::new();
-        for pem in [config.authority.as_ref(), certificate, key] {
-            files.push(pem.map_or(Ok(Vec::new()), Pem::read)?);
-        }
-        let mut kept = self.tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some((seen, tls)) = kept.as_ref()
-            && *seen == files
-        {
-            return Ok(tls.clone());
-        }
-        let tls = Arc::new(client_config(config.authority.as_ref(), config.insecure, certificate.zip(key))?);
-        *kept = Some((files, tls.clone()));
-        Ok(tls)
-    }
-
-    pub(super) fn server_name(&self, host: &str) -> Result<ServerName<'static>, TlsError> {
-        match self.config.tls_server_name.as_str() {
-            "" => server_name(host),
-            name => server_name(name),
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// A folder with a kubeconfig's files; gone with the value.
-    struct Folder(PathBuf);
+    pub(in crate::api) struct Folder(pub PathBuf);
 
     impl Folder {
-        fn new() -> Self {
+        pub fn new() -> Self {
             let name = format!("node-agent-kubeconfig-{}", crate::backoff::random_below(u32::MAX));
             let folder = Folder(std::env::temp_dir().join(name));
             std::fs::create_dir_all(folder.0.join("pki")).expect("a folder");
@@ -604,7 +408,7 @@ mod tests {
             folder
         }
 
-        fn parse(&self, text: &str) -> Result<Kubeconfig, KubeconfigError> {
+        pub fn parse(&self, text: &str) -> Result<Kubeconfig, KubeconfigError> {
             Kubeconfig::parse(text.as_bytes(), &self.0.join("kubeconfig"))
         }
 
@@ -625,7 +429,7 @@ mod tests {
         }
     }
 
-    const TEXT: &str = r#"{"apiVersion":"v1","kind":"Config","current-context":"c",
+    pub(in crate::api) const TEXT: &str = r#"{"apiVersion":"v1","kind":"Config","current-context":"c",
         "contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}],
         "clusters":[{"name":"k","cluster":{"server":"https://127.0.0.1:6443/","certificate-authority":"pki/ca.crt"}}],
         "users":[{"name":"u","user":{"client-certificate-data":"YQ==","client-key":"k.pem","tokenFile":"t"}}]}"#;
@@ -733,40 +537,6 @@ mod tests {
     }
 
     /// Whoever asked for the rights of somebody else got his own.
-    #[test]
-    fn another_users_rights_are_asked_for_by_headers() {
-        let user = serde_json::json!({
-            "as": "u", "as-uid": "1", "as-groups": ["g", "h"], "as-user-extra": {"a/b": ["x", "y"]},
-        });
-        let headers = impersonation(&user).expect("headers");
-        let shown: Vec<_> = headers.iter().map(|(n, v)| (n.as_str(), v.to_str().expect("text"))).collect();
-        assert_eq!(
-            shown,
-            [
-                ("impersonate-user", "u"),
-                ("impersonate-uid", "1"),
-                ("impersonate-group", "g"),
-                ("impersonate-group", "h"),
-                ("impersonate-extra-a%2fb", "x"),
-                ("impersonate-extra-a%2fb", "y"),
-            ]
-        );
-        assert!(impersonation(&serde_json::json!({"as": "a\nb"})).is_err());
-        assert_eq!(impersonation(&serde_json::json!({})), Ok(Vec::new()));
-    }
-
-    #[tokio::test]
-    async fn a_token_holds_while_its_file_cannot_be_read() {
-        let folder = Folder::new();
-        let login = |user: &str| {
-            let text = TEXT.replace(r#""tokenFile":"t""#, user);
-            Login::new(&folder.parse(&text).expect("valid")).expect("a login")
-        };
-        let shown = async |login: Login| login.authorization().await.expect("a token").expect("a header");
-        assert_eq!(shown(login(r#""tokenFile":"t","token":"instead""#)).await, "Bearer x");
-        assert_eq!(shown(login(r#""tokenFile":"no","token":"instead""#)).await, "Bearer instead");
-    }
-
     /// An agent with such an environment did not start.
     #[test]
     fn a_proxy_of_the_environment_that_is_none_is_left_out() {
@@ -780,32 +550,11 @@ mod tests {
     }
 
     /// A certificate with its key that is over so many days from now.
-    fn made(days: i64) -> String {
+    pub(in crate::api) fn made(days: i64) -> String {
         let mut params = rcgen::CertificateParams::new(vec!["n".into()]).expect("a name");
         params.not_after = time::OffsetDateTime::now_utc() + time::Duration::days(days);
         let key = rcgen::KeyPair::generate().expect("a key");
         params.self_signed(&key).expect("made").pem() + &key.serialize_pem()
-    }
-
-    /// One that was left from earlier and is over was logged in with, until the new one was there.
-    #[test]
-    fn a_certificate_that_is_over_is_not_the_one_waited_for() {
-        let folder = Folder::new();
-        let pair = folder.0.join("pair.pem");
-        let mut config = folder.parse(&TEXT.replace(",\"certificate-authority\":\"pki/ca.crt\"", "")).expect("valid");
-        config.insecure = true;
-        assert!(!Login::new(&config).expect("a login").is_waiting(), "its own is taken as it is");
-        config.await_certificate(pair.clone());
-        let login = Login::new(&config).expect("a login");
-        for old in [None, Some("half of a certi".to_owned()), Some(made(-1))] {
-            old.into_iter().for_each(|text| std::fs::write(&pair, text).expect("writes"));
-            assert!(login.is_waiting() && matches!(login.tls(), Err(TlsError::Awaited)));
-        }
-        std::fs::write(&pair, made(1)).expect("writes");
-        assert!(!login.is_waiting() && login.tls().is_ok());
-        // From then on it is like any other: what becomes of it shows when it is used.
-        std::fs::remove_file(&pair).expect("ours");
-        assert!(!login.is_waiting() && matches!(login.tls(), Err(TlsError::Read { .. })));
     }
 
     /// What was renewed into the certificate folder was never used where the kubeconfig has its certificate inside.
