@@ -29,7 +29,7 @@ pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
             let nanos = proto::duration::parse(text).map_err(|e| e.to_string())?;
             json!(proto::duration::format(nanos))
         }
-        Form::List => Value::Array(parts().map(|p| json!(p)).collect()),
+        Form::List => json!(record(text)?),
         Form::Map => Value::Object(pairs(parts(), '=')?),
         Form::Thresholds => Value::Object(pairs(parts(), '<')?),
         Form::Gates => {
@@ -45,7 +45,7 @@ pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
         Form::Headers => {
             let mut headers = Map::new();
             for pair in parts() {
-                let (name, content) = pair.split_once(':').ok_or("expected name:value")?;
+                let (name, content) = pair.split_once(':').ok_or("malformed pair, expect string:string")?;
                 if let Value::Array(list) = headers.entry(name.trim()).or_insert_with(|| json!([])) {
                     list.push(json!(content.trim()));
                 }
@@ -59,6 +59,45 @@ pub(super) fn value(form: Form, text: &str) -> Result<Value, String> {
             json!(amount.to_string())
         }
     })
+}
+
+/// The fields of one line of comma separated values, as pflag reads a list: spaces and empty fields count, and what stands
+/// in quotes may have commas. No text is no field.
+fn record(text: &str) -> Result<Vec<String>, String> {
+    let refused = |rest: &str, why: &str| {
+        let column = text.len() - rest.len() + 1;
+        Err(format!("parse error on line 1, column {column}: {why}"))
+    };
+    let mut fields = Vec::new();
+    let mut rest = Some(text).filter(|text| !text.is_empty());
+    while let Some(at) = rest {
+        let Some(mut quoted) = at.strip_prefix('"') else {
+            let (field, more) = at.split_once(',').map_or((at, None), |(field, more)| (field, Some(more)));
+            if let Some(quote) = field.find('"') {
+                return refused(&at[quote..], "bare \" in non-quoted field");
+            }
+            fields.push(field.to_owned());
+            rest = more;
+            continue;
+        };
+        let mut field = String::new();
+        rest = loop {
+            const WRONG: &str = "extraneous or missing \" in quoted-field";
+            let Some((inner, after)) = quoted.split_once('"') else { return refused("", WRONG) };
+            field.push_str(inner);
+            match (after.strip_prefix('"'), after.strip_prefix(',')) {
+                (Some(more), _) => {
+                    field.push('"');
+                    quoted = more;
+                }
+                (None, Some(more)) => break Some(more),
+                (None, None) if after.is_empty() => break None,
+                (None, None) => return refused(&quoted[inner.len()..], WRONG),
+            }
+        };
+        fields.push(field);
+    }
+    Ok(fields)
 }
 
 /// A number as Go reads one of base zero: decimal, `0x`, `0o` or a bare `0` before octal, `0b`, and single underscores
@@ -237,6 +276,29 @@ mod tests {
         );
         assert_eq!(value(Form::Taints, "a:NoSchedule-,b-"), Ok(json!([])));
         assert_eq!(value(Form::Taints, ""), Ok(json!([])));
+    }
+
+    /// What was in quotes was parted, spaces were taken away.
+    #[test]
+    fn lists_are_lines_of_comma_separated_values() {
+        for (text, fields) in [
+            ("", json!([])),
+            ("a,b", json!(["a", "b"])),
+            ("a, b,,", json!(["a", " b", "", ""])),
+            (r#""a,b",c,"say ""x""""#, json!(["a,b", "c", r#"say "x""#])),
+            (r#"a,"""#, json!(["a", ""])),
+        ] {
+            assert_eq!(value(Form::List, text), Ok(fields), "{text}");
+        }
+        for (text, column, why) in [
+            (r#"a,b"c"#, 4, "bare \" in non-quoted field"),
+            (r#""a"b"#, 3, "extraneous or missing \" in quoted-field"),
+            (r#""a,b"#, 5, "extraneous or missing \" in quoted-field"),
+        ] {
+            let told = format!("parse error on line 1, column {column}: {why}");
+            assert_eq!(value(Form::List, text), Err(told), "{text}");
+        }
+        assert_eq!(value(Form::Headers, "a").unwrap_err(), "malformed pair, expect string:string");
     }
 
     #[test]
