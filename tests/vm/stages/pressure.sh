@@ -2,9 +2,16 @@
 # memory evicts the pod that uses more than it asked for, and no other.
 pod thrash '{"resources": {"limits": {"memory": "24Mi"}}, "command": ["sh", "-c", "dd if=/dev/zero of=/data/f bs=1M count=80; while :; do cat /data/f >/dev/null; done"],
     "volumeMounts": [{"name": "d", "mountPath": "/data"}]}' '{"volumes": [{"name": "d", "emptyDir": {}}]}'
-pod oom '{"resources": {"limits": {"memory": "24Mi"}}, "command": ["tail", "/dev/zero"]}' '{"restartPolicy": "Never"}'
-until_true 180 'a container over its limit dies' phase_is oom Failed
-same 'what its status says' 'OOMKilled 137' "$(seen oom '.status.containerStatuses[0].state.terminated | "\(.reason) \(.exitCode)"')"
+# A runtime that the emulator keeps waiting loses the event of an OOM kill at times, and has only the exit code to tell: the
+# pod is run again then, up to three times.
+for try in 1 2 3; do
+    pod oom '{"resources": {"limits": {"memory": "24Mi"}}, "command": ["tail", "/dev/zero"]}' '{"restartPolicy": "Never"}'
+    until_true 180 'a container over its limit dies' phase_is oom Failed
+    said=$(seen oom '.status.containerStatuses[0].state.terminated | "\(.reason) \(.exitCode)"')
+    [ "$said" = 'Error 137' ] && [ "$try" -lt 3 ] || break
+    remove oom
+done
+same 'what its status says' 'OOMKilled 137' "$said"
 runs thrash
 stalled() { [ "$(agent /stats/summary | jq '[.pods[] | select(.podRef.name == "thrash").containers[0].memory.psi.some.total] | first // 0')" -gt 100000 ]; }
 until_true 180 'its stalls are in /stats/summary' stalled
