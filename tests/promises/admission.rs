@@ -247,6 +247,7 @@ async fn scales_and_connections_are_judged_too() {
     let rules = [
         policy("scale", "apps", "deployments/scale", "UPDATE", "object.spec.replicas <= oldObject.spec.replicas + 2"),
         policy("exec", "", "pods/exec", "CONNECT", "!has(object.tty) && object.command[0] == 'ls'"),
+        policy("token", "", "serviceaccounts/token", "CREATE", "object.spec.audiences.size() == 1"),
     ];
     for rule in rules {
         let name = rule["metadata"]["name"].clone();
@@ -264,6 +265,14 @@ async fn scales_and_connections_are_judged_too() {
     let (code, said) = api.merge(&scale, &json!({"spec": {"replicas": 9}})).await.expect("an answer");
     assert!(code == 403 && message(&said).ends_with("denied request: not so much"), "{said}");
     assert_eq!(api.merge(&scale, &json!({"spec": {"replicas": 3}})).await.expect("an answer").0, 200);
+
+    // Who judges a request for a token sees whom it will be for.
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    assert_eq!(api.post(accounts, &json!({"metadata": {"name": "robot"}})).await.expect("an answer").0, 201);
+    for (spec, code) in [(json!({}), 201), (json!({"audiences": ["a", "b"]}), 403)] {
+        let asked = api.post(&format!("{accounts}/robot/token"), &json!({"spec": spec})).await.expect("an answer");
+        assert_eq!(asked.0, code, "{}", asked.1);
+    }
 
     let exec = "/api/v1/namespaces/default/pods/p/exec?command=";
     for (command, code) in [("sh", 403), ("ls&tty=true", 403), ("ls", 404)] {

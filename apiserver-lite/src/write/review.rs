@@ -267,6 +267,8 @@ pub(super) async fn token(
     let mut value = decoded.value;
     super::meta::settle_namespace(&mut value, &request.info.namespace)?;
     let (namespace, name) = (request.info.namespace.clone(), request.info.name.clone());
+    let target = Target { resource, subresource: "token", namespace: &namespace, name: &name };
+    admit::complete(server, &options, target, &mut value).await?;
     let said = |key: &str| super::meta::text(&value, key).to_owned();
     let (said_name, said_uid) = (said("name"), said("uid"));
     if !said_name.is_empty() && said_name != name {
@@ -295,12 +297,18 @@ pub(super) async fn token(
         let message = format!("Invalid value: {seconds}: {text}");
         return Err(invalid(AUTHENTICATION, "TokenRequest", "", vec![cause("spec.expirationSeconds", message)]));
     }
-    let target = Target { resource, subresource: "token", namespace: &namespace, name: &name };
-    admit::posted(server, &options, target, &mut value).await?;
     let accounts = server.authenticator.accounts();
     let accounts = accounts.ok_or_else(|| ApiError::internal("this server issues no tokens"))?;
     let asked = texts(&value["spec"]["audiences"]);
     let audiences = if asked.is_empty() { accounts.audiences.clone() } else { asked };
+    // Who judges the request sees what will be issued.
+    value["metadata"] = json!({
+        "name": name, "namespace": namespace, "uid": &*account.keys.uid,
+        "creationTimestamp": proto::time::Timestamp::now().to_seconds_text(),
+    });
+    value["spec"]["audiences"] = json!(audiences);
+    value["spec"]["expirationSeconds"] = seconds.into();
+    admit::judge(server, &options, target, &value).await?;
     let bound = bound(server, &value["spec"]["boundObjectRef"], &namespace, &name)?;
     let now = time::OffsetDateTime::now_utc();
     let start = now.unix_timestamp();
@@ -311,12 +319,6 @@ pub(super) async fn token(
     let token = accounts.issue(&account, &audiences, &bound, (start, expires), warn).map_err(ApiError::internal)?;
     let reported = time::OffsetDateTime::from_unix_timestamp(start + seconds).unwrap_or(now);
     let reported = reported.format(&time::format_description::well_known::Rfc3339).map_err(ApiError::internal)?;
-    value["metadata"] = json!({
-        "name": name, "namespace": namespace, "uid": &*account.keys.uid,
-        "creationTimestamp": proto::time::Timestamp::now().to_seconds_text(),
-    });
-    value["spec"]["audiences"] = json!(audiences);
-    value["spec"]["expirationSeconds"] = seconds.into();
     value["status"] = json!({"token": token, "expirationTimestamp": reported});
     crate::read::answered_response(201, accepted, kind, value)
 }
