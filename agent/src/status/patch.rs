@@ -30,7 +30,7 @@ fn diff_object(old: &Value, new: &Value, top: bool) -> Map<String, Value> {
     let mut out = Map::new();
     for (name, value) in new {
         let before = old.get(name).unwrap_or(&Value::Null);
-        if before == value {
+        if alike(before, value) || began_in_1970(name, old, new) {
             continue;
         }
         let key = MERGED.iter().find(|(list, _)| top && list == name).map(|(_, key)| *key);
@@ -50,6 +50,32 @@ fn diff_object(old: &Value, new: &Value, top: bool) -> Map<String, Value> {
     out
 }
 
+/// Whether a patch from one to the other would say nothing.
+fn alike(old: &Value, new: &Value) -> bool {
+    match (old, new) {
+        (Value::Object(old), Value::Object(new)) => {
+            old.keys().all(|name| new.contains_key(name))
+                && new.iter().all(|(name, value)| {
+                    alike(old.get(name).unwrap_or(&Value::Null), value) || began_in_1970(name, old, new)
+                })
+        }
+        (Value::Array(old), Value::Array(new)) => {
+            old.len() == new.len() && old.iter().zip(new).all(|(old, new)| alike(old, new))
+        }
+        _ => old == new,
+    }
+}
+
+/// Whether this is a time of 1970 (see `containers::time`) of the container that the other state is of, which has none. Whoever
+/// sends such a time finds none when it reads what was stored: its message is all zeros, like that of no time. It is not sent
+/// again, or there would be no end to it.
+fn began_in_1970(name: &str, old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
+    matches!(name, "startedAt" | "finishedAt")
+        && new.get(name).is_some_and(|time| time == "1970-01-01T00:00:00Z")
+        && old.get(name).is_none_or(Value::is_null)
+        && old.get("containerID").is_some_and(|id| new.get("containerID") == Some(id))
+}
+
 fn diff_list(name: &str, key: &str, old: &Value, new: &[Value], out: &mut Map<String, Value>) {
     let none = Vec::new();
     let old = old.as_array().unwrap_or(&none);
@@ -57,7 +83,7 @@ fn diff_list(name: &str, key: &str, old: &Value, new: &[Value], out: &mut Map<St
     let mut items = Vec::new();
     for item in new {
         match old.iter().find(|o| same_key(o, item)) {
-            Some(before) if before == item => {}
+            Some(before) if alike(before, item) => {}
             Some(before) => {
                 let mut changed = diff_object(before, item, false);
                 if let Some(id) = item.get(key) {
@@ -116,6 +142,42 @@ mod tests {
                 "podIPs": [{"ip": "10.0.0.1"}],
             }})
         );
+    }
+
+    #[test]
+    fn a_container_that_never_began_is_told_of_once() {
+        use prost::Message as _;
+        use proto::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus};
+        use proto::apimachinery::pkg::apis::meta::v1::Time;
+        let ended = |id: &str, nanos| {
+            let terminated = ContainerStateTerminated {
+                exit_code: 128,
+                container_id: id.into(),
+                started_at: Some(Time { seconds: 0, nanos }),
+                finished_at: Some(Time { seconds: 7, nanos: 0 }),
+                ..Default::default()
+            };
+            let state = ContainerState { terminated: Some(terminated), ..Default::default() };
+            let status = ContainerStatus { name: "c".into(), last_state: Some(state), ..Default::default() };
+            PodStatus { container_statuses: vec![status], ..Default::default() }
+        };
+        let sent = ended("a", 1);
+        let patch: Value = serde_json::from_slice(&status_patch("u", &PodStatus::default(), &sent).unwrap()).unwrap();
+        let told = &patch["status"]["containerStatuses"][0]["lastState"]["terminated"];
+        assert_eq!(told["startedAt"], "1970-01-01T00:00:00Z");
+        // As a server has it in protobuf: all zeros, but there.
+        let mut stored = sent.clone();
+        let terminated = stored.container_statuses[0].last_state.as_mut().and_then(|s| s.terminated.as_mut());
+        terminated.unwrap().started_at = Some(Time::decode(&[0x08, 0, 0x10, 0][..]).unwrap());
+        assert_eq!(status_patch("u", &stored, &sent), None);
+        // With other news it is part of the whole list again.
+        let mut more = sent.clone();
+        more.container_statuses[0].restart_count = 1;
+        let patch: Value = serde_json::from_slice(&status_patch("u", &stored, &more).unwrap()).unwrap();
+        let told = &patch["status"]["containerStatuses"][0]["lastState"]["terminated"];
+        assert_eq!(told["startedAt"], "1970-01-01T00:00:00Z");
+        // Another container's is news.
+        assert!(status_patch("u", &ended("b", 0), &sent).is_some());
     }
 
     #[test]
