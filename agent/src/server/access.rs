@@ -43,6 +43,8 @@ pub struct Access {
     anonymous: bool,
     /// Whose client certificates name users; None for nobody's.
     authorities: Option<Arc<ClientAuthorities>>,
+    /// Whether a certificate's uid counts.
+    uids: bool,
     tokens: bool,
     webhook: bool,
     token_ttl: Duration,
@@ -70,6 +72,7 @@ impl Access {
             client: deps.client.clone(),
             node: deps.node.clone(),
             anonymous: authentication.anonymous.enabled,
+            uids: deps.gates.enabled("AllowParsingUserUIDFromCertAuth"),
             tokens: authentication.webhook.enabled,
             webhook: authorization.mode == "Webhook",
             token_ttl: authentication.webhook.cache_ttl.get(),
@@ -121,7 +124,7 @@ impl Access {
     async fn authenticate(&self, headers: &HeaderMap, certificate: Option<&ShownCertificate>) -> Option<User> {
         let authorities = self.authorities.as_ref();
         let vouched = certificate.zip(authorities).filter(|(shown, authorities)| authorities.vouch(shown));
-        if let Some(user) = vouched.and_then(|(shown, _)| of_certificate(shown.der())) {
+        if let Some(user) = vouched.and_then(|(shown, _)| of_certificate(shown.der(), self.uids)) {
             return Some(user);
         }
         // Who shows something that is not believed does not want to be nobody.
@@ -289,14 +292,15 @@ fn keep<K: Ord, V>(kept: &Kept<K, V>, key: K, value: V, ttl: Duration) {
     table.insert(key, (value, Instant::now() + ttl));
 }
 
-/// A verified certificate's subject: common name, organizations, uid. Several uids, or an empty one, are nobody's.
-fn of_certificate(der: &[u8]) -> Option<User> {
+/// A verified certificate's subject: common name (of several the last, as Go reads them), organizations and, with `uids`, the
+/// uid. Several uids, or an empty one, are nobody's.
+fn of_certificate(der: &[u8], uids: bool) -> Option<User> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
     let left = certificate.validity().not_after.timestamp().saturating_sub(proto::time::Timestamp::now().seconds);
     metrics::CLIENT_CERTIFICATES.observe(&[], metrics::page::to_float(u64::try_from(left).unwrap_or(0)));
     let subject = certificate.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok().filter(|name| !name.is_empty())?.to_owned();
-    let mut uids = subject.iter_attributes().filter(|attribute| attribute.attr_type().to_id_string() == UID);
+    let name = subject.iter_common_name().last()?.as_str().ok().filter(|name| !name.is_empty())?.to_owned();
+    let mut uids = subject.iter_attributes().filter(|attribute| uids && attribute.attr_type().to_id_string() == UID);
     let uid = match (uids.next(), uids.next()) {
         (None, _) => String::new(),
         (Some(uid), None) => uid.as_str().ok().filter(|uid| !uid.is_empty())?.to_owned(),
@@ -330,20 +334,23 @@ mod tests {
     /// The uid used to be left out of the reviews.
     #[test]
     fn a_certificate_names_user_groups_and_uid() {
-        let of = |parts: &[(DnType, &str)]| {
+        let of_with = |uids: bool, parts: &[(DnType, &str)]| {
             let mut params = CertificateParams::new(Vec::new()).expect("no names");
             params.distinguished_name = rcgen::DistinguishedName::new();
             parts.iter().for_each(|(kind, text)| params.distinguished_name.push(kind.clone(), *text));
             let made = params.self_signed(&KeyPair::generate().expect("a key")).expect("made");
-            of_certificate(made.der())
+            of_certificate(made.der(), uids)
         };
+        let of = |parts: &[(DnType, &str)]| of_with(true, parts);
         let uid = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
         let name = (DnType::CommonName, "me");
         let user = of(&[name.clone(), (DnType::OrganizationName, "team"), (uid.clone(), "u-1")]).expect("somebody");
         assert_eq!((user.name.as_str(), user.uid.as_str()), ("me", "u-1"));
         assert_eq!(user.groups, ["team", "system:authenticated"]);
         assert_eq!(of(std::slice::from_ref(&name)).map(|user| user.uid), Some(String::new()));
-        assert!(of(&[name, (uid, "")]).is_none());
+        assert!(of(&[name.clone(), (uid.clone(), "")]).is_none());
+        // Behind its gate.
+        assert_eq!(of_with(false, &[name, (uid, "")]).map(|user| user.uid), Some(String::new()));
         assert!(of(&[(DnType::CommonName, "")]).is_none() && of(&[]).is_none());
     }
 }

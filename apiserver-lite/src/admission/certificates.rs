@@ -74,8 +74,7 @@ fn organizations(request: &Value) -> Result<Vec<String>, &'static str> {
 /// Common name in the subject of a request.
 pub(super) fn common_name(request: &Value) -> Result<String, &'static str> {
     subject_of(request, |subject| {
-        let mut names = subject.iter_common_name().filter_map(|n| n.as_str().ok());
-        names.next().unwrap_or_default().to_owned()
+        subject.iter_common_name().last().and_then(|n| n.as_str().ok()).unwrap_or_default().to_owned()
     })
 }
 

@@ -28,11 +28,11 @@ pub fn client_verifier(authorities: &[CertificateDer<'_>]) -> Result<Arc<dyn Cli
     WebPkiClientVerifier::builder(roots.into()).allow_unauthenticated().build().map_err(|e| e.to_string())
 }
 
-/// The user that a verified certificate names; None when it has no common name.
+/// The user that a verified certificate names; None when it has no common name. Of several the last counts, as Go reads them.
 pub fn certificate_user(certificate: &CertificateDer<'_>) -> Option<User> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let subject = parsed.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok().filter(|name| !name.is_empty())?;
+    let name = subject.iter_common_name().last()?.as_str().ok().filter(|name| !name.is_empty())?;
     let groups = subject.iter_organization().filter_map(|o| o.as_str().ok()).map(Into::into).collect();
     let uid = subject.iter_attributes().find(|a| a.attr_type().to_id_string() == UID).and_then(|a| a.as_str().ok());
     let fingerprint: String = digest(&SHA256, certificate).as_ref().iter().map(|b| format!("{b:02x}")).collect();

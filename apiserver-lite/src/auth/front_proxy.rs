@@ -95,7 +95,7 @@ impl FrontProxy {
             return false;
         }
         let Ok((_, parsed)) = X509Certificate::from_der(own) else { return false };
-        let name = parsed.subject().iter_common_name().next().and_then(|n| n.as_str().ok()).unwrap_or_default();
+        let name = parsed.subject().iter_common_name().last().and_then(|n| n.as_str().ok()).unwrap_or_default();
         self.allowed_names.is_empty() || self.allowed_names.iter().any(|n| n == name)
     }
 

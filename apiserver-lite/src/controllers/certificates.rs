@@ -59,7 +59,7 @@ impl Asked {
         let subject = &request.certification_request_info.subject;
         let text = |a: &x509_parser::x509::AttributeTypeAndValue<'_>| a.as_str().unwrap_or_default().to_owned();
         let mut asked = Asked {
-            common_name: subject.iter_common_name().next().map(text).unwrap_or_default(),
+            common_name: subject.iter_common_name().last().map(text).unwrap_or_default(),
             organizations: subject.iter_organization().map(text).collect(),
             ..Asked::default()
         };
