@@ -113,7 +113,8 @@ impl NodeDisks {
     /// The path is something else or cannot be made.
     pub async fn host_path(&self, pod: &Pod, volume: &str, source: &HostPathVolumeSource) -> Result<(), String> {
         let kind = source.r#type.clone().unwrap_or_default();
-        let key = (pod.uid().to_owned(), volume.to_owned());
+        // By what is looked at: a volume of the pod and one of a claim may have the same name.
+        let key = (pod.uid().to_owned(), format!("{kind}:{}", source.path));
         if kind.is_empty() || self.had().contains(&key) {
             return Ok(());
         }
