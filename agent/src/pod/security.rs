@@ -7,7 +7,9 @@
 
 use std::path::Path;
 
-use proto::api::core::v1::{AppArmorProfile, Container, Pod, PodSecurityContext, SeLinuxOptions, SeccompProfile};
+use proto::api::core::v1::{
+    AppArmorProfile, Container, Pod, PodSecurityContext, SeLinuxOptions, SeccompProfile, SecurityContext,
+};
 use proto::cri;
 use proto::cri::security_profile::ProfileType;
 
@@ -228,8 +230,12 @@ fn seccomp_profile(profile: Option<&SeccompProfile>, defaults: SecurityDefaults<
 /// The container's profile. The API server makes a field of what the annotations of old say; nobody does for a static pod, so
 /// that the annotation counts where the container has no field.
 fn apparmor_of(pod: &Pod, container: &Container) -> Option<AppArmorProfile> {
-    let own = container.security_context.as_ref().and_then(|s| s.app_armor_profile.clone());
-    let noted = || noted_apparmor(pod.annotation(&format!("{APPARMOR_ANNOTATION}{}", container.name))?);
+    apparmor_by(pod, &container.name, container.security_context.as_ref())
+}
+
+fn apparmor_by(pod: &Pod, name: &str, context: Option<&SecurityContext>) -> Option<AppArmorProfile> {
+    let own = context.and_then(|s| s.app_armor_profile.clone());
+    let noted = || noted_apparmor(pod.annotation(&format!("{APPARMOR_ANNOTATION}{name}"))?);
     let of_pod = || pod.spec().security_context.as_ref()?.app_armor_profile.clone();
     own.or_else(noted).or_else(of_pod)
 }
@@ -241,6 +247,16 @@ fn noted_apparmor(text: &str) -> Option<AppArmorProfile> {
         other => ("Localhost", Some(other.strip_prefix("localhost/")?)),
     };
     Some(AppArmorProfile { r#type: kind.into(), localhost_profile: name.map(Into::into) })
+}
+
+/// Whether a container is to have a profile of the node's that has no name.
+pub fn has_nameless_apparmor(pod: &Pod) -> bool {
+    let spec = pod.spec();
+    let common = spec.ephemeral_containers.iter().filter_map(|c| c.ephemeral_container_common.as_ref());
+    let ephemeral = common.filter_map(|c| apparmor_by(pod, &c.name, c.security_context.as_ref()));
+    let own = spec.init_containers.iter().chain(&spec.containers).filter_map(|c| apparmor_of(pod, c));
+    let nameless = |text: Option<String>| text.is_none_or(|name| name.trim().is_empty());
+    own.chain(ephemeral).any(|profile| profile.r#type == "Localhost" && nameless(profile.localhost_profile))
 }
 
 /// Whether the pod asks for AppArmor in any way.

@@ -13,7 +13,7 @@ use proto::api::core::v1::{ContainerPort, Node, Pod, Taint, Toleration};
 use crate::pod::placement::matches_node;
 use crate::pod::quantity::whole;
 use crate::pod::resources::{counted, counted_requests};
-use crate::pod::security::wants_apparmor;
+use crate::pod::security::{has_nameless_apparmor, wants_apparmor};
 use crate::pod::spec::{PodExt, is_sidecar};
 use crate::pod::sysctl;
 
@@ -83,6 +83,9 @@ fn check_apparmor(pod: &Pod, enabled: bool) -> Result<(), Rejection> {
     // A pod that runs already has been judged when it came.
     if wants_apparmor(pod) && !enabled && matches!(pod.phase(), "" | "Pending") {
         return reject("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host");
+    }
+    if wants_apparmor(pod) && has_nameless_apparmor(pod) && matches!(pod.phase(), "" | "Pending") {
+        return reject("AppArmor", "Cannot enforce AppArmor: invalid empty AppArmor profile name: \"\"");
     }
     Ok(())
 }
@@ -330,6 +333,8 @@ mod tests {
         p.spec.as_mut().unwrap().security_context = Some(context("RuntimeDefault"));
         assert_eq!(check_apparmor(&p, false).unwrap_err().reason, "AppArmor");
         assert!(check_apparmor(&p, true).is_ok());
+        p.spec.as_mut().unwrap().security_context = Some(context("Localhost"));
+        assert!(check_apparmor(&p, true).unwrap_err().message.ends_with("invalid empty AppArmor profile name: \"\""));
         p.spec.as_mut().unwrap().security_context = Some(context("Unconfined"));
         assert!(check_apparmor(&p, false).is_ok());
     }
