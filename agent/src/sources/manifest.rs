@@ -236,7 +236,7 @@ fn default_container(container: &mut Container, host_network: bool) {
 
 fn default_pull_policy(policy: &mut String, image: &str) {
     let latest = match crate::images::reference::parse(image) {
-        Ok(r) => r.digest.is_none() && r.tag.is_none_or(|t| t == "latest"),
+        Ok(r) => r.tag.map_or(r.digest.is_none(), |tag| tag == "latest"),
         Err(_) => false,
     };
     default_text(policy, if latest { "Always" } else { "IfNotPresent" });
@@ -326,13 +326,14 @@ mod tests {
     #[test]
     fn volumes_of_a_manifest_are_what_the_api_server_would_make_of_them() {
         let volumes = "volumes: [{name: e}, {name: l, image: {reference: busybox}}, {name: t, image: {reference: 'x:1'}}, \
-                       {name: v, image: {reference: x, pullPolicy: Never}}, {name: h, hostPath: {path: /x}}], ";
+                       {name: v, image: {reference: x, pullPolicy: Never}}, {name: h, hostPath: {path: /x}}, \
+                       {name: d, image: {reference: 'x:latest@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef'}}], ";
         let text = TEXT.replace("spec: {", &format!("spec: {{{volumes}"));
         let pod = parse(text.as_bytes(), "n", file("f")).unwrap();
         let source = |i: usize| pod.spec().volumes[i].volume_source.clone().unwrap();
         assert!(source(0).empty_dir.is_some() && source(4).empty_dir.is_none());
-        let policies = [1, 2, 3].map(|i| source(i).image.unwrap().pull_policy);
-        assert_eq!(policies, ["Always", "IfNotPresent", "Never"]);
+        let policies = [1, 2, 3, 5].map(|i| source(i).image.unwrap().pull_policy);
+        assert_eq!(policies, ["Always", "IfNotPresent", "Never", "Always"]);
     }
 
     #[test]
