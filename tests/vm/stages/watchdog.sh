@@ -4,6 +4,13 @@ before_pod=$(process web)
 period=30
 # The image gives both more time, for stages that leave an emulator no processor to spare.
 slow() { echo "/etc/systemd/system/$1.service.d/slow.conf"; }
+slow_again() {
+    local unit
+    for unit in node-agent apiserver-lite; do [ ! -e "$state/$unit.slow" ] || mv "$state/$unit.slow" "$(slow $unit)"; done
+    systemctl daemon-reload
+}
+slow_again
+trap slow_again EXIT
 for unit in node-agent apiserver-lite; do
     mv "$(slow $unit)" "$state/$unit.slow"
     systemctl daemon-reload
@@ -24,9 +31,8 @@ for unit in node-agent apiserver-lite; do
     other() { [ "$(pid $unit)" != "$before" ] && [ "$(pid $unit)" != 0 ]; }
     until_true 240 "$unit is started again after it hung" other
     until_true 180 "$unit is active" systemctl -q is-active $unit
-    mv "$state/$unit.slow" "$(slow $unit)"
 done
-systemctl daemon-reload
+slow_again
 systemctl restart apiserver-lite node-agent
 until_true 120 'the API server is ready' api_up
 ready
