@@ -4,7 +4,8 @@
 #
 #   compile.sh [OPTION OF CARGO...]
 #
-# Environment: CARGO_HOME, CARGO_TARGET_DIR, RUSTFLAGS (as cargo has them).
+# Environment: CARGO_HOME, CARGO_TARGET_DIR, RUSTFLAGS, CARGO_ENCODED_RUSTFLAGS (as cargo has them). As with both of the
+# last two, flags in cargo's own configuration do not count.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/../.." && pwd)
 crates=${CARGO_HOME:-$HOME/.cargo}
@@ -12,7 +13,11 @@ target=${CARGO_TARGET_DIR:-$top/target}
 case $target in /*) ;; *) target=$PWD/$target ;; esac
 # Of two that fit, the last counts. The list of cargo's own, for RUSTFLAGS cannot hold a folder with a blank in its name.
 flags=()
-for flag in ${RUSTFLAGS:-}; do flags+=("$flag"); done
+if [ -n "${CARGO_ENCODED_RUSTFLAGS:-}" ]; then
+    IFS=$'\x1f' read -ra flags <<<"$CARGO_ENCODED_RUSTFLAGS"
+else
+    read -ra flags <<<"${RUSTFLAGS:-}"
+fi
 flags+=("--remap-path-prefix=$top=/src" "--remap-path-prefix=$crates=/cargo" "--remap-path-prefix=$target=/target")
 CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && echo "${flags[*]}")
 export CARGO_ENCODED_RUSTFLAGS CARGO_TARGET_DIR=$target
