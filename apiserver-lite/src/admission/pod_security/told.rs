@@ -30,6 +30,7 @@ impl PodSecuritySettings {
         if text(configuration, "kind") != "PodSecurityConfiguration" || !known {
             return Err(format!("must be a PodSecurityConfiguration of {GROUP}/v1"));
         }
+        check(configuration)?;
         let said = &configuration["defaults"];
         let (defaults, errors) = policy::read(
             |label| {
@@ -101,6 +102,37 @@ impl PodSecuritySettings {
     }
 }
 
+const LEVELS: [&str; 6] = ["enforce", "enforce-version", "audit", "audit-version", "warn", "warn-version"];
+const EXEMPTIONS: [&str; 3] = ["usernames", "namespaces", "runtimeClasses"];
+
+/// Refuses what no field is for, and what a field cannot hold: that somebody meant to be held to a level, or to be exempt,
+/// is not to go unnoticed.
+fn check(configuration: &Value) -> Result<(), String> {
+    only(configuration, "", &["apiVersion", "kind", "defaults", "exemptions"])?;
+    let defaults = only(&configuration["defaults"], "defaults", &LEVELS)?;
+    if let Some((name, _)) = defaults.iter().find(|(_, value)| !(value.is_null() || value.is_string())) {
+        return Err(format!("defaults.{name}: must be a text"));
+    }
+    let exemptions = only(&configuration["exemptions"], "exemptions", &EXEMPTIONS)?;
+    if let Some((name, _)) = exemptions.iter().find(|(_, value)| !(value.is_null() || value.is_array())) {
+        return Err(format!("exemptions.{name}: must be a list"));
+    }
+    Ok(())
+}
+
+/// The members of an object that may have only these.
+fn only<'a>(value: &'a Value, path: &str, names: &[&str]) -> Result<Vec<(&'a String, &'a Value)>, String> {
+    if !(value.is_null() || value.is_object()) {
+        return Err(format!("{path}: must be an object"));
+    }
+    let members: Vec<_> = value.as_object().into_iter().flatten().collect();
+    let before = if path.is_empty() { String::new() } else { format!("{path}.") };
+    let unknown = members.iter().filter(|(name, _)| !names.contains(&name.as_str()));
+    let unknown: Vec<String> =
+        unknown.map(|(name, _)| format!("unknown field {}", quote(&format!("{before}{name}")))).collect();
+    if unknown.is_empty() { Ok(members) } else { Err(format!("strict decoding error: {}", unknown.join(", "))) }
+}
+
 /// Names of one kind of exemption.
 fn exempt(exemptions: &Value, list: &str, complaints: fn(&str) -> Vec<String>) -> Result<Vec<String>, String> {
     let mut out: Vec<String> = Vec::new();
@@ -156,11 +188,23 @@ mod tests {
             (json!({"exemptions": {"usernames": ["a", "a"]}}), "exemptions.usernames[1]: Duplicate value: \"a\""),
             (json!({"exemptions": {"usernames": [""]}}), "exemptions.usernames[0]: Invalid value: \"\": "),
             (json!({"exemptions": {"runtimeClasses": ["a_b"]}}), "exemptions.runtimeClasses[0]: Invalid value: "),
+            (json!({"deflaults": {}}), "strict decoding error: unknown field \"deflaults\""),
+            (json!({"defaults": {"enfore": "restricted"}}), "strict decoding error: unknown field \"defaults.enfore\""),
+            (
+                json!({"exemptions": {"users": [], "groups": []}}),
+                "strict decoding error: unknown field \"exemptions.groups\", unknown field \"exemptions.users\"",
+            ),
+            (json!({"defaults": {"enforce": 5}}), "defaults.enforce: must be a text"),
+            (json!({"defaults": "restricted"}), "defaults: must be an object"),
+            (json!({"exemptions": []}), "exemptions: must be an object"),
+            (json!({"exemptions": {"namespaces": "kube-system"}}), "exemptions.namespaces: must be a list"),
+            (json!({"exemptions": {"namespaces": [1]}}), "exemptions.namespaces[0]: must be a text"),
         ] {
             let error = read(rest).expect_err(why);
             assert!(error.starts_with(why), "{error}");
         }
         assert!(PodSecuritySettings::read(&json!({"kind": "PodSecurityConfiguration"})).is_err());
+        assert!(read(json!({"defaults": null, "exemptions": {"usernames": null}})).is_ok(), "nothing is said");
     }
 
     #[test]
