@@ -2,10 +2,10 @@
 //!
 //! An expression is read ([`parse`]), checked against the types of its variables ([`check`]) and evaluated
 //! ([`eval`]) under a budget, so that no rule can hold the server up. Values of objects are looked at where they lie;
-//! nothing is copied to evaluate a rule.
+//! only bytes are decoded to evaluate a rule. What the rules of a definition may cost at most is estimated beforehand
+//! ([`mod@estimate`]), from the bounds of its schema; policies have no bounds, and are cut off when they are evaluated.
 //!
-//! Limits: the cost of an expression is not estimated beforehand, only its evaluation is cut off; messages and
-//! enumerations of protobuf are not there.
+//! Limits: messages and enumerations of protobuf are not there.
 
 mod ast;
 mod authz;
