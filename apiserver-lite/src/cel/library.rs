@@ -1,5 +1,6 @@
 //! Kubernetes' own functions: optional values, quantities, addresses, URLs and formats of names.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use proto::quantity::Quantity;
@@ -229,21 +230,27 @@ fn url<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
         "getHostname" => Value::text(name_of_host.to_owned()),
         "getPort" => Value::text(port.to_owned()),
         "getEscapedPath" => Value::text(path.to_owned()),
-        "getQuery" => {
-            let mut entries: Vec<(String, Vec<Value<'a>>)> = Vec::new();
-            for pair in query.split('&').filter(|p| !p.is_empty()) {
-                let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-                let (key, value) = (decoded(key), Value::text(decoded(value)));
-                match entries.iter_mut().find(|(known, _)| *known == key) {
-                    Some((_, values)) => values.push(value),
-                    None => entries.push((key, vec![value])),
-                }
-            }
-            let entries: Vec<_> = entries.into_iter().map(|(k, v)| (Value::text(k), Value::list(v))).collect();
-            Value::Map(entries.into())
-        }
+        "getQuery" => asked(query),
         _ => return None,
     }))
+}
+
+/// The values of each key of a query, in the order in which the keys first come.
+fn asked<'a>(query: &str) -> Value<'a> {
+    let mut entries: Vec<(Value<'a>, Vec<Value<'a>>)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for pair in query.split('&').filter(|p| !p.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let (key, value) = (decoded(key), Value::text(decoded(value)));
+        match places.get(&key).and_then(|at| entries.get_mut(*at)) {
+            Some((_, values)) => values.push(value),
+            None => {
+                entries.push((Value::text(key.clone()), vec![value]));
+                places.insert(key, entries.len() - 1);
+            }
+        }
+    }
+    Value::Map(entries.into_iter().map(|(key, values)| (key, Value::list(values))).collect())
 }
 
 const FORMATS: [&str; 13] = [

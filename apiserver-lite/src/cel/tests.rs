@@ -51,6 +51,7 @@ fn expressions_have_their_values() {
         ("quantity('1Gi').isGreaterThan(quantity('1000Mi'))", "true"),
         ("cidr('10.0.0.0/8').containsIP(ip('10.1.2.3'))", "true"),
         ("url('https://a.b:80/c?d=e').getHostname()", "a.b"),
+        ("url('https://a/?b=1&c=2&b=3&%62=4').getQuery() == {'b': ['1', '3', '4'], 'c': ['2']}", "true"),
         ("duration('1h') > duration('59m')", "true"),
         ("timestamp('2024-01-02T03:04:05Z').getFullYear()", "2024"),
         ("self.?labels[?'z'].orValue('none')", "none"),
