@@ -1,5 +1,7 @@
 //! Expressions as trees.
 
+use std::sync::Arc;
+
 /// A node and where it stands: for an operator its sign, for a call its parenthesis, as cel-go counts.
 #[derive(Debug, Clone)]
 pub struct Expr {
@@ -17,7 +19,7 @@ pub enum Kind {
     Uint(u64),
     Double(f64),
     Text(String),
-    Bytes(Vec<u8>),
+    Bytes(Arc<[u8]>),
     Name(String),
     /// `operand.field`; `test` for `has(operand.field)`, `optional` for `operand.?field`.
     Select {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::eval::Failure;
+use super::eval::{Budget, Failure};
 use super::value::Value;
 use crate::names;
 
@@ -60,28 +60,58 @@ impl Check {
         }
     }
 
+    /// Bytes of all that was said.
+    fn size(&self) -> usize {
+        let asked = match &self.asked {
+            Asked::Nothing => 0,
+            Asked::Path(text) | Asked::Group(text) => text.len(),
+            Asked::Resource { group, resource, subresource, namespace, name, field_selector, label_selector } => {
+                [group, resource, subresource, namespace, name, field_selector, label_selector]
+                    .map(String::len)
+                    .iter()
+                    .sum()
+            }
+        };
+        asked + self.account.as_ref().map_or(0, |(namespace, name)| namespace.len() + name.len())
+    }
+
     fn of<'a>(&self, asked: Asked) -> Value<'a> {
         Value::Check(Arc::new(Check { account: self.account.clone(), asked }))
     }
 }
 
+/// Bytes that are copied for the price of a step.
+const BYTES: usize = 10;
+
 type Out<'a> = Result<Value<'a>, Failure>;
 
 /// Calls a function of this module; None for others.
-pub fn call<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
+pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<Out<'a>> {
     match args {
         [Value::Check(check), rest @ ..] => {
             let texts: Option<Vec<&str>> =
                 rest.iter().map(|arg| if let Value::Text(text) = arg { Some(&**text) } else { None }).collect();
-            extend(check, name, &texts?)
+            let texts = texts?;
+            // Each link of the chain copies what was said so far; names are short, and cost nothing.
+            let said = texts.iter().map(|text| text.len()).fold(check.size(), usize::saturating_add);
+            if let Err(failure) = budget.spend(said / BYTES) {
+                return Some(Err(failure));
+            }
+            extend(check, name, &texts)
         }
-        [Value::Decision(decision)] => Some(Ok(match name {
-            "allowed" => Value::Bool(decision.allowed),
-            "reason" => Value::text(decision.reason.clone()),
-            "errored" => Value::Bool(!decision.error.is_empty()),
-            "error" => Value::text(decision.error.clone()),
-            _ => return None,
-        })),
+        [Value::Decision(decision)] => {
+            let told = |text: &str, budget: &mut Budget| {
+                budget.spend(text.len() / BYTES)?;
+                Ok(Value::text(text.to_owned()))
+            };
+            Some(match name {
+                "allowed" => Ok(Value::Bool(decision.allowed)),
+                "reason" => told(&decision.reason, budget),
+                "errored" => Ok(Value::Bool(!decision.error.is_empty())),
+                "error" => told(&decision.error, budget),
+                _ => return None,
+            })
+        }
         _ => None,
     }
 }

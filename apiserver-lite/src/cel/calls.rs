@@ -82,7 +82,7 @@ pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Out<'a> 
         }
         ("@in", [key, map]) if map.is_map() => {
             budget.spend(map.effort() / equal::PARTS)?;
-            Bool(map.entry(key).is_some())
+            Bool(map.has_entry(key))
         }
         ("_+_", [Int(a), Int(b)]) => Int(a.checked_add(*b).ok_or_else(|| overflow("integer"))?),
         ("_+_", [Uint(a), Uint(b)]) => Uint(a.checked_add(*b).ok_or_else(|| overflow("unsigned integer"))?),
@@ -99,7 +99,8 @@ pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Out<'a> 
         ("_+_", [Timestamp(a), Duration(b)] | [Duration(b), Timestamp(a)]) => moment(a + i128::from(*b))?,
         ("_+_", [a, b]) if a.is_list() && b.is_list() => {
             budget.spend(a.count() + b.count())?;
-            Value::list(a.walk().into_iter().chain(b.walk()).flatten().collect())
+            let (a, b) = (gone_through(a, budget)?, gone_through(b, budget)?);
+            Value::list(a.into_iter().chain(b).collect())
         }
         ("_-_", [Int(a), Int(b)]) => Int(a.checked_sub(*b).ok_or_else(|| overflow("integer"))?),
         ("_-_", [Uint(a), Uint(b)]) => Uint(a.checked_sub(*b).ok_or_else(|| overflow("unsigned integer"))?),
@@ -138,7 +139,7 @@ pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Out<'a> 
                 return out;
             }
             let out = library::call(name, args, budget);
-            let out = out.or_else(|| semver::call(name, args)).or_else(|| authz::call(name, args));
+            let out = out.or_else(|| semver::call(name, args)).or_else(|| authz::call(name, args, budget));
             return out.unwrap_or_else(|| Err(Failure::no_overload()));
         }
     })
@@ -159,6 +160,13 @@ pub fn size_of(value: &Value<'_>) -> usize {
         value if value.is_list() || value.is_map() => value.count(),
         _ => 1,
     }
+}
+
+/// The items of a list, of which bytes are paid for that had to be decoded.
+pub fn gone_through<'a>(list: &Value<'a>, budget: &mut Budget) -> Result<Vec<Value<'a>>, Failure> {
+    let items = list.members().unwrap_or_default();
+    budget.decode(list, &items)?;
+    Ok(items)
 }
 
 fn length(value: &Value<'_>) -> Result<usize, Failure> {

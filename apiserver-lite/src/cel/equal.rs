@@ -5,7 +5,7 @@ use super::value::Value;
 
 /// Parts of values that are compared for the price of a step.
 pub const PARTS: usize = 10;
-/// Bytes of a text within a value that count as one part.
+/// Bytes, of a text within a value too, that count as one part.
 const BYTES: usize = 100;
 
 /// Whether two values are equal; numbers of different types are when they are the same number. `paid` are the parts that
@@ -55,7 +55,8 @@ impl Walk<'_> {
     }
 
     fn same(&mut self, a: &Value<'_>, b: &Value<'_>) -> Result<bool, Failure> {
-        self.look(1)?;
+        // Bytes may have been decoded to be compared.
+        self.look(1 + a.decoded().max(b.decoded()) / BYTES)?;
         match (a, b) {
             (Value::Optional(Some(a)), Value::Optional(Some(b))) => self.same(a, b),
             (Value::Made(a, _), Value::Made(b, _)) if a != b => Ok(false),
@@ -64,10 +65,6 @@ impl Walk<'_> {
             (Value::Text(a), Value::Text(b)) if a.len() == b.len() => {
                 self.look(a.len() / BYTES)?;
                 Ok(**a == **b)
-            }
-            (Value::Bytes(a), Value::Bytes(b)) if a.len() == b.len() => {
-                self.look(a.len() / BYTES)?;
-                Ok(a == b)
             }
             (a, b) => Ok(a.is_same(b)),
         }

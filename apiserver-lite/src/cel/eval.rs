@@ -58,6 +58,8 @@ pub struct Budget {
 impl Budget {
     /// Steps of one evaluation, as upstream limits it.
     const PER_CALL: u64 = 1_000_000;
+    /// Bytes that are decoded for the price of a step.
+    const DECODED: usize = 100;
 
     pub fn new(total: u64) -> Self {
         Budget { call: Self::PER_CALL, total }
@@ -99,6 +101,21 @@ impl Budget {
     pub fn traverse(&mut self, bytes: usize) -> Result<(), Failure> {
         self.spend(bytes / 10 + 1)
     }
+
+    /// Pays for parts of a value that were made of what lies in an object: bytes are decoded each time.
+    ///
+    /// # Errors
+    /// As [`Budget::spend`].
+    pub fn decode<'v, 'a: 'v>(
+        &mut self,
+        whole: &Value<'a>,
+        parts: impl IntoIterator<Item = &'v Value<'a>>,
+    ) -> Result<(), Failure> {
+        if !whole.is_lent() {
+            return Ok(());
+        }
+        self.spend(parts.into_iter().map(Value::decoded).fold(0, usize::saturating_add) / Self::DECODED)
+    }
 }
 
 pub fn eval<'a>(
@@ -134,7 +151,7 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
             Kind::Uint(number) => Value::Uint(*number),
             Kind::Double(number) => Value::Double(*number),
             Kind::Text(text) => Value::text(text.as_str()),
-            Kind::Bytes(bytes) => Value::Bytes(bytes.as_slice().into()),
+            Kind::Bytes(bytes) => Value::Bytes(bytes.clone()),
             Kind::Name(name) => {
                 self.budget.spend(1)?;
                 return self.name(name);
@@ -147,12 +164,16 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
                 }
                 let operand = self.value(operand)?;
                 self.budget.spend(1 + operand.effort() / equal::PARTS)?;
-                return select(operand, field, *test, *optional);
+                let found = select(&operand, field, *test, *optional)?;
+                self.budget.decode(&operand, [&found])?;
+                return Ok(found);
             }
             Kind::Index { operand, index, optional } => {
                 let (operand, index) = (self.value(operand)?, self.value(index)?);
                 self.budget.spend(1 + operand.effort() / equal::PARTS)?;
-                return at(operand, &index, *optional);
+                let found = at(&operand, &index, *optional)?;
+                self.budget.decode(&operand, [&found])?;
+                return Ok(found);
             }
             Kind::Call { name, target, args } => return self.call(name, target.as_deref(), args),
             Kind::List(items) => {
@@ -301,6 +322,7 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
         let mut failed = None;
         for (index, member) in members.enumerate() {
             self.budget.spend(2)?;
+            self.budget.decode(&range, [&member])?;
             let depth = self.scope.len();
             let key = match &fold.second {
                 None => {
@@ -310,7 +332,9 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
                 Some(second) => {
                     let (key, value) = if is_map {
                         self.budget.spend(range.effort() / equal::PARTS)?;
-                        (member.clone(), range.entry(&member).unwrap_or(Value::Null))
+                        let value = range.entry(&member).unwrap_or(Value::Null);
+                        self.budget.decode(&range, [&value])?;
+                        (member.clone(), value)
                     } else {
                         (Value::Int(i64::try_from(index).unwrap_or(i64::MAX)), member.clone())
                     };
@@ -354,8 +378,9 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
                             let key = calls::shown(&key);
                             return Err(Failure::new(format!("insert failed: key {key} already exists")));
                         }
-                        let value = value.entry(&key).unwrap_or(Value::Null);
-                        entries.push((key, value));
+                        let part = value.entry(&key).unwrap_or(Value::Null);
+                        self.budget.decode(&value, [&part])?;
+                        entries.push((key, part));
                     }
                 }
             }
@@ -367,8 +392,10 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
             (Macro::ExistsOne, _) => Ok(Value::Bool(found == 1)),
             (Macro::TransformMap | Macro::TransformMapEntry, _) => Ok(Value::Map(entries.into())),
             (Macro::SortBy, _) => {
+                let keys = entries.iter().map(|(key, _)| key);
+                strings::pay_for_looks(keys.clone(), self.budget)?;
                 // Numbers of several types can be compared, but what that gives is no order.
-                if !strings::are_ordered(entries.iter().map(|(key, _)| key)) {
+                if !strings::are_ordered(keys) {
                     return Err(Failure::new("list elements must have the same type"));
                 }
                 self.budget.spend(entries.len())?;
@@ -380,31 +407,33 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
     }
 }
 
-fn select<'a>(operand: Value<'a>, field: &str, test: bool, optional: bool) -> Out<'a> {
+fn select<'a>(operand: &Value<'a>, field: &str, test: bool, optional: bool) -> Out<'a> {
     let (value, wrapped) = match operand {
         Value::Optional(None) => return Ok(if test { Value::Bool(false) } else { Value::Optional(None) }),
-        Value::Optional(Some(inner)) => ((*inner).clone(), true),
+        Value::Optional(Some(inner)) => (&**inner, true),
         value => (value, optional),
     };
     if !value.is_map() {
         return Err(Failure::no_overload());
     }
-    match (value.field(field), test) {
-        (found, true) => Ok(Value::Bool(found.is_some())),
-        (Some(found), false) => Ok(if wrapped { Value::some(found) } else { found }),
-        (None, false) if wrapped => Ok(Value::Optional(None)),
-        (None, false) => Err(Failure::new(format!("no such key: {field}"))),
+    if test {
+        return Ok(Value::Bool(value.has_field(field)));
+    }
+    match value.field(field) {
+        Some(found) => Ok(if wrapped { Value::some(found) } else { found }),
+        None if wrapped => Ok(Value::Optional(None)),
+        None => Err(Failure::new(format!("no such key: {field}"))),
     }
 }
 
-fn at<'a>(operand: Value<'a>, index: &Value<'a>, optional: bool) -> Out<'a> {
+fn at<'a>(operand: &Value<'a>, index: &Value<'a>, optional: bool) -> Out<'a> {
     let (value, wrapped) = match operand {
         Value::Optional(None) => return Ok(Value::Optional(None)),
-        Value::Optional(Some(inner)) => ((*inner).clone(), true),
+        Value::Optional(Some(inner)) => (&**inner, true),
         value => (value, optional),
     };
-    let found = if value.is_map() {
-        value.entry(index).ok_or_else(|| format!("no such key: {}", calls::shown(index)))
+    let (found, missing) = if value.is_map() {
+        (value.entry(index), "no such key")
     } else {
         let at = match index {
             Value::Int(at) => usize::try_from(*at).ok(),
@@ -415,11 +444,12 @@ fn at<'a>(operand: Value<'a>, index: &Value<'a>, optional: bool) -> Out<'a> {
         if !value.is_list() {
             return Err(Failure::no_overload());
         }
-        at.and_then(|at| value.item(at)).ok_or_else(|| format!("index out of bounds: {}", calls::shown(index)))
+        (at.and_then(|at| value.item(at)), "index out of bounds")
     };
     match found {
-        Ok(found) => Ok(if wrapped { Value::some(found) } else { found }),
-        Err(_) if wrapped => Ok(Value::Optional(None)),
-        Err(text) => Err(Failure::new(text)),
+        Some(found) => Ok(if wrapped { Value::some(found) } else { found }),
+        // The key, which may be long, is shown to nobody.
+        None if wrapped => Ok(Value::Optional(None)),
+        None => Err(Failure::new(format!("{missing}: {}", calls::shown(index)))),
     }
 }

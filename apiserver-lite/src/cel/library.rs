@@ -17,9 +17,9 @@ pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<O
     optional(name, args)
         .or_else(|| quantity(name, args))
         .or_else(|| address(name, args))
-        .or_else(|| network(name, args))
-        .or_else(|| url(name, args))
-        .or_else(|| format(name, args))
+        .or_else(|| network(name, args, budget))
+        .or_else(|| url(name, args, budget))
+        .or_else(|| format(name, args, budget))
 }
 
 fn is_zero(value: &Value<'_>) -> bool {
@@ -163,9 +163,15 @@ fn holds((network, bits): (IpAddr, u8), (address, other): (IpAddr, u8)) -> bool 
     network.is_ipv4() == address.is_ipv4() && bits <= other && masked(address, bits) == masked(network, bits)
 }
 
-fn network<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
+fn network<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<Out<'a>> {
     use Value::{Bool, Cidr, Int, Ip, Text};
     let width = |ip: &IpAddr| if ip.is_ipv4() { 32 } else { 128 };
+    // A text that is no address is told, and that twice.
+    if let [Cidr(..), Text(text)] = args
+        && let Err(failure) = budget.traverse(text.len().saturating_mul(2))
+    {
+        return Some(Err(failure));
+    }
     Some(Ok(match (name, args) {
         ("cidr", [Text(text)]) => return Some(parse_cidr(text).map(|(ip, bits)| Cidr(ip, bits))),
         ("isCIDR", [Text(text)]) => Bool(parse_cidr(text).is_ok()),
@@ -210,7 +216,7 @@ fn decoded(text: &str) -> String {
     crate::request::percent(&text.replace('+', " "))
 }
 
-fn url<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
+fn url<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<Out<'a>> {
     let is_url = |text: &str| parts(text).is_some() && crate::crd::has_format("uri", text);
     let text = match (name, args) {
         ("isURL", [Value::Text(text)]) => return Some(Ok(Value::Bool(is_url(text)))),
@@ -222,6 +228,10 @@ fn url<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
         (_, [Value::Url(text)]) => text.clone(),
         _ => return None,
     };
+    // Whatever is asked for, the whole of it is gone through.
+    if let Err(failure) = budget.traverse(text.len()) {
+        return Some(Err(failure));
+    }
     let (scheme, host, path, query) = parts(&text)?;
     let (name_of_host, port) = host_and_port(host);
     Some(Ok(match name {
@@ -269,7 +279,17 @@ const FORMATS: [&str; 13] = [
     "datetime",
 ];
 
-fn format<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
+/// About how long the regular expression of a format is, by which looking at a text is paid for.
+fn pattern_size(format: &str) -> usize {
+    match format {
+        "dns1123Label" | "dns1035Label" | "dns1123LabelPrefix" | "dns1035LabelPrefix" => 30,
+        "dns1123Subdomain" | "dns1123SubdomainPrefix" | "qualifiedName" => 60,
+        "labelValue" => 40,
+        _ => 128,
+    }
+}
+
+fn format<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<Out<'a>> {
     let known = |name: &str| FORMATS.into_iter().find(|f| *f == name);
     match (name, args) {
         ("format.named", [Value::Text(name)]) => {
@@ -277,6 +297,10 @@ fn format<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
         }
         (name, []) => Some(Ok(Value::Format(known(name.strip_prefix("format.")?)?))),
         ("validate", [Value::Format(format), Value::Text(text)]) => {
+            let steps = (text.len() + 1).div_ceil(10).saturating_mul(pattern_size(format).div_ceil(4));
+            if let Err(failure) = budget.spend(steps) {
+                return Some(Err(failure));
+            }
             let complaints = complaints(format, text);
             let list = complaints.into_iter().map(Value::text).collect::<Vec<_>>();
             Some(Ok(if list.is_empty() { Value::Optional(None) } else { Value::some(Value::list(list)) }))

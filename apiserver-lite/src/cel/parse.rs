@@ -328,7 +328,7 @@ impl Parser<'_> {
             Token::Uint(number) => self.literal(Kind::Uint(number)),
             Token::Double(number) => self.literal(Kind::Double(number)),
             Token::Text(text) => self.literal(Kind::Text(text)),
-            Token::Bytes(bytes) => self.literal(Kind::Bytes(bytes)),
+            Token::Bytes(bytes) => self.literal(Kind::Bytes(bytes.into())),
             Token::Smallest => {
                 self.reader.advance();
                 return Ok(self.means_nothing(at, "invalid int literal"));

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::calls::{shown, size_of};
+use super::calls::{gone_through, shown, size_of};
 use super::equal;
 use super::eval::{Budget, Failure};
 use super::value::Value;
@@ -114,10 +114,7 @@ fn of_text<'a>(name: &str, text: &str, rest: &[Value<'a>], budget: &mut Budget) 
                 (_, None) => error(format!("index out of range: {end}")),
             }
         }
-        ("format", [args]) if args.is_list() => {
-            let args = args.members().unwrap_or_default();
-            Some(format_text(text, &args, budget))
-        }
+        ("format", [args]) if args.is_list() => Some(format_text(text, args, budget)),
         _ => None,
     }
 }
@@ -168,9 +165,12 @@ fn index_of<'a>(name: &str, text: &str, part: &str, from: &[Value<'a>]) -> Optio
     Some(Ok(found.map_or(Value::Int(-1), |at| int(text[..at].chars().count()))))
 }
 
-/// Pays for a look at every item of a list of texts.
-fn pay_for_looks(items: &[Value<'_>], budget: &mut Budget) -> Result<(), Failure> {
-    let texts = items.iter().filter(|item| matches!(item, Value::Text(_) | Value::Bytes(_)));
+/// Pays for a look at every text among some items.
+pub fn pay_for_looks<'v, 'a: 'v>(
+    items: impl IntoIterator<Item = &'v Value<'a>>,
+    budget: &mut Budget,
+) -> Result<(), Failure> {
+    let texts = items.into_iter().filter(|item| matches!(item, Value::Text(_) | Value::Bytes(_)));
     budget.spend(texts.map(size_of).fold(0, usize::saturating_add) / 10)
 }
 
@@ -184,10 +184,10 @@ pub fn are_ordered<'v, 'a: 'v>(mut items: impl Iterator<Item = &'v Value<'a>> + 
 
 fn of_list<'a>(name: &str, list: &Value<'a>, rest: &[Value<'a>], budget: &mut Budget) -> Option<Out<'a>> {
     use Value::{Bool, Int};
-    let items = list.members()?;
-    if let Err(failure) = budget.spend(items.len()) {
-        return Some(Err(failure));
-    }
+    let items = match budget.spend(list.count()).and_then(|()| gone_through(list, budget)) {
+        Ok(items) => items,
+        Err(failure) => return Some(Err(failure)),
+    };
     let contains = |items: &[Value<'a>], one: &Value<'a>, budget: &mut Budget| {
         equal::position(items.iter().cloned(), one, items.len(), budget).map(|at| at.is_some())
     };
@@ -201,7 +201,7 @@ fn of_list<'a>(name: &str, list: &Value<'a>, rest: &[Value<'a>], budget: &mut Bu
     };
     let pairs = |other: &Value<'a>, budget: &mut Budget| -> Result<Vec<Value<'a>>, Failure> {
         budget.spend(items.len().saturating_mul(other.count()))?;
-        Ok(other.members().unwrap_or_default())
+        gone_through(other, budget)
     };
     let out: Out<'a> = match (name, rest) {
         ("join", []) => pay_for_all(&items, budget).map(|()| Value::text(items.iter().map(shown).collect::<String>())),
@@ -317,24 +317,35 @@ fn flattened<'a>(items: Vec<Value<'a>>, levels: i64, budget: &mut Budget) -> Out
         // One list may be in another many times.
         let sizes = items.iter().map(|item| if item.is_list() { item.count() } else { 1 });
         budget.spend(sizes.fold(0, usize::saturating_add))?;
-        items = items.into_iter().flat_map(|i| i.members().filter(|_| i.is_list()).unwrap_or(vec![i])).collect();
+        let mut flat = Vec::new();
+        for item in items {
+            if item.is_list() {
+                flat.extend(gone_through(&item, budget)?);
+            } else {
+                flat.push(item);
+            }
+        }
+        items = flat;
     }
     Ok(Value::list(items))
 }
 
 /// Fills `%s`, `%d`, `%f`, `%e`, `%b`, `%x`, `%X` and `%o` of a format.
-fn format_text<'a>(text: &str, args: &[Value<'a>], budget: &mut Budget) -> Out<'a> {
+fn format_text<'a>(text: &str, list: &Value<'a>, budget: &mut Budget) -> Out<'a> {
     let mut out = String::new();
-    let mut args = args.iter();
+    let mut printer = Printer { out: &mut out, unpaid: 0, budget };
+    // Of the arguments, which may be many, only those are looked at that a clause asks for.
+    let mut args = (0..list.count()).map_while(|at| list.item(at));
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
+        // What the format says itself is paid for with it.
         if c != '%' {
-            out.push(c);
+            printer.out.push(c);
             continue;
         }
         if chars.peek() == Some(&'%') {
             chars.next();
-            out.push('%');
+            printer.out.push('%');
             continue;
         }
         let mut precision = None;
@@ -351,9 +362,18 @@ fn format_text<'a>(text: &str, args: &[Value<'a>], budget: &mut Budget) -> Out<'
             return Err(Failure::new("could not parse formatting clause: unexpected end of format string"));
         };
         let Some(arg) = args.next() else { return Err(Failure::new("index out of range: format arguments")) };
+        printer.budget.decode(list, [&arg])?;
         match verb {
-            's' => Printer { out: &mut out, unpaid: 0, budget }.print(arg)?,
-            _ => out.push_str(&clause(verb, precision, arg)?),
+            's' => printer.print(&arg)?,
+            _ => {
+                // Two digits for each byte of a text are too many to be made before they are paid for.
+                let digits =
+                    if matches!(arg, Value::Text(_) | Value::Bytes(_)) { size_of(&arg).saturating_mul(2) } else { 0 };
+                printer.pay(digits)?;
+                let made = clause(verb, precision, &arg)?;
+                printer.pay(made.len().saturating_sub(digits))?;
+                printer.out.push_str(&made);
+            }
         }
     }
     Ok(Value::text(out))
@@ -388,18 +408,26 @@ fn clause(verb: char, precision: Option<usize>, arg: &Value<'_>) -> Result<Strin
         }
         ('o', Value::Uint(number)) => format!("{number:o}"),
         ('x' | 'X', value) => {
-            let text = match value {
+            let mut text = match value {
                 Value::Int(number) if *number < 0 => format!("-{:x}", number.unsigned_abs()),
                 Value::Int(number) => format!("{number:x}"),
                 Value::Uint(number) => format!("{number:x}"),
-                Value::Text(text) => text.bytes().map(|b| format!("{b:02x}")).collect(),
-                Value::Bytes(bytes) => bytes.iter().map(|b| format!("{b:02x}")).collect(),
+                Value::Text(text) => hexadecimal(text.as_bytes()),
+                Value::Bytes(bytes) => hexadecimal(bytes),
                 _ => return Err(wrong()),
             };
-            if verb == 'X' { text.to_uppercase() } else { text }
+            if verb == 'X' {
+                text.make_ascii_uppercase();
+            }
+            text
         }
         _ => return Err(wrong()),
     })
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from_digit(digit.into(), 16).unwrap_or_default()).collect()
 }
 
 /// Bytes of a text that are made for the price of a step.
@@ -415,10 +443,15 @@ struct Printer<'o, 'b> {
 }
 
 impl Printer<'_, '_> {
-    fn push(&mut self, text: &str) -> Result<(), Failure> {
-        self.unpaid += text.len();
+    fn pay(&mut self, bytes: usize) -> Result<(), Failure> {
+        self.unpaid = self.unpaid.saturating_add(bytes);
         self.budget.spend(self.unpaid / BYTES)?;
         self.unpaid %= BYTES;
+        Ok(())
+    }
+
+    fn push(&mut self, text: &str) -> Result<(), Failure> {
+        self.pay(text.len())?;
         self.out.push_str(text);
         Ok(())
     }

@@ -14,20 +14,29 @@ fn object() -> Type {
             field("labels", Type::map(Type::Text)),
             field("a-b", Type::Int),
             field("any", Type::Dyn),
+            field("blob", Type::Bytes),
+            field("blobs", Type::list(Type::Bytes)),
         ]
         .into(),
     }))
 }
 
 fn run(text: &str) -> String {
+    run_on(
+        text,
+        &json!({"name": "abc", "replicas": 3, "ratio": 2, "tags": ["x", "y"], "labels": {"k": "v"}, "a-b": 7, "any": 1}),
+    )
+}
+
+fn run_on(text: &str, value: &serde_json::Value) -> String {
     let ty = object();
-    let program = match compile(text, &[("self", ty.clone())]) {
+    let asks = Type::Opaque(AUTHORIZER);
+    let program = match compile(text, &[("self", ty.clone()), ("authorizer", asks)]) {
         Ok(program) => program,
         Err(error) => return error,
     };
-    let value =
-        json!({"name": "abc", "replicas": 3, "ratio": 2, "tags": ["x", "y"], "labels": {"k": "v"}, "a-b": 7, "any": 1});
-    match program.eval(&[("self", Value::of(&value, &ty))], &mut Budget::new(100_000)) {
+    let variables = [("self", Value::of(value, &ty)), ("authorizer", Value::Check(Check::default().into()))];
+    match program.eval(&variables, &mut Budget::new(100_000)) {
         Ok(value) => calls::shown(&value),
         Err(Failure::Error(text)) => format!("error: {text}"),
         Err(Failure::OverBudget) => "over budget".into(),
@@ -52,6 +61,7 @@ fn expressions_have_their_values() {
         ("cidr('10.0.0.0/8').containsIP(ip('10.1.2.3'))", "true"),
         ("url('https://a.b:80/c?d=e').getHostname()", "a.b"),
         ("url('https://a/?b=1&c=2&b=3&%62=4').getQuery() == {'b': ['1', '3', '4'], 'c': ['2']}", "true"),
+        ("'%x %X %x %d'.format(['\\u00e9k', b'\\xab\\x01', -255, 7, 8])", "c3a96b AB01 -ff 7"),
         ("duration('1h') > duration('59m')", "true"),
         ("timestamp('2024-01-02T03:04:05Z').getFullYear()", "2024"),
         ("self.?labels[?'z'].orValue('none')", "none"),
@@ -363,6 +373,67 @@ fn a_text_that_grows_is_paid_for_before_it_is_made() {
         run("'%s%s'.format([self.name, self.name]) == 'abcabc' && 'aba'.replace('a', 'cc', 1) == 'ccba'"),
         "true"
     );
+}
+
+/// A text of ten thousand letters under the name `b`, and something that is evaluated so many times with it.
+fn often(times: usize, what: &str) -> String {
+    format!("[lists.range(1000).map(i, 'aaaaaaaaaa').join('')].all(b, lists.range({times}).all(i, {what}))")
+}
+
+#[test]
+fn whatever_goes_through_a_long_text_is_paid_for() {
+    assert_eq!(run(&often(100, "b != ''")), "true", "naming it is not");
+    for what in [
+        "'%x'.format([b]) != ''",
+        "'%X'.format([b]) != ''",
+        "'%x'.format([bytes(b)]) != ''",
+        "[b, b].sortBy(x, x).size() == 2",
+        "[authorizer.group(b).resource('pods')].size() == 1",
+        "[authorizer.path('/' + b)].size() == 1",
+        "format.dns1123Label().validate(b).hasValue()",
+        "cidr('10.0.0.0/8').containsIP(b) || true",
+        "cidr('10.0.0.0/8').containsCIDR(b) || true",
+    ] {
+        assert_eq!(run(&often(100, what)), "over budget", "{what}");
+    }
+    assert_eq!(run("lists.range(3000).all(i, '%.99f'.format([1e308]) != '')"), "over budget");
+    assert_eq!(run("lists.range(3000).all(i, '%.9f'.format([1.0]) != '')"), "true");
+    let parts = ["getScheme", "getHost", "getHostname", "getPort", "getEscapedPath", "getQuery"];
+    for part in parts {
+        let text = often(1, &format!("[url('http://a/' + b)].all(u, lists.range(100).all(i, u.{part}().size() >= 0))"));
+        assert_eq!(run(&text), "over budget", "{part}");
+    }
+}
+
+#[test]
+fn bytes_are_paid_for_where_they_are_decoded() {
+    use base64::Engine as _;
+    let blob = base64::engine::general_purpose::STANDARD.encode(vec![7; 100_000]);
+    let value = json!({"blob": blob, "blobs": [blob]});
+    for (what, said) in [
+        ("has(self.blob)", "true"),
+        ("'blob' in dyn(self)", "true"),
+        ("self.blob.size() > 0", "over budget"),
+        ("self.?blob.hasValue()", "over budget"),
+        ("self.blobs[0] != b''", "over budget"),
+        ("self.blobs.all(b, true)", "over budget"),
+        ("self.blobs.all(at, b, true)", "over budget"),
+        ("b'' in self.blobs || true", "over budget"),
+        ("self.blobs.indexOf(b'') < 0", "over budget"),
+        ("(self.blobs + []).size() == 1", "over budget"),
+        ("[self.blobs].flatten().size() == 1", "over budget"),
+        ("sets.intersects([], self.blobs) || true", "over budget"),
+        ("'%d'.format(self.blobs) == '' || true", "over budget"),
+    ] {
+        assert_eq!(run_on(&format!("lists.range(1000).all(i, {what})"), &value), said, "{what}");
+    }
+    assert_eq!(run_on("self.blob == self.blobs[0] && self.blob in self.blobs", &value), "true");
+    let program = compile("b'abc'", &[]).expect("good");
+    let once = || match program.eval(&[], &mut Budget::new(100)) {
+        Ok(Value::Bytes(bytes)) => bytes,
+        other => panic!("{other:?}"),
+    };
+    assert!(std::sync::Arc::ptr_eq(&once(), &once()), "what is written is not copied");
 }
 
 #[test]

@@ -111,6 +111,15 @@ impl<'a> Value<'a> {
         self.walk().map(Iterator::collect)
     }
 
+    /// Bytes that were decoded to have this, if it was looked at where it lies.
+    pub fn decoded(&self) -> usize {
+        match self {
+            Value::Bytes(bytes) => bytes.len(),
+            Value::Optional(Some(inner)) => inner.decoded(),
+            _ => 0,
+        }
+    }
+
     /// How many items, entries or fields there are.
     pub fn count(&self) -> usize {
         match self {
@@ -155,17 +164,57 @@ impl<'a> Value<'a> {
         matches!(self, Value::List(_) | Value::Items(..))
     }
 
+    /// Whether its parts lie in an object, and are made into values whenever they are looked at.
+    pub fn is_lent(&self) -> bool {
+        match self {
+            Value::Items(..) | Value::Members(..) => true,
+            Value::Optional(Some(inner)) => inner.is_lent(),
+            _ => false,
+        }
+    }
+
+    /// What lies in an object as one of its fields, and its type.
+    fn lent_field(&self, name: &str) -> Option<(&'a Json, &'a Type)> {
+        let Value::Members(map, ty) = self else { return None };
+        match ty {
+            Type::Object(object) => {
+                let field = object.fields.get(name)?;
+                Some((map.get(&field.json)?, &field.ty))
+            }
+            Type::Map(_, value) => Some((map.get(name)?, value)),
+            _ => Some((map.get(name)?, &Type::Dyn)),
+        }
+    }
+
+    /// The same under a key, as which fields of objects have their names in JSON.
+    fn lent_entry(&self, key: &str) -> Option<(&'a Json, &'a Type)> {
+        let Value::Members(map, Type::Object(object)) = self else { return self.lent_field(key) };
+        // Most fields go by their own name.
+        let field = object.fields.get(key).filter(|f| f.json == key);
+        let field = field.or_else(|| object.fields.values().find(|f| f.json == key))?;
+        Some((map.get(key)?, &field.ty))
+    }
+
+    /// Whether there is a field, or a key of a map.
+    pub fn has_field(&self, name: &str) -> bool {
+        match self {
+            Value::Members(..) => self.lent_field(name).is_some(),
+            other => other.field(name).is_some(),
+        }
+    }
+
+    /// Whether there is a key, which may be of any type.
+    pub fn has_entry(&self, key: &Value<'_>) -> bool {
+        match (self, key) {
+            (Value::Members(..), Value::Text(key)) => self.lent_entry(key).is_some(),
+            (other, key) => other.entry(key).is_some(),
+        }
+    }
+
     /// A field of an object or the value of a map's key; None where there is none.
     pub fn field(&self, name: &str) -> Option<Value<'a>> {
         match self {
-            Value::Members(map, ty) => match ty {
-                Type::Object(object) => {
-                    let field = object.fields.get(name)?;
-                    map.get(&field.json).map(|json| Value::of(json, &field.ty))
-                }
-                Type::Map(_, value) => map.get(name).map(|json| Value::of(json, value)),
-                _ => map.get(name).map(|json| Value::of(json, &Type::Dyn)),
-            },
+            Value::Members(..) => self.lent_field(name).map(|(json, ty)| Value::of(json, ty)),
             Value::Map(entries) => {
                 entries.iter().find(|(key, _)| matches!(key, Value::Text(k) if **k == *name)).map(|(_, v)| v.clone())
             }
@@ -177,13 +226,8 @@ impl<'a> Value<'a> {
     /// The value of a key, which may be of any type.
     pub fn entry(&self, key: &Value<'_>) -> Option<Value<'a>> {
         match (self, key) {
-            (Value::Members(map, Type::Object(object)), Value::Text(key)) => {
-                // Most fields go by their own name.
-                let field = object.fields.get(&**key).filter(|f| f.json == **key);
-                let field = field.or_else(|| object.fields.values().find(|f| f.json == **key))?;
-                map.get(&**key).map(|json| Value::of(json, &field.ty))
-            }
-            (Value::Members(..) | Value::Made(..), Value::Text(key)) => self.field(key),
+            (Value::Members(..), Value::Text(key)) => self.lent_entry(key).map(|(json, ty)| Value::of(json, ty)),
+            (Value::Made(..), Value::Text(key)) => self.field(key),
             (Value::Map(entries), key) => entries.iter().find(|(k, _)| k.is_same(key)).map(|(_, v)| v.clone()),
             _ => None,
         }
