@@ -195,41 +195,50 @@ fn namespace(call: &Call<'_>, new: &Value) -> Result<()> {
         if told.has_namespace(name) {
             ignored();
         } else {
-            warn_of_existing(call, to);
+            let snapshot = call.server.store.snapshot(&"pods".into());
+            let pods = snapshot.range(Some(call.name), None).map(|pod| (pod.key.name.to_string(), pod.value()));
+            of_existing(told, call.name, to, pods).into_iter().for_each(crate::warning::add);
         }
     }
     Ok(())
 }
 
-fn warn_of_existing(call: &Call<'_>, level: LevelVersion) {
-    let namespace = call.name;
-    let snapshot = call.server.store.snapshot(&"pods".into());
+/// What to warn of where pods, which come with their names, are in a namespace that a new level is for.
+fn of_existing<P: std::borrow::Borrow<Value>>(
+    told: &PodSecuritySettings,
+    namespace: &str,
+    level: LevelVersion,
+    pods: impl IntoIterator<Item = (String, P)>,
+) -> Vec<String> {
     // Pods with the same violations are told together, under the first one's name.
     let mut violating: BTreeMap<String, (String, usize)> = BTreeMap::new();
     let mut total = 0;
-    for pod in snapshot.range(Some(namespace), None) {
+    for (name, pod) in pods {
+        let pod = pod.borrow();
+        // The level will not hold for these.
+        if told.exempts_pod(pod) {
+            continue;
+        }
         total += 1;
         if total > MOST_PODS {
             continue;
         }
-        let violations = evaluate(level, &pod.value());
+        let violations = evaluate(level, pod);
         if !violations.is_empty() {
-            let entry = violating.entry(checks::reasons(&violations)).or_insert((pod.key.name.to_string(), 0));
-            entry.1 += 1;
+            violating.entry(checks::reasons(&violations)).or_insert((name, 0)).1 += 1;
         }
     }
+    let mut out = Vec::new();
     if total > MOST_PODS {
-        crate::warning::add(format!(
+        out.push(format!(
             "new PodSecurity enforce level only checked against the first {MOST_PODS} of {total} existing pods"
         ));
     }
     if violating.is_empty() {
-        return;
+        return out;
     }
     let (namespace, level) = (quote(namespace), quote(&level.to_string()));
-    crate::warning::add(format!(
-        "existing pods in namespace {namespace} violate the new PodSecurity enforce level {level}"
-    ));
+    out.push(format!("existing pods in namespace {namespace} violate the new PodSecurity enforce level {level}"));
     let mut texts: Vec<String> = violating
         .into_iter()
         .map(|(reasons, (pod, count))| match count {
@@ -239,7 +248,8 @@ fn warn_of_existing(call: &Call<'_>, level: LevelVersion) {
         })
         .collect();
     texts.sort();
-    texts.into_iter().for_each(crate::warning::add);
+    out.extend(texts);
+    out
 }
 
 #[cfg(test)]
@@ -247,6 +257,28 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn existing_pods_are_told_but_for_those_of_exempt_runtime_classes() {
+        let told = PodSecuritySettings::read(&json!({
+            "apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": "PodSecurityConfiguration",
+            "exemptions": {"runtimeClasses": ["sandboxed"]},
+        }));
+        let told = told.expect("good");
+        let level = LevelVersion { level: Level::Baseline, ..LevelVersion::default() };
+        let pod = |name: &str, class: &str| {
+            (name.to_owned(), json!({"spec": {"hostNetwork": true, "runtimeClassName": class, "containers": []}}))
+        };
+        let pods = [pod("a", "sandboxed"), pod("b", "other"), pod("c", "sandboxed"), pod("d", "other")];
+        let warnings = of_existing(&told, "n", level, pods);
+        let first = "existing pods in namespace \"n\" violate the new PodSecurity enforce level \"baseline:latest\"";
+        assert_eq!(warnings, [first, "b (and 1 other pod): host namespaces"]);
+        let many = |class: &'static str| (0..=MOST_PODS).map(move |at| pod(&at.to_string(), class));
+        assert!(of_existing(&told, "n", level, many("sandboxed")).is_empty(), "they do not count either");
+        let warnings = of_existing(&told, "n", level, many("other"));
+        let first = "new PodSecurity enforce level only checked against the first 3000 of 3001 existing pods";
+        assert!(warnings[0] == first && warnings[2] == "0 (and 2999 other pods): host namespaces", "{warnings:?}");
+    }
 
     #[test]
     fn only_updates_that_a_level_looks_at_are_significant() {
