@@ -302,10 +302,7 @@ pub(super) async fn token(
     let asked = texts(&value["spec"]["audiences"]);
     let audiences = if asked.is_empty() { accounts.audiences.clone() } else { asked };
     // Who judges the request sees what will be issued.
-    value["metadata"] = json!({
-        "name": name, "namespace": namespace, "uid": &*account.keys.uid,
-        "creationTimestamp": proto::time::Timestamp::now().to_seconds_text(),
-    });
+    settle(&mut value, &namespace, &name, &account.keys.uid);
     value["spec"]["audiences"] = json!(audiences);
     value["spec"]["expirationSeconds"] = seconds.into();
     admit::judge(server, &options, target, &value).await?;
@@ -321,6 +318,20 @@ pub(super) async fn token(
     let reported = reported.format(&time::format_description::well_known::Rfc3339).map_err(ApiError::internal)?;
     value["status"] = json!({"token": token, "expirationTimestamp": reported});
     crate::read::answered_response(201, accepted, kind, value)
+}
+
+/// Says in a request for a token whose it will be. What else its metadata say is kept, for those who judge it; what a
+/// client says of the answer is not.
+fn settle(value: &mut Value, namespace: &str, name: &str, uid: &str) {
+    if !value["metadata"].is_object() {
+        value["metadata"] = json!({});
+    }
+    let metadata = &mut value["metadata"];
+    metadata["name"] = name.into();
+    metadata["namespace"] = namespace.into();
+    metadata["uid"] = uid.into();
+    metadata["creationTimestamp"] = proto::time::Timestamp::now().to_seconds_text().into();
+    value.as_object_mut().and_then(|request| request.remove("status"));
 }
 
 /// A group and version as Go prints them before a kind.
@@ -372,4 +383,28 @@ fn bound(server: &ApiServer, wanted: &Value, namespace: &str, account: &str) -> 
         }
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_for_a_token_keeps_its_labels_and_loses_its_status() {
+        let mut request = json!({
+            "metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}, "creationTimestamp": null},
+            "spec": {"audiences": ["e"]}, "status": {"token": "made up"},
+        });
+        settle(&mut request, "n", "robot", "u");
+        assert!(request["metadata"]["creationTimestamp"].is_string());
+        request["metadata"]["creationTimestamp"].take();
+        let metadata = json!({
+            "name": "robot", "namespace": "n", "uid": "u", "creationTimestamp": null,
+            "labels": {"a": "b"}, "annotations": {"c": "d"},
+        });
+        assert_eq!(request, json!({"metadata": metadata, "spec": {"audiences": ["e"]}}));
+        let mut bare = json!({});
+        settle(&mut bare, "n", "robot", "u");
+        assert_eq!(bare["metadata"]["name"], "robot");
+    }
 }
