@@ -137,16 +137,18 @@ fn pay_for_all(items: &[Value<'_>], budget: &mut Budget) -> Result<(), Failure> 
 
 /// Where a part first, or last, is in a text, in letters.
 fn index_of<'a>(name: &str, text: &str, part: &str, from: &[Value<'a>]) -> Option<Out<'a>> {
-    // The byte at which a letter begins; the end of the text counts as one.
-    let byte = |at: i64| {
-        let mut starts = text.char_indices().map(|(byte, _)| byte).chain([text.len()]);
-        usize::try_from(at).ok().and_then(|at| starts.nth(at))
-    };
     let from = match from {
         [] => None,
-        [Value::Int(at)] => match byte(*at) {
-            Some(byte) => Some(byte),
-            None => return Some(Err(Failure::new(format!("index out of range: {at}")))),
+        // Nothing is found wherever one looks for it.
+        [Value::Int(at)] if part.is_empty() => return Some(Ok(Value::Int(*at))),
+        [Value::Int(at)] => match usize::try_from(*at) {
+            // The byte at which that letter begins; behind the last one there is nothing to find.
+            Ok(letter) => match text.char_indices().nth(letter) {
+                Some((byte, _)) => Some(byte),
+                None => return Some(Ok(Value::Int(-1))),
+            },
+            Err(_) if *at < 0 => return Some(Err(Failure::new(format!("index out of range: {at}")))),
+            Err(_) => return Some(Ok(Value::Int(-1))),
         },
         _ => return None,
     };

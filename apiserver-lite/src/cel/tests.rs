@@ -159,7 +159,11 @@ fn parts_of_texts_are_found_by_their_letters() {
         ("'a\\u00fc'.lastIndexOf('a', 1)", "0"),
         ("'abc'.lastIndexOf('') + 'abc'.indexOf('', 2)", "5"),
         ("'x'.indexOf('abc') + 'x'.lastIndexOf('abc')", "-2"),
-        ("'abc'.indexOf('a', 4)", "error: index out of range: 4"),
+        ("'abc'.indexOf('a', 4) + 'abc'.lastIndexOf('a', 4)", "-2"),
+        ("'abc'.indexOf('a', 3) + 'abc'.lastIndexOf('a', 3)", "-2"),
+        ("'abc'.indexOf('', 9) + 'abc'.lastIndexOf('', 9)", "18"),
+        ("'abc'.indexOf('a', -1)", "error: index out of range: -1"),
+        ("'abc'.lastIndexOf('a', -1)", "error: index out of range: -1"),
     ] {
         assert_eq!(run(text), at, "{text}");
     }
