@@ -22,15 +22,21 @@ impl Patterns {
         Patterns(texts.into_iter().map(|text| (text.into(), OnceLock::new())).collect())
     }
 
-    fn with<T>(&self, text: &str, budget: &mut Budget, then: impl FnOnce(&Regex) -> T) -> Result<T, Failure> {
+    fn with<T>(
+        &self,
+        text: &str,
+        budget: &mut Budget,
+        then: impl FnOnce(&Regex, &mut Budget) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let failed = |why: &String| Failure::new(format!("error parsing regexp: {why}"));
         if let Some(known) = self.0.get(text) {
-            return known.get_or_init(|| crate::crd::compile_pattern(text)).as_ref().map(then).map_err(failed);
+            let regex = known.get_or_init(|| crate::crd::compile_pattern(text)).as_ref().map_err(failed)?;
+            return then(regex, budget);
         }
         // A loop over values could have the server compile without end.
         let states = crate::crd::pattern_states(text).map_err(|why| failed(&why))?;
         budget.spend(usize::try_from(states / STATES_PER_STEP).unwrap_or(usize::MAX))?;
-        crate::crd::compile_pattern(text).as_ref().map(then).map_err(failed)
+        then(crate::crd::compile_pattern(text).as_ref().map_err(failed)?, budget)
     }
 }
 
@@ -55,14 +61,25 @@ pub fn call<'a>(
     if !takes_pattern(name) {
         return None;
     }
-    // A tenth of a step for a letter of the text, times a quarter of one for a letter of the pattern.
+    // A tenth of a step for a letter of the text, times a quarter of one for a letter of the pattern. One without letters
+    // is found all the same.
     let through = (text.len() + 1).div_ceil(10);
-    if let Err(failure) = budget.spend(through.saturating_mul(pattern.len().div_ceil(4))) {
+    if let Err(failure) = budget.spend(through.saturating_mul(pattern.len().div_ceil(4).max(1))) {
         return Some(Err(failure));
     }
-    Some(patterns.with(pattern, budget, |regex| match name {
-        "matches" => Value::Bool(regex.is_match(text)),
-        "find" => Value::text(regex.find(text).map(|m| m.as_str().to_owned()).unwrap_or_default()),
-        _ => Value::list(regex.find_iter(text).take(most).map(|m| Value::text(m.as_str().to_owned())).collect()),
+    let part = |found: regex::Match<'_>| text.part(found.range()).map_or(Value::text(""), Value::Text);
+    Some(patterns.with(pattern, budget, |regex, budget| {
+        Ok(match name {
+            "matches" => Value::Bool(regex.is_match(text)),
+            "find" => regex.find(text).map_or(Value::text(""), part),
+            _ => {
+                let mut all = Vec::new();
+                for found in regex.find_iter(text).take(most) {
+                    budget.spend(1)?;
+                    all.push(part(found));
+                }
+                Value::list(all)
+            }
+        })
     }))
 }

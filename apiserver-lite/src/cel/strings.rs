@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::calls::{gone_through, shown, size_of};
 use super::equal;
 use super::eval::{Budget, Failure};
+use super::text::Text;
 use super::value::Value;
 
 type Out<'a> = Result<Value<'a>, Failure>;
@@ -46,8 +47,9 @@ pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<O
     }
 }
 
-fn of_text<'a>(name: &str, text: &str, rest: &[Value<'a>], budget: &mut Budget) -> Option<Out<'a>> {
+fn of_text<'a>(name: &str, whole: &Text<'a>, rest: &[Value<'a>], budget: &mut Budget) -> Option<Out<'a>> {
     use Value::{Bool, Int, Text};
+    let text: &str = whole;
     // What is made of a text is paid for with it.
     let times = if matches!(name, "replace" | "split") { 2 } else { 1 };
     if let Err(failure) = budget.traverse(text.len().saturating_mul(times)) {
@@ -79,25 +81,13 @@ fn of_text<'a>(name: &str, text: &str, rest: &[Value<'a>], budget: &mut Budget) 
             _ => None,
         },
         ("split", [Text(by), limit @ ..]) => {
-            let parts = |most: usize| -> Vec<Value<'a>> {
-                if by.is_empty() {
-                    let chars = chars();
-                    let cut = chars.len().min(most.saturating_sub(1));
-                    let rest: String = chars[cut..].iter().collect();
-                    let singles = chars[..cut].iter().map(|c| Value::text(c.to_string()));
-                    return singles.chain((!rest.is_empty()).then(|| Value::text(rest))).collect();
-                }
-                text.splitn(most, &**by).map(|p| Value::text(p.to_owned())).collect()
+            let most = match limit {
+                [] => usize::MAX,
+                // A negative one is no limit.
+                [Int(limit)] => usize::try_from(*limit).unwrap_or(usize::MAX),
+                _ => return None,
             };
-            match limit {
-                [] => Some(Ok(Value::list(parts(usize::MAX)))),
-                [Int(limit)] => Some(Ok(Value::list(match usize::try_from(*limit) {
-                    Ok(0) => Vec::new(),
-                    Ok(most) => parts(most),
-                    Err(_) => parts(usize::MAX),
-                }))),
-                _ => None,
-            }
+            Some(split(whole, by, most, budget))
         }
         ("substring", [Int(from), to @ ..]) => {
             let chars = chars();
@@ -117,6 +107,23 @@ fn of_text<'a>(name: &str, text: &str, rest: &[Value<'a>], budget: &mut Budget) 
         ("format", [args]) if args.is_list() => Some(format_text(text, args, budget)),
         _ => None,
     }
+}
+
+/// The parts of a text between others, or its letters; the last of at most so many has what is left. Each is a value, and
+/// takes more room than its letters.
+fn split<'a>(text: &Text<'a>, by: &str, most: usize, budget: &mut Budget) -> Out<'a> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    // Before the first letter there is no part, and behind the last one neither.
+    let ends = text.match_indices(by).map(|(at, by)| (at, at + by.len()));
+    let ends = ends.filter(|(at, _)| !by.is_empty() || (1..text.len()).contains(at)).take(most.saturating_sub(1));
+    let last = (!by.is_empty() || !text.is_empty()).then_some((text.len(), text.len()));
+    for (end, next) in ends.chain(last).take(most) {
+        budget.spend(1)?;
+        parts.extend(text.part(start..end).map(Value::Text));
+        start = next;
+    }
+    Ok(Value::list(parts))
 }
 
 /// A text with at most so many places replaced. What it grows by is paid for before it is made: a text put into itself is

@@ -379,6 +379,34 @@ fn a_text_that_grows_is_paid_for_before_it_is_made() {
     );
 }
 
+#[test]
+fn texts_are_taken_apart() {
+    for text in [
+        "'a,b,'.split(',') == ['a', 'b', ''] && ''.split(',') == [''] && 'abc'.split('bc') == ['a', '']",
+        "'a,b,c'.split(',', 2) == ['a', 'b,c'] && 'a,b'.split(',', 1) == ['a,b'] && 'a,b'.split(',', 0) == []",
+        "'a,b'.split(',', -1) == ['a', 'b'] && 'ab'.split('', 0) == [] && ''.split('') == []",
+        "'\\u00e9bc'.split('') == ['\\u00e9', 'b', 'c'] && '\\u00e9bc'.split('', 2) == ['\\u00e9', 'bc']",
+        "'abc'.split('', 1) == ['abc'] && 'aaa'.split('aa') == ['', 'a'] && 'x'.split('', 9) == ['x']",
+        "self.name.split('b') == ['a', 'c'] && self.name.find('[bc]+') == 'bc' && self.name.find('x') == ''",
+        "self.name.findAll('[ac]') == ['a', 'c'] && self.name.findAll('.', 2) == ['a', 'b']",
+        "'ab'.findAll('') == ['', '', ''] && ('a' + 'b').findAll('b') == ['b']",
+    ] {
+        assert_eq!(run(text), "true", "{text}");
+    }
+    let text = "abc".to_owned();
+    let lent = |text: &Value<'_>| matches!(text, Value::Text(text::Text::Lent("b")));
+    let found = |expression: &str| {
+        let program = compile(expression, &[("text", Type::Text)]).expect(expression);
+        let found = program.eval(&[("text", Value::text(text.as_str()))], &mut Budget::new(100)).expect(expression);
+        lent(&found) || found.walk().into_iter().flatten().any(|part| lent(&part))
+    };
+    assert!(found("text.split('')") && found("text.findAll('b')") && found("text.find('b')"), "no part is copied");
+    // A value for each letter takes more than the letters do.
+    assert_eq!(run(&often(9, "b.split('').size() == 10000")), "over budget");
+    assert_eq!(run(&often(9, "b.findAll('').size() == 10001")), "over budget");
+    assert_eq!(run(&often(9, "b.split('b').size() == 1 && b.findAll('b').size() == 0")), "true");
+}
+
 /// A text of ten thousand letters under the name `b`, and something that is evaluated so many times with it.
 fn often(times: usize, what: &str) -> String {
     format!("[lists.range(1000).map(i, 'aaaaaaaaaa').join('')].all(b, lists.range({times}).all(i, {what}))")

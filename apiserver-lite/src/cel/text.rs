@@ -11,6 +11,16 @@ pub enum Text<'a> {
     Shared(Arc<str>),
 }
 
+impl<'a> Text<'a> {
+    /// A part of it, which is copied only where the text is not lent; None for one that is none.
+    pub fn part(&self, range: std::ops::Range<usize>) -> Option<Text<'a>> {
+        match self {
+            Text::Lent(text) => text.get(range).map(Text::Lent),
+            Text::Shared(text) => text.get(range).map(|part| Text::Shared(part.into())),
+        }
+    }
+}
+
 impl Deref for Text<'_> {
     type Target = str;
 
