@@ -26,6 +26,7 @@ const FIELDS: &[(&str, &str)] = &[
 /// Gates that something here asks. The behaviour of all others is that of their default; a test compares this with the
 /// code.
 const ASKED: &[&str] = &[
+    "AllowParsingUserUIDFromCertAuth",
     "CSIVolumeHealth",
     "ClusterTrustBundleProjection",
     "ComponentFlagz",
