@@ -53,6 +53,7 @@ mod validate;
 mod warning;
 mod watchdog;
 pub mod write;
+mod zone;
 
 use aside::{aside, wait_for};
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::eval::{Budget, Failure};
 use super::value::{Value, timestamp};
 use super::{authz, equal, library, semver, strings};
+use crate::zone::Zone;
 
 type Out<'a> = Result<Value<'a>, Failure>;
 
@@ -133,7 +134,8 @@ pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Out<'a> 
         ("getHours", [Duration(d)]) => Int(d / (3600 * SECOND)),
         ("getMinutes", [Duration(d)]) => Int(d / (60 * SECOND)),
         ("getSeconds", [Duration(d)]) => Int(d / SECOND),
-        ("getMilliseconds", [Duration(d)]) => Int(d / 1_000_000 % 1000),
+        // All of them, unlike those of a moment.
+        ("getMilliseconds", [Duration(d)]) => Int(d / 1_000_000),
         _ => {
             if let Some(out) = strings::call(name, args, budget) {
                 return out;
@@ -234,15 +236,17 @@ fn convert<'a>(to: &str, value: &Value<'a>) -> Out<'a> {
     })
 }
 
-/// A part of a moment, in UTC or at an offset such as `+01:00`.
+/// A part of a moment, in UTC or where a zone is named, as `Europe/Berlin` or `+01:00`.
 fn of_moment<'a>(name: &str, at: i128, rest: &[Value<'a>]) -> Out<'a> {
-    let mut moment =
-        time::OffsetDateTime::from_unix_timestamp_nanos(at).map_err(|_| Failure::new("timestamp overflow"))?;
+    let mut at = at;
     if let Some(zone) = rest.first() {
         let Value::Text(zone) = zone else { return Err(Failure::no_overload()) };
-        let offset = offset(zone).ok_or_else(|| Failure::new(format!("unknown time zone {zone}")))?;
-        moment = moment.to_offset(offset);
+        let seconds = i64::try_from(at.div_euclid(i128::from(SECOND))).unwrap_or_default();
+        at += i128::from(ahead(zone, seconds)?) * i128::from(SECOND);
     }
+    // What the clock shows there is what it shows at another moment in UTC.
+    let moment = time::OffsetDateTime::from_unix_timestamp_nanos(at);
+    let moment = moment.map_err(|_| Failure::new("timestamp overflow"))?;
     let number = match name {
         "getFullYear" => i64::from(moment.year()),
         "getMonth" => i64::from(u8::from(moment.month())) - 1,
@@ -259,15 +263,17 @@ fn of_moment<'a>(name: &str, at: i128, rest: &[Value<'a>]) -> Out<'a> {
     Ok(Value::Int(number))
 }
 
-fn offset(zone: &str) -> Option<time::UtcOffset> {
-    if zone == "UTC" || zone.is_empty() {
-        return Some(time::UtcOffset::UTC);
-    }
-    let (sign, digits) = match zone.strip_prefix('-') {
-        Some(digits) => (-1, digits),
-        None => (1, zone.strip_prefix('+').unwrap_or(zone)),
+/// Seconds by which a zone is ahead of UTC at a moment in seconds since 1970.
+fn ahead(zone: &str, at: i64) -> Result<i64, Failure> {
+    let Some((hours, minutes)) = zone.split_once(':') else {
+        let known = Zone::load(zone).ok_or_else(|| Failure::new(format!("unknown time zone {zone}")))?;
+        return Ok(known.offset(at));
     };
-    let (hours, minutes) = digits.split_once(':')?;
-    let (hours, minutes) = (hours.parse::<i8>().ok()?, minutes.parse::<i8>().ok()?);
-    time::UtcOffset::from_hms(sign * hours, sign * minutes, 0).ok()
+    let number = |text: &str| {
+        let why = || Failure::new(format!("strconv.Atoi: parsing {}: invalid syntax", crate::status::quote(text)));
+        // Nothing is farther away than a few days, whatever is said.
+        text.parse::<i16>().map(i64::from).map_err(|_| why())
+    };
+    let (hours, minutes) = (number(hours)?, number(minutes)?);
+    Ok((hours * 60 + if zone.starts_with('-') { -minutes } else { minutes }) * 60)
 }

@@ -104,6 +104,29 @@ fn shared() -> String {
 }
 
 #[test]
+fn moments_are_told_by_the_clocks_of_zones() {
+    let at = "timestamp('2024-07-01T23:30:15.250Z')";
+    for (text, number) in [
+        ("getHours('02:30')", "2"),
+        ("getMinutes('-02:15')", "15"),
+        ("getDate('+01:00')", "2"),
+        ("getHours('UTC') * 100 + @.getMilliseconds('')", "2550"),
+        ("getHours('x:1')", "error: strconv.Atoi: parsing \"x\": invalid syntax"),
+        ("getHours('Mars/Olympus')", "error: unknown time zone Mars/Olympus"),
+        ("getHours('../../etc/passwd')", "error: unknown time zone ../../etc/passwd"),
+    ] {
+        assert_eq!(run(&format!("{at}.{}", text.replace('@', at))), number, "{text}");
+    }
+    // Where the machine has the zones.
+    if crate::zone::is_known("America/New_York") {
+        assert_eq!(run(&format!("{at}.getHours('America/New_York')")), "19");
+        assert_eq!(run("timestamp('2024-01-01T00:30:00Z').getDayOfYear('America/New_York')"), "364");
+        assert_eq!(run("timestamp('2090-07-01T12:00:00Z').getHours('Europe/Berlin')"), "14");
+    }
+    assert_eq!(run("duration('1m1.5s').getMilliseconds()"), "61500");
+}
+
+#[test]
 fn what_values_share_is_walked_within_the_budget() {
     let shared = shared();
     for text in [

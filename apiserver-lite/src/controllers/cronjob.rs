@@ -1,6 +1,7 @@
 //! `cronjob-controller`: makes jobs at the times of a schedule.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::time::Timestamp;
@@ -14,11 +15,12 @@ use super::ownership::{self, CRON_JOB, JOB};
 use super::pods::{controller_of, seconds};
 use super::queue::Queue;
 use super::runner::Controller;
-use super::schedule::{Schedule, Zone};
+use super::schedule::Schedule;
 use crate::client::{Client, unchanged};
 use crate::status::Result;
 use crate::store::{Key, ObjectRef, ResourceId};
 use crate::write::DeleteOptions;
+use crate::zone::Zone;
 
 const COMPONENT: &str = "cronjob-controller";
 /// More missed times than this are not counted one by one.
@@ -74,7 +76,7 @@ impl Controller for CronJobs {
         }
         let text = value["spec"]["schedule"].as_str().unwrap_or_default();
         let zone = match value["spec"]["timeZone"].as_str() {
-            None => Zone::utc(),
+            None => Arc::new(Zone::utc()),
             Some(name) => match Zone::load(name) {
                 Some(zone) => zone,
                 None => {

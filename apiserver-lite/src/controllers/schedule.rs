@@ -1,9 +1,8 @@
-//! Schedules of cron jobs: the five fields of cron, the usual short forms, and time zones from the system's database.
-//!
-//! Limits: changes of the clock are those that the database lists (until 2037 in Debian's); its rule for the time after
-//! that is not read.
+//! Schedules of cron jobs: the five fields of cron and the usual short forms.
 
 use std::collections::BTreeSet;
+
+use crate::zone::{DAY, Zone};
 
 /// When something is to be done.
 #[derive(Debug, PartialEq)]
@@ -30,7 +29,6 @@ const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "au
 const WEEKDAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 /// Longest search for a next time; later there is none (30 February).
 const HORIZON_DAYS: i64 = 5 * 366;
-const DAY: i64 = 86_400;
 
 impl Schedule {
     pub fn parse(text: &str) -> Option<Self> {
@@ -137,71 +135,6 @@ fn civil(day: i64) -> (i64, i64) {
     (if index < 10 { index + 3 } else { index - 9 }, of_year - (153 * index + 2) / 5 + 1)
 }
 
-/// A time zone: how far local time is ahead of UTC, and since when.
-#[derive(Debug, PartialEq)]
-pub struct Zone {
-    /// Offset before the first change.
-    first: i64,
-    /// Changes: since when, and to what.
-    changes: Vec<(i64, i64)>,
-}
-
-impl Zone {
-    pub fn utc() -> Self {
-        Zone { first: 0, changes: Vec::new() }
-    }
-
-    /// Reads a zone of the system's database; None for one that it does not have.
-    pub fn load(name: &str) -> Option<Self> {
-        if matches!(name, "UTC" | "Etc/UTC") {
-            return Some(Zone::utc());
-        }
-        let safe = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_+-".contains(&b)) && !name.starts_with('/');
-        if !safe {
-            return None;
-        }
-        Zone::read(&std::fs::read(format!("/usr/share/zoneinfo/{name}")).ok()?)
-    }
-
-    /// TZif (RFC 9636), the second part with 64-bit times.
-    fn read(file: &[u8]) -> Option<Self> {
-        let header = |at: usize| -> Option<[usize; 6]> {
-            let head = file.get(at..at + 44).filter(|h| h.starts_with(b"TZif"))?;
-            let mut out = [0; 6];
-            for (slot, bytes) in out.iter_mut().zip(head[20..].chunks_exact(4)) {
-                *slot = usize::try_from(u32::from_be_bytes(bytes.try_into().ok()?)).ok()?;
-            }
-            Some(out)
-        };
-        let [utc, std, leap, times, types, chars] = header(0)?;
-        let second = 44 + times * 5 + types * 6 + chars + leap * 8 + std + utc;
-        let [_, _, _, times, types, _] = header(second)?;
-        let body = file.get(second + 44..)?;
-        let kinds = body.get(times * 9..times * 9 + types * 6)?;
-        let offset = |kind: u8| -> Option<i64> {
-            let at = usize::from(kind) * 6;
-            Some(i64::from(i32::from_be_bytes(kinds.get(at..at + 4)?.try_into().ok()?)))
-        };
-        let mut changes = Vec::with_capacity(times);
-        for at in 0..times {
-            let time = i64::from_be_bytes(body.get(at * 8..at * 8 + 8)?.try_into().ok()?);
-            changes.push((time, offset(*body.get(times * 8 + at)?)?));
-        }
-        Some(Zone { first: offset(0)?, changes })
-    }
-
-    fn offset(&self, at: i64) -> i64 {
-        let after = self.changes.partition_point(|(since, _)| *since <= at);
-        after.checked_sub(1).map_or(self.first, |i| self.changes[i].1)
-    }
-
-    /// A local time as UTC; None for one that a change of the clock skips.
-    fn to_utc(&self, local: i64) -> Option<i64> {
-        let guess = local - self.offset(local);
-        [guess, local - self.offset(guess)].into_iter().find(|at| at + self.offset(*at) == local)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,16 +171,5 @@ mod tests {
         for text in ["", "* * * *", "60 * * * *", "* * * * 8", "5-1 * * * *", "*/0 * * * *", "a * * * *"] {
             assert_eq!(Schedule::parse(text), None, "{text}");
         }
-        assert_eq!(Zone::load("../../etc/passwd"), None);
-        assert_eq!(Zone::load("Nowhere/Land"), None);
-    }
-
-    #[test]
-    fn a_skipped_hour_has_no_local_time() {
-        // Clocks go from +1 h to +2 h at 10 000 000.
-        let zone = Zone { first: 3600, changes: vec![(10_000_000, 7200)] };
-        assert_eq!(zone.to_utc(10_000_000 + 3600 + 60), None);
-        assert_eq!(zone.to_utc(10_000_000 + 7200 + 60), Some(10_000_060));
-        assert_eq!(zone.to_utc(10_000_000 + 3000), Some(9_999_400));
     }
 }

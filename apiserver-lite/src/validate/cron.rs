@@ -120,13 +120,7 @@ pub fn is_zone(name: &str) -> bool {
             && part != ".."
             && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b'+'))
     };
-    if !name.split('/').all(good) {
-        return false;
-    }
-    name == "UTC"
-        || ["/usr/share/zoneinfo", "/usr/lib/zoneinfo", "/etc/zoneinfo"]
-            .iter()
-            .any(|root| std::path::Path::new(root).join(name).is_file())
+    name.split('/').all(good) && crate::zone::is_known(name)
 }
 
 #[cfg(test)]
