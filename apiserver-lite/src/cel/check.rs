@@ -47,7 +47,7 @@ pub fn check(expr: &Expr, variables: super::Variables<'_>) -> Checked {
     let ty = checker.ty(expr);
     // Values that cannot be are told only where everything else fits.
     let issues = if checker.issues.is_empty() { checker.invalid } else { checker.issues };
-    Checked { ty, types: checker.types, issues, names: checker.names, patterns: checker.patterns }
+    Checked { ty: ty.settled(), types: checker.types, issues, names: checker.names, patterns: checker.patterns }
 }
 
 struct Checker {
@@ -89,7 +89,7 @@ impl Checker {
     fn ty(&mut self, expr: &Expr) -> Type {
         let ty = self.found(expr);
         let ty = self.bounded(expr.at, ty);
-        self.types.0.insert(place(expr), ty.clone());
+        self.types.0.insert(place(expr), ty.clone().settled());
         ty
     }
 
@@ -121,7 +121,7 @@ impl Checker {
                     }
                     item = Some(self.same(expr.at, item, ty));
                 }
-                Type::list(item.unwrap_or(Type::Dyn))
+                Type::list(item.unwrap_or(Type::Free))
             }
             Kind::Map(entries) => {
                 let (mut key, mut value) = (None, None);
@@ -134,7 +134,7 @@ impl Checker {
                     }
                     value = Some(self.same(v.at, value, ty));
                 }
-                Type::Map(key.unwrap_or(Type::Dyn).into(), value.unwrap_or(Type::Dyn).into())
+                Type::Map(key.unwrap_or(Type::Free).into(), value.unwrap_or(Type::Free).into())
             }
             Kind::Message { name, fields } => self.message(at, name, fields),
             Kind::And(a, b) | Kind::Or(a, b) => {
@@ -159,7 +159,7 @@ impl Checker {
             Kind::OptionalMap { operand, name, body, flat } => {
                 let inner = match self.ty(operand) {
                     Type::Optional(inner) => (*inner).clone(),
-                    Type::Dyn => Type::Dyn,
+                    Type::Dyn | Type::Free => Type::Dyn,
                     other => return self.complain(at, no_overload("optMap", true, &[other, Type::Dyn])),
                 };
                 let body = self.within(&[(name, inner)], |c| c.ty(body));
@@ -241,7 +241,7 @@ impl Checker {
                 None => return self.complain(at, format!("undefined field '{field}'")),
             },
             Type::Map(_, value) => (**value).clone(),
-            Type::Dyn | Type::Made(_) => Type::Dyn,
+            Type::Dyn | Type::Free | Type::Made(_) => Type::Dyn,
             other => {
                 let text = format!("type '{other}' does not support field selection");
                 return self.complain(at, text);
@@ -265,7 +265,7 @@ impl Checker {
         let found = match &ty {
             Type::List(item) if fits(&key, &Type::Int) => (**item).clone(),
             Type::Map(wanted, value) if fits(&key, wanted) => (**value).clone(),
-            Type::Dyn => Type::Dyn,
+            Type::Dyn | Type::Free => Type::Dyn,
             _ => return self.complain(at, no_overload("_[_]", false, &[whole, key])),
         };
         if wrapped { Type::optional(found) } else { found }
@@ -289,7 +289,7 @@ impl Checker {
             // Over a map, one variable stands for the keys.
             Type::Map(key, value) if fold.second.is_some() => ((**key).clone(), (**value).clone()),
             Type::Map(key, _) => (Type::Dyn, (**key).clone()),
-            Type::Dyn => (Type::Dyn, Type::Dyn),
+            Type::Dyn | Type::Free => (Type::Dyn, Type::Dyn),
             other => {
                 let text = format!(
                     "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
@@ -324,7 +324,7 @@ impl Checker {
             Macro::SortBy => Type::list(item),
             Macro::TransformMapEntry => match body {
                 Type::Map(..) => body,
-                Type::Dyn => Type::map(Type::Dyn),
+                Type::Dyn | Type::Free => Type::map(Type::Dyn),
                 other => {
                     let text = format!(
                         "found no matching overload for 'cel.@mapInsert' applied to '(map(dyn, dyn), {other})'"
@@ -442,7 +442,7 @@ fn unify(wanted: &Type, given: &Type, bound: &mut Vec<(char, Type)>) -> bool {
                 None => false,
             },
         },
-        (Type::Dyn, _) | (_, Type::Dyn) => true,
+        (Type::Dyn | Type::Free, _) | (_, Type::Dyn | Type::Free) => true,
         (Type::List(a), Type::List(b)) | (Type::Optional(a), Type::Optional(b)) => unify(a, b, bound),
         (Type::Map(a, b), Type::Map(c, d)) => unify(a, c, bound) && unify(b, d, bound),
         (a, b) => fits(b, a),
@@ -451,7 +451,7 @@ fn unify(wanted: &Type, given: &Type, bound: &mut Vec<(char, Type)>) -> bool {
 
 fn substitute(ty: &Type, bound: &[(char, Type)]) -> Type {
     match ty {
-        Type::Parameter(name) => bound.iter().find(|(known, _)| known == name).map_or(Type::Dyn, |(_, ty)| ty.clone()),
+        Type::Parameter(name) => bound.iter().find(|(known, _)| known == name).map_or(Type::Free, |(_, ty)| ty.clone()),
         Type::List(inner) => Type::list(substitute(inner, bound)),
         Type::Optional(inner) => Type::optional(substitute(inner, bound)),
         Type::Map(key, value) => Type::Map(substitute(key, bound).into(), substitute(value, bound).into()),
@@ -462,7 +462,7 @@ fn substitute(ty: &Type, bound: &[(char, Type)]) -> Type {
 /// Whether a value of a type may stand where another is wanted.
 fn fits(given: &Type, wanted: &Type) -> bool {
     match (given, wanted) {
-        (Type::Dyn, _) | (_, Type::Dyn | Type::Parameter(_)) => true,
+        (Type::Dyn | Type::Free, _) | (_, Type::Dyn | Type::Free | Type::Parameter(_)) => true,
         // Null stands for values that have a place for it.
         (
             Type::Null,
@@ -483,6 +483,7 @@ fn join(a: &Type, b: &Type) -> Option<Type> {
         (Type::Map(k, v), Type::Map(l, w)) => Some(Type::Map(join_parts(k, l)?, join_parts(v, w)?)),
         (a, b) if a == b => Some(a.clone()),
         (a, b) if fits(a, b) => Some(b.clone()),
+        (Type::Free, other) | (other, Type::Free) => Some(other.clone()),
         (a, b) if fits(b, a) => Some(a.clone()),
         _ => None,
     }

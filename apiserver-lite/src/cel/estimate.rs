@@ -142,8 +142,9 @@ impl<'a> Estimate<'a> {
             Kind::Bytes(bytes) => Known::costing(fixed(0)).sized(Some(fixed(bytes.len() as u64))),
             Kind::Name(name) => {
                 let found = self.scope.iter().rev().find(|(known, _)| known == name);
-                let known = found.map_or_else(|| Known::costing(ONE), |(_, known)| known.clone());
-                Known { cost: ONE, ..known }
+                // The name of a type has no place in the schema, and is taken for what the whole rule is about.
+                let known = found.or(self.scope.first()).map(|(_, known)| known.clone());
+                Known { cost: ONE, ..known.unwrap_or_else(|| Known::costing(ONE)) }
             }
             Kind::Select { operand, field, test, optional } => {
                 let inner = self.of(operand);

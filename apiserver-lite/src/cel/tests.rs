@@ -94,6 +94,12 @@ fn failures_say_what_is_missing() {
     assert_eq!(run("[1].flatten(-1)"), "error: level must be non-negative");
     assert!(run("'abc'.reverse()").contains("found no matching overload for 'reverse'"));
     assert!(run("[1].transformMapEntry(i, v, v)").contains("cel.@mapInsert"));
+    for (call, name) in
+        [("[{}].isSorted()", "isSorted"), ("['a'].sum()", "sum"), ("[[1]].max()", "max"), ("[{}].sort()", "sort")]
+    {
+        assert!(run(call).contains(&format!("found no matching overload for '{name}'")), "{call}");
+    }
+    assert_eq!(run("[dyn(2), dyn(1)].max() == 2 && [].sum() == 0 && ['b', 'a'].min() == 'a'"), "true");
     assert_eq!(run("self.any + 'a' == 'b'"), "error: no such overload");
     assert_eq!(run("lists.range(100000000).all(x, x >= 0)"), "over budget");
 }
@@ -101,6 +107,33 @@ fn failures_say_what_is_missing() {
 /// Lists of two that are the same one, so deep that written out there would be more of them than memory has room for.
 fn shared() -> String {
     format!("[1]{}", ".map(a, [a, a])".repeat(40))
+}
+
+#[test]
+fn what_is_empty_has_the_type_of_what_it_stands_beside() {
+    let output = |text: &str| {
+        compile(text, &[("list", Type::list(Type::Text)), ("any", Type::Dyn)]).map(|p| p.output.to_string())
+    };
+    for (text, ty) in [
+        ("any ? [] : ['a']", "list(string)"),
+        ("any ? list : []", "list(string)"),
+        ("any ? {} : {'a': [1]}", "map(string, list(int))"),
+        ("[[], [1], []]", "list(list(int))"),
+        ("[] + [1]", "list(int)"),
+        ("any ? optional.none() : optional.of(true)", "optional_type(bool)"),
+        ("(any ? optional.none() : optional.of(true)).orValue(false)", "bool"),
+        ("[]", "list(dyn)"),
+        ("{}", "map(dyn, dyn)"),
+        ("[].map(x, x.y)", "list(dyn)"),
+        ("any ? [] : [dyn(1)]", "list(dyn)"),
+    ] {
+        assert_eq!(output(text).as_deref(), Ok(ty), "{text}");
+    }
+    assert!(output("any ? [] : {}").is_err_and(|why| why.contains("found no matching overload for '_?_:_'")));
+    assert!(output("(any ? list : []).all(x, x > 1)").is_err_and(|why| why.contains("'(string, int)'")));
+    let patches = [("JSONPatch", Type::Dyn), ("any", Type::Dyn)];
+    let program = compile("any ? [] : [JSONPatch{op: 'add', path: '/a'}]", &patches).expect("good");
+    assert_eq!(program.output, Type::list(Type::made("JSONPatch")));
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub enum Type {
     Made(Arc<str>),
     /// A type parameter of a function.
     Parameter(char),
+    /// Of what is not there, such as the items of an empty list: whatever the other one is where two are joined.
+    Free,
 }
 
 /// An object whose fields are known.
@@ -89,6 +91,36 @@ impl Type {
         count(self, MOST_PARTS).is_none()
     }
 
+    /// The type with nothing free in it any more.
+    pub fn settled(self) -> Self {
+        fn is_open(ty: &Type) -> bool {
+            match ty {
+                Type::Free => true,
+                Type::List(inner) | Type::Optional(inner) => is_open(inner),
+                Type::Map(key, value) => is_open(key) || is_open(value),
+                _ => false,
+            }
+        }
+        let part = |part: Arc<Type>| if is_open(&part) { Arc::new((*part).clone().settled()) } else { part };
+        match self {
+            Type::Free => Type::Dyn,
+            Type::List(item) => Type::List(part(item)),
+            Type::Optional(inner) => Type::Optional(part(inner)),
+            Type::Map(key, value) => Type::Map(part(key), part(value)),
+            other => other,
+        }
+    }
+
+    /// The name without what is in it, as the values of the type have it.
+    pub fn name(&self) -> String {
+        match self {
+            Type::List(_) => "list".into(),
+            Type::Map(..) => "map".into(),
+            Type::Optional(_) => "optional_type".into(),
+            other => other.runtime_name(),
+        }
+    }
+
     /// The name as messages about a result have it, which is not always the one that the checker shows.
     pub fn runtime_name(&self) -> String {
         match self {
@@ -139,6 +171,7 @@ impl Type {
             }
             Type::Opaque(name) => f.write_str(name),
             Type::Made(name) => f.write_str(name),
+            Type::Free => f.write_str("dyn"),
             Type::Parameter(name) => write!(f, "{name}"),
         }
     }

@@ -200,6 +200,9 @@ mod tests {
         assert_eq!(cost(&text, "self.contains('a')"), 1 + 4);
         assert_eq!(cost(&json!({"type": "integer"}), "self > 1 && self < 5"), 2 + 2);
         assert_eq!(cost(&json!({"type": "string"}), "self.size() > 1"), 3);
+        // What kind of value it is has no length.
+        let number_or_text = json!({"type": "object", "properties": {"a": {"x-kubernetes-int-or-string": true}}});
+        assert!(cost(&number_or_text, "type(self.a) == int || self.a == '5%'") < 10);
     }
 
     #[test]
