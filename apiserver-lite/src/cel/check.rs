@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::ast::{Expr, Fold, Kind, Macro};
+use super::format;
 use super::issue::{self, Issue};
 use super::overloads::{self, Overload};
 use super::regex;
@@ -393,6 +394,11 @@ impl Checker {
             })
             .collect();
         let types: Vec<Type> = target_type.into_iter().chain(of_args).collect();
+        if let (Some(Kind::Text(text)), "format", [Expr { kind: Kind::List(items), .. }]) =
+            (target.map(|target| &target.kind), name, args)
+        {
+            self.invalid.extend(format::complaint(at, text, items, &self.types));
+        }
         let all = overloads::of(name);
         if all.is_empty() {
             return self.complain(at, format!("undeclared reference to '{name}' (in container '')"));
@@ -477,13 +483,13 @@ fn fits(given: &Type, wanted: &Type) -> bool {
 /// The type that both have; None when they have nothing in common.
 fn join(a: &Type, b: &Type) -> Option<Type> {
     match (a, b) {
+        (Type::Free, other) | (other, Type::Free) => Some(other.clone()),
         (Type::Dyn, _) | (_, Type::Dyn) => Some(Type::Dyn),
         (Type::List(x), Type::List(y)) => join_parts(x, y).map(Type::List),
         (Type::Optional(x), Type::Optional(y)) => join_parts(x, y).map(Type::Optional),
         (Type::Map(k, v), Type::Map(l, w)) => Some(Type::Map(join_parts(k, l)?, join_parts(v, w)?)),
         (a, b) if a == b => Some(a.clone()),
         (a, b) if fits(a, b) => Some(b.clone()),
-        (Type::Free, other) | (other, Type::Free) => Some(other.clone()),
         (a, b) if fits(b, a) => Some(a.clone()),
         _ => None,
     }

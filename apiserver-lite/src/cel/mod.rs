@@ -14,6 +14,7 @@ mod check;
 mod equal;
 mod estimate;
 mod eval;
+mod format;
 mod issue;
 mod kinds;
 mod lex;

@@ -6,24 +6,27 @@ use std::sync::Arc;
 use super::calls::{gone_through, shown, size_of};
 use super::equal;
 use super::eval::{Budget, Failure};
+use super::format;
 use super::text::Text;
 use super::value::Value;
 
 type Out<'a> = Result<Value<'a>, Failure>;
+
+/// From this power of ten on, Go's `%g` writes a number with an exponent when it may choose how many digits there are.
+const PLAIN: i32 = 6;
 
 /// A double as Go's shortest form.
 pub fn double(number: f64) -> String {
     if number.is_infinite() {
         return if number > 0.0 { "+Inf".into() } else { "-Inf".into() };
     }
-    let size = number.abs();
-    if size != 0.0 && !(1e-4..1e21).contains(&size) {
-        let text = format!("{number:e}");
-        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |d| ('-', d));
-        return format!("{mantissa}e{sign}{digits:0>2}");
+    let text = format!("{number:e}");
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    if number.is_nan() || (-4..PLAIN).contains(&exponent.parse().unwrap_or_default()) {
+        return format!("{number}");
     }
-    format!("{number}")
+    let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |d| ('-', d));
+    format!("{mantissa}e{sign}{digits:0>2}")
 }
 
 fn int(number: usize) -> Value<'static> {
@@ -73,7 +76,7 @@ fn of_text<'a>(name: &str, whole: &Text<'a>, rest: &[Value<'a>], budget: &mut Bu
         ("lowerAscii", []) => made(text.to_ascii_lowercase()),
         ("upperAscii", []) => made(text.to_ascii_uppercase()),
         ("trim", []) => made(text.trim().to_owned()),
-        ("strings.quote", []) => made(crate::status::quote(text)),
+        ("strings.quote", []) => made(quoted(text)),
         ("replace", [Text(from), Text(to), limit @ ..]) => match limit {
             [] => Some(replaced(text, (from, to), usize::MAX, budget)),
             // A negative one is no limit.
@@ -97,6 +100,9 @@ fn of_text<'a>(name: &str, whole: &Text<'a>, rest: &[Value<'a>], budget: &mut Bu
                 _ => return None,
             };
             let place = |at: i64| usize::try_from(at).ok().filter(|at| *at <= chars.len());
+            if !to.is_empty() && *from > end {
+                return error(format!("invalid substring range. start: {from}, end: {end}"));
+            }
             match (place(*from), place(end)) {
                 (Some(from), Some(end)) if from <= end => made(chars[from..end].iter().collect()),
                 (Some(_), Some(_)) => error(format!("invalid substring range. start: {from}, end: {end}")),
@@ -104,9 +110,30 @@ fn of_text<'a>(name: &str, whole: &Text<'a>, rest: &[Value<'a>], budget: &mut Bu
                 (_, None) => error(format!("index out of range: {end}")),
             }
         }
-        ("format", [args]) if args.is_list() => Some(format_text(text, args, budget)),
+        ("format", [args]) if args.is_list() => Some(format::fill(text, args, budget)),
         _ => None,
     }
+}
+
+/// A text as an expression would say it. Letters that have no escape of their own stay.
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{b}' => out.push_str("\\v"),
+            '\\' | '"' => out.extend(['\\', c]),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
 }
 
 /// The parts of a text between others, or its letters; the last of at most so many has what is left. Each is a value, and
@@ -337,165 +364,4 @@ fn flattened<'a>(items: Vec<Value<'a>>, levels: i64, budget: &mut Budget) -> Out
         items = flat;
     }
     Ok(Value::list(items))
-}
-
-/// Fills `%s`, `%d`, `%f`, `%e`, `%b`, `%x`, `%X` and `%o` of a format.
-fn format_text<'a>(text: &str, list: &Value<'a>, budget: &mut Budget) -> Out<'a> {
-    let mut out = String::new();
-    let mut printer = Printer { out: &mut out, unpaid: 0, budget };
-    // Of the arguments, which may be many, only those are looked at that a clause asks for.
-    let mut args = (0..list.count()).map_while(|at| list.item(at));
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        // What the format says itself is paid for with it.
-        if c != '%' {
-            printer.out.push(c);
-            continue;
-        }
-        if chars.peek() == Some(&'%') {
-            chars.next();
-            printer.out.push('%');
-            continue;
-        }
-        let mut precision = None;
-        if chars.peek() == Some(&'.') {
-            chars.next();
-            let mut digits = String::new();
-            while let Some(digit) = chars.next_if(char::is_ascii_digit) {
-                digits.push(digit);
-            }
-            // More digits than these are noise.
-            precision = digits.parse::<usize>().ok().map(|p| p.min(100));
-        }
-        let Some(verb) = chars.next() else {
-            return Err(Failure::new("could not parse formatting clause: unexpected end of format string"));
-        };
-        let Some(arg) = args.next() else { return Err(Failure::new("index out of range: format arguments")) };
-        printer.budget.decode(list, [&arg])?;
-        match verb {
-            's' => printer.print(&arg)?,
-            _ => {
-                // Two digits for each byte of a text are too many to be made before they are paid for.
-                let digits =
-                    if matches!(arg, Value::Text(_) | Value::Bytes(_)) { size_of(&arg).saturating_mul(2) } else { 0 };
-                printer.pay(digits)?;
-                let made = clause(verb, precision, &arg)?;
-                printer.pay(made.len().saturating_sub(digits))?;
-                printer.out.push_str(&made);
-            }
-        }
-    }
-    Ok(Value::text(out))
-}
-
-fn clause(verb: char, precision: Option<usize>, arg: &Value<'_>) -> Result<String, Failure> {
-    let wrong = || Failure::new(format!("error during formatting: unsupported argument {} for %{verb}", arg.kind()));
-    Ok(match (verb, arg) {
-        ('d', Value::Int(_) | Value::Uint(_)) => shown(arg),
-        ('f', Value::Double(number)) => format!("{number:.*}", precision.unwrap_or(6)),
-        ('e', Value::Double(number)) => {
-            let text = format!("{number:.*e}", precision.unwrap_or(6));
-            let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-            let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |d| ('-', d));
-            format!("{mantissa}e{sign}{digits:0>2}")
-        }
-        ('b', Value::Int(number)) => {
-            if *number < 0 {
-                format!("-{:b}", number.unsigned_abs())
-            } else {
-                format!("{number:b}")
-            }
-        }
-        ('b', Value::Uint(number)) => format!("{number:b}"),
-        ('b', Value::Bool(truth)) => i32::from(*truth).to_string(),
-        ('o', Value::Int(number)) => {
-            if *number < 0 {
-                format!("-{:o}", number.unsigned_abs())
-            } else {
-                format!("{number:o}")
-            }
-        }
-        ('o', Value::Uint(number)) => format!("{number:o}"),
-        ('x' | 'X', value) => {
-            let mut text = match value {
-                Value::Int(number) if *number < 0 => format!("-{:x}", number.unsigned_abs()),
-                Value::Int(number) => format!("{number:x}"),
-                Value::Uint(number) => format!("{number:x}"),
-                Value::Text(text) => hexadecimal(text.as_bytes()),
-                Value::Bytes(bytes) => hexadecimal(bytes),
-                _ => return Err(wrong()),
-            };
-            if verb == 'X' {
-                text.make_ascii_uppercase();
-            }
-            text
-        }
-        _ => return Err(wrong()),
-    })
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from_digit(digit.into(), 16).unwrap_or_default()).collect()
-}
-
-/// Bytes of a text that are made for the price of a step.
-const BYTES: usize = 10;
-
-/// Prints values as `%s` does. What is made is paid for as it grows: values share their parts, and written out one may be
-/// larger than anything.
-struct Printer<'o, 'b> {
-    out: &'o mut String,
-    /// Bytes that are made and not paid for, fewer than a step is worth.
-    unpaid: usize,
-    budget: &'b mut Budget,
-}
-
-impl Printer<'_, '_> {
-    fn pay(&mut self, bytes: usize) -> Result<(), Failure> {
-        self.unpaid = self.unpaid.saturating_add(bytes);
-        self.budget.spend(self.unpaid / BYTES)?;
-        self.unpaid %= BYTES;
-        Ok(())
-    }
-
-    fn push(&mut self, text: &str) -> Result<(), Failure> {
-        self.pay(text.len())?;
-        self.out.push_str(text);
-        Ok(())
-    }
-
-    fn print(&mut self, value: &Value<'_>) -> Result<(), Failure> {
-        match value {
-            value if value.is_list() => {
-                self.push("[")?;
-                for (at, item) in value.walk().into_iter().flatten().enumerate() {
-                    self.push(if at > 0 { ", " } else { "" })?;
-                    self.print(&item)?;
-                }
-                self.push("]")
-            }
-            value if value.is_map() => {
-                let mut entries = Vec::with_capacity(value.count());
-                let start = self.out.len();
-                for key in value.walk().into_iter().flatten() {
-                    self.budget.spend(value.effort() / equal::PARTS)?;
-                    self.print(&key)?;
-                    self.push(": ")?;
-                    value.entry(&key).map_or(Ok(()), |found| self.print(&found))?;
-                    entries.push(self.out.split_off(start));
-                }
-                entries.sort();
-                self.push("{}")?;
-                self.out.truncate(start);
-                self.out.push_str(&format!("{{{}}}", entries.join(", ")));
-                Ok(())
-            }
-            Value::Text(text) => self.push(text),
-            Value::Null => self.push("null"),
-            Value::Bytes(bytes) => self.push(&String::from_utf8_lossy(bytes)),
-            Value::Kind(name) => self.push(name),
-            other => self.push(&shown(other)),
-        }
-    }
 }

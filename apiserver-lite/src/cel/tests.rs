@@ -61,7 +61,7 @@ fn expressions_have_their_values() {
         ("cidr('10.0.0.0/8').containsIP(ip('10.1.2.3'))", "true"),
         ("url('https://a.b:80/c?d=e').getHostname()", "a.b"),
         ("url('https://a/?b=1&c=2&b=3&%62=4').getQuery() == {'b': ['1', '3', '4'], 'c': ['2']}", "true"),
-        ("'%x %X %x %d'.format(['\\u00e9k', b'\\xab\\x01', -255, 7, 8])", "c3a96b AB01 -ff 7"),
+        ("'%x %X %x %d'.format(['\\u00e9k', b'\\xab\\x01', -255, 7])", "c3a96b AB01 -ff 7"),
         ("duration('1h') > duration('59m')", "true"),
         ("timestamp('2024-01-02T03:04:05Z').getFullYear()", "2024"),
         ("self.?labels[?'z'].orValue('none')", "none"),
@@ -107,6 +107,96 @@ fn failures_say_what_is_missing() {
 /// Lists of two that are the same one, so deep that written out there would be more of them than memory has room for.
 fn shared() -> String {
     format!("[1]{}", ".map(a, [a, a])".repeat(40))
+}
+
+#[test]
+fn formats_are_filled() {
+    for (text, said) in [
+        ("'%%%s%%'.format([self.name])", "%abc%"),
+        ("'%s'.format([['a\\'\\\"b', 'c']])", "[\"a'\\\"b\", \"c\"]"),
+        ("'%s'.format([self.labels]) + '%s'.format([self.tags])", "{\"k\":\"v\"}[\"x\", \"y\"]"),
+        (
+            "'%s'.format([{'b': dyn(2.5), 'a': null}]) + '%s'.format([{2: dyn(true), 1: b'x'}])",
+            "{\"a\":null, \"b\":2.500000}{1:b\"x\", 2:true}",
+        ),
+        ("'%s'.format([[timestamp('2023-02-03T23:31:20+00:00')]])", "[timestamp(\"2023-02-03T23:31:20Z\")]"),
+        ("'%s'.format([[duration('2h')]]) + '%s'.format([duration('2ns')])", "[duration(\"7200s\")]0.000000002s"),
+        ("'%s %s %s'.format([dyn(null), true, type('a')])", "null true string"),
+        ("'%s'.format([[0.000000002, double('NaN'), double('-Inf')]])", "[0.000000, \"NaN\", \"-Inf\"]"),
+        ("'%s %s %s'.format([0.000000002, 2.71, 1234567.5])", "2e-09 2.71 1.2345675e+06"),
+        ("'%.3f %f'.format([1.2345, 2.71828])", "1.234 2.718280"),
+        ("'%.1f %.0f %f'.format([-1234567.25, 999.0, 'Infinity'])", "-1,234,567.2 999 \u{221e}"),
+        ("'%.6e'.format([1052.032911275])", "1.052033\u{202f}\u{d7}\u{202f}10\u{2070}\u{b3}"),
+        ("'%e'.format([-0.00025])", "-2.500000\u{202f}\u{d7}\u{202f}10\u{207b}\u{2070}\u{2074}"),
+        ("'%b %b %o %o %x %X %d'.format([-5, true, 11, 65535u, 30, 'Hi', 64u])", "-101 1 13 177777 1e 4869 64"),
+        (
+            "'%d'.format(dyn(['a']))",
+            "error: error during formatting: decimal clause can only be used on integers, was given string",
+        ),
+        (
+            "'%s'.format([dyn(quantity('1'))])",
+            "error: error during formatting: string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps, was given kubernetes.Quantity",
+        ),
+        (
+            "'%s'.format([dyn([quantity('1')])])",
+            "error: error during formatting: no formatting function for kubernetes.Quantity",
+        ),
+        ("'%d %d'.format(dyn([1]))", "error: index 1 out of range"),
+        ("'%'.format(dyn([]))", "error: index 0 out of range"),
+        ("'%'.format(dyn([1]))", "error: unexpected end of string"),
+        ("('%' + 'a').format([1])", "error: could not parse formatting clause: unrecognized formatting clause \"a\""),
+        ("strings.quote('a\\a\\\"\\u0001')", "\"a\\a\\\"\u{1}\""),
+        ("'abc'.substring(5, 2)", "error: invalid substring range. start: 5, end: 2"),
+        ("string(100000.0) + ' ' + string(1e6) + ' ' + string(1e-4) + ' ' + string(1e-5)", "100000 1e+06 0.0001 1e-05"),
+    ] {
+        assert_eq!(run(text), said, "{text}");
+    }
+}
+
+#[test]
+fn written_formats_are_checked_with_the_expression() {
+    for (text, at, said) in [
+        ("'%s %s'.format(['abc'])", 14, "index 1 out of range"),
+        ("'%s'.format(['abc', 1])", 11, "too many arguments supplied to string.format (expected 1, got 2)"),
+        ("'filler %'.format([])", 17, "unexpected end of string"),
+        ("'%j'.format([123])", 11, "could not parse formatting clause: unrecognized formatting clause \"j\""),
+        (
+            "'%.34'.format([5.0])",
+            13,
+            "could not parse formatting clause: error while parsing precision: could not find end of precision specifier",
+        ),
+        (
+            "'%.f'.format([5.0])",
+            12,
+            "could not parse formatting clause: error while parsing precision: error while converting precision to \
+             integer: strconv.Atoi: parsing \"\": invalid syntax",
+        ),
+        (
+            "'%d'.format([5.2])",
+            13,
+            "error during formatting: decimal clause can only be used on integers, was given double",
+        ),
+        (
+            "'%s'.format([[quantity('1')]])",
+            22,
+            "error during formatting: string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, \
+             types, durations, and timestamps, was given kubernetes.Quantity",
+        ),
+        (
+            "'%x'.format([2.5])",
+            13,
+            "error during formatting: only integers, byte buffers, and strings can be formatted as hex, was given double",
+        ),
+        (
+            "'%f'.format([true])",
+            13,
+            "error during formatting: fixed-point clause can only be used on doubles, was given bool",
+        ),
+    ] {
+        let expected = format!("ERROR: <input>:1:{}: {said}\n | {text}\n | {}^", at + 1, ".".repeat(at));
+        assert_eq!(run(text), expected, "{text}");
+    }
+    assert_eq!(run("'%d %s'.format([self.any, self.tags])"), "1 [\"x\", \"y\"]");
 }
 
 #[test]
