@@ -325,15 +325,30 @@ pub fn quote(text: &str) -> String {
         match c {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
-            c => out.push(c),
+            '\u{b}' => out.push_str("\\v"),
+            ' '..='~' => out.push(c),
+            c if c.is_ascii() => out.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c if is_seen(c) => out.push(c),
+            c if u32::from(c) < 0x1_0000 => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push_str(&format!("\\U{:08x}", u32::from(c))),
         }
     }
     out.push('"');
     out
+}
+
+/// Whether a letter beyond ASCII is printed as it is: neither a space nor something that controls or means nothing.
+fn is_seen(c: char) -> bool {
+    // Behind another letter, marks that change it are left as they are.
+    let mut pair = [b'a'; 5];
+    let length = c.encode_utf8(&mut pair[1..]).len();
+    std::str::from_utf8(&pair[..=length]).is_ok_and(|pair| pair.escape_debug().count() == 2)
 }
 
 fn named(group: &str, resource: &str, name: &str) -> Details {
@@ -351,5 +366,23 @@ pub fn aggregate(complaints: &[String]) -> String {
     match unique.as_slice() {
         [one] => (*one).to_owned(),
         many => format!("[{}]", many.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_quoted_as_go_quotes_them() {
+        for (text, quoted) in [
+            ("a\"b\\c", r#""a\"b\\c""#),
+            ("\u{7}\u{8}\u{c}\n\r\t\u{b}\u{1}\u{7f}", r#""\a\b\f\n\r\t\v\x01\x7f""#),
+            ("\u{85}\u{a0}\u{200b}\u{3000}\u{feff}", r#""\u0085\u00a0\u200b\u3000\ufeff""#),
+            ("\u{e9} \u{4e2d} \u{1f600} e\u{301}", "\"\u{e9} \u{4e2d} \u{1f600} e\u{301}\""),
+            ("\u{e000}\u{e0001}", r#""\ue000\U000e0001""#),
+        ] {
+            assert_eq!(quote(text), quoted);
+        }
     }
 }
