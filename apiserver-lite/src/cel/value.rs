@@ -393,7 +393,10 @@ fn weigh(json: &Json, left: usize) -> Option<usize> {
 
 /// Nanoseconds of an RFC 3339 time, or of a date alone.
 pub fn timestamp(text: &str) -> Option<i128> {
-    let whole = if text.len() == 10 { format!("{text}T00:00:00Z") } else { text.to_owned() };
+    let whole = match text.len() {
+        10 => Cow::Owned(format!("{text}T00:00:00Z")),
+        _ => Cow::Borrowed(text),
+    };
     let format = &time::format_description::well_known::Rfc3339;
     time::OffsetDateTime::parse(&whole, format).ok().map(time::OffsetDateTime::unix_timestamp_nanos)
 }

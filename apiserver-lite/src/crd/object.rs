@@ -329,7 +329,7 @@ fn rules(schema: &Schema, new: &Value, old: Option<&Value>, causes: &mut Vec<Cau
         "FieldValueTooMany",
         "FieldValueTypeInvalid",
     ];
-    if !super::rules::has_rules(schema) {
+    if !schema.ruled {
         return;
     }
     if causes.iter().any(|c| BLOCKING.contains(&&*c.reason)) {

@@ -27,14 +27,6 @@ pub struct Compiled {
     message: Option<Result<Program, String>>,
 }
 
-/// Whether there are rules anywhere in a schema.
-pub fn has_rules(schema: &Schema) -> bool {
-    !schema.rules.is_empty()
-        || schema.items.as_deref().is_some_and(has_rules)
-        || schema.values().is_some_and(has_rules)
-        || schema.properties.values().any(has_rules)
-}
-
 /// The type of a value as rules see it; None for values that they do not see.
 pub fn declared(schema: &Schema, root: bool) -> Option<Type> {
     if schema.int_or_string {
@@ -204,7 +196,7 @@ impl Walk {
         let child = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
         match new {
             Value::Array(items) => {
-                let Some(item) = schema.items.as_deref().filter(|i| has_rules(i)) else { return };
+                let Some(item) = schema.items.as_deref().filter(|item| item.ruled) else { return };
                 for (index, inner) in items.iter().enumerate() {
                     let before = old.filter(|_| schema.list == ListType::Map).and_then(|o| same_item(schema, o, inner));
                     let same = same.below(inner, before);
@@ -217,9 +209,9 @@ impl Walk {
                     // Members of an atomic map are not matched.
                     let matched = before.filter(|_| !schema.atomic);
                     let same = same.below(inner, before);
-                    if let Some(member) = schema.properties.get(&**key).filter(|m| has_rules(m)) {
+                    if let Some(member) = schema.properties.get(&**key).filter(|member| member.ruled) {
                         self.node(member, member.embedded, &child(key), inner, matched, same);
-                    } else if let Some(values) = schema.values().filter(|v| has_rules(v)) {
+                    } else if let Some(values) = schema.values().filter(|values| values.ruled) {
                         self.node(values, values.embedded, &format!("{path}[{key}]"), inner, matched, same);
                     }
                 }

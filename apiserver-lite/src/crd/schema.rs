@@ -35,6 +35,8 @@ pub struct Schema {
     pub atomic: bool,
     pub checks: Option<Box<Checks>>,
     pub rules: Vec<Rule>,
+    /// Whether there are rules here or anywhere below.
+    pub ruled: bool,
     /// The type that rules see, made when first used.
     pub declared: OnceLock<Option<Type>>,
 }
@@ -155,9 +157,14 @@ impl Schema {
             atomic: value["x-kubernetes-map-type"] == "atomic",
             checks: None,
             rules: value["x-kubernetes-validations"].as_array().into_iter().flatten().map(Rule::parse).collect(),
+            ruled: false,
             declared: OnceLock::new(),
         };
         schema.checks = Checks::parse(value, &schema.ty);
+        schema.ruled = !schema.rules.is_empty()
+            || schema.items.as_ref().is_some_and(|items| items.ruled)
+            || schema.values().is_some_and(|values| values.ruled)
+            || schema.properties.values().any(|member| member.ruled);
         schema
     }
 
