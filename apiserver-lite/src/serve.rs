@@ -95,6 +95,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             bootstrap_tokens: config.args.enable_bootstrap_token_auth,
             accounts: Some(accounts(&config, &pki, store.clone())?),
             clients: Some(clients(&config, &pki)?),
+            certificate_uids: config.gates.enabled("AllowParsingUserUIDFromCertAuth"),
             front_proxy: Some(front_proxy(&config, &pki)?),
             webhook: token_webhook(&config)?,
             structured: structured.clone(),

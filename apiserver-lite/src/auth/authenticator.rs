@@ -28,6 +28,8 @@ pub struct AuthenticatorOptions {
     pub accounts: Option<ServiceAccountTokens>,
     /// Whose client certificates name users; None for nobody's.
     pub clients: Option<Arc<dyn ClientCertVerifier>>,
+    /// Their certificates may hold uids (gate `AllowParsingUserUIDFromCertAuth`).
+    pub certificate_uids: bool,
     pub front_proxy: Option<FrontProxy>,
     pub webhook: Option<TokenWebhook>,
     /// Issuers of tokens, and who may be anonymous where.
@@ -61,10 +63,14 @@ impl Authenticator {
         let known = clients.is_some_and(|v| v.verify_client_cert(own, others, UnixTime::now()).is_ok());
         let is_proxy = self.options.front_proxy.as_ref().is_some_and(|p| p.recognises(chain));
         let is_asked_for = clients.is_some() || self.options.front_proxy.is_some();
+        let named = if known { certificate_user(own, self.options.certificate_uids) } else { Ok(None) };
+        if let Err(why) = &named {
+            tracing::debug!(why, "a client certificate is refused");
+        }
         Shown {
-            user: certificate_user(own).filter(|_| known).map(authenticated),
             is_proxy,
-            is_strange: is_asked_for && !known && (clients.is_some() || !is_proxy),
+            is_strange: is_asked_for && !known && (clients.is_some() || !is_proxy) || named.is_err(),
+            user: named.unwrap_or_default().map(authenticated),
         }
     }
 
@@ -223,6 +229,7 @@ mod tests {
             bootstrap_tokens: false,
             accounts: None,
             clients: None,
+            certificate_uids: true,
             front_proxy: None,
             webhook: None,
             structured: None,

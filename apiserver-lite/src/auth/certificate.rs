@@ -28,18 +28,68 @@ pub fn client_verifier(authorities: &[CertificateDer<'_>]) -> Result<Arc<dyn Cli
     WebPkiClientVerifier::builder(roots.into()).allow_unauthenticated().build().map_err(|e| e.to_string())
 }
 
-/// The user that a verified certificate names; None when it has no common name. Of several the last counts, as Go reads them.
-pub fn certificate_user(certificate: &CertificateDer<'_>) -> Option<User> {
-    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+/// The user that a verified certificate names; None when it has no common name. Of several the last counts, as Go reads
+/// them. With `uids`, an attribute of the subject is the user's uid.
+///
+/// # Errors
+/// Several uids, or one that is empty or no text: whose the certificate is cannot be told.
+pub fn certificate_user(certificate: &CertificateDer<'_>, uids: bool) -> Result<Option<User>, &'static str> {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Ok(None) };
     let subject = parsed.subject();
-    let name = subject.iter_common_name().last()?.as_str().ok().filter(|name| !name.is_empty())?;
+    let name = subject.iter_common_name().last().and_then(|name| name.as_str().ok()).filter(|name| !name.is_empty());
+    let Some(name) = name else { return Ok(None) };
+    let said = subject.iter_attributes().filter(|a| uids && a.attr_type().to_id_string() == UID);
+    let uid = only_uid(said.map(|a| a.as_str().ok()))?;
     let groups = subject.iter_organization().filter_map(|o| o.as_str().ok()).map(Into::into).collect();
-    let uid = subject.iter_attributes().find(|a| a.attr_type().to_id_string() == UID).and_then(|a| a.as_str().ok());
     let fingerprint: String = digest(&SHA256, certificate).as_ref().iter().map(|b| format!("{b:02x}")).collect();
-    Some(User {
+    Ok(Some(User {
         name: name.into(),
-        uid: uid.unwrap_or_default().into(),
+        uid: uid.into(),
         groups,
         extra: vec![(CREDENTIAL_ID.into(), vec![format!("X509SHA256={fingerprint}")])],
-    })
+    }))
+}
+
+/// The uid of a subject, empty for one without.
+fn only_uid<'c>(mut said: impl Iterator<Item = Option<&'c str>>) -> Result<&'c str, &'static str> {
+    match (said.next(), said.next()) {
+        (None, _) => Ok(""),
+        (Some(Some("")), None) => Err("UID cannot be an empty string"),
+        (Some(Some(uid)), None) => Ok(uid),
+        (Some(None), None) => Err("unable to parse UID into a string"),
+        (Some(_), Some(_)) => Err("expected 1 UID, but found multiple"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair};
+
+    use super::*;
+
+    fn of(names: &[(DnType, &str)], uids: bool) -> Result<Option<(String, String)>, &'static str> {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        for (kind, value) in names {
+            params.distinguished_name.push(kind.clone(), *value);
+        }
+        let certificate = params.self_signed(&key).expect("a certificate");
+        certificate_user(certificate.der(), uids).map(|user| user.map(|user| (user.name, user.uid)))
+    }
+
+    #[test]
+    fn a_certificate_may_hold_a_uid() {
+        let name = || (DnType::CommonName, "ann");
+        let uid = |text| (DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]), text);
+        let ann = |uid: &str| Ok(Some(("ann".into(), uid.into())));
+        assert_eq!(of(&[name(), uid("7")], true), ann("7"));
+        assert_eq!(of(&[name(), uid("7")], false), ann(""));
+        assert_eq!(of(&[name()], true), ann(""));
+        assert_eq!(of(&[name(), uid("")], true), Err("UID cannot be an empty string"));
+        assert_eq!(of(&[uid("7")], true), Ok(None));
+        let two = [Some("7"), Some("7")].into_iter();
+        assert_eq!(only_uid(two), Err("expected 1 UID, but found multiple"));
+        assert_eq!(only_uid([None].into_iter()), Err("unable to parse UID into a string"));
+    }
 }
