@@ -130,6 +130,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
                 .all(|gate| config.gates.enabled(gate)),
             granular_claims: config.gates.enabled("DRAResourceClaimGranularStatusAuthorization"),
             resizes_pods: config.gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
+            nodes_declare_features: config.gates.enabled("NodeDeclaredFeatures"),
             rules: crate::field_error::Rules {
                 scales_to_zero: config.gates.enabled("HPAScaleToZero"),
                 compares_tolerations: config.gates.enabled("TaintTolerationComparisonOperators"),

@@ -12,6 +12,7 @@ mod attributes;
 mod auto_provision;
 mod certificates;
 mod changes;
+mod declared_features;
 mod event_rate;
 mod hooks;
 mod limit_ranger;

@@ -11,7 +11,7 @@ use super::hooks::{Hooks, InForce};
 use super::subject::Subject;
 use super::webhook::Clients;
 use super::{
-    Call, Operation, Reservation, Settings, auto_provision, certificates, event_rate, limit_ranger,
+    Call, Operation, Reservation, Settings, auto_provision, certificates, declared_features, event_rate, limit_ranger,
     namespace_lifecycle, node_restriction, node_selector, optional, owner_references, pod_resize, pod_security,
     pod_tolerations, policy, priority, quota, runtime_class, service_account, storage, tolerations, topology_labels,
     webhook,
@@ -117,6 +117,7 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("CertificateSubjectRestriction").on(CREATED).validate(certificates::subject),
     Plugin::new("DefaultIngressClass").on(CREATED).mutate(storage::default_ingress_class),
     Plugin::new("PodTopologyLabels").on(CREATED).mutate(topology_labels::mutate),
+    Plugin::new("NodeDeclaredFeatureValidator").on(UPDATED).validate(declared_features::validate),
     Plugin::new("PodResizeValidator").on(UPDATED).validate(pod_resize::validate),
     Plugin::new("DenyServiceExternalIPs").on(WRITTEN).validate(optional::no_external_addresses).off(),
     // These ask what clients have stored, between mutating and validating plugins, and are no functions among others.
@@ -129,8 +130,7 @@ static PLUGINS: &[Plugin] = &[
 ];
 
 /// Plugins of upstream that are not available here; switching them off asks for nothing.
-const NOT_AVAILABLE: &[&str] =
-    &["AlwaysAdmit", "AlwaysDeny", "ImagePolicyWebhook", "NodeDeclaredFeatureValidator", "PodGroupProtection"];
+const NOT_AVAILABLE: &[&str] = &["AlwaysAdmit", "AlwaysDeny", "ImagePolicyWebhook", "PodGroupProtection"];
 
 /// The flag and what is wrong with it.
 #[derive(Debug, thiserror::Error)]
