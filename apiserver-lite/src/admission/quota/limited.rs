@@ -49,23 +49,33 @@ impl Limited {
     }
 }
 
+/// What no quota covers.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum Uncovered {
+    #[error("insufficient quota to consume: {0}")]
+    Use(String),
+    /// Upstream tells this as an error of its own, and not as a refusal.
+    #[error("insufficient quota to match these scopes: [{0}]")]
+    Scopes(String),
+}
+
 /// Checks that quotas cover what an object uses of limited resources; `covered` is what those limit that are about it.
 ///
 /// # Errors
-/// `insufficient quota to consume: ...`, `insufficient quota to match these scopes: ...`.
+/// What no quota covers.
 pub fn check<'a>(
     limited: impl Iterator<Item = &'a Limited> + Clone,
     counter: &Counter,
     object: &Value,
     quotas: &[Value],
     covered: &BTreeSet<String>,
-) -> Result<(), String> {
+) -> Result<(), Uncovered> {
     let used = counter.usage(object);
     let used = used.iter().filter(|(_, quantity)| quantity.sign() > 0).map(|(name, _)| name.as_str());
     let is_limited = |name: &str| limited.clone().any(|l| l.contains.iter().any(|part| name.contains(part.as_str())));
     let bare: Vec<&str> = used.filter(|name| is_limited(name) && !covered.contains(*name)).collect();
     if !bare.is_empty() {
-        return Err(format!("insufficient quota to consume: {}", bare.join(",")));
+        return Err(Uncovered::Use(bare.join(",")));
     }
     let has = |scope: &&Value| quotas.iter().any(|quota| counter.falls_into(quota, text(scope, "scopeName"), object));
     let fits = |scope: &&Value| counter.in_scope(text(scope, "scopeName"), Some(scope), object);
@@ -74,7 +84,7 @@ pub fn check<'a>(
     if missing.is_empty() {
         return Ok(());
     }
-    Err(format!("insufficient quota to match these scopes: [{}]", missing.join(" ")))
+    Err(Uncovered::Scopes(missing.join(" ")))
 }
 
 /// `{PriorityClass In [a b]}`, as Go prints it.
@@ -102,7 +112,7 @@ mod tests {
             |class: &str| json!({"spec": {"storageClassName": class, "resources": {"requests": {"storage": "1Gi"}}}});
         let ask = |class: &str, covered: &[&str]| {
             let covered = covered.iter().map(|name| (*name).to_owned()).collect();
-            check(all.iter(), &Counter::Claims, &claim(class), &[], &covered)
+            check(all.iter(), &Counter::Claims, &claim(class), &[], &covered).map_err(|why| why.to_string())
         };
         assert_eq!(ask("silver", &[]), Ok(()));
         let names = [
@@ -119,7 +129,9 @@ mod tests {
         let all = limited(json!({"resource": "pods", "matchScopes": [scope]}));
         let quota = json!({"spec": {"scopeSelector": {"matchExpressions": [scope]}}});
         let ask = |class: &str, quotas: &[Value]| {
-            check(all.iter(), &Counter::Pods, &json!({"spec": {"priorityClassName": class}}), quotas, &BTreeSet::new())
+            let pod = json!({"spec": {"priorityClassName": class}});
+            let checked = check(all.iter(), &Counter::Pods, &pod, quotas, &BTreeSet::new());
+            checked.map_err(|why| why.to_string())
         };
         assert_eq!(ask("low", &[]), Ok(()));
         assert_eq!(ask("high", &[quota]), Ok(()));

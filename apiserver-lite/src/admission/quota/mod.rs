@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 pub use self::limited::Limited;
+use self::limited::Uncovered;
 pub use self::usage::Counter;
 use super::resources::{self, Resources};
 use super::{Call, Operation};
@@ -162,7 +163,10 @@ fn charges(counter: &Counter, call: &Call<'_>, new: &Value, quotas: &[Value]) ->
     }
     let mut limited = call.server.admission.settings().limited.iter().filter(|l| l.is_of(call.resource)).peekable();
     if limited.peek().is_some() {
-        limited::check(limited, counter, new, quotas, &covered).map_err(|why| call.refuse(Some(new), why))?;
+        limited::check(limited, counter, new, quotas, &covered).map_err(|why| match why {
+            Uncovered::Use(_) => call.refuse(Some(new), why),
+            Uncovered::Scopes(_) => ApiError::new(500, "", why.to_string()),
+        })?;
     }
     if interesting.is_empty() {
         return Ok(Vec::new());
