@@ -163,7 +163,7 @@ impl Admission {
     ///
     /// # Errors
     /// Names that are not known, that are not available, or that both flags have.
-    pub fn new(enable: &[String], disable: &[String], settings: Settings) -> Result<Self, PluginError> {
+    pub fn new(enable: &[String], disable: &[String], mut settings: Settings) -> Result<Self, PluginError> {
         const ENABLE: &str = "enable-admission-plugins";
         const DISABLE: &str = "disable-admission-plugins";
         let known = |name: &str| PLUGINS.iter().any(|p| p.name == name);
@@ -196,7 +196,7 @@ impl Admission {
         Ok(Admission {
             quota,
             hooks: Hooks::default(),
-            clients: Clients::default(),
+            clients: Clients::new(std::mem::take(&mut settings.logins)),
             settings,
             provides_namespaces: has(AUTO_PROVISION),
             mutating_policies: place_of(MUTATING_POLICY),

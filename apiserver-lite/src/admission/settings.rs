@@ -1,8 +1,9 @@
 //! What plugins are told at the start: `--admission-control-config-file`, an AdmissionConfiguration of
 //! `apiserver.config.k8s.io/v1` that has each plugin's configuration in it or names its file.
 //!
-//! EventRateLimit, PodNodeSelector, PodSecurity, PodTolerationRestriction and ResourceQuota have one. PodNodeSelector's
-//! may also stand in the file by itself, as it did before there were versions.
+//! EventRateLimit, MutatingAdmissionWebhook, PodNodeSelector, PodSecurity, PodTolerationRestriction, ResourceQuota and
+//! ValidatingAdmissionWebhook have one; what is said to others is ignored, as upstream does. PodNodeSelector's may also
+//! stand in the file by itself, as it did before there were versions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use serde_json::Value;
 use super::event_rate::EventRates;
 use super::pod_security::PodSecuritySettings;
 use super::quota::Limited;
+use super::webhook::Logins;
 use crate::tree::{list, text};
 
 const GROUP: &str = "apiserver.config.k8s.io/v1";
@@ -36,6 +38,8 @@ pub struct Settings {
     pub pod_security: PodSecuritySettings,
     /// What needs a quota that covers it.
     pub limited: Vec<Limited>,
+    /// Who the server is for mutating and for validating webhooks.
+    pub logins: [Logins; 2],
 }
 
 impl Settings {
@@ -54,7 +58,13 @@ impl Settings {
         if text(&document, "kind") != "AdmissionConfiguration" || text(&document, "apiVersion") != GROUP {
             return Err(wrong(path, format!("must be an AdmissionConfiguration of {GROUP}")));
         }
+        let mut told: Vec<&str> = Vec::new();
+        // Of two entries of one plugin the first counts.
         for plugin in list(&document, "plugins") {
+            if told.contains(&text(plugin, "name")) {
+                continue;
+            }
+            told.push(text(plugin, "name"));
             let (name, file) = (text(plugin, "name"), text(plugin, "path"));
             let own = plugin.get("configuration").filter(|c| c.is_object());
             let (place, configuration) = match own {
@@ -95,7 +105,9 @@ impl Settings {
                 }
             }
             "ResourceQuota" => self.limited = Limited::read(configuration)?,
-            _ => return Err("takes no configuration here".into()),
+            "MutatingAdmissionWebhook" => self.logins[0] = Logins::read(configuration)?,
+            "ValidatingAdmissionWebhook" => self.logins[1] = Logins::read(configuration)?,
+            _ => tracing::warn!(plugin, "a configuration that no plugin here takes is ignored"),
         }
         Ok(())
     }
@@ -136,10 +148,16 @@ mod tests {
         let all = load("own", &format!("{head}- {{name: EventRateLimit, path: rates.yaml}}\n{own}")).expect("good");
         assert_eq!(all.node_selectors["a"], "b=c");
         assert!(!all.event_rates.is_empty());
+        let twice = format!("{head}- {{name: Priority, configuration: {{a: b}}}}\n{own}{}", own.replace("b=c", "b=d"));
+        assert_eq!(load("twice", &twice).expect("what is no plugin's is ignored").node_selectors["a"], "b=c");
         assert_eq!(load("old", "podNodeSelectorPluginConfig: {a: 'b=c'}").expect("good").node_selectors["a"], "b=c");
         for (name, text, why) in [
             ("kind", "kind: Other", "must be an AdmissionConfiguration"),
-            ("plugin", &format!("{head}- {{name: Priority, configuration: {{}}}}"), "plugin Priority: takes no"),
+            (
+                "webhooks",
+                &format!("{head}- {{name: ValidatingAdmissionWebhook, configuration: {{}}}}"),
+                "plugin ValidatingAdmissionWebhook: must be a WebhookAdmissionConfiguration",
+            ),
             ("missing", &format!("{head}- {{name: EventRateLimit, path: none.yaml}}"), "No such file"),
             ("wrong", &format!("{head}- {{name: EventRateLimit, configuration: {{}}}}"), "must be a Configuration of"),
         ] {

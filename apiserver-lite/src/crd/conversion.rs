@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::object::go_type;
-use crate::admission::{Endpoint, Expected};
+use crate::admission::{Asker, Endpoint, Expected};
 use crate::resource::Resource;
 use crate::server::ApiServer;
 use crate::status::{ApiError, Result, quote};
@@ -59,7 +59,8 @@ impl Converter {
             });
             let mut body = Vec::new();
             proto::json::write_sorted(&review, &mut body);
-            let answer = server.admission.clients().post(server, &self.endpoint, body, TIMEOUT).await;
+            let answer = server.admission.clients().post(server, Asker::Conversion, &self.endpoint, body, TIMEOUT);
+            let answer = answer.await;
             let answer = answer.map_err(|why| failed(format!("conversion webhook for {of} failed: {why}")))?;
             let review = answer.review(Expected::conversion(version));
             let converted = review.and_then(|review| converted(version, &uid, review));

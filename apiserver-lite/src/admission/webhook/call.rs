@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::super::attributes::Attributes;
 use super::super::matching::Matched;
 use super::answer::Expected;
-use super::client::{Clients, Unanswered};
+use super::client::{Asker, Clients, Unanswered};
 use super::compiled::Webhook;
 use super::review::{self, Verdict};
 use crate::metrics::Outcome;
@@ -97,7 +97,8 @@ pub async fn ask(
     let uid = crate::random::uuid();
     let resource = matched.resource(attributes);
     let body = review::request(version, &uid, attributes, resource, object, attributes.old(resource));
-    let answer = clients.post(call.server, &hook.endpoint, body, hook.timeout).await?;
+    let asker = if mutating { Asker::Mutating } else { Asker::Validating };
+    let answer = clients.post(call.server, asker, &hook.endpoint, body, hook.timeout).await?;
     let review = answer.review(Expected::admission(version)).map_err(|why| Failed::Call {
         stage: Stage::Asked(answer.error_code()),
         why: format!("failed to call webhook: {why}"),

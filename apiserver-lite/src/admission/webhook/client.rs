@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::answer::Answer;
+use super::logins::{Login, Logins};
 use super::trust;
 use crate::metrics::Webhooks;
 use crate::outgoing::dial_words;
@@ -49,11 +50,22 @@ enum Place {
     Service { namespace: String, name: String, port: u16 },
 }
 
-/// Connections to everybody: by where they go and whom they trust.
+/// Connections to everybody: by where they go, whom they trust and who asks.
 #[derive(Default)]
 pub struct Clients {
     pools: Mutex<HashMap<Trusted, Arc<Pool>>>,
+    /// Who the plugins are that ask; mutating, validating.
+    logins: [Logins; 2],
     counted: Webhooks,
+}
+
+/// What asks a webhook, and may have its own users for that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Asker {
+    Mutating,
+    Validating,
+    /// Conversions are asked for by nobody in particular.
+    Conversion,
 }
 
 /// Why a webhook did not answer.
@@ -74,10 +86,12 @@ impl std::fmt::Display for Unanswered {
     }
 }
 
-type Trusted = (Place, Arc<[u8]>);
+/// The last is the user in the asker's file.
+type Trusted = (Place, Arc<[u8]>, Option<(Asker, String)>);
 
 struct Pool {
     tls: TlsConnector,
+    login: Option<Arc<Login>>,
     idle: Mutex<Vec<Sender>>,
 }
 
@@ -129,6 +143,14 @@ impl Endpoint {
         }
     }
 
+    /// Host and port as users are named after them.
+    fn target_of_users(&self) -> String {
+        match &self.place {
+            Place::Host { shown, port, .. } if !shown.ends_with(&format!(":{port}")) => format!("{shown}:{port}"),
+            _ => self.authority(),
+        }
+    }
+
     /// Path and query of a request that has some time.
     fn target(&self, timeout: Duration) -> String {
         let path = if self.path.starts_with('/') { self.path.clone() } else { format!("/{}", self.path) };
@@ -137,6 +159,11 @@ impl Endpoint {
 }
 
 impl Clients {
+    /// With the users that the mutating and the validating plugin have.
+    pub fn new(logins: [Logins; 2]) -> Self {
+        Clients { logins, ..Clients::default() }
+    }
+
     /// What became of the calls that admission made.
     pub fn counted(&self) -> &Webhooks {
         &self.counted
@@ -150,12 +177,13 @@ impl Clients {
     pub async fn post(
         &self,
         server: &ApiServer,
+        asker: Asker,
         endpoint: &Endpoint,
         body: Vec<u8>,
         timeout: Duration,
     ) -> Result<Answer, Unanswered> {
         let shown = || format!("Post \"https://{}{}\"", endpoint.authority(), endpoint.target(timeout));
-        let pool = self.pool(endpoint).map_err(Unanswered::Settings)?;
+        let pool = self.pool(asker, endpoint).map_err(Unanswered::Settings)?;
         let body = Bytes::from(body);
         let call = async {
             let mut retries = RETRIES;
@@ -174,13 +202,20 @@ impl Clients {
         }
     }
 
-    fn pool(&self, endpoint: &Endpoint) -> Result<Arc<Pool>, String> {
+    fn pool(&self, asker: Asker, endpoint: &Endpoint) -> Result<Arc<Pool>, String> {
+        let login = match asker {
+            Asker::Mutating => self.logins[0].of(&endpoint.target_of_users()),
+            Asker::Validating => self.logins[1].of(&endpoint.target_of_users()),
+            Asker::Conversion => None,
+        };
         let mut all = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (endpoint.place.clone(), endpoint.bundle.clone());
+        let key = (endpoint.place.clone(), endpoint.bundle.clone(), login.map(|login| (asker, login.name.clone())));
         if let Some(pool) = all.get(&key) {
             return Ok(pool.clone());
         }
-        let pool = Arc::new(Pool { tls: trust::connector(&endpoint.bundle)?, idle: Mutex::default() });
+        let identity = login.map_or(Ok(None), |login| login.identity())?;
+        let tls = trust::connector(&endpoint.bundle, identity)?;
+        let pool = Arc::new(Pool { tls, login: login.cloned(), idle: Mutex::default() });
         if all.len() >= WEBHOOKS {
             all.clear();
         }
@@ -249,13 +284,16 @@ impl Pool {
         body: Bytes,
         timeout: Duration,
     ) -> Result<Answer, String> {
-        let request = http::Request::post(endpoint.target(timeout))
+        let mut request = http::Request::post(endpoint.target(timeout))
             .header(HOST, endpoint.authority())
             .header(ACCEPT, "application/json, */*")
             .header(CONTENT_TYPE, "application/json")
             .header(USER_AGENT, "kube-apiserver-admission")
             .body(Full::new(body))
             .map_err(|e| e.to_string())?;
+        if let Some(login) = &self.login {
+            login.sign(request.headers_mut()).await;
+        }
         let gone = |_: hyper::Error| "EOF".to_owned();
         let response = sender.send_request(request).await.map_err(gone)?;
         let code = response.status().as_u16();
@@ -328,5 +366,11 @@ mod tests {
         }
         let service = Endpoint::new(&json!({"service": {"namespace": "n", "name": "s", "port": 9, "path": "/p"}}));
         assert_eq!(service.authority(), "s.n.svc:9");
+        assert_eq!(service.target_of_users(), "s.n.svc:9");
+        for (url, target) in
+            [("https://a.b/c", "a.b:443"), ("https://a.b:8443/c", "a.b:8443"), ("https://a:443", "a:443")]
+        {
+            assert_eq!(Endpoint::new(&json!({"url": url})).target_of_users(), target);
+        }
     }
 }

@@ -9,14 +9,16 @@ mod call;
 mod certificate;
 mod client;
 mod compiled;
+mod logins;
 mod mutating;
 mod review;
 mod trust;
 mod validating;
 
 pub use answer::{Expected, failure_words};
-pub use client::{Clients, Endpoint};
+pub use client::{Asker, Clients, Endpoint};
 pub use compiled::Webhook;
+pub use logins::Logins;
 pub use mutating::mutate;
 pub use trust::{connector, explain as handshake_words};
 pub use validating::validate;

@@ -17,6 +17,8 @@ use rustls::{
 use rustls_pki_types::pem::PemObject as _;
 use tokio_rustls::TlsConnector;
 
+use crate::outgoing::Identity;
+
 /// Where systems keep the authorities that they trust; the first file that is there counts.
 const SYSTEM: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -33,11 +35,12 @@ fn system() -> &'static [CertificateDer<'static>] {
     })
 }
 
-/// A connector that trusts a bundle in PEM, or the machine's authorities where it is empty.
+/// A connector that trusts a bundle in PEM, or the machine's authorities where it is empty, and shows a certificate if it
+/// has one.
 ///
 /// # Errors
-/// A bundle without certificates.
-pub fn connector(bundle: &[u8]) -> Result<TlsConnector, String> {
+/// A bundle without certificates, or a key that does not fit its certificate.
+pub fn connector(bundle: &[u8], identity: Option<Identity>) -> Result<TlsConnector, String> {
     let own: Vec<CertificateDer<'static>>;
     let trusted = if bundle.is_empty() {
         system()
@@ -58,8 +61,11 @@ pub fn connector(bundle: &[u8]) -> Result<TlsConnector, String> {
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_no_client_auth();
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let config = match identity {
+        Some((chain, key)) => config.with_client_auth_cert(chain, key).map_err(|e| e.to_string())?,
+        None => config.with_no_client_auth(),
+    };
     Ok(TlsConnector::from(Arc::new(config)))
 }
 

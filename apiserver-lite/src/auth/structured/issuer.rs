@@ -60,7 +60,7 @@ impl Issuer {
             (false, said) => errors.push(format!("{at}.audienceMatchPolicy: Invalid value: {said:?}: audienceMatchPolicy must be empty or MatchAny for single audience")),
         }
         let authority = text(issuer, "certificateAuthority");
-        if !authority.is_empty() && connector(authority.as_bytes()).is_err() {
+        if !authority.is_empty() && connector(authority.as_bytes(), None).is_err() {
             let why = "data does not contain any valid RSA or ECDSA certificates";
             errors.push(format!("{at}.certificateAuthority: Invalid value: {why}"));
         }

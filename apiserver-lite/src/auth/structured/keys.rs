@@ -80,7 +80,7 @@ impl RemoteKeys {
         let host =
             uri.host().filter(|_| uri.scheme_str() == Some("https")).ok_or_else(|| wrong("not an https URL".into()))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let tls = connector(&self.authorities).map_err(&wrong)?;
+        let tls = connector(&self.authorities, None).map_err(&wrong)?;
         let dialer = Dialer { name: host.clone(), host, port: uri.port_u16().unwrap_or(443), tls: Some(tls) };
         let path = uri.path_and_query().map_or("/", |p| p.as_str());
         let client = Client::new(dialer, path.to_owned(), None);
