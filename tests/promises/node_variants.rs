@@ -8,10 +8,7 @@ use tests::agent::{Agent, Place};
 use tests::free_port;
 
 /// Answers that cannot be the same here, with the reason.
-const OTHERWISE: &[(&str, &str)] = &[
-    ("/debug/pprof", "profiles of the Go runtime, of which there is none"),
-    ("/runningpods/", "the runtime of the test lists nothing"),
-];
+const OTHERWISE: &[(&str, &str)] = &[("/runningpods/", "the runtime of the test lists nothing")];
 
 fn recordings() -> Option<Value> {
     const FILE: &str = "node-endpoints/http/variants.json";

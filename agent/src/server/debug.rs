@@ -1,18 +1,17 @@
 //! `/debug`: what a running agent tells its maintainers, and the verbosity of its log.
-//!
-//! Profiles in Go's formats do not exist here; their names are answered as Go answers a name that it does not know.
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 
 use super::answers::{Answer, text};
+use super::profiles;
 use crate::log_level;
 
 /// A level is a number; more than this is none.
 const MAX_BODY: usize = 64;
 
-pub(super) fn profile(name: &str) -> Response<Answer> {
+pub(super) async fn profile(name: &str, query: &str) -> Response<Answer> {
     match name {
         "cmdline" => {
             let words = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect::<Vec<_>>();
@@ -20,11 +19,7 @@ pub(super) fn profile(name: &str) -> Response<Answer> {
         }
         // No addresses of this program can be looked up.
         "symbol" => text(StatusCode::OK, "num_symbols: 0\n"),
-        _ => {
-            let mut response = text(StatusCode::NOT_FOUND, "Unknown profile\n");
-            response.headers_mut().insert("x-go-pprof", HeaderValue::from_static("1"));
-            response
-        }
+        name => profiles::answer(name, query).await,
     }
 }
 

@@ -25,6 +25,7 @@ mod mux;
 mod node_logs;
 mod node_stats;
 mod pattern;
+mod profiles;
 mod retention;
 mod route;
 mod router;

@@ -107,7 +107,7 @@ impl Router {
             (Route::Flagz, _) => zpages::flagz(&self.deps, request.headers()),
             (Route::Statusz, _) => zpages::statusz(request.headers()),
             (Route::Logs(path), _) => node_logs::serve(&self.deps.config, &path, &query, &request).await,
-            (Route::Profile(name), _) => debug::profile(&name),
+            (Route::Profile(name), _) => debug::profile(&name, &query).await,
             (Route::LogLevel, _) => debug::log_level(request).await,
             (_, None) => plain(StatusCode::SERVICE_UNAVAILABLE, "the container runtime has not answered yet"),
             (Route::Pods, Some(pods)) => json(pod_list(pods.pods().await.iter())),
