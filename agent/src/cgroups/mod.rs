@@ -423,6 +423,11 @@ impl Owned {
         let kept = {
             let mut pods = self.pods();
             let kept = pods.sum.kept;
+            if self.settings.node.memory_qos.is_some() {
+                let bytes = |kept: i64| metrics::page::to_float(u64::try_from(kept).unwrap_or(0));
+                metrics::MEMORY_MIN.set(&[], bytes(kept.min));
+                metrics::MEMORY_LOW.set(&[], bytes(kept.low));
+            }
             if pods.given.replace(kept) == Some(kept) {
                 return Ok(());
             }
@@ -657,6 +662,34 @@ mod tests {
         for _ in 0..2 {
             assert!(owned.weigh().await.is_err());
         }
+    }
+
+    /// With the gate on there were no such figures.
+    #[tokio::test]
+    async fn memory_that_is_kept_for_pods_is_told_while_the_gate_is_on() {
+        use crate::pod::memory_qos::MemoryQos;
+        let shown = || {
+            [&metrics::MEMORY_MIN, &metrics::MEMORY_LOW].map(|family| {
+                let found: Vec<_> = family.is_used().then(|| family.snapshot()).flatten().into_iter().collect();
+                let page = String::from_utf8(metrics::page::page(&found, "").0).expect("text");
+                page.split_whitespace().last().unwrap_or("nothing").to_owned()
+            })
+        };
+        let mount = std::env::temp_dir().join(format!("kept-{}", crate::backoff::random_below(u32::MAX)));
+        std::fs::create_dir_all(mount.join("kubepods/burstable")).expect("a folder");
+        let mut owned = owned(mount.clone(), None);
+        owned.weigh().await.expect("there is nothing to write");
+        assert_eq!(shown(), ["nothing"; 2]);
+        let qos = MemoryQos { factor: 0.9, tiered: true, allocatable_bytes: 1 << 30, page_bytes: 4096 };
+        owned.settings.node.memory_qos = Some(qos);
+        owned.weigh().await.expect("there is nothing to write");
+        assert_eq!(shown(), ["0"; 2]);
+        for (uid, min, low) in [("a", 5, 0), ("b", 0, 7), ("c", 1, 0)] {
+            owned.pods().note(uid, Some(Asked { kept: Kept { min, low }, ..Asked::default() }));
+        }
+        owned.weigh().await.expect("written");
+        assert_eq!(shown(), ["6", "7"]);
+        std::fs::remove_dir_all(mount).expect("removes");
     }
 
     #[test]

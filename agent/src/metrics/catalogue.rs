@@ -118,6 +118,8 @@ families! { ALL:
     POD_STATUS_SYNC = Histogram Alpha "kubelet_pod_status_sync_duration_seconds" [], STATUS_SYNC, "Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.";
     CGROUP_MANAGER = Histogram Alpha "kubelet_cgroup_manager_duration_seconds" ["operation_type"], DEFAULT, "Duration in seconds for cgroup manager operations. Broken down by method.";
     CGROUP_VERSION = Gauge Alpha "kubelet_cgroup_version" [], NONE, "cgroup version on the hosts.";
+    MEMORY_MIN = Gauge Alpha "kubelet_memory_qos_node_memory_min_bytes" [], NONE, "Total cgroup v2 memory.min in bytes for Guaranteed pods";
+    MEMORY_LOW = Gauge Alpha "kubelet_memory_qos_node_memory_low_bytes" [], NONE, "Total cgroup v2 memory.low in bytes for Burstable pods";
     PLEG_RELIST = Histogram Alpha "kubelet_pleg_relist_duration_seconds" [], DEFAULT, "Duration in seconds for relisting pods in PLEG.";
     PLEG_POD_RELIST = Histogram Alpha "kubelet_pleg_pod_relist_duration_seconds" [], DEFAULT, "Duration in seconds for relisting a single pod in PLEG.";
     PLEG_INTERVAL = Histogram Alpha "kubelet_pleg_relist_interval_seconds" [], DEFAULT, "Interval in seconds between relisting in PLEG.";
@@ -270,4 +272,5 @@ families! { SLIS:
 }
 
 /// Of something that an agent may be configured without: they show from their first use on, as those with labels do.
-pub(super) static FROM_FIRST_USE: [&Family; 3] = [&CLIENT_RENEWAL_ERRORS, &SERVER_RENEWAL_ERRORS, &SERVER_ROTATION];
+pub(super) static FROM_FIRST_USE: [&Family; 5] =
+    [&CLIENT_RENEWAL_ERRORS, &SERVER_RENEWAL_ERRORS, &SERVER_ROTATION, &MEMORY_MIN, &MEMORY_LOW];
