@@ -78,9 +78,9 @@ struct Inside {
 
 impl LogFile {
     /// # Errors
-    /// When the log cannot be opened or read.
+    /// When the log cannot be opened or read; [`io::ErrorKind::InvalidData`] with the kubelet's words when it is not there.
     pub fn open(path: PathBuf, wanted: Wanted) -> io::Result<Self> {
-        let mut file = File::open(&path)?;
+        let mut file = File::open(&path).map_err(|error| unopened(&path, error))?;
         if let Some(lines) = wanted.tail {
             seek_to_tail(&mut file, lines)?;
         }
@@ -229,6 +229,19 @@ impl Writer {
     }
 }
 
+/// The kubelet follows the links of a path first, step by step, and tells where that ends.
+fn unopened(path: &Path, error: io::Error) -> io::Error {
+    if error.kind() != io::ErrorKind::NotFound {
+        return error;
+    }
+    let mut steps: Vec<&Path> = path.ancestors().collect();
+    steps.reverse();
+    let missing = steps.into_iter().find(|step| step.symlink_metadata().is_err()).unwrap_or(path);
+    let (shown, missing) = (path.display().to_string(), missing.display());
+    let why = format!("failed to try resolving symlinks in path {shown:?}: lstat {missing}: no such file or directory");
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
 /// Puts the file where its last `lines` lines begin.
 fn seek_to_tail(file: &mut File, lines: u64) -> io::Result<()> {
     let mut end = file.seek(SeekFrom::End(0))?;
@@ -325,6 +338,21 @@ mod tests {
         let error = LogFile::open(path.clone(), Wanted::default()).unwrap().step().unwrap_err();
         assert_eq!(error.to_string(), r#"failed to get parse function: unsupported log format: "hello\n""#);
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn of_a_log_that_is_gone_it_is_told_what_is_missing() {
+        let folder = scratch("gone");
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("c/0.log");
+        let error = LogFile::open(path.clone(), Wanted::default()).err().expect("nothing is there");
+        let (shown, missing) = (path.display(), folder.join("c"));
+        let missing = missing.display();
+        assert_eq!(
+            error.to_string(),
+            format!("failed to try resolving symlinks in path \"{shown}\": lstat {missing}: no such file or directory")
+        );
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     /// A line of more than can be kept used to be cut in two, and its rest taken for a line of its own.
