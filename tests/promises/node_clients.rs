@@ -1,4 +1,5 @@
-//! Clients that nobody here wrote use the node's own interfaces: gRPC from Python, and Prometheus' check of metrics.
+//! Clients that nobody here wrote use the node's own interfaces: gRPC and the official client from Python, and Prometheus'
+//! check of metrics.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -63,6 +64,35 @@ fn the_sockets_answer_as_the_kubelets_did() -> Result<()> {
         return Ok(());
     };
     with_sockets("recorded-sockets", "recorded_sockets.py", &shared.join("node-endpoints/grpc"))
+}
+
+/// Runs a script of tests/python that needs the official client beside a node of its own, with what it is given.
+fn beside_a_node(name: &str, script: &str, further: impl Fn(&Node) -> Result<Vec<String>>) -> Result<()> {
+    let Some(python) = tests::python("kubernetes") else {
+        tests::skipped("make test prepares .test/venv with the official Python client");
+        return Ok(());
+    };
+    if tests::no_node() {
+        return Ok(());
+    }
+    let server = ApiServer::start(name, &["--disable-admission-plugins=ServiceAccount"])?;
+    let node = Node::start(&format!("{name}-node"), &server, "")?;
+    let output = Command::new(python)
+        .arg(tests::repository().join("tests/python").join(script))
+        .arg(server.kubeconfig())
+        .args([node.name.as_str(), IMAGE])
+        .args(further(&node)?)
+        .output()?;
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{said}{errors}\n{}", node.logs());
+    print!("{said}");
+    Ok(())
+}
+
+/// The client names a form that it accepts, which used to be passed on to the node: every log was 406 for it.
+#[test]
+fn the_python_client_streams_logs_and_commands_through_the_server() -> Result<()> {
+    beside_a_node("streams", "node_streams.py", |_| Ok(Vec::new()))
 }
 
 /// Lines of the check's complaints about a page.

@@ -2,7 +2,7 @@
 //! a pod's or service's own server (`proxy`).
 //!
 //! The request goes on as it came, byte for byte once a connection is upgraded; only its path, host and credentials are
-//! ours. Nothing is buffered: a slow reader slows the sender.
+//! ours (of a log, all of it). Nothing is buffered: a slow reader slows the sender.
 
 mod admit;
 mod connect;
@@ -12,7 +12,7 @@ mod target;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONNECTION, HOST, HeaderMap, HeaderValue, UPGRADE};
+use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, UPGRADE};
 use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, timeout_at};
@@ -110,7 +110,12 @@ async fn forward(server: &Arc<ApiServer>, request: Request, target: Target) -> R
         format!("{}:{}", target.host, target.port)
     };
     let (log, name) = (request.info.subresource == "log", request.info.name.clone());
-    let headers = forwarded_headers(&request.headers, request.headers.contains_key(UPGRADE));
+    // A log is asked for in words of our own: what the client accepts concerns this answer, and a kubelet would take it for a
+    // form that it has not.
+    let headers = match log {
+        true => HeaderMap::new(),
+        false => forwarded_headers(&request.headers, request.headers.contains_key(UPGRADE)),
+    };
     let deadline = request.deadline();
     match pass_on(request, sender, &host, &target.path, headers).await {
         Ok(Passed::Upgraded(response)) => Ok(response),
@@ -118,7 +123,10 @@ async fn forward(server: &Arc<ApiServer>, request: Request, target: Target) -> R
             Err(refused_log(head.status.as_u16(), &name, body).await)
         }
         // A log that ends early is one that ended: its container, or its kubelet, is gone.
-        Ok(Passed::Answered(head, body, sender)) if log => Ok(streamed(head, body, sender, Until::Ended)),
+        Ok(Passed::Answered(mut head, body, sender)) if log => {
+            head.headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("text/plain"))]);
+            Ok(streamed(head, body, sender, Until::Ended))
+        }
         Ok(Passed::Answered(head, body, sender)) => Ok(streamed(head, body, sender, Until::Complete(deadline))),
         Err(PassError::Request(error)) => Err(error),
         Err(PassError::Connection(error)) => Err(connect::unreachable(&target, &error)),
