@@ -1,5 +1,5 @@
-//! Clients that nobody here wrote use the node's own interfaces: gRPC and the official client from Python, and Prometheus'
-//! check of metrics.
+//! Clients that nobody here wrote use the node's own interfaces: gRPC and the official client from Python, Prometheus and its
+//! check of metrics, `kubectl top`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -93,6 +93,22 @@ fn beside_a_node(name: &str, script: &str, further: impl Fn(&Node) -> Result<Vec
 #[test]
 fn the_python_client_streams_logs_and_commands_through_the_server() -> Result<()> {
     beside_a_node("streams", "node_streams.py", |_| Ok(Vec::new()))
+}
+
+#[test]
+fn prometheus_scrapes_every_page_and_kubectl_top_shows_the_node() -> Result<()> {
+    if Command::new("prometheus").arg("--version").output().is_err() {
+        tests::skipped("Debian's prometheus is missing");
+        return Ok(());
+    }
+    beside_a_node("monitoring", "node_monitoring.py", |node| {
+        let folder = node.dir.join("monitoring");
+        std::fs::create_dir_all(&folder)?;
+        let made = rcgen::generate_simple_self_signed(vec!["metrics.default.svc".to_owned()])?;
+        std::fs::write(folder.join("server.crt"), made.cert.pem())?;
+        std::fs::write(folder.join("server.key"), made.signing_key.serialize_pem())?;
+        Ok(vec![node.port.to_string(), folder.to_str().context("a path in text")?.to_owned()])
+    })
 }
 
 /// Lines of the check's complaints about a page.
