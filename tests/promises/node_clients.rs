@@ -36,7 +36,8 @@ fn with_sockets(name: &str, script: &str, protos: &Path) -> Result<()> {
         return Ok(());
     }
     let server = ApiServer::start(name, &[])?;
-    let node = Node::start(&format!("{name}-node"), &server, "nodeStatusUpdateFrequency: 1s\n")?;
+    let settings = "nodeStatusUpdateFrequency: 1s\nfeatureGates: {PodsAPI: true}\n";
+    let node = Node::start(&format!("{name}-node"), &server, settings)?;
     let stubs = node.dir.join("stubs");
     std::fs::create_dir_all(&stubs)?;
     let output = Command::new(python)

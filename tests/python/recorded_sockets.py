@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent import futures
 
@@ -121,6 +122,122 @@ def pods_api():
     same("ListPods uids", [sum(uid.encode() in each for each in listed) for uid in uids], [1] * len(uids))
 
 
+def fields(message):
+    """Numbers and values of an encoded message: numbers as they are, all else as bytes."""
+    at = 0
+
+    def number():
+        nonlocal at
+        value, shift = 0, 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(message):
+        tag = number()
+        if tag & 7 == 0:
+            yield tag >> 3, number()
+            continue
+        length = number() if tag & 7 == 2 else {1: 8, 5: 4}[tag & 7]
+        yield tag >> 3, message[at:at + length]
+        at += length
+
+
+def shown(encoded):
+    """What was recorded of a core v1 Pod."""
+    parts = dict(fields(encoded))
+    metadata, status = list(fields(parts.get(1, b""))), list(fields(parts.get(3, b"")))
+    text = {number: value.decode() for number, value in metadata if number in (1, 3)}
+    pair = lambda entry: tuple(dict(fields(entry)).get(n, b"").decode() for n in (1, 2))  # noqa: E731
+    pod = {"name": text.get(1), "namespace": text.get(3)}
+    if 2 not in parts and 3 not in parts:
+        return pod
+    pod["deletionTimestamp"] = any(number == 9 for number, _ in metadata)
+    pod["labels"] = sorted("=".join(pair(value)) for number, value in metadata if number == 11)
+    pod["annotations"] = sorted(pair(value)[0] for number, value in metadata if number == 12)
+    pod["phase"] = dict(status).get(1, b"").decode()
+    pod["conditions"] = ["=".join(pair(value)) for number, value in status if number == 2]
+    return pod
+
+
+def told_of(name, events):
+    """The events of one pod. A state that is told twice is one; between a pod's deletion and its end there may be looks."""
+    kept = []
+    for event in events:
+        pod = {key: value for key, value in (event["pod"] or {}).items() if key != "uid"}
+        if pod.get("name") != name:
+            continue
+        if "annotations" in pod:
+            # kubectl apply was the recorded one's.
+            pod["annotations"] = [a for a in pod["annotations"] if not a.startswith("kubectl.")]
+        ends = pod.get("deletionTimestamp") and pod["phase"] == "Running" and kept and kept[-1][1]["deletionTimestamp"]
+        if not ends and (not kept or kept[-1] != (event["type"], pod)):
+            kept.append((event["type"], pod))
+    return kept
+
+
+def pods_watch():
+    channel = grpc.insecure_channel(f"unix://{root}/pods-api/pods-api.sock")
+    watch = channel.unary_stream("/v1alpha1.Pods/WatchPods", pods.WatchPodsRequest.SerializeToString, pods.WatchPodsEvent.FromString)
+    types = ["UNSPECIFIED", "ADDED", "MODIFIED", "DELETED", "INITIAL_SYNC_COMPLETE"]
+    want = [event for event in recorded("podsapi-watch") if "type" in event]
+    events, stream = [], watch(pods.WatchPodsRequest())
+
+    def follow():
+        try:
+            for event in stream:
+                events.append({"type": types[event.type], "pod": shown(event.pod) if event.pod else None})
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.CANCELLED, error
+
+    def heard(kind, name):
+        end = time.time() + 60
+        while not any(e["type"] == kind and (e["pod"] or {}).get("name") == name for e in events):
+            assert time.time() < end, f"no {kind} of {name} in {events}"
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    heard("ADDED", "web")
+    ends = 'trap "exit 0" TERM; while :; do sleep 0.1; done'
+    watched = json.loads(pod("watched", {"c": None}))
+    watched["metadata"]["labels"] = {"step": "1"}
+    watched["spec"]["containers"][0]["command"] = ["sh", "-c", ends]
+    kubectl("create", "-f", "-", given=json.dumps(watched))
+    # Nothing will run of one that the node refuses, and one ends by itself while its object stays.
+    refused = json.loads(pod("refused", {"c": None}))
+    refused["spec"]["nodeSelector"] = {"no": "where"}
+    kubectl("create", "-f", "-", given=json.dumps(refused))
+    brief = json.loads(pod("brief", {"c": None}))
+    brief["spec"]["restartPolicy"] = "Never"
+    brief["spec"]["containers"][0]["command"] = ["true"]
+    kubectl("create", "-f", "-", given=json.dumps(brief))
+    kubectl("wait", "-n", "ns1", "--for=condition=Ready", "pod/watched", "--timeout=60s")
+    kubectl("label", "-n", "ns1", "pod", "watched", "step=2", "--overwrite")
+    kubectl("annotate", "-n", "ns1", "pod", "watched", "a=b")
+    heard("DELETED", "brief")
+    kubectl("wait", "-n", "ns1", "--for=jsonpath={.status.phase}=Failed", "pod/refused", "--timeout=30s")
+    same("events of a refused pod", [kind for kind, _ in told_of("refused", events)], ["ADDED"])
+    kubectl("delete", "pod", "-n", "ns1", "watched", "refused", "brief", "--timeout=60s")
+    heard("DELETED", "watched")
+    heard("DELETED", "refused")
+    stream.cancel()
+    thread.join(10)
+    kinds = [event["type"] for event in events]
+    first = kinds.index("INITIAL_SYNC_COMPLETE")
+    same("events before all is told", set(kinds[:first]), {"ADDED"})
+    same("the event that all is told", events[first]["pod"], None)
+    same("events of a pod", told_of("watched", events), told_of("watched", want))
+    # The recorded one had ended when the watch began.
+    same("the end of a pod", told_of("brief", events)[-2:], [
+        (kind, {**what, "name": "brief"}) for kind, what in told_of("done", want)[-2:]
+    ])
+
+
 def refusals():
     for case, what in recorded("device-plugin-register-refusals").items():
         same(f"Register: {case}", ask(registration.Register, dp.RegisterRequest(**what["message"])), what["answer"])
@@ -231,6 +348,7 @@ def flow():
 kubectl("create", "namespace", "ns1")
 without_devices()
 pods_api()
+pods_watch()
 refusals()
 flow()
 registrations(lambda case: case != "DevicePlugin type")
