@@ -4,6 +4,7 @@
 pub mod api;
 pub mod backoff;
 pub mod capabilities;
+mod carried;
 pub mod cgroups;
 pub mod checkpoint_archive;
 pub mod cli;

@@ -157,6 +157,29 @@ fn done_with_sidecars(pods: &Pods) -> Result<()> {
     Ok(())
 }
 
+/// What the runtime was asked for comes to its end before its pod ends: the hook that has begun, and the container after it.
+fn ending_in_a_hook(pods: &Pods) -> Result<()> {
+    let folder = pods.node.dir.join("begun");
+    std::fs::create_dir_all(&folder)?;
+    let mounts = json!([{"name": "told", "mountPath": "/told"}]);
+    let lifecycle = json!({"postStart": exec("echo hook >> /told/log; sleep 4; echo hooked >> /told/log")});
+    let hooked = json!({"name": "hooked", "volumeMounts": mounts, "lifecycle": lifecycle});
+    let other = json!({"name": "other", "volumeMounts": mounts});
+    pods.create(
+        "begun",
+        &json!({"terminationGracePeriodSeconds": 1,
+        "volumes": [{"name": "told", "hostPath": {"path": folder}}],
+        "containers": [Pods::shell("exec sleep 1000", &hooked), Pods::shell(&teller("other"), &other)]}),
+    )?;
+    pods.node.wait_until("the hook has begun", Duration::from_secs(60), || Ok(folder.join("log").exists()))?;
+    pods.server.kubectl(&["delete", "pod", "begun", "--timeout=60s"])?;
+    let told = std::fs::read_to_string(folder.join("log"))?.replace('\n', " ");
+    ensure!(told.starts_with("hook hooked other "), "{told}");
+    let failed = pods.events("begun", "FailedPostStartHook")?;
+    ensure!(failed.is_empty(), "{failed:?}");
+    Ok(())
+}
+
 /// Readiness is asked for while a pod ends, a hook that takes too long is let go, and a second deletion gives less time.
 fn ending(pods: &Pods) -> Result<()> {
     let folder = pods.node.dir.join("ending");
@@ -207,5 +230,6 @@ fn containers_begin_and_end_in_their_order() -> Result<()> {
     looked_after(&pods)?;
     deaf(&pods)?;
     done_with_sidecars(&pods)?;
+    ending_in_a_hook(&pods)?;
     ending(&pods)
 }

@@ -14,6 +14,7 @@ use proto::api::core::v1::{Pod, Secret};
 use proto::cri;
 use tokio::sync::Semaphore;
 
+use crate::carried::Carried;
 use crate::clock::steady_nanos;
 use crate::cri::CriClient;
 use crate::events::{EventType, Recorder};
@@ -41,6 +42,8 @@ pub struct Wanted<'a> {
     pub image: &'a str,
     /// Empty for `IfNotPresent`.
     pub policy: &'a str,
+    /// Told that a pull may be given up.
+    pub carried: &'a Carried,
 }
 
 impl Wanted<'_> {
@@ -224,7 +227,7 @@ impl Puller {
         })?;
         event(EventType::Normal, "Pulling", format!("Pulling image {written:?}"));
         let asked = Instant::now();
-        let _waits = pulling(wanted.pod.uid());
+        let _waits = (pulling(wanted.pod.uid()), wanted.carried.aside());
         let slot = self.slots.acquire().await.map_err(|e| refusal("ErrImagePull", e.to_string()))?;
         let begun = Instant::now();
         let pulled = self.try_credentials(&spec, sandbox, credentials).await;

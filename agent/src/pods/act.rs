@@ -93,6 +93,7 @@ impl Worker {
             secrets: &secrets,
             userns: userns.as_ref(),
             starts: &self.starts.clone(),
+            carried: &self.carried.clone(),
             image_volumes: &image_volumes,
         };
         let mut outcome = Ok(());
@@ -175,8 +176,13 @@ impl Worker {
         let mut found = BTreeMap::new();
         for volume in &self.pod.spec().volumes {
             let Some(image) = volume.volume_source.as_ref().and_then(|s| s.image.as_ref()) else { continue };
-            let wanted =
-                Wanted { pod: &self.pod, container: None, image: &image.reference, policy: &image.pull_policy };
+            let wanted = Wanted {
+                pod: &self.pod,
+                container: None,
+                image: &image.reference,
+                policy: &image.pull_policy,
+                carried: &self.carried,
+            };
             metrics::IMAGE_VOLUMES_REQUESTED.inc(&[]);
             let pulled = self.shared.puller.ensure(wanted, sandbox, secrets).await;
             found.insert(volume.name.clone(), pulled.map(|image| image.id));
@@ -187,6 +193,10 @@ impl Worker {
     pub(super) fn sandbox_failed(&self, why: &str) -> Failure {
         let message = format!("Failed to create pod sandbox: {why}");
         spans::fail(|| message.clone());
+        // Of a pod that is to end nobody needs one.
+        if self.mailbox.end_wanted().is_some() {
+            return Failure::Retry;
+        }
         self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedCreatePodSandBox", message);
         Failure::Retry
     }

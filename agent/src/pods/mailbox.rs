@@ -1,6 +1,7 @@
 //! What a worker has yet to take notice of. Newer facts replace older ones, so it never grows.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use proto::api::core::v1::Pod;
 use tokio::sync::{Notify, watch};
@@ -13,6 +14,19 @@ use crate::status::generate::Override;
 pub struct KillRequest {
     pub imposed: Option<Override>,
     pub grace: Option<i64>,
+}
+
+/// How long what is carried through for a pod is waited for that is to end, as long as the runtime may take for an answer:
+/// a hook that hangs must not keep a pod for ever.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// That a pod is to end, and how soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndWanted {
+    /// Less is sooner; less than nothing for a pod that is in no source any more.
+    pub seconds: i64,
+    /// How long what is carried through may still take. Who imposes an end with a time of its own has no more than that.
+    pub patience: Duration,
 }
 
 #[derive(Default)]
@@ -131,6 +145,21 @@ impl Mailbox {
         self.judged.notify_one();
     }
 
+    /// Whether the pod is to end, as far as the worker does not know yet.
+    pub fn end_wanted(&self) -> Option<EndWanted> {
+        let inner = self.inner();
+        let by_object =
+            inner.pod.as_ref().and_then(|pod| pod.metadata.as_ref()).filter(|m| m.deletion_timestamp.is_some());
+        let by_object = by_object.map(|meta| meta.deletion_grace_period_seconds.unwrap_or(i64::MAX));
+        let imposed = inner.kill.as_ref().map(|kill| kill.grace.unwrap_or(i64::MAX));
+        let removed = inner.removed.then_some(-1);
+        let seconds = [by_object, imposed, removed].into_iter().flatten().min()?;
+        let own = imposed
+            .filter(|&grace| grace < i64::MAX)
+            .map_or(PATIENCE, |grace| Duration::from_secs(u64::try_from(grace).unwrap_or(0)));
+        Some(EndWanted { seconds, patience: own.min(PATIENCE) })
+    }
+
     /// What probes have found since it was taken.
     pub fn verdicts(&self) -> Vec<Verdict> {
         self.inner().verdicts.clone()
@@ -230,6 +259,33 @@ mod tests {
         mailbox.judgement().await;
         assert_eq!((mailbox.verdicts().len(), mailbox.take_verdicts().len(), mailbox.verdicts().len()), (1, 1, 0));
         mailbox.arrival().await;
+    }
+
+    #[test]
+    fn how_soon_a_pod_is_to_end_is_what_is_asked_for_last_and_least() {
+        let mailbox = Mailbox::default();
+        assert_eq!(mailbox.end_wanted(), None);
+        mailbox.update(Arc::new(Pod::default()));
+        assert_eq!(mailbox.end_wanted(), None, "a pod that goes on");
+        let wanted = |seconds, patience| Some(EndWanted { seconds, patience });
+        let deleted = |grace| {
+            let mut pod = Pod::default();
+            let meta = pod.metadata.get_or_insert_default();
+            (meta.deletion_timestamp, meta.deletion_grace_period_seconds) = (Some(Default::default()), Some(grace));
+            Arc::new(pod)
+        };
+        mailbox.update(deleted(30));
+        assert_eq!(mailbox.end_wanted(), wanted(30, PATIENCE));
+        mailbox.update(deleted(3));
+        assert_eq!(mailbox.end_wanted(), wanted(3, PATIENCE), "an object's grace is for its containers");
+        mailbox.removed();
+        assert_eq!(mailbox.end_wanted(), wanted(-1, PATIENCE));
+
+        let imposed = Mailbox::default();
+        imposed.kill(KillRequest { imposed: None, grace: None });
+        assert_eq!(imposed.end_wanted(), wanted(i64::MAX, PATIENCE));
+        imposed.kill(KillRequest { imposed: None, grace: Some(5) });
+        assert_eq!(imposed.end_wanted(), wanted(5, Duration::from_secs(5)), "who has so little time waits no longer");
     }
 
     #[tokio::test]

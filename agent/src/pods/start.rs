@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use proto::api::core::v1::{Container, LifecycleHandler, Pod, Secret, Service};
+use proto::api::core::v1::{Container, Pod, Secret, Service};
 use proto::cri;
 
+use crate::carried::Carried;
 use crate::env::{EnvContext, container_env};
 use crate::events::EventType;
 use crate::images::puller::Wanted;
@@ -38,6 +39,7 @@ pub struct StartContext<'a> {
     pub secrets: &'a [Arc<Secret>],
     pub userns: Option<&'a cri::UserNamespace>,
     pub starts: &'a Starts,
+    pub carried: &'a Carried,
     /// Images that are volumes, or why they cannot be had, by volume.
     pub image_volumes: &'a BTreeMap<String, Result<String, StartError>>,
 }
@@ -78,6 +80,7 @@ impl StartContext<'_> {
             container: Some(&container.name),
             image: &container.image,
             policy: &container.image_pull_policy,
+            carried: self.carried,
         };
         let pulled = self.shared.puller.ensure(wanted, self.sandbox, self.secrets).await;
         let image = pulled.inspect_err(|e| failed(&e.reason))?;
@@ -124,7 +127,8 @@ impl StartContext<'_> {
             started
         }));
         started.await.unwrap_or_else(|e| Err(e.to_string())).map_err(|message| {
-            failed(&message);
+            // Each try has an id of its own; without it the events of all tries are one.
+            failed(&message.replace(&id, &container.name));
             failure("RunContainerError", message)
         })?;
         event(EventType::Normal, "Started", "Container started".into());
@@ -264,10 +268,7 @@ impl StartContext<'_> {
         // As the runtime tells it, which tells none of a pod on the host's network: the kubelet fails a request without a host
         // there, before and after.
         let ip = self.observed.ips().first().map_or("", String::as_str);
-        let mut over = UnlessOver(Some(|| self.tell_cut_short(container)));
-        let answer = hooks::run(self.shared, self.pod, container, id, ip, hook).await;
-        over.0 = None;
-        let Err(why) = answer else { return Ok(()) };
+        let Err(why) = hooks::run(self.shared, self.pod, container, id, ip, hook).await else { return Ok(()) };
         tracing::debug!(pod = self.pod.name(), container = container.name, why, "postStart hook failed");
         self.tell(container, EventType::Warning, "FailedPostStartHook", "PostStartHook failed");
         let kill = Kill {
@@ -284,43 +285,6 @@ impl StartContext<'_> {
 
     fn tell(&self, container: &Container, kind: EventType, reason: &str, message: &str) {
         self.shared.recorder.container(self.pod, &container.name, kind, reason, message);
-    }
-
-    /// A pod that ends waits for no postStart hook. The hook has failed then, and so does all that is done about it.
-    fn tell_cut_short(&self, container: &Container) {
-        for (kind, reason, message) in cut_short_events(self.pod, container) {
-            self.tell(container, kind, reason, message);
-        }
-    }
-}
-
-/// What a postStart hook that is cut short by the end of its pod comes to, as the kubelet tells it: its container is to be
-/// stopped for that, and the preStop hook has no time either. A request that is on its way is not called off.
-fn cut_short_events(pod: &Pod, container: &Container) -> Vec<(EventType, &'static str, &'static str)> {
-    let called_off = |hook: Option<&LifecycleHandler>| hook.is_some_and(|hook| hook.http_get.is_none());
-    let hooks = container.lifecycle.as_ref();
-    if !called_off(hooks.and_then(|l| l.post_start.as_ref())) {
-        return Vec::new();
-    }
-    let mut events = vec![
-        (EventType::Warning, "FailedPostStartHook", "PostStartHook failed"),
-        (EventType::Normal, "Killing", "FailedPostStartHook"),
-    ];
-    let has_time = pod.spec().termination_grace_period_seconds != Some(0);
-    if has_time && called_off(hooks.and_then(|l| l.pre_stop.as_ref())) {
-        events.push((EventType::Warning, "FailedPreStopHook", "PreStopHook failed"));
-    }
-    events
-}
-
-/// Runs what it holds when it is dropped with it.
-struct UnlessOver<F: FnMut()>(Option<F>);
-
-impl<F: FnMut()> Drop for UnlessOver<F> {
-    fn drop(&mut self) {
-        if let Some(mut then) = self.0.take() {
-            then();
-        }
     }
 }
 
@@ -358,52 +322,4 @@ fn termination_log(pod_dir: &Path, container: &str) -> std::io::Result<PathBuf> 
     // The umask must not narrow it.
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
     Ok(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proto::api::core::v1::{Lifecycle, PodSpec};
-
-    #[test]
-    fn a_hook_that_its_pod_does_not_wait_for_has_failed() {
-        let hook = Some(LifecycleHandler::default());
-        let with = |pre_stop| Container {
-            lifecycle: Some(Lifecycle { post_start: hook.clone(), pre_stop, ..Default::default() }),
-            ..Default::default()
-        };
-        let pod = |grace| {
-            let spec = PodSpec { termination_grace_period_seconds: grace, ..Default::default() };
-            Pod { spec: Some(spec), ..Default::default() }
-        };
-        let request = LifecycleHandler { http_get: Some(Default::default()), ..Default::default() };
-        let mut requesting = with(None);
-        requesting.lifecycle.get_or_insert_default().post_start = Some(request.clone());
-        let (failed, killing) = ("FailedPostStartHook", "Killing");
-        let cases = [
-            (pod(None), with(None), vec![failed, killing]),
-            (pod(Some(30)), with(hook.clone()), vec![failed, killing, "FailedPreStopHook"]),
-            (pod(Some(0)), with(hook.clone()), vec![failed, killing]),
-            (pod(None), with(Some(request.clone())), vec![failed, killing]),
-            (pod(None), requesting, vec![]),
-        ];
-        for (pod, container, want) in cases {
-            let reasons: Vec<&str> = cut_short_events(&pod, &container).iter().map(|(_, reason, _)| *reason).collect();
-            assert_eq!(reasons, want);
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_what_is_cut_short_is_told_of() {
-        for (takes, told) in [(1, false), (100, true)] {
-            let cell = std::cell::Cell::new(false);
-            let hook = async {
-                let mut over = UnlessOver(Some(|| cell.set(true)));
-                tokio::time::sleep(std::time::Duration::from_secs(takes)).await;
-                over.0 = None;
-            };
-            let cut = tokio::time::timeout(std::time::Duration::from_secs(10), hook).await.is_err();
-            assert_eq!((cut, cell.get()), (told, told));
-        }
-    }
 }

@@ -1,7 +1,8 @@
 //! The worker of one pod: looks, decides by [`crate::pod::step`], acts, tells the status; until the pod's end.
 //!
-//! A worker goes one way: syncing -> terminating -> terminated -> gone. While syncing, anything that ends the pod cuts
-//! the running effects short; while terminating, only a shorter grace does. Everything a worker knows can be had again
+//! A worker goes one way: syncing -> terminating -> terminated -> gone. What ends the pod cuts its preparation short
+//! (volumes, pulls); what the runtime was asked for is carried through first. While terminating, only a shorter grace cuts
+//! anything short. Everything a worker knows can be had again
 //! from spec and runtime, so a restart of the agent loses nothing.
 
 use std::collections::{HashMap, HashSet};
@@ -12,6 +13,7 @@ use proto::api::core::v1::{Pod, PodStatus};
 use proto::cri;
 use tokio::time::Instant;
 
+use crate::carried::Carried;
 use crate::cri::CriError;
 use crate::events::EventType;
 use crate::pleg::observed::{Observed, RunState, observe, observe_sandbox};
@@ -81,6 +83,7 @@ pub struct Worker {
     pub(super) probes_sent: Option<(Vec<Running>, String, bool, i64)>,
     pub(super) adopted: bool,
     pub(super) starts: Starts,
+    pub(super) carried: Carried,
 }
 
 impl Worker {
@@ -111,6 +114,7 @@ impl Worker {
             probes_sent: None,
             adopted: false,
             starts: Starts::default(),
+            carried: Carried::default(),
         }
     }
 
@@ -211,6 +215,9 @@ impl Worker {
                 let update = spans::attribute("k8s.pod.update_type", operation[0]);
                 described(&pod).into_iter().chain([update]).collect()
             };
+            // How soon the pod is to end and until when that can wait, once it is to.
+            let mut ends: Option<(i64, Instant)> = None;
+            let carried = self.carried.clone();
             let next = {
                 let mut sync = std::pin::pin!(spans::within(
                     || "syncPod".to_owned(),
@@ -222,7 +229,16 @@ impl Worker {
                 loop {
                     tokio::select! {
                         next = &mut sync => break Some(next),
-                        () = mailbox.urgency() => break None,
+                        () = mailbox.urgency() => match (mailbox.end_wanted(), ends) {
+                            (Some(wanted), None) => ends = Some((wanted.seconds, Instant::now() + wanted.patience)),
+                            (Some(wanted), Some((before, _))) if wanted.seconds < before => break None,
+                            _ => {}
+                        },
+                        () = carried.over(), if ends.is_some() => break None,
+                        () = tokio::time::sleep_until(ends.map_or_else(Instant::now, |(_, last)| last)), if ends.is_some() => {
+                            tracing::warn!(pod = pod.name(), "a pod that is to end waits no longer for what is done for it");
+                            break None;
+                        }
                         () = mailbox.judgement() => tell_found(&shared, &pod, &mailbox.verdicts()),
                     }
                 }
@@ -231,6 +247,7 @@ impl Worker {
             drop(timer);
             match next {
                 Err(Interrupt::Ends) => return,
+                Ok(_) if ends.is_some() => {}
                 Ok(wait) => {
                     let due = Instant::now() + wait;
                     loop {
@@ -325,7 +342,9 @@ impl Worker {
         }
         self.settled = false;
         let before = self.observed.fingerprint();
+        let carrying = self.carried.begin();
         let result = self.act(actions, resize, &volumes).await;
+        drop(carrying);
         self.shared.nudge.pod(&self.uid);
         // The runtime's word of what is seen here comes to nothing (it is known), so what follows from it is found here.
         let mut goes_on = look_again;
