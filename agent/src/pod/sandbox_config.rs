@@ -11,7 +11,7 @@ use proto::cri;
 use super::labels;
 use super::resources::{NodeResources, sandbox_overhead, sandbox_resources};
 use super::security::sandbox_context;
-use super::spec::{PodExt, is_sidecar};
+use super::spec::PodExt;
 use super::sysctl::dotted;
 
 /// What the caller knows beyond the spec.
@@ -64,10 +64,9 @@ pub fn log_directory(pod: &Pod, pod_logs_dir: &Path) -> PathBuf {
     pod_logs_dir.join(format!("{}_{}_{}", pod.namespace(), pod.name(), pod.uid()))
 }
 
+/// Of the regular containers alone, as the kubelet's: ports of sidecars are for their readers and for the scheduler.
 fn port_mappings(pod: &Pod) -> Vec<cri::PortMapping> {
-    let spec = pod.spec();
-    let sidecars = spec.init_containers.iter().filter(|c| is_sidecar(c));
-    spec.containers.iter().chain(sidecars).flat_map(distinct_ports).map(port_mapping).collect()
+    pod.spec().containers.iter().flat_map(distinct_ports).map(port_mapping).collect()
 }
 
 /// The ports of a container, each once for every family of addresses: by its name, or without one by all that it says.
@@ -95,5 +94,41 @@ fn port_mapping(port: &ContainerPort) -> cri::PortMapping {
         container_port: port.container_port,
         host_port: port.host_port,
         host_ip: port.host_ip.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::api::core::v1::PodSpec;
+
+    /// The kubelet maps none of a sidecar's, though the scheduler keeps its host ports free.
+    #[test]
+    fn ports_of_regular_containers_are_mapped_each_once() {
+        let port = |name: &str, number: i32, host_ip: &str| ContainerPort {
+            name: name.into(),
+            container_port: number,
+            host_port: number,
+            host_ip: host_ip.into(),
+            ..Default::default()
+        };
+        let container = |ports: Vec<ContainerPort>, policy: Option<&str>| Container {
+            ports,
+            restart_policy: policy.map(Into::into),
+            ..Default::default()
+        };
+        let several =
+            vec![port("web", 80, ""), port("web", 81, ""), port("", 82, ""), port("", 82, ""), port("", 82, "::1")];
+        let spec = PodSpec {
+            init_containers: vec![
+                container(vec![port("", 70, "")], Some("Always")),
+                container(vec![port("", 71, "")], None),
+            ],
+            containers: vec![container(several, None), container(vec![port("web", 83, "")], None)],
+            ..Default::default()
+        };
+        let pod = Pod { spec: Some(spec), ..Default::default() };
+        let mapped: Vec<i32> = port_mappings(&pod).iter().map(|m| m.host_port).collect();
+        assert_eq!(mapped, [80, 82, 82, 83]);
     }
 }
