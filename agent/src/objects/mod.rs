@@ -5,7 +5,7 @@
 
 mod cache;
 mod none;
-mod references;
+pub mod references;
 mod tokens;
 
 use std::collections::BTreeMap;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use proto::api::core::v1::{Container, EnvFromSource, EnvVar, Pod, VolumeProjection};
+use proto::api::core::v1::{
+    Container, EnvFromSource, EnvVar, LocalObjectReference, Pod, VolumeProjection, VolumeSource,
+};
 
 /// Names are in the pod's namespace.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,11 +40,29 @@ pub fn of(pod: &Pod) -> References {
         for projection in source.projected.iter().flat_map(|p| &p.sources) {
             found.projection(projection);
         }
-        if let Some(reference) = source.csi.as_ref().and_then(|c| c.node_publish_secret_ref.as_ref()) {
+        for reference in secrets_of_storage(source) {
             found.secret(&reference.name);
+        }
+        if let Some(share) = &source.azure_file {
+            found.secret(&share.secret_name);
         }
     }
     found
+}
+
+/// Secrets that a kind of storage asks for to let the pod in.
+fn secrets_of_storage(source: &VolumeSource) -> impl Iterator<Item = &LocalObjectReference> {
+    let references = [
+        source.csi.as_ref().and_then(|s| s.node_publish_secret_ref.as_ref()),
+        source.iscsi.as_ref().and_then(|s| s.secret_ref.as_ref()),
+        source.rbd.as_ref().and_then(|s| s.secret_ref.as_ref()),
+        source.cephfs.as_ref().and_then(|s| s.secret_ref.as_ref()),
+        source.cinder.as_ref().and_then(|s| s.secret_ref.as_ref()),
+        source.flex_volume.as_ref().and_then(|s| s.secret_ref.as_ref()),
+        source.scale_io.as_ref().and_then(|s| s.secret_ref.as_ref()),
+        source.storageos.as_ref().and_then(|s| s.secret_ref.as_ref()),
+    ];
+    references.into_iter().flatten()
 }
 
 impl References {

@@ -7,7 +7,8 @@
 use std::path::Path;
 
 use proto::api::core::v1::{
-    Container, EmptyDirVolumeSource, Pod, PodSecurityContext, PodSpec, Probe, Toleration, Volume, VolumeSource,
+    Container, EmptyDirVolumeSource, Pod, PodSecurityContext, PodSpec, Probe, Toleration, Volume, VolumeProjection,
+    VolumeSource,
 };
 use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
@@ -134,52 +135,55 @@ fn check(pod: &Pod) -> Result<(), ManifestError> {
     if !spec.ephemeral_containers.is_empty() {
         return invalid("static pods cannot have ephemeral containers".into());
     }
-    let refused = |what: &str| invalid(format!("static pods may not reference {what}"));
-    if !spec.service_account_name.is_empty() || !spec.service_account.is_empty() {
-        return refused("serviceaccounts");
+    match api_object(pod) {
+        Some(what) => invalid(format!("static pods may not reference {what}")),
+        None => Ok(()),
     }
-    if !spec.image_pull_secrets.is_empty() {
-        return refused("imagePullSecrets");
+}
+
+/// The first object of the API server that a pod needs to run, as the kubelet names it: without the API server nobody
+/// has such objects, and a pod of a file must not wait for it.
+fn api_object(pod: &Pod) -> Option<&'static str> {
+    let spec = pod.spec();
+    if !spec.service_account_name.is_empty() || !spec.service_account.is_empty() {
+        return Some("serviceaccounts");
+    }
+    let references = crate::objects::references::of(pod);
+    if !references.secrets.is_empty() {
+        return Some("secrets");
+    }
+    if !references.config_maps.is_empty() {
+        return Some("configmaps");
     }
     if !spec.resource_claims.is_empty() {
-        return refused("resourceclaims");
+        return Some("resourceclaims");
     }
-    for volume in &spec.volumes {
-        let Some(source) = &volume.volume_source else { continue };
-        let projected = source.projected.iter().flat_map(|p| &p.sources);
-        let mut secret = source.secret.is_some();
-        let mut config_map = source.config_map.is_some();
-        for part in projected {
-            secret |= part.secret.is_some();
-            config_map |= part.config_map.is_some();
-            if part.service_account_token.is_some() {
-                return refused("serviceaccounts");
-            }
-        }
-        if secret {
-            return refused("secrets");
-        }
-        if config_map {
-            return refused("configmaps");
-        }
-        if source.persistent_volume_claim.is_some() {
-            return refused("persistentvolumeclaims");
-        }
-    }
-    for container in spec.containers.iter().chain(&spec.init_containers) {
-        let from = container.env.iter().filter_map(|e| e.value_from.as_ref());
-        let keys: Vec<_> = from.collect();
-        if keys.iter().any(|f| f.secret_key_ref.is_some()) || container.env_from.iter().any(|f| f.secret_ref.is_some())
-        {
-            return refused("secrets");
-        }
-        if keys.iter().any(|f| f.config_map_key_ref.is_some())
-            || container.env_from.iter().any(|f| f.config_map_ref.is_some())
-        {
-            return refused("configmaps");
-        }
-    }
-    Ok(())
+    spec.volumes.iter().filter_map(|volume| volume.volume_source.as_ref()).find_map(api_object_of_volume)
+}
+
+fn api_object_of_volume(source: &VolumeSource) -> Option<&'static str> {
+    // Those that name nothing.
+    let of_projection = |part: &VolumeProjection| {
+        let kinds = [
+            (part.config_map.is_some(), "configmaps (via projected volumes)"),
+            (part.secret.is_some(), "secrets (via projected volumes)"),
+            (part.service_account_token.is_some(), "serviceaccounts (via projected volumes)"),
+            (part.cluster_trust_bundle.is_some(), "clustertrustbundles"),
+            (part.pod_certificate.is_some(), "podcertificates"),
+        ];
+        kinds.into_iter().find(|(has, _)| *has).map(|(_, what)| what)
+    };
+    let kinds = [
+        (source.config_map.is_some(), "configmaps (via configmap volumes)"),
+        (source.secret.is_some(), "secrets (via secret volumes)"),
+        (source.csi.is_some(), "csidrivers (via CSI volumes)"),
+        (source.glusterfs.is_some(), "endpoints (via glusterFS volumes)"),
+        (source.persistent_volume_claim.is_some(), "persistentvolumeclaims"),
+        (source.ephemeral.is_some(), "persistentvolumeclaims (via ephemeral volumes)"),
+        (source.azure_file.is_some(), "secrets (via azureFile volumes)"),
+    ];
+    let own = kinds.into_iter().find(|(has, _)| *has).map(|(_, what)| what);
+    own.or_else(|| source.projected.iter().flat_map(|p| &p.sources).find_map(of_projection))
 }
 
 fn default_text(text: &mut String, value: &str) {
@@ -350,8 +354,44 @@ mod tests {
 
     #[test]
     fn api_objects_cannot_be_referenced() {
-        let text = TEXT.replace("spec: {", "spec: {serviceAccountName: x, ");
-        assert!(parse(text.as_bytes(), "n", file("f")).is_err());
+        let refusal = |more: &str| {
+            let text = TEXT.replace("spec: {", &format!("spec: {{{more}, "));
+            parse(text.as_bytes(), "n", file("f")).map_err(|error| error.to_string())
+        };
+        let volume = |source: &str| format!("volumes: [{{name: v, {source}}}]");
+        let projected = |source: &str| volume(&format!("projected: {{sources: [{{{source}}}]}}"));
+        for (more, what) in [
+            ("serviceAccountName: x".to_owned(), "serviceaccounts"),
+            ("serviceAccount: x".to_owned(), "serviceaccounts"),
+            ("imagePullSecrets: [{name: x}]".to_owned(), "secrets"),
+            (
+                "initContainers: [{name: i, image: x, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]"
+                    .to_owned(),
+                "secrets",
+            ),
+            ("initContainers: [{name: i, image: x, envFrom: [{configMapRef: {name: m}}]}]".to_owned(), "configmaps"),
+            ("resourceClaims: [{name: c}]".to_owned(), "resourceclaims"),
+            (volume("secret: {secretName: s}"), "secrets"),
+            (volume("secret: {}"), "secrets (via secret volumes)"),
+            (volume("configMap: {name: m}"), "configmaps"),
+            (volume("csi: {driver: d}"), "csidrivers (via CSI volumes)"),
+            (volume("csi: {driver: d, nodePublishSecretRef: {name: s}}"), "secrets"),
+            (volume("iscsi: {targetPortal: p, iqn: i, lun: 0, secretRef: {name: s}}"), "secrets"),
+            (volume("persistentVolumeClaim: {claimName: c}"), "persistentvolumeclaims"),
+            (volume("ephemeral: {volumeClaimTemplate: {spec: {}}}"), "persistentvolumeclaims (via ephemeral volumes)"),
+            (projected("secret: {name: s}"), "secrets"),
+            (projected("serviceAccountToken: {path: t}"), "serviceaccounts (via projected volumes)"),
+            (projected("clusterTrustBundle: {path: t}"), "clustertrustbundles"),
+            (projected("podCertificate: {signerName: s}"), "podcertificates"),
+        ] {
+            assert_eq!(refusal(&more).unwrap_err(), format!("static pods may not reference {what}"), "{more}");
+        }
+        for fine in ["iscsi: {targetPortal: p, iqn: i, lun: 0}", "nfs: {server: s, path: /p}", "hostPath: {path: /x}"] {
+            assert!(refusal(&volume(fine)).is_ok(), "{fine}");
+        }
+        assert!(refusal(&projected("downwardAPI: {items: [{path: p, fieldRef: {fieldPath: metadata.name}}]}")).is_ok());
+        // One without a name needs nothing.
+        assert!(refusal("imagePullSecrets: [{}]").is_ok());
         assert!(parse(b"kind: Job\napiVersion: v1\n", "n", file("f")).is_err());
         assert!(parse(b"{", "n", file("f")).is_err());
     }
