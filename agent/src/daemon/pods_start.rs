@@ -17,7 +17,7 @@ use crate::csi::Drivers;
 use crate::csi::usage::TellAbnormal;
 use crate::csi::volumes::CsiDeps;
 use crate::device_plugins::Devices;
-use crate::dns_hosts::{NodeDns, cluster_servers};
+use crate::dns_hosts::{NodeDns, cluster_servers, local_servers};
 use crate::dra::Dra;
 use crate::images::providers::{Provider, Providers};
 use crate::images::puller::PullDeps;
@@ -182,6 +182,7 @@ pub async fn start_pods(
                 cluster_dns: cluster_servers(&config.cluster_dns),
                 cluster_domain: config.cluster_domain.clone(),
                 resolv_conf: PathBuf::from(&config.resolv_conf),
+                local_servers: local_servers(&parts.flags.node_ip),
             },
         },
         volumes,

@@ -2,6 +2,7 @@
 //!
 //! Followed: `pkg/kubelet/network/dns`, `kubelet_pods.go`.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use proto::api::core::v1::Pod;
@@ -27,6 +28,18 @@ pub struct NodeDns {
     pub cluster_domain: String,
     /// Empty for none.
     pub resolv_conf: PathBuf,
+    /// Where a pod asks that is to have the node's resolver when there is none; see [`local_servers`].
+    pub local_servers: Vec<String>,
+}
+
+/// The node itself, in the families of the addresses that it was told to have: a C library without a server asks there
+/// too, and a runtime that is told of none would take the machine's own file.
+pub fn local_servers(node_ips: &[IpAddr]) -> Vec<String> {
+    let own = |ip: &IpAddr| if ip.is_ipv6() { "::1" } else { "127.0.0.1" }.to_owned();
+    match node_ips {
+        [] => vec!["127.0.0.1".to_owned()],
+        some => some.iter().map(own).collect(),
+    }
 }
 
 /// The servers of `clusterDNS`, written as addresses are. What is no address would make a pod's resolver useless, and is
@@ -72,7 +85,14 @@ pub fn dns_config(pod: &Pod, node: &NodeDns) -> (cri::DnsConfig, Vec<Trouble>) {
                 let message = format!("pod: {:?}. {lacking}", pod.described());
                 troubles.push(Trouble { reason: "MissingClusterDNS", message, of_node: Some(lacking.to_owned()) });
             }
-            host_config(&node.resolv_conf)
+            match node.resolv_conf.as_os_str().is_empty() {
+                true => cri::DnsConfig {
+                    servers: node.local_servers.clone(),
+                    searches: vec![".".into()],
+                    ..Default::default()
+                },
+                false => host_config(&node.resolv_conf),
+            }
         }
     };
     if let Some(own) = &spec.dns_config {
@@ -143,7 +163,7 @@ fn limit(config: &mut cri::DnsConfig, troubles: &mut Vec<Trouble>) {
 
 fn host_config(path: &Path) -> cri::DnsConfig {
     if path.as_os_str().is_empty() {
-        return cri::DnsConfig { servers: vec!["127.0.0.1".into()], searches: vec![".".into()], options: vec![] };
+        return cri::DnsConfig::default();
     }
     match std::fs::read_to_string(path) {
         Ok(text) => parse_resolv_conf(&text),
@@ -271,6 +291,30 @@ mod tests {
         assert!(troubles.is_empty());
         assert_eq!(config.options, ["ndots:2", "edns0"]);
         assert_eq!((config.servers.len(), config.searches.len()), (1, 1));
+    }
+
+    /// The root as a search domain got into the pods of the cluster's resolver too.
+    #[test]
+    fn without_a_resolver_of_the_node_a_pod_asks_the_node_itself() {
+        let ips = |list: &[&str]| list.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
+        assert_eq!(local_servers(&[]), ["127.0.0.1"]);
+        assert_eq!(local_servers(&ips(&["fd00::1"])), ["::1"]);
+        assert_eq!(local_servers(&ips(&["192.0.2.1", "::"])), ["127.0.0.1", "::1"]);
+        let node = NodeDns {
+            cluster_dns: vec!["10.96.0.10".into()],
+            cluster_domain: "c.local".into(),
+            local_servers: vec!["::1".into()],
+            ..Default::default()
+        };
+        let of = |policy: &str| {
+            let spec = PodSpec { dns_policy: policy.into(), ..Default::default() };
+            let mut pod = Pod { spec: Some(spec), ..Default::default() };
+            pod.metadata.get_or_insert_default().namespace = "ns".into();
+            let config = dns_config(&pod, &node).0;
+            (config.servers.join(" "), config.searches.join(" "))
+        };
+        assert_eq!(of("Default"), ("::1".into(), ".".into()));
+        assert_eq!(of("ClusterFirst"), ("10.96.0.10".into(), "ns.svc.c.local svc.c.local c.local".into()));
     }
 
     #[test]
