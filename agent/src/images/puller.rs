@@ -220,7 +220,7 @@ impl Puller {
         let written = wanted.image;
         let key = (wanted.pod.uid().to_owned(), spec.image.clone());
         self.refuse_held_back(wanted, &key)?;
-        let recorded = Recorded::begin(self.records.clone(), &spec.image).map_err(|e| {
+        let recorded = Recorded::begin(self.records.clone(), written).map_err(|e| {
             let why = format!("Failed to record image pull intent for container image {written:?}: {e}");
             event(EventType::Warning, "Failed", why.clone());
             refusal("ErrImagePull", why)
@@ -252,7 +252,7 @@ impl Puller {
             }
             Err(why) => {
                 event(EventType::Warning, "Failed", format!("Failed to pull image {written:?}: {why}"));
-                let (reason, message) = pull_error(&spec.image, &why);
+                let (reason, message) = pull_error(written, &why);
                 let mut state = self.state();
                 state.backoff.next(key.clone(), now, now);
                 state.errors.insert(key, format!("{reason}: {message}"));
