@@ -63,6 +63,45 @@ fn message(said: &Value) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn webhooks_are_told_who_asks() {
+    let hook = Hook::start(answer).await.expect("the webhook starts");
+    let folder = std::env::temp_dir().join(format!("webhook-users-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let write = |name: &str, content: &Value| {
+        let path = folder.join(name);
+        std::fs::write(&path, content.to_string()).expect("a file");
+        path.display().to_string()
+    };
+    let coded = |pem: &str| base64::engine::general_purpose::STANDARD.encode(pem);
+    let (certificate, key) = hook.login();
+    let plugin = |name: &str, file: String| {
+        json!({"name": name, "configuration": {"apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "WebhookAdmissionConfiguration", "kubeConfigFile": file}})
+    };
+    let by_token = json!({"users": [{"name": hook.address(), "user": {"token": "secret"}},
+        {"name": "*", "user": {"token": "wrong"}}]});
+    let by_certificate = json!({"users": [{"name": "*",
+        "user": {"client-certificate-data": coded(certificate), "client-key-data": coded(key)}}]});
+    let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": [
+        plugin("ValidatingAdmissionWebhook", write("token", &by_token)),
+        plugin("MutatingAdmissionWebhook", write("certificate", &by_certificate)),
+    ]});
+    let flag = format!("--admission-control-config-file={}", write("admission", &configuration));
+    let server = ApiServer::start("webhook-users", &["--controllers=-*", &flag]).expect("the server starts");
+    let api = Api::new(&server);
+    for (kind, path) in [("validatingwebhookconfigurations", "/judge"), ("mutatingwebhookconfigurations", "/mark")] {
+        let hooks = json!({"metadata": {"name": "w"}, "webhooks": [webhook(&hook, path, "")]});
+        let (code, said) = api.post(&format!("{ADMISSION}/{kind}"), &hooks).await.expect("an answer");
+        assert_eq!(code, 201, "{said}");
+    }
+    let (code, said) = create(api, "a", json!({"a": "b"})).await;
+    assert_eq!(code, 201, "{said}");
+    assert_eq!(hook.callers("/judge"), [("Bearer secret".to_owned(), false)]);
+    assert_eq!(hook.callers("/mark"), [(String::new(), true)]);
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn webhooks_change_and_refuse_what_they_are_asked_about() {
     let server = ApiServer::start("webhooks", &["--controllers=-*"]).expect("the server starts");
     let hook = Hook::start(answer).await.expect("the webhook starts");
