@@ -43,6 +43,7 @@ pub fn check(expr: &Expr, variables: super::Variables<'_>) -> Checked {
         names: Vec::new(),
         patterns: Vec::new(),
         invalid: Vec::new(),
+        formats: false,
         types: Types::default(),
     };
     let ty = checker.ty(expr);
@@ -58,9 +59,20 @@ struct Checker {
     issues: Vec<Issue>,
     names: Vec<String>,
     patterns: Vec<String>,
-    /// Texts that cannot be what a function makes of them.
+    /// Literals that cannot be what is made of them.
     invalid: Vec<Issue>,
+    /// Within what is formatted, which may be of any types.
+    formats: bool,
     types: Types,
+}
+
+/// Types of the members of a literal.
+#[derive(Default)]
+struct Members {
+    first: Option<Type>,
+    joined: Option<Type>,
+    /// That was told.
+    differ: bool,
 }
 
 /// Names of types, which stand for themselves.
@@ -114,28 +126,23 @@ impl Checker {
             Kind::Index { operand, index, optional } => self.index(at, operand, index, *optional),
             Kind::Call { name, target, args } => self.call(at, name, target.as_deref(), args),
             Kind::List(items) => {
-                let mut item = None;
+                let mut members = Members::default();
                 for (expr, optional) in items {
-                    let mut ty = self.ty(expr);
-                    if *optional && let Type::Optional(inner) = &ty {
-                        ty = (**inner).clone();
-                    }
-                    item = Some(self.same(expr.at, item, ty));
+                    let ty = self.ty(expr);
+                    self.member(expr.at, &mut members, inside(ty, *optional));
                 }
-                Type::list(item.unwrap_or(Type::Free))
+                Type::list(members.joined.unwrap_or(Type::Free))
             }
             Kind::Map(entries) => {
-                let (mut key, mut value) = (None, None);
-                for (k, v, optional) in entries {
-                    let ty = self.ty(k);
-                    key = Some(self.same(k.at, key, ty));
-                    let mut ty = self.ty(v);
-                    if *optional && let Type::Optional(inner) = &ty {
-                        ty = (**inner).clone();
-                    }
-                    value = Some(self.same(v.at, value, ty));
+                let (mut keys, mut values) = (Members::default(), Members::default());
+                for (key, value, optional) in entries {
+                    let ty = self.ty(key);
+                    self.member(key.at, &mut keys, ty);
+                    let ty = self.ty(value);
+                    self.member(value.at, &mut values, inside(ty, *optional));
                 }
-                Type::Map(key.unwrap_or(Type::Free).into(), value.unwrap_or(Type::Free).into())
+                let [key, value] = [keys, values].map(|all| all.joined.unwrap_or(Type::Free));
+                Type::Map(key.into(), value.into())
             }
             Kind::Message { name, fields } => self.message(at, name, fields),
             Kind::And(a, b) | Kind::Or(a, b) => {
@@ -272,14 +279,17 @@ impl Checker {
         if wrapped { Type::optional(found) } else { found }
     }
 
-    /// The type of members of a list or map literal, which all have the same.
-    fn same(&mut self, at: usize, before: Option<Type>, ty: Type) -> Type {
-        match before {
+    /// One more member of a list or map literal. All have the same type, but in what is formatted.
+    fn member(&mut self, at: usize, members: &mut Members, ty: Type) {
+        let first = members.first.get_or_insert_with(|| ty.clone());
+        if !members.differ && !self.formats && !is_alike(first, &ty) {
+            members.differ = true;
+            let text = format!("expected type '{first}' but found '{ty}'");
+            issue::keep(&mut self.invalid, Issue { at, text });
+        members.joined = Some(match &members.joined {
             None => ty,
-            Some(before) => match join(&before, &ty) {
-                Some(joined) => joined,
-                None => self.complain(at, format!("expected type '{before}' but found '{ty}'")),
-            },
+            Some(before) => join(before, &ty).unwrap_or(Type::Dyn),
+        });
         }
     }
 
@@ -380,19 +390,12 @@ impl Checker {
     }
 
     fn resolve(&mut self, at: usize, name: &str, target: Option<&Expr>, args: &[Expr]) -> Type {
+        let formats = self.formats;
+        self.formats |= name == "format";
         self.written(name, target, args);
         let target_type = target.map(|t| self.ty(t));
-        let of_args: Vec<Type> = args
-            .iter()
-            .map(|arg| match &arg.kind {
-                // What is formatted may be of any types.
-                Kind::List(items) if name == "format" => {
-                    items.iter().for_each(|(item, _)| drop(self.ty(item)));
-                    Type::list(Type::Dyn)
-                }
-                _ => self.ty(arg),
-            })
-            .collect();
+        let of_args: Vec<Type> = args.iter().map(|arg| self.ty(arg)).collect();
+        self.formats = formats;
         let types: Vec<Type> = target_type.into_iter().chain(of_args).collect();
         if let (Some(Kind::Text(text)), "format", [Expr { kind: Kind::List(items), .. }]) =
             (target.map(|target| &target.kind), name, args)
@@ -479,6 +482,24 @@ fn fits(given: &Type, wanted: &Type) -> bool {
         (a, b) => a == b,
     }
 }
+/// The type of what is taken where it is there.
+fn inside(ty: Type, optional: bool) -> Type {
+    match ty {
+        Type::Optional(inner) if optional => (*inner).clone(),
+        ty => ty,
+    }
+}
+
+/// Whether two types are the same, but for what is free in them.
+fn is_alike(a: &Type, b: &Type) -> bool {
+    match (a, b) {
+        (Type::Free, _) | (_, Type::Free) => true,
+        (Type::List(a), Type::List(b)) | (Type::Optional(a), Type::Optional(b)) => is_alike(a, b),
+        (Type::Map(a, b), Type::Map(c, d)) => is_alike(a, c) && is_alike(b, d),
+        (a, b) => a == b,
+    }
+}
+
 
 /// The type that both have; None when they have nothing in common.
 fn join(a: &Type, b: &Type) -> Option<Type> {

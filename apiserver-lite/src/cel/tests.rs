@@ -90,7 +90,7 @@ fn failures_say_what_is_missing() {
     assert_eq!(run("self.tags[5] == ''"), "error: index out of bounds: 5");
     assert_eq!(run("1 / 0"), "error: division by zero");
     assert_eq!(run("[1, 1].transformMapEntry(i, v, {v: i})"), "error: insert failed: key 1 already exists");
-    assert_eq!(run("[1, dyn('a')].sortBy(x, x)"), "error: list elements must have the same type");
+    assert_eq!(run("[dyn(1), dyn('a')].sortBy(x, x)"), "error: list elements must have the same type");
     assert_eq!(run("[1].flatten(-1)"), "error: level must be non-negative");
     assert!(run("'abc'.reverse()").contains("found no matching overload for 'reverse'"));
     assert!(run("[1].transformMapEntry(i, v, v)").contains("cel.@mapInsert"));
@@ -224,6 +224,31 @@ fn what_is_empty_has_the_type_of_what_it_stands_beside() {
     let patches = [("JSONPatch", Type::Dyn), ("any", Type::Dyn)];
     let program = compile("any ? [] : [JSONPatch{op: 'add', path: '/a'}]", &patches).expect("good");
     assert_eq!(program.output, Type::list(Type::made("JSONPatch")));
+}
+
+/// Whatever is in a literal has one type, and what may be of any type is none of those that are known.
+#[test]
+fn literals_hold_values_of_one_type() {
+    for (text, at, said) in [
+        ("[1, 'a', 2.0] == []", 4, "expected type 'int' but found 'string'"),
+        ("self.any in [self.name, self.any]", 28, "expected type 'string' but found 'dyn'"),
+        ("{'a': 1, 'b': 'c'} == {}", 14, "expected type 'int' but found 'string'"),
+        ("{'a': 1, 2: 3} == {}", 9, "expected type 'string' but found 'int'"),
+        ("[[1], ['a']] == []", 6, "expected type 'list(int)' but found 'list(string)'"),
+        ("[self.tags, [?self.?any]] == []", 12, "expected type 'list(string)' but found 'list(dyn)'"),
+    ] {
+        let expected = format!("ERROR: <input>:1:{}: {said}\n | {text}\n | {}^", at + 1, ".".repeat(at));
+        assert!(run(text).starts_with(&expected), "{text}: {}", run(text));
+    }
+    for text in [
+        "[[], [1]] == [[], [1]] && [{}, {'a': [1]}].size() == 2 && [?self.?name, 'x'].size() == 2",
+        "'%s'.format([[1, 'a', {'b': 2, 'c': 'd'}]]) == '[1, \"a\", {\"b\":2, \"c\":\"d\"}]'",
+        "[self.any, dyn('a')].size() == 2",
+    ] {
+        assert_eq!(run(text), "true", "{text}");
+    }
+    assert!(run("[1, 'a'][0] + true == 1 || self.nope").contains("undefined field 'nope'"));
+    assert!(!run("[1, 'a'].size() == 2 || self.nope").contains("expected type"), "types come first");
 }
 
 #[test]
