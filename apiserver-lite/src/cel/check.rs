@@ -76,17 +76,16 @@ struct Members {
 }
 
 /// Names of types, which stand for themselves.
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 13] = [
     "bool",
     "bytes",
     "double",
-    "duration",
     "int",
     "list",
     "map",
     "null_type",
+    "optional_type",
     "string",
-    "timestamp",
     "type",
     "uint",
     "google.protobuf.Timestamp",
@@ -286,11 +285,11 @@ impl Checker {
             members.differ = true;
             let text = format!("expected type '{first}' but found '{ty}'");
             issue::keep(&mut self.invalid, Issue { at, text });
+        }
         members.joined = Some(match &members.joined {
             None => ty,
             Some(before) => join(before, &ty).unwrap_or(Type::Dyn),
         });
-        }
     }
 
     fn fold(&mut self, fold: &Fold) -> Type {
@@ -390,9 +389,9 @@ impl Checker {
     }
 
     fn resolve(&mut self, at: usize, name: &str, target: Option<&Expr>, args: &[Expr]) -> Type {
+        self.written(name, target, args);
         let formats = self.formats;
         self.formats |= name == "format";
-        self.written(name, target, args);
         let target_type = target.map(|t| self.ty(t));
         let of_args: Vec<Type> = args.iter().map(|arg| self.ty(arg)).collect();
         self.formats = formats;
@@ -482,6 +481,7 @@ fn fits(given: &Type, wanted: &Type) -> bool {
         (a, b) => a == b,
     }
 }
+
 /// The type of what is taken where it is there.
 fn inside(ty: Type, optional: bool) -> Type {
     match ty {
@@ -499,7 +499,6 @@ fn is_alike(a: &Type, b: &Type) -> bool {
         (a, b) => a == b,
     }
 }
-
 
 /// The type that both have; None when they have nothing in common.
 fn join(a: &Type, b: &Type) -> Option<Type> {

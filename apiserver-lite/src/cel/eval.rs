@@ -257,11 +257,7 @@ impl<'a: 's, 's> Run<'a, 's, '_> {
     fn name(&mut self, name: &'a str) -> Out<'a> {
         match self.scope.iter().rev().find(|(known, _)| *known == name) {
             Some((_, value)) => Ok(value.clone()),
-            None => Ok(Value::Kind(match name {
-                "timestamp" => "google.protobuf.Timestamp".into(),
-                "duration" => "google.protobuf.Duration".into(),
-                other => other.to_owned().into(),
-            })),
+            None => Ok(Value::Kind(name.to_owned().into())),
         }
     }
 

@@ -264,14 +264,22 @@ impl Parser<'_> {
             self.reader.advance();
         }
         let field = self.part(SUFFIXES, true, Self::name)?.unwrap_or_default();
+        // The only names of types that are not plain.
+        if matches!(&*field, "Timestamp" | "Duration") && qualified(&operand).as_deref() == Some("google.protobuf") {
+            return Self::node(at, Kind::Name(format!("google.protobuf.{field}")));
+        }
         Self::node(at, Kind::Select { operand: operand.into(), field, test: false, optional })
     }
 
-    /// A name, in backquotes or not.
+    /// A name. Backquotes are read, but mean nothing here.
     fn name(&mut self) -> Parsed<String> {
         self.reader.branch(Kinds::NAME.or(Kinds::ESCAPED))?;
-        match self.reader.advance().1 {
-            Token::Name(name) | Token::Escaped(name) => Ok(name),
+        match self.reader.advance() {
+            (_, Token::Name(name)) => Ok(name),
+            (at, Token::Escaped(_)) => {
+                self.meaning.push(Issue { at, text: "unsupported syntax: '`'".into() });
+                Ok(String::new())
+            }
             _ => self.reader.no_way(0),
         }
     }

@@ -252,6 +252,23 @@ fn literals_hold_values_of_one_type() {
 }
 
 #[test]
+fn types_go_by_their_names() {
+    for text in [
+        "type(timestamp('2024-01-01T00:00:00Z')) == google.protobuf.Timestamp",
+        "type(duration('1s')) == google.protobuf.Duration && type(1) != google.protobuf.Duration",
+        "type(optional.of(1)) == optional_type && type(int) == type && type(null) == null_type",
+    ] {
+        assert_eq!(run(text), "true", "{text}");
+    }
+    assert!(run("type(1) == timestamp").contains("undeclared reference to 'timestamp'"));
+    assert!(run("type(1) == google.protobuf.Any").contains("undeclared reference to 'google'"));
+    let mark = |text: &str, at: usize| {
+        format!("ERROR: <input>:1:{}: unsupported syntax: '`'\n | {text}\n | {}^", at + 1, ".".repeat(at))
+    };
+    assert_eq!(run("self.any.`a-b` == 1"), mark("self.any.`a-b` == 1", 9));
+}
+
+#[test]
 fn moments_are_told_by_the_clocks_of_zones() {
     let at = "timestamp('2024-07-01T23:30:15.250Z')";
     for (text, number) in [
