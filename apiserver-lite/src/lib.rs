@@ -21,6 +21,8 @@ mod field_error;
 mod flow;
 #[cfg(test)]
 mod fuzz;
+mod go_address;
+mod go_url;
 mod go_value;
 mod health;
 pub mod http;

@@ -7,7 +7,9 @@ use proto::quantity::Quantity;
 
 use super::eval::{Budget, Failure};
 use super::value::Value;
-use crate::names;
+use crate::go_url::{self, Url};
+use crate::status::quote;
+use crate::{go_address, names};
 
 type Out<'a> = Result<Value<'a>, Failure>;
 
@@ -49,6 +51,12 @@ fn optional<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
     }))
 }
 
+/// A quantity as an integer; None for one that is not whole, or so large that it was cut.
+fn whole(quantity: &Quantity) -> Option<i64> {
+    let number = Some(quantity.value()).filter(|number| !matches!(*number, i64::MAX | i64::MIN))?;
+    Quantity::from_integer(number, quantity.format()).cmp(quantity).is_eq().then_some(number)
+}
+
 fn quantity<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
     use Value::{Bool, Int, Text};
     Some(Ok(match (name, args) {
@@ -58,9 +66,11 @@ fn quantity<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
         },
         ("isQuantity", [Text(text)]) => Bool(text.parse::<Quantity>().is_ok()),
         ("sign", [Value::Quantity(a)]) => Int(a.sign().into()),
-        ("isInteger", [Value::Quantity(a)]) => Bool(a.is_integer()),
-        ("asInteger", [Value::Quantity(a)]) if a.is_integer() => Int(a.value()),
-        ("asInteger", [Value::Quantity(_)]) => return Some(Err(Failure::new("cannot convert value to integer"))),
+        ("isInteger", [Value::Quantity(a)]) => Bool(whole(a).is_some()),
+        ("asInteger", [Value::Quantity(a)]) => match whole(a) {
+            Some(number) => Int(number),
+            None => return Some(Err(Failure::new("cannot convert value to integer"))),
+        },
         ("asApproximateFloat", [Value::Quantity(a)]) => {
             let exact = if a.is_integer() { a.value() as f64 } else { a.milli_value() as f64 / 1000.0 };
             Value::Double(exact)
@@ -88,32 +98,32 @@ fn quantity<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
 
 /// An address without zone; IPv4 within IPv6 is neither.
 fn parse_ip(text: &str) -> Result<IpAddr, Failure> {
-    let bad = || {
-        Failure::new(format!(
-            "IP Address {text:?} parse error during conversion from string: ParseAddr({text:?}): unable to parse IP"
-        ))
-    };
-    let address: IpAddr = text.parse().map_err(|_| bad())?;
-    if let IpAddr::V6(six) = address
-        && six.to_ipv4_mapped().is_some()
-    {
-        return Err(Failure::new("IPv4-mapped IPv6 address is not allowed"));
+    let wrong = |why| format!("IP Address {} parse error during conversion from string: {why}", quote(text));
+    let (address, zoned) = go_address::parse(text).map_err(|why| Failure::new(wrong(why)))?;
+    if zoned {
+        return Err(Failure::new(format!("IP address {} with zone value is not allowed", quote(text))));
     }
+    refuse_mapped(address, text)?;
     Ok(address)
 }
 
 fn parse_cidr(text: &str) -> Result<(IpAddr, u8), Failure> {
-    let bad = || {
-        Failure::new(format!(
-            "network address parse error during conversion from string: netip.ParsePrefix({text:?}): no '/'"
-        ))
-    };
-    let (address, bits) = text.split_once('/').ok_or_else(bad)?;
-    let address = parse_ip(address)?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let canonical = bits == "0" || !bits.starts_with('0') && bits.bytes().all(|b| b.is_ascii_digit());
-    let bits = bits.parse().ok().filter(|b| *b <= most && canonical).ok_or_else(bad)?;
-    Ok((address, bits))
+    // Upstream says so in both of the functions that an error passes.
+    const WRONG: &str = "network address parse error during conversion from string: ";
+    let (address, bits) = go_address::parse_prefix(text).map_err(|why| Failure::new(format!("{WRONG}{WRONG}{why}")))?;
+    match refuse_mapped(address, text) {
+        Err(Failure::Error(why)) => Err(Failure::new(format!("{WRONG}{why}"))),
+        _ => Ok((address, bits)),
+    }
+}
+
+fn refuse_mapped(address: IpAddr, text: &str) -> Result<(), Failure> {
+    match address {
+        IpAddr::V6(six) if six.to_ipv4_mapped().is_some() => {
+            Err(Failure::new(format!("IPv4-mapped IPv6 address {} is not allowed", quote(text))))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn address<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
@@ -177,7 +187,9 @@ fn network<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<Ou
         ("isCIDR", [Text(text)]) => Bool(parse_cidr(text).is_ok()),
         ("containsIP", [Cidr(ip, bits), Ip(other)]) => Bool(holds((*ip, *bits), (*other, width(other)))),
         ("containsIP", [Cidr(ip, bits), Text(text)]) => {
-            return Some(parse_ip(text).map(|other| Bool(holds((*ip, *bits), (other, width(&other))))));
+            // What is wrong with the text is not told.
+            let other = parse_ip(text).map_err(|_| Failure::no_overload());
+            return Some(other.map(|other| Bool(holds((*ip, *bits), (other, width(&other))))));
         }
         ("containsCIDR", [Cidr(ip, bits), Cidr(other, more)]) => Bool(holds((*ip, *bits), (*other, *more))),
         ("containsCIDR", [Cidr(ip, bits), Text(text)]) => {
@@ -190,40 +202,14 @@ fn network<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<Ou
     }))
 }
 
-/// Scheme, host with port, path, and query of an absolute URL or path.
-fn parts(text: &str) -> Option<(&str, &str, &str, &str)> {
-    let text = text.split('#').next().unwrap_or_default();
-    let (text, query) = text.split_once('?').unwrap_or((text, ""));
-    if text.starts_with('/') {
-        return Some(("", "", text, query));
-    }
-    let (scheme, rest) = text.split_once("://")?;
-    let known = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-        && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
-    let end = rest.find('/').unwrap_or(rest.len());
-    let host = rest[..end].rsplit('@').next().unwrap_or_default();
-    known.then_some((scheme, host, &rest[end..], query))
-}
-
-fn host_and_port(host: &str) -> (&str, &str) {
-    if let Some((inside, after)) = host.strip_prefix('[').and_then(|h| h.split_once(']')) {
-        return (inside, after.strip_prefix(':').unwrap_or_default());
-    }
-    host.split_once(':').unwrap_or((host, ""))
-}
-
-fn decoded(text: &str) -> String {
-    crate::request::percent(&text.replace('+', " "))
-}
-
 fn url<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<Out<'a>> {
-    let is_url = |text: &str| parts(text).is_some() && crate::crd::has_format("uri", text);
     let text = match (name, args) {
-        ("isURL", [Value::Text(text)]) => return Some(Ok(Value::Bool(is_url(text)))),
-        ("url", [Value::Text(text)]) if is_url(text) => return Some(Ok(Value::Url((&**text).into()))),
+        ("isURL", [Value::Text(text)]) => return Some(Ok(Value::Bool(Url::of_request(text).is_ok()))),
         ("url", [Value::Text(text)]) => {
-            let why = format!("URL parse error during conversion from string: parse {text:?}: invalid URI for request");
-            return Some(Err(Failure::new(why)));
+            // A fragment is looked at only by the second.
+            let read = Url::of_request(text).and_then(|_| Url::parse(text));
+            let wrong = |why| Failure::new(format!("URL parse error during conversion from string: {why}"));
+            return Some(read.map(|_| Value::Url((&**text).into())).map_err(wrong));
         }
         (_, [Value::Url(text)]) => text.clone(),
         _ => return None,
@@ -232,15 +218,14 @@ fn url<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<Out<'a
     if let Err(failure) = budget.traverse(text.len()) {
         return Some(Err(failure));
     }
-    let (scheme, host, path, query) = parts(&text)?;
-    let (name_of_host, port) = host_and_port(host);
+    let url = Url::parse(&text).ok()?;
     Some(Ok(match name {
-        "getScheme" => Value::text(scheme.to_owned()),
-        "getHost" => Value::text(host.to_owned()),
-        "getHostname" => Value::text(name_of_host.to_owned()),
-        "getPort" => Value::text(port.to_owned()),
-        "getEscapedPath" => Value::text(path.to_owned()),
-        "getQuery" => asked(query),
+        "getScheme" => Value::text(url.scheme),
+        "getHost" => Value::text(url.host),
+        "getHostname" => Value::text(url.hostname().to_owned()),
+        "getPort" => Value::text(url.port().to_owned()),
+        "getEscapedPath" => Value::text(url.path),
+        "getQuery" => asked(&url.query),
         _ => return None,
     }))
 }
@@ -249,9 +234,8 @@ fn url<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<Out<'a
 fn asked<'a>(query: &str) -> Value<'a> {
     let mut entries: Vec<(Value<'a>, Vec<Value<'a>>)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
-    for pair in query.split('&').filter(|p| !p.is_empty()) {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let (key, value) = (decoded(key), Value::text(decoded(value)));
+    for (key, value) in go_url::pairs(query) {
+        let value = Value::text(value);
         match places.get(&key).and_then(|at| entries.get_mut(*at)) {
             Some((_, values)) => values.push(value),
             None => {
@@ -327,7 +311,7 @@ fn complaints(format: &str, text: &str) -> Vec<String> {
         "dns1035LabelPrefix" => names::dns_1035_label(&masked()),
         "qualifiedName" => names::qualified_name(text),
         "labelValue" => names::label_value(text),
-        "uri" => fits("uri", "invalid URI"),
+        "uri" => Url::of_request(text).err().into_iter().collect(),
         "uuid" => fits("uuid", "does not match the UUID format"),
         "byte" => fits("byte", "invalid base64"),
         "date" => fits("date", "invalid date"),

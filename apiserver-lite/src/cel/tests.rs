@@ -252,6 +252,38 @@ fn literals_hold_values_of_one_type() {
 }
 
 #[test]
+fn urls_addresses_and_quantities_are_read_as_go_reads_them() {
+    for (text, said) in [
+        ("url('https://example.com/path with spaces/').getEscapedPath()", "/path%20with%20spaces/"),
+        ("url('HTTPS://h.com/\\u00e9?q').getScheme()", "https"),
+        ("isURL('mailto:a@b') && !isURL('example.com') && !isURL('https://a b/')", "true"),
+        ("url('a')", "error: URL parse error during conversion from string: parse \"a\": invalid URI for request"),
+        (
+            "format.uri().validate('https://a b/').value()[0]",
+            "parse \"https://a b/\": invalid character \" \" in host name",
+        ),
+        (
+            "ip('1.2.3')",
+            "error: IP Address \"1.2.3\" parse error during conversion from string: ParseAddr(\"1.2.3\"): IPv4 address too \
+             short",
+        ),
+        ("ip('::ffff:1.2.3.4')", "error: IPv4-mapped IPv6 address \"::ffff:1.2.3.4\" is not allowed"),
+        ("ip('fe80::1%e')", "error: IP address \"fe80::1%e\" with zone value is not allowed"),
+        (
+            "cidr('1.2.3.4/33')",
+            "error: network address parse error during conversion from string: network address parse error during \
+             conversion from string: netip.ParsePrefix(\"1.2.3.4/33\"): prefix length out of range",
+        ),
+        ("cidr('10.0.0.0/8').containsIP('x')", "error: no such overload"),
+        ("quantity('9999999999999999999999').asInteger()", "error: cannot convert value to integer"),
+        ("quantity('9999999999999999999999').isInteger()", "false"),
+        ("quantity('1.5').isInteger() || quantity('5M').asInteger() != 5000000", "false"),
+    ] {
+        assert_eq!(run(text), said, "{text}");
+    }
+}
+
+#[test]
 fn types_go_by_their_names() {
     for text in [
         "type(timestamp('2024-01-01T00:00:00Z')) == google.protobuf.Timestamp",

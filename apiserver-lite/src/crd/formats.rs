@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::pattern;
+use crate::go_url::Url;
 use crate::names;
 
 /// Whether a format means something for a type; the server takes no notice of others.
@@ -33,7 +34,7 @@ macro_rules! expression {
 fn check(format: &str, text: &str) -> Option<bool> {
     Some(match format {
         "bsonobjectid" => text.len() == 24 && text.bytes().all(|b| b.is_ascii_hexdigit()),
-        "uri" => is_uri(text),
+        "uri" => Url::of_request(text).is_ok(),
         "email" => is_email(text),
         "hostname" => is_hostname(text),
         "ipv4" => text.contains('.') && ip(text).is_some(),
@@ -68,36 +69,6 @@ fn check(format: &str, text: &str) -> Option<bool> {
     })
 }
 
-/// An absolute URI, or an absolute path: what a request line may hold.
-fn is_uri(text: &str) -> bool {
-    if text.is_empty() || text.bytes().any(|b| b < b' ' || b == 0x7f) {
-        return false;
-    }
-    if text == "*" || text.starts_with('/') {
-        return has_good_escapes(text);
-    }
-    let Some((scheme, rest)) = text.split_once(':') else { return false };
-    let scheme_fits = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-        && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
-    let host = rest.strip_prefix("//").map(|r| r.split(['/', '?', '#']).next().unwrap_or_default());
-    let port_fits = host.is_none_or(|host| {
-        let address = host.rsplit('@').next().unwrap_or_default();
-        match address.rsplit_once(':') {
-            Some((_, port)) if !address.ends_with(']') => port.bytes().all(|b| b.is_ascii_digit()),
-            _ => !address.contains(' '),
-        }
-    });
-    scheme_fits && port_fits && !rest.is_empty() && has_good_escapes(rest)
-}
-
-fn has_good_escapes(text: &str) -> bool {
-    let bytes = text.split(['?', '#']).next().unwrap_or_default().as_bytes();
-    (0..bytes.len()).filter(|&at| bytes[at] == b'%').all(|at| {
-        bytes.get(at + 1).is_some_and(u8::is_ascii_hexdigit) && bytes.get(at + 2).is_some_and(u8::is_ascii_hexdigit)
-    })
-}
-
-/// A mail address, with or without a name before it.
 fn is_email(text: &str) -> bool {
     let address = match text.trim().strip_suffix('>') {
         Some(rest) => match rest.rsplit_once('<') {

@@ -8,8 +8,8 @@ use super::{has, list, selector, text, texts};
 use crate::admission::policy as policies;
 use crate::cel;
 use crate::field_error::Report;
+use crate::go_url;
 use crate::names;
-use crate::status::quote;
 
 const FAILURES: [&str; 2] = ["Fail", "Ignore"];
 const MATCHES: [&str; 2] = ["Equivalent", "Exact"];
@@ -70,37 +70,10 @@ fn webhook(report: &mut Report, hook: &Value) {
 }
 
 fn webhook_url(report: &mut Report, url: &str) {
-    const FORM: &str = "; desired format: https://host[/path]";
-    if url.starts_with(':') {
-        let why = "missing protocol scheme";
-        return report.required(&format!("url must be a valid URL: parse {}: {why}{FORM}", quote(url)));
+    match go_url::webhook_faults(url) {
+        Ok(faults) => faults.iter().for_each(|(part, why)| report.invalid(&**part, why)),
+        Err(why) => report.required(&why),
     }
-    let Some((scheme, rest)) = url.split_once("://") else {
-        if !url.starts_with("https:") {
-            report.invalid(scheme_of(url), format_args!("'https' is the only allowed URL scheme{FORM}"));
-        }
-        return report.invalid("", format_args!("host must be specified{FORM}"));
-    };
-    if scheme != "https" {
-        report.invalid(scheme, format_args!("'https' is the only allowed URL scheme{FORM}"));
-    }
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    if authority.rsplit('@').next().unwrap_or_default().is_empty() {
-        report.invalid("", format_args!("host must be specified{FORM}"));
-    }
-    if let Some((user, _)) = authority.rsplit_once('@') {
-        report.invalid(user, format_args!("user information is not permitted in the URL"));
-    }
-    if let Some((_, fragment)) = url.split_once('#') {
-        report.invalid(fragment, "fragments are not permitted in the URL");
-    }
-    if let Some((_, query)) = url.split('#').next().unwrap_or_default().split_once('?') {
-        report.invalid(query, "query parameters are not permitted in the URL");
-    }
-}
-
-fn scheme_of(url: &str) -> &str {
-    url.split_once(':').map_or("", |(scheme, _)| scheme)
 }
 
 pub fn webhook_service(report: &mut Report, service: &Value) {

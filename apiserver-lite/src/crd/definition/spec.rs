@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::found::Found;
 use super::{items, schema, shown, text};
+use crate::go_url;
 use crate::names;
 use crate::status::quote;
 
@@ -401,25 +402,9 @@ fn conversion(value: &Value, old: Option<&Value>, found: &mut Found) {
 }
 
 fn webhook_url(url: &str, path: &str, found: &mut Found) {
-    const FORM: &str = "; desired format: https://host[/path]";
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return found.invalid(path, "\"\"", &format!("'https' is the only allowed URL scheme{FORM}"));
-    };
-    if scheme != "https" {
-        found.invalid(path, &quote(scheme), &format!("'https' is the only allowed URL scheme{FORM}"));
-    }
-    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    if host.is_empty() {
-        found.invalid(path, "\"\"", &format!("host must be specified{FORM}"));
-    }
-    if let Some((user, _)) = host.split_once('@') {
-        found.invalid(path, &quote(user), "user information is not permitted in the URL");
-    }
-    if let Some((_, fragment)) = rest.split_once('#') {
-        found.invalid(path, &quote(fragment), "fragments are not permitted in the URL");
-    }
-    if let Some((_, query)) = rest.split('#').next().unwrap_or_default().split_once('?') {
-        found.invalid(path, &quote(query), "query parameters are not permitted in the URL");
+    match go_url::webhook_faults(url) {
+        Ok(faults) => faults.iter().for_each(|(part, why)| found.invalid(path, &quote(part), why)),
+        Err(why) => found.required(path, &why),
     }
 }
 
