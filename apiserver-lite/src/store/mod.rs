@@ -69,8 +69,6 @@ impl Store {
                 frame::Change::Put(resource, object) => {
                     revision = revision.max(object.revision);
                     let objects = found.entry(resource).or_insert_with(Objects::new_sync);
-                    let key: (&str, &str) = (&object.key.namespace, &object.key.name);
-                    objects.remove_mut(&key as &dyn Place);
                     objects.insert_mut(ByKey(Arc::new(object)));
                 }
                 frame::Change::Delete(resource, key, at) => {

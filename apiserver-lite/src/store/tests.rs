@@ -91,6 +91,26 @@ async fn old_snapshots_stay_readable_and_watches_start_anywhere_in_history() {
 }
 
 #[tokio::test]
+async fn a_changed_object_stands_where_the_one_before_stood() {
+    let folder = Folder::new();
+    let look = |snapshot: Snapshot| -> Vec<(String, u64)> {
+        snapshot.range(None, None).map(|o| (o.key.name.to_string(), o.revision)).collect()
+    };
+    let first = vec![("a".to_owned(), 2), ("b".to_owned(), 3)];
+    let then = vec![("a".to_owned(), 4), ("b".to_owned(), 3)];
+    {
+        let store = Store::open(Some(folder.0.clone())).expect("an empty folder opens");
+        for (name, expect) in [("a", Expect::Absent), ("b", Expect::Absent), ("a", Expect::Revision(2))] {
+            store.commit(put(name, "1", expect)).await.expect("written");
+        }
+        assert_eq!(look(store.snapshot(&things())), then);
+        assert_eq!(look(store.snapshot_at(&things(), 3).expect("known")), first);
+    }
+    let store = open_again(&folder.0).await;
+    assert_eq!(look(store.snapshot(&things())), then);
+}
+
+#[tokio::test]
 async fn a_watcher_waits_for_what_comes() {
     both(async |store| {
         let mut watcher = store.watch(&things(), store.revision()).expect("now is known");

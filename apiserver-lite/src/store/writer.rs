@@ -338,9 +338,8 @@ fn accept(
         objects.remove(&key as &dyn Place)
     } else {
         frame.put(&resource, &object);
-        // The set would keep an equal element, and elements are equal by key.
-        let key: (&str, &str) = (&object.key.namespace, &object.key.name);
-        let objects = if previous.is_some() { objects.remove(&key as &dyn Place) } else { objects };
+        // Elements are equal by key, and of two that are the set keeps the new one: one way through the tree, with one
+        // copy of the nodes on it.
         objects.insert(ByKey(object.clone()))
     };
     Accepted { resource, event: event(kind, object, previous, revision), after, tree, answer }
