@@ -174,12 +174,10 @@ async fn converted(
 ) -> Result<Encoded> {
     // Fields are selected by in the version that was written.
     let fields = crate::resource::fields::of(resource, value);
-    let fields: Vec<(String, String)> = fields.into_iter().map(|(name, field)| (name.to_owned(), field)).collect();
     crate::crd::to_version(server, resource, value, &resource.storage_version).await?;
     if let Some(definition) = &resource.definition {
         definition.to_storage(value);
     }
-    let fields = fields.iter().map(|(name, field)| (&**name, field.clone())).collect();
     let encoded = crate::store::encode(resource, value, fields);
     Ok(match owners.map(Owners::list).filter(|list| !list.is_empty()) {
         Some(list) => encoded.with_owners(list),
