@@ -124,6 +124,8 @@ pub struct Request {
     trail: Option<Trail>,
     /// What the client speaks CBOR for.
     cbor: cbor::Spoken,
+    /// See [`Request::for_error`].
+    errors: OnceLock<Accepted>,
 }
 
 impl Request {
@@ -147,6 +149,7 @@ impl Request {
             body,
             trail: None,
             cbor: cbor::Spoken::default(),
+            errors: OnceLock::new(),
         }
     }
 
@@ -195,9 +198,9 @@ impl Request {
         negotiate(&others.join(","), true, false, self.pretty())
     }
 
-    /// The form of an error.
+    /// The form of an error; found out once.
     pub fn for_error(&self) -> Accepted {
-        for_error(&self.accept(), self.pretty())
+        *self.errors.get_or_init(|| for_error(&self.accept(), self.pretty()))
     }
 
     /// When the answer has to be there; None without end.
@@ -279,7 +282,7 @@ impl Request {
 
 impl ApiServer {
     /// Answers a request in the time it has; a panic becomes a 500.
-    pub async fn answer(self: &Arc<Self>, request: http::Request<Incoming>, peer: &Peer) -> Response {
+    pub async fn answer(self: &Arc<Self>, request: http::Request<Incoming>, peer: &Arc<Peer>) -> Response {
         let mut request = Request::new(request);
         if self.config.cbor {
             request.cbor = cbor::settle(&mut request.headers);
@@ -308,7 +311,7 @@ impl ApiServer {
         self: &Arc<Self>,
         time: Option<Duration>,
         mut request: Request,
-        peer: &Peer,
+        peer: &Arc<Peer>,
         audit_id: &HeaderValue,
     ) -> Response {
         request.deadline = time.map(|t| Instant::now() + t);
