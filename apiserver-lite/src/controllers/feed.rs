@@ -1,7 +1,8 @@
 //! The events of several resources as one stream: first everything that is there, then every change.
 
-use futures_util::future::select_all;
-use tokio::sync::watch;
+use std::sync::Arc;
+
+use tokio::sync::{Notify, watch};
 
 use crate::store::{EventKind, EventRef, Expired, ObjectRef, ResourceId, Store, Watcher};
 
@@ -28,6 +29,8 @@ pub struct Feed {
     watchers: Vec<Watcher>,
     initial: Vec<(usize, ObjectRef)>,
     events: Vec<EventRef>,
+    /// Rung after each change of one of the resources.
+    bell: Arc<Notify>,
     /// Any write to the store, for a feed of so many resources that most writes concern it.
     any: Option<watch::Receiver<u64>>,
 }
@@ -46,7 +49,11 @@ impl Feed {
                 let numbered = snapshots.iter().enumerate();
                 let initial = numbered.flat_map(|(i, s)| s.range(None, None).map(move |o| (i, o.clone()))).collect();
                 let any = (resources.len() > FEW).then(|| store.subscribe_revision());
-                return Feed { watchers, initial, events: Vec::new(), any };
+                let bell = Arc::new(Notify::new());
+                if any.is_none() {
+                    store.ring(resources, &bell);
+                }
+                return Feed { watchers, initial, events: Vec::new(), bell, any };
             }
         }
     }
@@ -86,10 +93,59 @@ impl Feed {
             }
             return;
         }
-        let waits: Vec<_> = self.watchers.iter_mut().map(|w| Box::pin(w.changed())).collect();
-        if waits.is_empty() {
-            return std::future::pending().await;
+        // A bell that rang for what was handed out already rings once more here.
+        while !self.watchers.iter().any(Watcher::was_told) {
+            self.bell.notified().await;
         }
-        select_all(waits).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proto::json::Slotted;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::store::{Change as Stored, Encoded, Expect, Key, Keys, Write};
+
+    async fn put(store: &Store, resource: &str, name: &str) {
+        let json = Slotted { json: br#"{"metadata":{"resourceVersion":""}}"#.to_vec(), offset: 32 };
+        let change = Stored::Put(Encoded { json, keys: Keys::default(), tree: None });
+        let write = Write { resource: resource.into(), key: Key::new("", name), expect: Expect::Absent, change };
+        store.commit(write).await.expect("written");
+    }
+
+    fn taken(feed: &mut Feed) -> Vec<(usize, String)> {
+        let mut all = Vec::new();
+        feed.drain(|change| all.push((change.resource, change.object.key.name.to_string()))).expect("in time");
+        all
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_feed_waits_for_any_of_its_resources_and_for_no_others() {
+        let store = Store::open(None).expect("memory opens");
+        let mut feed = Feed::open(&store, &["a".into(), "b".into()]);
+        let waits = async |feed: &mut Feed| timeout(Duration::from_millis(50), feed.changed()).await.is_err();
+        assert!(waits(&mut feed).await, "there was nothing");
+        for (resource, name) in [("a", "1"), ("b", "2"), ("a", "3")] {
+            put(&store, resource, name).await;
+            assert!(!waits(&mut feed).await && !waits(&mut feed).await, "it is told until it has looked");
+            assert_eq!(taken(&mut feed), [(usize::from(resource == "b"), name.to_owned())]);
+            assert!(waits(&mut feed).await, "of what was handed out nothing is told again");
+        }
+        put(&store, "c", "4").await;
+        assert!(waits(&mut feed).await && taken(&mut feed).is_empty());
+        let mut other = Feed::open(&store, &["a".into()]);
+        assert_eq!(taken(&mut other), [(0, "1".to_owned()), (0, "3".to_owned())]);
+        drop(feed);
+        let woken = tokio::spawn(async move {
+            other.changed().await;
+            taken(&mut other)
+        });
+        tokio::task::yield_now().await;
+        put(&store, "a", "5").await;
+        assert_eq!(woken.await.expect("no panic"), [(0, "5".to_owned())]);
     }
 }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 pub use disk::OpenError;
 pub use image::Image;
@@ -201,6 +201,18 @@ impl Store {
             collection.sequence_after(from).ok_or(Expired { requested: from, oldest: collection.base_revision })?;
         let end = collection.tell.subscribe();
         Ok(Watcher { world: self.world.clone(), resource: resource.clone(), next, end, seen: from })
+    }
+
+    /// Has a bell rung after each change of some collections, for as long as there is the bell. Who waits for many of
+    /// them waits in one place, and not in one for each.
+    pub fn ring(&self, resources: &[ResourceId], bell: &Arc<Notify>) {
+        let mut world = self.world.write().unwrap_or_else(PoisonError::into_inner);
+        let opened_at = world.opened_at;
+        for resource in resources {
+            let collection = world.collections.entry(resource.clone()).or_insert_with(|| Collection::new(opened_at));
+            let others = collection.bells.iter().filter(|bell| bell.strong_count() > 0).cloned();
+            collection.bells = others.chain([Arc::downgrade(bell)]).collect();
+        }
     }
 }
 

@@ -3,11 +3,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rpds::RedBlackTreeSetSync;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::object::{ByKey, Key, ObjectRef, Place, ResourceId};
 use super::watch::{Event, EventRef};
@@ -48,7 +48,11 @@ pub(super) struct Collection {
     history_bytes: usize,
     /// Sequence number after the newest event; watchers wait on it.
     pub tell: watch::Sender<u64>,
+    /// Rung after each change, for those who wait for several collections.
+    pub bells: Bells,
 }
+
+pub(super) type Bells = Arc<[Weak<Notify>]>;
 
 impl Collection {
     pub fn new(base_revision: u64) -> Self {
@@ -65,6 +69,7 @@ impl Collection {
             base_revision,
             history_bytes: 0,
             tell: watch::Sender::new(0),
+            bells: Bells::default(),
         }
     }
 

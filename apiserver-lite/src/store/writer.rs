@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -238,13 +238,14 @@ impl Writer {
                 self.recent.extend(one.tree);
                 collection.push(one.event, one.after, now);
                 collection.trim(&self.limits, now, &mut gone);
-                touched.insert(one.resource, (collection.tell.clone(), collection.end()));
+                touched.insert(one.resource, (collection.tell.clone(), collection.end(), collection.bells.clone()));
             }
             world.revision = revision;
         }
         self.recent.drain(..self.recent.len().saturating_sub(RECENT));
-        for (tell, end) in touched.into_values() {
+        for (tell, end, bells) in touched.into_values() {
             tell.send_replace(end);
+            bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.notify_one());
         }
         self.revision.send_replace(revision);
         self.trim_at.get_or_insert(now + self.limits.age);
