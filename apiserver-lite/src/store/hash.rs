@@ -1,7 +1,8 @@
 //! Hashes of texts that are long: sixteen bytes with each multiplication, where the standard library's take one at a time.
 //!
 //! Keyed by chance for each table. Whoever chooses the texts does not know where they go, though with much patience and
-//! the times of answers it might be found out; that suits a table of shared texts, which nobody sees.
+//! the times of answers it might be found out; that suits a table of shared texts, which nobody sees, and that of the
+//! collections, whose names are few and nobody's choice but those of custom resources.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

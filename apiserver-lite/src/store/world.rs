@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rpds::RedBlackTreeSetSync;
 use tokio::sync::{Notify, watch};
 
+use super::hash::Keyed;
 use super::object::{ByKey, Key, ObjectRef, Place, ResourceId};
 use super::watch::{Event, EventRef};
 
@@ -124,7 +125,7 @@ impl Collection {
 
 pub(super) struct World {
     pub revision: u64,
-    pub collections: HashMap<ResourceId, Collection>,
+    pub collections: HashMap<ResourceId, Collection, Keyed>,
     /// Revision at which this process opened the store; older history is gone.
     pub opened_at: u64,
 }
