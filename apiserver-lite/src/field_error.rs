@@ -83,18 +83,25 @@ impl Report {
 
     /// Walks one item of a list.
     pub fn index<T>(&mut self, index: usize, walk: impl FnOnce(&mut Self) -> T) -> T {
-        self.bracket(index, walk)
+        let number = |path: &mut String| match u32::try_from(index).ok().and_then(|index| char::from_digit(index, 10)) {
+            // A path is put together for each item of each list, and few have more than ten.
+            Some(digit) => path.push(digit),
+            // Writing into a String cannot fail.
+            None => drop(write!(path, "{index}")),
+        };
+        self.bracket(number, walk)
     }
 
     /// Walks one entry of a map.
     pub fn key<T>(&mut self, key: &str, walk: impl FnOnce(&mut Self) -> T) -> T {
-        self.bracket(key, walk)
+        self.bracket(|path| path.push_str(key), walk)
     }
 
-    fn bracket<T>(&mut self, inside: impl Display, walk: impl FnOnce(&mut Self) -> T) -> T {
+    fn bracket<T>(&mut self, inside: impl FnOnce(&mut String), walk: impl FnOnce(&mut Self) -> T) -> T {
         let length = self.path.len();
-        // Writing into a String cannot fail.
-        let _ = write!(self.path, "[{inside}]");
+        self.path.push('[');
+        inside(&mut self.path);
+        self.path.push(']');
         let result = walk(self);
         self.path.truncate(length);
         result
@@ -421,6 +428,7 @@ mod tests {
             r.at("containers", |r| r.index(1, |r| r.at("name", |r| r.duplicate("a"))));
             r.at("limits", |r| r.key("cpu", |r| r.invalid(-1, "must be greater than or equal to 0")));
             r.at("type", |r| r.not_supported("X", &["A", "B"]));
+            r.at("list", |r| [0, 9, 10, 123].map(|at| r.index(at, |r| r.required(""))));
         });
         report.too_long(1);
         let texts: Vec<String> = report.errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect();
@@ -430,6 +438,10 @@ mod tests {
                 "spec.containers[1].name: Duplicate value: \"a\"",
                 "spec.limits[cpu]: Invalid value: -1: must be greater than or equal to 0",
                 "spec.type: Unsupported value: \"X\": supported values: \"A\", \"B\"",
+                "spec.list[0]: Required value",
+                "spec.list[9]: Required value",
+                "spec.list[10]: Required value",
+                "spec.list[123]: Required value",
                 "[]: Too long: may not be more than 1 byte",
             ]
         );
