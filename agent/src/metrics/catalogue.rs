@@ -149,6 +149,9 @@ families! { ALL:
     CPU_PER_NODE = Gauge Alpha "kubelet_cpu_manager_allocation_per_numa" ["numa_node"], NONE, "Number of CPUs allocated per NUMA node";
     MEMORY_PINNING = Counter Alpha "kubelet_memory_manager_pinning_requests_total" [], NONE, "The number of memory pages allocations which required pinning.";
     MEMORY_PINNING_ERRORS = Counter Alpha "kubelet_memory_manager_pinning_errors_total" [], NONE, "The number of memory pages allocations which required pinning that failed.";
+    RESOURCE_ALLOCATIONS = Counter Alpha "resource_manager_allocations_total" ["resource_name", "source"], NONE, "Number of exclusive resource allocations performed by a resource manager.";
+    RESOURCE_ALLOCATION_ERRORS = Counter Alpha "resource_manager_allocation_errors_total" ["resource_name", "source"], NONE, "Number of errors encountered during exclusive resource allocation.";
+    RESOURCE_ASSIGNMENTS = Counter Alpha "resource_manager_container_assignments" ["assignment_type", "resource_name"], NONE, "Number of containers with a specific type of resource assignment.";
     TOPOLOGY_REQUESTS = Counter Alpha "kubelet_topology_manager_admission_requests_total" [], NONE, "The number of admission requests where resources have to be aligned.";
     TOPOLOGY_ERRORS = Counter Alpha "kubelet_topology_manager_admission_errors_total" [], NONE, "The number of admission request failures where resources could not be aligned.";
     TOPOLOGY_MS = Histogram Alpha "kubelet_topology_manager_admission_duration_ms" [], ADMISSION_MS, "Duration in milliseconds to serve a pod admission request.";

@@ -13,7 +13,7 @@ use super::cpu_set::CpuSet;
 use super::memory_policy::{Reusable, StaticMemory};
 use super::merge::Policy;
 use super::numa::{Hint, Hints};
-use super::{Managers, State};
+use super::{Managers, State, counts};
 use crate::device_plugins::{AllocateError, Devices, Pool};
 use crate::metrics;
 use crate::pod::spec::{PodExt as _, is_sidecar};
@@ -237,7 +237,11 @@ impl Managers {
         metrics::CPU_PINNING.inc(&[]);
         let cpus = match state.cpus.of(pod.uid(), &container.name) {
             Some(has) => Ok(has.clone()),
-            None => policy.allocate(&state.cpus, wanted, hint.nodes, &reuse.cpus),
+            None => {
+                let taken = policy.allocate(&state.cpus, wanted, hint.nodes, &reuse.cpus);
+                self.wanted.count(counts::CPU, 1, taken.is_ok());
+                taken
+            }
         };
         if policy.full_pcpus_only() {
             let family = if cpus.is_ok() { &metrics::ALIGNED } else { &metrics::ALIGNED_FAILURES };
@@ -261,6 +265,7 @@ impl Managers {
             return Ok(());
         }
         let blocks = StaticMemory::allocate(&mut state.memory.machine, &wanted, hint, &reuse.memory);
+        self.wanted.count(counts::MEMORY, wanted.len(), blocks.is_ok());
         let blocks = blocks.map_err(|why| {
             metrics::MEMORY_PINNING_ERRORS.inc(&[]);
             Refusal::Unexpected(why)

@@ -9,6 +9,7 @@
 //! Followed: `pkg/kubelet/cm/{cpumanager,memorymanager,topologymanager}`.
 
 mod admit;
+mod counts;
 mod cpu_policy;
 mod cpu_set;
 mod cpu_spread;

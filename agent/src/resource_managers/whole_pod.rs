@@ -17,7 +17,7 @@ use super::memory_policy::{Amounts, Reusable, StaticMemory};
 use super::memory_state::Block;
 use super::numa::{Hint, Hints};
 use super::wanted::Wanted;
-use super::{Managers, State};
+use super::{Managers, State, counts};
 use crate::metrics;
 use crate::pod::spec::{PodExt as _, is_sidecar};
 
@@ -55,13 +55,16 @@ impl Managers {
         let uid = pod.uid();
         let wanted = self.wanted.pod_cpus(pod);
         if let Some(policy) = self.cpus.as_ref().filter(|_| wanted > 0 && !state.cpus.pods.contains_key(uid)) {
-            metrics::CPU_PINNING.inc(&[]);
+            let has_part = |container: &Container| self.wanted.cpus(pod, container) > 0;
             let taken = check_room(pod, &cpu(wanted), |c| cpu(self.wanted.cpus(pod, c))).and_then(|()| {
                 let all = policy.allocate(&state.cpus, wanted, hint.nodes, &CpuSet::default())?;
                 let parts = share_cpus(policy, self.wanted, pod, &all).map_err(Refusal::unexpected)?;
                 Ok((all, parts))
             });
+            self.wanted.count_pod(counts::CPU, pod, taken.is_ok(), has_part);
             let (all, parts) = taken.inspect_err(|_| metrics::CPU_PINNING_ERRORS.inc(&[]))?;
+            let containers = pod.spec().init_containers.iter().chain(&pod.spec().containers);
+            containers.filter(|container| has_part(container)).for_each(|_| metrics::CPU_PINNING.inc(&[]));
             state.cpus.assign_pod(uid, all, parts);
         }
         let wanted = self.wanted.pod_memory(pod);
@@ -71,6 +74,8 @@ impl Managers {
                 let machine = &mut state.memory.machine;
                 StaticMemory::allocate(machine, &wanted, hint, &Reusable::default()).map_err(Refusal::unexpected)
             });
+            let has_part = |container: &Container| !self.wanted.memory(pod, container).is_empty();
+            self.wanted.count_pod(counts::MEMORY, pod, taken.is_ok(), has_part);
             let blocks = taken.inspect_err(|_| metrics::MEMORY_PINNING_ERRORS.inc(&[]))?;
             let parts = share_memory(pod, &wanted, |c| self.wanted.memory(pod, c));
             let part = |amounts: Amounts| blocks.iter().filter_map(|b| part_of(b, &amounts)).collect();

@@ -6,6 +6,7 @@ use proto::cri::LinuxContainerResources;
 use super::Managers;
 use super::open::open;
 use super::tests::{Fixture, MI, container, dual, had, pod, sidecar};
+use crate::metrics;
 
 fn bare(name: &str) -> Container {
     Container { name: name.into(), ..Default::default() }
@@ -155,4 +156,41 @@ async fn without_the_gate_nobody_gets_his_own_and_what_was_given_is_missed() {
     fixture.admit(&off, &pod("b")).await.unwrap();
     assert!(off.state().cpus.assigned.is_empty() && off.state().memory.assigned.is_empty());
     assert!(!off.concern(&pod("b")) && managers.concern(&pod("b")));
+}
+
+/// Value of a series; zero where there is none.
+fn counted(family: &metrics::Family, labels: &[&str]) -> f64 {
+    let all = family.snapshot().map_or_else(Vec::new, |shown| shown.samples);
+    let found =
+        all.into_iter().find(|sample| sample.labels.iter().map(|(_, value)| value.as_str()).eq(labels.iter().copied()));
+    match found.map(|sample| sample.value) {
+        Some(metrics::Value::Number(value)) => value,
+        _ => 0.0,
+    }
+}
+
+/// There were no such counts, and a pod's own was one request for CPUs whatever it was shared out to.
+#[tokio::test]
+async fn what_is_given_is_counted_by_where_it_comes_from() {
+    let fixture = fixture("counted", "best-effort", "pod", &[]);
+    let managers = fixture.open();
+    let init = vec![container("first", "3", "300Mi"), sidecar("beside", "1", "100Mi"), bare("second")];
+    let shares = whole("a", "4", "400Mi", init, vec![container("own", "1", "100Mi"), bare("b"), bare("c")]);
+    fixture.admit(&managers, &shares).await.unwrap();
+    let full = whole("p", "1", "10Mi", Vec::new(), vec![container("x", "1", "10Mi"), bare("c")]);
+    fixture.admit(&managers, &full).await.unwrap_err();
+    fixture.admit(&managers, &pod("n", Vec::new(), vec![container("x", "2", "10Mi")])).await.unwrap();
+    let of = |family: &metrics::Family, labels: [&str; 2]| counted(family, &labels);
+    for resource in ["cpu", "memory"] {
+        let given = ["pod", "node"].map(|source| of(&metrics::RESOURCE_ALLOCATIONS, [resource, source]));
+        assert_eq!(given, [6.0, 1.0], "{resource}");
+        let kinds = ["pod_exclusive", "pod_shared", "node_exclusive"];
+        assert_eq!(
+            kinds.map(|kind| of(&metrics::RESOURCE_ASSIGNMENTS, [kind, resource])),
+            [3.0, 3.0, 1.0],
+            "{resource}"
+        );
+    }
+    assert_eq!(of(&metrics::RESOURCE_ALLOCATION_ERRORS, ["cpu", "pod"]), 1.0);
+    assert_eq!(counted(&metrics::CPU_PINNING, &[]), 4.0);
 }
