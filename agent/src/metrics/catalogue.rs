@@ -118,8 +118,8 @@ families! { ALL:
     POD_STATUS_SYNC = Histogram Alpha "kubelet_pod_status_sync_duration_seconds" [], STATUS_SYNC, "Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur.";
     CGROUP_MANAGER = Histogram Alpha "kubelet_cgroup_manager_duration_seconds" ["operation_type"], DEFAULT, "Duration in seconds for cgroup manager operations. Broken down by method.";
     CGROUP_VERSION = Gauge Alpha "kubelet_cgroup_version" [], NONE, "cgroup version on the hosts.";
-    MEMORY_MIN = Gauge Alpha "kubelet_memory_qos_node_memory_min_bytes" [], NONE, "Total cgroup v2 memory.min in bytes for Guaranteed pods";
-    MEMORY_LOW = Gauge Alpha "kubelet_memory_qos_node_memory_low_bytes" [], NONE, "Total cgroup v2 memory.low in bytes for Burstable pods";
+    MEMORY_MIN = Gauge Alpha "kubelet_memory_qos_node_memory_min_bytes" [], NONE, "Total cgroup v2 memory.min in bytes for Guaranteed pods. This memory is hard-reserved and never reclaimed by the kernel.";
+    MEMORY_LOW = Gauge Alpha "kubelet_memory_qos_node_memory_low_bytes" [], NONE, "Total cgroup v2 memory.low in bytes for Burstable pods. This memory is soft-reserved and may be reclaimed under extreme pressure.";
     PLEG_RELIST = Histogram Alpha "kubelet_pleg_relist_duration_seconds" [], DEFAULT, "Duration in seconds for relisting pods in PLEG.";
     PLEG_POD_RELIST = Histogram Alpha "kubelet_pleg_pod_relist_duration_seconds" [], DEFAULT, "Duration in seconds for relisting a single pod in PLEG.";
     PLEG_INTERVAL = Histogram Alpha "kubelet_pleg_relist_interval_seconds" [], DEFAULT, "Interval in seconds between relisting in PLEG.";
@@ -208,14 +208,14 @@ families! { ALL:
     PULLED_RECORDS_IN_MEMORY = Gauge Alpha "kubelet_imagemanager_inmemory_pulledrecords_usage_percent" [], NONE, "The ImagePulledRecords in-memory cache usage in percent.";
     USERNS_PODS = Counter Alpha "kubelet_started_user_namespaced_pods_total" [], NONE, "Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.";
     USERNS_PODS_ERRORS = Counter Alpha "kubelet_started_user_namespaced_pods_errors_total" [], NONE, "Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.";
-    TERMINATED_CONTAINERS = Counter Alpha "kubelet_terminated_containers_total" ["container_type", "exit_code", "reason"], NONE, "Cumulative number of containers that have terminated, by type of container, exit code and reason.";
+    TERMINATED_CONTAINERS = Counter Alpha "kubelet_terminated_containers_total" ["container_type", "exit_code", "reason"], NONE, "Cumulative number of container terminations.";
     SLEEP_CUT_SHORT = Counter Alpha "kubelet_sleep_action_terminated_early_total" [], NONE, "The number of times lifecycle sleep handler got terminated before it finishes";
     IMAGE_REQUESTS = Counter Alpha "kubelet_image_manager_ensure_image_requests_total" ["present_locally", "pull_policy", "pull_required"], NONE, "Number of ensure-image requests processed by the kubelet.";
     IMAGE_PULL_SECONDS = Histogram Alpha "kubelet_image_pull_duration_seconds" ["image_size_in_bytes"], IMAGE_PULL, "Duration in seconds to pull an image.";
     HTTP_REQUESTS = Counter Alpha "kubelet_http_requests_total" ["long_running", "method", "path", "server_type"], NONE, "Number of the http requests received since the server started";
     HTTP_REQUESTS_SECONDS = Histogram Alpha "kubelet_http_requests_duration_seconds" ["long_running", "method", "path", "server_type"], DEFAULT, "Duration in seconds to serve http requests";
     HTTP_INFLIGHT = Gauge Alpha "kubelet_http_inflight_requests" ["long_running", "method", "path", "server_type"], NONE, "Number of the inflight http requests";
-    WEBSOCKET_STREAMING = Counter Alpha "kubelet_websocket_streaming_requests_total" ["subresource"], NONE, "Total number of WebSocket streaming requests received by the kubelet for exec, attach, and portforward.";
+    WEBSOCKET_STREAMING = Counter Alpha "kubelet_websocket_streaming_requests_total" ["subresource"], NONE, "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.";
     METRICS_PROVIDER = Gauge Alpha "kubelet_metrics_provider" ["provider"], NONE, "Metrics provider used by kubelet to collect container stats. Values can be 'cadvisor' and 'cri'";
     STORAGE_OPERATION = Histogram Alpha "storage_operation_duration_seconds" ["migrated", "operation_name", "status", "volume_plugin"], STORAGE, "Storage operation duration";
     VOLUME_AVAILABLE = Gauge Alpha "kubelet_volume_stats_available_bytes" ["namespace", "persistentvolumeclaim"], NONE, "Number of available bytes in the volume";
@@ -242,7 +242,7 @@ families! { ALL:
     REST_RETRIES = Counter Alpha "rest_client_request_retries_total" ["code", "host", "verb"], NONE, "Number of request retries, partitioned by status code, verb, and host.";
     REST_NAMES_SECONDS = Histogram Alpha "rest_client_dns_resolution_duration_seconds" ["host"], NAMES, "DNS resolver latency in seconds. Broken down by host.";
     REST_TRANSPORTS = Gauge Alpha "rest_client_transport_cache_entries" [], NONE, "Number of transport entries in the internal cache.";
-    REST_TRANSPORT_CALLS = Counter Alpha "rest_client_transport_create_calls_total" ["result"], NONE, "Number of calls to get a new transport, partitioned by the result of the operation hit: obtained from the cache, miss: created and added to the cache, uncacheable: created and not cached";
+    REST_TRANSPORT_CALLS = Counter Alpha "rest_client_transport_create_calls_total" ["result"], NONE, "Number of calls to get a new transport, partitioned by the result of the operation hit: obtained from the cache, miss: created and added to the cache, miss-gc: recreated and added back to the cache after being garbage collected, uncacheable: created and not cached";
     REST_TRANSPORTS_DROPPED = Counter Alpha "rest_client_transport_cache_gc_calls_total" ["result"], NONE, "Number of times a GC cleanup attempts to delete a transport cache entry, partitioned by the result: deleted, skipped";
     REST_ROTATIONS_ENDED = Counter Alpha "rest_client_transport_cert_rotation_gc_calls_total" [], NONE, "Number of times a cert rotation goroutine cancel func is called via GC cleanup of the associated transport";
     REST_PLUGIN_CALLS = Counter Alpha "rest_client_exec_plugin_call_total" ["call_status", "code"], NONE, "Number of calls to an exec plugin, partitioned by the type of event encountered (no_error, plugin_execution_error, plugin_not_found_error, client_internal_error) and an optional exit code. The exit code will be set to 0 if and only if the plugin call was successful.";
