@@ -271,7 +271,7 @@ impl Load {
 
 impl Configuration {
     pub(super) fn read(document: &Value) -> Result<Self, serde_json::Error> {
-        serde::Deserialize::deserialize(document)
+        serde_json::from_value(document.clone())
     }
 }
 

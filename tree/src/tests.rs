@@ -1,0 +1,185 @@
+//! What a tree is, next to the same tree of the other crate.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+
+use crate::{Map, Value, from_value, json, to_value};
+
+/// Numbers that look random and are the same each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).expect("31 bits") % end
+    }
+
+    fn name(&mut self) -> String {
+        let length = self.below(4);
+        (0..length).map(|_| ['a', 'b', 'ä', '"'][self.below(4)]).collect::<String>() + &self.below(40).to_string()
+    }
+
+    fn tree(&mut self, depth: usize) -> real::Value {
+        match self.below(if depth == 0 { 5 } else { 8 }) {
+            0 => real::Value::Null,
+            1 => real::Value::Bool(self.below(2) == 0),
+            2 => real::Value::from(self.below(100)),
+            3 => real::json!(0.5),
+            4 => real::Value::String(self.name()),
+            5 => (0..self.below(4)).map(|_| self.tree(depth - 1)).collect(),
+            _ => (0..self.below(50)).map(|_| (self.name(), self.tree(depth - 1))).collect(),
+        }
+    }
+}
+
+fn both(value: &real::Value) -> Value {
+    Value::from(value.clone())
+}
+
+#[test]
+fn trees_are_read_and_written_as_by_the_other_crate() {
+    let mut numbers = Numbers(1);
+    for _ in 0..300 {
+        let other = numbers.tree(3);
+        let text = other.to_string();
+        let read: Value = crate::from_str(&text).expect("JSON");
+        assert_eq!(read, both(&other));
+        assert_eq!((read.to_string(), format!("{read:#}")), (text, format!("{other:#}")));
+        assert_eq!(format!("{read:?}"), format!("{other:?}"));
+        assert_eq!(real::Value::from(read.clone()), other);
+        assert_eq!(to_value(&read).expect("a tree"), read);
+        assert_eq!(from_value::<real::Value>(read).expect("a tree"), other);
+    }
+}
+
+#[test]
+fn an_object_does_what_the_other_one_does_however_many_members_it_has() {
+    let (mut numbers, mut most) = (Numbers(2), 0);
+    for _ in 0..60 {
+        let (mut mine, mut theirs) = (Map::new(), real::Map::new());
+        for step in 0..200 {
+            let (name, value) = (numbers.name(), step);
+            match numbers.below(8) {
+                0..=3 => {
+                    assert_eq!(
+                        mine.insert(name.clone(), value.into()),
+                        theirs.insert(name, value.into()).map(Value::from)
+                    );
+                }
+                4 => assert_eq!(mine.remove(&name), theirs.remove(&name).map(Value::from)),
+                5 => {
+                    let made = mine.entry(name.as_str()).or_insert_with(|| value.into()).clone();
+                    assert_eq!(made, both(theirs.entry(name).or_insert(value.into())));
+                }
+                6 => {
+                    *mine.member(&name) = value.into();
+                    theirs.insert(name, value.into());
+                }
+                _ if step % 20 == 0 => {
+                    mine.retain(|name, _| !name.ends_with('7'));
+                    theirs.retain(|name, _| !name.ends_with('7'));
+                }
+                _ => assert_eq!(mine.get(&name).cloned(), theirs.get(&name).cloned().map(Value::from)),
+            }
+            assert_eq!(mine.len(), theirs.len());
+            most = most.max(mine.len());
+        }
+        assert!(mine.keys().eq(theirs.keys()), "in order");
+        assert!(mine.iter().rev().map(|(name, _)| name).eq(theirs.keys().rev()));
+        assert!(mine.values().cloned().eq(theirs.values().map(both)));
+        let again: Map<String, Value> = mine.clone().into_iter().rev().collect();
+        assert_eq!(again, mine);
+        let mut other = again;
+        other.values_mut().for_each(|value| *value = Value::Null);
+        assert_ne!(other, mine);
+    }
+    assert!(most > 32, "some were large");
+}
+
+#[test]
+fn an_object_that_was_large_equals_one_that_never_was() {
+    let mut shrunk: Map<String, Value> = (0..100).map(|n| (format!("n{n}"), Value::from(n))).collect();
+    shrunk.retain(|name, _| name.len() == 2);
+    let small: Map<String, Value> = (0..10).map(|n| (format!("n{n}"), Value::from(n))).collect();
+    assert_eq!((&shrunk, shrunk.len()), (&small, 10));
+    let hash = |map: &Map<String, Value>| {
+        let mut hasher = DefaultHasher::new();
+        map.hash(&mut hasher);
+        hasher.finish()
+    };
+    assert_eq!(hash(&shrunk), hash(&small));
+}
+
+#[test]
+fn a_value_takes_no_more_room_than_that_of_the_other_crate() {
+    assert!(size_of::<Value>() <= size_of::<real::Value>(), "{} bytes", size_of::<Value>());
+}
+
+#[test]
+fn very_many_members_in_any_order_take_no_time_to_speak_of() {
+    let count = 200_000_usize;
+    let map: Map<String, Value> = (0..count).map(|n| ((n * 7919 % count).to_string(), Value::Null)).collect();
+    assert_eq!(map.len(), count);
+}
+
+#[test]
+fn parts_are_found_and_made() {
+    let mut value = json!({"a": [{"b": 1}], "c/d~": {"": true}});
+    assert_eq!(value["a"][0]["b"], 1);
+    assert!(value["a"][1]["b"].is_null() && value["a"]["b"].is_null() && value["x"]["y"].is_null());
+    value["x"]["y"] = "z".into();
+    *value["a"].get_mut(0).expect("an item") = json!([null]);
+    assert_eq!(value, json!({"a": [[null]], "c/d~": {"": true}, "x": {"y": "z"}}));
+    for pointer in ["", "/a/0/0", "/c~1d~0/", "/x/y", "/a/00", "/a/+0", "/a/1", "x", "/x/y/z"] {
+        let other = real::Value::from(value.clone());
+        assert_eq!(value.pointer(pointer).cloned(), other.pointer(pointer).map(both), "{pointer}");
+        assert_eq!(value.pointer_mut(pointer).is_some(), other.pointer(pointer).is_some());
+    }
+    assert_eq!(value["x"].take(), json!({"y": "z"}));
+    assert!(value["x"].is_null());
+}
+
+#[test]
+fn trees_in_code_are_those_of_the_other_crate() {
+    const NAME: &str = "named";
+    let (number, some, list) = (7, Some("text"), vec![1.5, 2.0]);
+    macro_rules! tree {
+        ($($tokens:tt)+) => { (json!($($tokens)+), both(&real::json!($($tokens)+))) };
+    }
+    for (mine, other) in [
+        tree!(null),
+        tree!([]),
+        tree!({}),
+        tree!(number + 1),
+        tree!([null, true, [1, [2]], {"a": {}}, -1, some,]),
+        tree!({"a": null, NAME: [], (format!("{number}:")): {"b": [null]}, "c": some.map(str::len), "d": list, "a": 1,}),
+        tree!({"e": if number > 3 { "more" } else { "less" }, "f": {"g": false}, "h": None::<i32>, "i": u64::MAX}),
+    ] {
+        assert_eq!(mine, other);
+    }
+}
+
+#[test]
+fn trees_go_into_others_as_they_are() {
+    let (inner, text) = (json!({"a": [1]}), String::from("x"));
+    let (by_ref, list) = (&inner["a"], [&inner, &inner]);
+    let outer = json!({"b": inner, "c": by_ref, "d": text, "e": *text, "f": [inner["a"][0], inner["none"]], "g": list});
+    let spelled = r#"{"b":{"a":[1]},"c":[1],"d":"x","e":"x","f":[1,null],"g":[{"a":[1]},{"a":[1]}]}"#;
+    assert_eq!(outer.to_string(), spelled);
+}
+
+#[test]
+fn values_equal_what_they_hold_and_nothing_else() {
+    let value = json!({"n": 5, "f": 0.5, "t": "x", "b": true, "u": u64::MAX});
+    let text = String::from("x");
+    assert_eq!([value["n"] == 5, value["n"] == 5_u64, 5_i64 == value["n"], value["n"] == 6], [true, true, true, false]);
+    assert_eq!(
+        [value["f"] == 0.5, value["b"] == true, value["u"] == u64::MAX, value["u"] == -1],
+        [true, true, true, false]
+    );
+    assert_eq!([value["t"] == "x", "x" == value["t"], value["t"] == *"x", value["t"] == text], [true; 4]);
+    assert_eq!(
+        [value["t"] == 0, value["n"] == "5", value["x"] == 0, value["x"] == "", value["b"] == false],
+        [false; 5]
+    );
+}
