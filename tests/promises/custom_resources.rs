@@ -64,6 +64,13 @@ async fn custom_objects_follow_their_definition() {
     let (_, blue) = post("b", json!({"size": 4, "color": "blue"})).await;
     assert_eq!(blue["metadata"]["generation"], 1);
 
+    // A body that is no object is refused in the words that built-in kinds have, and no body is one without a name.
+    let (code, said) = api.post(all, &json!([])).await.expect("an answer");
+    assert_eq!((code, said["reason"].as_str()), (400, Some("BadRequest")), "{said}");
+    let message = said["message"].as_str().unwrap_or_default();
+    assert!(message.contains("json: cannot unmarshal array into Go value of type struct {"), "{said}");
+    assert_eq!(api.post(all, &Value::Null).await.expect("an answer").0, 422);
+
     for (spec, why) in [
         (json!({"size": 10}), "spec.size in body should be less than or equal to 9"),
         (json!({"size": "big"}), "spec.size in body must be of type integer: \"string\""),

@@ -4,6 +4,7 @@ use proto::json;
 use serde_json::{Map, Value};
 
 use super::prune;
+use crate::go_value::{TYPE_META, json_kind};
 use crate::http::{Accepted, Form, Media, body_media, negotiate};
 use crate::resource::Resource;
 use crate::server::Request;
@@ -43,8 +44,15 @@ pub fn body(resource: &Resource, content_type: &str, body: &[u8]) -> Result<Fitt
             return Err(ApiError::new(415, "UnsupportedMediaType", text));
         }
     };
-    let Value::Object(map) = value else {
-        return Err(unrecognized(&"couldn't get version/kind; json parse error: the body is no object"));
+    let map = match value {
+        Value::Object(map) => map,
+        Value::Null => Map::new(),
+        other => {
+            return Err(unrecognized(&format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type {TYPE_META}",
+                json_kind(&other)
+            )));
+        }
     };
     let (kind, version) = (&resource.kind, &resource.version);
     fit(resource, map, duplicates).map_err(|error| {
@@ -87,7 +95,7 @@ fn fit(
             Some(Value::String(said)) if said.is_empty() => drop(map.insert(key.into(), default.into())),
             Some(Value::String(_)) => {}
             Some(other) => {
-                let what = crate::go_value::json_kind(other);
+                let what = json_kind(other);
                 return Err(format!(
                     "couldn't get version/kind; json parse error: json: cannot unmarshal {what} into Go struct field .{key} of type string"
                 ));
