@@ -23,7 +23,8 @@ pub fn read(status: &cri::ContainerStatus) -> String {
     let may_fall_back = annotation(labels::TERMINATION_MESSAGE_POLICY) == "FallbackToLogsOnError"
         && status.exit_code != 0
         && status.reason != "ContainerCannotRun";
-    let mount = status.mounts.iter().find(|m| !path.is_empty() && m.container_path == path);
+    let place = crate::pod::container_path::absolute(path);
+    let mount = status.mounts.iter().find(|m| !path.is_empty() && m.container_path == place);
     let mut own = match mount {
         Some(mount) => match tail(Path::new(&mount.host_path), MAX_FILE_BYTES) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -129,6 +130,16 @@ mod tests {
     fn the_file_wins_and_only_its_end_counts() {
         let (_dir, status) = exited("File", 1, &"x".repeat(5000), "");
         assert_eq!(read(&status).len(), 4096);
+    }
+
+    /// Such a file was mounted nowhere sensible, and its message was lost.
+    #[test]
+    fn the_file_may_be_named_in_any_way() {
+        for path in ["t", "/t/", "//t", "/x/../t"] {
+            let (_dir, mut status) = exited("File", 1, "why", "");
+            status.annotations.insert(labels::TERMINATION_MESSAGE_PATH.to_owned(), path.to_owned());
+            assert_eq!(read(&status), "why", "{path}");
+        }
     }
 
     #[test]

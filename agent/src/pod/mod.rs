@@ -5,6 +5,7 @@
 pub mod allocation;
 pub mod backoff;
 pub mod container_config;
+pub mod container_path;
 pub mod crash_loop;
 pub mod expand;
 pub mod grace;

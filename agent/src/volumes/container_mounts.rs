@@ -7,6 +7,7 @@ use std::path::Path;
 use proto::api::core::v1::{Container, Pod, VolumeMount};
 use proto::cri;
 
+use crate::pod::container_path;
 use crate::pod::expand::expand;
 use crate::pod::spec::PodExt;
 
@@ -66,7 +67,7 @@ pub fn container_mounts(
         mounts.push(plain("/etc/hosts", hosts));
     }
     if let Some(log) = context.termination_log {
-        mounts.push(plain(&container.termination_message_path, log));
+        mounts.push(plain(&container_path::absolute(&container.termination_message_path), log));
     }
     Ok(mounts)
 }
@@ -142,8 +143,9 @@ fn told_of_part(
     format!("{what} for volumeMount {:?} of container {:?}", mount.name, container.name)
 }
 
+/// One that begins at the root stays as it is written.
 fn absolute(path: &str) -> String {
-    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+    if path.starts_with('/') { path.to_owned() } else { container_path::absolute(path) }
 }
 
 /// Every variable of `subPathExpr` must have a value, or a container would see more of the volume than it should.

@@ -492,9 +492,10 @@ fn parts_cannot_lead_out_of_a_volume() {
 #[test]
 fn mounts_take_propagation_and_read_only() {
     let scratch = Scratch::new("mounts");
-    let both = VolumeMount { mount_propagation: Some("Bidirectional".into()), mount_path: "rel".into(), ..part("") };
+    let both =
+        VolumeMount { mount_propagation: Some("Bidirectional".into()), mount_path: "rel//x/".into(), ..part("") };
     let made = mounts(&scratch, &scratch.0, both).expect("mounts");
-    assert_eq!((made[0].propagation, made[0].container_path.as_str()), (2, "/rel"));
+    assert_eq!((made[0].propagation, made[0].container_path.as_str()), (2, "/rel/x"));
     let recursive = VolumeMount { recursive_read_only: Some("Enabled".into()), read_only: true, ..part("") };
     let told = "failed to resolve recursive read-only mode: volume \"d\" requested recursive read-only mode, but it is not \
                 supported by the runtime";
