@@ -140,6 +140,12 @@ pub fn init_restarts_after(pod: &Pod, container: &Container, exit_code: i32) -> 
     rule_for(container, exit_code).is_some() || own_policy(pod, container) != RestartPolicy::Never
 }
 
+/// Whether an init container that nobody sees any more is tried again. It may not have ended, so rules for exit codes say
+/// nothing of it.
+pub fn lost_init_restarts(pod: &Pod, container: &Container) -> bool {
+    is_sidecar(container) || own_policy(pod, container) != RestartPolicy::Never
+}
+
 /// Whether an init container ended without success.
 pub fn init_failed(record: &ContainerRecord) -> bool {
     match record.state {

@@ -14,7 +14,8 @@ use crate::pleg::observed::{ContainerRecord, Observed, RunState};
 
 use super::hash::container_hash;
 use super::restart::{
-    init_failed, init_restarts_after, nothing_left, own_policy, restarts_after_kill, should_restart, to_reset,
+    init_failed, init_restarts_after, lost_init_restarts, nothing_left, own_policy, restarts_after_kill,
+    should_restart, to_reset,
 };
 use super::spec::{PodExt, RestartPolicy, ephemeral_name, is_sidecar};
 
@@ -256,7 +257,7 @@ fn plan_init(pod: &Pod, observed: &Observed, probes: &dyn ProbeVerdicts, actions
             }
             RunState::Exited => done(&mut start),
             RunState::Unknown => {
-                if !init_restarts_after(pod, container, 137) {
+                if !lost_init_restarts(pod, container) {
                     return give_up(actions);
                 }
                 actions.kill.push(unknown_state("Init container", record));

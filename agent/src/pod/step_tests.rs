@@ -134,6 +134,16 @@ fn every_transition_has_its_actions() {
         ),
         ("not when the pod is done", aided("Never"), vec![("s", Up), ("j", Ended(0)), ("a", Ended(0))], "kill-pod"),
         ("a rule restarts", ruled("Restart"), vec![("i", Ended(0)), ("a", Ended(42)), ("b", Up)], "+a"),
+        (
+            "of a lost init no rule says anything",
+            pod(
+                "Always",
+                vec![Container { restart_policy_rules: vec![rule("Restart", 137)], ..with_rule("i", "Restart") }],
+                vec![],
+            ),
+            vec![("i", Lost)],
+            "kill-pod",
+        ),
         ("another code does not", ruled("Restart"), vec![("i", Ended(0)), ("a", Ended(1)), ("b", Up)], ""),
     ];
     for (what, pod, containers, wanted) in table {
