@@ -137,7 +137,7 @@ fn go_type(resource: &Resource) -> String {
 fn is_stored_form(resource: &Resource, object: &ObjectRef) -> bool {
     match &resource.definition {
         Some(definition) => definition.is_current(object),
-        None => *resource.storage_version == resource.api_version(),
+        None => resource.is_of(&resource.storage_version),
     }
 }
 

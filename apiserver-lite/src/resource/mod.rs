@@ -133,6 +133,12 @@ impl Resource {
         if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) }
     }
 
+    /// Whether objects of this resource say that they are of a `group/version`.
+    pub fn is_of(&self, api_version: &str) -> bool {
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        *self.group == *group && *self.version == *version
+    }
+
     /// The struct of objects at rest, which is another than the served one's where a kind has several versions.
     pub fn storage_schema(&self) -> StructId {
         if self.custom || *self.storage_version == self.api_version() {
@@ -152,5 +158,20 @@ pub fn go_package(group: &str) -> &str {
     match group.split('.').next().unwrap_or_default() {
         "" | "events" => "core",
         first => first,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resource_is_of_its_own_version_and_of_no_other() {
+        let all = table::built_in();
+        let versions: std::collections::BTreeSet<String> = all.iter().map(Resource::api_version).collect();
+        for resource in &all {
+            let own = resource.api_version();
+            assert!(versions.iter().all(|version| resource.is_of(version) == (*version == own)), "{own}");
+        }
     }
 }
