@@ -5,8 +5,6 @@
 //! because stored encodings are taken as they are. Objects that are stored in another version than they are served in
 //! have to be converted first; their lists are made at once.
 
-use std::collections::VecDeque;
-
 use bytes::Bytes;
 use http::header::HeaderValue;
 use serde_json::Value;
@@ -134,7 +132,7 @@ fn protobuf(resource: &Resource, page: &Page, metadata: &Value) -> Response {
     let item = |object: &ObjectRef| {
         if is_stored_form(resource, object) {
             let whole = object.protobuf(resource);
-            return proto::protobuf::read_envelope(&whole).map(|u| whole.slice_ref(u.raw)).unwrap_or_default();
+            return proto::protobuf::enveloped(&whole).map(|raw| whole.slice_ref(raw)).unwrap_or_default();
         }
         let mut out = Vec::new();
         let value = convert(resource, object.value());
@@ -147,8 +145,24 @@ fn protobuf(resource: &Resource, page: &Page, metadata: &Value) -> Response {
     if let Some(id) = set.struct_named("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta") {
         proto::protobuf::encode(set, id, metadata, &mut meta);
     }
-    let chunks = proto::protobuf::list_chunks(&resource.api_version(), &resource.list_kind, &meta, items);
-    respond::with_type(200, Media::Protobuf.name(), Body::Pieces(VecDeque::from(chunks).into()))
+    let lengths = items.iter().map(Bytes::len);
+    let (before, behind) =
+        proto::protobuf::list_frame(&resource.api_version(), &resource.list_kind, &meta, lengths.clone());
+    let length = before.len() + lengths.map(proto::protobuf::item_length).sum::<usize>() + behind.len();
+    let (mut before, mut items) = (Some(before), items.into_iter());
+    let pieces = Pieces::new(Some(length), move |out| {
+        if let Some(before) = before.take() {
+            out.extend_from_slice(&before);
+            return true;
+        }
+        let item = items.next();
+        match &item {
+            Some(item) => proto::protobuf::put_item(item, out),
+            None => out.extend_from_slice(&behind),
+        }
+        item.is_some()
+    });
+    respond::with_type(200, Media::Protobuf.name(), Body::Pieces(pieces))
 }
 
 /// Bodies above this size are compressed for clients that ask, as upstream does.

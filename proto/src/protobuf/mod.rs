@@ -11,7 +11,10 @@ use crate::schema::{StructId, TypeSet};
 
 pub use decode::{DecodeError, decode};
 pub use encode::{encode, put_integer};
-pub use wire::{Unknown, list_chunks, put_bytes, put_message, read_envelope, watch_frame, write_envelope};
+pub use wire::{
+    Unknown, enveloped, item_length, list_frame, put_bytes, put_item, put_message, read_envelope, watch_frame,
+    write_envelope,
+};
 
 /// Media type of an object in the envelope.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";

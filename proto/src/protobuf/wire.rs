@@ -184,34 +184,78 @@ pub fn watch_frame(kind: &str, object: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A list in its envelope as slices: `items` are messages without envelopes and are not copied.
-pub fn list_chunks(api_version: &str, kind: &str, meta: &[u8], items: Vec<bytes::Bytes>) -> Vec<bytes::Bytes> {
-    let mut chunks = Vec::with_capacity(items.len() * 2 + 2);
-    let mut length = 0;
-    let mut head = Vec::with_capacity(meta.len() + 8);
-    put_bytes(1, meta, &mut head);
-    length += head.len();
-    chunks.push(bytes::Bytes::from(head));
-    for item in items {
-        let mut prefix = Vec::with_capacity(6);
-        put_tag(2, BYTES, &mut prefix);
-        put_varint(item.len() as u64, &mut prefix);
-        length += prefix.len() + item.len();
-        chunks.push(prefix.into());
-        chunks.push(item);
-    }
-    let mut envelope = Vec::with_capacity(64);
-    envelope.extend_from_slice(MAGIC);
-    put_message(1, &mut envelope, |out| {
+/// A list in its envelope but for its items: what stands before them, and what behind. `items` are the lengths of those
+/// that [`put_item`] puts in between.
+pub fn list_frame(
+    api_version: &str,
+    kind: &str,
+    meta: &[u8],
+    items: impl Iterator<Item = usize>,
+) -> (Vec<u8>, Vec<u8>) {
+    let mut list = Vec::with_capacity(meta.len() + 8);
+    put_bytes(1, meta, &mut list);
+    let length = list.len() + items.map(item_length).sum::<usize>();
+    let mut before = Vec::with_capacity(64 + list.len());
+    before.extend_from_slice(MAGIC);
+    put_message(1, &mut before, |out| {
         put_bytes(1, api_version.as_bytes(), out);
         put_bytes(2, kind.as_bytes(), out);
     });
-    put_tag(2, BYTES, &mut envelope);
-    put_varint(length as u64, &mut envelope);
-    chunks.insert(0, envelope.into());
-    let mut tail = Vec::new();
-    put_bytes(3, b"", &mut tail);
-    put_bytes(4, b"", &mut tail);
-    chunks.push(tail.into());
-    chunks
+    put_tag(2, BYTES, &mut before);
+    put_varint(length as u64, &mut before);
+    before.append(&mut list);
+    let mut behind = Vec::new();
+    put_bytes(3, b"", &mut behind);
+    put_bytes(4, b"", &mut behind);
+    (before, behind)
+}
+
+/// Bytes that a message takes as an item of a list.
+pub fn item_length(message: usize) -> usize {
+    let bits = usize::BITS - (message | 1).leading_zeros();
+    1 + bits.div_ceil(7) as usize + message
+}
+
+/// Appends a message as an item of a list.
+pub fn put_item(message: &[u8], out: &mut Vec<u8>) {
+    put_bytes(2, message, out);
+}
+
+/// The message in an envelope that is in order; nothing else in it is looked at.
+pub fn enveloped(bytes: &[u8]) -> Option<&[u8]> {
+    let mut cursor = Cursor { bytes: bytes.strip_prefix(MAGIC)? };
+    while let Ok(Some((number, payload))) = cursor.field() {
+        if let (2, Payload::Bytes(raw)) = (number, payload) {
+            return Some(raw);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_put_together_from_its_parts_is_as_long_as_it_says() {
+        for sizes in [&[][..], &[0], &[1, 127, 128, 300], &[16_383, 16_384, 5], &[2_097_151, 2_097_152]] {
+            let items: Vec<Vec<u8>> = sizes.iter().map(|size| vec![7; *size]).collect();
+            let (mut all, behind) = list_frame("v1", "PodList", b"meta", items.iter().map(Vec::len));
+            let before = all.len();
+            items.iter().for_each(|item| put_item(item, &mut all));
+            assert_eq!(all.len() - before, sizes.iter().map(|size| item_length(*size)).sum::<usize>());
+            all.extend_from_slice(&behind);
+            let unknown = read_envelope(&all).expect("an envelope");
+            assert_eq!((unknown.api_version, unknown.kind), ("v1", "PodList"));
+            assert_eq!(enveloped(&all), Some(unknown.raw));
+            let (mut list, mut found) = (Cursor { bytes: unknown.raw }, Vec::new());
+            while let Some((number, Payload::Bytes(bytes))) = list.field().expect("whole fields") {
+                found.push((number, bytes.to_vec()));
+            }
+            let wanted = [(1, b"meta".to_vec())].into_iter().chain(items.into_iter().map(|item| (2, item)));
+            assert!(found.into_iter().eq(wanted), "{sizes:?}");
+        }
+        assert_eq!(enveloped(b"k8s\0"), None);
+        assert_eq!(enveloped(b"none"), None);
+    }
 }
