@@ -10,6 +10,7 @@ pub mod bodiless;
 pub mod journal;
 pub mod memory;
 pub mod notify;
+pub mod own_certificate;
 pub mod plain_http;
 pub mod refusal;
 pub mod settings;

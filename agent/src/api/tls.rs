@@ -7,6 +7,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use service::any_certificate::AnyCertificate;
+use service::own_certificate::OwnCertificate;
 
 /// Why the certificates or keys cannot be used. The operator's to mend.
 #[derive(Debug, thiserror::Error)]
@@ -109,14 +110,17 @@ pub(super) fn client_config(
 ) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-    let builder = if insecure {
+    let builder = match authority {
         // `insecure-skip-tls-verify`: the operator asked for no check of the server.
-        builder.dangerous().with_custom_certificate_verifier(AnyCertificate::new(provider))
-    } else {
-        builder.with_root_certificates(match authority {
-            Some(pem) => trust_roots(&pem.read()?, &pem.source())?,
-            None => system_roots()?,
-        })
+        _ if insecure => builder.dangerous().with_custom_certificate_verifier(AnyCertificate::new(provider)),
+        Some(pem) => {
+            let (pem, source) = (pem.read()?, pem.source());
+            let trusted = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok).collect();
+            let verifier = OwnCertificate::new(trust_roots(&pem, &source)?, trusted, provider);
+            let verifier = verifier.map_err(|_| TlsError::NoCertificate(source))?;
+            builder.dangerous().with_custom_certificate_verifier(verifier)
+        }
+        None => builder.with_root_certificates(system_roots()?),
     };
     let mut config = match identity {
         None => builder.with_no_client_auth(),

@@ -17,6 +17,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject as _;
 use service::any_certificate::AnyCertificate;
+use service::own_certificate::OwnCertificate;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -85,7 +86,12 @@ pub fn tls(trust: Trust, identity: Option<Identity>) -> Result<TlsConnector, Out
         ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().map_err(wrong)?;
     let builder = match trust {
         Trust::Anything => builder.dangerous().with_custom_certificate_verifier(AnyCertificate::new(provider)),
-        Trust::Certificates(certificates) => builder.with_root_certificates(roots(certificates)?),
+        Trust::Certificates(certificates) => {
+            let roots = roots(certificates.clone())?;
+            let verifier = OwnCertificate::new(roots, certificates, provider);
+            let verifier = verifier.map_err(|e| OutgoingError::Settings(e.to_string()))?;
+            builder.dangerous().with_custom_certificate_verifier(verifier)
+        }
         Trust::System => {
             let list = SYSTEM_LISTS.iter().find(|path| Path::new(path).exists());
             let list = list.ok_or_else(|| OutgoingError::Settings("this machine has no list of authorities".into()))?;
