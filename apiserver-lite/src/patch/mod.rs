@@ -189,7 +189,9 @@ impl Patch {
             };
             Err(invalid_patch(&shown, &why))
         };
-        if let Some(why) = foreign(&value, group, version, kind) {
+        // A strategic patch is put into an object of the kind that was there, and what it calls itself is not looked at.
+        let strategic = matches!(self.format, Format::Strategic(_));
+        if let Some(why) = foreign(&value, group, version, kind).filter(|_| !strategic) {
             return refuse(&value, why);
         }
         // Most patches leave the object in its normal form, but for what an object at rest spells out, and it need not be
@@ -201,7 +203,6 @@ impl Patch {
                 Ok(decoded) => (Some(decoded.value), decoded.strict),
                 Err(DecodeError::Syntax(error)) => return refuse(&value, error.to_string()),
                 Err(DecodeError::Type(error)) => {
-                    let strategic = matches!(self.format, Format::Strategic(_));
                     let in_other_words = if strategic { restore::complaint(set, id, &value) } else { None };
                     return refuse(&value, in_other_words.unwrap_or(error));
                 }
@@ -390,5 +391,9 @@ mod tests {
         let patch = r#"[{"op":"replace","path":"/kind","value":"Frob"}]"#;
         let error = tried("application/json-patch+json", patch, FieldValidation::Warn).expect_err("refused");
         assert!(error.status().message.contains("no kind \"Frob\" is registered for version \"v1\" in scheme"));
+        let patch = r#"{"kind":"Frob","apiVersion":"v9","data":{"z":"1"}}"#;
+        let strategic = tried("application/strategic-merge-patch+json", patch, FieldValidation::Warn).expect("applies");
+        assert_eq!(strategic.value["kind"], "ConfigMap");
+        assert_eq!((&strategic.value["apiVersion"], &strategic.value["data"]["z"]), (&json!("v1"), &json!("1")));
     }
 }

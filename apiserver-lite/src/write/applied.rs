@@ -129,17 +129,7 @@ fn settle(target: Target<'_>, value: Value) -> Result<Value> {
         }
     };
     meta::settle_namespace(&mut value, namespace)?;
-    match text(&value, "name") {
-        "" => {
-            let why = format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
-            return Err(ApiError::bad_request(why));
-        }
-        said if said != name => {
-            let why = format!("the name of the object ({said}) does not match the name on the URL ({name})");
-            return Err(ApiError::bad_request(why));
-        }
-        _ => {}
-    }
+    meta::check_name(&value, name)?;
     create::to_stored_version(resource, &mut value);
     crate::defaults::apply(resource, &mut value);
     Ok(value)

@@ -72,7 +72,9 @@ pub fn settle_namespace(value: &mut Value, namespace: &str) -> Result<()> {
 /// 400.
 pub fn check_name(value: &Value, name: &str) -> Result<()> {
     match text(value, "name") {
-        "" => Err(ApiError::bad_request("name must be provided")),
+        "" => Err(ApiError::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        ))),
         said if said != name => Err(ApiError::bad_request(format!(
             "the name of the object ({said}) does not match the name on the URL ({name})"
         ))),
@@ -102,4 +104,22 @@ pub fn keep_server_fields(new: &mut Value, old: &Value) {
     }
     metadata.remove("selfLink");
     metadata.remove("resourceVersion");
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_object_has_the_name_of_its_url() {
+        let refused = |name: &str| {
+            let checked = check_name(&json!({"metadata": {"name": name}}), "a");
+            checked.expect_err("refused").status().message.clone()
+        };
+        assert!(check_name(&json!({"metadata": {"name": "a"}}), "a").is_ok());
+        assert_eq!(refused("b"), "the name of the object (b) does not match the name on the URL (a)");
+        assert_eq!(refused(""), "the name of the object (a based on URL) was undeterminable: name must be provided");
+    }
 }
