@@ -149,6 +149,25 @@ impl ApiError {
             .with_details(named(group, resource, name))
     }
 
+    /// Nothing is stored under a name that a URL has: 404, or 400 for a name that nothing can be stored under.
+    pub fn missing(group: &str, resource: &str, name: &str) -> Self {
+        Self::no_key(name).err().unwrap_or_else(|| Self::not_found(group, resource, name))
+    }
+
+    /// A name becomes a part of the key that an object is stored under, whatever kind it is of.
+    ///
+    /// # Errors
+    /// 400 for one that cannot.
+    pub fn no_key(name: &str) -> Result<()> {
+        if name.is_empty() {
+            return Err(Self::bad_request("Name parameter required."));
+        }
+        match crate::names::path_segment(name) {
+            why if why.is_empty() => Ok(()),
+            why => Err(Self::bad_request(format!("Name parameter invalid: {}: {}", quote(name), why.join(";")))),
+        }
+    }
+
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
         Self::new(409, "AlreadyExists", format!("{} {} already exists", qualified(group, resource), quote(name)))
             .with_details(named(group, resource, name))
@@ -384,5 +403,21 @@ mod tests {
         ] {
             assert_eq!(quote(text), quoted);
         }
+    }
+
+    #[test]
+    fn nothing_is_stored_under_a_name_that_no_key_can_have() {
+        let told = |name: &str| {
+            let error = ApiError::missing("apps", "deployments", name);
+            (error.code(), error.status().message.clone())
+        };
+        assert_eq!(told("a"), (404, "deployments.apps \"a\" not found".to_owned()));
+        assert_eq!(told(""), (400, "Name parameter required.".to_owned()));
+        assert_eq!(
+            told("a%/b"),
+            (400, "Name parameter invalid: \"a%/b\": may not contain '/';may not contain '%'".to_owned())
+        );
+        assert_eq!(told(".."), (400, "Name parameter invalid: \"..\": may not be '..'".to_owned()));
+        assert!(ApiError::no_key("A b").is_ok());
     }
 }

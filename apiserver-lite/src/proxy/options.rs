@@ -10,7 +10,7 @@ use crate::status::{ApiError, Cause, Details, Result};
 fn find(server: &ApiServer, request: &Request) -> Result<Value> {
     let name = &request.info.name;
     let found = server.store.get(&"pods".into(), &request.info.namespace, name);
-    found.map(|p| p.value()).ok_or_else(|| ApiError::not_found("", "pods", name))
+    found.map(|p| p.value()).ok_or_else(|| ApiError::missing("", "pods", name))
 }
 
 fn names<'a>(pod: &'a Value, list: &str) -> Vec<&'a str> {

@@ -14,7 +14,7 @@ const KUBELET_PORT: u16 = 10250;
 /// The kubelet of a node.
 pub(super) fn kubelet(server: &ApiServer, request: &Request, node: &str, path: String) -> Result<Target> {
     // Upstream names the requested resource, not nodes, in this complaint.
-    let missing = || ApiError::not_found("", &request.info.resource, node);
+    let missing = || ApiError::missing("", &request.info.resource, node);
     let found = server.store.get(&"nodes".into(), "", node).ok_or_else(missing)?;
     let value = found.value();
     let addresses = value["status"]["addresses"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -109,7 +109,7 @@ pub(super) async fn node(server: &ApiServer, request: &Request) -> Result<Target
 pub(super) fn pod(server: &ApiServer, request: &Request) -> Result<Target> {
     let (scheme, name, port) = split("pod", &request.info.name)?;
     let found = server.store.get(&"pods".into(), &request.info.namespace, name);
-    let value = found.ok_or_else(|| ApiError::not_found("", "pods", name))?.value();
+    let value = found.ok_or_else(|| ApiError::missing("", "pods", name))?.value();
     let ports = value["spec"]["containers"].as_array().into_iter().flatten();
     let ports: Vec<&Value> = ports.flat_map(|c| c["ports"].as_array().into_iter().flatten()).collect();
     let number = |v: &Value| v["containerPort"].as_u64().and_then(|p| u16::try_from(p).ok());
@@ -135,7 +135,7 @@ pub(super) fn service(server: &ApiServer, request: &Request) -> Result<Target> {
     let namespace = &request.info.namespace;
     let unavailable = |why: String| ApiError::service_unavailable(why);
     let found = server.store.get(&"services".into(), namespace, name);
-    let service = found.ok_or_else(|| ApiError::not_found("", "services", name))?.value();
+    let service = found.ok_or_else(|| ApiError::missing("", "services", name))?.value();
     let ports: Vec<&Value> = service["spec"]["ports"].as_array().into_iter().flatten().collect();
     let chosen = match port {
         "" => ports.first().copied().filter(|_| ports.len() == 1),

@@ -42,9 +42,11 @@ pub async fn get(server: &ApiServer, request: &Request, resource: &Resource) -> 
         reach(&server.store, version).await?;
     }
     let Some(object) = server.store.get(&resource.storage, namespace, &info.name) else {
-        // The one kind that is computed upstream names itself in the singular.
-        let plural = if &*resource.plural == "componentstatuses" { &resource.singular } else { &resource.plural };
-        return Err(ApiError::not_found(&resource.group, plural, &info.name));
+        // The one kind that is computed upstream names itself in the singular, and takes any name.
+        return Err(match &*resource.plural {
+            "componentstatuses" => ApiError::not_found(&resource.group, &resource.singular, &info.name),
+            plural => ApiError::missing(&resource.group, plural, &info.name),
+        });
     };
     object_response(server, 200, accepted, resource, &object, request).await
 }

@@ -309,6 +309,7 @@ pub fn status(report: &mut Report, plural: &str, new: &Value, old: &Value) {
                 "readyReplicas",
                 "availableReplicas",
                 "unavailableReplicas",
+                "terminatingReplicas",
                 "collisionCount",
             ],
             &["updatedReplicas", "readyReplicas", "availableReplicas"],
@@ -340,7 +341,14 @@ pub fn status(report: &mut Report, plural: &str, new: &Value, old: &Value) {
             &[],
         ),
         "replicasets" | "replicationcontrollers" => (
-            &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"],
+            &[
+                "replicas",
+                "fullyLabeledReplicas",
+                "readyReplicas",
+                "availableReplicas",
+                "observedGeneration",
+                "terminatingReplicas",
+            ],
             &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"],
         ),
         _ => return,
@@ -369,4 +377,21 @@ pub fn container_names(template: &Value) -> Vec<&str> {
     let mut all = names_of(&template["spec"], "containers");
     all.extend(names_of(&template["spec"], "initContainers"));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pods_that_are_going_away_are_not_fewer_than_none() {
+        for (plural, last) in [("deployments", "unavailableReplicas"), ("replicasets", "observedGeneration")] {
+            let new = json!({"status": {"terminatingReplicas": -1, last: -1}});
+            let told = Report::told(|r| status(r, plural, &new, &json!({})));
+            let negative = |name: &str| format!("status.{name}: Invalid value: -1: must be greater than or equal to 0");
+            assert_eq!(told, [negative(last), negative("terminatingReplicas")]);
+        }
+    }
 }

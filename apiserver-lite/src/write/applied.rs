@@ -51,7 +51,7 @@ pub(super) async fn apply(
         } else {
             let mut value = merge(None)?;
             if !subresource.is_empty() {
-                return Err(ApiError::not_found(&resource.group, &resource.plural, name));
+                return Err(ApiError::missing(&resource.group, &resource.plural, name));
             }
             let uid = text(&value, "uid");
             if !uid.is_empty() {
@@ -59,6 +59,7 @@ pub(super) async fn apply(
                     format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
                 return Err(ApiError::conflict(&resource.group, &resource.plural, name, why));
             }
+            ApiError::no_key(name)?;
             meta::metadata(&mut value).remove("resourceVersion");
             let made = create::place(server, target, value, options, &options.user, false);
             made.await.map(|object| (object, true))

@@ -58,7 +58,7 @@ async fn admit(
     options: &DeleteOptions,
 ) -> Result<()> {
     let old = server.store.get(&resource.storage, namespace, name);
-    let old = old.ok_or_else(|| ApiError::not_found(&resource.group, &resource.plural, name))?;
+    let old = old.ok_or_else(|| ApiError::missing(&resource.group, &resource.plural, name))?;
     check_preconditions(resource, &old, options)?;
     let old = old.value();
     // Nor about what goes on all the same.
@@ -148,7 +148,7 @@ pub async fn delete(
             return match marked {
                 // Someone else finished what was begun here.
                 Some(object) => Ok(Deleted::Gone(object)),
-                None => Err(ApiError::not_found(&resource.group, &resource.plural, name)),
+                None => Err(ApiError::missing(&resource.group, &resource.plural, name)),
             };
         };
         match &marked {

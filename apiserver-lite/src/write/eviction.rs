@@ -67,7 +67,7 @@ async fn evict(
 ) -> Result<()> {
     for attempt in 1.. {
         let pod = server.store.get(&resource.storage, namespace, name);
-        let pod = pod.ok_or_else(|| ApiError::not_found("", "pods", name))?;
+        let pod = pod.ok_or_else(|| ApiError::missing("", "pods", name))?;
         let phase = pod.field("status.phase");
         let over = matches!(phase, "Succeeded" | "Failed") || pod.keys.deleting;
         // A pod that runs nothing disrupts nothing. One that is only starting must not have come up meanwhile.

@@ -141,7 +141,7 @@ fn commit_error(resource: &Resource, name: &str, error: CommitError) -> ApiError
             exists
         }
         CommitError::Exists(_) => ApiError::already_exists(&resource.group, &resource.plural, name),
-        CommitError::Missing => ApiError::not_found(&resource.group, &resource.plural, name),
+        CommitError::Missing => ApiError::missing(&resource.group, &resource.plural, name),
         CommitError::Conflict(_) => ApiError::conflict(&resource.group, &resource.plural, name, MODIFIED),
         CommitError::NoRoom => ApiError::internal(error),
         CommitError::Closed => ApiError::service_unavailable("the store takes no more writes"),

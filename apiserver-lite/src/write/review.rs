@@ -277,7 +277,7 @@ pub(super) async fn token(
         return Err(invalid(AUTHENTICATION, "TokenRequest", &name, vec![cause("metadata.name", message)]));
     }
     let account = server.store.get(&resource.storage, &namespace, &name);
-    let account = account.ok_or_else(|| ApiError::not_found("", "serviceaccounts", &name))?;
+    let account = account.ok_or_else(|| ApiError::missing("", "serviceaccounts", &name))?;
     if server.config.checks_account_uid && !said_uid.is_empty() && *account.keys.uid != *said_uid {
         let why = format!(
             "the UID in the token request ({said_uid}) does not match the UID of the service account ({})",
@@ -358,7 +358,7 @@ fn bound(server: &ApiServer, wanted: &Value, namespace: &str, account: &str) -> 
         }
     };
     let name = text("name");
-    let found = server.store.get(&plural.into(), place, name).ok_or_else(|| ApiError::not_found("", plural, name))?;
+    let found = server.store.get(&plural.into(), place, name).ok_or_else(|| ApiError::missing("", plural, name))?;
     let uid = text("uid");
     if !uid.is_empty() && *found.keys.uid != *uid {
         let why = format!(

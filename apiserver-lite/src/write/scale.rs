@@ -67,7 +67,7 @@ pub(super) async fn handle(
     verb: Verbs,
 ) -> Result<Response> {
     let (namespace, name) = (request.info.namespace.clone(), request.info.name.clone());
-    let missing = || ApiError::not_found(&resource.group, &resource.plural, &name);
+    let missing = || ApiError::missing(&resource.group, &resource.plural, &name);
     // A definition says where a custom kind keeps its numbers.
     let own = resource.definition.as_ref().and_then(|d| d.scale.as_ref());
     let place: Vec<&str> = own.map_or(REPLICAS.to_vec(), |own| own.replicas.iter().map(|n| &**n).collect());
@@ -131,10 +131,7 @@ pub(super) async fn handle(
         let conflict = |why: &str| ApiError::conflict(&resource.group, &resource.plural, &name, why);
         let uid = meta::text(&scale, "uid");
         if !uid.is_empty() && *uid != *old.keys.uid {
-            let have = &old.keys.uid;
-            return Err(conflict(&format!(
-                "Precondition failed: UID in precondition: {uid}, UID in object meta: {have}"
-            )));
+            return Err(update::other_uid(target, uid, &old.keys.uid));
         }
         let version = meta::text(&scale, "resourceVersion");
         if !matches!(version, "" | "0") && version != old.revision.to_string() {

@@ -44,7 +44,7 @@ pub(super) async fn handle(
         "token" => super::review::token(server, &mut request, &resource, accepted).await,
         "eviction" => eviction::handle(server, &mut request, &resource, accepted).await,
         _ if server.store.get(&resource.storage, &request.info.namespace, &request.info.name).is_none() => {
-            Err(ApiError::not_found(&resource.group, &resource.plural, &request.info.name))
+            Err(ApiError::missing(&resource.group, &resource.plural, &request.info.name))
         }
         _ => Err(ApiError::new(501, "NotImplemented", format!("{} is not available yet", request.info.subresource))),
     }

@@ -55,17 +55,21 @@ pub async fn put(
     meta::check_name(&value, name)?;
     let version = text(&value, "resourceVersion").to_owned();
     let uid = text(&value, "uid").to_owned();
-    if server.store.get(&resource.storage, namespace, name).is_none() {
+    let Some(found) = server.store.get(&resource.storage, namespace, name) else {
         if !target.subresource.is_empty() || !strategy::creates_on_update(resource) {
-            return Err(ApiError::not_found(&resource.group, &resource.plural, name));
+            return Err(ApiError::missing(&resource.group, &resource.plural, name));
         }
-        if !version.is_empty() && version != "0" || !uid.is_empty() {
-            return Err(ApiError::not_found(&resource.group, &resource.plural, name));
+        ApiError::no_key(name)?;
+        if !uid.is_empty() {
+            return Err(other_uid(target, &uid, ""));
         }
+        // Which version it had does not matter, but it has to be one.
+        parse_expected(&version)?;
         meta::metadata(&mut value).remove("resourceVersion");
         return Ok((create::create_at(server, target, value, options, user).await?, true));
-    }
+    };
     if strategy::needs_version(resource) && (version.is_empty() || version == "0") {
+        check_preconditions(target, &found, None, &uid)?;
         let cause = Cause {
             reason: "FieldValueInvalid".into(),
             message: "Invalid value: 0: must be specified for an update".into(),
@@ -97,19 +101,39 @@ pub(super) fn parse_expected(version: &str) -> Result<Option<u64>> {
     }
 }
 
+/// Refuses to write an object that is another one than the client means; `have` is empty where there is none.
+pub(super) fn other_uid(target: Target<'_>, uid: &str, have: &str) -> ApiError {
+    let Target { resource, name, .. } = target;
+    // Upstream shows its storage key here, and people search for this text.
+    let key = storage_key(resource, target.namespace, name);
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: \
+         UID in precondition: {uid}, UID in object meta: {have}"
+    );
+    ApiError::conflict(&resource.group, &resource.plural, name, why)
+}
+
+/// Where upstream stores an object. Only what its extension servers keep has a group there, and some kinds have the name
+/// that they had at first.
+fn storage_key(resource: &Resource, namespace: &str, name: &str) -> String {
+    let extension = matches!(&*resource.group, "apiextensions.k8s.io" | "apiregistration.k8s.io");
+    let group = if resource.custom || extension { format!("{}/", resource.group) } else { String::new() };
+    let kind = match (&*resource.group, &*resource.plural) {
+        ("", "replicationcontrollers") => "controllers",
+        ("", "endpoints") => "services/endpoints",
+        ("", "nodes") => "minions",
+        ("", "services") => "services/specs",
+        ("networking.k8s.io", "ingresses") => "ingress",
+        (_, plural) => plural,
+    };
+    let place = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+    format!("/registry/{group}{kind}/{place}{name}")
+}
+
 pub(super) fn check_preconditions(target: Target<'_>, old: &ObjectRef, version: Option<u64>, uid: &str) -> Result<()> {
     let Target { resource, name, .. } = target;
     if !uid.is_empty() && *old.keys.uid != *uid {
-        // Upstream shows its storage key here, and people search for this text.
-        let group = if resource.group.is_empty() { String::new() } else { format!("{}/", resource.group) };
-        let place = if target.namespace.is_empty() { name.to_owned() } else { format!("{}/{name}", target.namespace) };
-        let key = format!("/registry/{group}{}/{place}", resource.plural);
-        let why = format!(
-            "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: \
-             UID in precondition: {uid}, UID in object meta: {}",
-            old.keys.uid
-        );
-        return Err(ApiError::conflict(&resource.group, &resource.plural, name, why));
+        return Err(other_uid(target, uid, &old.keys.uid));
     }
     match version {
         Some(version) if version != old.revision => {
@@ -167,7 +191,7 @@ pub(super) async fn replace(
     let Target { resource, subresource, namespace, name } = target;
     for attempt in 1.. {
         let Some(old) = server.store.get(&resource.storage, namespace, name) else {
-            return Err(ApiError::not_found(&resource.group, &resource.plural, name));
+            return Err(ApiError::missing(&resource.group, &resource.plural, name));
         };
         let apart = matches!(tracking, Tracking::Writer | Tracking::Untouched) && hides_owners(server, resource);
         let old_value = match apart {
@@ -383,4 +407,33 @@ fn unsupported_media() -> ApiError {
     let text = "the body of the request was in an unknown format - accepted media types include: \
                 application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
     ApiError::new(415, "UnsupportedMediaType", text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::Resources;
+
+    #[test]
+    fn who_means_another_object_is_told_where_it_would_be_stored() {
+        let key = |group: &str, plural: &str, namespace: &str| {
+            let resource = Resources::built_in().current().lookup(group, "v1", plural).expect("built in");
+            storage_key(&resource, namespace, "a")
+        };
+        assert_eq!(key("apps", "deployments", "n"), "/registry/deployments/n/a");
+        assert_eq!(key("", "services", "n"), "/registry/services/specs/n/a");
+        assert_eq!(key("networking.k8s.io", "ingresses", "n"), "/registry/ingress/n/a");
+        assert_eq!(key("", "nodes", ""), "/registry/minions/a");
+        assert_eq!(key("apiregistration.k8s.io", "apiservices", ""), "/registry/apiregistration.k8s.io/apiservices/a");
+        let leases = Resources::built_in().current().lookup("coordination.k8s.io", "v1", "leases").expect("built in");
+        let target = Target { resource: &leases, subresource: "", namespace: "n", name: "a" };
+        let told = other_uid(target, "u", "").status().message.clone();
+        assert!(
+            told.ends_with(
+                "Key: /registry/leases/n/a, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID \
+            in precondition: u, UID in object meta: "
+            ),
+            "{told}"
+        );
+    }
 }
