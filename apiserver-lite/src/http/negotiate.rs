@@ -233,13 +233,48 @@ fn not_acceptable(is_watch: bool) -> ApiError {
     ApiError::new(406, "NotAcceptable", format!("only the following media types are accepted: {types}"))
 }
 
+/// The type that a `Content-Type` names, in small letters; None for one that Go's `mime` package does not take, with its
+/// parameters.
+fn media_type(header: &str) -> Option<String> {
+    let is_token = |text: &str| {
+        let special = |c: char| "()<>@,;:\\\"/[]?=".contains(c);
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic() && !special(c))
+    };
+    let (named, mut rest) = header.split_at(header.find(';').unwrap_or(header.len()));
+    let named = named.trim().to_lowercase();
+    if !named.splitn(2, '/').all(is_token) {
+        return None;
+    }
+    let mut parameters: Vec<(String, String)> = Vec::new();
+    while !rest.trim().is_empty() && rest.trim() != ";" {
+        let parameter = rest.trim_start().strip_prefix(';')?.trim_start();
+        let (name, value) = parameter.split_once('=')?;
+        let value = value.trim_start();
+        let (value, after, quoted) = match value.strip_prefix('"') {
+            None => {
+                let (value, after) = value.split_at(value.find([';', ' ', '\t']).unwrap_or(value.len()));
+                (value, after, false)
+            }
+            // Nobody puts a quote inside.
+            Some(quoted) => quoted.split_once('"').map(|(value, after)| (value, after, true))?,
+        };
+        let name = name.trim_end().to_lowercase();
+        let told_otherwise = parameters.iter().any(|(other, said)| *other == name && said != value);
+        if !is_token(&name) || told_otherwise || !quoted && !is_token(value) {
+            return None;
+        }
+        parameters.push((name, value.to_owned()));
+        rest = after;
+    }
+    Some(named)
+}
+
 /// Media types of a request body.
 pub fn body_media(content_type: &str) -> Result<Media, ApiError> {
-    let text = content_type.split(';').next().unwrap_or_default().trim();
-    if text.is_empty() {
+    if content_type.is_empty() {
         return Ok(Media::Json);
     }
-    Media::parse(text).ok_or_else(|| {
+    media_type(content_type).and_then(|text| Media::parse(&text)).ok_or_else(|| {
         ApiError::new(
             415,
             "UnsupportedMediaType",
@@ -247,4 +282,33 @@ pub fn body_media(content_type: &str) -> Result<Media, ApiError> {
              application/yaml, application/vnd.kubernetes.protobuf",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bodys_type_is_read_as_go_reads_it() {
+        for good in [
+            "",
+            "application/json",
+            "Application/JSON ; Charset=utf-8",
+            "application/json;",
+            "application/json; a=\"b c\"",
+        ] {
+            assert_eq!(body_media(good).expect(good), Media::Json);
+        }
+        assert_eq!(body_media("application/yaml;x=1;X=1").expect("two that agree"), Media::Yaml);
+        for bad in [
+            ";;",
+            "application/",
+            "text/plain",
+            "application/json; charset",
+            "application/json; a=1; a=2",
+            "application/json x",
+        ] {
+            assert_eq!(body_media(bad).expect_err(bad).code(), 415, "{bad}");
+        }
+    }
 }

@@ -45,9 +45,6 @@ pub(super) async fn create_at(
     user: &User,
 ) -> Result<ObjectRef> {
     meta::settle_namespace(&mut value, target.namespace)?;
-    if !text(&value, "resourceVersion").is_empty() {
-        return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
-    }
     place(server, target, value, options, user, true).await
 }
 
@@ -69,6 +66,12 @@ pub(super) async fn place(
     let stem = text(&value, "generateName").to_owned();
     let generated = text(&value, "name").is_empty() && !stem.is_empty();
     crate::defaults::apply(resource, &mut value);
+    // The store refuses versions, when nobody else has anything to refuse; a dry run does not come that far.
+    let versioned = text(&value, "resourceVersion").parse().is_ok_and(|version: u64| version != 0) && !options.dry_run;
+    meta::metadata(&mut value).remove("resourceVersion");
+    if tracked {
+        meta::dedup_owners(&mut value, false);
+    }
     // What admission adds has no owner.
     let writer = Writer { resource, subresource: "", manager: &options.manager };
     let owners = match tracked {
@@ -93,6 +96,7 @@ pub(super) async fn place(
         said: &options.said,
     };
     server.admission.mutate(&call, &mut value).await?;
+    meta::dedup_owners(&mut value, true);
     // Policies and webhooks change what they like; where an object goes was authorized.
     meta::settle_namespace(&mut value, namespace)?;
     if !target.name.is_empty() {
@@ -122,6 +126,10 @@ pub(super) async fn place(
             // Who judges the object as it will be stored is told the name that it will have.
             let call = Call { name: text(&value, "name"), ..call };
             reserved = server.admission.validate(&call, &value).await?;
+            if versioned {
+                std::mem::take(&mut reserved).refund(server).await;
+                return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
+            }
         }
         let name = text(&value, "name").to_owned();
         // Only another name can make it go through at a second attempt.

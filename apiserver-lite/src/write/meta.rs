@@ -66,6 +66,32 @@ pub fn settle_namespace(value: &mut Value, namespace: &str) -> Result<()> {
     Err(ApiError::bad_request("the namespace of the provided object does not match the namespace sent on the request"))
 }
 
+/// An owner that is told twice is kept once, and whoever sent it is warned. Upstream looks before and after admission
+/// changes the object, and says which of the two it was.
+pub fn dedup_owners(value: &mut Value, admitted: bool) {
+    let Some(owners) = value.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut) else { return };
+    if owners.len() < 2 {
+        return;
+    }
+    let (mut kept, mut twice): (Vec<Value>, Vec<String>) = (Vec::with_capacity(owners.len()), Vec::new());
+    for owner in owners.drain(..) {
+        if kept.contains(&owner) {
+            twice.push(owner["uid"].as_str().unwrap_or_default().to_owned());
+        } else {
+            kept.push(owner);
+        }
+    }
+    *owners = kept;
+    if !twice.is_empty() {
+        let when = if admitted { " after mutating admission happens" } else { "" };
+        crate::warning::add(format!(
+            ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and \
+             may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            twice.join(", ")
+        ));
+    }
+}
+
 /// The object's name has to be that of the URL.
 ///
 /// # Errors
@@ -111,6 +137,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_owner_is_told_once() {
+        let owner = |uid: &str, controls: bool| json!({"kind": "Pod", "name": "p", "uid": uid, "controller": controls});
+        let mut value =
+            json!({"metadata": {"ownerReferences": [owner("u", true), owner("u", false), owner("u", true)]}});
+        dedup_owners(&mut value, false);
+        assert_eq!(value["metadata"]["ownerReferences"], json!([owner("u", true), owner("u", false)]));
+        let untouched = value.clone();
+        dedup_owners(&mut value, true);
+        assert_eq!(value, untouched);
+    }
 
     #[test]
     fn an_object_has_the_name_of_its_url() {

@@ -79,6 +79,7 @@ pub async fn put(
     }
     create::to_stored_version(resource, &mut value);
     crate::defaults::apply(resource, &mut value);
+    meta::dedup_owners(&mut value, false);
     let expected = parse_expected(&version)?;
     let object = update(server, target, options, |old, _| {
         check_preconditions(target, old, expected, &uid)?;
@@ -229,6 +230,7 @@ pub(super) async fn replace(
         }
         if whole {
             server.admission.mutate(&call, &mut new).await?;
+            meta::dedup_owners(&mut new, true);
             meta::settle_namespace(&mut new, namespace)?;
         }
         create::check_escalation(server, target, &options.user, &new, Some(&old_value))?;
