@@ -44,6 +44,7 @@ pub fn update(report: &mut Report, new: &Value, old: &Value, core: bool) {
     if new["series"] != old["series"] {
         series(report, new);
     }
+    let count = |event: &Value| Value::from(event["count"].as_i64().unwrap_or(0));
     for name in [
         "involvedObject",
         "reason",
@@ -65,7 +66,10 @@ pub fn update(report: &mut Report, new: &Value, old: &Value, core: bool) {
             "involvedObject" => report.immutable_as(new, old, name, &OBJECT),
             "related" => report.immutable_as(new, old, name, &Shape::Pointer(&OBJECT)),
             "source" => report.immutable_as(new, old, name, &EVENT_SOURCE),
-            _ => report.immutable_from(shown, &new[name], &old[name]),
+            // These are texts and numbers that are there in any case.
+            "count" => report.immutable_from(shown, &count(new), &count(old)),
+            "firstTimestamp" | "lastTimestamp" | "eventTime" => report.immutable_from(shown, &new[name], &old[name]),
+            _ => report.immutable_from(shown, &text(new, name).into(), &text(old, name).into()),
         }
     }
 }
@@ -116,4 +120,27 @@ fn always(report: &mut Report, event: &Value, core: bool) {
         long(report, "message", text(event, "message"), 1024);
     }
     report.at("namespace", |r| r.complaints(namespace, names::dns_subdomain(namespace)));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_an_event_does_not_say_is_empty() {
+        let event = |more: Value| {
+            let mut event = json!({"metadata": {"name": "e", "namespace": "n", "resourceVersion": "1"},
+                "involvedObject": {"namespace": "n"}, "reason": "R"});
+            more.as_object().into_iter().flatten().for_each(|(key, value)| event[key] = value.clone());
+            event
+        };
+        let told = |new: Value, old: Value| Report::told(|r| update(r, &event(new), &event(old), false));
+        assert!(told(json!({"reportingComponent": "", "count": 0}), json!({})).is_empty());
+        assert_eq!(
+            told(json!({}), json!({"reportingComponent": "c"})),
+            ["reportingController: Invalid value: \"\": field is immutable"]
+        );
+    }
 }

@@ -48,7 +48,7 @@ pub const NODE_TERM: Shape = Shape::Struct(&[
     Field("MatchFields", "matchFields", Shape::List(&NODE_REQUIREMENT)),
 ]);
 pub const NODE_TERMS: Shape = Shape::List(&NODE_TERM);
-const NODE_SELECTOR: Shape = Shape::Struct(&[Field("NodeSelectorTerms", "nodeSelectorTerms", NODE_TERMS)]);
+pub const NODE_SELECTOR: Shape = Shape::Struct(&[Field("NodeSelectorTerms", "nodeSelectorTerms", NODE_TERMS)]);
 pub const VOLUME_AFFINITY: Shape =
     Shape::Pointer(&Shape::Struct(&[Field("Required", "required", Shape::Pointer(&NODE_SELECTOR))]));
 

@@ -88,13 +88,18 @@ fn slice_ports(ports: &Value) -> Value {
         (None, Some(name)) => name.to_owned(),
         (None, None) => "*".to_owned(),
     };
-    shortened(ports.iter().map(one).collect(), SHOWN, ",")
+    or_unset(shortened(ports.iter().map(one).collect(), SHOWN, ","))
 }
 
 fn slice_addresses(endpoints: &Value) -> Value {
     let Some(endpoints) = endpoints.as_array().filter(|e| !e.is_empty()) else { return "<unset>".into() };
     let addresses = endpoints.iter().flat_map(|e| e["addresses"].as_array().into_iter().flatten());
     shortened(addresses.filter_map(|a| a.as_str().map(ToOwned::to_owned)).collect(), SHOWN, ",")
+}
+
+/// Names of ports may be empty, and then there may be nothing to show.
+fn or_unset(text: Value) -> Value {
+    if text == "" { "<unset>".into() } else { text }
 }
 
 /// `name: used/hard` of every resource that is limited, or of the others.
@@ -172,6 +177,12 @@ mod tests {
         assert_eq!(endpoints(&one), "[fd00::1]:80");
         assert_eq!(endpoints(&json!([{"addresses": ips}])), "10.0.0.1,10.0.0.2,10.0.0.3 + 1 more...");
         assert_eq!(endpoints(&Value::Null), "<none>");
+    }
+
+    #[test]
+    fn a_slice_whose_ports_have_nothing_to_show_has_none() {
+        assert_eq!(slice_ports(&json!([{"name": ""}])), "<unset>");
+        assert_eq!(slice_ports(&json!([{"name": ""}, {"port": 3}])), ",3");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::claim::Requests;
 use super::rules::{self, Age, by_itself, configuration, items, set};
+use super::shapes::ALLOCATION;
 use super::{has, list, text};
 use crate::field_error::Report;
 use crate::validate::{ip, meta, scheduling, volume};
@@ -44,7 +45,7 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
     }
     match allocation {
         // What was allocated once is not checked again: rules for new results are stricter.
-        Some(_) if was["allocation"].is_object() => report.immutable(status, was, "allocation"),
+        Some(_) if was["allocation"].is_object() => report.immutable_as(status, was, "allocation", &ALLOCATION),
         Some(allocation) => report.at("allocation", |r| allocated_devices(r, allocation, &Requests::of(&new["spec"]))),
         None => {}
     }

@@ -7,12 +7,13 @@ mod allocation;
 mod capacity;
 mod claim;
 mod rules;
+mod shapes;
 mod slice;
 
 use serde_json::Value;
 
 use super::{claim::template_metadata, has, list, text};
-use crate::field_error::Report;
+use crate::field_error::{IMMUTABLE, Report, same};
 pub use rules::DEVICE as DEVICE_VARIABLES;
 use rules::{Age, configuration, selectors};
 
@@ -38,9 +39,9 @@ pub fn update(report: &mut Report, plural: &str, new: &Value, old: &Value) {
     let (spec, was) = (&new["spec"], &old["spec"]);
     match plural {
         // Nothing else can be wrong with a spec that was right before.
-        "resourceclaims" | "resourceclaimtemplates" | "resourcepoolstatusrequests" => {
-            report.immutable(new, old, "spec")
-        }
+        "resourceclaims" => report.immutable_as(new, old, "spec", &shapes::CLAIM),
+        "resourceclaimtemplates" if !same(spec, was) => report.bad("spec", shapes::template(spec), IMMUTABLE),
+        "resourcepoolstatusrequests" => report.immutable(new, old, "spec"),
         "resourceslices" => report.at("spec", |r| slice::spec(r, spec, was)),
         "deviceclasses" => report.at("spec", |r| class(r, spec, was)),
         "devicetaintrules" => report.at("spec", |r| taint_rule(r, spec, was)),
