@@ -312,6 +312,21 @@ pub fn exact_name(text: &str) -> Option<String> {
     usable.then_some(term.value)
 }
 
+/// The field selector of a request whose path names an object: it may say that name again, and nothing without it.
+///
+/// # Errors
+/// 400 for one that says something else.
+pub fn of_name(fields: String, name: &str) -> Result<String> {
+    if fields.is_empty() {
+        return Ok(format!("metadata.name={name}"));
+    }
+    // What cannot be read is complained of when it is read.
+    if parse_terms(&fields).is_ok() && exact_name(&fields).is_none_or(|said| said != name) {
+        return Err(ApiError::bad_request("fieldSelector metadata.name doesn't match requested name"));
+    }
+    Ok(fields)
+}
+
 /// The requirements of a label selector as a SubjectAccessReview tells them; none for a selector that does not parse, or
 /// that compares numbers.
 pub fn label_requirements(text: &str) -> Vec<serde_json::Value> {
@@ -434,6 +449,15 @@ mod tests {
             Operator::Greater => format!("{key}>{values}"),
             Operator::Less => format!("{key}<{values}"),
         }
+    }
+
+    #[test]
+    fn a_path_that_names_an_object_has_a_selector_for_it() {
+        let of = |fields: &str| of_name(fields.to_owned(), "a").map_err(|error| error.code());
+        assert_eq!(of(""), Ok("metadata.name=a".to_owned()));
+        let more = "metadata.name=a,metadata.namespace=n";
+        assert_eq!(of(more), Ok(more.to_owned()));
+        assert_eq!((of("metadata.name=b"), of("metadata.namespace=n")), (Err(400), Err(400)));
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub async fn watch(server: &Arc<ApiServer>, request: &Request, resource: &Arc<Re
     let options = ListOptions::parse(query, true)?;
     let mut fields = query.get("fieldSelector").unwrap_or_default().to_owned();
     if !info.name.is_empty() && !info.named_by_selector {
-        fields = format!("metadata.name={},{fields}", info.name);
+        fields = super::selector::of_name(fields, &info.name)?;
     }
     let selector = Selector::parse(resource, query.get("labelSelector").unwrap_or_default(), &fields)?;
     let selector = selector.within(super::shard(server, query)?);
