@@ -119,3 +119,40 @@ async fn fields_without_their_gate_go_and_new_pods_say_what_they_mean() {
     assert_eq!(deleted(api, &format!("{claims}/c")).await.0, 200);
     api.until(&gold, |code, _| code == 404).await.expect("the class goes with its last user");
 }
+
+#[tokio::test]
+async fn what_is_not_there_is_answered_before_what_is_wrong_with_the_request() {
+    let server = ApiServer::start("missing", &[]).expect("the server starts");
+    let api = Api::new(&server);
+    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+    let told = async |method: Method, path: &str, media: &str, body: Value| {
+        let (code, said) = api.ask(method, path, media, &body).await.expect("an answer");
+        (code, said["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let (json_patch, strategic) = ("application/json-patch+json", "application/strategic-merge-patch+json");
+    // A patch is read when there is something to patch.
+    let unread = told(Method::PATCH, &format!("{MAPS}/none"), json_patch, json!({})).await;
+    assert_eq!(unread, (404, "configmaps \"none\" not found".to_owned()));
+    let unfit = told(Method::GET, &format!("{MAPS}/a%25b"), "", Value::Null).await;
+    assert_eq!(unfit, (400, "Name parameter invalid: \"a%b\": may not contain '%'".to_owned()));
+
+    made(api, MAPS, json!({"metadata": {"name": "a", "resourceVersion": "0"}})).await;
+    let versioned = json!({"metadata": {"name": "b", "resourceVersion": "5"}});
+    let refused = told(Method::POST, MAPS, "application/json", versioned.clone()).await;
+    assert_eq!(refused, (500, "resourceVersion should not be set on objects to be created".to_owned()));
+    assert_eq!(told(Method::POST, &format!("{MAPS}?dryRun=All"), "application/json", versioned).await.0, 201);
+    assert_eq!(told(Method::PATCH, &format!("{MAPS}/a"), json_patch, json!({})).await.0, 400);
+    assert_eq!(told(Method::PATCH, &format!("{MAPS}/a"), strategic, json!({"kind": "Other"})).await.0, 200);
+
+    const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let lease = |metadata: Value| json!({"metadata": metadata, "spec": {}});
+    let put = async |name: &str, metadata: Value| {
+        told(Method::PUT, &format!("{LEASES}/{name}"), "application/json", lease(metadata)).await
+    };
+    assert_eq!(put("l", json!({"name": "l", "resourceVersion": "7"})).await.0, 201, "it is made anew");
+    let (code, why) = put("m", json!({"name": "m", "uid": "u"})).await;
+    assert!(code == 409 && why.contains("Key: /registry/leases/default/m, "), "{why}");
+    let unnamed = put("l", json!({})).await;
+    let why = "the name of the object (l based on URL) was undeterminable: name must be provided";
+    assert_eq!(unnamed, (400, why.to_owned()));
+}

@@ -363,7 +363,11 @@ pub async fn patch(
     else {
         return Err(unsupported_media());
     };
-    let patch = patch?;
+    // Nobody reads a patch that has nothing to change.
+    let patch = patch.map_err(|error| match server.store.get(&resource.storage, target.namespace, target.name) {
+        Some(_) => error,
+        None => ApiError::missing(&resource.group, &resource.plural, target.name),
+    })?;
     let mut warnings = Vec::new();
     // The owners of fields are most of an object's tree, and a patch that leaves them alone need not carry them.
     let without_owners = patch.leaves_owners();
