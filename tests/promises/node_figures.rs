@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
 use proto::cri::runtime_service_client::RuntimeServiceClient;
 use proto::cri::{ContainerStats, ContainerStatsRequest, ListContainerStatsRequest};
 use serde_json::{Value, json};
@@ -186,4 +187,57 @@ fn figures_of_a_busy_pod_are_those_of_the_kernel() -> Result<()> {
     let slack = SLACK_SECONDS / 3.0;
     ensure!(least - slack <= told && told <= most + slack, "{told} cores told, {least} to {most} had");
     Ok(())
+}
+
+/// The runtime's lists cost as much as the figures themselves, and were asked for at every scrape.
+#[test]
+fn scrapes_ask_the_runtime_when_something_has_moved_only() -> Result<()> {
+    if tests::no_node() {
+        return Ok(());
+    }
+    let server = ApiServer::start("scrapes", &[])?;
+    let node = Node::start("scrapes-node", &server, "runtimeRequestTimeout: 3s\n")?;
+    let create = |name: &str| {
+        server.create(
+            &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": node.name, "terminationGracePeriodSeconds": 0,
+                "containers": [{"name": "c", "image": IMAGE, "command": ["sleep", "1000"]}]}}),
+        )?;
+        server.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{name}"), "--timeout=60s"])
+    };
+    let ask = |page: &str| server.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{}/proxy/{page}", node.name)]);
+    let shown = |name: &str| -> Result<bool> {
+        let label = format!("pod=\"{name}\"");
+        Ok(sample(&ask("metrics/resource")?, "container_cpu_usage_seconds_total", &[&label]).is_ok())
+    };
+    let lists = || {
+        let operations = ["operation_type=\"list_containers\""];
+        sample(&ask("metrics")?, "kubelet_runtime_operations_total", &operations)
+    };
+    create("one")?;
+    ensure!(shown("one")?, "a pod that runs is on the page");
+    // What is still moving, and the agent's own looks at the runtime (every two seconds at most when all is calm), count too.
+    let least = (0..5).map(|_| -> Result<f64> {
+        let before = lists()?;
+        for _ in 0..30 {
+            ask("metrics/resource")?;
+        }
+        Ok(lists()? - before)
+    });
+    let least = least.collect::<Result<Vec<_>>>()?.into_iter().fold(f64::INFINITY, f64::min);
+    ensure!(least < 15.0, "30 scrapes made {least} lists");
+    create("two")?;
+    ensure!(shown("two")?, "it has come since the last scrape");
+    server.kubectl(&["delete", "pod", "one", "--wait=true", "--timeout=60s"])?;
+    // Without a grace the object goes before its container does.
+    node.wait_until("the first is off the page", Duration::from_secs(10), || Ok(!shown("one")?))?;
+    ensure!(shown("two")?, "the other stays");
+    // Away and back, and what was known before is not what is told.
+    node.signal_containerd(Signal::SIGSTOP);
+    let silent = node.wait_until("the page says that nothing is known", Duration::from_secs(60), || {
+        Ok(ask("metrics/resource").is_ok_and(|page| page.contains("resource_scrape_error 1")))
+    });
+    node.signal_containerd(Signal::SIGCONT);
+    silent?;
+    node.wait_until("it is known again", Duration::from_secs(30), || shown("two"))
 }

@@ -118,6 +118,7 @@ impl CriClient {
     }
 
     pub async fn run_pod_sandbox(&self, config: cri::PodSandboxConfig, runtime_handler: String) -> Result<String> {
+        let _moving = self.moves.moving();
         counted("run_podsandbox", async {
             let mut service = self.runtime.clone();
             // Network plugins may take their time: the kubelet doubles the deadline here.
@@ -129,6 +130,7 @@ impl CriClient {
     }
 
     pub async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
+        let _moving = self.moves.moving();
         counted("stop_podsandbox", async {
             let mut service = self.runtime.clone();
             let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.into() };
@@ -140,6 +142,7 @@ impl CriClient {
 
     /// Removes a sandbox; one that is already gone counts as removed.
     pub async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
+        let _moving = self.moves.moving();
         counted("remove_podsandbox", async {
             let mut service = self.runtime.clone();
             let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.into() };
@@ -215,6 +218,7 @@ impl CriClient {
     }
 
     pub async fn start_container(&self, id: &str) -> Result<()> {
+        let _moving = self.moves.moving();
         counted("start_container", async {
             let mut service = self.runtime.clone();
             let request = cri::StartContainerRequest { container_id: id.into() };
@@ -226,6 +230,7 @@ impl CriClient {
 
     /// Stops a container within `grace_seconds`; one that is already gone counts as stopped.
     pub async fn stop_container(&self, id: &str, grace_seconds: i64) -> Result<()> {
+        let _moving = self.moves.moving();
         counted("stop_container", async {
             let mut service = self.runtime.clone();
             let deadline = self.timeout + Duration::from_secs(grace_seconds.max(0).unsigned_abs());
@@ -237,6 +242,7 @@ impl CriClient {
 
     /// Removes a container; one that is already gone counts as removed.
     pub async fn remove_container(&self, id: &str) -> Result<()> {
+        let _moving = self.moves.moving();
         counted("remove_container", async {
             let mut service = self.runtime.clone();
             let request = cri::RemoveContainerRequest { container_id: id.into() };
@@ -257,6 +263,7 @@ impl CriClient {
 
     /// Runs a command to its end. `timeout` is the runtime's limit (zero: none), in whole seconds on the wire.
     pub async fn exec_sync(&self, id: &str, cmd: Vec<String>, timeout: Duration) -> Result<cri::ExecSyncResponse> {
+        let _moving = self.moves.moving();
         counted("exec_sync", async {
             let mut service = self.runtime.clone();
             let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);

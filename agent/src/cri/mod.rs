@@ -11,6 +11,7 @@
 mod calls;
 mod connect;
 mod error;
+mod moves;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use proto::cri::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::Channel;
 
 pub use error::{CriError, go_name};
+pub use moves::Moves;
 
 /// The kubelet's default for `runtimeRequestTimeout`.
 pub const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
@@ -33,6 +35,7 @@ pub struct CriClient {
     images: ImageServiceClient<Channel>,
     timeout: Duration,
     endpoint: PathBuf,
+    moves: Moves,
 }
 
 impl CriClient {
@@ -52,6 +55,7 @@ impl CriClient {
             images: ImageServiceClient::new(image_channel).max_decoding_message_size(MAX_MESSAGE_BYTES),
             timeout,
             endpoint: path,
+            moves: Moves::default(),
         })
     }
 
@@ -67,6 +71,11 @@ impl CriClient {
     /// The socket that this client dials.
     pub fn endpoint(&self) -> &Path {
         &self.endpoint
+    }
+
+    /// The count of what moves in this runtime.
+    pub fn moves(&self) -> &Moves {
+        &self.moves
     }
 }
 

@@ -152,6 +152,7 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
                     continue;
                 }
                 Some(StreamEvent::Pod(uid)) => {
+                    cri.moves().stir();
                     if events.send(Event::Changed(uid, None)).await.is_err() {
                         break;
                     }
@@ -180,7 +181,9 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
                 }
                 if now != known {
                     moved = Instant::now();
+                    cri.moves().stir();
                 }
+                cri.moves().set_watched(true);
                 known = now;
                 first = false;
                 let wait = if live {
@@ -196,11 +199,13 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
             }
             Err(error) => {
                 tracing::debug!(%error, "could not list the pods of the runtime");
+                cri.moves().set_watched(false);
                 due = Instant::now() + retry;
                 retry = (retry * 2).min(LAST_RETRY);
             }
         }
     }
+    cri.moves().set_watched(false);
     stream.abort();
 }
 
@@ -239,7 +244,10 @@ async fn look_at(
     let listed = tokio::try_join!(cri.list_pod_sandboxes(Some(uid)), cri.list_containers(Some(uid)));
     drop(timer);
     let Ok((sandboxes, containers)) = listed else { return Ok(false) };
-    if let Some(now) = moved(known, uid, fingerprints(sandboxes, containers)) {
+    let now = moved(known, uid, fingerprints(sandboxes, containers));
+    // It may have come or gone as well, which the full comparison tells of.
+    cri.moves().stir();
+    if let Some(now) = now {
         events.send(Event::Changed(uid.to_owned(), Some(now))).await?;
     }
     Ok(true)

@@ -57,11 +57,11 @@ fn begin_with_statuses(shown: &mut Vec<PodStats>, pods: &[Arc<Pod>]) {
 
 /// Says in the page itself that the runtime could not be asked.
 pub(super) async fn resource(stats: &Stats, headers: &HeaderMap) -> Response<Answer> {
-    let summary = stats.resources().await;
-    if let Err(error) = &summary {
+    let used = stats.used().await;
+    if let Err(error) = &used {
         tracing::warn!(%error, "no statistics");
     }
-    metrics_page::answer(&resource_metrics(summary.as_ref().ok(), unix_nanos() / 1_000_000), headers)
+    metrics_page::answer(&resource_metrics(used.as_ref().ok(), unix_nanos() / 1_000_000), headers)
 }
 
 /// What cAdvisor tells of containers. With the runtime away only its error is there.

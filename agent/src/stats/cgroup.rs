@@ -206,13 +206,14 @@ impl Cgroup {
             working_set: usage.map(|u| u.saturating_sub(stat.get("total_inactive_file").unwrap_or(0))),
             ..Reading::default()
         };
-        if wanted != Wanted::Use {
+        let both = if wanted == Wanted::Memory { None } else { file("memory", "memory.memsw.usage_in_bytes") };
+        // On a host without figures of swap its limit has nothing to be told of.
+        if matches!(wanted, Wanted::Memory | Wanted::Everything) || (wanted == Wanted::UseAndLimit && both.is_some()) {
             reading.memory_limit = limit(file("memory", "memory.limit_in_bytes"));
         }
         if wanted == Wanted::Memory {
             return reading;
         }
-        let both = file("memory", "memory.memsw.usage_in_bytes");
         let both_limit = match wanted {
             Wanted::Use => None,
             _ => limit(file("memory", "memory.memsw.limit_in_bytes")),

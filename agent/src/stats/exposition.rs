@@ -1,6 +1,6 @@
 //! `/metrics/resource`: what node, pods and containers use, in few stable families.
 
-use super::summary::{Summary, Usage};
+use super::used::{Use, Used};
 use crate::metrics::page::to_float;
 use crate::metrics::{Kind, Labels, Sample, Snapshot, Value, shows_deprecated};
 
@@ -62,8 +62,8 @@ struct Collector {
 /// The minor version that deprecated `scrape_error`.
 const SCRAPE_ERROR_SINCE: u32 = 29;
 
-/// The families. Without a summary they say only that there was an error. `now` is in milliseconds since 1970.
-pub fn resource_metrics(summary: Option<&Summary>, now: i64) -> Vec<Snapshot> {
+/// The families. Without readings they say only that there was an error. `now` is in milliseconds since 1970.
+pub fn resource_metrics(used: Option<&Used>, now: i64) -> Vec<Snapshot> {
     let family = |(name, kind, help): (&'static str, Kind, &str)| Snapshot {
         name: name.into(),
         help: help.to_owned(),
@@ -71,24 +71,24 @@ pub fn resource_metrics(summary: Option<&Summary>, now: i64) -> Vec<Snapshot> {
         samples: Vec::new(),
     };
     let mut out = Collector { families: FAMILIES.into_iter().map(family).collect(), now };
-    let failed = if summary.is_none_or(|summary| summary.failed) { 1.0 } else { 0.0 };
+    let failed = if used.is_none_or(|used| used.failed) { 1.0 } else { 0.0 };
     out.add("", "resource_scrape_error", Labels::default(), failed, false);
     if shows_deprecated(SCRAPE_ERROR_SINCE) {
         out.add("", "scrape_error", Labels::default(), failed, false);
     }
-    if let Some(summary) = summary {
-        out.usage("node", &summary.node.usage, &Labels::default());
-        for pod in &summary.pods {
-            let of_pod = [("namespace", pod.pod_ref.namespace.clone()), ("pod", pod.pod_ref.name.clone())];
-            out.usage("pod", &pod.usage, &of_pod.clone().into());
-            for container in &pod.containers {
-                let [namespace, name] = of_pod.clone();
-                let labels: Labels = [("container", container.name.clone()), namespace, name].into();
-                if container.started_nanos > 0 {
-                    let seconds = to_float(container.started_nanos.unsigned_abs()) / 1e9;
+    if let Some(used) = used {
+        out.used("node", &used.node, &Labels::default());
+        for (pod, read) in used.pods() {
+            let of_pod = [("namespace", pod.namespace.clone()), ("pod", pod.name.clone())];
+            out.used("pod", &read.whole, &of_pod.clone().into());
+            for ((name, found), read) in pod.containers.iter().zip(&read.containers) {
+                let [namespace, pod_name] = of_pod.clone();
+                let labels: Labels = [("container", name.clone()), namespace, pod_name].into();
+                if found.started_at > 0 {
+                    let seconds = to_float(found.started_at.unsigned_abs()) / 1e9;
                     out.add("container", "_start_time_seconds", labels.clone(), seconds, false);
                 }
-                out.usage("container", &container.usage, &labels);
+                out.used("container", read, &labels);
             }
         }
     }
@@ -107,18 +107,16 @@ impl Collector {
         }
     }
 
-    fn usage(&mut self, of: &str, usage: &Usage, labels: &Labels) {
+    fn used(&mut self, of: &str, used: &Use, labels: &Labels) {
         let mut push = |rest: &str, value: Option<f64>| {
             if let Some(value) = value {
                 self.add(of, rest, labels.clone(), value, true);
             }
         };
-        push("_cpu_usage_seconds_total", usage.cpu.as_ref().map(|c| to_float(c.usage_core_nano_seconds) / 1e9));
-        push("_memory_working_set_bytes", usage.memory.as_ref().and_then(|m| m.working_set_bytes).map(to_float));
-        let swap = usage.swap.as_ref();
-        push("_swap_usage_bytes", swap.map(|s| to_float(s.swap_usage_bytes)));
-        let limit = swap.and_then(|s| Some(s.swap_available_bytes?.saturating_add(s.swap_usage_bytes)));
-        push("_swap_limit_bytes", limit.map(to_float));
+        push("_cpu_usage_seconds_total", used.cpu_nanos.map(|nanos| to_float(nanos) / 1e9));
+        push("_memory_working_set_bytes", used.working_set.map(to_float));
+        push("_swap_usage_bytes", used.swap.map(to_float));
+        push("_swap_limit_bytes", used.swap_limit.map(to_float));
     }
 }
 
@@ -127,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_summary_there_is_only_the_error() {
+    fn without_readings_there_is_only_the_error() {
         let families = resource_metrics(None, 5);
         let used: Vec<&Snapshot> = families.iter().filter(|f| !f.samples.is_empty()).collect();
         assert_eq!(used.len(), 1);

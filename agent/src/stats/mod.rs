@@ -1,7 +1,7 @@
 //! What the node, its pods and their containers use: read when somebody asks, never before.
 //!
-//! The runtime is asked what runs, and once per container for a process in it; everything else is read from the cgroup
-//! that the process is in. Rates need an earlier reading: that of the last request, or one taken a moment before.
+//! The runtime is asked what runs, when something has moved there since it was asked last, and once per container for a
+//! process in it; everything else is read from the cgroup that the process is in. Rates need an earlier reading: that of the last request, or one taken a moment before.
 //!
 //! Followed: kubelet `stats/cri_stats_provider.go`, stats API v1alpha1.
 
@@ -18,6 +18,7 @@ mod network;
 mod processes;
 mod running;
 mod summary;
+mod used;
 mod volumes;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -40,6 +41,7 @@ pub use self::running::RunningPod;
 pub use self::summary::{Memory, PodStats, Summary};
 #[cfg(test)]
 pub use self::summary::{PodRef, Usage};
+pub use self::used::Used;
 use crate::cri::{CriClient, CriError};
 use crate::csi::Drivers;
 use crate::metrics::Snapshot;
@@ -92,9 +94,14 @@ struct Places {
     walks: Arc<Walks>,
 }
 
+/// What runs, by pod uid.
+type Pods = BTreeMap<String, PodFound>;
+
 /// Reads statistics on demand.
 pub struct Stats {
     cri: CriClient,
+    /// What ran when so much had moved.
+    ran: Mutex<Option<(u64, Arc<Pods>)>>,
     places: Arc<Places>,
     /// Pods have cgroups around their containers'.
     pods_have_cgroups: bool,
@@ -122,6 +129,7 @@ impl Stats {
     ) -> Self {
         Stats {
             cri,
+            ran: Mutex::default(),
             places: Arc::new(Places { node: node.to_owned(), root_dir, pod_logs_dir, drivers, walks }),
             pods_have_cgroups,
             logs: Arc::default(),
@@ -168,22 +176,9 @@ impl Stats {
     ///
     /// # Errors
     /// The runtime does not say what runs.
-    pub async fn resources(&self) -> Result<Summary, CriError> {
+    pub async fn used(&self) -> Result<Used, CriError> {
         let pods = self.pods().await?;
-        Ok(tokio::task::block_in_place(|| {
-            let of_node = (node_key(), Cgroup::root(), false);
-            let (mut measured, mut failed) = (HashMap::new(), false);
-            for (key, cgroup, of_container) in std::iter::once(of_node).chain(self.cgroups_of(&pods)) {
-                // Of containers alone there are limits on the page.
-                let reading = cgroup.read(if of_container { Wanted::UseAndLimit } else { Wanted::Use });
-                failed |= reading.cpu_nanos.is_none() && reading.working_set.is_none() && cgroup.exists();
-                measured.insert(key, Measured { reading, nano_cores: None });
-            }
-            let asker = Asker::default();
-            let summary =
-                summary::build(&self.places, &asker.given_up(), &pods, &measured, None, &HashMap::new(), true);
-            Summary { failed, ..summary }
-        }))
+        Ok(tokio::task::block_in_place(|| Used::read(pods)))
     }
 
     /// What containers have written into their file systems, where the runtime says so, by what `key` makes of them.
@@ -223,15 +218,34 @@ impl Stats {
         Ok(ready.map(|sandbox| RunningPod::of(sandbox, &containers)).collect())
     }
 
-    /// What runs, by pod uid.
-    async fn pods(&self) -> Result<BTreeMap<String, PodFound>, CriError> {
+    /// What runs. The runtime is asked only when something may have moved since the last time: its lists of a hundred pods
+    /// cost as much as all their cgroups.
+    async fn pods(&self) -> Result<Arc<Pods>, CriError> {
+        let moved = self.cri.moves().count();
+        let known = locked(&self.ran).as_ref().filter(|(then, _)| Some(*then) == moved).map(|(_, pods)| pods.clone());
+        let pods = match known {
+            Some(pods) => pods,
+            None => {
+                let (pods, whole) = self.listed().await?;
+                let pods = Arc::new(pods);
+                *locked(&self.ran) = moved.filter(|_| whole).map(|moved| (moved, pods.clone()));
+                pods
+            }
+        };
+        self.close_later();
+        Ok(pods)
+    }
+
+    /// What runs, as the runtime lists it, and whether the place of all of it was found.
+    async fn listed(&self) -> Result<(Pods, bool), CriError> {
         let (sandboxes, containers) = (self.cri.list_pod_sandboxes(None).await?, self.cri.list_containers(None).await?);
-        let mut pods: BTreeMap<String, PodFound> = BTreeMap::new();
-        let mut alive = HashSet::new();
+        let mut pods = Pods::new();
+        let (mut alive, mut whole) = (HashSet::new(), true);
         for sandbox in sandboxes.iter().filter(|s| s.state == cri::PodSandboxState::SandboxReady as i32) {
             let Some(metadata) = &sandbox.metadata else { continue };
             alive.insert(sandbox.id.clone());
             let found = self.find(&sandbox.id, sandbox.created_at, None).await;
+            whole &= found.is_some();
             let pod = pods.entry(metadata.uid.clone()).or_default();
             (pod.name, pod.namespace) = (metadata.name.clone(), metadata.namespace.clone());
             (pod.created_at, pod.sandbox) = (sandbox.created_at, found);
@@ -244,13 +258,13 @@ impl Stats {
                 "" => i.image.as_str(),
                 written => written,
             });
-            if let Some(found) = self.find(&container.id, container.created_at, Some(image)).await {
-                pod.containers.push((label(labels::CONTAINER_NAME), found));
+            match self.find(&container.id, container.created_at, Some(image)).await {
+                Some(found) => pod.containers.push((label(labels::CONTAINER_NAME), found)),
+                None => whole = false,
             }
         }
         locked(&self.found).retain(|id, _| alive.contains(id));
-        self.close_later();
-        Ok(pods)
+        Ok((pods, whole))
     }
 
     /// Sees to it that files are not kept open for somebody who has stopped asking.
@@ -302,17 +316,16 @@ impl Stats {
     }
 
     /// The cgroups of pods and containers by [`pod_key`] and [`container_key`]; a sandbox's only where no pod's is around
-    /// it. And whether each is a container's.
-    fn cgroups_of(&self, pods: &BTreeMap<String, PodFound>) -> Vec<(String, Cgroup, bool)> {
+    /// it.
+    fn cgroups_of(&self, pods: &Pods) -> Vec<(String, Cgroup)> {
         let mut found = Vec::with_capacity(pods.len() * 2);
         for (uid, pod) in pods {
-            let of_container =
-                |(name, found): &(String, Arc<Found>)| (container_key(uid, name), found.cgroup.clone(), true);
+            let of_container = |(name, found): &(String, Arc<Found>)| (container_key(uid, name), found.cgroup.clone());
             found.extend(pod.containers.iter().map(of_container));
             let Some(sandbox) = &pod.sandbox else { continue };
             found.push(match &sandbox.around {
-                Some(around) => (pod_key(uid), around.clone(), false),
-                None => (sandbox_key(uid), sandbox.cgroup.clone(), false),
+                Some(around) => (pod_key(uid), around.clone()),
+                None => (sandbox_key(uid), sandbox.cgroup.clone()),
             });
         }
         found
@@ -320,11 +333,11 @@ impl Stats {
 
     /// Readings by [`node_key`], [`own_key`], [`pods_key`], and those of [`Stats::cgroups_of`]. The files of a hundred pods
     /// take a moment, in which others go on.
-    fn measure(&self, pods: &BTreeMap<String, PodFound>) -> HashMap<String, Measured> {
+    fn measure(&self, pods: &Pods) -> HashMap<String, Measured> {
         let mut cgroups = vec![(node_key(), Cgroup::root())];
         cgroups.extend(Cgroup::of_process(std::process::id()).ok().map(|own| (own_key(), own)));
         cgroups.extend(Cgroup::of_pods().filter(|_| self.pods_have_cgroups).map(|all| (pods_key(), all)));
-        cgroups.extend(self.cgroups_of(pods).into_iter().map(|(key, cgroup, _)| (key, cgroup)));
+        cgroups.extend(self.cgroups_of(pods));
         let read = |(key, cgroup): (String, Cgroup)| (key, cgroup.read(Wanted::Everything));
         let readings: HashMap<String, Reading> =
             tokio::task::block_in_place(|| cgroups.into_iter().map(read).collect());

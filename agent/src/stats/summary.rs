@@ -19,9 +19,6 @@ use super::{Found, Measured, Places, PodFound, container_key, node_key, own_key,
 pub struct Summary {
     pub node: NodeStats,
     pub pods: Vec<PodStats>,
-    /// Something that is there could not be read.
-    #[serde(skip)]
-    pub failed: bool,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -73,8 +70,6 @@ pub struct PodRef {
 pub struct ContainerStats {
     pub name: String,
     pub start_time: String,
-    #[serde(skip)]
-    pub started_nanos: i64,
     #[serde(flatten)]
     pub usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -317,14 +312,7 @@ pub(super) fn build(
                 .or_else(|| host_memory().zip(memory.working_set_bytes).map(|(all, used)| all.saturating_sub(used)));
             memory.available_bytes = limit;
         }
-        ContainerStats {
-            name: name.into(),
-            start_time: moment(boot_nanos()),
-            started_nanos: 0,
-            usage,
-            rootfs: None,
-            logs: None,
-        }
+        ContainerStats { name: name.into(), start_time: moment(boot_nanos()), usage, rootfs: None, logs: None }
     });
     let filesystem = |list: &[proto::cri::FilesystemUsage]| {
         let first = list.first()?;
@@ -347,7 +335,6 @@ pub(super) fn build(
         },
         // Upstream gathers pods from the statistics of their containers: one without any is not there.
         pods: pods.iter().filter(|(_, found)| !found.containers.is_empty()).map(pod).collect(),
-        failed: false,
     }
 }
 
@@ -355,7 +342,6 @@ fn container(uid: &str, name: &str, found: &Found, usage: &dyn Fn(&str) -> Usage
     ContainerStats {
         name: name.to_owned(),
         start_time: moment(found.started_at),
-        started_nanos: found.started_at,
         usage: usage(&container_key(uid, name)),
         rootfs: None,
         logs: None,
