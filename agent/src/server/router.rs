@@ -83,7 +83,7 @@ impl Router {
             (Route::HealthCheck(name), pods) => health::one(name, self.parts(pods.as_ref())).await,
             (Route::Nothing(_), _) => plain(StatusCode::NOT_FOUND, "404: Page Not Found"),
             (Route::Disabled(_, why), _) => text(StatusCode::METHOD_NOT_ALLOWED, why),
-            (Route::Summary, pods) => node_stats::summary(&self.stats, pods.as_ref(), request).await,
+            (Route::Summary, _) => node_stats::summary(&self.stats, request).await,
             (Route::ResourceMetrics, _) => node_stats::resource(&self.stats, request.headers()).await,
             (Route::Metrics, pods) => {
                 if let Some(pods) = pods {

@@ -38,9 +38,7 @@ pub use self::exposition::resource_metrics;
 pub use self::left::{FileSystem, Left, file_system};
 pub use self::local_storage::{ContainerStorage, PodStorage};
 pub use self::running::RunningPod;
-pub use self::summary::{Memory, PodStats, Summary};
-#[cfg(test)]
-pub use self::summary::{PodRef, Usage};
+pub use self::summary::{Memory, Summary};
 pub use self::used::Used;
 use crate::cri::{CriClient, CriError};
 use crate::csi::Drivers;
