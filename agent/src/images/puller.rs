@@ -157,7 +157,7 @@ impl Puller {
                     refusal("ImageInspectError", message)
                 })?;
                 let records = self.records.as_ref();
-                let is_open = |found: &cri::Image| records.is_none_or(|r| r.is_open(&image, &found.id));
+                let is_open = |found: &cri::Image| records.is_none_or(|r| r.is_open(written, &found.id));
                 let is_open = present.as_ref().is_some_and(is_open);
                 // Programs that give credentials take their time, and are asked only where there is need of some.
                 let credentials = match is_open || present.is_none() && wanted.policy == "Never" {
@@ -168,7 +168,7 @@ impl Puller {
             }
         };
         let must_pull =
-            |found: &cri::Image| self.records.as_ref().is_some_and(|r| r.must_pull(&image, &found.id, &credentials));
+            |found: &cri::Image| self.records.as_ref().is_some_and(|r| r.must_pull(written, &found.id, &credentials));
         let may_have = |found: &cri::Image| is_open || !must_pull(found);
         let next = next(wanted.policy, found.as_ref().map(may_have));
         let is_present = match (wanted.policy, &found) {

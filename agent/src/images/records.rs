@@ -238,8 +238,10 @@ impl Records {
     pub fn take_up(&self, images: &[cri::Image]) {
         let _turn = self.turn();
         for (path, intent) in read_all::<Intent>(&self.pulling) {
-            let has =
-                |image: &&cri::Image| image.repo_tags.iter().chain(&image.repo_digests).any(|n| *n == intent.image);
+            // The intent names it as the pod writes it, the runtime with its tag.
+            let tagged = reference::with_default_tag(&intent.image).unwrap_or_default();
+            let is_it = |name: &String| *name == intent.image || *name == tagged;
+            let has = |image: &&cri::Image| image.repo_tags.iter().chain(&image.repo_digests).any(is_it);
             let Some(image) = images.iter().find(has) else { continue };
             match self.note(&intent.image, &image.id, None) {
                 Ok(()) => remove(&path),

@@ -75,6 +75,22 @@ fn a_pull_that_an_earlier_agent_began_counts_as_pulled() {
     std::fs::remove_dir_all(root).unwrap();
 }
 
+/// Looked for under the name with a tag, a pull that had got through was nobody's, and its image everybody's.
+#[test]
+fn what_is_written_without_a_tag_is_found_again_by_the_same_name() {
+    let (root, records) = records("untagged", Verification::NotPreloaded);
+    records.begin("a.example.com/x").unwrap();
+    drop(records);
+    let again = Records::open(&root, Verification::NotPreloaded, |_| {});
+    assert!(again.must_pull("a.example.com/x", "id", &[secret("1", "p")]), "nobody knows yet who may have it");
+    let image =
+        cri::Image { id: "id".into(), repo_tags: vec!["a.example.com/x:latest".into()], ..cri::Image::default() };
+    again.take_up(&[image]);
+    assert!(!file(&again.pulling, "a.example.com/x").exists());
+    assert!(again.must_pull("a.example.com/x", "id", &[secret("1", "p")]));
+    std::fs::remove_dir_all(root).unwrap();
+}
+
 /// An image whose record is damaged must not become one that was there before, which everybody may use.
 #[test]
 fn a_damaged_record_is_set_aside_and_its_image_is_nobodys() {
