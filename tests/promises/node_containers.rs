@@ -162,17 +162,22 @@ fn ending_in_a_hook(pods: &Pods) -> Result<()> {
     let folder = pods.node.dir.join("begun");
     std::fs::create_dir_all(&folder)?;
     let mounts = json!([{"name": "told", "mountPath": "/told"}]);
-    let lifecycle = json!({"postStart": exec("echo hook >> /told/log; sleep 4; echo hooked >> /told/log")});
+    let lifecycle = json!({"postStart": exec(
+        "echo hook >> /told/log; while [ ! -e /told/on ]; do sleep 0.1; done; echo hooked >> /told/log"
+    )});
     let hooked = json!({"name": "hooked", "volumeMounts": mounts, "lifecycle": lifecycle});
     let other = json!({"name": "other", "volumeMounts": mounts});
     pods.create(
         "begun",
-        &json!({"terminationGracePeriodSeconds": 1,
+        &json!({"terminationGracePeriodSeconds": 5,
         "volumes": [{"name": "told", "hostPath": {"path": folder}}],
         "containers": [Pods::shell("exec sleep 1000", &hooked), Pods::shell(&teller("other"), &other)]}),
     )?;
     pods.node.wait_until("the hook has begun", Duration::from_secs(60), || Ok(folder.join("log").exists()))?;
-    pods.server.kubectl(&["delete", "pod", "begun", "--timeout=60s"])?;
+    pods.server.kubectl(&["delete", "pod", "begun", "--wait=false"])?;
+    std::thread::sleep(Duration::from_secs(1));
+    std::fs::write(folder.join("on"), "")?;
+    pods.server.kubectl(&["wait", "--for=delete", "pod/begun", "--timeout=60s"])?;
     let told = std::fs::read_to_string(folder.join("log"))?.replace('\n', " ");
     ensure!(told.starts_with("hook hooked other "), "{told}");
     let failed = pods.events("begun", "FailedPostStartHook")?;

@@ -25,8 +25,11 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct EndWanted {
     /// Less is sooner; less than nothing for a pod that is in no source any more.
     pub seconds: i64,
-    /// How long what is carried through may still take. Who imposes an end with a time of its own has no more than that.
+    /// How long what is carried through may still take. Of an end that is imposed with a time of its own it is half of that:
+    /// the containers are to have some too.
     pub patience: Duration,
+    /// That time has begun, and goes on while what is carried through is waited for.
+    pub imposed: bool,
 }
 
 #[derive(Default)]
@@ -154,10 +157,9 @@ impl Mailbox {
         let imposed = inner.kill.as_ref().map(|kill| kill.grace.unwrap_or(i64::MAX));
         let removed = inner.removed.then_some(-1);
         let seconds = [by_object, imposed, removed].into_iter().flatten().min()?;
-        let own = imposed
-            .filter(|&grace| grace < i64::MAX)
-            .map_or(PATIENCE, |grace| Duration::from_secs(u64::try_from(grace).unwrap_or(0)));
-        Some(EndWanted { seconds, patience: own.min(PATIENCE) })
+        let own = imposed.filter(|&grace| grace < i64::MAX);
+        let half = own.map_or(PATIENCE, |grace| Duration::from_secs(u64::try_from(grace).unwrap_or(0)) / 2);
+        Some(EndWanted { seconds, patience: half.min(PATIENCE), imposed: own.is_some() })
     }
 
     /// What probes have found since it was taken.
@@ -267,7 +269,7 @@ mod tests {
         assert_eq!(mailbox.end_wanted(), None);
         mailbox.update(Arc::new(Pod::default()));
         assert_eq!(mailbox.end_wanted(), None, "a pod that goes on");
-        let wanted = |seconds, patience| Some(EndWanted { seconds, patience });
+        let wanted = |seconds, patience| Some(EndWanted { seconds, patience, imposed: patience < PATIENCE });
         let deleted = |grace| {
             let mut pod = Pod::default();
             let meta = pod.metadata.get_or_insert_default();
@@ -285,7 +287,7 @@ mod tests {
         imposed.kill(KillRequest { imposed: None, grace: None });
         assert_eq!(imposed.end_wanted(), wanted(i64::MAX, PATIENCE));
         imposed.kill(KillRequest { imposed: None, grace: Some(5) });
-        assert_eq!(imposed.end_wanted(), wanted(5, Duration::from_secs(5)), "who has so little time waits no longer");
+        assert_eq!(imposed.end_wanted(), wanted(5, Duration::from_millis(2500)), "the containers have the other half");
     }
 
     #[tokio::test]

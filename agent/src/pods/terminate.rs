@@ -28,7 +28,7 @@ impl Worker {
     pub(super) async fn terminate_until_stopped(&mut self) {
         self.ending = true;
         let begun = Instant::now();
-        let before = self.passed_before();
+        let before = self.passed_before() + self.waited;
         let mut budget = Budget::default();
         loop {
             let pod = self.pod.clone();

@@ -72,6 +72,8 @@ pub struct Worker {
     pub(super) status: Arc<PodStatus>,
     pub(super) imposed: Option<Override>,
     pub(super) grace: Option<i64>,
+    /// How much of an imposed grace has gone by with what had been begun before.
+    pub(super) waited: Duration,
     pub(super) removed: bool,
     /// What is left of the pod is to go, if it has ended.
     pub(super) collect: bool,
@@ -108,6 +110,7 @@ impl Worker {
             status,
             imposed: None,
             grace: None,
+            waited: Duration::ZERO,
             retry: FIRST_RETRY,
             volume_retry: FIRST_RETRY,
             without_volumes: None,
@@ -215,8 +218,8 @@ impl Worker {
                 let update = spans::attribute("k8s.pod.update_type", operation[0]);
                 described(&pod).into_iter().chain([update]).collect()
             };
-            // How soon the pod is to end and until when that can wait, once it is to.
-            let mut ends: Option<(i64, Instant)> = None;
+            // How soon the pod is to end, and since when and until when that waits, once it is to.
+            let mut ends: Option<(i64, Instant, Instant)> = None;
             let carried = self.carried.clone();
             let next = {
                 let mut sync = std::pin::pin!(spans::within(
@@ -230,12 +233,19 @@ impl Worker {
                     tokio::select! {
                         next = &mut sync => break Some(next),
                         () = mailbox.urgency() => match (mailbox.end_wanted(), ends) {
-                            (Some(wanted), None) => ends = Some((wanted.seconds, Instant::now() + wanted.patience)),
-                            (Some(wanted), Some((before, _))) if wanted.seconds < before => break None,
+                            (Some(wanted), None) => {
+                                let now = Instant::now();
+                                ends = Some((wanted.seconds, now, now + wanted.patience));
+                            }
+                            (Some(wanted), Some((before, ..))) if wanted.seconds < before => break None,
+                            // Who comes later may have less time, though he leaves the containers no less.
+                            (Some(wanted), Some((before, since, last))) => {
+                                ends = Some((before, since, last.min(Instant::now() + wanted.patience)));
+                            }
                             _ => {}
                         },
                         () = carried.over(), if ends.is_some() => break None,
-                        () = tokio::time::sleep_until(ends.map_or_else(Instant::now, |(_, last)| last)), if ends.is_some() => {
+                        () = tokio::time::sleep_until(ends.map_or_else(Instant::now, |(.., last)| last)), if ends.is_some() => {
                             tracing::warn!(pod = pod.name(), "a pod that is to end waits no longer for what is done for it");
                             break None;
                         }
@@ -243,6 +253,11 @@ impl Worker {
                     }
                 }
             };
+            if let Some((_, since, _)) = ends
+                && self.mailbox.end_wanted().is_some_and(|wanted| wanted.imposed)
+            {
+                self.waited = since.elapsed();
+            }
             let Some(next) = next else { continue };
             drop(timer);
             match next {
