@@ -107,7 +107,11 @@ pub(super) async fn answer(name: &str, query: &str) -> Response<Answer> {
     let Some(profile) = Profile::named(name) else { return refused(StatusCode::NOT_FOUND, "Unknown profile") };
     let mut samples = taken(move || profile.take()).await;
     let seconds = first("seconds");
+    let for_people = first("debug").parse::<i64>().is_ok_and(|level| level != 0);
     if !seconds.is_empty() {
+        if for_people {
+            return refused(StatusCode::BAD_REQUEST, "seconds and debug params are incompatible");
+        }
         // What came to be meanwhile.
         let Some(seconds) = seconds.parse::<u64>().ok().filter(|s| *s > 0) else {
             return refused(StatusCode::BAD_REQUEST, "invalid value for \"seconds\" - must be a positive integer");
@@ -118,7 +122,7 @@ pub(super) async fn answer(name: &str, query: &str) -> Response<Answer> {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         samples = since(&samples, taken(move || profile.take()).await);
     }
-    if first("debug").parse::<i64>().is_ok_and(|level| level != 0) {
+    if for_people {
         return text(StatusCode::OK, profile.page(&samples));
     }
     let kinds = profile.kinds();
@@ -134,7 +138,7 @@ async fn cpu(seconds: &str) -> Response<Answer> {
     }
     let before = taken(cpu_times).await;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let used = since(&before, taken(cpu_times).await);
+    let used = by_name(since(&before, taken(cpu_times).await));
     let kinds = [("samples", "count"), ("cpu", "nanoseconds")];
     let nanos = i64::try_from(seconds.saturating_mul(1_000_000_000)).unwrap_or(i64::MAX);
     packed("profile", &encode(&kinds, (("cpu", "nanoseconds"), 1), nanos, &used))
@@ -185,29 +189,43 @@ fn add(samples: &mut Samples, name: String, values: &[i64]) {
     kept.iter_mut().zip(values).for_each(|(sum, value)| *sum = sum.saturating_add(*value));
 }
 
-/// A file of each thread, and the thread's name. Threads may end meanwhile.
+/// A file of each thread, and the thread's number and name with a blank between. Threads may end meanwhile.
 fn of_threads(file: &str) -> Vec<(String, String)> {
     let folders = std::fs::read_dir(TASKS).into_iter().flatten().flatten();
     let read = |folder: &Path, file: &str| std::fs::read_to_string(folder.join(file)).ok();
-    let both = folders.filter_map(|task| Some((read(&task.path(), "comm")?, read(&task.path(), file)?)));
-    both.map(|(name, text)| (name.trim_end().to_owned(), text)).collect()
+    let both = folders.filter_map(|task| {
+        let (name, text) = (read(&task.path(), "comm")?, read(&task.path(), file)?);
+        Some((format!("{} {}", task.file_name().display(), name.trim_end()), text))
+    });
+    both.collect()
 }
 
-fn threads() -> Samples {
+/// Threads of one name together.
+fn by_name(of_threads: Samples) -> Samples {
     let mut samples = Samples::new();
-    for (name, _) in of_threads("comm") {
-        add(&mut samples, name, &[1]);
+    for (thread, values) in of_threads {
+        let name = thread.split_once(' ').map_or("", |(_, name)| name);
+        add(&mut samples, name.to_owned(), &values);
     }
     samples
 }
 
-/// How often each thread ran, and for how many nanoseconds together: proc(5), `schedstat`.
+fn threads() -> Samples {
+    let mut samples = Samples::new();
+    for (thread, _) in of_threads("comm") {
+        add(&mut samples, thread, &[1]);
+    }
+    by_name(samples)
+}
+
+/// How often each thread ran, and for how many nanoseconds: proc(5), `schedstat`. By thread, for of two moments only those
+/// of one thread can be compared: others of its name come and go.
 fn cpu_times() -> Samples {
     let mut samples = Samples::new();
-    for (name, text) in of_threads("schedstat") {
+    for (thread, text) in of_threads("schedstat") {
         let mut numbers = text.split_whitespace().map(|word| word.parse::<i64>().unwrap_or(0));
         let (nanos, _waited, slices) = (numbers.next(), numbers.next(), numbers.next());
-        add(&mut samples, name, &[slices.unwrap_or(0), nanos.unwrap_or(0)]);
+        add(&mut samples, thread, &[slices.unwrap_or(0), nanos.unwrap_or(0)]);
     }
     samples
 }
@@ -388,11 +406,15 @@ mod tests {
 
     #[tokio::test]
     async fn cpu_time_is_told_by_thread() {
-        let busy = std::thread::Builder::new().name("busy".into()).spawn(|| {
-            let begun = std::time::SystemTime::now();
-            while begun.elapsed().is_ok_and(|t| t < Duration::from_millis(1500)) {}
+        let asked = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let goes_on = asked.clone();
+        let busy = std::thread::Builder::new().name("busy".into()).spawn(move || {
+            while goes_on.load(std::sync::atomic::Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
         });
         let (status, _, body) = got("profile", "seconds=1").await;
+        asked.store(false, std::sync::atomic::Ordering::Relaxed);
         busy.expect("a thread").join().expect("ends");
         assert_eq!(status, 200);
         let mut message = Vec::new();
