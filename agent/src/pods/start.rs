@@ -128,7 +128,10 @@ impl StartContext<'_> {
         }));
         started.await.unwrap_or_else(|e| Err(e.to_string())).map_err(|message| {
             // Each try has an id of its own; without it the events of all tries are one.
-            failed(&message.replace(&id, &container.name));
+            match id.as_str() {
+                "" => failed(&message),
+                id => failed(&message.replace(id, &container.name)),
+            }
             failure("RunContainerError", message)
         })?;
         event(EventType::Normal, "Started", "Container started".into());
