@@ -263,7 +263,6 @@ impl CriClient {
 
     /// Runs a command to its end. `timeout` is the runtime's limit (zero: none), in whole seconds on the wire.
     pub async fn exec_sync(&self, id: &str, cmd: Vec<String>, timeout: Duration) -> Result<cri::ExecSyncResponse> {
-        let _moving = self.moves.moving();
         counted("exec_sync", async {
             let mut service = self.runtime.clone();
             let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);

@@ -36,9 +36,23 @@ impl Moves {
         }
     }
 
+    /// For the time of somebody who compares: at its end nobody does.
+    pub fn watching(&self) -> Watching {
+        Watching(self.clone())
+    }
+
     /// For the time of a call that moves something: counted at its end, however it ends.
     pub(super) fn moving(&self) -> Moving {
         Moving(self.clone())
+    }
+}
+
+/// See [`Moves::watching`].
+pub struct Watching(Moves);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.set_watched(false);
     }
 }
 
@@ -71,5 +85,7 @@ mod tests {
         assert_eq!(moves.count(), None);
         moves.set_watched(true);
         assert_ne!(moves.count(), after);
+        drop(moves.watching());
+        assert_eq!(moves.count(), None, "he has gone");
     }
 }

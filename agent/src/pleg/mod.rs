@@ -105,6 +105,8 @@ fn silent_for(elapsed: Duration) -> Option<String> {
 pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
     let (streamed, mut stream_events) = mpsc::channel(256);
     let stream = tokio::spawn(follow_stream(cri.clone(), streamed));
+    // However this ends, nobody notices any more.
+    let _watching = cri.moves().watching();
     let mut known: BTreeMap<RuntimePod, u64> = BTreeMap::new();
     let (mut first, mut moved) = (true, Instant::now());
     let (mut live, mut retry) = (false, Duration::from_millis(100));
@@ -152,7 +154,6 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
                     continue;
                 }
                 Some(StreamEvent::Pod(uid)) => {
-                    cri.moves().stir();
                     if events.send(Event::Changed(uid, None)).await.is_err() {
                         break;
                     }
@@ -205,7 +206,6 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
             }
         }
     }
-    cri.moves().set_watched(false);
     stream.abort();
 }
 
@@ -319,6 +319,8 @@ async fn follow_stream(cri: CriClient, events: mpsc::Sender<StreamEvent>) {
                     return;
                 }
                 while let Ok(Some(event)) = stream.message().await {
+                    // Also where it does not say of which pod.
+                    cri.moves().stir();
                     pause = Duration::from_secs(1);
                     let status = event.pod_sandbox_status.unwrap_or_default();
                     let uid = status.metadata.map(|m| m.uid).or_else(|| status.labels.get(labels::POD_UID).cloned());
