@@ -1,5 +1,7 @@
 //! `metadata` of objects: what the server sets, what a client may not change.
 
+use std::collections::HashSet;
+
 use proto::time::Timestamp;
 use serde_json::{Map, Value};
 
@@ -73,15 +75,15 @@ pub fn dedup_owners(value: &mut Value, admitted: bool) {
     if owners.len() < 2 {
         return;
     }
-    let (mut kept, mut twice): (Vec<Value>, Vec<String>) = (Vec::with_capacity(owners.len()), Vec::new());
-    for owner in owners.drain(..) {
-        if kept.contains(&owner) {
+    // There may be as many as a body holds.
+    let (mut seen, mut twice): (HashSet<Value>, Vec<String>) = (HashSet::with_capacity(owners.len()), Vec::new());
+    owners.retain(|owner| {
+        let is_new = seen.insert(owner.clone());
+        if !is_new {
             twice.push(owner["uid"].as_str().unwrap_or_default().to_owned());
-        } else {
-            kept.push(owner);
         }
-    }
-    *owners = kept;
+        is_new
+    });
     if !twice.is_empty() {
         let when = if admitted { " after mutating admission happens" } else { "" };
         crate::warning::add(format!(
@@ -137,6 +139,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// A body of three megabytes holds more owners than can be compared with each other.
+    #[test]
+    fn very_many_owners_are_gone_through_once() {
+        let owners: Vec<Value> = (0..200_000).map(|n| json!({"uid": n.to_string()})).collect();
+        let mut value = json!({"metadata": {"ownerReferences": owners}});
+        dedup_owners(&mut value, false);
+        assert_eq!(value["metadata"]["ownerReferences"].as_array().map(Vec::len), Some(200_000));
+    }
 
     #[test]
     fn an_owner_is_told_once() {
