@@ -80,6 +80,7 @@ pub(super) async fn handle(
     let options = WriteOptions::parse(&request, resource)?;
     let body = request.body().await?;
     let schema = schema(SCALE)?;
+    let target = Target { resource, subresource: "scale", namespace: &namespace, name: &name };
     let mut warnings = Vec::new();
     let sent = if verb == Verbs::UPDATE {
         let decoded = decode::kind(&schema, SCALE, request.content_type(), &body, &options)?;
@@ -87,6 +88,11 @@ pub(super) async fn handle(
         let mut scale = decoded.value;
         meta::settle_namespace(&mut scale, &namespace)?;
         meta::check_name(&scale, &name)?;
+        // Upstream's store compares it before anybody says that there is nothing.
+        let uid = meta::text(&scale, "uid");
+        if !uid.is_empty() && server.store.get(&resource.storage, &namespace, &name).is_none() {
+            return Err(update::other_uid(target, uid, ""));
+        }
         Sent::Whole(scale)
     } else if patch::media(request.content_type()) == applied::MEDIA {
         Sent::Applied(applied::read(&body)?)
@@ -94,7 +100,6 @@ pub(super) async fn handle(
         let patch = Patch::parse(patch::media(request.content_type()), &body, options.validation)?;
         Sent::Patch(patch.ok_or_else(crate::routing::unsupported_media)?)
     };
-    let target = Target { resource, subresource: "scale", namespace: &namespace, name: &name };
     let writer = Writer { resource: &SCALE_RESOURCE, subresource: "scale", manager: &options.manager };
     let object = update::replace(server, target, &options, update::Tracking::Said, |old, tree| {
         let mut before = scale_of(own, tree);

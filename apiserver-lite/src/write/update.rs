@@ -56,12 +56,13 @@ pub async fn put(
     let version = text(&value, "resourceVersion").to_owned();
     let uid = text(&value, "uid").to_owned();
     let Some(found) = server.store.get(&resource.storage, namespace, name) else {
-        if !target.subresource.is_empty() || !strategy::creates_on_update(resource) {
-            return Err(ApiError::missing(&resource.group, &resource.plural, name));
-        }
         ApiError::no_key(name)?;
+        // Upstream's store compares it before anybody says that there is nothing.
         if !uid.is_empty() {
             return Err(other_uid(target, &uid, ""));
+        }
+        if !target.subresource.is_empty() || !strategy::creates_on_update(resource) {
+            return Err(ApiError::missing(&resource.group, &resource.plural, name));
         }
         // Which version it had does not matter, but it has to be one.
         parse_expected(&version)?;
