@@ -40,6 +40,12 @@ const FEW: usize = 16;
 
 impl Feed {
     pub fn open(store: &Store, resources: &[ResourceId]) -> Self {
+        // Before the watchers: a write that they are to tell of rings it then, however late.
+        let any = (resources.len() > FEW).then(|| store.subscribe_revision());
+        let bell = Arc::new(Notify::new());
+        if any.is_none() {
+            store.ring(resources, &bell);
+        }
         loop {
             let revision = store.revision();
             // Both fail only when history moved on between the lines: then there is a newer revision to begin at.
@@ -48,11 +54,6 @@ impl Feed {
             if let (Ok(watchers), Ok(snapshots)) = (watchers, snapshots) {
                 let numbered = snapshots.iter().enumerate();
                 let initial = numbered.flat_map(|(i, s)| s.range(None, None).map(move |o| (i, o.clone()))).collect();
-                let any = (resources.len() > FEW).then(|| store.subscribe_revision());
-                let bell = Arc::new(Notify::new());
-                if any.is_none() {
-                    store.ring(resources, &bell);
-                }
                 return Feed { watchers, initial, events: Vec::new(), bell, any };
             }
         }
