@@ -318,7 +318,15 @@ pub fn exact_name(text: &str) -> Option<String> {
 /// 400 for one that says something else.
 pub fn of_name(fields: String, name: &str) -> Result<String> {
     if fields.is_empty() {
-        return Ok(format!("metadata.name={name}"));
+        let mut term = "metadata.name=".to_owned();
+        for c in name.chars() {
+            // What means something in a selector is part of the name here.
+            if matches!(c, '\\' | ',' | '=') {
+                term.push('\\');
+            }
+            term.push(c);
+        }
+        return Ok(term);
     }
     // What cannot be read is complained of when it is read.
     if parse_terms(&fields).is_ok() && exact_name(&fields).is_none_or(|said| said != name) {
@@ -438,6 +446,18 @@ fn unescape(value: &str) -> std::result::Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_of_a_path_is_a_name_whatever_is_in_it() {
+        for name in ["a", "=x", "a,metadata.namespace=b", "a\\b", "!=c"] {
+            let text = of_name(String::new(), name).expect("no selector");
+            let terms = parse_terms(&text).expect("a selector");
+            assert_eq!(
+                terms.iter().map(|t| (&*t.path, &*t.value, t.equal)).collect::<Vec<_>>(),
+                [("metadata.name", name, true)]
+            );
+        }
+    }
 
     fn shown(requirement: &Requirement) -> String {
         let (key, values) = (&requirement.key, requirement.values.join(","));
