@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const ROOTS: [&str; 3] = ["/usr/share/zoneinfo", "/usr/lib/zoneinfo", "/etc/zoneinfo"];
 /// Zones that are kept when they were used; others are read again. Each has some four kilobytes.
 const KEPT: usize = 16;
+/// Bytes of a file; the longest has some four thousand.
+const LARGEST: u64 = 64 << 10;
 /// Seconds of a day.
 pub const DAY: i64 = 86_400;
 
@@ -40,7 +42,12 @@ impl Zone {
         if let Some((_, zone)) = kept().iter().find(|(known, _)| **known == *name) {
             return Some(zone.clone());
         }
-        let zone = Arc::new(Zone::read(&std::fs::read(file(name)?).ok()?)?);
+        let path = file(name)?;
+        // Beside the zones lie tables of a hundred kilobytes.
+        if std::fs::metadata(&path).ok()?.len() > LARGEST {
+            return None;
+        }
+        let zone = Arc::new(Zone::read(&std::fs::read(path).ok()?)?);
         let mut kept = kept();
         if kept.len() >= KEPT {
             kept.remove(0);
@@ -106,7 +113,7 @@ fn file(name: &str) -> Option<PathBuf> {
 
 /// Whether a name is that of a zone which this machine knows.
 pub fn is_known(name: &str) -> bool {
-    name == "UTC" || file(name).is_some()
+    name == "UTC" || Zone::load(name).is_some()
 }
 
 /// A rule as `TZ` has it: `CET-1CEST,M3.5.0,M10.5.0/3`.
