@@ -68,6 +68,12 @@ impl Map<Name, Value> {
         }
     }
 
+    /// Whether the members lie in a tree of their own.
+    #[cfg(test)]
+    pub(crate) fn is_spread(&self) -> bool {
+        matches!(self.0, Many(_))
+    }
+
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

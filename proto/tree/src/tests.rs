@@ -120,6 +120,8 @@ fn very_many_members_in_any_order_take_no_time_to_speak_of() {
     let count = 200_000_usize;
     let map: Map<String, Value> = (0..count).map(|n| ((n * 7919 % count).to_string(), Value::Null)).collect();
     assert_eq!(map.len(), count);
+    // A table of so many would be moved about for minutes.
+    assert!(map.is_spread() && !json!({"a": 1}).as_object().expect("an object").is_spread());
 }
 
 #[test]
