@@ -9,6 +9,8 @@ run:
 test:
 	@tests/run.sh
 
+# Binaries as they are packed, optimised as a whole, in target/dist. `make run` and `make test` take those of target/release,
+# which are built sooner.
 build:
 	@packaging/package/compile.sh
 
@@ -16,8 +18,8 @@ build:
 bench: build
 	@tests/bench.sh
 
-# .deb and .rpm of both daemons in target/packages, from release binaries. BIN_DIR=... takes others. lintian and rpmlint
-# look at them, where they are there.
+# .deb and .rpm of both daemons in target/packages, from the binaries of `make build`. BIN_DIR=... takes others. lintian and
+# rpmlint look at them, where they are there.
 packages: $(if $(BIN_DIR),,build)
 	@packaging/package/build.sh target/packages
 	@packaging/package/lint.sh target/packages

@@ -6,7 +6,9 @@ cd "$(dirname "$0")/.."
 uname -sr
 grep -m 1 'model name' /proc/cpuinfo || true
 git rev-parse --short HEAD
+# The programs that are measured are the ones that are packed.
+export BIN_DIR=${CARGO_TARGET_DIR:-target}/dist
 packaging/package/compile.sh -p tests --bins
-target/release/codecs
-target/release/load "$@"
-target/release/agent-load
+"$BIN_DIR"/codecs
+"$BIN_DIR"/load "$@"
+"$BIN_DIR"/agent-load

@@ -15,15 +15,18 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository").to_owned()
 }
 
-/// A release binary of this workspace.
+/// A release binary of this workspace, or the one in the folder `BIN_DIR`, which counts from the top of the checkout.
 ///
 /// # Errors
 /// When it has not been built.
 pub fn release_binary(name: &str) -> Result<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from);
-    let path = target.join("release").join(name);
+    let folder = std::env::var_os("BIN_DIR").map_or_else(
+        || std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from).join("release"),
+        PathBuf::from,
+    );
+    let path = repository().join(folder).join(name);
     if !path.exists() {
-        bail!("{} is missing: cargo build --release -p apiserver-lite -p agent", path.display());
+        bail!("{} is missing: BUILD_PROFILE=release packaging/package/compile.sh, or set BIN_DIR", path.display());
     }
     Ok(path)
 }

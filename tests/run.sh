@@ -6,13 +6,15 @@ export LOGS=$PWD/.test/logs
 mkdir -p "$LOGS"
 rm -f .test/skipped
 . packaging/run/say.sh
+bin=${CARGO_TARGET_DIR:-target}/release
 
 packaging/run/prerequisites.sh test
+note "free: $(df -h --output=avail . | tail -n 1 | tr -d ' ') of disk, $(free -h | awk '/^Mem/ { print $7 }') of memory"
 step 'formatting' "$LOGS/fmt.log" cargo fmt --all --check
 step 'clippy' "$LOGS/clippy.log" cargo clippy --workspace --all-targets --locked -- -D warnings
-step 'release binaries' "$LOGS/build.log" packaging/package/compile.sh
+step 'release binaries' "$LOGS/build.log" env BUILD_PROFILE=release packaging/package/compile.sh
 if cargo nextest --version >/dev/null 2>&1; then
-    run_tests=(cargo nextest run --locked --no-fail-fast)
+    run_tests=(cargo nextest run --locked)
     only_fuzz=(--test-threads=1 'fuzz::')
 else
     run_tests=(cargo test --locked --no-fail-fast)
@@ -41,7 +43,7 @@ wait "$fuzz" || { tail -n 40 "$LOGS/fuzz.log"; exit 1; }
 # The packages: what the distributions' checks say, and their life in a folder of their own.
 packages() {
     command -v rpmbuild >/dev/null || { echo 'packages: rpmbuild is missing' >>.test/skipped; return 0; }
-    step 'packages' "$LOGS/packages.log" packaging/package/build.sh target/packages
+    step 'packages' "$LOGS/packages.log" env BIN_DIR="$bin" packaging/package/build.sh target/packages
     step "the distributions' checks of them" "$LOGS/lint.log" packaging/package/lint.sh target/packages
     sed -n 's/^skipped: \(.*\) is not installed/the check of packages by \1/p' "$LOGS/lint.log" >>.test/skipped
     if [ "$(id -u)" != 0 ]; then

@@ -3,7 +3,7 @@
 #
 #   build.sh FOLDER       leaves FOLDER/*.deb and FOLDER/*.rpm
 #
-# Environment: BIN_DIR (folder of the two binaries, default target/release), FORMATS ("deb rpm"), PACKAGES
+# Environment: BIN_DIR (folder of the two binaries, default target/dist), FORMATS ("deb rpm"), PACKAGES
 # ("node-agent apiserver-lite"), ARCH (amd64 or arm64, default this machine's), VERSION (default: the workspace's),
 # SOURCE_DATE_EPOCH (default: the commit's).
 # Needs dpkg-deb for .deb, rpmbuild for .rpm (Debian: apt-get install rpm), cc with a static libc for the
@@ -13,7 +13,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
 mkdir -p "${1:?where to}"
 out=$(cd "$1" && pwd)
-bin=${BIN_DIR:-${CARGO_TARGET_DIR:-$top/target}/release}
+bin=${BIN_DIR:-${CARGO_TARGET_DIR:-$top/target}/dist}
 formats=${FORMATS:-deb rpm}
 packages=${PACKAGES:-node-agent apiserver-lite}
 case ${ARCH:-$(uname -m)} in

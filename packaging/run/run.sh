@@ -36,7 +36,7 @@ done
 "$here/prerequisites.sh"
 bin=${BIN_DIR:-${CARGO_TARGET_DIR:-$top/target}/release}
 [ -n "${BIN_DIR:-}" ] || step 'building release binaries (some minutes the first time)' "$LOGS/build.log" \
-    "$top/packaging/package/compile.sh"
+    env BUILD_PROFILE=release "$top/packaging/package/compile.sh"
 
 # Each cluster has a bridge and pod addresses of its own, so that two of them get along.
 hash=$(printf %s "$run" | sha256sum)
@@ -196,7 +196,7 @@ podLogsDir: $run/pod-logs
 imageGCHighThresholdPercent: 100
 evictionHard:
   memory.available: 50Mi
-  nodefs.available: 1%
+  nodefs.available: 16Mi
 failSwapOn: false
 resolvConf: $([ -e /run/systemd/resolve/resolv.conf ] && echo /run/systemd/resolve/resolv.conf || echo /etc/resolv.conf)
 authentication:
