@@ -22,7 +22,7 @@ const SUBRESOURCES: &[&str] =
     &["metrics", "stats", "log", "proxy", "pods", "healthz", "configz", "checkpoint", "statusz", "flagz"];
 /// Each kind of request is reviewed anew, and the configuration has the fields that the recorded one had.
 const SETTINGS: &str = "clusterDNS: [10.96.0.10]\nclusterDomain: cluster.local\n\
-    evictionHard: {memory.available: 50Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, imagefs.available: 1%, \
+    evictionHard: {memory.available: 50Mi, nodefs.available: 16Mi, nodefs.inodesFree: 1%, imagefs.available: 16Mi, \
     imagefs.inodesFree: 1%}\n";
 const REVIEWS: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n\
     - {level: Request, users: [\"system:node:node-a\"], resources: [{group: authorization.k8s.io}]}\n- {level: None}\n";
