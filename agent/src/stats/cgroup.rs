@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use super::files::{Kept, Table, text};
+use super::files::{Folder, Kept, Table};
 
 const MOUNT: &str = "/sys/fs/cgroup";
 /// Beyond any memory: how v1 writes "no limit".
 pub(super) const NO_LIMIT: u64 = 1 << 60;
 
 /// One cgroup. Clones are of the same, and share what is kept open of it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Cgroup {
     places: Arc<Places>,
     kept: Arc<Mutex<Kept>>,
@@ -63,7 +63,8 @@ pub struct Psi {
 pub enum Wanted {
     /// What of its memory is in use, and the limit.
     Memory,
-    /// CPU time, working set and swap in use.
+    /// CPU time, working set and swap in use. What of its files nobody has used lately is as it was when the cgroup moved
+    /// last ([`super::still`]).
     Use,
     /// The same, and the limit of swap.
     UseAndLimit,
@@ -197,78 +198,90 @@ impl Cgroup {
     }
 
     fn read_v1(&self, wanted: Wanted, files: &mut Kept) -> Reading {
-        let stat = self.v1_path("memory").map(|p| files.table(p, "memory.stat")).unwrap_or_default();
-        let mut file = |controller: &str, name| files.number(self.v1_path(controller)?, name);
-        let usage = file("memory", "memory.usage_in_bytes");
+        let folder = |controller: &str| self.v1_path(controller).map(Folder::at);
+        let (memory, cpuacct) = (folder("memory"), folder("cpuacct"));
+        let mut file = |folder: &Option<Folder<'_>>, name| files.number(folder.as_ref()?, name);
+        let usage = file(&memory, "memory.usage_in_bytes");
         let limit = |limit: Option<u64>| limit.filter(|l| *l < NO_LIMIT);
-        let mut reading = Reading {
-            memory_usage: usage,
-            working_set: usage.map(|u| u.saturating_sub(stat.get("total_inactive_file").unwrap_or(0))),
-            ..Reading::default()
-        };
-        let both = if wanted == Wanted::Memory { None } else { file("memory", "memory.memsw.usage_in_bytes") };
+        let mut reading = Reading { memory_usage: usage, ..Reading::default() };
+        if wanted != Wanted::Memory {
+            reading.cpu_nanos = file(&cpuacct, "cpuacct.usage");
+        }
+        let both = if wanted == Wanted::Memory { None } else { file(&memory, "memory.memsw.usage_in_bytes") };
         // On a host without figures of swap its limit has nothing to be told of.
         if matches!(wanted, Wanted::Memory | Wanted::Everything) || (wanted == Wanted::UseAndLimit && both.is_some()) {
-            reading.memory_limit = limit(file("memory", "memory.limit_in_bytes"));
+            reading.memory_limit = limit(file(&memory, "memory.limit_in_bytes"));
         }
-        if wanted == Wanted::Memory {
-            return reading;
+        if matches!(wanted, Wanted::UseAndLimit | Wanted::Everything) && reading.memory_limit.is_some() {
+            let both_limit = limit(file(&memory, "memory.memsw.limit_in_bytes"));
+            reading.swap_limit = both_limit.zip(reading.memory_limit).map(|(both, memory)| both.saturating_sub(memory));
         }
-        let both_limit = match wanted {
-            Wanted::Use => None,
-            _ => limit(file("memory", "memory.memsw.limit_in_bytes")),
-        };
-        reading.cpu_nanos = file("cpuacct", "cpuacct.usage");
         reading.swap_usage = both.zip(usage).map(|(both, usage)| both.saturating_sub(usage));
-        reading.swap_limit = both_limit.zip(reading.memory_limit).map(|(both, memory)| both.saturating_sub(memory));
         if wanted == Wanted::Everything {
-            reading.rss = stat.get("total_rss");
-            reading.page_faults = stat.get("total_pgfault");
-            reading.major_page_faults = stat.get("total_pgmajfault");
-            reading.processes = file("pids", "pids.current");
+            reading.processes = file(&folder("pids"), "pids.current");
+        }
+        if let Some(memory) = &memory {
+            let names = ["total_inactive_file", "total_rss", "total_pgfault", "total_pgmajfault"];
+            reading.add_statistics(files, memory, names, wanted);
         }
         reading
     }
 }
 
+impl Reading {
+    /// Completes it with what `memory.stat` has under `names`: bytes of files that nobody has used lately, bytes that are no
+    /// file's, and page faults, all and major ones.
+    fn add_statistics(&mut self, files: &mut Kept, folder: &Folder<'_>, names: [&str; 4], wanted: Wanted) {
+        const NAME: &str = "memory.stat";
+        let [unused, ..] = names;
+        let unused = match wanted {
+            Wanted::Use | Wanted::UseAndLimit => files.still((folder, NAME, unused), self.cpu_nanos, self.memory_usage),
+            Wanted::Memory => files.fields(folder, NAME, [unused])[0],
+            Wanted::Everything => {
+                let [unused, rss, faults, major] = files.fields(folder, NAME, names);
+                (self.rss, self.page_faults, self.major_page_faults) = (rss, faults, major);
+                unused
+            }
+        };
+        self.working_set = self.memory_usage.map(|usage| usage.saturating_sub(unused.unwrap_or(0)));
+    }
+}
+
 fn read_unified(path: &Path, wanted: Wanted, files: &mut Kept) -> Reading {
-    let stat = files.table(path, "memory.stat");
+    let folder = &Folder::at(path);
     // The root has no files of its own for memory and swap; the host's table stands for it.
     let host = if path == Path::new(MOUNT) { Table::read(Path::new("/proc/meminfo")) } else { Table::default() };
     let kib = |key: &str| host.get(key).map(|kib| kib.saturating_mul(1024));
     let less = |whole: Option<u64>, part: Option<u64>| Some(whole?.saturating_sub(part?));
-    let usage = files.number(path, "memory.current").or_else(|| less(kib("MemTotal"), kib("MemFree")));
-    let mut reading = Reading {
-        memory_usage: usage,
-        working_set: usage.map(|u| u.saturating_sub(stat.get("inactive_file").unwrap_or(0))),
-        ..Reading::default()
-    };
+    let usage = files.number(folder, "memory.current").or_else(|| less(kib("MemTotal"), kib("MemFree")));
+    let mut reading = Reading { memory_usage: usage, ..Reading::default() };
     if matches!(wanted, Wanted::Memory | Wanted::Everything) {
-        reading.memory_limit = files.number(path, "memory.max");
+        reading.memory_limit = files.number(folder, "memory.max");
     }
+    if wanted != Wanted::Memory {
+        let [micros] = files.fields(folder, "cpu.stat", ["usage_usec"]);
+        reading.cpu_nanos = micros.map(|micros| micros.saturating_mul(1000));
+    }
+    reading.add_statistics(files, folder, ["inactive_file", "anon", "pgfault", "pgmajfault"], wanted);
     if wanted == Wanted::Memory {
         return reading;
     }
-    let cpu = files.table(path, "cpu.stat");
-    reading.cpu_nanos = cpu.get("usage_usec").map(|micros| micros.saturating_mul(1000));
-    reading.swap_usage = files.number(path, "memory.swap.current").or_else(|| less(kib("SwapTotal"), kib("SwapFree")));
+    reading.swap_usage =
+        files.number(folder, "memory.swap.current").or_else(|| less(kib("SwapTotal"), kib("SwapFree")));
     if wanted != Wanted::Use {
-        reading.swap_limit = files.number(path, "memory.swap.max").or_else(|| kib("SwapTotal"));
+        reading.swap_limit = files.number(folder, "memory.swap.max").or_else(|| kib("SwapTotal"));
     }
     if wanted == Wanted::Everything {
-        reading.rss = stat.get("anon");
-        reading.page_faults = stat.get("pgfault");
-        reading.major_page_faults = stat.get("pgmajfault");
-        reading.processes = files.number(path, "pids.current");
-        reading.cpu_psi = psi(&path.join("cpu.pressure"));
-        reading.memory_psi = psi(&path.join("memory.pressure"));
-        reading.io_psi = psi(&path.join("io.pressure"));
+        reading.processes = files.number(folder, "pids.current");
+        reading.cpu_psi = psi(folder, "cpu.pressure");
+        reading.memory_psi = psi(folder, "memory.pressure");
+        reading.io_psi = psi(folder, "io.pressure");
     }
     reading
 }
 
-pub(super) fn psi(path: &Path) -> Option<Psi> {
-    parse_psi(&text(path)?)
+pub(super) fn psi(folder: &Folder<'_>, name: &str) -> Option<Psi> {
+    parse_psi(&folder.text(name)?)
 }
 
 /// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, and the same for `full`, which the host's CPU may lack.
@@ -361,5 +374,85 @@ mod tests {
         assert_eq!(reading.cpu_nanos, Some(12));
         assert_eq!((reading.working_set, reading.swap_usage, reading.memory_limit), (Some(900), Some(100), None));
         assert_eq!((reading.processes, reading.cpu_psi), (None, None));
+    }
+
+    /// A folder with the files of a cgroup of either version: CPU time, bytes in use, and inactive ones of files.
+    fn small(unified: bool, figures: [u64; 3]) -> (Dir, Cgroup) {
+        let dir = Dir::new(&[]);
+        std::fs::create_dir_all(&dir.0).unwrap();
+        if unified {
+            std::fs::write(dir.0.join("cgroup.controllers"), "cpu memory").unwrap();
+        }
+        let lines = if unified { "0::/p\n" } else { "3:cpu,cpuacct:/p\n4:memory:/p\n" };
+        write(&dir, unified, figures);
+        let cgroup = Cgroup::of_lines(&dir.0, lines);
+        (dir, cgroup)
+    }
+
+    fn write(dir: &Dir, unified: bool, [cpu, usage, inactive]: [u64; 3]) {
+        let texts = if unified {
+            [
+                ("p/cpu.stat", format!("usage_usec {cpu}\nuser_usec 0\n")),
+                ("p/memory.current", format!("{usage}\n")),
+                ("p/memory.stat", format!("anon 1\ninactive_file {inactive}\n")),
+            ]
+        } else {
+            [
+                ("cpuacct/p/cpuacct.usage", format!("{}\n", cpu * 1000)),
+                ("memory/p/memory.usage_in_bytes", format!("{usage}\n")),
+                ("memory/p/memory.stat", format!("inactive_file 0\ntotal_inactive_file {inactive}\n")),
+            ]
+        };
+        for (path, text) in texts {
+            let path = dir.0.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+    }
+
+    /// The costly file used to be read at every scrape.
+    #[test]
+    fn the_working_set_follows_what_moves_and_what_ages_within_eight_scrapes() {
+        for unified in [true, false] {
+            let (dir, cgroup) = small(unified, [1, 1000, 100]);
+            let told = || {
+                let read = cgroup.read(Wanted::UseAndLimit);
+                (read.cpu_nanos.unwrap(), read.memory_usage.unwrap(), read.working_set.unwrap())
+            };
+            assert_eq!(told(), (1000, 1000, 900));
+            // In use are what the file of that says, less what was inactive when something moved last.
+            write(&dir, unified, [1, 2000, 500]);
+            assert_eq!(told(), (1000, 2000, 1500));
+            write(&dir, unified, [2, 2000, 700]);
+            assert_eq!(told(), (2000, 2000, 1300));
+            // Nothing but the kernel's opinion of what is inactive has changed.
+            write(&dir, unified, [2, 2000, 800]);
+            let seen: Vec<u64> = (0..8).map(|_| told().2).collect();
+            assert!(seen.iter().all(|set| [1300, 1200].contains(set)) && seen.last() == Some(&1200), "{seen:?}");
+            // Those who do not scrape have it read at once.
+            write(&dir, unified, [2, 2000, 900]);
+            let exact = [Wanted::Memory, Wanted::Everything].map(|wanted| cgroup.read(wanted).working_set);
+            assert_eq!(exact, [Some(1100), Some(1100)]);
+            // Nobody has asked for long: nothing is remembered.
+            told();
+            write(&dir, unified, [2, 2000, 1000]);
+            cgroup.close();
+            assert_eq!(told().2, 1000);
+        }
+    }
+
+    /// Of a container that began again there is another cgroup, which may have the figures of the first.
+    #[test]
+    fn a_cgroup_remembers_nothing_of_another_one() {
+        for unified in [true, false] {
+            let (dir, first) = small(unified, [1, 1000, 100]);
+            assert_eq!(first.read(Wanted::Use).working_set, Some(900));
+            write(&dir, unified, [1, 1000, 300]);
+            let second = Cgroup::of_lines(&dir.0, if unified { "0::/p\n" } else { "3:cpuacct:/p\n4:memory:/p\n" });
+            assert_eq!(second.read(Wanted::Use).working_set, Some(700));
+            std::fs::remove_dir_all(&dir.0).unwrap();
+            second.close();
+            assert_eq!(second.read(Wanted::Use), Reading::default(), "gone");
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! All that a cgroup's files say, for `/metrics/cadvisor` alone: read when that page is asked for.
 
 use std::collections::HashMap;
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::cgroup::{Cgroup, NO_LIMIT, Psi, psi};
-use super::files::{Kept, Table, text};
+use super::files::{Folder, Kept, Table, text};
 
 /// One reading. What a kernel does not tell is `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -75,22 +76,41 @@ impl Cgroup {
     }
 
     fn detail_v1(&self, files: &mut Kept) -> Detail {
-        let dir = |controller: &str| self.v1_path(controller);
-        let mut read = |controller: &str, name| dir(controller).map(|p| files.table(p, name)).unwrap_or_default();
-        let (memory, cpu, usage) =
-            (read("memory", "memory.stat"), read("cpu", "cpu.stat"), read("cpuacct", "cpuacct.stat"));
-        let of = |key: &str| memory.get(key);
-        let mut file = |controller: &str, name| files.number(dir(controller)?, name);
+        let folder = |controller: &str| self.v1_path(controller).map(Folder::at);
+        let (in_memory, in_cpu, in_cpuacct) = (folder("memory"), folder("cpu"), folder("cpuacct"));
+        let (in_pids, in_blkio) = (folder("pids"), folder("blkio"));
+        let read = |folder: &Option<Folder<'_>>, name| folder.as_ref().map(|f| f.table(name)).unwrap_or_default();
+        let (cpu, usage) = (read(&in_cpu, "cpu.stat"), read(&in_cpuacct, "cpuacct.stat"));
+        let memory = |files: &mut Kept, wanted| match &in_memory {
+            Some(folder) => files.fields(folder, "memory.stat", wanted),
+            None => [None; 10],
+        };
+        let [unused, in_use, rss, cache, mapped, swap, faults @ ..] = memory(
+            files,
+            [
+                "total_inactive_file",
+                "total_active_file",
+                "total_rss",
+                "total_cache",
+                "total_mapped_file",
+                "total_swap",
+                "pgfault",
+                "pgmajfault",
+                "total_pgfault",
+                "total_pgmajfault",
+            ],
+        );
+        let mut file = |folder: &Option<Folder<'_>>, name| files.number(folder.as_ref()?, name);
         let ticks = |key: &str| usage.get(key).map(|t| t.saturating_mul(10_000_000));
-        let used = file("memory", "memory.usage_in_bytes");
+        let used = file(&in_memory, "memory.usage_in_bytes");
         let limit = |limit: Option<u64>| limit.filter(|l| *l < NO_LIMIT);
-        let pids = dir("pids").or_else(|| dir("memory")).and_then(processes);
+        let pids = in_pids.as_ref().or(in_memory.as_ref()).and_then(processes);
         // The kernel counts periods of a quota, and zeros without one.
-        let cpu_quota = file("cpu", "cpu.cfs_quota_us");
+        let cpu_quota = file(&in_cpu, "cpu.cfs_quota_us");
         let limited = |key: &str| cpu_quota.and(cpu.get(key));
-        let threads = file("pids", "pids.current");
+        let threads = file(&in_pids, "pids.current");
         Detail {
-            cpu_nanos: file("cpuacct", "cpuacct.usage"),
+            cpu_nanos: file(&in_cpuacct, "cpuacct.usage"),
             user_nanos: ticks("user"),
             system_nanos: ticks("system"),
             periods: limited("nr_periods"),
@@ -99,29 +119,29 @@ impl Cgroup {
             burst_periods: limited("nr_bursts"),
             burst_nanos: limited("burst_time"),
             usage: used,
-            peak: file("memory", "memory.max_usage_in_bytes"),
-            working_set: used.map(|u| u.saturating_sub(of("total_inactive_file").unwrap_or(0))),
-            rss: of("total_rss"),
-            cache: of("total_cache"),
-            mapped: of("total_mapped_file"),
-            kernel: file("memory", "memory.kmem.usage_in_bytes"),
-            swap: of("total_swap"),
-            active_file: of("total_active_file"),
-            inactive_file: of("total_inactive_file"),
-            failures: file("memory", "memory.failcnt"),
-            faults: [of("pgfault"), of("pgmajfault")],
-            faults_below: [of("total_pgfault"), of("total_pgmajfault")],
-            oom_kills: dir("memory").and_then(|p| Table::read(&p.join("memory.oom_control")).get("oom_kill")),
+            peak: file(&in_memory, "memory.max_usage_in_bytes"),
+            working_set: used.map(|u| u.saturating_sub(unused.unwrap_or(0))),
+            rss,
+            cache,
+            mapped,
+            kernel: file(&in_memory, "memory.kmem.usage_in_bytes"),
+            swap,
+            active_file: in_use,
+            inactive_file: unused,
+            failures: file(&in_memory, "memory.failcnt"),
+            faults: [faults[0], faults[1]],
+            faults_below: [faults[2], faults[3]],
+            oom_kills: read(&in_memory, "memory.oom_control").get("oom_kill"),
             processes: count(pids.as_deref()),
             threads,
-            threads_max: file("pids", "pids.max").or(threads.and(Some(0))),
-            cpu_period: file("cpu", "cpu.cfs_period_us"),
+            threads_max: file(&in_pids, "pids.max").or(threads.and(Some(0))),
+            cpu_period: file(&in_cpu, "cpu.cfs_period_us"),
             cpu_quota,
-            cpu_shares: file("cpu", "cpu.shares"),
-            memory_limit: limit(file("memory", "memory.limit_in_bytes")),
-            memory_reservation: limit(file("memory", "memory.soft_limit_in_bytes")),
-            swap_limit: limit(file("memory", "memory.memsw.limit_in_bytes")),
-            devices: devices_v1(dir("blkio")),
+            cpu_shares: file(&in_cpu, "cpu.shares"),
+            memory_limit: limit(file(&in_memory, "memory.limit_in_bytes")),
+            memory_reservation: limit(file(&in_memory, "memory.soft_limit_in_bytes")),
+            swap_limit: limit(file(&in_memory, "memory.memsw.limit_in_bytes")),
+            devices: devices_v1(in_blkio.as_ref()),
             pids: pids.unwrap_or_default(),
             ..Detail::default()
         }
@@ -163,49 +183,61 @@ fn count(pids: Option<&[u32]>) -> Option<u64> {
 }
 
 fn unified(path: &Path, files: &mut Kept) -> Detail {
-    let (cpu, memory) = (files.table(path, "cpu.stat"), files.table(path, "memory.stat"));
-    let mut file = |name| files.number(path, name);
-    let of = |key: &str| memory.get(key);
-    let micros = |key: &str| cpu.get(key).map(|m| m.saturating_mul(1000));
-    let events = Table::read(&path.join("memory.events"));
-    let quota = text(&path.join("cpu.max")).unwrap_or_default();
+    let folder = &Folder::at(path);
+    let wanted = ["inactive_file", "active_file", "anon", "file", "file_mapped", "kernel", "pgfault", "pgmajfault"];
+    let [unused, in_use, rss, cache, mapped, kernel, faults @ ..] = files.fields(folder, "memory.stat", wanted);
+    let wanted = [
+        "nr_periods",
+        "nr_throttled",
+        "nr_bursts",
+        "usage_usec",
+        "user_usec",
+        "system_usec",
+        "throttled_usec",
+        "burst_usec",
+    ];
+    let [periods, throttled_periods, burst_periods, times @ ..] = files.fields(folder, "cpu.stat", wanted);
+    let [usage, user, system, throttled, burst] = times.map(|micros| Some(micros?.saturating_mul(1000)));
+    let mut file = |name| files.number(folder, name);
+    let events = folder.table("memory.events");
+    let quota = folder.text("cpu.max").unwrap_or_default();
     let mut quota = quota.split_whitespace().map(|word| word.parse::<u64>().ok());
     let (cpu_quota, cpu_period) = (quota.next().flatten(), quota.next().flatten());
     let used = file("memory.current");
-    let pids = processes(path);
+    let pids = processes(folder);
     // Periods are counted where there is a quota alone.
-    let limited = |key: &str| cpu_quota.and(cpu.get(key));
+    let limited = |count: Option<u64>| cpu_quota.and(count);
     let threads = file("pids.current");
     Detail {
-        cpu_nanos: micros("usage_usec"),
-        user_nanos: micros("user_usec"),
-        system_nanos: micros("system_usec"),
-        periods: limited("nr_periods"),
-        throttled_periods: limited("nr_throttled"),
-        throttled_nanos: cpu_quota.and(micros("throttled_usec")),
-        burst_periods: limited("nr_bursts"),
-        burst_nanos: cpu_quota.and(micros("burst_usec")),
+        cpu_nanos: usage,
+        user_nanos: user,
+        system_nanos: system,
+        periods: limited(periods),
+        throttled_periods: limited(throttled_periods),
+        throttled_nanos: limited(throttled),
+        burst_periods: limited(burst_periods),
+        burst_nanos: limited(burst),
         usage: used,
         peak: file("memory.peak"),
-        working_set: used.map(|u| u.saturating_sub(of("inactive_file").unwrap_or(0))),
-        rss: of("anon"),
-        cache: of("file"),
-        mapped: of("file_mapped"),
-        kernel: of("kernel"),
+        working_set: used.map(|u| u.saturating_sub(unused.unwrap_or(0))),
+        rss,
+        cache,
+        mapped,
+        kernel,
         swap: file("memory.swap.current"),
-        active_file: of("active_file"),
-        inactive_file: of("inactive_file"),
+        active_file: in_use,
+        inactive_file: unused,
         failures: events.get("max"),
-        faults: [of("pgfault"), of("pgmajfault")],
-        faults_below: [of("pgfault"), of("pgmajfault")],
+        faults,
+        faults_below: faults,
         oom_kills: events.get("oom_kill"),
         processes: count(pids.as_deref()),
         threads,
         threads_max: file("pids.max").or(threads.and(Some(0))),
-        cpu_psi: psi(&path.join("cpu.pressure")),
-        memory_psi: psi(&path.join("memory.pressure")),
-        io_psi: psi(&path.join("io.pressure")),
-        devices: devices(&text(&path.join("io.stat")).unwrap_or_default()),
+        cpu_psi: psi(folder, "cpu.pressure"),
+        memory_psi: psi(folder, "memory.pressure"),
+        io_psi: psi(folder, "io.pressure"),
+        devices: devices(&folder.text("io.stat").unwrap_or_default()),
         cpu_period,
         cpu_quota,
         cpu_shares: file("cpu.weight").map(shares),
@@ -221,8 +253,10 @@ fn shares(weight: u64) -> u64 {
     2 + weight.saturating_sub(1).saturating_mul(262_142) / 9999
 }
 
-fn processes(path: &Path) -> Option<Vec<u32>> {
-    let text = std::fs::read_to_string(path.join("cgroup.procs")).ok()?;
+fn processes(folder: &Folder<'_>) -> Option<Vec<u32>> {
+    // More than one record, of which a short read says nothing.
+    let mut text = String::new();
+    folder.open("cgroup.procs").ok()?.read_to_string(&mut text).ok()?;
     Some(text.lines().filter_map(|line| line.trim().parse().ok()).collect())
 }
 
@@ -250,13 +284,13 @@ fn devices(text: &str) -> Vec<Device> {
 }
 
 /// `MAJOR:MINOR Read 1`, one line for each direction, in one file for bytes and one for operations.
-fn devices_v1(path: Option<&Path>) -> Vec<Device> {
-    let Some(path) = path else { return Vec::new() };
+fn devices_v1(folder: Option<&Folder<'_>>) -> Vec<Device> {
+    let Some(folder) = folder else { return Vec::new() };
     let mut found: HashMap<(u32, u32), Device> = HashMap::new();
     for (file, is_bytes) in
         [("blkio.throttle.io_service_bytes_recursive", true), ("blkio.throttle.io_serviced_recursive", false)]
     {
-        let text = std::fs::read_to_string(path.join(file)).unwrap_or_default();
+        let text = folder.text(file).unwrap_or_default();
         for line in text.lines() {
             let mut words = line.split_whitespace();
             let (Some(numbers), Some(direction), Some(value)) = (words.next(), words.next(), words.next()) else {

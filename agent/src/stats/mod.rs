@@ -17,6 +17,7 @@ mod logs;
 mod network;
 mod processes;
 mod running;
+mod still;
 mod summary;
 mod used;
 mod volumes;
