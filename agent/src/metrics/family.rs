@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -86,7 +87,56 @@ pub struct Snapshot {
 }
 
 /// Names and values, in order. Shared: most things with labels have many samples.
-pub type Labels = Arc<[(&'static str, String)]>;
+#[derive(Debug, Clone, Default)]
+pub struct Labels(Arc<Written>);
+
+#[derive(Debug, Default)]
+struct Written {
+    pairs: Box<[(&'static str, String)]>,
+    /// As the text format has them, once somebody has written them who is not the only one to have them.
+    text: OnceLock<Box<str>>,
+}
+
+impl Labels {
+    /// In the text format from the brace on, which is not closed yet; nothing for no labels.
+    pub fn write(&self, page: &mut String) {
+        // What has only one sample is written once, and not kept.
+        if Arc::strong_count(&self.0) == 1 && self.0.text.get().is_none() {
+            return super::page::labels(&self.0.pairs, page);
+        }
+        page.push_str(self.0.text.get_or_init(|| {
+            let mut text = String::new();
+            super::page::labels(&self.0.pairs, &mut text);
+            text.into()
+        }));
+    }
+}
+
+impl Deref for Labels {
+    type Target = [(&'static str, String)];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0.pairs
+    }
+}
+
+impl FromIterator<(&'static str, String)> for Labels {
+    fn from_iter<T: IntoIterator<Item = (&'static str, String)>>(pairs: T) -> Self {
+        Labels(Arc::new(Written { pairs: pairs.into_iter().collect(), text: OnceLock::new() }))
+    }
+}
+
+impl From<Vec<(&'static str, String)>> for Labels {
+    fn from(pairs: Vec<(&'static str, String)>) -> Self {
+        pairs.into_iter().collect()
+    }
+}
+
+impl<const N: usize> From<[(&'static str, String); N]> for Labels {
+    fn from(pairs: [(&'static str, String); N]) -> Self {
+        pairs.into_iter().collect()
+    }
+}
 
 #[derive(Debug, Clone)]
 pub struct Sample {

@@ -118,6 +118,8 @@ pub fn page(families: &[Snapshot], accept: &str) -> (Vec<u8>, String) {
 fn text(families: &[Snapshot]) -> String {
     let samples: usize = families.iter().map(|f| f.samples.len()).sum();
     let mut page = String::with_capacity(families.len() * 256 + samples * 128);
+    // Most samples of a page are of one time.
+    let mut time: Option<(i64, String)> = None;
     for family in families.iter().filter(|f| !f.samples.is_empty()) {
         let name = &family.name;
         let kind = match family.kind {
@@ -126,17 +128,22 @@ fn text(families: &[Snapshot]) -> String {
             Kind::Histogram => "histogram",
         };
         let help = family.help.replace('\\', "\\\\").replace('\n', "\\n");
-        page.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+        // Growing memory does not fail.
+        let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for sample in &family.samples {
+            if let Some(at) = sample.time.filter(|at| time.as_ref().is_none_or(|(known, _)| known != at)) {
+                time = Some((at, format!(" {at}")));
+            }
+            let mut line = Line { page: &mut page, name, sample, time: time.as_ref().map_or("", |(_, text)| text) };
             match &sample.value {
-                Value::Number(value) => line(&mut page, name, "", sample, None, &number(*value)),
+                Value::Number(value) => line.write("", None, |page| write_number(page, *value)),
                 Value::Histogram { buckets, sum, .. } => {
                     for (bound, count) in buckets {
-                        line(&mut page, name, "_bucket", sample, Some(&number(*bound)), &count.to_string());
+                        line.write("_bucket", Some(*bound), |page| write_count(page, *count));
                     }
-                    line(&mut page, name, "_sum", sample, None, &number(*sum));
+                    line.write("_sum", None, |page| write_number(page, *sum));
                     let count = buckets.last().map_or(0, |(_, count)| *count);
-                    line(&mut page, name, "_count", sample, None, &count.to_string());
+                    line.write("_count", None, |page| write_count(page, count));
                 }
             }
         }
@@ -144,12 +151,42 @@ fn text(families: &[Snapshot]) -> String {
     page
 }
 
-fn line(page: &mut String, name: &str, suffix: &str, sample: &Sample, bound: Option<&str>, value: &str) {
-    page.push_str(name);
-    page.push_str(suffix);
-    let labels = sample.labels.iter().map(|(name, value)| (*name, value.as_str()));
+/// What the lines of one sample have in common.
+struct Line<'a> {
+    page: &'a mut String,
+    name: &'a str,
+    sample: &'a Sample,
+    /// With the blank before it. Counts only where the sample has a time.
+    time: &'a str,
+}
+
+impl Line<'_> {
+    fn write(&mut self, suffix: &str, bound: Option<f64>, value: impl FnOnce(&mut String)) {
+        let page = &mut *self.page;
+        page.push_str(self.name);
+        page.push_str(suffix);
+        self.sample.labels.write(page);
+        if let Some(bound) = bound {
+            page.push_str(if self.sample.labels.is_empty() { "{le=\"" } else { ",le=\"" });
+            write_number(page, bound);
+            page.push('"');
+        }
+        if bound.is_some() || !self.sample.labels.is_empty() {
+            page.push('}');
+        }
+        page.push(' ');
+        value(page);
+        if self.sample.time.is_some() {
+            page.push_str(self.time);
+        }
+        page.push('\n');
+    }
+}
+
+/// Labels from the opening brace on, without the closing one; nothing for none.
+pub(super) fn labels(pairs: &[(&'static str, String)], page: &mut String) {
     let mut separator = '{';
-    for (name, value) in labels.chain(bound.map(|b| ("le", b))) {
+    for (name, value) in pairs {
         page.push(separator);
         separator = ',';
         page.push_str(name);
@@ -157,16 +194,11 @@ fn line(page: &mut String, name: &str, suffix: &str, sample: &Sample, bound: Opt
         escaped(page, value);
         page.push('"');
     }
-    if separator == ',' {
-        page.push('}');
-    }
-    page.push(' ');
-    page.push_str(value);
-    if let Some(time) = sample.time {
-        // Growing memory does not fail.
-        let _ = write!(page, " {time}");
-    }
-    page.push('\n');
+}
+
+fn write_count(page: &mut String, count: u64) {
+    // Growing memory does not fail.
+    let _ = write!(page, "{count}");
 }
 
 /// Nearly no value has anything to escape.
@@ -193,24 +225,38 @@ pub fn to_float(value: u64) -> f64 {
 
 /// As Go's shortest form prints floats: with an exponent from a million on, and below a ten-thousandth.
 pub fn number(value: f64) -> String {
-    if value.is_nan() {
-        return "NaN".into();
-    }
-    if value.is_infinite() {
-        return if value > 0.0 { "+Inf" } else { "-Inf" }.into();
-    }
-    if (0.0..1e6).contains(&value) && value.fract() == 0.0 {
-        return value.to_string();
-    }
-    let text = format!("{value:e}");
-    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    match exponent.parse::<i32>() {
-        Ok(exponent @ (..=-5 | 6..)) => {
-            let sign = if exponent < 0 { '-' } else { '+' };
-            format!("{mantissa}e{sign}{:02}", exponent.abs())
+    let mut text = String::new();
+    write_number(&mut text, value);
+    text
+}
+
+fn write_number(page: &mut String, value: f64) {
+    let size = value.abs();
+    // Growing memory does not fail.
+    let _ = if value.is_nan() {
+        page.push_str("NaN");
+        Ok(())
+    } else if value.is_infinite() {
+        page.push_str(if value > 0.0 { "+Inf" } else { "-Inf" });
+        Ok(())
+    } else if value == 0.0 || (1e-4..1e6).contains(&size) {
+        write!(page, "{value}")
+    } else {
+        let from = page.len();
+        let written = write!(page, "{value:e}");
+        // Two digits of exponent at least, and its sign.
+        if let Some(at) = page[from..].find('e').map(|at| from + at + 1) {
+            let is_below_one = page[at..].starts_with('-');
+            let digits = at + usize::from(is_below_one);
+            if page.len() - digits < 2 {
+                page.insert(digits, '0');
+            }
+            if !is_below_one {
+                page.insert(at, '+');
+            }
         }
-        _ => value.to_string(),
-    }
+        written
+    };
 }
 
 fn protobuf(families: &[Snapshot], mut write: impl FnMut(wire::MetricFamily, &mut Vec<u8>)) -> Vec<u8> {
@@ -295,6 +341,7 @@ fn add_native(histogram: &mut wire::Histogram, native: &Native) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Labels;
     use super::*;
     use std::collections::BTreeMap;
 
@@ -308,7 +355,17 @@ mod tests {
             (0.000_1, "0.0001"),
             (2_592_000.0, "2.592e+06"),
             (604_800.0, "604800"),
+            (999_999.5, "999999.5"),
+            (1e6, "1e+06"),
+            (1.234e120, "1.234e+120"),
+            (9.999_999e-5, "9.999999e-05"),
+            (3e-310, "3e-310"),
+            (-1.5, "-1.5"),
+            (-2.5e9, "-2.5e+09"),
+            (-1e-7, "-1e-07"),
             (f64::INFINITY, "+Inf"),
+            (f64::NEG_INFINITY, "-Inf"),
+            (f64::NAN, "NaN"),
         ];
         for (value, text) in texts {
             assert_eq!(number(value), text);
@@ -325,6 +382,24 @@ mod tests {
         let want = "# HELP h what\n# TYPE h histogram\nh_bucket{a=\"x\\\"y\",le=\"1\"} 1 7\nh_bucket{a=\"x\\\"y\",\
                     le=\"+Inf\"} 2 7\nh_sum{a=\"x\\\"y\"} 3.5 7\nh_count{a=\"x\\\"y\"} 2 7\n";
         assert_eq!(text(&[family]), want);
+    }
+
+    #[test]
+    fn labels_are_the_same_text_for_one_sample_and_for_many() {
+        let labels: Labels = [("a", "x\"y\\".to_owned()), ("b", "\n".to_owned())].into();
+        let sample = |labels: Labels, time| Sample { labels, value: Value::Number(1.0), time, created: None };
+        let family = |samples| Snapshot { name: "g".into(), help: "what".into(), kind: Kind::Gauge, samples };
+        let head = "# HELP g what\n# TYPE g gauge\n";
+        let line = "g{a=\"x\\\"y\\\\\",b=\"\\n\"} 1";
+        let alone: Labels = labels.iter().cloned().collect();
+        assert_eq!(text(&[family(vec![sample(alone, None)])]), format!("{head}{line}\n"));
+        let many = vec![
+            sample(labels.clone(), Some(5)),
+            sample(labels.clone(), None),
+            sample(labels.clone(), Some(-6)),
+            sample(Labels::default(), Some(5)),
+        ];
+        assert_eq!(text(&[family(many)]), format!("{head}{line} 5\n{line}\n{line} -6\ng 1 5\n"));
     }
 
     #[test]

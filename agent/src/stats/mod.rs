@@ -25,7 +25,7 @@ mod volumes;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use proto::cri;
@@ -43,7 +43,7 @@ pub use self::summary::{Memory, Summary};
 pub use self::used::Used;
 use crate::cri::{CriClient, CriError};
 use crate::csi::Drivers;
-use crate::metrics::Snapshot;
+use crate::metrics::{Labels, Snapshot};
 use crate::pod::labels;
 
 /// Time between the two readings of a rate when nobody has asked lately.
@@ -63,6 +63,8 @@ struct Found {
     around: Option<Cgroup>,
     /// Nanoseconds since 1970.
     started_at: i64,
+    /// What its rows on the page that is scraped most are called by: of a sandbox the pod's.
+    labels: OnceLock<Labels>,
 }
 
 /// What runs of one pod.
@@ -73,6 +75,17 @@ struct PodFound {
     created_at: i64,
     sandbox: Option<Arc<Found>>,
     containers: Vec<(String, Arc<Found>)>,
+}
+
+impl PodFound {
+    /// The labels of a container of this pod, or without a name of its sandbox. Made once for each of them.
+    fn labels_of(&self, found: &Found, container: Option<&str>) -> Labels {
+        let made = || {
+            let of_pod = [("namespace", self.namespace.clone()), ("pod", self.name.clone())];
+            container.map(|name| ("container", name.to_owned())).into_iter().chain(of_pod).collect()
+        };
+        found.labels.get_or_init(made).clone()
+    }
 }
 
 /// A reading and the rate since the one before, in billionths of a core.
@@ -104,6 +117,8 @@ pub struct Stats {
     places: Arc<Places>,
     /// Pods have cgroups around their containers'.
     pods_have_cgroups: bool,
+    /// The cgroup of everything.
+    root: Cgroup,
     logs: Arc<logs::Looked>,
     found: Arc<Mutex<HashMap<String, Arc<Found>>>>,
     /// When somebody asked last, as long as files are kept open for him.
@@ -131,6 +146,7 @@ impl Stats {
             ran: Mutex::default(),
             places: Arc::new(Places { node: node.to_owned(), root_dir, pod_logs_dir, drivers, walks }),
             pods_have_cgroups,
+            root: Cgroup::root(),
             logs: Arc::default(),
             found: Arc::default(),
             asked: Arc::default(),
@@ -177,7 +193,7 @@ impl Stats {
     /// The runtime does not say what runs.
     pub async fn used(&self) -> Result<Used, CriError> {
         let pods = self.pods().await?;
-        Ok(tokio::task::block_in_place(|| Used::read(pods)))
+        Ok(tokio::task::block_in_place(|| Used::read(pods, &self.root)))
     }
 
     /// What containers have written into their file systems, where the runtime says so, by what `key` makes of them.
@@ -271,7 +287,7 @@ impl Stats {
         if locked(&self.asked).replace(Instant::now()).is_some() {
             return;
         }
-        let (found, asked) = (self.found.clone(), self.asked.clone());
+        let (found, asked, root) = (self.found.clone(), self.asked.clone(), self.root.clone());
         tokio::spawn(async move {
             loop {
                 let Some(end) = locked(&asked).map(|at| at + STALE) else { return };
@@ -282,6 +298,7 @@ impl Stats {
                     break;
                 }
             }
+            root.close();
             for found in locked(&found).values() {
                 found.cgroup.close();
                 found.around.iter().for_each(Cgroup::close);
@@ -309,7 +326,8 @@ impl Stats {
         let cgroup = Cgroup::of_process(pid).ok()?;
         // A sandbox shows the way to its pod's.
         let around = cgroup.parent().filter(|_| is_sandbox && self.pods_have_cgroups);
-        let found = Arc::new(Found { id: id.to_owned(), image, pid, cgroup, around, started_at });
+        let labels = OnceLock::new();
+        let found = Arc::new(Found { id: id.to_owned(), image, pid, cgroup, around, started_at, labels });
         locked(&self.found).insert(id.to_owned(), found.clone());
         Some(found)
     }
@@ -333,7 +351,7 @@ impl Stats {
     /// Readings by [`node_key`], [`own_key`], [`pods_key`], and those of [`Stats::cgroups_of`]. The files of a hundred pods
     /// take a moment, in which others go on.
     fn measure(&self, pods: &Pods) -> HashMap<String, Measured> {
-        let mut cgroups = vec![(node_key(), Cgroup::root())];
+        let mut cgroups = vec![(node_key(), self.root.clone())];
         cgroups.extend(Cgroup::of_process(std::process::id()).ok().map(|own| (own_key(), own)));
         cgroups.extend(Cgroup::of_pods().filter(|_| self.pods_have_cgroups).map(|all| (pods_key(), all)));
         cgroups.extend(self.cgroups_of(pods));

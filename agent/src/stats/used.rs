@@ -37,9 +37,9 @@ pub(super) struct PodUse {
 
 impl Used {
     /// Reads all of it, from several files of each cgroup: not for a thread that pods wait for.
-    pub(super) fn read(pods: Arc<Pods>) -> Self {
+    pub(super) fn read(pods: Arc<Pods>, root: &Cgroup) -> Self {
         let mut failed = false;
-        let node = Use::read(&Cgroup::root(), Wanted::Use, &mut failed);
+        let node = Use::read(root, Wanted::Use, &mut failed);
         let read = shown(&pods).map(|pod| PodUse::read(pod, &mut failed)).collect();
         Used { failed, node, pods, read }
     }
