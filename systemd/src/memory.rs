@@ -20,11 +20,26 @@ pub fn limit_arenas() {
     }
 }
 
+/// Bytes of memory that the process has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Resident {
+    /// Those that are its own or shared with others.
+    pub all: u64,
+    /// What it has allocated; the others are pages of files.
+    pub own: u64,
+}
+
+/// What the process has; None where the kernel does not say.
+pub fn resident() -> Option<Resident> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let mut pages = statm.split_whitespace().skip(1).map(|word| word.parse::<u64>().ok());
+    let (all, of_files) = (pages.next()??, pages.next()??);
+    Some(Resident { all: all * PAGE_BYTES, own: all.saturating_sub(of_files) * PAGE_BYTES })
+}
+
 /// Bytes of memory that are the process's own or shared with others; None where the kernel does not say.
 pub fn resident_bytes() -> Option<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
-    Some(pages * PAGE_BYTES)
+    resident().map(|resident| resident.all)
 }
 
 /// Gives pages that hold nothing, and those that can be read again from the program's file, back to the kernel. Takes
@@ -92,6 +107,7 @@ mod tests {
     #[test]
     fn the_program_goes_on_after_it_gave_its_pages_back() {
         let before = resident_bytes().expect("told");
+        assert!(resident().is_some_and(|r| r.own > 0 && r.own < r.all), "a part of it are files");
         give_back();
         let after = resident_bytes().expect("told");
         assert!(after < before, "{before} {after}");
