@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use proto::api::core::v1::Pod;
+use proto::api::core::v1::{Pod, PodStatus};
 use proto::cri;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -53,21 +53,33 @@ pub struct Handle {
 impl Handle {
     /// All pods of this node with their newest statuses, static ones included.
     pub async fn pods(&self) -> Vec<Arc<Pod>> {
+        self.listed().await.into_iter().map(|pod| self.with_status(&pod)).collect()
+    }
+
+    /// The same without a copy of each pod: its newest status beside it, where the agent has made one.
+    pub async fn known(&self) -> Vec<(Arc<Pod>, Option<Arc<PodStatus>>)> {
+        let with_status = |pod: Arc<Pod>| {
+            let status = self.shared.status.status(pod.uid());
+            (pod, status)
+        };
+        self.listed().await.into_iter().map(with_status).collect()
+    }
+
+    async fn listed(&self) -> Vec<Arc<Pod>> {
         let (answer, receiver) = oneshot::channel();
         if self.messages.send(Message::Pods(answer)).await.is_err() {
             return Vec::new();
         }
-        let pods = receiver.await.unwrap_or_default();
-        pods.into_iter().map(|pod| self.with_status(&pod)).collect()
+        receiver.await.unwrap_or_default()
     }
 
     /// The pod of that name; with `uid` only that very one.
     pub async fn find(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<Arc<Pod>, FindError> {
-        let pods = self.pods().await;
+        let pods = self.listed().await;
         let found = pods
             .into_iter()
             .find(|p| p.namespace() == namespace && p.name() == name && uid.is_none_or(|uid| p.uid() == uid));
-        found.ok_or_else(|| FindError::NoPod(format!("{name}_{namespace}")))
+        found.map(|pod| self.with_status(&pod)).ok_or_else(|| FindError::NoPod(format!("{name}_{namespace}")))
     }
 
     /// The container of an id, with or without the runtime's name before it.

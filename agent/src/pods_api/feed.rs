@@ -287,7 +287,8 @@ fn seen(pod: &Pod) -> (Option<ObjectMeta>, &Option<proto::api::core::v1::PodSpec
     (metadata, &pod.spec)
 }
 
-fn encode(pod: &Pod, status: Option<&PodStatus>) -> Bytes {
+/// A pod's message, with another status where there is one.
+pub fn encode(pod: &Pod, status: Option<&PodStatus>) -> Bytes {
     let mut out = BytesMut::new();
     if let Some(metadata) = &pod.metadata {
         put_delimited(1, &metadata.encode_to_vec(), &mut out);

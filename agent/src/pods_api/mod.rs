@@ -30,7 +30,7 @@ use tonic::{Response, Status};
 use crate::node_api::NodeApi;
 use crate::sockets::{Bucket, RawCodec, Reply, bind, serve, unimplemented};
 
-pub use feed::{Change, Event, KnownPod, PodFeed};
+pub use feed::{Change, Event, KnownPod, PodFeed, encode};
 pub use mask::{Mask, MaskError, put_delimited};
 
 use feed::{Audience, TooSlow, Watch};

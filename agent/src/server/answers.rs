@@ -1,12 +1,7 @@
-//! The forms of answers: plain text, JSON, lists of pods.
-
-use std::sync::Arc;
+//! The forms of answers: plain text and JSON.
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
-use prost::Message;
-use proto::api::core::v1::Pod;
-use proto::schema::TypeSet;
 
 use super::listen::full;
 
@@ -62,23 +57,4 @@ pub fn json(body: Vec<u8>) -> Response<Answer> {
     let mut response = Response::new(full(body));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
-}
-
-/// A `v1.PodList` in JSON.
-pub fn pod_list<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> Vec<u8> {
-    let set = TypeSet::built_in();
-    let mut out = br#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":["#.to_vec();
-    if let Some(id) = set.kind("", "v1", "Pod") {
-        let mut first = true;
-        for pod in pods {
-            // The types come from the same declarations as the schema, so this always decodes.
-            let Ok(tree) = proto::protobuf::decode(set, id, &pod.encode_to_vec()) else { continue };
-            if !std::mem::take(&mut first) {
-                out.push(b',');
-            }
-            proto::json::write(set, id, &tree, &mut out);
-        }
-    }
-    out.extend_from_slice(b"]}\n");
-    out
 }

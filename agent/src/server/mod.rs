@@ -25,6 +25,7 @@ mod mux;
 mod node_logs;
 mod node_stats;
 mod pattern;
+mod pod_page;
 mod profiles;
 mod retention;
 mod route;
@@ -121,13 +122,14 @@ pub async fn start(deps: ServerDeps) -> Result<JoinSet<()>, ServerError> {
         let access = Some(access);
         let listener = listen::bind(&config.address, config.port).await?;
         let logs = Arc::new(log_watch::LogWatch::default());
-        let router = Router { deps: deps.clone(), access, surface, stats: deps.stats.clone(), logs: logs.clone() };
+        let (stats, pods) = (deps.stats.clone(), pod_page::PodPage::default());
+        let router = Router { deps: deps.clone(), access, surface, stats, logs: logs.clone(), pods: pods.clone() };
         tasks.spawn(listen::serve_tls(listener, tls, Arc::new(router)));
         if config.read_only_port > 0 {
             let listener = listen::bind(&config.address, config.read_only_port).await?;
             let surface = Surface { debugging: false, ..surface };
             let stats = deps.stats.clone();
-            let router = Router { deps: deps.clone(), access: None, surface, stats, logs };
+            let router = Router { deps: deps.clone(), access: None, surface, stats, logs, pods };
             tasks.spawn(listen::serve_plain(listener, Arc::new(router)));
         }
     }

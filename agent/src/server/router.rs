@@ -7,10 +7,11 @@ use hyper::body::Incoming;
 use proto::schema::TypeSet;
 
 use super::access::{Access, Refusal};
-use super::answers::{Answer, json, plain, pod_list, redirect, text};
+use super::answers::{Answer, json, plain, redirect, text};
 use super::client_ca::ShownCertificate;
 use super::log_watch::LogWatch;
 use super::mux::{Meant, meant};
+use super::pod_page::PodPage;
 use super::route::{Route, Surface};
 use super::{ServerDeps, checkpoint, debug, health, logs, metrics_page, node_logs, node_stats, streams, zpages};
 use crate::metrics;
@@ -25,6 +26,7 @@ pub(super) struct Router {
     pub surface: Surface,
     pub stats: Arc<Stats>,
     pub logs: Arc<LogWatch>,
+    pub pods: PodPage,
 }
 
 impl Router {
@@ -110,7 +112,7 @@ impl Router {
             (Route::Profile(name), _) => debug::profile(&name, &query).await,
             (Route::LogLevel, _) => debug::log_level(request).await,
             (_, None) => plain(StatusCode::SERVICE_UNAVAILABLE, "the container runtime has not answered yet"),
-            (Route::Pods, Some(pods)) => json(pod_list(pods.pods().await.iter())),
+            (Route::Pods, Some(pods)) => json(self.pods.write(pods.known().await)),
             (Route::ContainerLogs { namespace, pod, container }, Some(pods)) => {
                 let split = self.deps.gates.enabled("PodLogsQuerySplitStreams");
                 logs::serve(&pods, &self.logs, (&namespace, &pod, &container), &query, split).await
