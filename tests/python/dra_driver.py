@@ -14,14 +14,14 @@ import time
 from concurrent import futures
 
 import grpc
-from grpc_tools import protoc
+
+from common import compile_protos
 
 mode, protos, root, folder = sys.argv[1:5]
 names = ["dra_v1", "dra_health_v1alpha1", "pluginregistration_v1", "podresources_v1"]
 stubs = f"{folder}/stubs-{os.getpid()}"
 os.makedirs(stubs)
-assert protoc.main(["protoc", f"-I{protos}", f"--python_out={stubs}", f"--grpc_python_out={stubs}"] + [f"{protos}/{n}.proto" for n in names]) == 0
-sys.path.insert(0, stubs)
+compile_protos(protos, stubs, names)
 import dra_health_v1alpha1_pb2 as health  # noqa: E402
 import dra_health_v1alpha1_pb2_grpc as health_rpc  # noqa: E402
 import dra_v1_pb2 as dra  # noqa: E402

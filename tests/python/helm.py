@@ -8,11 +8,12 @@ import gzip
 import json
 import sys
 import threading
-import time
 
 from kubernetes import client, config, watch
 from kubernetes.client.rest import ApiException
 from kubernetes.dynamic import DynamicClient
+
+from common import until
 
 config.load_kube_config(config_file=sys.argv[1])
 api = client.ApiClient()
@@ -31,13 +32,6 @@ ORDER = [
 ]
 CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"}
 LIMIT = 60
-
-
-def until(what, wanted):
-    end = time.monotonic() + LIMIT
-    while not wanted():
-        assert time.monotonic() < end, f"{what} does not come about"
-        time.sleep(0.05)
 
 
 def run_pods(stop):

@@ -15,28 +15,15 @@ import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from common import kubectl_with, until
+
 kubeconfig, node, image, port, scratch = sys.argv[1:]
+kubectl = kubectl_with(kubeconfig)
 PAGES = ["/metrics", "/metrics/cadvisor", "/metrics/resource", "/metrics/probes", "/metrics/slis"]
 # One of each page, of which there is always something.
 SHOWN = ["kubelet_running_pods", "container_last_seen", "node_cpu_usage_seconds_total", "prober_probe_total", "kubernetes_healthcheck"]
 unverified = ssl.create_default_context()
 unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
-
-
-def kubectl(*arguments, given=None):
-    done = subprocess.run(["kubectl", "--kubeconfig", kubeconfig, *arguments], input=given, capture_output=True, text=True)
-    assert done.returncode == 0, (arguments, done.stderr)
-    return done.stdout
-
-
-def until(what, question, seconds=60):
-    end = time.time() + seconds
-    while True:
-        answer = question()
-        if answer:
-            return answer
-        assert time.time() < end, f"not within {seconds} s: {what()}"
-        time.sleep(0.5)
 
 
 def prometheus(token):

@@ -6,19 +6,18 @@ PROTOS is the folder of the .proto files, ROOT the agent's root folder, SCRATCH 
 grpcio-tools, which is not the agent's own implementation of gRPC."""
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
 from concurrent import futures
 
 import grpc
-from grpc_tools import protoc
+
+from common import compile_protos, kubectl_with, until
 
 protos, root, kubeconfig, node, image, scratch = sys.argv[1:]
 names = ["pods_v1alpha1", "podresources_v1", "deviceplugin_v1beta1"]
-assert protoc.main(["protoc", f"-I{protos}", f"--python_out={scratch}", f"--grpc_python_out={scratch}"] + [f"{protos}/{n}.proto" for n in names]) == 0
-sys.path.insert(0, scratch)
+compile_protos(protos, scratch, names)
 import deviceplugin_v1beta1_pb2 as dp  # noqa: E402
 import deviceplugin_v1beta1_pb2_grpc as dp_rpc  # noqa: E402
 import podresources_v1_pb2 as pr  # noqa: E402
@@ -26,22 +25,7 @@ import podresources_v1_pb2_grpc as pr_rpc  # noqa: E402
 import pods_v1alpha1_pb2 as pods_pb  # noqa: E402
 
 WIDGET = "example.com/widget"
-
-
-def kubectl(*arguments, given=None):
-    done = subprocess.run(["kubectl", "--kubeconfig", kubeconfig, *arguments], input=given, capture_output=True, text=True)
-    assert done.returncode == 0, (arguments, done.stderr)
-    return done.stdout
-
-
-def until(what, question, seconds=60):
-    end = time.time() + seconds
-    while True:
-        answer = question()
-        if answer:
-            return answer
-        assert time.time() < end, f"not within {seconds} s: {what}"
-        time.sleep(0.2)
+kubectl = kubectl_with(kubeconfig)
 
 
 def refused(code, call):

@@ -4,12 +4,13 @@
 import json
 import sys
 import threading
-import time
 
 from kubernetes import client, config, watch
 from kubernetes.client.rest import ApiException
 from kubernetes.stream import portforward, stream
 from kubernetes.stream.ws_client import ERROR_CHANNEL, RESIZE_CHANNEL
+
+from common import until
 
 kubeconfig, node, image = sys.argv[1:]
 config.load_kube_config(config_file=kubeconfig)
@@ -34,13 +35,6 @@ for event in watch.Watch().stream(core.list_namespaced_pod, SPACE, field_selecto
         break
 else:
     raise AssertionError("the pod does not run")
-
-
-def until(what, question):
-    end = time.time() + 30
-    while not question():
-        assert time.time() < end, what
-        time.sleep(0.1)
 
 
 def logs(**options):

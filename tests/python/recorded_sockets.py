@@ -13,12 +13,12 @@ from concurrent import futures
 
 import grpc
 from google.protobuf.json_format import MessageToDict
-from grpc_tools import protoc
+
+from common import compile_protos, kubectl_with, until
 
 recordings, root, kubeconfig, node, image, scratch = sys.argv[1:]
 names = ["podresources", "podsapi", "deviceplugin", "registration"]
-assert protoc.main(["protoc", f"-I{recordings}", f"--python_out={scratch}", f"--grpc_python_out={scratch}"] + [f"{recordings}/{n}.proto" for n in names]) == 0
-sys.path.insert(0, scratch)
+compile_protos(recordings, scratch, names)
 import deviceplugin_pb2 as dp  # noqa: E402
 import deviceplugin_pb2_grpc as dp_rpc  # noqa: E402
 import podresources_pb2 as pr  # noqa: E402
@@ -28,6 +28,7 @@ import registration_pb2 as reg  # noqa: E402
 
 WIDGET = "example.com/widget"
 wrong = []
+kubectl = kubectl_with(kubeconfig)
 
 
 def recorded(name):
@@ -38,12 +39,6 @@ def recorded(name):
 def same(what, have, want):
     if have != want:
         wrong.append(f"{what}: {json.dumps(have)} instead of {json.dumps(want)}")
-
-
-def kubectl(*arguments, given=None):
-    done = subprocess.run(["kubectl", "--kubeconfig", kubeconfig, *arguments], input=given, capture_output=True, text=True)
-    assert done.returncode == 0, (arguments, done.stderr)
-    return done.stdout
 
 
 def ask(method, request):
@@ -195,10 +190,10 @@ def pods_watch():
             assert error.code() == grpc.StatusCode.CANCELLED, error
 
     def heard(kind, name):
-        end = time.time() + 60
-        while not any(e["type"] == kind and (e["pod"] or {}).get("name") == name for e in events):
-            assert time.time() < end, f"no {kind} of {name} in {events}"
-            time.sleep(0.1)
+        def told():
+            return any(e["type"] == kind and (e["pod"] or {}).get("name") == name for e in events)
+
+        until(lambda: f"no {kind} of {name} in {events}", told)
 
     thread = threading.Thread(target=follow)
     thread.start()
@@ -272,11 +267,11 @@ class Registrant(grpc.GenericRpcHandler):
 
         return grpc.unary_unary_rpc_method_handler(told, response_serializer=reg.RegistrationStatusResponse.SerializeToString)
 
-    def compare(self, until):
+    def compare(self, end):
         # How often it is tried again is a matter of time: the first three tries are waited for.
         tries = [at for at, call in enumerate(self.want) if call["call"] == "GetInfo"]
         length = tries[3] if len(tries) > 3 else len(self.want)
-        while len(self.calls) < length and time.time() < until:
+        while len(self.calls) < length and time.time() < end:
             time.sleep(0.1)
         self.server.stop(None)
         # Calls of another service have a connection of their own, so that either may be first.
@@ -286,9 +281,9 @@ class Registrant(grpc.GenericRpcHandler):
 
 def registrations(cases):
     every = [Registrant(case, what) for case, what in recorded("plugin-registration").items() if cases(case)]
-    until = time.time() + 40
+    end = time.time() + 40
     for each in every:
-        each.compare(until)
+        each.compare(end)
 
 
 def flow():
@@ -296,10 +291,11 @@ def flow():
     program = [sys.executable, f"{recordings}/device_plugin.py", f"{root}/device-plugins", log, "--prestart", "--preferred"]
     plugin = subprocess.Popen(program, env={**os.environ, "PYTHONPATH": scratch})
     try:
-        end = time.time() + 30
-        while "ListAndWatch sends" not in (open(log).read() if os.path.exists(log) else ""):
-            assert time.time() < end and plugin.poll() is None, "the plugin is not listened to"
-            time.sleep(0.1)
+        def listened_to():
+            assert plugin.poll() is None, "the plugin has ended"
+            return os.path.exists(log) and "ListAndWatch sends" in open(log).read()
+
+        until("the plugin is listened to", listened_to, 30)
         # The node counts the devices when its next status is made.
         wanted = {"a": {WIDGET: "1"}, "b": {WIDGET: "2"}}
         kubectl("create", "-f", "-", given=pod("dev", wanted, initial={WIDGET: "1"}))
