@@ -55,6 +55,12 @@ pub(super) fn wanted(headers: &HeaderMap, modified: Option<u64>) -> Wanted {
     Wanted::File { ranges: same }
 }
 
+/// Whether a client knows a folder as it is; of a folder nothing but its time is compared.
+pub(super) fn is_known(headers: &HeaderMap, modified: Option<u64>) -> bool {
+    let asked = headers.get(header::IF_MODIFIED_SINCE).and_then(|v| v.to_str().ok()).and_then(parse_http_date);
+    asked.zip(modified).is_some_and(|(asked, modified)| modified <= asked)
+}
+
 /// The ranges of a header for a file of so many bytes; none for all of it.
 ///
 /// # Errors

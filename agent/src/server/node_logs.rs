@@ -93,7 +93,11 @@ pub(super) async fn below(folder: &Path, path: &str, query: &str, headers: &Head
             (false, true) => moved(&format!("../{last}"), &query),
             (true, true) => match found.join("index.html") {
                 index if index.is_file() => file(&index, &headers),
-                _ => listing(&found),
+                _ => {
+                    let modified = metadata.modified().ok().and_then(file_ranges::seconds);
+                    let known = file_ranges::is_known(&headers, modified);
+                    dated(if known { bare(StatusCode::NOT_MODIFIED, Bytes::new()) } else { listing(&found) }, modified)
+                }
             },
             (false, false) => file(&found, &headers),
         }
@@ -110,6 +114,14 @@ fn moved(place: &str, query: &str) -> Response<Answer> {
     let mut response = bare(StatusCode::MOVED_PERMANENTLY, Bytes::new());
     if let Ok(location) = HeaderValue::from_str(&place) {
         response.headers_mut().insert(header::LOCATION, location);
+    }
+    response
+}
+
+/// An answer that tells when its file or folder was changed, in seconds since 1970.
+fn dated(mut response: Response<Answer>, modified: Option<u64>) -> Response<Answer> {
+    if let Some(Ok(value)) = modified.and_then(file_ranges::http_date).map(|text| HeaderValue::from_str(&text)) {
+        response.headers_mut().insert(header::LAST_MODIFIED, value);
     }
     response
 }
@@ -168,12 +180,7 @@ fn file(path: &Path, headers: &HeaderMap) -> Response<Answer> {
     let (Ok(mut open), Ok(metadata)) = (std::fs::File::open(path), path.metadata()) else { return missing() };
     let size = metadata.len();
     let modified = metadata.modified().ok().and_then(file_ranges::seconds);
-    let dated = |mut response: Response<Answer>| {
-        if let Some(Ok(value)) = modified.and_then(file_ranges::http_date).map(|text| HeaderValue::from_str(&text)) {
-            response.headers_mut().insert(header::LAST_MODIFIED, value);
-        }
-        response
-    };
+    let dated = |response| dated(response, modified);
     let counts = match file_ranges::wanted(headers, modified) {
         Wanted::NotModified => return dated(bare(StatusCode::NOT_MODIFIED, Bytes::new())),
         Wanted::PreconditionFailed => return dated(bare(StatusCode::PRECONDITION_FAILED, Bytes::new())),
@@ -340,6 +347,10 @@ mod tests {
         let (status, _, page) = get(&dir, "ne/").await;
         assert_eq!(status, 200);
         assert!(page.contains("<a href=\"a.log\">a.log</a>\n<a href=\"sub/\">sub/</a>\n</pre>"), "{page}");
+        let listed = below(&dir, "ne/", "", &HeaderMap::new()).await;
+        let changed = listed.headers()[header::LAST_MODIFIED].clone();
+        let again = below(&dir, "ne/", "", &HeaderMap::from_iter([(header::IF_MODIFIED_SINCE, changed)])).await;
+        assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
         std::fs::remove_dir_all(dir).unwrap();
     }
 

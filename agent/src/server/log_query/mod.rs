@@ -1,286 +1,260 @@
 //! `/logs/?query=`: what services of the node logged, by the journal or from their files below the log folder.
 //!
 //! Followed: kubelet `kubelet_server_journal.go`. A query with a slash names one file; others name services, asked of
-//! the journal first. Nothing reaches a command but words that are checked here.
+//! the journal first. Nothing reaches a command but words that are checked here. What is found goes out as it is read.
 
+mod asked;
+
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http_body_util::BodyExt as _;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
 
-use super::answers::{Answer, bare, text};
-use super::metrics_page::gzip;
-use super::route::query_pairs;
-use super::{node_logs, pattern};
+use self::asked::{Options, Query};
+use super::answers::{Answer, text};
+use super::logs::Pieces;
+use super::node_logs;
 
 /// For a query with all of its services.
 const PATIENCE: Duration = Duration::from_secs(30);
-const MAX_TAIL_LINES: i64 = 100_000;
-const MAX_SERVICES: usize = 4;
-const MAX_NAME: usize = 256;
+const CHUNK: usize = 32 * 1024;
+/// Pieces that wait for a slow reader.
+const AHEAD: usize = 4;
+/// Names of units in a journal, which transient units add to.
+const MAX_UNITS_TEXT: u64 = 8 << 20;
 
-#[derive(Debug, Default, PartialEq)]
-struct Query {
-    services: Vec<String>,
-    files: Vec<String>,
-    since: Option<String>,
-    until: Option<String>,
-    tail: Option<i64>,
-    boot: Option<i64>,
-    pattern: String,
-}
-
-/// Answers a query below `folder`; `None` when there is none.
-pub(super) async fn serve(folder: &Path, path: &str, query: &str, headers: &HeaderMap) -> Option<Response<Answer>> {
-    if !query_pairs(query).iter().any(|(key, _)| key == "query") {
-        return None;
-    }
-    let query = match Query::of(query) {
+/// Answers a query below `folder`; `None` when there is none, or when it names neither service nor file.
+pub(super) async fn serve(folder: &Path, path: &str, raw: &str, headers: &HeaderMap) -> Option<Response<Answer>> {
+    let query = match Query::of(raw) {
         Ok(query) => query,
         Err(why) => return Some(text(StatusCode::BAD_REQUEST, format!("{why}\n"))),
     };
-    if !path.is_empty() {
+    if query == Query::default() {
+        return None;
+    }
+    if !path.is_empty() && path != "/" {
         return Some(text(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode\n"));
     }
     if let Err(why) = query.check(folder) {
         return Some(text(StatusCode::NOT_ACCEPTABLE, format!("{why}\n")));
     }
     if let [file] = query.files.as_slice() {
-        return Some(node_logs::below(folder, file, "", headers).await);
+        return Some(node_logs::below(folder, file, raw, headers).await);
     }
-    let told = query.services_text(folder).await;
+    if query.services.is_empty() {
+        return None;
+    }
     // Upstream's writer of journals looks for this one word.
     let packed = headers.get(header::ACCEPT_ENCODING).is_some_and(|asked| asked == "gzip");
-    let packed = if packed { tokio::task::block_in_place(|| gzip(&told)) } else { None };
-    let is_packed = packed.is_some();
-    let mut answer = bare(StatusCode::OK, packed.unwrap_or(told));
-    if is_packed {
+    let (sender, receiver) = mpsc::channel(AHEAD);
+    let mut out = Out { sender, packer: packed.then(|| GzEncoder::new(Vec::new(), Compression::fast())) };
+    let folder = folder.to_owned();
+    tokio::spawn(async move {
+        // Nobody reads any more where this ends early.
+        if tell(&query, &folder, &mut out).await.is_ok() {
+            let _ = out.finish().await;
+        }
+    });
+    let mut answer = Response::new(Pieces(receiver).boxed_unsync());
+    if packed {
         answer.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain;charset=UTF-8"));
     Some(answer)
 }
 
-fn invalid(field: &str, value: &str, why: &str) -> String {
-    format!("{field}: Invalid value: {value}: {why}")
+/// The reader has gone.
+struct Gone;
+
+/// Where an answer goes, packed or as it is.
+struct Out {
+    sender: mpsc::Sender<Bytes>,
+    packer: Option<GzEncoder<Vec<u8>>>,
 }
 
-/// As Go prints several errors in one.
-fn joined(errors: Vec<String>) -> Result<(), String> {
-    match errors.as_slice() {
-        [] => Ok(()),
-        [one] => Err(one.clone()),
-        many => Err(format!("[{}]", many.join(", "))),
-    }
-}
-
-impl Query {
-    fn of(text: &str) -> Result<Self, String> {
-        let pairs = query_pairs(text);
-        let first = |name: &str| pairs.iter().find(|(k, _)| k == name).map_or("", |(_, v)| v.as_str());
-        let mut query = Query::default();
-        let mut errors = Vec::new();
-        let names: Vec<&String> = pairs.iter().filter(|(k, _)| k == "query").map(|(_, v)| v).collect();
-        for name in &names {
-            if name.contains(['/', '\\']) {
-                query.files.push((*name).clone());
-            } else if !name.trim().is_empty() {
-                query.services.push((*name).clone());
-            }
-        }
-        if !names.is_empty() && query.files.is_empty() && query.services.is_empty() {
-            let given: Vec<String> = names.iter().map(|n| format!("{n:?}")).collect();
-            errors.push(invalid("unit", &format!("[{}]", given.join(",")), "unit cannot be empty"));
-        }
-        let mut time = |name: &str| {
-            let value = first(name);
-            if value.is_empty() {
-                return None;
-            }
-            if proto::time::parse_rfc3339(value).is_err() {
-                errors.push(invalid(name, &format!("{value:?}"), "invalid time format"));
-            }
-            Some(value.to_owned())
+impl Out {
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+        let piece = match &mut self.packer {
+            None => Bytes::copy_from_slice(bytes),
+            // Writing to memory does not fail.
+            Some(packer) => match packer.write_all(bytes) {
+                Ok(()) => std::mem::take(packer.get_mut()).into(),
+                Err(_) => return Err(Gone),
+            },
         };
-        (query.since, query.until) = (time("sinceTime"), time("untilTime"));
-        let mut number = |name: &str| {
-            let value = first(name);
-            if value.is_empty() {
-                return None;
-            }
-            let parsed = value.parse::<i64>();
-            if let Err(error) = &parsed {
-                let overflows =
-                    matches!(error.kind(), std::num::IntErrorKind::PosOverflow | std::num::IntErrorKind::NegOverflow);
-                let why = if overflows { "value out of range" } else { "invalid syntax" };
-                let why = format!("strconv.Atoi: parsing {value:?}: {why}");
-                errors.push(invalid(name, &format!("{value:?}"), &why));
-            }
-            parsed.ok()
-        };
-        (query.boot, query.tail) = (number("boot"), number("tailLines"));
-        query.pattern = first("pattern").to_owned();
-        joined(errors)?;
-        Ok(query)
+        if piece.is_empty() {
+            return Ok(());
+        }
+        self.sender.send(piece).await.map_err(|_| Gone)
     }
 
-    fn has_options(&self) -> bool {
-        self.since.is_some()
-            || self.until.is_some()
-            || self.tail.is_some()
-            || self.boot.is_some()
-            || !self.pattern.is_empty()
+    async fn finish(self) -> Result<(), Gone> {
+        let Some(packer) = self.packer else { return Ok(()) };
+        let last = packer.finish().map_err(|_| Gone)?;
+        self.sender.send(last.into()).await.map_err(|_| Gone)
     }
 
-    fn check(&self, folder: &Path) -> Result<(), String> {
-        let mut errors = Vec::new();
-        for name in &self.services {
-            let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '@');
-            if name.len() > MAX_NAME {
-                errors.push(invalid("query", &format!("{name:?}"), "length must be less than 100"));
-            } else if !name.chars().all(fits) {
-                errors.push(invalid("query", &format!("{name:?}"), "input contains unsupported characters"));
-            }
+    /// Writes what there is to read; a reader that fails has ended.
+    async fn copy(&mut self, mut from: impl AsyncRead + Unpin) -> Result<(), Gone> {
+        let mut chunk = vec![0; CHUNK];
+        while let Ok(count @ 1..) = from.read(&mut chunk).await {
+            self.write(&chunk[..count]).await?;
         }
-        if self.services.len() > MAX_SERVICES {
-            let count = self.services.len();
-            errors.push(format!("query: Too many: {count}: must have at most {MAX_SERVICES} items"));
-        }
-        let files = || {
-            let names: Vec<String> = self.files.iter().map(|f| format!("{f:?}")).collect();
-            format!("[{}]", names.join(","))
-        };
-        match (self.files.as_slice(), self.services.as_slice()) {
-            ([], []) => errors.push("query: Required value: cannot be empty with options".into()),
-            ([_, ..], [_, ..]) => {
-                let both = format!("[{}], [{}]", self.files.join(" "), self.services.join(" "));
-                errors.push(invalid("query", &format!("{both:?}"), "cannot specify a file and service"));
-            }
-            ([_, _, ..], []) => errors.push(invalid("query", &files(), "cannot specify more than one file")),
-            ([_], []) if self.has_options() => {
-                errors.push(invalid("query", &files(), "cannot specify file with options"));
-            }
-            ([file], []) => {
-                if let Err(why) = node_logs::inside(folder, file) {
-                    errors.push(invalid("query", &files(), &format!("statat {file}: {why}")));
-                }
-            }
-            ([], [_, ..]) => {}
-        }
-        let moment = |text: &Option<String>| text.as_deref().and_then(|t| proto::time::parse_rfc3339(t).ok());
-        if let (Some(since), Some(until)) = (moment(&self.since), moment(&self.until))
-            && (since.seconds, since.nanos) > (until.seconds, until.nanos)
-        {
-            let value = format!("{:?}", self.until.as_deref().unwrap_or_default());
-            errors.push(invalid("untilTime", &value, "must be after `sinceTime`"));
-        }
-        if let Some(boot) = self.boot.filter(|b| *b > 0) {
-            errors.push(invalid("boot", &boot.to_string(), "must be less than 1"));
-        }
-        if let Some(tail) = self.tail.filter(|t| !(0..=MAX_TAIL_LINES).contains(t)) {
-            let why = format!("must be between 0 and {MAX_TAIL_LINES}, inclusive");
-            errors.push(invalid("tailLines", &tail.to_string(), &why));
-        }
-        if let Err(why) = pattern::check(&self.pattern) {
-            errors.push(invalid("pattern", &format!("{:?}", self.pattern), &why));
-        }
-        joined(errors)
-    }
-
-    async fn services_text(&self, folder: &Path) -> Vec<u8> {
-        let mut out = Vec::new();
-        let found = tokio::time::timeout(PATIENCE, async {
-            let (mut native, mut files) = (Vec::new(), Vec::new());
-            for service in &self.services {
-                if logs_to_journal(service).await {
-                    native.push(service.as_str())
-                } else {
-                    files.push(service.as_str())
-                }
-            }
-            if !native.is_empty() {
-                out.extend(self.journal(&native).await);
-            }
-            if !files.is_empty() && self.has_options() {
-                let text = format!(
-                    "\noptions present and query resolved to log files for [{}]\ntry without specifying options\n",
-                    files.join(" ")
-                );
-                out.extend(text.into_bytes());
-                return;
-            }
-            for service in files {
-                out.extend(service_file(folder, service).await);
-            }
-        });
-        if found.await.is_err() {
-            out.extend_from_slice(b"\ncontext error: context deadline exceeded\n");
-        }
-        out
-    }
-
-    async fn journal(&self, services: &[&str]) -> Vec<u8> {
-        let mut command = Command::new("journalctl");
-        command.args(["--utc", "--no-pager", "--output=short-precise"]);
-        // Of any zone; the journal's own tool knows only its own and this one.
-        let local = |text: &str| match proto::time::parse_rfc3339(text) {
-            Ok(time) => time.to_seconds_text().replace('T', " ").replace('Z', " UTC"),
-            Err(_) => text.to_owned(),
-        };
-        if let Some(since) = &self.since {
-            command.arg(format!("--since={}", local(since)));
-        }
-        if let Some(until) = &self.until {
-            command.arg(format!("--until={}", local(until)));
-        }
-        if let Some(lines) = self.tail {
-            command.args(["--pager-end".to_owned(), format!("--lines={lines}")]);
-        }
-        for service in services {
-            command.arg(format!("--unit={service}"));
-        }
-        if !self.pattern.is_empty() {
-            command.args([format!("--grep={}", self.pattern), "--case-sensitive=false".to_owned()]);
-        }
-        command.arg("--boot").arg(self.boot.unwrap_or(0).to_string());
-        match command.stdin(Stdio::null()).kill_on_drop(true).output().await {
-            Ok(output) => [output.stdout, output.stderr].concat(),
-            Err(_) => b"\nerror: journal output not available\n".to_vec(),
-        }
+        Ok(())
     }
 }
 
-/// Whether the journal has anything of a service.
-async fn logs_to_journal(service: &str) -> bool {
+/// Writes what the services of a query logged.
+async fn tell(query: &Query, folder: &Path, out: &mut Out) -> Result<(), Gone> {
+    let until = Instant::now() + PATIENCE;
+    let units = timeout_at(until, units()).await.unwrap_or_default();
+    // As the kubelet looks for them: the end of a unit's name is enough.
+    let native = |service: &&str| units.contains(&format!("{service}.service"));
+    let services = query.services.iter().map(String::as_str);
+    let (native, files): (Vec<&str>, Vec<&str>) = services.partition(native);
+    if !native.is_empty() {
+        // The journal's tool is stopped when its time is over.
+        if let Ok(told) = timeout_at(until, journal(&query.options, &native, out)).await {
+            told?;
+        }
+    }
+    if files.is_empty() {
+        return Ok(());
+    }
+    if query.options != Options::default() {
+        let files = files.join(" ");
+        let told = format!(
+            "\noptions present and query resolved to log files for [{files}]\ntry without specifying options\n"
+        );
+        return out.write(told.as_bytes()).await;
+    }
+    let copied = timeout_at(until, async {
+        for service in files {
+            service_file(folder, service, out).await?;
+        }
+        Ok(())
+    });
+    match copied.await {
+        Ok(told) => told,
+        Err(_) => out.write(b"\ncontext error: context deadline exceeded\n").await,
+    }
+}
+
+/// The names of the journal's units, one a line; nothing where there is no journal.
+async fn units() -> String {
     let mut command = Command::new("journalctl");
-    command.args(["--no-pager", "--output=short", "--lines=1"]).arg(format!("--unit={service}"));
-    match command.stdin(Stdio::null()).kill_on_drop(true).output().await {
-        Ok(output) if output.status.success() => !String::from_utf8_lossy(&output.stdout).contains("-- No entries --"),
-        _ => false,
+    command.args(["--field", "_SYSTEMD_UNIT"]).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
+    let Ok(mut child) = command.kill_on_drop(true).spawn() else { return String::new() };
+    let Some(output) = child.stdout.take() else { return String::new() };
+    let mut text = Vec::new();
+    let read = output.take(MAX_UNITS_TEXT).read_to_end(&mut text).await;
+    if read.is_err() || !child.wait().await.is_ok_and(|status| status.success()) {
+        return String::new();
     }
+    String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The file of a service by the names that such files have.
-async fn service_file(folder: &Path, service: &str) -> Vec<u8> {
-    let missing = || format!("\nlog not found for {service}\n").into_bytes();
+/// What the journal's tool is called with.
+fn arguments(options: &Options, services: &[&str]) -> Vec<String> {
+    let mut all = vec!["--utc".to_owned(), "--no-pager".to_owned()];
+    let times = [("since", &options.since, &options.since_time), ("until", &options.until, &options.until_time)];
+    for (name, date, time) in times {
+        match time {
+            _ if !date.is_empty() => all.push(format!("--{name}={date}")),
+            // Of any zone; the journal's own tool knows only its own and this one.
+            Some(time) => {
+                let text = time.at.to_seconds_text().replace('T', " ").replace('Z', " UTC");
+                all.push(format!("--{name}={text}"));
+            }
+            None => {}
+        }
+    }
+    if let Some(lines) = options.tail {
+        all.extend(["--pager-end".to_owned(), format!("--lines={lines}")]);
+    }
+    all.extend(services.iter().map(|service| format!("--unit={service}")));
+    if !options.pattern.is_empty() {
+        all.push(format!("--grep={}", options.pattern));
+        all.push(format!("--case-sensitive={}", options.case_sensitive));
+    }
+    // Of every boot unless one is asked for.
+    if let Some(boot) = options.boot {
+        all.extend(["--boot".to_owned(), boot.to_string()]);
+    }
+    let output = if options.output.is_empty() { "short-precise" } else { &options.output };
+    all.push(format!("--output={output}"));
+    all
+}
+
+/// Writes what the journal's tool says, and what it complains of.
+async fn journal(options: &Options, services: &[&str], out: &mut Out) -> Result<(), Gone> {
+    let mut command = Command::new("journalctl");
+    command.args(arguments(options, services));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(_) if options.boot.unwrap_or(0) == 0 => {
+            return out.write(b"\nerror: journal output not available\n").await;
+        }
+        Err(_) => return Ok(()),
+    };
+    let (said, complained) = (child.stdout.take(), child.stderr.take());
+    // Complaints are few: they wait in memory, those that there is room for, until the rest is out.
+    let complaints = async {
+        let mut text = Vec::new();
+        if let Some(complained) = complained {
+            let mut some = complained.take(CHUNK as u64);
+            let _ = some.read_to_end(&mut text).await;
+            let _ = tokio::io::copy(&mut some.into_inner(), &mut tokio::io::sink()).await;
+        }
+        text
+    };
+    let saying = async {
+        match said {
+            Some(said) => out.copy(said).await,
+            None => Ok(()),
+        }
+    };
+    let (told, complaints) = tokio::join!(saying, complaints);
+    told?;
+    if !complaints.is_empty() {
+        out.write(&complaints).await?;
+    }
+    let _ = child.wait().await;
+    Ok(())
+}
+
+/// Writes the file of a service, by the names that such files have.
+async fn service_file(folder: &Path, service: &str, out: &mut Out) -> Result<(), Gone> {
     for name in [service.to_owned(), format!("{service}.log"), format!("{service}/{service}.log")] {
         let Ok(path) = node_logs::inside(folder, &name) else { continue };
-        match read(path).await {
-            Ok(Some(content)) => return content,
+        match open(path).await {
+            Ok(Some(file)) => return out.copy(file).await,
             Ok(None) => {}
-            Err(error) => return format!("\nerror getting log for {service}: {error}\n").into_bytes(),
+            Err(error) => {
+                let told = format!("\nerror getting log for {service}: {error}\n");
+                return out.write(told.as_bytes()).await;
+            }
         }
     }
-    missing()
+    out.write(format!("\nlog not found for {service}\n").as_bytes()).await
 }
 
-/// The content of a file; `None` for a folder or nothing.
-async fn read(path: PathBuf) -> std::io::Result<Option<Vec<u8>>> {
+/// A file to read; `None` for a folder or nothing.
+async fn open(path: PathBuf) -> std::io::Result<Option<tokio::fs::File>> {
     match tokio::fs::metadata(&path).await {
         Ok(metadata) if metadata.is_dir() => Ok(None),
-        Ok(_) => tokio::fs::read(&path).await.map(Some),
+        Ok(_) => tokio::fs::File::open(&path).await.map(Some),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -290,33 +264,61 @@ async fn read(path: PathBuf) -> std::io::Result<Option<Vec<u8>>> {
 mod tests {
     use super::*;
 
-    fn why(query: &str) -> String {
-        match Query::of(query).map(|q| q.check(Path::new("/nonexistent"))) {
-            Ok(Ok(())) => String::new(),
-            Ok(Err(why)) | Err(why) => why,
-        }
+    #[test]
+    fn the_journal_is_asked_for_what_the_query_names_and_no_more() {
+        let of = |raw: &str| arguments(&Query::of(raw).expect("good").options, &["a", "b"]).join(" ");
+        assert_eq!(of(""), "--utc --no-pager --unit=a --unit=b --output=short-precise");
+        assert_eq!(
+            of("sinceTime=2020-01-01T02:00:00%2B02:00&tailLines=5&pattern=x&boot=-1"),
+            "--utc --no-pager --since=2020-01-01 00:00:00 UTC --pager-end --lines=5 --unit=a --unit=b --grep=x \
+             --case-sensitive=false --boot -1 --output=short-precise"
+        );
+        assert_eq!(
+            of("since=-1h&until=2020-1-1+0:0:0&grep=x&case-sensitive=t&output=cat&boot=0"),
+            "--utc --no-pager --since=-1h --until=2020-1-1 0:0:0 --unit=a --unit=b --grep=x --case-sensitive=true --boot 0 \
+             --output=cat"
+        );
     }
 
-    #[test]
-    fn mistakes_are_named_in_the_kubelets_words() {
-        assert_eq!(why("query="), "unit: Invalid value: [\"\"]: unit cannot be empty");
+    /// Status, type or place, and body.
+    async fn get(folder: &Path, path: &str, raw: &str, headers: &HeaderMap) -> Option<(u16, String, Vec<u8>)> {
+        let answer = serve(folder, path, raw, headers).await?;
+        let word = |name: header::HeaderName| answer.headers().get(name).and_then(|v| v.to_str().ok());
+        let head = word(header::LOCATION).or(word(header::CONTENT_TYPE)).unwrap_or_default().to_owned();
+        let status = answer.status().as_u16();
+        let body = answer.into_body().collect().await.expect("a body").to_bytes();
+        Some((status, head, body.to_vec()))
+    }
+
+    #[tokio::test]
+    async fn files_are_found_by_service_and_by_name_and_other_questions_are_none() {
+        let folder = std::env::temp_dir().join(format!("log-query-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("svc/sub")).expect("made");
+        std::fs::write(folder.join("svc/svc.log"), "line\n").expect("written");
+        let none = HeaderMap::new();
+        let text = |answer: Option<(u16, String, Vec<u8>)>| {
+            let (status, _, body) = answer.expect("an answer");
+            (status, String::from_utf8_lossy(&body).into_owned())
+        };
         assert_eq!(
-            why("query=a&tailLines=x"),
-            "tailLines: Invalid value: \"x\": strconv.Atoi: parsing \"x\": invalid syntax"
+            text(get(&folder, "", "query=svc&query=nobody1", &none).await),
+            (200, "line\n\nlog not found for nobody1\n".into())
         );
-        assert_eq!(
-            why("query=a&tailLines=-1"),
-            "tailLines: Invalid value: -1: must be between 0 and 100000, inclusive"
+        let packed = HeaderMap::from_iter([(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip"))]);
+        let (_, _, body) = get(&folder, "", "query=svc", &packed).await.expect("an answer");
+        let mut plain = Vec::new();
+        flate2::write::GzDecoder::new(&mut plain).write_all(&body).expect("packed");
+        assert_eq!(plain, b"line\n");
+        // The query stays with a folder that is named without its slash.
+        let (status, place, _) = get(&folder, "", "query=svc/sub", &none).await.expect("an answer");
+        assert_eq!((status, place.as_str()), (301, "sub/?query=svc/sub"));
+        assert!(
+            get(&folder, "", "tailLines=5", &none).await.is_none() && get(&folder, "a", "x=1", &none).await.is_none()
         );
-        assert_eq!(why("query=a&boot=1"), "boot: Invalid value: 1: must be less than 1");
-        assert_eq!(why("query=a&sinceTime=x"), "sinceTime: Invalid value: \"x\": invalid time format");
-        assert_eq!(why("query=a%24"), "query: Invalid value: \"a$\": input contains unsupported characters");
-        assert_eq!(
-            why("query=a&pattern=%5B"),
-            "pattern: Invalid value: \"[\": error parsing regexp: missing closing ]: `[`"
-        );
-        assert_eq!(why("query=a&pattern=oom%7C%5Bkill%5D"), "");
-        assert!(why("query=..%2Fshadow").ends_with("path escapes from parent"));
-        assert_eq!(why("query=a&query=b"), "");
+        assert_eq!(text(get(&folder, "", "tailLines=x", &none).await).0, 400);
+        assert_eq!(text(get(&folder, "", "tailLines=-1", &none).await).0, 406);
+        let elsewhere = text(get(&folder, "svc/svc.log", "query=svc", &none).await);
+        assert_eq!(elsewhere, (406, "path not allowed in query mode\n".into()));
+        std::fs::remove_dir_all(folder).expect("ours");
     }
 }
