@@ -110,6 +110,20 @@ impl Surface {
         }
     }
 
+    /// First parts of the paths that `/statusz` names: in the kubelet those whose handlers are no web services, which the
+    /// refusals of places that are switched off are not either. Sorted.
+    pub(super) fn listed(self) -> Vec<&'static str> {
+        let all = [
+            ("/configz", true),
+            ("/debug", true),
+            ("/flagz", self.flagz),
+            ("/healthz", true),
+            ("/logs", !self.system_logs),
+            ("/metrics", true),
+        ];
+        all.into_iter().filter(|(_, on)| *on).map(|(path, _)| path).collect()
+    }
+
     /// The path's part in `kubelet_http_requests_total`, and whether such requests may last. Its beginning says it all,
     /// whatever becomes of the request.
     pub(super) fn bucket(self, sent: &str) -> (&'static str, bool) {
@@ -383,6 +397,13 @@ mod tests {
             assert_eq!(read_only.route(nowhere), None, "{nowhere}");
         }
         assert_eq!(read_only.route("/stats/summary/"), Some(Route::Summary));
+    }
+
+    #[test]
+    fn the_paths_that_are_told_follow_what_is_switched_on() {
+        assert_eq!(ALL.listed(), ["/configz", "/debug", "/flagz", "/healthz", "/metrics"]);
+        let some = Surface { flagz: false, system_logs: false, ..ALL };
+        assert_eq!(some.listed(), ["/configz", "/debug", "/healthz", "/logs", "/metrics"]);
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Router {
             (Route::RunningPods, _) => node_stats::running_pods(&self.stats).await,
             (Route::Configz, _) => self.configz(),
             (Route::Flagz, _) => zpages::flagz(&self.deps, request.headers()),
-            (Route::Statusz, _) => zpages::statusz(request.headers()),
+            (Route::Statusz, _) => zpages::statusz(&self.surface.listed(), request.headers()),
             (Route::Logs(path), _) => node_logs::serve(&self.deps.config, &path, &query, &request).await,
             (Route::Profile(name), _) => debug::profile(&name, &query).await,
             (Route::LogLevel, _) => debug::log_level(request).await,

@@ -21,7 +21,6 @@ static STARTED: LazyLock<(Instant, Timestamp)> = LazyLock::new(|| (Instant::now(
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
                        guarantees and is for debugging purposes only.";
 const REFUSAL: &str = "only the following media types are accepted: application/json, application/yaml, text/plain";
-const PATHS: [&str; 5] = ["/configz", "/debug", "/flagz", "/healthz", "/metrics"];
 const GROUP: &str = "config.k8s.io";
 
 /// Flags whose value in a kubelet, when nobody sets them, is not that of their kind. Most mean nothing here.
@@ -79,7 +78,8 @@ pub(super) fn flagz(deps: &ServerDeps, headers: &HeaderMap) -> Response<Answer> 
     }
 }
 
-pub(super) fn statusz(headers: &HeaderMap) -> Response<Answer> {
+/// `paths` are those that it names.
+pub(super) fn statusz(paths: &[&str], headers: &HeaderMap) -> Response<Answer> {
     let (since, at) = *STARTED;
     let up = since.elapsed().as_secs();
     let version = KUBELET_VERSION.trim_start_matches('v');
@@ -95,7 +95,7 @@ pub(super) fn statusz(headers: &HeaderMap) -> Response<Answer> {
                 up / 3600,
                 up / 60 % 60,
                 up % 60,
-                PATHS.join(" ")
+                paths.join(" ")
             ),
         ),
         Some(form) => object(
@@ -108,7 +108,7 @@ pub(super) fn statusz(headers: &HeaderMap) -> Response<Answer> {
                 ("goVersion", "none".into()),
                 ("binaryVersion", version.into()),
                 ("emulationVersion", emulated.as_str().into()),
-                ("paths", json!(PATHS)),
+                ("paths", json!(paths)),
             ],
         ),
         None => refused(headers),
