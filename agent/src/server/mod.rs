@@ -104,34 +104,38 @@ pub async fn start(deps: ServerDeps) -> Result<JoinSet<()>, ServerError> {
     let deps = Arc::new(deps);
     let config = &deps.config;
     let mut tasks = JoinSet::new();
+    let surface = Surface {
+        debugging: config.enable_debugging_handlers,
+        checkpoint: deps.gates.enabled("ContainerCheckpoint"),
+        flagz: deps.gates.enabled("ComponentFlagz"),
+        statusz: deps.gates.enabled("ComponentStatusz"),
+        system_logs: config.enable_system_log_handler,
+        profiling: config.enable_profiling_handler,
+        debug_flags: config.enable_debug_flags_handler,
+    };
+    let (logs, pods) = (Arc::new(log_watch::LogWatch::default()), pod_page::PodPage::default());
+    let router = |access, surface| Router {
+        deps: deps.clone(),
+        access,
+        surface,
+        stats: deps.stats.clone(),
+        logs: logs.clone(),
+        pods: pods.clone(),
+    };
     if config.enable_server {
-        let surface = Surface {
-            debugging: config.enable_debugging_handlers,
-            checkpoint: deps.gates.enabled("ContainerCheckpoint"),
-            flagz: deps.gates.enabled("ComponentFlagz"),
-            statusz: deps.gates.enabled("ComponentStatusz"),
-            system_logs: config.enable_system_log_handler,
-            profiling: config.enable_profiling_handler,
-            debug_flags: config.enable_debug_flags_handler,
-        };
         let tls = identity::server_config(&deps)?;
         let access = access::Access::new(&deps)?;
         if let Some(authorities) = access.authorities().filter(|_| deps.gates.enabled("ReloadKubeletClientCAFile")) {
             tasks.spawn(authorities.follow());
         }
-        let access = Some(access);
         let listener = listen::bind(&config.address, config.port).await?;
-        let logs = Arc::new(log_watch::LogWatch::default());
-        let (stats, pods) = (deps.stats.clone(), pod_page::PodPage::default());
-        let router = Router { deps: deps.clone(), access, surface, stats, logs: logs.clone(), pods: pods.clone() };
-        tasks.spawn(listen::serve_tls(listener, tls, Arc::new(router)));
-        if config.read_only_port > 0 {
-            let listener = listen::bind(&config.address, config.read_only_port).await?;
-            let surface = Surface { debugging: false, ..surface };
-            let stats = deps.stats.clone();
-            let router = Router { deps: deps.clone(), access: None, surface, stats, logs, pods };
-            tasks.spawn(listen::serve_plain(listener, Arc::new(router)));
-        }
+        tasks.spawn(listen::serve_tls(listener, tls, Arc::new(router(Some(access), surface))));
+    }
+    // Asked for by itself: it is there without the other, too.
+    if config.read_only_port > 0 {
+        let listener = listen::bind(&config.address, config.read_only_port).await?;
+        let surface = Surface { debugging: false, ..surface };
+        tasks.spawn(listen::serve_plain(listener, Arc::new(router(None, surface))));
     }
     if config.healthz_port > 0 {
         tasks.spawn(listen::serve_health(config.healthz_bind_address.clone(), config.healthz_port));
