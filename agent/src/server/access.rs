@@ -22,6 +22,9 @@ use crate::metrics;
 /// Remembered answers at most; beyond, the oldest knowledge is dropped as a whole.
 const MAX_KEPT: usize = 4096;
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+const ANONYMOUS: &str = "system:anonymous";
+const AUTHENTICATED: &str = "system:authenticated";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// Attribute of a certificate's subject that holds the user's uid.
 const UID: &str = "1.3.6.1.4.1.57683.2";
 
@@ -124,23 +127,28 @@ impl Access {
     async fn authenticate(&self, headers: &HeaderMap, certificate: Option<&ShownCertificate>) -> Option<User> {
         let authorities = self.authorities.as_ref();
         let vouched = certificate.zip(authorities).filter(|(shown, authorities)| authorities.vouch(shown));
-        if let Some(user) = vouched.and_then(|(shown, _)| of_certificate(shown.der(), self.uids)) {
-            return Some(user);
+        let named = match vouched {
+            Some((shown, _)) => of_certificate(shown.der(), self.uids),
+            None if certificate.is_some() => Err(Unusable),
+            None => Ok(None),
+        };
+        // Who shows something that is not believed does not want to be nobody; a certificate that names nobody says nothing.
+        let mut refused = named.is_err();
+        if let Ok(Some(user)) = named {
+            return Some(authenticated(user));
         }
-        // Who shows something that is not believed does not want to be nobody.
-        let mut refused = certificate.is_some();
         if self.tokens {
             let (tokens, unreadable) = tokens(headers);
             refused |= unreadable || !tokens.is_empty();
             for token in tokens {
                 if let Some(user) = self.of_token(&token).await {
-                    return Some(user);
+                    return Some(authenticated(user));
                 }
             }
         }
         (self.anonymous && !refused).then(|| User {
-            name: "system:anonymous".into(),
-            groups: vec!["system:unauthenticated".into()],
+            name: ANONYMOUS.into(),
+            groups: vec![UNAUTHENTICATED.into()],
             ..User::default()
         })
     }
@@ -217,7 +225,11 @@ impl Access {
         let began = Instant::now();
         let asked = self.client.create("", &review).await;
         count(&metrics::AUTHZ_REQUESTS, &metrics::AUTHZ_SECONDS, began, asked.as_ref().err());
-        let allowed = asked?.status.unwrap_or_default().allowed;
+        let status = asked?.status.unwrap_or_default();
+        if status.allowed && status.denied {
+            return Err(ApiError::Malformed("a SubjectAccessReview that is both allowed and denied".into()));
+        }
+        let allowed = status.allowed;
         keep(&self.decisions, key, allowed, if allowed { self.allowed_ttl } else { self.refused_ttl });
         Ok(allowed)
     }
@@ -292,26 +304,43 @@ fn keep<K: Ord, V>(kept: &Kept<K, V>, key: K, value: V, ttl: Duration) {
     table.insert(key, (value, Instant::now() + ttl));
 }
 
+/// Everybody who is known is one of the authenticated, unless the name or the groups say otherwise already.
+fn authenticated(mut user: User) -> User {
+    let told = user.groups.iter().any(|group| group == AUTHENTICATED || group == UNAUTHENTICATED);
+    if !told && user.name != ANONYMOUS {
+        user.groups.push(AUTHENTICATED.into());
+    }
+    user
+}
+
+/// A certificate that is not believed.
+#[derive(Debug, PartialEq)]
+struct Unusable;
+
 /// A verified certificate's subject: common name (of several the last, as Go reads them), organizations and, with `uids`, the
-/// uid. Several uids, or an empty one, are nobody's.
-fn of_certificate(der: &[u8], uids: bool) -> Option<User> {
-    let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
+/// uid. None without a name.
+///
+/// # Errors
+/// Several uids, or an empty one.
+fn of_certificate(der: &[u8], uids: bool) -> Result<Option<User>, Unusable> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(der).map_err(|_| Unusable)?;
     let left = certificate.validity().not_after.timestamp().saturating_sub(proto::time::Timestamp::now().seconds);
     metrics::CLIENT_CERTIFICATES.observe(&[], metrics::page::to_float(u64::try_from(left).unwrap_or(0)));
     let subject = certificate.subject();
-    let name = subject.iter_common_name().last()?.as_str().ok().filter(|name| !name.is_empty())?.to_owned();
+    let name = subject.iter_common_name().last().and_then(|name| name.as_str().ok()).unwrap_or_default().to_owned();
+    if name.is_empty() {
+        return Ok(None);
+    }
     let mut uids = subject.iter_attributes().filter(|attribute| uids && attribute.attr_type().to_id_string() == UID);
     let uid = match (uids.next(), uids.next()) {
         (None, _) => String::new(),
-        (Some(uid), None) => uid.as_str().ok().filter(|uid| !uid.is_empty())?.to_owned(),
-        (Some(_), Some(_)) => return None,
+        (Some(uid), None) => uid.as_str().ok().filter(|uid| !uid.is_empty()).ok_or(Unusable)?.to_owned(),
+        (Some(_), Some(_)) => return Err(Unusable),
     };
-    let mut groups: Vec<String> =
-        subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
-    groups.push("system:authenticated".into());
+    let groups = subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
     let print: String = digest(&SHA256, der).as_ref().iter().map(|b| format!("{b:02x}")).collect();
     let extra = BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={print}")])]);
-    Some(User { name, uid, groups, extra })
+    Ok(Some(User { name, uid, groups, extra }))
 }
 
 fn verb(method: &Method) -> &'static str {
@@ -344,13 +373,29 @@ mod tests {
         let of = |parts: &[(DnType, &str)]| of_with(true, parts);
         let uid = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
         let name = (DnType::CommonName, "me");
-        let user = of(&[name.clone(), (DnType::OrganizationName, "team"), (uid.clone(), "u-1")]).expect("somebody");
+        let user = of(&[name.clone(), (DnType::OrganizationName, "team"), (uid.clone(), "u-1")]);
+        let user = user.expect("usable").expect("somebody");
         assert_eq!((user.name.as_str(), user.uid.as_str()), ("me", "u-1"));
-        assert_eq!(user.groups, ["team", "system:authenticated"]);
-        assert_eq!(of(std::slice::from_ref(&name)).map(|user| user.uid), Some(String::new()));
-        assert!(of(&[name.clone(), (uid.clone(), "")]).is_none());
+        assert_eq!(user.groups, ["team"]);
+        let told = |user: Result<Option<User>, Unusable>| user.map(|user| user.map(|user| user.uid));
+        assert_eq!(told(of(std::slice::from_ref(&name))), Ok(Some(String::new())));
+        assert_eq!(told(of(&[name.clone(), (uid.clone(), "")])), Err(Unusable));
         // Behind its gate.
-        assert_eq!(of_with(false, &[name, (uid, "")]).map(|user| user.uid), Some(String::new()));
-        assert!(of(&[(DnType::CommonName, "")]).is_none() && of(&[]).is_none());
+        assert_eq!(told(of_with(false, &[name, (uid, "")])), Ok(Some(String::new())));
+        assert_eq!((told(of(&[(DnType::CommonName, "")])), told(of(&[]))), (Ok(None), Ok(None)));
+    }
+
+    /// Users of tokens were in the groups that their review told alone.
+    #[test]
+    fn whoever_is_known_is_authenticated_unless_that_is_told_already() {
+        let groups = |name: &str, groups: &[&str]| {
+            let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+            authenticated(User { name: name.into(), groups, ..User::default() }).groups
+        };
+        assert_eq!(groups("me", &["team"]), ["team", AUTHENTICATED]);
+        for told in [AUTHENTICATED, UNAUTHENTICATED] {
+            assert_eq!(groups("me", &[told, "team"]), [told, "team"]);
+        }
+        assert_eq!(groups(ANONYMOUS, &["team"]), ["team"]);
     }
 }
