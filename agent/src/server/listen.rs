@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use futures_util::future::Either;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -16,7 +17,7 @@ use service::refusal::Refusing;
 use tokio::net::TcpListener;
 
 use super::ServerError;
-use super::answers::Answer;
+use super::answers::{Answer, bare};
 use super::client_ca::ShownCertificate;
 use super::health;
 use super::mux::{Meant, meant};
@@ -74,7 +75,10 @@ pub(super) async fn serve_tls(listener: TcpListener, tls: Arc<rustls::ServerConf
                 let (router, certificate) = (router.clone(), certificate.clone());
                 let bodiless = bodiless::concerns(&request);
                 async move {
-                    let answer = router.counted(request, certificate).await;
+                    let answer = match of_everything(&request) {
+                        Some(answer) => answer,
+                        None => router.counted(request, certificate).await,
+                    };
                     Ok::<_, std::convert::Infallible>(as_asked(answer, bodiless))
                 }
             });
@@ -141,7 +145,10 @@ where
             let service = service_fn(move |request: Request<Incoming>| {
                 serving.begun();
                 let bodiless = bodiless::concerns(&request);
-                let answer = handle(request);
+                let answer = match of_everything(&request) {
+                    Some(answer) => Either::Left(std::future::ready(answer)),
+                    None => Either::Right(handle(request)),
+                };
                 async move { Ok::<_, std::convert::Infallible>(as_asked(answer.await, bodiless)) }
             });
             serve_connection(TokioIo::new(stream), service).await;
@@ -175,6 +182,21 @@ where
     }
 }
 
+/// `*` is no place but the server as a whole: it says that it is there, whoever asks, and does nothing else with it.
+fn of_everything<B>(request: &Request<B>) -> Option<Response<Answer>> {
+    if request.uri().path() != "*" {
+        return None;
+    }
+    if *request.method() == Method::OPTIONS {
+        return Some(bare(StatusCode::OK, Bytes::new()));
+    }
+    let mut refused = bare(StatusCode::BAD_REQUEST, Bytes::new());
+    if request.version() < Version::HTTP_2 {
+        refused.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Some(refused)
+}
+
 fn as_asked(answer: Response<Answer>, bodiless: bool) -> Response<Answer> {
     if bodiless { bodiless::answer(answer, full(Bytes::new())) } else { answer }
 }
@@ -186,12 +208,21 @@ pub(super) fn full(bytes: impl Into<Bytes>) -> Answer {
 
 #[cfg(test)]
 mod tests {
-    use http::{StatusCode, header};
     use http_body_util::Empty;
     use tokio::net::TcpStream;
 
     use super::*;
     use crate::server::answers::text;
+
+    #[test]
+    fn the_server_as_a_whole_can_be_asked_for_its_options_alone() {
+        let code = |method: Method, path: &str| {
+            let request = Request::builder().method(method).uri(path).body(()).expect("a request");
+            of_everything(&request).map(|answer| answer.status().as_u16())
+        };
+        assert_eq!((code(Method::OPTIONS, "*"), code(Method::GET, "*")), (Some(200), Some(400)));
+        assert_eq!((code(Method::OPTIONS, "/*"), code(Method::OPTIONS, "/pods")), (None, None));
+    }
 
     /// The body used to come with it, which breaks the stream: `curl -I` heard nothing.
     #[tokio::test]
