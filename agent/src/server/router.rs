@@ -80,6 +80,7 @@ impl Router {
     async fn serve(&self, route: Route, request: Request<Incoming>) -> Response<Answer> {
         let pods = self.deps.pods.borrow().clone();
         let query = request.uri().query().unwrap_or("").to_owned();
+        let extended = self.deps.gates.enabled("ExtendWebSocketsToKubelet");
         match (route, pods) {
             (Route::Health, pods) => health::all(&health::CHECKS, &query, self.parts(pods.as_ref())).await,
             (Route::HealthCheck(name), pods) => health::one(name, self.parts(pods.as_ref())).await,
@@ -122,9 +123,9 @@ impl Router {
                 let limits = (self.deps.flags.checkpoint_retention, self.deps.config.runtime_request_timeout.get());
                 checkpoint::serve(&pods, cri, root, &names, &query, limits).await
             }
-            (Route::Exec(target), Some(pods)) => streams::exec(&pods, &target, request).await,
-            (Route::Attach(target), Some(pods)) => streams::attach(&pods, &target, request).await,
-            (Route::PortForward(target), Some(pods)) => streams::port_forward(&pods, &target, request).await,
+            (Route::Exec(target), Some(pods)) => streams::exec(&pods, &target, request, extended).await,
+            (Route::Attach(target), Some(pods)) => streams::attach(&pods, &target, request, extended).await,
+            (Route::PortForward(target), Some(pods)) => streams::port_forward(&pods, &target, request, extended).await,
             (Route::Run(target), Some(pods)) => streams::run(&pods, &target, request).await,
         }
     }
@@ -148,8 +149,8 @@ pub(super) fn not_here(meant: Meant, request: &Request<Incoming>) -> Response<An
     match meant {
         Meant::Elsewhere(path) => {
             let place = match request.uri().query() {
-                Some(query) => format!("{path}?{query}"),
-                None => path,
+                Some(query) if !query.is_empty() => format!("{path}?{query}"),
+                _ => path,
             };
             redirect(StatusCode::TEMPORARY_REDIRECT, &place, request.method())
         }

@@ -33,7 +33,13 @@ const STREAMS_EXPIRE_SECONDS: &str = "60";
 /// A refusal: status and text.
 type Refusal = (StatusCode, String);
 
-pub(super) async fn exec(pods: &Handle, target: &Target, mut request: Request<Incoming>) -> Response<Answer> {
+/// `extended`: WebSocket clients are served whose protocols runtimes do not speak (gate `ExtendWebSocketsToKubelet`).
+pub(super) async fn exec(
+    pods: &Handle,
+    target: &Target,
+    mut request: Request<Incoming>,
+    extended: bool,
+) -> Response<Answer> {
     let prepared = async {
         let (options, _, container) = prepare(pods, target, &mut request, |name, _| not_found(name)).await?;
         let url = pods.exec(cri::ExecRequest {
@@ -47,12 +53,18 @@ pub(super) async fn exec(pods: &Handle, target: &Target, mut request: Request<In
         Ok((url.await.map_err(unstreamed)?, options))
     };
     match prepared.await {
-        Ok((url, options)) => carry("exec", &url, options, request).await,
+        Ok((url, options)) => carry("exec", &url, extended.then_some(options), request).await,
         Err(refusal) => refused(refusal),
     }
 }
 
-pub(super) async fn attach(pods: &Handle, target: &Target, mut request: Request<Incoming>) -> Response<Answer> {
+/// `extended` as for [`exec`].
+pub(super) async fn attach(
+    pods: &Handle,
+    target: &Target,
+    mut request: Request<Incoming>,
+    extended: bool,
+) -> Response<Answer> {
     let prepared = async {
         let missing = |name: &str, pod: &Pod| format!("container {name} not found in pod {}", full_name(pod));
         let (mut options, pod, container) = prepare(pods, target, &mut request, missing).await?;
@@ -72,20 +84,20 @@ pub(super) async fn attach(pods: &Handle, target: &Target, mut request: Request<
         Ok((url.await.map_err(unstreamed)?, options))
     };
     match prepared.await {
-        Ok((url, options)) => carry("attach", &url, options, request).await,
+        Ok((url, options)) => carry("attach", &url, extended.then_some(options), request).await,
         Err(refusal) => refused(refusal),
     }
 }
 
-pub(super) async fn port_forward(pods: &Handle, target: &Target, request: Request<Incoming>) -> Response<Answer> {
+/// `extended` as for [`exec`].
+pub(super) async fn port_forward(
+    pods: &Handle,
+    target: &Target,
+    request: Request<Incoming>,
+    extended: bool,
+) -> Response<Answer> {
     let web = websocket::is_upgrade(request.headers());
-    let tunnel = web && websocket::offers(request.headers(), translate::TUNNEL);
-    if tunnel {
-        if let Some(refused) = websocket::refuse(request.method(), request.headers()) {
-            return refused;
-        }
-        metrics::WEBSOCKET_STREAMING.inc(&["portforward"]);
-    }
+    let tunnel = extended && web && websocket::tunneled(request.headers()).next().is_some();
     let prepared = async {
         // SPDY clients name their ports in the streams.
         let port = match web && !tunnel {
@@ -113,7 +125,12 @@ pub(super) async fn port_forward(pods: &Handle, target: &Target, request: Reques
     if !is_upgrade(request.headers()) {
         return text(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required\n");
     }
-    let carried = if tunnel { translate::tunnel(&url, request).await } else { upgrade::pass(&url, request).await };
+    let carried = if tunnel {
+        metrics::WEBSOCKET_STREAMING.inc(&["portforward"]);
+        translate::tunnel(&url, request).await
+    } else {
+        upgrade::pass(&url, request).await
+    };
     carried.unwrap_or_else(unanswered)
 }
 
@@ -205,19 +222,22 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
     values.iter().filter_map(|v| v.to_str().ok()).any(|v| v.to_ascii_lowercase().contains("upgrade"))
 }
 
-async fn carry(subresource: &str, url: &str, options: Options, request: Request<Incoming>) -> Response<Answer> {
+/// Carries a session to the runtime; with `options` those of WebSocket clients that the runtime would not understand, too.
+async fn carry(subresource: &str, url: &str, options: Option<Options>, request: Request<Incoming>) -> Response<Answer> {
     if !is_upgrade(request.headers()) {
         return text(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required\n");
     }
     let web = websocket::is_upgrade(request.headers());
-    let carried = if web && websocket::offers(request.headers(), translate::CHANNELS) {
-        if let Some(refused) = websocket::refuse(request.method(), request.headers()) {
-            return refused;
+    let translated = options.filter(|_| web && websocket::offers(request.headers(), translate::CHANNELS));
+    let carried = match translated {
+        Some(options) => {
+            metrics::WEBSOCKET_STREAMING.inc(&[subresource]);
+            if let Some(refused) = websocket::refuse(request.method(), request.headers()) {
+                return refused;
+            }
+            translate::channels(url, options, request)
         }
-        metrics::WEBSOCKET_STREAMING.inc(&[subresource]);
-        translate::channels(url, options, request)
-    } else {
-        upgrade::pass(url, request).await
+        None => upgrade::pass(url, request).await,
     };
     carried.unwrap_or_else(unanswered)
 }

@@ -7,7 +7,7 @@
 //! Followed: apiserver `util/proxy` (`StreamTranslatorHandler`, `TunnelingHandler`).
 
 use bytes::{Bytes, BytesMut};
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::json;
@@ -20,7 +20,6 @@ use super::{spdy, websocket};
 use crate::server::answers::Answer;
 
 pub const CHANNELS: &str = "v5.channel.k8s.io";
-pub const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 
 /// Channels of the protocol, by number.
 const STDIN: u8 = 0;
@@ -39,7 +38,7 @@ const PIECE: usize = 32 * 1024;
 /// # Errors
 /// A request without a key; the client is still waiting for an answer.
 pub fn channels(url: &str, options: Options, mut request: Request<Incoming>) -> Result<Response<Answer>, StreamError> {
-    let answer = websocket::accept(request.headers(), CHANNELS)
+    let answer = websocket::accept(request.headers(), Some(CHANNELS))
         .ok_or_else(|| StreamError("the request has no WebSocket key".into()))?;
     let client = hyper::upgrade::on(&mut request);
     let url = url.to_owned();
@@ -53,18 +52,32 @@ pub fn channels(url: &str, options: Options, mut request: Request<Incoming>) -> 
     Ok(answer)
 }
 
-/// Serves port-forwarding to a client of [`TUNNEL`].
+/// Serves port-forwarding to a client that tunnels. The runtime comes first: until it has taken the connection everything
+/// is told by an answer of HTTP, its own refusal as it is, and then what is wrong with the client's handshake.
 ///
 /// # Errors
-/// The runtime's refusal; the client is still waiting for an answer.
+/// The runtime does not answer, or not in SPDY; the client is still waiting for an answer.
 pub async fn tunnel(url: &str, mut request: Request<Incoming>) -> Result<Response<Answer>, StreamError> {
-    let runtime = upgrade::spdy(url, "portforward.k8s.io").await?;
-    let answer = websocket::accept(request.headers(), TUNNEL)
+    let mut taken = upgrade::ask_for_spdy(url, request.headers(), websocket::tunneled(request.headers())).await?;
+    if taken.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return upgrade::refusal(taken);
+    }
+    let told = |name: &str| taken.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().trim();
+    let speaks = told("upgrade").to_ascii_lowercase().contains("spdy/3.1");
+    if !speaks || !told("connection").to_ascii_lowercase().contains("upgrade") {
+        return Err(StreamError("unable to upgrade: missing upgrade headers in response".into()));
+    }
+    let chosen = websocket::tunneled(request.headers()).find(|protocol| *protocol == told(upgrade::PROTOCOL));
+    if let Some(refused) = websocket::refuse_tunnel(request.method(), request.headers()) {
+        return Ok(refused);
+    }
+    let chosen = chosen.map(|protocol| format!("{}{protocol}", websocket::TUNNEL));
+    let answer = websocket::accept(request.headers(), chosen.as_deref())
         .ok_or_else(|| StreamError("the request has no WebSocket key".into()))?;
-    let client = hyper::upgrade::on(&mut request);
+    let (runtime, client) = (hyper::upgrade::on(&mut taken), hyper::upgrade::on(&mut request));
     tokio::spawn(async move {
-        if let Ok(client) = client.await {
-            run_tunnel(TokioIo::new(client), runtime).await;
+        if let (Ok(client), Ok(runtime)) = tokio::join!(client, runtime) {
+            run_tunnel(TokioIo::new(client), TokioIo::new(runtime)).await;
         }
     });
     Ok(answer)

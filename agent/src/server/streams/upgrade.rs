@@ -11,6 +11,9 @@ use tokio::net::TcpStream;
 use super::super::answers::Answer;
 use super::super::listen::full;
 
+/// What is spoken in a SPDY connection: offered by the one side, chosen by the other.
+pub const PROTOCOL: &str = "x-stream-protocol-version";
+
 /// Why the runtime's streaming server is of no use; the text is for the client.
 #[derive(Debug, thiserror::Error)]
 #[error("the runtime's streaming server: {0}")]
@@ -23,12 +26,7 @@ pub struct StreamError(pub String);
 pub async fn pass(url: &str, mut request: Request<Incoming>) -> Result<Response<Answer>, StreamError> {
     let mut answer = send(url, request.method().clone(), forwarded(request.headers())).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        // A refusal of no stated length ends with its connection.
-        let bounded = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
-        if !bounded.iter().any(|name| answer.headers().contains_key(name)) {
-            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        return Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()));
+        return refusal(answer);
     }
     let (there, here) = (hyper::upgrade::on(&mut answer), hyper::upgrade::on(&mut request));
     tokio::spawn(async move {
@@ -41,6 +39,46 @@ pub async fn pass(url: &str, mut request: Request<Incoming>) -> Result<Response<
     Ok(answer.map(|_| full(Bytes::new())))
 }
 
+/// The runtime's refusal as the client's.
+///
+/// # Errors
+/// What is neither the upgrade nor a refusal of it.
+pub fn refusal(mut answer: Response<Incoming>) -> Result<Response<Answer>, StreamError> {
+    let status = answer.status();
+    if status.as_u16() < 400 {
+        return Err(StreamError(format!("invalid upgrade response: status code {}", status.as_u16())));
+    }
+    // A refusal of no stated length ends with its connection.
+    let bounded = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+    if !bounded.iter().any(|name| answer.headers().contains_key(name)) {
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()))
+}
+
+/// What the runtime answers to a client's request where that asks for a tunnel: it is asked for the SPDY in it, with the
+/// protocols that the client knows.
+///
+/// # Errors
+/// The runtime does not answer.
+pub async fn ask_for_spdy<'a>(
+    url: &str,
+    from: &HeaderMap,
+    protocols: impl Iterator<Item = &'a str>,
+) -> Result<Response<Incoming>, StreamError> {
+    let mut headers = forwarded(from);
+    for name in [header::SEC_WEBSOCKET_PROTOCOL, header::SEC_WEBSOCKET_KEY, header::SEC_WEBSOCKET_VERSION] {
+        headers.remove(name);
+    }
+    headers.insert(header::UPGRADE, HeaderValue::from_static("SPDY/3.1"));
+    headers.remove(PROTOCOL);
+    for protocol in protocols {
+        let value = HeaderValue::from_str(protocol).map_err(|e| StreamError(e.to_string()))?;
+        headers.append(PROTOCOL, value);
+    }
+    send(url, Method::POST, headers).await
+}
+
 /// A SPDY connection to the runtime; `protocol` is what is spoken in it.
 ///
 /// # Errors
@@ -49,7 +87,7 @@ pub async fn spdy(url: &str, protocol: &'static str) -> Result<TokioIo<Upgraded>
     let mut headers = HeaderMap::new();
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static("SPDY/3.1"));
-    headers.insert("x-stream-protocol-version", HeaderValue::from_static(protocol));
+    headers.insert(PROTOCOL, HeaderValue::from_static(protocol));
     let answer = send(url, Method::POST, headers).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         let status = answer.status();

@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::super::answers::{Answer, bare};
+use super::super::answers::{Answer, bare, text};
 use super::super::listen::full;
 
 /// The only version of the protocol.
@@ -24,6 +24,11 @@ const PONG: u8 = 10;
 /// Control frames carry no more.
 const MAX_CONTROL: u64 = 125;
 const PIECE: usize = 32 * 1024;
+/// Before the name of what is spoken in a tunnel, which ends as all names here do.
+pub const TUNNEL: &str = "SPDY/3.1+";
+const TUNNELED: &str = ".k8s.io";
+/// Bytes of a client's key.
+const KEY_BYTES: usize = 16;
 /// Appended to the client's key before it is hashed.
 const KEY_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
@@ -36,11 +41,36 @@ fn texts(headers: &HeaderMap, name: header::HeaderName) -> impl Iterator<Item = 
     headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok())
 }
 
+/// The subprotocols that the client offers.
+fn offered(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    texts(headers, header::SEC_WEBSOCKET_PROTOCOL).flat_map(|value| value.split(',')).map(str::trim)
+}
+
 /// Whether the client offers this subprotocol.
 pub fn offers(headers: &HeaderMap, protocol: &str) -> bool {
-    texts(headers, header::SEC_WEBSOCKET_PROTOCOL)
-        .flat_map(|value| value.split(','))
-        .any(|word| word.trim() == protocol)
+    offered(headers).any(|word| word == protocol)
+}
+
+/// What the client would speak in a tunnel; nothing where it offers none.
+pub fn tunneled(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    offered(headers).filter(|word| word.ends_with(TUNNELED)).filter_map(|word| word.strip_prefix(TUNNEL))
+}
+
+/// What the handshake of a tunnel is refused with, once the other side stands. The kubelet has another library for these
+/// than for channels: another order, other words.
+pub fn refuse_tunnel(method: &Method, headers: &HeaderMap) -> Option<Response<Answer>> {
+    let mut versions = texts(headers, header::SEC_WEBSOCKET_VERSION).flat_map(|value| value.split(','));
+    let key = headers.get(header::SEC_WEBSOCKET_KEY).and_then(|key| STANDARD.decode(key.as_bytes()).ok());
+    let code = if *method != Method::GET {
+        StatusCode::METHOD_NOT_ALLOWED
+    } else if !versions.any(|version| version.trim() == VERSION) || key.is_none_or(|key| key.len() != KEY_BYTES) {
+        StatusCode::BAD_REQUEST
+    } else {
+        return None;
+    };
+    let mut refused = text(code, format!("{}\n", code.canonical_reason().unwrap_or_default()));
+    refused.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static(VERSION));
+    Some(refused)
 }
 
 /// What a handshake is refused with that lacks something, before anybody is connected to.
@@ -60,8 +90,8 @@ pub fn refuse(method: &Method, headers: &HeaderMap) -> Option<Response<Answer>> 
     Some(refused)
 }
 
-/// The answer that completes the handshake; `None` when the request has no key.
-pub fn accept(headers: &HeaderMap, protocol: &'static str) -> Option<Response<Answer>> {
+/// The answer that completes the handshake, in which `protocol` is spoken; `None` when the request has no key.
+pub fn accept(headers: &HeaderMap, protocol: Option<&str>) -> Option<Response<Answer>> {
     let key = headers.get(header::SEC_WEBSOCKET_KEY)?.to_str().ok()?;
     let hash =
         ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, format!("{}{KEY_SUFFIX}", key.trim()).as_bytes());
@@ -71,7 +101,9 @@ pub fn accept(headers: &HeaderMap, protocol: &'static str) -> Option<Response<An
     answer.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     answer.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     answer.insert(header::SEC_WEBSOCKET_ACCEPT, HeaderValue::from_str(&STANDARD.encode(hash)).ok()?);
-    answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
+    if let Some(protocol) = protocol {
+        answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_str(protocol).ok()?);
+    }
     Some(response)
 }
 
@@ -207,7 +239,7 @@ mod tests {
         headers
             .insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("v5.channel.k8s.io, v4.channel.k8s.io"));
         assert!(is_upgrade(&headers) && offers(&headers, "v4.channel.k8s.io") && !offers(&headers, "v3"));
-        let answer = accept(&headers, "v5.channel.k8s.io").unwrap();
+        let answer = accept(&headers, Some("v5.channel.k8s.io")).unwrap();
         // The example of the RFC.
         assert_eq!(answer.headers()[header::SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
@@ -257,5 +289,25 @@ mod tests {
         assert_eq!(code(Method::GET, "", "13"), Some(400));
         assert_eq!(code(Method::GET, "abc", "8"), Some(400));
         assert_eq!(refuse(&Method::GET, &HeaderMap::new()).map(|r| r.status().as_u16()), Some(400));
+    }
+
+    #[test]
+    fn a_tunnel_is_known_by_its_prefix_and_its_handshake_by_key_and_version() {
+        let with = |protocols: &'static str, key: &'static str| {
+            HeaderMap::from_iter([
+                (header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocols)),
+                (header::SEC_WEBSOCKET_KEY, HeaderValue::from_static(key)),
+                (header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("12, 13")),
+            ])
+        };
+        let good = "dGhlIHNhbXBsZSBub25jZQ==";
+        let offer = with("v4.channel.k8s.io, SPDY/3.1+portforward.k8s.io,SPDY/3.1+x.k8s.io, SPDY/3.1+x", good);
+        assert_eq!(tunneled(&offer).collect::<Vec<_>>(), ["portforward.k8s.io", "x.k8s.io"]);
+        assert!(tunneled(&with("portforward.k8s.io", good)).next().is_none());
+        let code = |method, headers: &HeaderMap| refuse_tunnel(&method, headers).map(|r| r.status().as_u16());
+        assert_eq!((code(Method::GET, &offer), code(Method::POST, &offer)), (None, Some(405)));
+        for key in ["", "abc", "dGhlIHNhbXBsZQ=="] {
+            assert_eq!(code(Method::GET, &with("", key)), Some(400), "{key}");
+        }
     }
 }
