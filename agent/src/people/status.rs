@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
 
-use proto::api::core::v1::{Node, Pod};
+use proto::api::core::v1::{Node, Pod, PodStatus};
 use serde_json::{Map, Value, json};
 
 use crate::wire_json::to_value;
@@ -14,6 +14,8 @@ use super::client::{Agent, AskError, Known};
 use super::table::{printable, render};
 use super::{Common, Output, pods};
 
+/// Conditions that a pod has to meet before it is ready.
+const CHECKED: [&str; 4] = ["PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady"];
 const RESOURCES: [&str; 3] = ["cpu", "memory", "io"];
 
 pub async fn run(common: &Common) -> Result<(), AskError> {
@@ -134,13 +136,33 @@ fn trouble(pod: &Pod) -> Option<Vec<String>> {
     if ready || matches!(word.as_str(), "Succeeded" | "Completed") {
         return None;
     }
-    let states =
-        status.container_statuses.iter().chain(&status.init_container_statuses).filter_map(|c| c.state.clone());
-    let told = states.filter_map(|s| s.waiting.map(|w| w.message).or(s.terminated.map(|t| t.message)));
-    let why = std::iter::once(status.message.clone()).chain(told).find(|m| !m.is_empty());
-    let unready = status.conditions.iter().find(|c| c.r#type == "Ready").map(|c| c.message.clone());
+    let why = why(&status, &word);
     let meta = pod.metadata.clone().unwrap_or_default();
-    Some(vec![format!("{}/{}", meta.namespace, meta.name), word, why.or(unready).unwrap_or_default()])
+    Some(vec![format!("{}/{}", meta.namespace, meta.name), word, why])
+}
+
+/// The first thing that says more than a word: of the pod, of its containers, of what it waits for. A reason comes with it
+/// where `word` is another; without any message the first reason says it alone.
+fn why(status: &PodStatus, word: &str) -> String {
+    let mut told = vec![(status.reason.clone(), status.message.clone())];
+    for container in status.init_container_statuses.iter().chain(&status.container_statuses) {
+        let state = container.state.clone().unwrap_or_default();
+        told.extend(state.waiting.map(|waiting| (waiting.reason, waiting.message)));
+        if let Some(ended) = state.terminated.filter(|ended| ended.exit_code != 0 || !ended.message.is_empty()) {
+            let how = format!("container {} ended with exit code {}", container.name, ended.exit_code);
+            told.push((ended.reason, if ended.message.is_empty() { how } else { ended.message }));
+        }
+    }
+    // Whether it is ready sums up the others.
+    let (ready, others): (Vec<_>, Vec<_>) =
+        status.conditions.iter().filter(|c| c.status != "True").partition(|c| c.r#type == "Ready");
+    let waits = others.into_iter().filter(|c| CHECKED.contains(&c.r#type.as_str()));
+    told.extend(ready.into_iter().chain(waits).map(|c| (c.reason.clone(), c.message.clone())));
+    match told.iter().find(|(_, message)| !message.is_empty()) {
+        Some((reason, message)) if reason.is_empty() || reason == word => message.clone(),
+        Some((reason, message)) => format!("{reason}: {message}"),
+        None => told.into_iter().map(|(reason, _)| reason).find(|reason| !reason.is_empty()).unwrap_or_default(),
+    }
 }
 
 #[cfg(test)]
@@ -174,5 +196,28 @@ mod tests {
         ] {
             assert!(page.contains(want), "{want} in\n{page}");
         }
+    }
+
+    /// A pod whose containers say nothing used to have no reason at all.
+    #[test]
+    fn a_pod_in_trouble_has_a_reason() {
+        let of = |status: Value| {
+            let status: PodStatus = crate::wire_json::from_value("k8s.io.api.core.v1.PodStatus", &status).unwrap();
+            why(&status, "Pending")
+        };
+        let unready = |reason: &str, message: &str| json!({"type": "Ready", "status": "False", "reason": reason, "message": message});
+        let container = |state: Value| json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+        assert_eq!(of(json!({})), "");
+        assert_eq!(of(json!({"conditions": [unready("ContainersNotReady", "")]})), "ContainersNotReady");
+        let gates = of(json!({"conditions": [unready("ReadinessGatesNotReady", "gate \"x\" is not true")]}));
+        assert_eq!(gates, "ReadinessGatesNotReady: gate \"x\" is not true");
+        let unscheduled =
+            json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"});
+        assert_eq!(of(json!({"conditions": [unscheduled]})), "Unschedulable: no node");
+        let states = [container(json!({"terminated": {"exitCode": 3, "reason": "Error"}}))];
+        assert_eq!(of(json!({"containerStatuses": states})), "Error: container c ended with exit code 3");
+        let waiting = [container(json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}}))];
+        assert_eq!(of(json!({"reason": "Pending", "containerStatuses": waiting})), "ErrImagePull: no such image");
+        assert_eq!(of(json!({"reason": "Pending", "message": "wait"})), "wait");
     }
 }
