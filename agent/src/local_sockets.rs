@@ -50,11 +50,10 @@ pub fn start(
             Ok(())
         });
     }
+    let active_only = gates.enabled("KubeletPodResourcesListUseActivePods");
     open("pod-resources/kubelet.sock", &|path, tasks| {
-        tasks.spawn_on(
-            pod_resources::start(path, feed.clone(), (devices.clone(), managers.clone(), dra.clone()))?,
-            clients,
-        );
+        let parts = (devices.clone(), managers.clone(), dra.clone());
+        tasks.spawn_on(pod_resources::start(path, feed.clone(), parts, active_only)?, clients);
         Ok(())
     });
     drop(of_clients);

@@ -35,7 +35,8 @@ use crate::sockets::{Bucket, RawCodec, Reply, bind, serve, unimplemented};
 
 const REQUEST_BYTES: usize = 64 << 10;
 
-/// Listens and serves until dropped.
+/// Listens and serves until dropped. Without `active_only` List of v1 tells every pod too (gate
+/// `KubeletPodResourcesListUseActivePods`).
 ///
 /// # Errors
 /// When the socket cannot be made.
@@ -43,9 +44,10 @@ pub fn start(
     path: &Path,
     feed: Arc<PodFeed>,
     (devices, managers, dra): (Arc<Devices>, Arc<Managers>, Arc<Dra>),
+    active_only: bool,
 ) -> std::io::Result<impl Future<Output = ()> + use<>> {
     let listener = bind(path, 0o755)?;
-    let lister = Arc::new(Lister { feed, devices, managers, dra, bucket: Bucket::of_kubelet() });
+    let lister = Arc::new(Lister { feed, devices, managers, dra, active_only, bucket: Bucket::of_kubelet() });
     Ok(serve(listener, move |request| answer(lister.clone(), request)))
 }
 
@@ -79,13 +81,14 @@ struct Lister {
     devices: Arc<Devices>,
     managers: Arc<Managers>,
     dra: Arc<Dra>,
+    active_only: bool,
     bucket: Bucket,
 }
 
 impl Lister {
     fn all(&self) -> ListPodResourcesResponse {
-        let active = self.feed.pods().into_iter().filter(|p| !p.finished);
-        ListPodResourcesResponse { pod_resources: active.map(|p| self.of(&p)).collect() }
+        let listed = listed(self.feed.pods(), self.active_only);
+        ListPodResourcesResponse { pod_resources: listed.map(|p| self.of(&p)).collect() }
     }
 
     /// What v1alpha1 has of it: every pod that there is, its regular containers, and devices without their places.
@@ -123,6 +126,10 @@ impl Lister {
             containers: containers.collect(),
         }
     }
+}
+
+fn listed(pods: Vec<KnownPod>, active_only: bool) -> impl Iterator<Item = KnownPod> {
+    pods.into_iter().filter(move |pod| !(active_only && pod.finished))
 }
 
 fn memory(block: Block) -> ContainerMemory {
@@ -208,6 +215,13 @@ impl Service<tonic::Request<Bytes>> for ListAlpha {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pods_that_are_gone_are_listed_without_the_gate_alone() {
+        let pod = |finished| KnownPod { pod: Arc::default(), status: None, finished, ended: false };
+        let count = |active_only| listed(vec![pod(false), pod(true)], active_only).count();
+        assert_eq!((count(true), count(false)), (1, 2));
+    }
 
     #[test]
     fn a_device_is_listed_once_for_each_of_its_nodes() {

@@ -477,6 +477,8 @@ fn keep_certificates(
             tokio::join!(writing, keeping);
         });
     }
+    let gates = FeatureGates::new(config.feature_gates.clone());
+    let follows = gates.enabled("ReloadKubeletServerCertificateFile");
     if config.server_tls_bootstrap {
         if !standalone {
             let (name, node) = (name.to_owned(), node.clone());
@@ -484,10 +486,12 @@ fn keep_certificates(
         }
     } else if !config.tls_cert_file.as_os_str().is_empty() && !config.tls_private_key_file.as_os_str().is_empty() {
         let (certificate, key) = (config.tls_cert_file.clone(), config.tls_private_key_file.clone());
-        tasks.spawn(identity::follow_files(serving, certificate, key));
+        if follows {
+            tasks.spawn(identity::follow_files(serving, certificate, key));
+        }
     } else if config.enable_server {
         let names = server::certificate_names(name, addresses);
-        tasks.spawn(identity::keep_self_made(serving, folder, names, renew.clone()));
+        tasks.spawn(identity::keep_self_made((serving, folder), names, renew.clone(), follows));
     }
 }
 

@@ -102,8 +102,14 @@ fn signed(names: &[String], now: OffsetDateTime) -> Result<(String, String), Req
     Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
 }
 
-/// Makes the certificate anew in time, and when somebody asks, until the task is dropped. It is for these names.
-pub async fn keep_self_made(serving: Arc<Serving>, folder: PathBuf, names: Vec<String>, renewal: Arc<Renewal>) {
+/// Makes the certificate in the folder anew in time, and when somebody asks, until the task is dropped. It is for these
+/// names. A certificate of somebody else's making is followed if `follows`, else it stays what it was at the start.
+pub async fn keep_self_made(
+    (serving, folder): (Arc<Serving>, PathBuf),
+    names: Vec<String>,
+    renewal: Arc<Renewal>,
+    follows: bool,
+) {
     let mut wish = renewal.wishes();
     let files = SelfMade::at(&folder);
     loop {
@@ -111,6 +117,9 @@ pub async fn keep_self_made(serving: Arc<Serving>, folder: PathBuf, names: Vec<S
             due(std::fs::read(files.certificate()).ok(), &files.certificate(), Duration::ZERO, &mut wish).await;
         }
         // Asked again: somebody may have put another one there meanwhile.
+        if !files.is_own() && !follows {
+            return;
+        }
         if !files.is_own() {
             if let Ok((certificate, key)) = files.get(&names)
                 && let Err(error) = serving.set(&certificate, &key)
@@ -175,7 +184,11 @@ mod tests {
         std::fs::write(folder.join("kubelet.key"), key.serialize_pem()).expect("writes");
         assert!(!SelfMade::at(&folder).is_own());
         let (renewal, serving) = (Arc::new(Renewal::default()), Arc::new(Serving::default()));
-        let kept = tokio::spawn(keep_self_made(serving.clone(), folder.clone(), vec!["n".to_owned()], renewal.clone()));
+        let keep =
+            |follows| keep_self_made((serving.clone(), folder.clone()), vec!["n".to_owned()], renewal.clone(), follows);
+        // Nor is it looked after where files are not followed.
+        keep(false).await;
+        let kept = tokio::spawn(keep(true));
         renewal.ask();
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert_eq!(std::fs::read_to_string(folder.join("kubelet.crt")).expect("there"), theirs);
@@ -191,7 +204,7 @@ mod tests {
         std::fs::write(folder.join("kubelet.crt"), old.cert.pem()).expect("writes");
         std::fs::write(folder.join("kubelet.key"), old.signing_key.serialize_pem()).expect("writes");
         let (renewal, serving) = (Arc::new(Renewal::default()), Arc::new(Serving::default()));
-        let kept = tokio::spawn(keep_self_made(serving, folder.clone(), vec!["n".to_owned()], renewal.clone()));
+        let kept = tokio::spawn(keep_self_made((serving, folder.clone()), vec!["n".to_owned()], renewal.clone(), true));
         tokio::time::sleep(Duration::from_millis(100)).await;
         let read = || std::fs::read_to_string(folder.join("kubelet.crt")).expect("there");
         assert_eq!(read(), old.cert.pem());
