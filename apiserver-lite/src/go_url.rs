@@ -88,6 +88,12 @@ pub fn webhook_faults(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(out)
 }
 
+/// A path without its escapes; what is no text is replaced. None where an escape is none.
+pub fn decoded_path(path: &str) -> Option<String> {
+    let bytes = unescape(path, Part::Path).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// The keys and values of a query, in their order; what cannot be decoded is left out.
 pub fn pairs(query: &str) -> impl Iterator<Item = (String, String)> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';'));

@@ -1,5 +1,6 @@
 //! The server's parts in one value, and the way of a request through them: who asks, may they, what do they get.
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -113,6 +114,8 @@ pub struct Request {
     pub user: User,
     /// Path and query as sent.
     pub uri: http::Uri,
+    /// Where the connection comes from; None for what this server asks itself.
+    pub client_address: Option<IpAddr>,
     /// The connection, for subresources that take it over.
     pub upgrade: Option<hyper::upgrade::OnUpgrade>,
     /// When the answer has to be there; None without end.
@@ -143,6 +146,7 @@ impl Request {
             headers: head.headers,
             user: User::default(),
             uri: head.uri,
+            client_address: None,
             upgrade,
             deadline: None,
             client: None,
@@ -151,6 +155,12 @@ impl Request {
             cbor: cbor::Spoken::default(),
             errors: OnceLock::new(),
         }
+    }
+
+    /// The host that the client asked, with the port if it said one.
+    pub fn asked_host(&self) -> Option<&str> {
+        let told = self.uri.authority().map(http::uri::Authority::as_str);
+        told.or_else(|| self.headers.get(http::header::HOST)?.to_str().ok()).filter(|host| !host.is_empty())
     }
 
     pub fn header(&self, name: &http::HeaderName) -> &str {
@@ -284,6 +294,7 @@ impl ApiServer {
     /// Answers a request in the time it has; a panic becomes a 500.
     pub async fn answer(self: &Arc<Self>, request: http::Request<Incoming>, peer: &Arc<Peer>) -> Response {
         let mut request = Request::new(request);
+        request.client_address = Some(peer.address.ip());
         if self.config.cbor {
             request.cbor = cbor::settle(&mut request.headers);
         }

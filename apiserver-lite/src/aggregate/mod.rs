@@ -119,7 +119,7 @@ pub async fn forward(request: Request, remote: &Remote) -> Response {
         Ok(sender) => sender,
         Err(error) => return unreachable(&error),
     };
-    let mut headers = forwarded_headers(&request.headers, request.headers.contains_key(http::header::UPGRADE));
+    let mut headers = forwarded_headers(&request);
     name_user(&mut headers, &request.user);
     let path = request.uri.path_and_query().map_or(request.uri.path(), |p| p.as_str()).to_owned();
     let (errors, until) = (request.for_error(), Until::Complete(request.deadline()));

@@ -1,18 +1,23 @@
 //! Subresources that are somebody else's answer: a kubelet's (`log`, `exec`, `attach`, `portforward`, node `proxy`), or
 //! a pod's or service's own server (`proxy`).
 //!
-//! The request goes on as it came, byte for byte once a connection is upgraded; only its path, host and credentials are
-//! ours (of a log, all of it). Nothing is buffered: a slow reader slows the sender.
+//! The request goes on as it came, byte for byte once a connection is upgraded; only its path and credentials are ours (of
+//! a log, all of it), and where it came from is added. Nothing but pages with links is buffered: a slow reader slows the
+//! sender.
 
 mod admit;
 mod connect;
+mod html;
+mod links;
 mod options;
+mod page;
 mod target;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, UPGRADE};
+use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, LOCATION, UPGRADE};
 use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, timeout_at};
@@ -23,6 +28,7 @@ use crate::resource::Resource;
 use crate::server::{ApiServer, Request, RequestBody};
 use crate::status::{ApiError, Result};
 
+use self::links::Links;
 pub use connect::{KubeletClient, KubeletClientError};
 
 /// Whether a subresource is answered elsewhere. Then what the client accepts is between it and the other side.
@@ -63,11 +69,21 @@ struct Target {
     /// Where else the same server answers, for when the name is unknown here.
     others: Vec<String>,
     port: u16,
+    /// Whether the port is part of how the server is called; a pod that names none is called by its address alone.
+    says_port: bool,
     scheme: Scheme,
     /// Path and query.
     path: String,
     /// For messages: `dial backend`.
     to_kubelet: bool,
+}
+
+impl Target {
+    /// Host and port as a URL has them.
+    fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        if self.says_port { format!("{host}:{}", self.port) } else { host }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,35 +104,63 @@ const DROPPED: [&str; 8] = [
     "audit-id",
 ];
 
-pub(crate) fn forwarded_headers(from: &HeaderMap, upgrading: bool) -> HeaderMap {
-    let mut out = HeaderMap::with_capacity(from.len());
+/// The addresses that a request came through, the last one the client's of whoever tells it.
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
+/// The headers of a request as another server gets them.
+pub(crate) fn forwarded_headers(request: &Request) -> HeaderMap {
+    passed_headers(&request.headers, request.client_address)
+}
+
+fn passed_headers(from: &HeaderMap, client: Option<IpAddr>) -> HeaderMap {
+    let upgrading = from.contains_key(UPGRADE);
+    let mut out = HeaderMap::with_capacity(from.len() + 2);
+    let texts = |name: &'static str| from.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    // What else the client means for this hop alone.
+    let named: Vec<String> =
+        texts("connection").flat_map(|value| value.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect();
     for (name, value) in from {
         let hop = DROPPED.contains(&name.as_str())
             || name.as_str().starts_with("impersonate-")
             || name == HOST
-            || !upgrading && (name == CONNECTION || name == UPGRADE);
+            || !upgrading
+                && (name == CONNECTION || name == UPGRADE || named.iter().any(|other| other == name.as_str()));
         if !hop {
             out.append(name.clone(), value.clone());
+        }
+    }
+    if let Some(client) = client {
+        let client = client.to_canonical().to_string();
+        let through: Vec<&str> = texts(FORWARDED_FOR).chain([client.as_str()]).collect();
+        if let Ok(through) = HeaderValue::from_str(&through.join(", ")) {
+            out.insert(FORWARDED_FOR, through);
         }
     }
     out
 }
 
 async fn forward(server: &Arc<ApiServer>, request: Request, target: Target) -> Result<Response> {
+    let upgrading = request.headers.contains_key(UPGRADE);
+    if let Some(place) =
+        Links::root(&request).filter(|_| !upgrading).and_then(|place| HeaderValue::try_from(place).ok())
+    {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = http::StatusCode::MOVED_PERMANENTLY;
+        response.headers_mut().insert(LOCATION, place);
+        return Ok(response);
+    }
     let sender = server.kubelets.connect(&target).await?;
-    let host = if target.host.contains(':') {
-        format!("[{}]:{}", target.host, target.port)
-    } else {
-        format!("{}:{}", target.host, target.port)
-    };
     let (log, name) = (request.info.subresource == "log", request.info.name.clone());
     // A log is asked for in words of our own: what the client accepts concerns this answer, and a kubelet would take it for a
     // form that it has not.
-    let headers = match log {
-        true => HeaderMap::new(),
-        false => forwarded_headers(&request.headers, request.headers.contains_key(UPGRADE)),
+    let mut headers = if log { HeaderMap::new() } else { forwarded_headers(&request) };
+    let host = match request.asked_host() {
+        Some(host) if !log => host.to_owned(),
+        _ => target.authority(),
     };
-    let deadline = request.deadline();
+    let links = Links::of(&request, &target, &host).filter(|_| !upgrading);
+    links.iter().for_each(|links| links.tell(&target.path, &mut headers));
+    let (deadline, method) = (request.deadline(), request.method.clone());
     match pass_on(request, sender, &host, &target.path, headers).await {
         Ok(Passed::Upgraded(response)) => Ok(response),
         Ok(Passed::Answered(head, body, _)) if log && !(200..=206).contains(&head.status.as_u16()) => {
@@ -127,7 +171,10 @@ async fn forward(server: &Arc<ApiServer>, request: Request, target: Target) -> R
             head.headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("text/plain"))]);
             Ok(streamed(head, body, sender, Until::Ended))
         }
-        Ok(Passed::Answered(head, body, sender)) => Ok(streamed(head, body, sender, Until::Complete(deadline))),
+        Ok(Passed::Answered(head, body, sender)) => match links {
+            Some(links) => page::answer(&links, &method, head, body, sender, deadline).await,
+            None => Ok(streamed(head, body, sender, Until::Complete(deadline))),
+        },
         Err(PassError::Request(error)) => Err(error),
         Err(PassError::Connection(error)) => Err(connect::unreachable(&target, &error)),
     }
@@ -273,5 +320,40 @@ async fn pipe(ours: hyper::upgrade::OnUpgrade, theirs: hyper::upgrade::OnUpgrade
     let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
     if let Err(error) = tokio::io::copy_bidirectional(&mut ours, &mut theirs).await {
         tracing::debug!(%error, "an upgraded connection broke");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::HeaderName;
+
+    use super::*;
+
+    #[test]
+    fn headers_of_one_hop_stay_and_the_clients_address_comes_along() {
+        let headers = |all: &[(&'static str, &'static str)]| {
+            let all = all.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            all.fold(HeaderMap::new(), |mut map, (name, value)| {
+                map.append(name, value);
+                map
+            })
+        };
+        let client = "::ffff:10.0.0.9".parse().ok();
+        let plain = headers(&[
+            ("host", "api"),
+            ("authorization", "Bearer x"),
+            ("impersonate-user", "me"),
+            ("connection", "close, X-Hop"),
+            ("x-hop", "1"),
+            ("x-kept", "2"),
+            ("x-forwarded-for", "192.0.2.1"),
+            ("x-forwarded-for", "192.0.2.2"),
+        ]);
+        let want = [("x-kept", "2"), ("x-forwarded-for", "192.0.2.1, 192.0.2.2, 10.0.0.9")];
+        assert_eq!(passed_headers(&plain, client), headers(&want));
+        let upgrading = [("connection", "Upgrade"), ("upgrade", "SPDY/3.1")];
+        let want = [upgrading[0], upgrading[1], ("x-forwarded-for", "10.0.0.9")];
+        assert_eq!(passed_headers(&headers(&upgrading), client), headers(&want));
+        assert_eq!(passed_headers(&headers(&upgrading), None), headers(&upgrading));
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn kubelet(server: &ApiServer, request: &Request, node: &str, path: S
     })?;
     let port = value["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
     let port = port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(KUBELET_PORT);
-    Ok(Target { host, others: hosts.collect(), port, scheme: Scheme::Https, path, to_kubelet: true })
+    Ok(Target { host, others: hosts.collect(), port, says_port: true, scheme: Scheme::Https, path, to_kubelet: true })
 }
 
 /// A server that a client may make us talk to: never one that only this machine can reach.
@@ -34,7 +34,7 @@ fn backend(address: &str, port: u16, scheme: Scheme, path: String) -> Result<Tar
     if !address.parse().is_ok_and(is_global_unicast) {
         return Err(ApiError::bad_request("address not allowed"));
     }
-    Ok(Target { host: address.into(), others: Vec::new(), port, scheme, path, to_kubelet: false })
+    Ok(Target { host: address.into(), others: Vec::new(), port, says_port: true, scheme, path, to_kubelet: false })
 }
 
 fn is_global_unicast(address: IpAddr) -> bool {
@@ -65,8 +65,8 @@ fn split<'a>(kind: &str, text: &'a str) -> Result<(Scheme, &'a str, &'a str)> {
     }
 }
 
-/// What follows `/proxy` in the request's path, with its query, as sent.
-fn rest(request: &Request) -> String {
+/// What follows `/proxy` in the request's path, as sent.
+pub(super) fn beyond(request: &Request) -> &str {
     let path = request.uri.path();
     // The first `/proxy` after the name: names cannot contain slashes.
     let after = path.find(&format!("/{}/", request.info.resource)).and_then(|at| {
@@ -74,7 +74,13 @@ fn rest(request: &Request) -> String {
         let end = tail.find("/proxy")?;
         Some(&tail[end + "/proxy".len()..])
     });
-    let mut out = after.filter(|a| !a.is_empty()).unwrap_or("/").to_owned();
+    after.unwrap_or_default()
+}
+
+/// The same as a path of its own, with the query.
+fn rest(request: &Request) -> String {
+    let after = beyond(request);
+    let mut out = if after.is_empty() { "/" } else { after }.to_owned();
     if let Some(query) = request.uri.query() {
         out.push('?');
         out.push_str(query);
@@ -113,8 +119,10 @@ pub(super) fn pod(server: &ApiServer, request: &Request) -> Result<Target> {
     let ports = value["spec"]["containers"].as_array().into_iter().flatten();
     let ports: Vec<&Value> = ports.flat_map(|c| c["ports"].as_array().into_iter().flatten()).collect();
     let number = |v: &Value| v["containerPort"].as_u64().and_then(|p| u16::try_from(p).ok());
+    let first = ports.first().and_then(|p| number(p));
+    let says_port = !port.is_empty() || first.is_some();
     let port = match port {
-        "" => ports.first().and_then(|p| number(p)).unwrap_or(if scheme == Scheme::Https { 443 } else { 80 }),
+        "" => first.unwrap_or(if scheme == Scheme::Https { 443 } else { 80 }),
         text => match text.parse() {
             Ok(port) => port,
             Err(_) => ports
@@ -126,7 +134,7 @@ pub(super) fn pod(server: &ApiServer, request: &Request) -> Result<Target> {
     };
     // One without an address yet is nowhere that is allowed.
     let host = value["status"]["podIP"].as_str().unwrap_or_default();
-    backend(host, port, scheme, rest(request))
+    Ok(Target { says_port, ..backend(host, port, scheme, rest(request))? })
 }
 
 /// A ready endpoint of a service.
