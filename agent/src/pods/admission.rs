@@ -124,7 +124,8 @@ fn check_sysctls(pod: &Pod, unsafe_allowed: &[String]) -> Result<(), Rejection> 
         } else {
             continue;
         };
-        return reject("SysctlForbidden", format!("forbidden sysctl: {:?} {why}", asked.name));
+        // By the name that the list would have, however it is spelled in the pod.
+        return reject("SysctlForbidden", format!("forbidden sysctl: {name:?} {why}"));
     }
     Ok(())
 }
@@ -347,5 +348,16 @@ mod tests {
         let refused = admit(&p, &node(), &[], &[]).unwrap_err();
         assert_eq!(refused.message, "forbidden sysctl: \"kernel.msgmax\" not allowlisted");
         assert!(admit(&p, &node(), &[], &["kernel.msg*".into()]).is_ok());
+        let told = |name: &str| {
+            let mut p = p.clone();
+            let context = p.spec.as_mut().unwrap().security_context.as_mut().unwrap();
+            context.sysctls[0].name = name.into();
+            admit(&p, &node(), &[], &[]).unwrap_err().message
+        };
+        assert_eq!(told("kernel/msgmax"), "forbidden sysctl: \"kernel.msgmax\" not allowlisted");
+        assert_eq!(
+            told("net/ipv4/conf/eth0.1/forwarding"),
+            "forbidden sysctl: \"net.ipv4.conf.eth0/1.forwarding\" not allowlisted"
+        );
     }
 }
