@@ -65,9 +65,13 @@ pub struct Trouble {
 }
 
 /// The resolver of a pod, and what had to be left out of it.
-pub fn dns_config(pod: &Pod, node: &NodeDns) -> (cri::DnsConfig, Vec<Trouble>) {
+///
+/// # Errors
+/// The node's own cannot be read: as the kubelet has it, no pod starts then, whatever its policy. Go's words.
+pub fn dns_config(pod: &Pod, node: &NodeDns) -> Result<(cri::DnsConfig, Vec<Trouble>), String> {
     let mut troubles = Vec::new();
     let spec = pod.spec();
+    let host = host_config(&node.resolv_conf)?;
     let cluster = match spec.dns_policy.as_str() {
         "None" => None,
         "Default" => Some(false),
@@ -76,7 +80,7 @@ pub fn dns_config(pod: &Pod, node: &NodeDns) -> (cri::DnsConfig, Vec<Trouble>) {
     };
     let mut config = match cluster {
         None => cri::DnsConfig::default(),
-        Some(true) if !node.cluster_dns.is_empty() => cluster_first(pod, node),
+        Some(true) if !node.cluster_dns.is_empty() => cluster_first(pod, node, &host),
         // Without a cluster resolver the node's own is the best there is.
         Some(wanted) => {
             if wanted {
@@ -91,7 +95,7 @@ pub fn dns_config(pod: &Pod, node: &NodeDns) -> (cri::DnsConfig, Vec<Trouble>) {
                     searches: vec![".".into()],
                     ..Default::default()
                 },
-                false => host_config(&node.resolv_conf),
+                false => host,
             }
         }
     };
@@ -107,16 +111,16 @@ pub fn dns_config(pod: &Pod, node: &NodeDns) -> (cri::DnsConfig, Vec<Trouble>) {
         }
     }
     limit(&mut config, &mut troubles);
-    (config, troubles)
+    Ok((config, troubles))
 }
 
-fn cluster_first(pod: &Pod, node: &NodeDns) -> cri::DnsConfig {
+fn cluster_first(pod: &Pod, node: &NodeDns, host: &cri::DnsConfig) -> cri::DnsConfig {
     let mut searches = Vec::new();
     let domain = &node.cluster_domain;
     if !domain.is_empty() {
         searches = vec![format!("{}.svc.{domain}", pod.namespace()), format!("svc.{domain}"), domain.clone()];
     }
-    add_new(&mut searches, &host_config(&node.resolv_conf).searches);
+    add_new(&mut searches, &host.searches);
     cri::DnsConfig { servers: node.cluster_dns.clone(), searches, options: vec!["ndots:5".into()] }
 }
 
@@ -161,17 +165,13 @@ fn limit(config: &mut cri::DnsConfig, troubles: &mut Vec<Trouble>) {
     }
 }
 
-fn host_config(path: &Path) -> cri::DnsConfig {
+fn host_config(path: &Path) -> Result<cri::DnsConfig, String> {
     if path.as_os_str().is_empty() {
-        return cri::DnsConfig::default();
+        return Ok(cri::DnsConfig::default());
     }
-    match std::fs::read_to_string(path) {
-        Ok(text) => parse_resolv_conf(&text),
-        Err(error) => {
-            tracing::warn!(%error, path = %path.display(), "cannot read the node's resolver configuration");
-            cri::DnsConfig::default()
-        }
-    }
+    let text =
+        std::fs::read(path).map_err(|error| format!("open {}: {}", path.display(), crate::api::io_words(&error)))?;
+    Ok(parse_resolv_conf(&String::from_utf8_lossy(&text)))
 }
 
 fn parse_resolv_conf(text: &str) -> cri::DnsConfig {
@@ -223,14 +223,11 @@ pub fn etc_hosts(pod: &Pod, ips: &[String], node: &NodeDns) -> String {
     text
 }
 
-/// The host name that the sandbox gets.
+/// The host name that a pod has in a network of its own.
 ///
 /// # Errors
 /// The full name is wanted and longer than the kernel takes.
 pub fn hostname(pod: &Pod, node: &NodeDns) -> Result<String, String> {
-    if let Some(given) = pod.spec().hostname_override.as_ref().filter(|h| !h.is_empty()) {
-        return Ok(given.clone());
-    }
     match fqdn(pod, node).filter(|_| pod.spec().set_hostname_as_fqdn == Some(true)) {
         Some(full) if full.len() > MAX_KERNEL_BYTES => Err(format!(
             "failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too long \
@@ -244,10 +241,8 @@ pub fn hostname(pod: &Pod, node: &NodeDns) -> Result<String, String> {
 
 fn short_name(pod: &Pod) -> String {
     let spec = pod.spec();
-    if let Some(given) = spec.hostname_override.as_ref().filter(|h| !h.is_empty()) {
-        return given.clone();
-    }
-    let name = if spec.hostname.is_empty() { pod.name() } else { &spec.hostname };
+    let given = spec.hostname_override.as_ref().filter(|h| !h.is_empty());
+    let name = given.unwrap_or(if spec.hostname.is_empty() { &pod.meta().name } else { &spec.hostname });
     let cut: String = name.chars().take(MAX_HOSTNAME_BYTES).collect();
     cut.trim_end_matches(['-', '.']).to_owned()
 }
@@ -287,10 +282,43 @@ mod tests {
         };
         let spec = PodSpec { dns_policy: "None".into(), dns_config: Some(own), ..Default::default() };
         let pod = Pod { spec: Some(spec), ..Default::default() };
-        let (config, troubles) = dns_config(&pod, &NodeDns::default());
+        let (config, troubles) = dns_config(&pod, &NodeDns::default()).unwrap();
         assert!(troubles.is_empty());
         assert_eq!(config.options, ["ndots:2", "edns0"]);
         assert_eq!((config.servers.len(), config.searches.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_host_name_fits_a_label_and_the_full_one_the_kernel() {
+        let named = |spec: PodSpec| {
+            let mut pod = Pod { spec: Some(spec), ..Default::default() };
+            pod.metadata.get_or_insert_default().namespace = "ns".into();
+            hostname(&pod, &NodeDns { cluster_domain: "d".into(), ..NodeDns::default() })
+        };
+        let given = Some(format!("{}-b", "a".repeat(62)));
+        assert_eq!(named(PodSpec { hostname_override: given, ..Default::default() }), Ok("a".repeat(62)));
+        let full = |name: &str| PodSpec {
+            hostname: name.into(),
+            subdomain: "s".into(),
+            set_hostname_as_fqdn: Some(true),
+            ..Default::default()
+        };
+        assert_eq!(named(full("a")), Ok("a.s.ns.svc.d".into()));
+        assert_eq!(named(full(&"a".repeat(53))).map(|name| name.len()), Ok(64));
+        let why = named(full(&"a".repeat(54))).unwrap_err();
+        assert!(why.ends_with(".s.ns.svc.d is too long (64 characters is the max, 65 characters requested)"), "{why}");
+    }
+
+    /// Pods were started without the names of their node.
+    #[test]
+    fn no_pod_has_a_resolver_when_that_of_the_node_cannot_be_read() {
+        let node = NodeDns { resolv_conf: "/nonexistent/resolv.conf".into(), ..NodeDns::default() };
+        for policy in ["Default", "ClusterFirst", "None"] {
+            let pod =
+                Pod { spec: Some(PodSpec { dns_policy: policy.into(), ..Default::default() }), ..Default::default() };
+            let why = dns_config(&pod, &node).unwrap_err();
+            assert_eq!(why, "open /nonexistent/resolv.conf: no such file or directory");
+        }
     }
 
     /// The root as a search domain got into the pods of the cluster's resolver too.
@@ -310,7 +338,7 @@ mod tests {
             let spec = PodSpec { dns_policy: policy.into(), ..Default::default() };
             let mut pod = Pod { spec: Some(spec), ..Default::default() };
             pod.metadata.get_or_insert_default().namespace = "ns".into();
-            let config = dns_config(&pod, &node).0;
+            let config = dns_config(&pod, &node).unwrap().0;
             (config.servers.join(" "), config.searches.join(" "))
         };
         assert_eq!(of("Default"), ("::1".into(), ".".into()));
@@ -339,7 +367,7 @@ mod tests {
         let own = PodDnsConfig { nameservers: many(4), searches: many(40), ..Default::default() };
         let spec = PodSpec { dns_policy: "None".into(), dns_config: Some(own), ..Default::default() };
         let pod = Pod { spec: Some(spec), ..Default::default() };
-        let (config, troubles) = dns_config(&pod, &NodeDns::default());
+        let (config, troubles) = dns_config(&pod, &NodeDns::default()).unwrap();
         assert_eq!((config.servers.len(), config.searches.len()), (3, 32));
         assert!(troubles[0].message.ends_with("the applied nameserver line is: s0 s1 s2"));
         assert_eq!((troubles.len(), troubles[1].reason), (2, "DNSConfigForming"));

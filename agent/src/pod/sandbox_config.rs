@@ -18,6 +18,7 @@ use super::sysctl::dotted;
 pub struct SandboxInputs<'a> {
     pub attempt: u32,
     pub dns: cri::DnsConfig,
+    /// Empty for a pod that keeps the host's.
     pub hostname: String,
     pub pod_logs_dir: &'a Path,
     /// Empty in reduced mode, where the runtime chooses.
@@ -40,8 +41,7 @@ pub fn sandbox_config(pod: &Pod, inputs: SandboxInputs<'_>) -> cri::PodSandboxCo
             uid: meta.uid.clone(),
             attempt: inputs.attempt,
         }),
-        // A pod on the host's network keeps the host's name.
-        hostname: if pod.spec().host_network { String::new() } else { inputs.hostname },
+        hostname: inputs.hostname,
         log_directory: log_directory(pod, inputs.pod_logs_dir).display().to_string(),
         dns_config: Some(inputs.dns),
         port_mappings: port_mappings(pod),

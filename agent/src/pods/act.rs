@@ -205,6 +205,19 @@ impl Worker {
     async fn sandbox(&mut self, actions: &Actions, volumes: &PodVolumes) -> Result<Sandbox, Failure> {
         let shared = self.shared.clone();
         let pod = self.pod.clone();
+        let dns = crate::dns_hosts::dns_config(&pod, &shared.config.dns).map_err(|why| self.sandbox_failed(&why));
+        let (dns, troubles) = dns?;
+        for trouble in troubles {
+            if let Some(message) = trouble.of_node {
+                (shared.node_events)("Warning", trouble.reason, message);
+            }
+            shared.recorder.pod(&pod, EventType::Warning, trouble.reason, trouble.message);
+        }
+        // A pod on the host's network has the host's name, whatever it would be called.
+        let hostname = match pod.spec().host_network {
+            true => String::new(),
+            false => crate::dns_hosts::hostname(&pod, &shared.config.dns).map_err(|why| self.sandbox_failed(&why))?,
+        };
         // A sandbox that is there has its handler and its users already.
         let handler = match self.runtime_handler().await {
             Ok(handler) => handler,
@@ -216,14 +229,6 @@ impl Worker {
             shared.userns.recover(&shared.cri).await.map_err(|why| self.sandbox_failed(&why))?;
         }
         let userns = shared.userns.of(&pod, &handler, &node).map_err(|why| self.sandbox_failed(&why))?;
-        let hostname = crate::dns_hosts::hostname(&pod, &shared.config.dns).map_err(|why| self.sandbox_failed(&why))?;
-        let (dns, troubles) = crate::dns_hosts::dns_config(&pod, &shared.config.dns);
-        for trouble in troubles {
-            if let Some(message) = trouble.of_node {
-                (shared.node_events)("Warning", trouble.reason, message);
-            }
-            shared.recorder.pod(&pod, EventType::Warning, trouble.reason, trouble.message);
-        }
         let mut config = sandbox_config(
             &pod,
             SandboxInputs {

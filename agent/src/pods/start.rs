@@ -162,6 +162,8 @@ impl StartContext<'_> {
         let mut cdi_devices = shared.dra.container(pod, container)?;
         let from_plugins = shared.devices.container(pod, container).await?;
         cdi_devices.extend(from_plugins.cdi_devices);
+        // Asked of every pod: on the host's network nobody has asked before.
+        crate::dns_hosts::hostname(pod, &shared.config.dns)?;
         let own = container_env(pod, container, &context, &*shared.objects).await.map_err(|e| e.to_string())?;
         // What the pod sets wins over what a plugin sets.
         let mut envs: Vec<(String, String)> =
