@@ -66,7 +66,7 @@ pub async fn check(target: &Target, service: &str, timeout: Duration, user_agent
                 Code::DeadlineExceeded | Code::Cancelled => {
                     format!("timeout: health rpc did not complete within {seconds}")
                 }
-                _ => format!("error: health rpc failed: {}", crate::cri::CriError::from(status)),
+                _ => format!("error: health rpc probe failed: {}", crate::cri::CriError::from(status)),
             });
         }
         Err(_) => return Err(format!("timeout: health rpc did not complete within {seconds}")),

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, Uri, header};
-use http_body_util::{BodyExt, Collected, Empty, Limited};
+use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use proto::api::core::v1::HttpHeader;
 use rustls::pki_types::ServerName;
 use service::any_certificate::AnyCertificate;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use super::heard::{Beginning, Heard};
@@ -52,8 +53,31 @@ pub struct Get {
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
+    /// Its beginning.
     pub body: String,
+    /// Why the body could not be read, in Go's words.
+    pub broken: Option<String>,
 }
+
+/// The body of an answer, as much of it as came and was wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Body {
+    pub bytes: Vec<u8>,
+    pub fault: Option<Fault>,
+}
+
+/// Why a body is not whole.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    TooLong,
+    /// In Go's words.
+    Broken(String),
+}
+
+/// Later than anybody waits; what Go has instead of a limit.
+const FOREVER: Duration = Duration::from_secs(30 * 365 * 86_400);
+/// Given to a connection beyond the limit of the request, which is told in other words.
+const LATER: Duration = Duration::from_millis(20);
 
 impl Get {
     /// The URL as messages print it.
@@ -75,7 +99,8 @@ impl Get {
     /// Go's message, `Get "URL": ...`.
     pub async fn run(&self, timeout: Duration) -> Result<Answer, String> {
         let url = self.url();
-        match tokio::time::timeout(timeout, self.follow(timeout)).await {
+        let deadline = Instant::now() + timeout.min(FOREVER);
+        match tokio::time::timeout_at(deadline, self.follow(deadline)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err((at, why))) => Err(format!("Get {at:?}: {why}")),
             Err(_) => {
@@ -84,7 +109,7 @@ impl Get {
         }
     }
 
-    async fn follow(&self, timeout: Duration) -> Result<Answer, (String, String)> {
+    async fn follow(&self, deadline: Instant) -> Result<Answer, (String, String)> {
         let (mut request, mut reference) = (self.clone(), Reference::of_path(&self.path));
         let mut asked = 0;
         loop {
@@ -93,13 +118,13 @@ impl Get {
             if reference.is_opaque() {
                 return Err((url, "http: no Host in request URL".into()));
             }
-            let once = request.once(&reference, timeout).await;
-            let (status, location, body) = once.map_err(|why| (url.clone(), why))?;
-            let next = location.filter(|to| !to.is_empty() && matches!(status, 301 | 302 | 303 | 307 | 308));
-            let Some(to) = next else { return Ok(Answer { status, body }) };
+            let once = request.once(&reference, deadline).await;
+            let (location, answer) = once.map_err(|why| (url.clone(), why))?;
+            let next = location.filter(|to| !to.is_empty() && matches!(answer.status, 301 | 302 | 303 | 307 | 308));
+            let Some(to) = next else { return Ok(answer) };
             // To another host we do not go.
             let next = redirected(&request, &reference, &to).filter(|(to, _)| to.target.host == self.target.host);
-            let Some(next) = next else { return Ok(Answer { status, body }) };
+            let Some(next) = next else { return Ok(answer) };
             if asked == MAX_REDIRECTS {
                 return Err((url, format!("stopped after {MAX_REDIRECTS} redirects")));
             }
@@ -107,13 +132,18 @@ impl Get {
         }
     }
 
-    async fn once(&self, to: &Reference, timeout: Duration) -> Result<(u16, Option<String>, String), String> {
+    async fn once(&self, to: &Reference, deadline: Instant) -> Result<(Option<String>, Answer), String> {
         let tls = self.https.then_some(&*UNVERIFIED);
-        let response = exchange(&self.target, tls, self.request(to)?, MAX_BODY_BYTES, timeout).await?;
+        let response = exchange(&self.target, tls, self.request(to)?, MAX_BODY_BYTES, deadline).await?;
         let location = location(&response);
-        // A body that is too long or breaks off does not change the verdict.
-        let body = response.body().as_deref().map(|b| String::from_utf8_lossy(b).into_owned()).unwrap_or_default();
-        Ok((response.status().as_u16(), location, body))
+        let body = String::from_utf8_lossy(&response.body().bytes).into_owned();
+        let status = response.status().as_u16();
+        let broken = match response.into_body().fault {
+            Some(Fault::Broken(why)) => Some(why),
+            // The rest does not matter.
+            Some(Fault::TooLong) | None => None,
+        };
+        Ok((location, Answer { status, body, broken }))
     }
 
     fn request(&self, to: &Reference) -> Result<Request<Empty<Bytes>>, String> {
@@ -161,8 +191,8 @@ pub(crate) fn location<B>(response: &Response<B>) -> Option<String> {
     response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok()).map(str::to_owned)
 }
 
-/// Sends one request over a connection of its own. The body is an error when it breaks off or is longer than `max_body`
-/// bytes.
+/// Sends one request over a connection of its own. No more than `max_body` bytes of the body are read, and none after the
+/// `deadline`; to give up before the answer begins is the caller's part.
 ///
 /// # Errors
 /// Go's words for what is wrong with the connection.
@@ -171,14 +201,15 @@ pub(crate) async fn exchange(
     tls: Option<&Arc<rustls::ClientConfig>>,
     request: Request<Empty<Bytes>>,
     max_body: usize,
-    timeout: Duration,
-) -> Result<Response<Result<Bytes, String>>, String> {
-    let tcp = dial(target, timeout).await?;
+    deadline: Instant,
+) -> Result<Response<Body>, String> {
+    let tcp = dial(target, deadline.saturating_duration_since(Instant::now()) + LATER).await?;
     let ends = Ends(tcp.local_addr().ok().zip(tcp.peer_addr().ok()));
-    let Some(tls) = tls else { return exchange_over(tcp, &ends, request, max_body).await };
+    let most = (max_body, deadline);
+    let Some(tls) = tls else { return exchange_over(tcp, &ends, request, most).await };
     let name = ServerName::try_from(target.host.clone()).map_err(|e| e.to_string())?;
     let stream = TlsConnector::from(tls.clone()).connect(name, tcp).await.map_err(|e| tls_error(&e, &ends))?;
-    exchange_over(stream, &ends, request, max_body).await
+    exchange_over(stream, &ends, request, most).await
 }
 
 /// The addresses of a connection, ours first.
@@ -201,8 +232,8 @@ async fn exchange_over<S>(
     stream: S,
     ends: &Ends,
     request: Request<Empty<Bytes>>,
-    max_body: usize,
-) -> Result<Response<Result<Bytes, String>>, String>
+    most: (usize, Instant),
+) -> Result<Response<Body>, String>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -214,8 +245,7 @@ where
     let (mut sender, connection) = builder.title_case_headers(true).handshake(stream).await.map_err(wrong)?;
     let exchange = async {
         let (head, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, max_body).collect().await;
-        Ok(Response::from_parts(head, body.map(Collected::to_bytes).map_err(|e| e.to_string())))
+        Ok(Response::from_parts(head, read(body, most, ends).await))
     };
     // The connection is driven here and dropped with the exchange.
     tokio::pin!(exchange);
@@ -228,13 +258,59 @@ where
         },
         ended = &mut connection => match ended {
             Ok(()) => exchange.await.map_err(wrong),
-            // What had come whole before is an answer.
-            Err(e) => match exchange.await {
-                Ok(answer) if answer.body().is_ok() => Ok(answer),
-                _ => Err(wrong(e)),
-            },
+            // What had come before is an answer.
+            Err(e) => exchange.await.map_err(|_: hyper::Error| wrong(e)),
         },
     }
+}
+
+/// Reads a body to its end, to `most` bytes or until `deadline`.
+async fn read(mut body: hyper::body::Incoming, (most, deadline): (usize, Instant), ends: &Ends) -> Body {
+    let mut read = Body::default();
+    loop {
+        let frame = match tokio::time::timeout_at(deadline, body.frame()).await {
+            Ok(Some(Ok(frame))) => frame,
+            Ok(Some(Err(e))) => {
+                read.fault = Some(Fault::Broken(broken_off(&e, ends)));
+                return read;
+            }
+            Ok(None) => return read,
+            Err(_) => {
+                let why = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
+                read.fault = Some(Fault::Broken(why.into()));
+                return read;
+            }
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        let room = most - read.bytes.len();
+        read.bytes.extend(data.iter().take(room));
+        if data.len() > room {
+            read.fault = Some(Fault::TooLong);
+            return read;
+        }
+    }
+}
+
+/// Why a body ends before its end.
+fn broken_off(e: &hyper::Error, ends: &Ends) -> String {
+    match io_cause(e) {
+        Some(io) if io.kind() == std::io::ErrorKind::UnexpectedEof => "unexpected EOF".into(),
+        Some(io) => ends.error(io),
+        None if e.is_incomplete_message() => "unexpected EOF".into(),
+        None => e.to_string(),
+    }
+}
+
+/// What went wrong with the connection below.
+fn io_cause(e: &hyper::Error) -> Option<&std::io::Error> {
+    let mut source: Option<&dyn std::error::Error> = Some(e);
+    while let Some(at) = source {
+        if let Some(io) = at.downcast_ref() {
+            return Some(io);
+        }
+        source = at.source();
+    }
+    None
 }
 
 /// A query with what cannot stand in the first line of a request escaped; all else has been.
@@ -285,12 +361,8 @@ fn http_error(e: &hyper::Error, beginning: &Beginning, ends: &Ends) -> String {
         true => what,
         false => format!("net/http: HTTP/1.x transport connection broken: {what}"),
     };
-    let mut source: Option<&dyn std::error::Error> = Some(e);
-    while let Some(at) = source {
-        if let Some(io) = at.downcast_ref::<std::io::Error>() {
-            return broken(ends.error(io));
-        }
-        source = at.source();
+    if let Some(io) = io_cause(e) {
+        return broken(ends.error(io));
     }
     // One that ends before the request is on its way counts as well.
     if e.is_incomplete_message() || e.is_canceled() {
@@ -366,6 +438,62 @@ mod tests {
         let referer = ("Referer".to_owned(), "http://10.0.0.1:8080/a/b?x=1".to_owned());
         assert_eq!(headers("/c"), [("Host".to_owned(), "me".to_owned()), referer.clone()]);
         assert_eq!(headers("http://10.0.0.1:8080/c"), [referer]);
+    }
+
+    /// Counts as an answer, whatever the server had read by then; probes of such servers used to fail now and then.
+    #[tokio::test]
+    async fn an_answer_that_comes_before_the_question_is_one() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (all, here) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(b"HTTP/1.0 204 No Content\r\n\r\n").await.unwrap();
+            stream.shutdown().await.unwrap();
+            all.send(()).unwrap();
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        });
+        let tcp = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        here.await.unwrap();
+        tcp.readable().await.unwrap();
+        let request = get("/").request(&Reference::of_path("/")).unwrap();
+        let most = (10, Instant::now() + Duration::from_secs(5));
+        let answer = exchange_over(tcp, &Ends(None), request, most).await.unwrap();
+        assert_eq!(answer.status(), 204);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_breaks_off_is_told_beside_the_answer() {
+        let long = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(MAX_BODY_BYTES + 1)).leak();
+        for (said, body, broken) in [
+            ("HTTP/1.1 500 No\r\nContent-Length: 9\r\n\r\nhm", "hm", Some("unexpected EOF")),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhm", "hm", None),
+            ("HTTP/1.0 200 OK\r\n\r\nhm", "hm", None),
+            (long, &long[long.len() - MAX_BODY_BYTES..], None),
+        ] {
+            let port = server(vec![Some(said)]).await;
+            let asking = Get { target: Target { host: "127.0.0.1".into(), port }, ..get("/") };
+            let answer = asking.run(Duration::from_secs(5)).await.unwrap();
+            assert_eq!((answer.body.as_str(), answer.broken.as_deref()), (body, broken));
+        }
+    }
+
+    /// Go says nothing of the container then: what it had begun to say is not taken for an answer.
+    #[tokio::test]
+    async fn a_body_that_takes_too_long_is_broken_as_well() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhm").await.unwrap();
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        });
+        let asking = Get { target: Target { host: "127.0.0.1".into(), port }, ..get("/") };
+        let answer = asking.run(Duration::from_millis(300)).await.unwrap();
+        let why = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
+        assert_eq!((answer.status, answer.broken.as_deref()), (200, Some(why)));
     }
 
     /// Answers each connection with the next of `said` and closes it; a reset where there is none.

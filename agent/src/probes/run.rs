@@ -13,7 +13,7 @@ use crate::pod::spec::{PodExt, find_container};
 use super::ProbeKind;
 use super::http::Get;
 use super::target::{Target, http_target, resolve_port};
-use super::{grpc, tcp};
+use super::{grpc, http, tcp};
 
 /// `kube-probe/MAJOR.MINOR`, by which applications know a probe.
 const USER_AGENT: &str = "kube-probe/1.36";
@@ -29,6 +29,8 @@ pub enum Outcome {
     Failure(String),
     /// The probe itself could not be run; says nothing about the container.
     Unknown(String),
+    /// The answer broke off; says nothing either, and is told as if it did.
+    Broken(String),
 }
 
 /// Everything a run needs.
@@ -51,7 +53,7 @@ impl Job {
         let result = match outcome {
             Outcome::Success | Outcome::Warning(_) => "successful",
             Outcome::Failure(_) => "failed",
-            Outcome::Unknown(_) => "unknown",
+            Outcome::Unknown(_) | Outcome::Broken(_) => "unknown",
         };
         let [container, namespace, name, kind] = labels;
         metrics::PROBE_RESULTS.inc(&[container, namespace, name, pod.uid(), kind, result]);
@@ -64,7 +66,7 @@ impl Job {
         let Some(probe) = self.kind.of(&container) else { return last };
         for _ in 0..TRIES {
             last = self.once(&container, probe).await;
-            if !matches!(last, Outcome::Unknown(_)) {
+            if !matches!(last, Outcome::Unknown(_) | Outcome::Broken(_)) {
                 break;
             }
         }
@@ -90,6 +92,7 @@ impl Job {
                 user_agent: USER_AGENT,
             };
             return match get.run(timeout).await {
+                Ok(http::Answer { broken: Some(why), .. }) => Outcome::Broken(why),
                 Ok(a) if (200..300).contains(&a.status) => Outcome::Success,
                 // To another host, or nowhere.
                 Ok(a) if (300..400).contains(&a.status) => {

@@ -239,6 +239,10 @@ impl State {
                 let text = format!("{kind} probe errored and resulted in unknown state: {text}");
                 (None, Some(("Unhealthy", text)))
             }
+            Outcome::Broken(text) => {
+                let text = format!("{kind} probe errored and resulted in failure state: {text}");
+                (None, Some(("Unhealthy", text)))
+            }
         };
         if let Some((reason, message)) = event {
             self.recorder.container(&pod.pod, &key.1, EventType::Warning, reason, message);

@@ -17,13 +17,14 @@ use http_body_util::Empty;
 use proto::api::core::v1::Pod;
 use rustls::ClientConfig;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::manifest::{self, ManifestError, Origin};
 use super::{Source, Update};
 use crate::api::public_servers;
 use crate::node::KUBELET_VERSION;
 use crate::probes::Target;
-use crate::probes::http::{exchange, location};
+use crate::probes::http::{Fault, exchange, location};
 
 /// The kubelet's limit for one answer, redirects included.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -154,7 +155,9 @@ async fn fetch(place: &StaticPodUrl) -> Result<Bytes, FetchError> {
         let request = at.request(&headers).map_err(wrong)?;
         let tls = tls.as_ref().filter(|_| at.https);
         let most = usize::try_from(manifest::MAX_BYTES).unwrap_or(usize::MAX);
-        let response = exchange(&at.target, tls, request, most, PATIENCE).await.map_err(wrong)?;
+        // Given up by whoever waits for all of it.
+        let never = Instant::now() + PATIENCE * 2;
+        let response = exchange(&at.target, tls, request, most, never).await.map_err(wrong)?;
         let status = response.status();
         if matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
             && let Some(to) = location(&response)
@@ -165,7 +168,12 @@ async fn fetch(place: &StaticPodUrl) -> Result<Bytes, FetchError> {
         if status != StatusCode::OK {
             return Err(FetchError::Status(at.url, status));
         }
-        return response.into_body().map_err(wrong);
+        let body = response.into_body();
+        return match body.fault {
+            None => Ok(body.bytes.into()),
+            Some(Fault::TooLong) => Err(wrong(format!("the body is longer than {most} bytes"))),
+            Some(Fault::Broken(why)) => Err(wrong(why)),
+        };
     }
     Err(FetchError::Redirects(without_password(&place.url)))
 }
