@@ -63,7 +63,20 @@ pub async fn run(
         tokio::time::sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0))).await;
         return Ok(());
     }
-    Err("Cannot run handler: invalid handler: &LifecycleHandler{Exec:nil,HTTPGet:nil,TCPSocket:nil,Sleep:nil,}".into())
+    Err(format!("Cannot run handler: invalid handler: {}", shown(hook)))
+}
+
+/// A hook that nobody runs, as Go prints it: an empty one, or the TCP connection that is of older versions.
+fn shown(hook: &LifecycleHandler) -> String {
+    let socket = hook.tcp_socket.as_ref().map_or_else(
+        || "nil".to_owned(),
+        |socket| {
+            let port = socket.port.clone().unwrap_or_default();
+            let port = format!("{{{} {} {}}}", port.r#type, port.int_val, port.str_val);
+            format!("&TCPSocketAction{{Port:{port},Host:{},}}", socket.host)
+        },
+    );
+    format!("&LifecycleHandler{{Exec:nil,HTTPGet:nil,TCPSocket:{socket},Sleep:nil,}}")
 }
 
 async fn http(
@@ -96,12 +109,38 @@ async fn http(
             get.headers.retain(|h| !h.name.eq_ignore_ascii_case("authorization"));
             let message =
                 format!("request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded", get.target);
-            get.run(NO_LIMIT).await.map(|_| {
-                let kind = crate::events::EventType::Warning;
-                metrics::LIFECYCLE_HTTP_FALLBACKS.inc(&[]);
-                shared.recorder.pod(pod, kind, "LifecycleHTTPFallback", message);
-            })
+            match get.run(NO_LIMIT).await {
+                Ok(_) => {
+                    let kind = crate::events::EventType::Warning;
+                    metrics::LIFECYCLE_HTTP_FALLBACKS.inc(&[]);
+                    shared.recorder.pod(pod, kind, "LifecycleHTTPFallback", message);
+                    Ok(())
+                }
+                // It is the first try that failed.
+                Err(_) => Err(why),
+            }
         }
         Err(why) => Err(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::api::core::v1::TcpSocketAction;
+    use proto::apimachinery::pkg::util::intstr::IntOrString;
+
+    use super::*;
+
+    #[test]
+    fn hooks_that_nobody_runs_are_told_as_go_prints_them() {
+        let hook = |r#type, int_val, name: &str, host: &str| {
+            let port = IntOrString { r#type, int_val, str_val: name.into() };
+            let socket = TcpSocketAction { port: Some(port), host: host.into() };
+            shown(&LifecycleHandler { tcp_socket: Some(socket), ..Default::default() })
+        };
+        let told = |socket: &str| format!("&LifecycleHandler{{Exec:nil,HTTPGet:nil,TCPSocket:{socket},Sleep:nil,}}");
+        assert_eq!(hook(0, 80, "", ""), told("&TCPSocketAction{Port:{0 80 },Host:,}"));
+        assert_eq!(hook(1, 0, "web", "a"), told("&TCPSocketAction{Port:{1 0 web},Host:a,}"));
+        assert_eq!(shown(&LifecycleHandler::default()), told("nil"));
     }
 }
