@@ -127,7 +127,7 @@ fn reset(record: &ContainerRecord) -> Reset {
     let kill = Kill {
         container_id: record.id.clone(),
         name: record.name.clone(),
-        message: format!("Stopping container {}", record.name),
+        message: "killing".into(),
         reason: KillReason::RestartAll,
     };
     Reset { kill, may_run: record.state != RunState::Exited }

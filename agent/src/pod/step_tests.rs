@@ -173,6 +173,7 @@ fn all_start_over_and_the_reason_goes_last() {
     let actions = step(&pod, &observed, &Verdicts::default(), true);
     assert_eq!(told(&pod, &actions), "~i ~b ~a");
     assert!(actions.reset[1].may_run && !actions.reset[2].may_run);
+    assert_eq!(actions.reset[1].kill.message, "killing", "as the kubelet has it");
     let actions = step(&pod, &seen(&pod, &[]), &Verdicts::default(), true);
     assert_eq!(told(&pod, &actions), "+i", "everything is gone: it begins again");
 }
