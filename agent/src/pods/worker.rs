@@ -23,7 +23,6 @@ use crate::pod::step::step;
 use crate::probes::{PodProbes, ProbeKind, Running, Verdict, Verdicts, has_probes};
 use crate::status::generate::Override;
 use crate::status::{StartError, with_verdict};
-use crate::volumes::timed_out;
 use crate::{metrics, spans};
 
 use super::act::Failure;
@@ -37,8 +36,6 @@ use super::{Shared, device_admission, gc};
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(10);
 const NETWORK_RETRY: Duration = Duration::from_secs(1);
-/// The kubelet's `podAttachAndMountTimeout`: how long it is waited before that is an event of its own.
-const VOLUMES_TIMEOUT: Duration = Duration::from_secs(123);
 /// An orphan has nobody to give it more time.
 pub(super) const ORPHAN_GRACE_SECONDS: i64 = 1;
 
@@ -80,8 +77,6 @@ pub struct Worker {
     pub(super) ending: bool,
     pub(super) retry: Duration,
     pub(super) volume_retry: Duration,
-    /// Since when not all volumes can be had, or since that was told last.
-    without_volumes: Option<Instant>,
     pub(super) probes_sent: Option<(Vec<Running>, String, bool, i64)>,
     pub(super) adopted: bool,
     pub(super) starts: Starts,
@@ -113,7 +108,6 @@ impl Worker {
             waited: Duration::ZERO,
             retry: FIRST_RETRY,
             volume_retry: FIRST_RETRY,
-            without_volumes: None,
             probes_sent: None,
             adopted: false,
             starts: Starts::default(),
@@ -329,18 +323,10 @@ impl Worker {
         let failed_mount = |why: String| self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedMount", why);
         stale.iter().for_each(|error| failed_mount(error.to_string()));
         let volumes = match made {
-            Ok(volumes) => {
-                self.without_volumes = None;
-                volumes
-            }
+            Ok(volumes) => volumes,
             Err(errors) => {
                 errors.iter().for_each(|error| failed_mount(error.to_string()));
                 spans::fail(|| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
-                let since = *self.without_volumes.get_or_insert_with(Instant::now);
-                if since.elapsed() >= VOLUMES_TIMEOUT {
-                    timed_out(&errors).into_iter().for_each(failed_mount);
-                    self.without_volumes = None;
-                }
                 let wait = self.volume_retry;
                 self.volume_retry = (wait * 2).min(LAST_RETRY);
                 return Ok(wait);

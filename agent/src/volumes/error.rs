@@ -61,30 +61,6 @@ pub fn all_told(failed: Vec<(&str, VolumeError)>) -> Vec<VolumeError> {
     told
 }
 
-/// What is told of a pod that has been without volumes for long, where each of `errors` is of one volume. What some are that
-/// cannot be told is told at once.
-pub fn timed_out(errors: &[VolumeError]) -> Option<String> {
-    let name = |error: &VolumeError| match error {
-        VolumeError::SetUp { volume, .. }
-        | VolumeError::Attach { volume, .. }
-        | VolumeError::Device { volume, .. }
-        | VolumeError::Affinity { volume, .. } => Some(volume.clone()),
-        VolumeError::Unprocessed { .. } | VolumeError::Mount(_) => None,
-    };
-    let mut unmounted: Vec<String> = errors.iter().map(name).collect::<Option<_>>()?;
-    let attach = errors.iter().filter(|error| matches!(error, VolumeError::Attach { .. }));
-    let mut unattached: Vec<String> = attach.filter_map(name).collect();
-    unmounted.sort_unstable();
-    unattached.sort_unstable();
-    let told = VolumeError::Unprocessed {
-        unmounted: unmounted.join(" "),
-        unattached: unattached.join(" "),
-        unprocessed: String::new(),
-        why: "context deadline exceeded".into(),
-    };
-    Some(told.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,15 +75,6 @@ mod tests {
             ("disk", attach.clone()),
             ("b", VolumeError::unprocessed("b", "error processing PVC n/b: PVC is not bound".into())),
         ];
-        let late = [attach.clone(), set_up.clone()];
-        assert_eq!(
-            timed_out(&late).as_deref(),
-            Some(
-                "Unable to attach or mount volumes: unmounted volumes=[cm pv], unattached volumes=[pv], failed to \
-                 process volumes=[]: context deadline exceeded"
-            )
-        );
-        assert!(timed_out(&all_told(failed.clone())).is_none());
         let told: Vec<String> = all_told(failed).iter().map(ToString::to_string).collect();
         assert_eq!(
             told,

@@ -54,7 +54,7 @@ use payload::{Payload, Sources};
 pub use container_mounts::{MountContext, container_mounts, recursive_read_only};
 pub use devices::container_devices;
 pub use empty_dir::memory_may_be_swapped;
-pub use error::{VolumeError, timed_out};
+pub use error::VolumeError;
 pub use mount_table::unmount_below;
 
 /// A claim is asked for again at the first sync after this: it may have grown.
