@@ -17,9 +17,14 @@ use crate::pod::hash::fnv1a_128;
 use crate::pod::labels;
 use crate::pod::spec::PodExt;
 
+use super::rules;
+
 const POD: &str = "k8s.io.api.core.v1.Pod";
 /// `MaxManifestSize` of the kubelet.
 pub const MAX_BYTES: u64 = 10 << 20;
+
+/// Of what is wrong with a manifest; the log must not fill with one file.
+const MOST_TOLD: usize = 20;
 
 /// A manifest that makes no pod; whoever wrote the file must mend it.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +99,7 @@ fn pod_of(value: &Value, node: &str, origin: Origin) -> Result<Pod, ManifestErro
         return Err(ManifestError::Kind(format!("{version} {kind}")));
     }
     let mut pod: Pod = crate::wire_json::from_value(POD, value)?;
-    check(&pod)?;
+    check(value, &pod)?;
     let meta = pod.metadata.get_or_insert_with(ObjectMeta::default);
     if meta.uid.is_empty() {
         let mut content = value.to_string().into_bytes();
@@ -123,16 +128,14 @@ fn pod_of(value: &Value, node: &str, origin: Origin) -> Result<Pod, ManifestErro
 }
 
 /// What a pod without the API server cannot have.
-fn check(pod: &Pod) -> Result<(), ManifestError> {
+fn check(value: &Value, pod: &Pod) -> Result<(), ManifestError> {
     let invalid = |why: String| Err(ManifestError::Invalid(why));
-    if pod.name().is_empty() {
-        return invalid("the pod has no name".into());
+    let mut broken = rules::broken(value);
+    if !broken.is_empty() {
+        broken.truncate(MOST_TOLD);
+        return invalid(format!("invalid pod: [{}]", broken.join(" ")));
     }
-    let spec = pod.spec();
-    if spec.containers.is_empty() {
-        return invalid("the pod has no containers".into());
-    }
-    if !spec.ephemeral_containers.is_empty() {
+    if !pod.spec().ephemeral_containers.is_empty() {
         return invalid("static pods cannot have ephemeral containers".into());
     }
     match api_object(pod) {
@@ -390,6 +393,9 @@ mod tests {
             assert!(refusal(&volume(fine)).is_ok(), "{fine}");
         }
         assert!(refusal(&projected("downwardAPI: {items: [{path: p, fieldRef: {fieldPath: metadata.name}}]}")).is_ok());
+        // What no server would have taken is no pod, and is told first.
+        let told = refusal("restartPolicy: Now, serviceAccountName: x").unwrap_err();
+        assert!(told.starts_with("invalid pod: [spec.restartPolicy: Unsupported value: \"Now\""), "{told}");
         // One without a name needs nothing.
         assert!(refusal("imagePullSecrets: [{}]").is_ok());
         assert!(parse(b"kind: Job\napiVersion: v1\n", "n", file("f")).is_err());

@@ -3,6 +3,7 @@
 pub mod api;
 pub mod files;
 pub mod manifest;
+mod rules;
 pub mod url;
 
 use proto::api::core::v1::Pod;
