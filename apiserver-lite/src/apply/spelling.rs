@@ -4,8 +4,10 @@
 //! writes the member in any case: an object that comes back as it was read spells out more than the one that was stored.
 //! Whoever compares the two as trees brings them into one spelling before.
 
+use std::collections::{HashMap, HashSet};
+
 use proto::json::shown;
-use proto::schema::{Struct, StructId, Type, TypeSet};
+use proto::schema::{ListType, Struct, StructId, Type, TypeSet};
 use serde_json::{Map, Value};
 
 use super::compare::same;
@@ -58,6 +60,9 @@ fn part(set: &TypeSet, ty: Ty, value: &mut Value, like: &Value) {
                 }
             }
         }
+        (Some(Type::List(list)), Value::Array(value), Value::Array(like)) if !list.keys.is_empty() => {
+            keyed(set, list, value, like);
+        }
         (Some(Type::List(list)), Value::Array(value), Value::Array(like)) => {
             for (value, like) in value.iter_mut().zip(like) {
                 part(set, Some(list.element), value, like);
@@ -65,6 +70,25 @@ fn part(set: &TypeSet, ty: Ty, value: &mut Value, like: &Value) {
         }
         _ => {}
     }
+}
+
+/// What has keys is told apart by them, wherever it stands. An item whose name nobody has on the other side is the one in
+/// its place, if that has lost its name as well.
+fn keyed(set: &TypeSet, list: &ListType, value: &mut [Value], like: &[Value]) {
+    let of = |item: &Value| key(&list.keys, item);
+    let mine: HashSet<_> = value.iter().map(of).collect();
+    let theirs: HashMap<_, _> = like.iter().map(|item| (of(item), item)).collect();
+    for (at, value) in value.iter_mut().enumerate() {
+        let in_place = || like.get(at).filter(|like| !mine.contains(&of(like)));
+        if let Some(like) = theirs.get(&of(value)).copied().or_else(in_place) {
+            part(set, Some(list.element), value, like);
+        }
+    }
+}
+
+/// What an item is known by in its list.
+fn key(keys: &[Box<str>], item: &Value) -> Vec<Option<String>> {
+    keys.iter().map(|key| item.get(&**key).map(Value::to_string)).collect()
 }
 
 /// A list that is always written is `null` or empty, which nobody tells apart.
@@ -99,6 +123,19 @@ mod tests {
         assert_eq!(respelled(kind, short.clone(), &limited), short, "these are no resources that it had");
         let context = job(json!({"name": "a", "securityContext": {}}));
         assert_eq!(respelled(kind, short.clone(), &context), short, "to be there means something");
+    }
+
+    /// A second ephemeral container, put before the first, made the first look changed.
+    #[test]
+    fn items_with_keys_are_spelled_like_those_of_their_name() {
+        let pod = |containers: Value| json!({"spec": {"ephemeralContainers": containers}});
+        let (short, long) = (json!({"name": "a"}), json!({"name": "a", "resources": {}}));
+        let other = json!({"name": "b", "resources": {}});
+        let like = pod(json!([other, long]));
+        assert_eq!(respelled(("", "v1", "Pod"), pod(json!([short])), &like), pod(json!([long])));
+        let unkeyed = json!({"spec": {"tolerations": [{"key": "a"}]}});
+        let like = json!({"spec": {"tolerations": [{"key": "b"}, {"key": "a", "value": ""}]}});
+        assert_eq!(respelled(("", "v1", "Pod"), unkeyed.clone(), &like), unkeyed);
     }
 
     #[test]
