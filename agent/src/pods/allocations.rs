@@ -19,6 +19,9 @@ use crate::pod::allocation::Allocation;
 use crate::pod::hash::fnv1a_32;
 use crate::pod::spec::PodExt;
 use crate::state_file::{self, Damaged};
+use crate::status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING};
+
+use super::resizes::{DEFERRED, INFEASIBLE};
 
 const REQUIREMENTS: &str = "k8s.io.api.core.v1.ResourceRequirements";
 const ALLOCATED: &str = "allocated_pods_state";
@@ -150,6 +153,32 @@ impl Allocations {
         inner.pending.insert(uid.to_owned(), pending);
         inner.count_resizes();
         true
+    }
+
+    /// Takes over what an earlier agent told of a pod's resizes, so that it is not told again. Whether one waits for room
+    /// that the spec still asks for: there is no looking for that before all pods are known.
+    pub fn recall(&self, pod: &Pod) -> bool {
+        let (uid, mut waits) = (pod.uid(), false);
+        let mut inner = self.inner();
+        for told in pod.status.iter().flat_map(|s| &s.conditions).filter(|c| c.status == "True") {
+            let since = told.last_transition_time.unwrap_or_default();
+            let (generation, message) = (told.observed_generation, told.message.clone());
+            match told.r#type.as_str() {
+                RESIZE_PENDING => {
+                    let Some(reason) = [DEFERRED, INFEASIBLE].into_iter().find(|r| *r == told.reason) else { continue };
+                    waits |= reason == DEFERRED && generation == pod.meta().generation;
+                    let pending = Pending { reason, message, generation, since };
+                    inner.pending.entry(uid.to_owned()).or_insert(pending);
+                }
+                RESIZE_IN_PROGRESS => {
+                    let error = (told.reason == "Error").then_some(message);
+                    inner.in_progress.entry(uid.to_owned()).or_insert(InProgress { generation, error, since });
+                }
+                _ => continue,
+            }
+            inner.count_resizes();
+        }
+        waits
     }
 
     pub fn clear_pending(&self, uid: &str) -> bool {
@@ -318,6 +347,7 @@ fn decode(text: &str) -> Result<Entries, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::api::core::v1::{PodCondition, PodStatus};
     use proto::apimachinery::pkg::api::resource::Quantity;
 
     fn entries() -> Entries {
@@ -387,5 +417,38 @@ mod tests {
         state.forget("a");
         assert_eq!(state.deferred(), ["b"]);
         assert!(state.finish("a").is_none());
+    }
+
+    /// Every start of the agent told of each resize that waits anew, and since then.
+    #[test]
+    fn what_an_earlier_agent_told_is_no_news() {
+        let dir = std::env::temp_dir().join(format!("recalled-{}", std::process::id()));
+        let condition = |kind: &str, reason: &str, generation| PodCondition {
+            r#type: kind.into(),
+            status: "True".into(),
+            reason: reason.into(),
+            message: "no room".into(),
+            observed_generation: generation,
+            last_transition_time: Some(Time { seconds: 7, nanos: 0 }),
+            ..Default::default()
+        };
+        let now = Time { seconds: 9, nanos: 1 };
+        for (reason, generation, waits, news) in
+            [("Deferred", 2, true, false), ("Deferred", 1, false, true), ("Infeasible", 2, false, false)]
+        {
+            let state = Allocations::open(&dir, |d| panic!("{d}"));
+            let conditions =
+                vec![condition(RESIZE_PENDING, reason, generation), condition(RESIZE_IN_PROGRESS, "Error", 2)];
+            let status = PodStatus { conditions, ..Default::default() };
+            let mut pod = Pod { status: Some(status), ..Default::default() };
+            let meta = pod.metadata.get_or_insert_default();
+            (meta.uid, meta.generation) = ("a".into(), 2);
+            assert_eq!(state.recall(&pod), waits);
+            let again = Pending { reason, message: "no room".into(), generation: 2, since: now };
+            assert_eq!(state.set_pending("a", again), news);
+            assert_eq!(state.pending("a").map(|p| p.since.seconds), Some(7));
+            assert!(!state.fail("a", 2, "no room", now), "it was told of the error too");
+        }
+        assert!(!Allocations::open(&dir, |d| panic!("{d}")).recall(&Pod::default()));
     }
 }

@@ -436,8 +436,11 @@ impl Manager {
             metrics::POD_WORKER_START.observe(&[], begun.elapsed().as_secs_f64());
             worker.run().await;
         });
+        let waits_for_room = self.shared.allocations.recall(&pod);
         self.pods.insert(uid.clone(), Entry::new(pod, source, Some(mailbox), seen));
-        self.changed_by_source(&uid);
+        if !waits_for_room {
+            self.changed_by_source(&uid);
+        }
     }
 
     /// Whether another static pod of that name still has a worker.

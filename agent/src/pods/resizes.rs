@@ -23,8 +23,8 @@ use super::admission::check_resources;
 use super::allocations::Pending;
 use super::manager::Manager;
 
-const DEFERRED: &str = "Deferred";
-const INFEASIBLE: &str = "Infeasible";
+pub(super) const DEFERRED: &str = "Deferred";
+pub(super) const INFEASIBLE: &str = "Infeasible";
 
 impl Manager {
     /// The pod as it is allocated.
@@ -44,7 +44,8 @@ impl Manager {
     /// Looks again at resizes that wait for room; `trigger` is what metrics call the reason to do so.
     pub(super) fn retry_resizes(&mut self, trigger: &str) {
         let mut waiting = self.shared.allocations.deferred();
-        if waiting.is_empty() {
+        // Pods that are not known yet may hold what there seems to be.
+        if waiting.is_empty() || !self.sources_ready() {
             return;
         }
         // Within the same priority and class the longest wait comes first: the sort is stable.
