@@ -2,6 +2,8 @@
 //!
 //! The wording follows `k8s.io/apimachinery/pkg/api/errors`, because clients match on code, reason and text.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 pub type Result<T, E = ApiError> = std::result::Result<T, E>;
@@ -362,6 +364,11 @@ pub fn quote(text: &str) -> String {
     out
 }
 
+/// Whether Go prints a character as it is (`unicode.IsPrint`): of all spaces, only the usual one.
+pub fn is_printed(c: char) -> bool {
+    if c.is_ascii() { matches!(c, ' '..='~') } else { is_seen(c) }
+}
+
 /// Whether a letter beyond ASCII is printed as it is: neither a space nor something that controls or means nothing.
 fn is_seen(c: char) -> bool {
     // Behind another letter, marks that change it are left as they are.
@@ -376,12 +383,8 @@ fn named(group: &str, resource: &str, name: &str) -> Details {
 
 /// Several complaints as Go's aggregate prints them.
 pub fn aggregate(complaints: &[String]) -> String {
-    let mut unique: Vec<&str> = Vec::new();
-    for complaint in complaints {
-        if !unique.contains(&complaint.as_str()) {
-            unique.push(complaint);
-        }
-    }
+    let mut seen = HashSet::new();
+    let unique: Vec<&str> = complaints.iter().map(String::as_str).filter(|complaint| seen.insert(*complaint)).collect();
     match unique.as_slice() {
         [one] => (*one).to_owned(),
         many => format!("[{}]", many.join(", ")),

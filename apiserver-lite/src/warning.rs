@@ -4,6 +4,7 @@
 //! headers, in order and each once. Outside a request, such as in a controller's write, they are dropped.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -15,7 +16,14 @@ const MOST: usize = 4096;
 const CUT: usize = 256;
 
 tokio::task_local! {
-    static COLLECTED: RefCell<Vec<String>>;
+    static COLLECTED: RefCell<Collected>;
+}
+
+#[derive(Default)]
+struct Collected {
+    texts: Vec<String>,
+    /// The same, to find equal ones.
+    told: HashSet<String>,
 }
 
 /// Warns whoever sent the request that is being worked on.
@@ -24,8 +32,8 @@ pub fn add(text: impl Into<String>) {
     // No request, nobody to warn.
     let _ = COLLECTED.try_with(|all| {
         let mut all = all.borrow_mut();
-        if !all.contains(&text) {
-            all.push(text);
+        if all.told.insert(text.clone()) {
+            all.texts.push(text);
         }
     });
 }
@@ -36,7 +44,7 @@ pub async fn collect<T>(work: Pin<&mut impl Future<Output = T>>) -> (T, Vec<Stri
     COLLECTED
         .scope(RefCell::default(), async {
             let outcome = work.await;
-            (outcome, COLLECTED.with(RefCell::take))
+            (outcome, COLLECTED.with(RefCell::take).texts)
         })
         .await
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::request::User;
 use crate::resource::Resource;
 use crate::server::Request;
-use crate::status::{ApiError, Cause, Details, Result, quote};
+use crate::status::{ApiError, Cause, Details, Result, is_printed, quote};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FieldValidation {
@@ -70,7 +70,7 @@ impl WriteOptions {
                 field: "fieldManager".into(),
             });
         }
-        for (at, character) in manager.char_indices().filter(|(_, c)| !is_print(*c)) {
+        for (at, character) in manager.char_indices().filter(|(_, c)| !is_printed(*c)) {
             let code = u32::from(character);
             let quoted = quote(manager);
             causes.push(Cause {
@@ -121,18 +121,13 @@ pub(super) fn check_dry_run<'a>(said: impl Iterator<Item = &'a str>) -> Option<C
     })
 }
 
-/// What Go prints as it is: no control characters and no white space but the space.
-fn is_print(character: char) -> bool {
-    character == ' ' || !character.is_control() && !character.is_whitespace()
-}
-
 /// Bytes that a manager's name may have.
 const MAX_MANAGER: usize = 128;
 
 /// The program's name from its user agent, as far as it prints and fits.
 fn default_manager(agent: &str) -> String {
     let mut name = String::new();
-    for character in agent.split('/').next().unwrap_or_default().chars().filter(|c| is_print(*c)) {
+    for character in agent.split('/').next().unwrap_or_default().chars().filter(|c| is_printed(*c)) {
         if name.len() + character.len_utf8() > MAX_MANAGER {
             break;
         }
@@ -143,15 +138,11 @@ fn default_manager(agent: &str) -> String {
 
 /// A 422 with its causes; the message lists them as upstream does.
 pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> ApiError {
-    let mut texts: Vec<String> = Vec::new();
-    for cause in &causes {
-        let text =
-            if cause.field.is_empty() { cause.message.clone() } else { format!("{}: {}", cause.field, cause.message) };
-        if !texts.contains(&text) {
-            texts.push(text);
-        }
-    }
-    let all = if texts.len() == 1 { texts[0].clone() } else { format!("[{}]", texts.join(", ")) };
+    let text = |cause: &Cause| match &*cause.field {
+        "" => cause.message.clone(),
+        field => format!("{field}: {}", cause.message),
+    };
+    let all = crate::status::aggregate(&causes.iter().map(text).collect::<Vec<_>>());
     ApiError::new(
         422,
         "Invalid",
