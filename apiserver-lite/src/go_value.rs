@@ -18,6 +18,47 @@ pub fn json_kind(value: &Value) -> &'static str {
     }
 }
 
+/// A float as Go's `%v` prints it: with an exponent from 1e+06 on.
+pub fn float(number: f64) -> String {
+    let size = number.abs();
+    if size != 0.0 && !(1e-4..1e6).contains(&size) {
+        let text = format!("{number:e}");
+        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |d| ('-', d));
+        return format!("{mantissa}e{sign}{digits:0>2}");
+    }
+    format!("{number}")
+}
+
+/// What was read from JSON as Go's `%v` prints it.
+pub fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".into(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) if number.is_f64() => float(number.as_f64().unwrap_or_default()),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::Array(items) => format!("[{}]", items.iter().map(plain).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => {
+            let mut members: Vec<String> = map.iter().map(|(key, value)| format!("{key}:{}", plain(value))).collect();
+            members.sort();
+            format!("map[{}]", members.join(" "))
+        }
+    }
+}
+
+/// The type of what was read from JSON, as Go's `%T` names it.
+pub fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
 /// The Go type that a document's kind and version are read into first.
 pub const TYPE_META: &str =
     "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }";
@@ -85,6 +126,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn plain_values_are_printed_as_go_does() {
+        let value = json!({"b": [1, "x", null, 1.5], "a": {"t": true}});
+        assert_eq!(plain(&value), "map[a:map[t:true] b:[1 x <nil> 1.5]]");
+        for (number, shown) in [
+            (999_999.5, "999999.5"),
+            (1e6, "1e+06"),
+            (1_234_567.0, "1.234567e+06"),
+            (-2.5e21, "-2.5e+21"),
+            (0.0001, "0.0001"),
+            (0.000_01, "1e-05"),
+            (0.0, "0"),
+        ] {
+            assert_eq!(float(number), shown);
+        }
+    }
 
     #[test]
     fn what_is_not_set_is_printed_as_go_does() {

@@ -3,6 +3,8 @@
 use serde_json::Value;
 
 use super::path::Path;
+use crate::field_error::escaped;
+use crate::go_value;
 
 /// A column of a definition.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,13 +14,14 @@ pub struct Column {
     pub format: Box<str>,
     pub description: Box<str>,
     pub priority: i64,
-    path: Option<Path>,
+    path: Path,
 }
 
 /// The columns of a version; a version without any shows its age.
 pub fn of(version: &Value) -> Vec<Column> {
     let said = version["additionalPrinterColumns"].as_array().filter(|c| !c.is_empty());
     let Some(said) = said else {
+        let Some(path) = Path::parse(".metadata.creationTimestamp") else { return Vec::new() };
         return vec![Column {
             name: "Age".into(),
             ty: "date".into(),
@@ -30,42 +33,40 @@ pub fn of(version: &Value) -> Vec<Column> {
                           https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata"
                 .into(),
             priority: 0,
-            path: Path::parse(".metadata.creationTimestamp"),
+            path,
         }];
     };
     let text = |column: &Value, key: &str| column[key].as_str().unwrap_or_default().into();
-    let column = |column: &Value| Column {
-        name: text(column, "name"),
-        ty: text(column, "type"),
-        format: text(column, "format"),
-        description: match text(column, "description") {
-            said if !said.is_empty() => said,
-            _ => format!(
-                "Custom resource definition column (in JSONPath format): {}",
-                column["jsonPath"].as_str().unwrap_or_default()
-            )
-            .into(),
-        },
-        priority: column["priority"].as_i64().unwrap_or(0),
-        path: Path::parse(column["jsonPath"].as_str().unwrap_or_default()),
+    let column = |column: &Value| {
+        let path = column["jsonPath"].as_str().unwrap_or_default();
+        Some(Column {
+            name: text(column, "name"),
+            ty: text(column, "type"),
+            format: text(column, "format"),
+            description: match text(column, "description") {
+                said if !said.is_empty() => said,
+                _ => format!("Custom resource definition column (in JSONPath format): {path}").into(),
+            },
+            priority: column["priority"].as_i64().unwrap_or(0),
+            path: Path::parse(path)?,
+        })
     };
-    said.iter().map(column).collect()
+    // A path that cannot be read ends the table.
+    said.iter().map_while(column).collect()
 }
 
 impl Column {
     /// The cell of an object; null where there is nothing to show.
     pub fn cell(&self, object: &Value) -> Value {
-        let Some(path) = &self.path else { return Value::Null };
-        let Some(first) = path.first(object) else { return Value::Null };
+        let Some(first) = self.path.first(object) else { return Value::Null };
         match (&*self.ty, first) {
-            (_, Value::Null) => Value::Null,
             ("integer", Value::Number(number)) if number.is_f64() => {
                 number.as_f64().map_or(Value::Null, |f| (f as i64).into())
             }
             ("integer" | "number", Value::Number(_)) => first.clone(),
             ("boolean", Value::Bool(_)) => first.clone(),
             // No time at all is one that is not known.
-            ("date", Value::String(text)) if text.is_empty() => crate::read::since(&Value::Null),
+            ("date", Value::String(text)) if matches!(&**text, "" | "null") => crate::read::since(&Value::Null),
             ("date", Value::String(text)) => match proto::time::parse_rfc3339(text) {
                 Ok(_) => crate::read::since(first),
                 Err(_) => "<invalid>".into(),
@@ -76,10 +77,13 @@ impl Column {
     }
 }
 
+/// A value as Go's templates print it; lists and objects as JSON.
 fn printed(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        other => other.to_string(),
+        Value::Null => "<no value>".into(),
+        Value::Number(number) if number.is_f64() => go_value::float(number.as_f64().unwrap_or_default()),
+        other => escaped(other.to_string()),
     }
 }
 
@@ -96,5 +100,43 @@ mod tests {
         assert_eq!(cell("".into()), "<unknown>");
         assert_eq!(cell("noon".into()), "<invalid>");
         assert_eq!(cell(5.into()), Value::Null);
+    }
+
+    #[test]
+    fn a_value_is_shown_where_it_fits_its_column() {
+        let cell = |ty: &str, value: Value| {
+            let version = json!({"additionalPrinterColumns": [{"name": "C", "type": ty, "jsonPath": ".v"}]});
+            of(&version)[0].cell(&json!({"v": value}))
+        };
+        for (ty, value, shown) in [
+            ("integer", json!(3), json!(3)),
+            ("integer", json!(3.9), json!(3)),
+            ("integer", json!("3"), json!(null)),
+            ("integer", json!(true), json!(null)),
+            ("number", json!(3.5), json!(3.5)),
+            ("number", json!("3.5"), json!(null)),
+            ("boolean", json!(false), json!(false)),
+            ("boolean", json!("false"), json!(null)),
+            ("boolean", json!(null), json!(null)),
+            ("string", json!("a"), json!("a")),
+            ("string", json!(3), json!("3")),
+            ("string", json!(2_000_000.0), json!("2e+06")),
+            ("string", json!(true), json!("true")),
+            ("string", json!(null), json!("<no value>")),
+            ("string", json!({"a": ["<b>"]}), json!("{\"a\":[\"\\u003cb\\u003e\"]}")),
+        ] {
+            assert_eq!(cell(ty, value.clone()), shown, "{ty} {value}");
+        }
+        assert_eq!(
+            of(&json!({"additionalPrinterColumns": [{"type": "string", "jsonPath": ".v"}]}))[0].cell(&json!({})),
+            json!(null)
+        );
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_read_ends_the_table() {
+        let column = |path: &str| json!({"name": path, "type": "string", "jsonPath": path});
+        let columns = of(&json!({"additionalPrinterColumns": [column(".a"), column(".b[x]"), column(".c")]}));
+        assert_eq!(columns.iter().map(|c| &*c.name).collect::<Vec<_>>(), [".a"]);
     }
 }

@@ -1,11 +1,12 @@
-//! The part of JSONPath that printer columns and selectable fields use: members, indices, filters by equality.
+//! JSONPath as printer columns and selectable fields use it.
 //!
-//! Follows client-go's `jsonpath`: `.a.b`, `.a['b']`, `.list[0]`, `.list[-1]`, `.list[*]`, `.list[1:3]`, `..name` and
-//! `.list[?(@.type=="Ready")].status`.
+//! Follows client-go's `jsonpath`, oddities included: `.a.b`, `.a['b']` (where `['b.c']` is two steps and `['b\\.c']`
+//! one), `.list[0]`, `.list[-1]`, `.list[*]`, `.list[1:5:2]`, `.list[0,2]`, `.a.*`, `..name` and
+//! `.list[?(@.type=="Ready")].status`. A path that meets something else than it expects finds nothing at all.
 
 use serde_json::Value;
 
-/// Deepest nesting of filters in filters.
+/// Deepest nesting of paths in paths.
 const MAX_NESTED: usize = 8;
 /// Most values that a path finds. A path of several `..` meets a value in many ways.
 const MAX_FOUND: usize = 10_000;
@@ -17,37 +18,50 @@ pub struct Path(Vec<Step>);
 #[derive(Debug, Clone, PartialEq)]
 enum Step {
     Member(Box<str>),
-    Index(i64),
-    Slice(Option<i64>, Option<i64>),
+    Slice(Slice),
     /// Every member or item.
     All,
-    /// Every value below that has a member of this name.
-    Below(Box<str>),
+    /// The value and every value below that has something in it.
+    Below,
     Filter(Box<Filter>),
+    Union(Vec<Path>),
+    /// A value that stands in the path itself, for each value that is met.
+    Constant(Value),
+    /// A word that means nothing.
+    Unknown,
+}
+
+/// Items from one place to another, counted from the end where they are negative.
+#[derive(Debug, Clone, PartialEq)]
+struct Slice {
+    from: Option<i64>,
+    to: Option<i64>,
+    step: Option<i64>,
+    /// One item was asked for, and `to` only follows from it.
+    single: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 struct Filter {
-    left: Operand,
-    operator: Option<Operator>,
-    right: Operand,
+    left: Path,
+    operator: Operator,
+    right: Path,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Operator {
+    Exists,
     Equal,
     Unequal,
     Less,
     LessOrEqual,
     Greater,
     GreaterOrEqual,
+    Unknown,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-enum Operand {
-    At(Path),
-    Constant(Value),
-}
+/// What a path meets is not what it is about.
+struct Mismatch;
 
 impl Path {
     /// Reads a path such as `.spec.replicas`; None for one that is malformed.
@@ -60,28 +74,48 @@ impl Path {
             return None;
         }
         let mut steps = Vec::new();
-        let mut rest = text.trim();
-        rest = rest.strip_prefix('$').unwrap_or(rest);
-        while !rest.is_empty() {
-            if let Some(after) = rest.strip_prefix("..") {
-                let (name, after) = name(after);
-                if name.is_empty() {
+        let mut rest = text;
+        while let Some(next) = rest.chars().next() {
+            if let Some(after) = rest.strip_prefix("[?(") {
+                let (filter, after) = filter(after, depth)?;
+                steps.push(Step::Filter(Box::new(filter)));
+                rest = after;
+            } else if let Some(after) = rest.strip_prefix("..") {
+                if steps.last() == Some(&Step::Below) {
                     return None;
                 }
-                steps.push(Step::Below(name.into()));
+                steps.push(Step::Below);
                 rest = after;
-            } else if let Some(after) = rest.strip_prefix('.') {
-                if after.starts_with('[') || after.is_empty() {
-                    rest = after;
-                    continue;
+                if after.starts_with(|c: char| c == '_' || c.is_alphanumeric()) {
+                    rest = member(after, &mut steps);
                 }
-                let (name, after) = name(after);
-                steps.push(if name == "*" { Step::All } else { Step::Member(name.into()) });
+            } else if let Some(after) = rest.strip_prefix('.') {
+                rest = member(after, &mut steps);
+            } else if let Some(after) = rest.strip_prefix([' ', '@', '$']) {
                 rest = after;
             } else if let Some(after) = rest.strip_prefix('[') {
-                let end = closing(after)?;
-                steps.push(bracket(&after[..end], depth)?);
-                rest = &after[end + 1..];
+                let (inside, after) = after.split_once(']').filter(|(inside, _)| !inside.contains('\n'))?;
+                bracket(inside, depth, &mut steps)?;
+                rest = after;
+            } else if matches!(next, '"' | '\'') {
+                let (text, after) = quoted(rest)?;
+                steps.push(Step::Constant(text.into()));
+                rest = after;
+            } else if matches!(next, '+' | '-') || next.is_ascii_digit() {
+                let end = rest[1..].find(|c: char| c != '.' && !c.is_ascii_digit()).map_or(rest.len(), |at| at + 1);
+                steps.push(Step::Constant(constant(&rest[..end])?));
+                rest = &rest[end..];
+            } else if next == '_' || next.is_alphabetic() {
+                let end = rest.find(ends).unwrap_or(rest.len());
+                steps.push(match &rest[..end] {
+                    "true" => Step::Constant(true.into()),
+                    "false" => Step::Constant(false.into()),
+                    _ => Step::Unknown,
+                });
+                rest = &rest[end..];
+            } else if next == '}' {
+                // What follows stands beside the path.
+                break;
             } else {
                 return None;
             }
@@ -90,188 +124,274 @@ impl Path {
     }
 
     /// Every value at the path, in order.
-    pub fn find<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
-        let mut found = vec![value];
-        for step in &self.0 {
-            let mut next = Vec::new();
-            for value in found {
-                step.follow(value, &mut next);
-                if next.len() >= MAX_FOUND {
-                    next.truncate(MAX_FOUND);
-                    break;
-                }
-            }
-            found = next;
-        }
-        found
+    pub fn find<'a>(&'a self, value: &'a Value) -> Vec<&'a Value> {
+        self.walk(vec![value]).unwrap_or_default()
     }
 
-    pub fn first<'a>(&self, value: &'a Value) -> Option<&'a Value> {
-        self.find(value).into_iter().next()
+    pub fn first<'a>(&'a self, value: &'a Value) -> Option<&'a Value> {
+        self.walk(vec![value]).ok()?.into_iter().next()
+    }
+
+    fn walk<'a>(&'a self, values: Vec<&'a Value>) -> Result<Vec<&'a Value>, Mismatch> {
+        let mut found = values;
+        for step in &self.0 {
+            found = step.follow(found)?;
+            found.truncate(MAX_FOUND);
+        }
+        Ok(found)
     }
 }
 
-/// A member's name, up to the next step; a backslash takes the next character as it is.
-fn name(text: &str) -> (String, &str) {
+/// Where a name ends.
+fn ends(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\r' | '\n' | '.' | ',' | '[' | ']' | '$' | '@' | '{' | '}')
+}
+
+/// A member's name, up to the next step; a backslash takes the next character into it. Returns what comes after it.
+fn member<'a>(text: &'a str, steps: &mut Vec<Step>) -> &'a str {
     let mut out = String::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next().filter(|c| !ends(*c)) {
+        rest = &rest[c.len_utf8()..];
+        if c != '\\' {
+            out.push(c);
+        } else if let Some(next) = rest.chars().next() {
+            rest = &rest[next.len_utf8()..];
+            if next != '\\' {
+                out.push(next);
+            }
+        }
+    }
+    // Escaped or not, the star alone is every member.
+    let said = &text[..text.len() - rest.len()];
+    steps.push(if said == "*" { Step::All } else { Step::Member(out.into()) });
+    rest
+}
+
+/// A text in quotes that a path begins with, and what comes after it.
+fn quoted(text: &str) -> Option<(String, &str)> {
     let mut chars = text.char_indices();
+    let (_, quote) = chars.next()?;
+    let mut out = String::new();
     while let Some((at, c)) = chars.next() {
         match c {
-            '.' | '[' => return (out, &text[at..]),
-            '\\' => out.extend(chars.next().map(|(_, c)| c)),
+            '\n' => return None,
+            c if c == quote => return Some((out, &text[at + 1..])),
+            '\\' => out.push(match chars.next()?.1 {
+                'n' => '\n',
+                'r' => '\r',
+                't' => '\t',
+                c @ ('\\' | '"' | '\'') => c,
+                _ => return None,
+            }),
             c => out.push(c),
-        }
-    }
-    (out, "")
-}
-
-/// Where a bracket ends, quotes and inner brackets minded.
-fn closing(text: &str) -> Option<usize> {
-    let (mut depth, mut quote) = (0, None);
-    for (at, c) in text.char_indices() {
-        match (quote, c) {
-            (Some(open), c) if c == open => quote = None,
-            (Some(_), _) => {}
-            (None, '\'' | '"') => quote = Some(c),
-            (None, '[') => depth += 1,
-            (None, ']') if depth == 0 => return Some(at),
-            (None, ']') => depth -= 1,
-            _ => {}
         }
     }
     None
 }
 
-fn bracket(inside: &str, depth: usize) -> Option<Step> {
-    let inside = inside.trim();
-    if inside == "*" {
-        return Some(Step::All);
+fn constant(text: &str) -> Option<Value> {
+    let digits = text.strip_prefix('+').unwrap_or(text);
+    match digits.parse::<i64>() {
+        Ok(whole) => Some(whole.into()),
+        Err(_) => digits.parse::<f64>().ok().map(Value::from),
     }
-    if let Some(filter) = inside.strip_prefix("?(").and_then(|f| f.strip_suffix(')')) {
-        return Filter::parse(filter, depth + 1).map(|f| Step::Filter(Box::new(f)));
-    }
-    if let Some(name) = unquoted(inside) {
-        return Some(Step::Member(name.into()));
-    }
-    if let Some((from, to)) = inside.split_once(':') {
-        let end = |text: &str| if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) };
-        return Some(Step::Slice(end(from.trim())?, end(to.trim())?));
-    }
-    inside.parse().ok().map(Step::Index)
 }
 
-fn unquoted(text: &str) -> Option<&str> {
-    ['\'', '"'].into_iter().find_map(|q| text.strip_prefix(q)?.strip_suffix(q))
+fn bracket(inside: &str, depth: usize, steps: &mut Vec<Step>) -> Option<()> {
+    if inside.contains(',') {
+        let one = |text: &str| Path::nested(&format!("[{}]", text.trim_matches(' ')), depth + 1);
+        let all: Option<Vec<Path>> = inside.split(',').map(one).collect();
+        steps.push(Step::Union(all?));
+        return Some(());
+    }
+    let name = inside.strip_prefix('\'').and_then(|name| name.strip_suffix('\''));
+    if let Some(name) = name.filter(|name| !name.contains('\'')) {
+        steps.extend(Path::nested(&format!(".{name}"), depth + 1)?.0);
+        return Some(());
+    }
+    let parts: Vec<&str> = if inside == "*" { vec!["", ""] } else { inside.split(':').collect() };
+    if parts.len() > 3 {
+        return None;
+    }
+    let number = |at: usize| match parts.get(at) {
+        None | Some(&"") => Some(None),
+        Some(text) if text.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit()) => {
+            text.parse().ok().map(Some)
+        }
+        Some(_) => None,
+    };
+    let (from, to, step) = (number(0)?, number(1)?, number(2)?);
+    let single = parts.len() == 1;
+    steps.push(Step::Slice(Slice { from, to, step, single }));
+    Some(())
+}
+
+/// A filter, its opening left out, and what comes after it.
+fn filter(text: &str, depth: usize) -> Option<(Filter, &str)> {
+    const OPERATORS: [char; 4] = ['!', '<', '>', '='];
+    let (mut quote, mut closed) = (None, false);
+    let mut end = None;
+    let mut before = ' ';
+    for (at, c) in text.char_indices() {
+        match c {
+            '\n' => return None,
+            '"' | '\'' if quote.is_none() => quote = Some(c),
+            '"' | '\'' if before != '\\' && quote == Some(c) => closed = true,
+            ')' if quote.is_some() == closed => {
+                end = Some(at);
+                break;
+            }
+            _ => {}
+        }
+        before = c;
+    }
+    let (inside, after) = text.split_at(end?);
+    let after = after.strip_prefix(")]")?;
+    let read = |text: &str| Path::nested(text, depth + 1);
+    let parts = inside.find(OPERATORS).filter(|at| *at > 0).and_then(|at| {
+        let (left, rest) = inside.split_at(at);
+        let right = rest.trim_start_matches(OPERATORS);
+        (!right.is_empty()).then(|| (left, &rest[..rest.len() - right.len()], right))
+    });
+    let filter = match parts {
+        None => Filter { left: read(inside)?, operator: Operator::Exists, right: Path(Vec::new()) },
+        Some((left, sign, right)) => {
+            let operator = match sign {
+                "==" => Operator::Equal,
+                "!=" => Operator::Unequal,
+                "<" => Operator::Less,
+                "<=" => Operator::LessOrEqual,
+                ">" => Operator::Greater,
+                ">=" => Operator::GreaterOrEqual,
+                _ => Operator::Unknown,
+            };
+            Filter { left: read(left)?, operator, right: read(right)? }
+        }
+    };
+    Some((filter, after))
 }
 
 impl Filter {
-    fn parse(text: &str, depth: usize) -> Option<Self> {
-        const OPERATORS: [(&str, Operator); 6] = [
-            ("==", Operator::Equal),
-            ("!=", Operator::Unequal),
-            ("<=", Operator::LessOrEqual),
-            (">=", Operator::GreaterOrEqual),
-            ("<", Operator::Less),
-            (">", Operator::Greater),
-        ];
-        let mut quote = None;
-        for (at, c) in text.char_indices() {
-            match (quote, c) {
-                (Some(open), c) if c == open => quote = None,
-                (Some(_), _) => {}
-                (None, '\'' | '"') => quote = Some(c),
-                _ => {
-                    if let Some((sign, operator)) = OPERATORS.iter().find(|(sign, _)| text[at..].starts_with(sign)) {
-                        return Some(Filter {
-                            left: Operand::parse(&text[..at], depth)?,
-                            operator: Some(*operator),
-                            right: Operand::parse(&text[at + sign.len()..], depth)?,
-                        });
-                    }
-                }
-            }
+    fn matches(&self, value: &Value) -> Result<bool, Mismatch> {
+        let left = self.left.walk(vec![value]);
+        if self.operator == Operator::Exists {
+            // A path that cannot be followed counts as one that was.
+            return Ok(left.map_or(true, |found| !found.is_empty()));
         }
-        Some(Filter { left: Operand::parse(text, depth)?, operator: None, right: Operand::Constant(Value::Null) })
-    }
-
-    fn matches(&self, value: &Value) -> bool {
-        let (Some(left), operator) = (self.left.value(value), self.operator) else { return false };
-        let Some(operator) = operator else { return true };
-        let Some(right) = self.right.value(value) else { return false };
+        let (left, right) = (left?, self.right.walk(vec![value])?);
+        if left.is_empty() || right.is_empty() {
+            return Ok(false);
+        }
+        let ([left], [right]) = (&*left, &*right) else { return Err(Mismatch) };
         let order = match (left, right) {
-            (Value::Number(a), Value::Number(b)) => a.as_f64().partial_cmp(&b.as_f64()),
-            (Value::String(a), Value::String(b)) => Some(a.cmp(b)),
-            (a, b) if a == b => Some(std::cmp::Ordering::Equal),
-            _ => None,
+            (Value::String(a), Value::String(b)) => a.cmp(b),
+            (Value::Number(a), Value::Number(b)) if a.is_f64() == b.is_f64() => match a.as_i64().zip(b.as_i64()) {
+                Some((a, b)) => a.cmp(&b),
+                None => a.as_f64().partial_cmp(&b.as_f64()).ok_or(Mismatch)?,
+            },
+            (Value::Bool(a), Value::Bool(b)) if matches!(self.operator, Operator::Equal | Operator::Unequal) => {
+                a.cmp(b)
+            }
+            _ => return Err(Mismatch),
         };
-        match operator {
-            Operator::Equal => order.is_some_and(std::cmp::Ordering::is_eq),
-            Operator::Unequal => !order.is_some_and(std::cmp::Ordering::is_eq),
-            Operator::Less => order.is_some_and(std::cmp::Ordering::is_lt),
-            Operator::LessOrEqual => order.is_some_and(std::cmp::Ordering::is_le),
-            Operator::Greater => order.is_some_and(std::cmp::Ordering::is_gt),
-            Operator::GreaterOrEqual => order.is_some_and(std::cmp::Ordering::is_ge),
-        }
+        Ok(match self.operator {
+            Operator::Equal => order.is_eq(),
+            Operator::Unequal => order.is_ne(),
+            Operator::Less => order.is_lt(),
+            Operator::LessOrEqual => order.is_le(),
+            Operator::Greater => order.is_gt(),
+            Operator::GreaterOrEqual => order.is_ge(),
+            Operator::Exists | Operator::Unknown => return Err(Mismatch),
+        })
     }
 }
 
-impl Operand {
-    fn parse(text: &str, depth: usize) -> Option<Self> {
-        let text = text.trim();
-        if let Some(path) = text.strip_prefix('@') {
-            return Path::nested(path, depth).map(Operand::At);
+impl Slice {
+    /// The places that it takes of a list.
+    fn places(&self, length: usize) -> Result<(usize, usize, usize), Mismatch> {
+        let length = i64::try_from(length).unwrap_or(i64::MAX);
+        let from = self.from.unwrap_or(0);
+        let to = match self.to {
+            Some(to) if to < 0 => to.saturating_add(length),
+            Some(to) => to,
+            None if self.single => match from.saturating_add(1) {
+                to if to <= 0 => to.saturating_add(length),
+                to => to,
+            },
+            None => length,
+        };
+        let from = if from < 0 { from.saturating_add(length) } else { from };
+        if from == to {
+            return Ok((0, 0, 1));
         }
-        if let Some(text) = unquoted(text) {
-            return Some(Operand::Constant(text.into()));
+        if !(0..length).contains(&from) || !(0..=length).contains(&to) || from > to {
+            return Err(Mismatch);
         }
-        serde_json::from_str(text).ok().map(Operand::Constant)
-    }
-
-    fn value<'a>(&'a self, at: &'a Value) -> Option<&'a Value> {
-        match self {
-            Operand::At(path) => path.first(at),
-            Operand::Constant(value) => Some(value),
+        let step = self.step.unwrap_or(1);
+        if step <= 0 {
+            return Err(Mismatch);
         }
+        let place = |at: i64| usize::try_from(at).map_err(|_| Mismatch);
+        Ok((place(from)?, place(to)?, place(step)?))
     }
 }
 
 impl Step {
-    fn follow<'a>(&self, value: &'a Value, out: &mut Vec<&'a Value>) {
-        match (self, value) {
-            (Step::Member(name), Value::Object(map)) => out.extend(map.get(&**name)),
-            (Step::Index(index), Value::Array(items)) => {
-                let at = if *index < 0 {
-                    usize::try_from(index.unsigned_abs()).ok().and_then(|back| items.len().checked_sub(back))
-                } else {
-                    usize::try_from(*index).ok()
-                };
-                out.extend(at.and_then(|at| items.get(at)));
+    fn follow<'a>(&'a self, values: Vec<&'a Value>) -> Result<Vec<&'a Value>, Mismatch> {
+        let mut out = Vec::new();
+        if let Step::Union(paths) = self {
+            for path in paths {
+                out.extend(path.walk(values.clone())?);
             }
-            (Step::Slice(from, to), Value::Array(items)) => {
-                let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
-                let place = |at: Option<i64>, absent: i64| {
-                    let at = at.map_or(absent, |at| if at < 0 { at + length } else { at });
-                    usize::try_from(at.clamp(0, length)).unwrap_or(0)
-                };
-                out.extend(items.get(place(*from, 0)..place(*to, length)).into_iter().flatten());
-            }
-            (Step::All, Value::Array(items)) => out.extend(items),
-            (Step::All, Value::Object(map)) => out.extend(map.values()),
-            (Step::Below(name), value) => below(name, value, out),
-            (Step::Filter(filter), Value::Array(items)) => out.extend(items.iter().filter(|i| filter.matches(i))),
-            (Step::Filter(filter), Value::Object(map)) => out.extend(map.values().filter(|i| filter.matches(i))),
-            _ => {}
+            return Ok(out);
         }
+        for value in values {
+            match (self, value) {
+                (Step::Constant(constant), _) => out.push(constant),
+                (Step::Unknown, _) => return Err(Mismatch),
+                (Step::Filter(filter), Value::Array(items)) => {
+                    for item in items {
+                        if filter.matches(item)? {
+                            out.push(item);
+                        }
+                    }
+                }
+                (Step::Filter(_), _) => return Err(Mismatch),
+                (_, Value::Null) => {}
+                (Step::Member(name), Value::Object(map)) => out.extend(map.get(&**name)),
+                (Step::Slice(slice), Value::Array(items)) => {
+                    let (from, to, step) = slice.places(items.len())?;
+                    out.extend(items.get(from..to).into_iter().flatten().step_by(step));
+                }
+                (Step::Slice(_), _) => return Err(Mismatch),
+                (Step::All, Value::Array(items)) => out.extend(items),
+                (Step::All, Value::Object(map)) => out.extend(map.values()),
+                (Step::Below, value) => below(value, &mut out),
+                _ => {}
+            }
+            if out.len() >= MAX_FOUND {
+                break;
+            }
+        }
+        Ok(out)
     }
 }
 
-fn below<'a>(name: &str, value: &'a Value, out: &mut Vec<&'a Value>) {
+fn below<'a>(value: &'a Value, out: &mut Vec<&'a Value>) {
+    if out.len() >= MAX_FOUND {
+        return;
+    }
     match value {
-        Value::Object(map) => {
-            out.extend(map.get(name));
-            map.values().for_each(|inner| below(name, inner, out));
+        Value::Object(map) if !map.is_empty() => {
+            out.push(value);
+            map.values().for_each(|inner| below(inner, out));
         }
-        Value::Array(items) => items.iter().for_each(|inner| below(name, inner, out)),
+        Value::Array(items) if !items.is_empty() => {
+            out.push(value);
+            items.iter().for_each(|inner| below(inner, out));
+        }
+        Value::String(text) if !text.is_empty() => out.push(value),
         _ => {}
     }
 }
@@ -281,27 +401,58 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn find(path: &str, value: &Value) -> Vec<Value> {
+        let path = Path::parse(path).unwrap_or_else(|| panic!("{path}"));
+        path.find(value).into_iter().cloned().collect()
+    }
+
     #[test]
     fn paths_find_members_items_and_what_a_filter_picks() {
-        let value =
-            json!({"spec": {"a.b": 1, "list": [{"type": "X", "n": 1}, {"type": "Ready", "n": 2}], "m": {"k": "v"}}});
-        let find = |path: &str| {
-            Path::parse(path).unwrap_or_else(|| panic!("{path}")).find(&value).into_iter().cloned().collect::<Vec<_>>()
-        };
-        assert_eq!(find(".spec.m.k"), [json!("v")]);
-        assert_eq!(find(".spec.a\\.b"), [json!(1)]);
-        assert_eq!(find(".spec['a.b']"), [json!(1)]);
-        assert_eq!(find(".spec.list[?(@.type==\"Ready\")].n"), [json!(2)]);
-        assert_eq!(find(".spec.list[?(@.n>0)].type"), [json!("X"), json!("Ready")]);
-        assert_eq!(find(".spec.list[*].n"), [json!(1), json!(2)]);
-        assert_eq!(find(".spec.list[-1:].n"), [json!(2)]);
-        assert_eq!(find(".spec.list[0].type"), [json!("X")]);
-        assert_eq!(find("..k"), [json!("v")]);
-        assert_eq!(find(&format!(".spec.list[{}]", i64::MIN)), [] as [Value; 0]);
-        let filters = |count: usize| format!("{}.x{}", ".a[?(@".repeat(count), ")]".repeat(count));
-        assert!(Path::parse(&filters(3)).is_some() && Path::parse(&filters(50_000)).is_none());
+        let value = json!({"spec": {"a.b": 1, "a": {"b": 5}, "m": {"k": "v"}, "none": null,
+            "list": [{"type": "X", "n": 1}, {"type": "Ready", "n": 2}, {"type": "Z", "n": 3, "ok": true}]}});
+        for (path, found) in [
+            (".spec.m.k", json!(["v"])),
+            ("$.spec.m.k", json!(["v"])),
+            (".spec.a\\.b", json!([1])),
+            (".spec['a\\.b']", json!([1])),
+            (".spec['a.b']", json!([5])),
+            (".spec.list[?(@.type==\"Ready\")].n", json!([2])),
+            (".spec.list[?(@.n>1)].type", json!(["Ready", "Z"])),
+            (".spec.list[?(@.ok)].n", json!([3])),
+            (".spec.list[?(@.ok==true)].n", json!([3])),
+            (".spec.list[*].n", json!([1, 2, 3])),
+            (".spec.list.*.n", json!([1, 2, 3])),
+            (".spec.m.*", json!(["v"])),
+            (".spec.list[-1:].n", json!([3])),
+            (".spec.list[-1].n", json!([3])),
+            (".spec.list[-2].n", json!([2])),
+            (".spec.list[].n", json!([1])),
+            (".spec.list[0:3:2].n", json!([1, 3])),
+            (".spec.list[0,2].n", json!([1, 3])),
+            (".spec.m['k','x']", json!(["v"])),
+            (".spec.list[1:1]", json!([])),
+            ("..k", json!(["v"])),
+            (".spec.none", json!([null])),
+            (".spec.none.k", json!([])),
+            // What is no list has no items, and numbers are of one kind or the other.
+            (".spec.m[*]", json!([])),
+            (".spec.m[?(@.k)]", json!([])),
+            (".spec.list[?(@.n>1.5)].type", json!([])),
+            (".spec.list[?(@.type==1)]", json!([])),
+            (".spec.list[9]", json!([])),
+            (".spec.list[2:1]", json!([])),
+            (".spec.list[0:1:0]", json!([])),
+            (".spec.list[?(@.n=1)]", json!([])),
+        ] {
+            assert_eq!(json!(find(path, &value)), found, "{path}");
+        }
+        assert!(find(&format!(".spec.list[{}]", i64::MIN), &value).is_empty());
+        for malformed in [".a[", ".a[x]", ".a[\"b\"]", ".a[?(@.b]", ".a[1:2:3:4]", ".a[-]", ".a....b", ".a#(", ".a[]#"]
+        {
+            let told = Path::parse(malformed).is_none();
+            assert_eq!(told, malformed != ".a#(", "{malformed}");
+        }
         let deep = (0..100).fold(json!(1), |inner, _| json!({"a": inner}));
-        assert_eq!(Path::parse(&"..a".repeat(9)).map(|p| p.find(&deep).len()), Some(MAX_FOUND));
-        assert!(find(".spec.none.k").is_empty() && Path::parse(".a[").is_none() && Path::parse("a").is_none());
+        assert_eq!(find(&"..a".repeat(9), &deep).len(), MAX_FOUND);
     }
 }
