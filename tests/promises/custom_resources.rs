@@ -111,6 +111,18 @@ async fn custom_objects_follow_their_definition() {
     let (code, scale) =
         api.merge(&format!("{all}/a/scale"), &json!({"spec": {"replicas": 7}})).await.expect("an answer");
     assert_eq!((code, &scale["kind"], &scale["status"]["replicas"]), (200, &json!("Scale"), &json!(2)), "{scale}");
+    // A number that an object does not say is missed, and one that is none is the object's fault.
+    let of_b = format!("{all}/b/scale");
+    let (code, said) = api.get(&of_b).await.expect("an answer");
+    assert!(
+        code == 500 && said["message"].as_str().is_some_and(|m| m.ends_with("\".spec.replicas\" does not exist")),
+        "{said}"
+    );
+    let (code, said) = api.merge(&of_b, &json!({"metadata": {}})).await.expect("an answer");
+    assert_eq!((code, &said["message"]), (400, &json!("the spec replicas field \".spec.replicas\" cannot be empty")));
+    let (code, said) = api.merge(&of_b, &json!({"spec": {"replicas": -1}})).await.expect("an answer");
+    assert_eq!((code, &said["details"]["kind"]), (422, &json!("Widget")), "{said}");
+    assert_eq!(said["details"]["causes"][0]["field"], ".spec.replicas", "{said}");
     let (_, said) = api.get(&format!("{all}/a")).await.expect("an answer");
     assert_eq!(said["spec"]["replicas"], 7);
 

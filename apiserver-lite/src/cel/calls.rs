@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::eval::{Budget, Failure};
 use super::value::{Value, timestamp};
-use super::{authz, equal, library, semver, strings};
+use super::{authz, equal, library, ordered, semver, strings};
 use crate::zone::Zone;
 
 type Out<'a> = Result<Value<'a>, Failure>;
@@ -100,8 +100,9 @@ pub fn call<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Out<'a> 
         ("_+_", [Timestamp(a), Duration(b)] | [Duration(b), Timestamp(a)]) => moment(a + i128::from(*b))?,
         ("_+_", [a, b]) if a.is_list() && b.is_list() => {
             budget.spend(a.count() + b.count())?;
+            let order = ordered::order(a);
             let (a, b) = (gone_through(a, budget)?, gone_through(b, budget)?);
-            Value::list(a.into_iter().chain(b).collect())
+            ordered::joined(order, a, b, budget)?
         }
         ("_-_", [Int(a), Int(b)]) => Int(a.checked_sub(*b).ok_or_else(|| overflow("integer"))?),
         ("_-_", [Uint(a), Uint(b)]) => Uint(a.checked_sub(*b).ok_or_else(|| overflow("unsigned integer"))?),

@@ -1,6 +1,10 @@
 //! Equality of values, under a budget: values share their parts, and walked as trees they may be larger than anything.
 
+use std::collections::{HashMap, HashSet};
+
 use super::eval::{Budget, Failure};
+use super::ordered::{self, Key};
+use super::types::Order;
 use super::value::Value;
 
 /// Parts of values that are compared for the price of a step.
@@ -74,8 +78,56 @@ impl Walk<'_> {
         if a.count() != b.count() {
             return Ok(false);
         }
+        match ordered::order(a) {
+            Order::Said => {}
+            Order::Set => return self.sets(a, b),
+            Order::Keys(names) => return self.keyed(a, b, names),
+        }
         for (a, b) in a.walk().into_iter().flatten().zip(b.walk().into_iter().flatten()) {
             if !self.same(&a, &b)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lists of the same length of which the first is a set.
+    fn sets(&mut self, a: &Value<'_>, b: &Value<'_>) -> Result<bool, Failure> {
+        let (mut known, mut others) = (HashSet::new(), Vec::new());
+        for item in a.walk().into_iter().flatten() {
+            self.look(1)?;
+            if let Some(key) = Key::of(&item) {
+                known.insert(key);
+            } else {
+                others.push(item);
+            }
+        }
+        for item in b.walk().into_iter().flatten() {
+            self.look(1)?;
+            let mut found = Key::of(&item).is_some_and(|key| known.contains(&key));
+            for other in &others {
+                found = found || self.same(other, &item)?;
+            }
+            if !found {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lists of the same length of which the first has keys.
+    fn keyed(&mut self, a: &Value<'_>, b: &Value<'_>, names: &[Box<str>]) -> Result<bool, Failure> {
+        let mut known = HashMap::new();
+        for item in a.walk().into_iter().flatten() {
+            self.look(names.len())?;
+            if let Some(keys) = Key::all(&item, names) {
+                known.insert(keys, item);
+            }
+        }
+        for item in b.walk().into_iter().flatten() {
+            self.look(names.len())?;
+            let Some(same) = Key::all(&item, names).and_then(|keys| known.get(&keys)) else { return Ok(false) };
+            if !self.same(same, &item)? {
                 return Ok(false);
             }
         }

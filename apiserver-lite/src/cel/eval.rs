@@ -81,6 +81,11 @@ impl Budget {
         }
     }
 
+    /// The one of two of which less is left.
+    pub fn least(a: Self, b: Self) -> Self {
+        if b.total < a.total { b } else { a }
+    }
+
     /// Whether nothing at all is left, and not only of one evaluation.
     pub fn is_exhausted(&self) -> bool {
         self.total == 0

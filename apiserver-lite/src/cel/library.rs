@@ -294,10 +294,10 @@ fn format<'a>(name: &str, args: &[Value<'a>], budget: &mut Budget) -> Option<Out
 }
 
 fn complaints(format: &str, text: &str) -> Vec<String> {
-    // A prefix may end where a name may not.
+    // A prefix may end where a name may not, but has to begin with something else.
     let masked = || match text.strip_suffix('-') {
-        Some(start) => format!("{start}a"),
-        None => text.to_owned(),
+        Some(start) if !start.is_empty() => format!("{start}a"),
+        _ => text.to_owned(),
     };
     let fits = |format: &str, why: &str| {
         if crate::crd::has_format(format, text) { Vec::new() } else { vec![why.to_owned()] }

@@ -19,6 +19,7 @@ mod issue;
 mod kinds;
 mod lex;
 mod library;
+mod ordered;
 mod overloads;
 mod parse;
 mod recover;
@@ -34,7 +35,7 @@ pub use authz::{AUTHORIZER, Asked, Check, Decision, RESOURCE_CHECK};
 pub use estimate::{Bounds, Inner};
 pub use eval::{Alone, Budget, Failure, Host};
 pub use semver::parse as parse_version;
-pub use types::{Field, ObjectType, Type, escape};
+pub use types::{Field, ObjectType, Order, Type, escape};
 pub use value::Value;
 pub use words::is_identifier;
 

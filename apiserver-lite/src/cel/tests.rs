@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 fn object() -> Type {
-    let field = |json: &str, ty: Type| (types::escape(json).unwrap_or_default(), Field { json: json.into(), ty });
+    let field = |json: &str, ty: Type| (types::escape(json).unwrap_or_default(), Field::new(json, ty));
     Type::Object(std::sync::Arc::new(ObjectType {
         name: "object".into(),
         fields: [

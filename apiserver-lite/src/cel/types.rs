@@ -48,6 +48,29 @@ pub struct Field {
     /// The name in JSON.
     pub json: String,
     pub ty: Type,
+    /// Of a list.
+    pub order: Order,
+}
+
+/// How the items of a list are told apart.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Order {
+    /// By their places.
+    #[default]
+    Said,
+    /// By what they are.
+    Set,
+    /// By these members.
+    Keys(Vec<Box<str>>),
+}
+
+/// The order of most lists.
+pub static IN_ORDER: Order = Order::Said;
+
+impl Field {
+    pub fn new(json: &str, ty: Type) -> Self {
+        Field { json: json.into(), ty, order: Order::Said }
+    }
 }
 
 /// Parts of the largest type that an expression may have.
@@ -74,7 +97,7 @@ impl Type {
 
     /// An object of fields that go by their own names.
     pub fn object(name: &str, fields: &[(&str, Type)]) -> Self {
-        let field = |(json, ty): &(&str, Type)| ((*json).to_owned(), Field { json: (*json).into(), ty: ty.clone() });
+        let field = |(json, ty): &(&str, Type)| ((*json).to_owned(), Field::new(json, ty.clone()));
         Type::Object(Arc::new(ObjectType { name: name.into(), fields: fields.iter().map(field).collect() }))
     }
 

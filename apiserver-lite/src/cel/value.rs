@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json};
 use super::authz::{Check, Decision};
 use super::semver::Version;
 use super::text::Text;
-use super::types::Type;
+use super::types::{IN_ORDER, Order, Type};
 
 #[derive(Debug, Clone)]
 pub enum Value<'a> {
@@ -30,8 +30,8 @@ pub enum Value<'a> {
     Kind(Cow<'static, str>),
     List(Arc<[Value<'a>]>),
     Map(Arc<[(Value<'a>, Value<'a>)]>),
-    /// Items of a type in JSON.
-    Items(&'a [Json], &'a Type),
+    /// Items of a type in JSON, and how they are told apart.
+    Items(&'a [Json], &'a Type, &'a Order),
     /// An object or map in JSON; the type is that of the whole.
     Members(&'a Map<String, Json>, &'a Type),
     Optional(Option<Arc<Value<'a>>>),
@@ -48,9 +48,17 @@ pub enum Value<'a> {
     Made(Arc<str>, Arc<[(String, Value<'a>)]>),
 }
 
+/// What lies in an object, its type, and the order of a list.
+type Lent<'a> = (&'a Json, &'a Type, &'a Order);
+
 impl<'a> Value<'a> {
     /// A JSON value as a type has it.
     pub fn of(json: &'a Json, ty: &'a Type) -> Self {
+        Value::ordered(json, ty, &IN_ORDER)
+    }
+
+    /// The same, of which a list has an order of its own.
+    pub fn ordered(json: &'a Json, ty: &'a Type, order: &'a Order) -> Self {
         match (json, ty) {
             (Json::Null, _) => Value::Null,
             (Json::Bool(truth), _) => Value::Bool(*truth),
@@ -76,8 +84,8 @@ impl<'a> Value<'a> {
                 }
             }
             (Json::String(text), _) => Value::Text(text.as_str().into()),
-            (Json::Array(items), Type::List(item)) => Value::Items(items, item),
-            (Json::Array(items), _) => Value::Items(items, &Type::Dyn),
+            (Json::Array(items), Type::List(item)) => Value::Items(items, item, order),
+            (Json::Array(items), _) => Value::Items(items, &Type::Dyn, order),
             (Json::Object(map), ty) => Value::Members(map, ty),
         }
     }
@@ -98,7 +106,7 @@ impl<'a> Value<'a> {
     pub fn walk<'s>(&'s self) -> Option<Box<dyn Iterator<Item = Value<'a>> + 's>> {
         Some(match self {
             Value::List(items) => Box::new(items.iter().cloned()),
-            Value::Items(items, ty) => Box::new(items.iter().map(|item| Value::of(item, ty))),
+            Value::Items(items, ty, _) => Box::new(items.iter().map(|item| Value::of(item, ty))),
             Value::Map(entries) => Box::new(entries.iter().map(|(key, _)| key.clone())),
             Value::Made(_, fields) => Box::new(fields.iter().map(|(name, _)| Value::text(name.clone()))),
             Value::Members(map, _) => Box::new(map.keys().map(|key| Value::text(key.as_str()))),
@@ -124,7 +132,7 @@ impl<'a> Value<'a> {
     pub fn count(&self) -> usize {
         match self {
             Value::List(items) => items.len(),
-            Value::Items(items, _) => items.len(),
+            Value::Items(items, ..) => items.len(),
             Value::Map(entries) => entries.len(),
             Value::Members(map, _) => map.len(),
             Value::Made(_, fields) => fields.len(),
@@ -136,7 +144,7 @@ impl<'a> Value<'a> {
     pub fn item(&self, at: usize) -> Option<Value<'a>> {
         match self {
             Value::List(items) => items.get(at).cloned(),
-            Value::Items(items, ty) => items.get(at).map(|item| Value::of(item, ty)),
+            Value::Items(items, ty, _) => items.get(at).map(|item| Value::of(item, ty)),
             _ => None,
         }
     }
@@ -173,26 +181,26 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// What lies in an object as one of its fields, and its type.
-    fn lent_field(&self, name: &str) -> Option<(&'a Json, &'a Type)> {
+    /// What lies in an object as one of its fields, its type, and the order of a list.
+    fn lent_field(&self, name: &str) -> Option<Lent<'a>> {
         let Value::Members(map, ty) = self else { return None };
         match ty {
             Type::Object(object) => {
                 let field = object.fields.get(name)?;
-                Some((map.get(&field.json)?, &field.ty))
+                Some((map.get(&field.json)?, &field.ty, &field.order))
             }
-            Type::Map(_, value) => Some((map.get(name)?, value)),
-            _ => Some((map.get(name)?, &Type::Dyn)),
+            Type::Map(_, value) => Some((map.get(name)?, value, &IN_ORDER)),
+            _ => Some((map.get(name)?, &Type::Dyn, &IN_ORDER)),
         }
     }
 
     /// The same under a key, as which fields of objects have their names in JSON.
-    fn lent_entry(&self, key: &str) -> Option<(&'a Json, &'a Type)> {
+    fn lent_entry(&self, key: &str) -> Option<Lent<'a>> {
         let Value::Members(map, Type::Object(object)) = self else { return self.lent_field(key) };
         // Most fields go by their own name.
         let field = object.fields.get(key).filter(|f| f.json == key);
         let field = field.or_else(|| object.fields.values().find(|f| f.json == key))?;
-        Some((map.get(key)?, &field.ty))
+        Some((map.get(key)?, &field.ty, &field.order))
     }
 
     /// Whether there is a field, or a key of a map.
@@ -214,7 +222,7 @@ impl<'a> Value<'a> {
     /// A field of an object or the value of a map's key; None where there is none.
     pub fn field(&self, name: &str) -> Option<Value<'a>> {
         match self {
-            Value::Members(..) => self.lent_field(name).map(|(json, ty)| Value::of(json, ty)),
+            Value::Members(..) => self.lent_field(name).map(|(json, ty, order)| Value::ordered(json, ty, order)),
             Value::Map(entries) => {
                 entries.iter().find(|(key, _)| matches!(key, Value::Text(k) if **k == *name)).map(|(_, v)| v.clone())
             }
@@ -226,7 +234,9 @@ impl<'a> Value<'a> {
     /// The value of a key, which may be of any type.
     pub fn entry(&self, key: &Value<'_>) -> Option<Value<'a>> {
         match (self, key) {
-            (Value::Members(..), Value::Text(key)) => self.lent_entry(key).map(|(json, ty)| Value::of(json, ty)),
+            (Value::Members(..), Value::Text(key)) => {
+                self.lent_entry(key).map(|(json, ty, order)| Value::ordered(json, ty, order))
+            }
             (Value::Made(..), Value::Text(key)) => self.field(key),
             (Value::Map(entries), key) => entries.iter().find(|(k, _)| k.is_same(key)).map(|(_, v)| v.clone()),
             _ => None,
@@ -325,7 +335,7 @@ impl Value<'_> {
             Value::Bytes(bytes) => left.checked_sub(bytes.len()),
             Value::Optional(inner) => inner.as_ref().map_or(Some(left), |inner| inner.weigh(left)),
             Value::List(items) => items.iter().try_fold(left, |left, item| item.weigh(left)),
-            Value::Items(items, _) => items.iter().try_fold(left, |left, item| weigh(item, left)),
+            Value::Items(items, ..) => items.iter().try_fold(left, |left, item| weigh(item, left)),
             Value::Members(map, _) => {
                 map.iter().try_fold(left, |left, (key, value)| weigh(value, left.checked_sub(key.len())?))
             }
@@ -358,7 +368,7 @@ impl Value<'_> {
                 super::calls::shown(self).into()
             }
             Value::List(items) => Json::Array(items.iter().map(Value::to_json).collect::<Option<_>>()?),
-            Value::Items(items, _) => Json::Array(items.to_vec()),
+            Value::Items(items, ..) => Json::Array(items.to_vec()),
             Value::Members(map, _) => Json::Object((*map).clone()),
             Value::Map(entries) => {
                 let mut out = Map::new();

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::object::go_type;
 use crate::admission::{Asker, Endpoint, Expected};
+use crate::go_value::type_name;
 use crate::resource::Resource;
 use crate::server::ApiServer;
 use crate::status::{ApiError, Result, quote};
@@ -72,8 +72,8 @@ impl Converter {
             if let Some(nothing) = converted.iter().find(|object| text(object, "kind").is_empty()) {
                 return Err(failed(format!("Object 'Kind' is missing in '{nothing}'")));
             }
-            for (index, (before, after)) in batch.iter().zip(converted).enumerate() {
-                let after = settle(before, after, to, index);
+            for (before, after) in batch.iter().zip(converted) {
+                let after = settle(before, after, to);
                 out.push(after.map_err(|why| failed(format!("conversion webhook for {of} returned {why}")))?);
             }
         }
@@ -111,9 +111,9 @@ fn converted(version: &'static str, uid: &str, mut review: Value) -> Result<Vec<
     }
 }
 
-/// Checks one converted object and gives it the metadata that it had.
-fn settle(before: &Value, mut after: Value, to: &str, index: usize) -> Result<Value, String> {
-    let object = |why: String| format!("invalid object at index {index}: {why}");
+/// Checks one converted object and gives it the metadata that it had. To upstream each is the first of a call of its own.
+fn settle(before: &Value, mut after: Value, to: &str) -> Result<Value, String> {
+    let object = |why: String| format!("invalid object at index 0: {why}");
     let (version, kind) = (text(&after, "apiVersion"), text(&after, "kind"));
     if version != to {
         return Err(object(format!("invalid groupVersion (expected {to}, received {version})")));
@@ -145,25 +145,28 @@ fn restored(before: &Value, said: &Map<String, Value>) -> Result<Value, String> 
             }
             Some(Value::Object(map)) => {
                 if let Some((name, value)) = map.iter().find(|(_, value)| !value.is_string()) {
-                    let of = go_type(value);
+                    let of = type_name(value);
                     return Err(format!("metadata.{key}[{name}] must be a string, but is {of} in converted object"));
                 }
                 changed |= before[key] != said[key];
                 metadata.insert(key.into(), said[key].clone());
             }
             Some(other) => {
-                return Err(format!("invalid metadata.{key} of type {} in converted object", go_type(other)));
+                return Err(format!("invalid metadata.{key} of type {} in converted object", type_name(other)));
             }
         }
     }
     let metadata = Value::Object(metadata);
     if changed {
         let errors = crate::validate::embedded_metadata(&metadata);
-        let all: Vec<String> = errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect();
-        match all.as_slice() {
-            [] => {}
-            [one] => return Err(one.clone()),
-            many => return Err(format!("[{}]", many.join(", "))),
+        // Of annotations nothing is said before the labels are right, and then under a name of upstream's own.
+        for (field, shown) in [("metadata.labels", "metadata.labels"), ("metadata.annotations", "metadata.annotation")]
+        {
+            let of_field = errors.iter().filter(|error| error.field.starts_with(field));
+            let all: Vec<String> = of_field.map(|error| format!("{shown}: {}", error.message)).collect();
+            if !all.is_empty() {
+                return Err(crate::status::aggregate(&all));
+            }
         }
     }
     Ok(metadata)
@@ -264,7 +267,7 @@ mod tests {
     fn a_webhook_changes_labels_and_annotations_and_no_other_metadata() {
         let before = object("v1", json!({"name": "a", "uid": "1", "generation": 4, "labels": {"a": "b"}}));
         let after = object("v2", json!({"name": "a", "uid": "1", "generation": 9, "annotations": {"k": "v"}}));
-        let settled = settle(&before, after, "g.io/v2", 0).expect("is fine");
+        let settled = settle(&before, after, "g.io/v2").expect("is fine");
         assert_eq!(settled["metadata"], json!({"name": "a", "uid": "1", "generation": 4, "annotations": {"k": "v"}}));
         for (after, why) in [
             (
@@ -278,12 +281,17 @@ mod tests {
                 "invalid metadata: metadata.labels[a] must be a string, but is int64 in converted object",
             ),
         ] {
-            assert_eq!(settle(&before, after, "g.io/v2", 0), Err(why.to_owned()));
+            assert_eq!(settle(&before, after, "g.io/v2"), Err(why.to_owned()));
         }
         let bad = object("v2", json!({"name": "a", "uid": "1", "labels": {"a": "b c"}}));
         assert!(
-            settle(&before, bad, "g.io/v2", 0)
+            settle(&before, bad, "g.io/v2")
                 .is_err_and(|why| why.starts_with("invalid metadata: metadata.labels: Invalid"))
+        );
+        let bad = object("v2", json!({"name": "a", "uid": "1", "annotations": {"a b": ""}}));
+        assert!(
+            settle(&before, bad, "g.io/v2")
+                .is_err_and(|why| why.starts_with("invalid metadata: metadata.annotation: Invalid"))
         );
     }
 }

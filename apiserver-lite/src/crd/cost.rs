@@ -3,6 +3,7 @@
 //! How much that is depends on how large and how many the values may be that a rule is about, which the schema's limits
 //! tell. Follows `apiserver/pkg/cel/common/schemas.go` and apiextensions' `validation.go`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -59,14 +60,15 @@ pub fn bounds(schema: &Value, root: bool) -> Option<Bounds> {
 }
 
 fn object(schema: &Value, root: bool) -> Bounds {
-    let required = |name: &str| schema["required"].as_array().is_some_and(|r| r.iter().any(|r| r == name));
+    let required = schema["required"].as_array().into_iter().flatten();
+    let required: HashSet<&str> = required.filter_map(Value::as_str).collect();
     let (mut fields, mut smallest) = (Vec::new(), 2);
     for (name, member) in schema["properties"].as_object().into_iter().flatten() {
         if root && matches!(name.as_str(), "kind" | "apiVersion" | "metadata") {
             continue;
         }
         let Some(inner) = bounds(member, member["x-kubernetes-embedded-resource"] == true) else { continue };
-        if required(name) && member["default"].is_null() {
+        if required.contains(&**name) && member["default"].is_null() {
             smallest += name.len() as u64 + inner.smallest + 4;
         }
         if let Some(escaped) = cel::escape(name) {
@@ -112,24 +114,24 @@ impl Total {
     /// Prices a rule, and complains when it alone is too dear; `known` for one that was accepted before.
     pub fn rule(&mut self, node: &Ruled, index: usize, ty: &Type, known: bool, found: &mut Found) {
         let Some(bounds) = &node.bounds else { return };
-        let rule = &node.schema.rules[index];
-        let old = if rule.optional_old_self == Some(true) { Type::optional(ty.clone()) } else { ty.clone() };
-        let variables = [("self", ty.clone()), ("oldSelf", old)];
-        let places = [("self", bounds), ("oldSelf", bounds)];
-        let at = |key: &str| format!("{}.x-kubernetes-validations[{index}].{key}", node.path);
         let times = node.cardinality.unwrap_or(REQUEST / (bounds.smallest + 1));
-        let cost = cel::estimate(&rule.rule, &variables, &places).unwrap_or(0).saturating_mul(times);
+        let cost = estimate(node, index, &node.schema.rules[index].rule, ty).saturating_mul(times);
+        self.one(node, index, "rule", "estimated rule cost", (cost, known), found);
+    }
+
+    /// The same for the expression that makes a rule's message, which is evaluated once.
+    pub fn message(&mut self, node: &Ruled, index: usize, ty: &Type, known: bool, found: &mut Found) {
+        let cost = estimate(node, index, &node.schema.rules[index].message_expression, ty);
+        self.one(node, index, "messageExpression", "estimated messageExpression cost", (cost, known), found);
+    }
+
+    fn one(&mut self, node: &Ruled, index: usize, key: &str, what: &str, cost: (u64, bool), found: &mut Found) {
+        let (cost, known) = cost;
+        let at = format!("{}.x-kubernetes-validations[{index}].{key}", node.path);
         if cost > PER_RULE && !known {
-            found.forbidden(&at("rule"), &exceeds("estimated rule cost", cost, PER_RULE));
+            found.forbidden(&at, &exceeds(what, cost, PER_RULE));
         }
-        self.observe(at("rule"), cost);
-        if !rule.message_expression.is_empty() {
-            let cost = cel::estimate(&rule.message_expression, &variables, &places).unwrap_or(0);
-            if cost > PER_RULE && !known {
-                found.forbidden(&at("messageExpression"), &exceeds("estimated messageExpression cost", cost, PER_RULE));
-            }
-            self.observe(at("messageExpression"), cost);
-        }
+        self.observe(at, cost);
     }
 
     /// Complains when all rules together are too dear; `path` is that of the whole schema.
@@ -146,6 +148,15 @@ impl Total {
         let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
         found.forbidden(path, &exceeds(what, self.sum, PER_DEFINITION));
     }
+}
+
+/// What one evaluation of an expression of a rule may cost.
+fn estimate(node: &Ruled, index: usize, expression: &str, ty: &Type) -> u64 {
+    let Some(bounds) = &node.bounds else { return 0 };
+    let optional = node.schema.rules[index].optional_old_self == Some(true);
+    let old = if optional { Type::optional(ty.clone()) } else { ty.clone() };
+    let variables = [("self", ty.clone()), ("oldSelf", old)];
+    cel::estimate(expression, &variables, &[("self", bounds), ("oldSelf", bounds)]).unwrap_or(0)
 }
 
 fn exceeds(what: &str, cost: u64, limit: u64) -> String {

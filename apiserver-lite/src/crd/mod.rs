@@ -12,6 +12,7 @@ mod check;
 mod columns;
 mod controller;
 mod conversion;
+mod correlation;
 mod cost;
 mod decode;
 mod definition;

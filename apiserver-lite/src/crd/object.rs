@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::Definition;
 use super::check::{self, Problem};
-use super::scale::{Scale, at};
+use super::scale::{self, Scale};
 use super::schema::{ListType, Schema};
 use crate::names;
 use crate::resource::Resource;
@@ -29,7 +29,7 @@ pub fn create(resource: &Resource, definition: &Definition, value: &Value, of_me
         causes.extend(definition.scale.iter().flat_map(|s| scale_spec(s, value)));
         causes.extend(definition.scale.iter().flat_map(|s| scale_status(s, value)));
     }
-    causes.extend(embedded(schema, value));
+    causes.extend(embedded(schema, "", value));
     causes.extend(lists(schema, value));
     rules(schema, value, None, &mut causes);
     causes
@@ -59,7 +59,7 @@ pub fn update(resource: &Resource, definition: &Definition, subresource: &str, n
         causes.extend(definition.scale.iter().flat_map(|s| scale_status(s, new)));
     }
     if !status {
-        causes.extend(embedded(schema, new));
+        causes.extend(embedded(schema, "", new));
     }
     if lists(schema, old).is_empty() {
         causes.extend(lists(schema, new));
@@ -74,7 +74,7 @@ fn warn_of_finalizers(new: &Value, old: Option<&Value>) {
         let list = value["metadata"]["finalizers"].as_array().into_iter().flatten();
         list.filter_map(Value::as_str).map(ToOwned::to_owned).collect()
     };
-    let known = old.map(of).unwrap_or_default();
+    let known: HashSet<String> = old.map(of).unwrap_or_default().into_iter().collect();
     let mut added: Vec<String> = of(new).into_iter().filter(|f| !known.contains(f)).collect();
     added.sort();
     added.dedup();
@@ -126,49 +126,17 @@ fn type_meta(resource: &Resource, value: &Value) -> Vec<Cause> {
     causes
 }
 
-/// The type of a value as Go names it.
-pub(super) fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
-}
-
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => "<nil>".into(),
-        other => other.to_string(),
-    }
-}
-
 fn replicas(path: &[Box<str>], value: &Value) -> Option<Cause> {
-    let dotted = path.join(".");
-    let field = format!(".{dotted}");
-    match at(value, path) {
-        None => None,
-        Some(found) => match found.as_i64() {
-            Some(number) if number < 0 => {
-                Some(invalid(&field, &number.to_string(), "should be a non-negative integer"))
-            }
-            Some(number) if number > i64::from(i32::MAX) => {
-                Some(invalid(&field, &number.to_string(), "should be less than or equal to 2147483647"))
-            }
-            Some(_) => None,
-            None => {
-                let why = format!(
-                    ".{dotted} accessor error: {} is of the type {}, expected int64",
-                    shown(found),
-                    go_type(found)
-                );
-                Some(invalid(&field, "0", &why))
-            }
-        },
+    let field = format!(".{}", path.join("."));
+    match scale::number(value, path) {
+        Ok(Some(number)) if number < 0 => {
+            Some(invalid(&field, &number.to_string(), "should be a non-negative integer"))
+        }
+        Ok(Some(number)) if number > i64::from(i32::MAX) => {
+            Some(invalid(&field, &number.to_string(), "should be less than or equal to 2147483647"))
+        }
+        Ok(_) => None,
+        Err(why) => Some(invalid(&field, "0", &why)),
     }
 }
 
@@ -179,20 +147,17 @@ fn scale_spec(scale: &Scale, value: &Value) -> Option<Cause> {
 fn scale_status(scale: &Scale, value: &Value) -> Vec<Cause> {
     let mut causes: Vec<Cause> = replicas(&scale.status_replicas, value).into_iter().collect();
     if let Some(path) = &scale.selector
-        && let Some(found) = at(value, path).filter(|v| !v.is_string())
+        && let Err(why) = scale::text(value, path)
     {
-        let dotted = path.join(".");
-        let why =
-            format!(".{dotted} accessor error: {} is of the type {}, expected string", shown(found), go_type(found));
-        causes.push(invalid(&format!(".{dotted}"), "\"\"", &why));
+        causes.push(invalid(&format!(".{}", path.join(".")), "\"\"", &why));
     }
     causes
 }
 
-/// Objects inside of the object that have kind and metadata of their own.
-fn embedded(schema: &Schema, value: &Value) -> Vec<Cause> {
+/// Complaints about objects inside of an object that have kind and metadata of their own. `path` is where it stands.
+pub fn embedded(schema: &Schema, path: &str, value: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
-    walk_embedded(schema, "", value, &mut causes);
+    walk_embedded(schema, path, value, &mut causes);
     causes
 }
 
@@ -282,7 +247,7 @@ fn walk_lists(schema: &Schema, path: &str, value: &Value, causes: &mut Vec<Cause
             match schema.list {
                 ListType::Set => duplicates(path, items, causes),
                 ListType::Map => map_items(schema, path, items, causes),
-                ListType::Atomic => {}
+                ListType::Unsaid | ListType::Atomic => {}
             }
             let Some(item) = schema.items.as_deref() else { return };
             for (index, inner) in items.iter().enumerate() {

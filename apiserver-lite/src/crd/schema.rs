@@ -10,9 +10,10 @@ use std::sync::OnceLock;
 use regex::Regex;
 use serde_json::Value;
 
+use super::definition::follow_path;
 use super::pattern;
 use super::rules::Compiled;
-use crate::cel::Type;
+use crate::cel::{Order, Type};
 
 /// A node of a schema.
 #[derive(Debug, Default)]
@@ -31,6 +32,8 @@ pub struct Schema {
     pub items: Option<Box<Schema>>,
     pub list: ListType,
     pub list_keys: Vec<Box<str>>,
+    /// The same as rules see it.
+    pub order: Order,
     /// `x-kubernetes-map-type: atomic`.
     pub atomic: bool,
     pub checks: Option<Box<Checks>>,
@@ -50,7 +53,9 @@ pub enum Additional {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ListType {
+    /// As atomic, but items are matched with old ones by their place.
     #[default]
+    Unsaid,
     Atomic,
     Set,
     Map,
@@ -110,20 +115,23 @@ pub struct Rule {
     pub message: String,
     pub message_expression: String,
     pub reason: Option<String>,
-    pub field_path: String,
+    /// The field that complaints are about, below the value; empty for the value itself.
+    pub field: String,
     pub optional_old_self: Option<bool>,
     pub compiled: OnceLock<Compiled>,
 }
 
 impl Rule {
-    pub fn parse(value: &Value) -> Self {
+    /// `schema` is what the rule stands in.
+    fn parse(value: &Value, schema: &Value) -> Self {
         let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
+        let field = value["fieldPath"].as_str().and_then(|path| follow_path(path, schema, true).ok());
         Rule {
             rule: text("rule"),
             message: text("message"),
             message_expression: text("messageExpression"),
             reason: value["reason"].as_str().map(ToOwned::to_owned),
-            field_path: text("fieldPath"),
+            field: field.map(|found| found.text).unwrap_or_default(),
             optional_old_self: value["optionalOldSelf"].as_bool(),
             compiled: OnceLock::new(),
         }
@@ -151,12 +159,23 @@ impl Schema {
             list: match value["x-kubernetes-list-type"].as_str() {
                 Some("set") => ListType::Set,
                 Some("map") => ListType::Map,
-                _ => ListType::Atomic,
+                Some(_) => ListType::Atomic,
+                None => ListType::Unsaid,
             },
             list_keys: texts(&value["x-kubernetes-list-map-keys"]),
+            order: match value["x-kubernetes-list-type"].as_str() {
+                Some("set") => Order::Set,
+                Some("map") => Order::Keys(texts(&value["x-kubernetes-list-map-keys"])),
+                _ => Order::Said,
+            },
             atomic: value["x-kubernetes-map-type"] == "atomic",
             checks: None,
-            rules: value["x-kubernetes-validations"].as_array().into_iter().flatten().map(Rule::parse).collect(),
+            rules: value["x-kubernetes-validations"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|rule| Rule::parse(rule, value))
+                .collect(),
             ruled: false,
             declared: OnceLock::new(),
         };

@@ -97,7 +97,7 @@ impl Builder {
                 let Some(items) = &schema.items else { return self.ty(Type::Json) };
                 let element = self.value(items, open);
                 let kind = match schema.list {
-                    ListType::Atomic => ListKind::Atomic,
+                    ListType::Unsaid | ListType::Atomic => ListKind::Atomic,
                     ListType::Set => ListKind::Set,
                     ListType::Map => ListKind::Map,
                 };

@@ -16,9 +16,12 @@ use crate::read;
 use crate::resource::{Resource, Schema, SchemaSet, Verbs};
 use crate::selectors;
 use crate::server::{ApiServer, Request};
-use crate::status::{ApiError, Cause, Result};
+use crate::status::{ApiError, Cause, Result, quote};
 
 const SCALE: (&str, &str, &str) = ("autoscaling", "v1", "Scale");
+
+/// A number of replicas that no object has: it stands for none.
+const UNSAID: i64 = i32::MIN as i64;
 
 /// The field of a workload that its Scale holds.
 const REPLICAS: &[&str] = &["spec", "replicas"];
@@ -73,9 +76,12 @@ pub(super) async fn handle(
     let place: Vec<&str> = own.map_or(REPLICAS.to_vec(), |own| own.replicas.iter().map(|n| &**n).collect());
     if verb == Verbs::GET {
         let found = server.store.get(&resource.storage, &namespace, &name).ok_or_else(missing)?;
-        let value = crate::crd::worked_on(server, resource, &found).await?;
-        own.map_or(Ok(()), |own| own.check(&value))?;
-        return read::value_response(accepted, &SCALE_RESOURCE, scale_of(own, &value), &request.query);
+        let scale = scale_of(own, &crate::crd::worked_on(server, resource, &found).await?)?;
+        if scale["spec"]["replicas"].is_null() {
+            let place = quote(&own.map(crate::crd::Scale::place).unwrap_or_default());
+            return Err(ApiError::internal(format!("the spec replicas field {place} does not exist")));
+        }
+        return read::value_response(accepted, &SCALE_RESOURCE, scale, &request.query);
     }
     let options = WriteOptions::parse(&request, resource)?;
     let body = request.body().await?;
@@ -102,7 +108,11 @@ pub(super) async fn handle(
     };
     let writer = Writer { resource: &SCALE_RESOURCE, subresource: "scale", manager: &options.manager };
     let object = update::replace(server, target, &options, update::Tracking::Said, |old, tree| {
-        let mut before = scale_of(own, tree);
+        let mut before = scale_of(own, tree)?;
+        // A number that nobody says tells whether the request says one.
+        if before["spec"]["replicas"].is_null() {
+            before["spec"]["replicas"] = UNSAID.into();
+        }
         let owners = &tree["metadata"]["managedFields"];
         let api_version = resource.api_version();
         if let Some(of_scale) = apply::scale::of_scale(owners, &api_version, &place) {
@@ -143,7 +153,12 @@ pub(super) async fn handle(
             return Err(conflict(MODIFIED));
         }
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-        if replicas < 0 {
+        if let Some(own) = own.filter(|_| replicas == UNSAID) {
+            let place = quote(&own.place());
+            return Err(ApiError::bad_request(format!("the spec replicas field {place} cannot be empty")));
+        }
+        // Of a custom kind the object is checked, with its own path to the number.
+        if replicas < 0 && own.is_none() {
             let cause = Cause {
                 reason: "FieldValueInvalid".into(),
                 message: format!("Invalid value: {replicas}: must be greater than or equal to 0"),
@@ -161,7 +176,9 @@ pub(super) async fn handle(
         Ok(value)
     })
     .await?;
-    let scale = scale_of(own, &crate::crd::worked_on(server, resource, &object).await?);
+    let mut scale = scale_of(own, &crate::crd::worked_on(server, resource, &object).await?)
+        .map_err(|error| ApiError::bad_request(error.status().message.clone()))?;
+    say(&mut scale);
     let mut response = read::value_response(accepted, &SCALE_RESOURCE, scale, &request.query)?;
     warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
     Ok(response)
@@ -173,8 +190,14 @@ pub(super) async fn handle(
 /// What admission refuses.
 pub(super) async fn admit(call: &Call<'_>, workload: &mut Value) -> Result<()> {
     let own = call.resource.definition.as_ref().and_then(|definition| definition.scale.as_ref());
-    let before = call.old.map(|old| scale_of(own, old));
-    let mut scale = scale_of(own, workload);
+    let shown = |workload: &Value| {
+        scale_of(own, workload).map(|mut scale| {
+            say(&mut scale);
+            scale
+        })
+    };
+    let before = call.old.map(shown).transpose()?;
+    let mut scale = shown(workload)?;
     let asked = scale["spec"]["replicas"].clone();
     let call = Call { old: before.as_ref(), ..*call };
     call.server.admission.mutate(&call, &mut scale).await?;
@@ -189,25 +212,40 @@ pub(super) async fn admit(call: &Call<'_>, workload: &mut Value) -> Result<()> {
     call.server.admission.validate(&call, &scale).await.map(drop)
 }
 
-/// The `Scale` of a workload.
-pub fn scale_of(own: Option<&crate::crd::Scale>, workload: &Value) -> Value {
+/// Makes a number that an object does not say zero, as Go has it.
+fn say(scale: &mut Value) {
+    let replicas = &mut scale["spec"]["replicas"];
+    if replicas.is_null() {
+        *replicas = 0.into();
+    }
+}
+
+/// The `Scale` of a workload. A custom object may not say how many replicas there are; null stands for that.
+///
+/// # Errors
+/// 500 when something else than a number or a text is where a custom kind keeps them.
+pub fn scale_of(own: Option<&crate::crd::Scale>, workload: &Value) -> Result<Value> {
     let metadata = &workload["metadata"];
     let mut shown = json!({});
     for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         shown[key] = metadata[key].clone();
     }
     if let Some(own) = own {
-        let (spec, status) = own.parts(workload);
-        return json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown, "spec": spec, "status": status});
+        let numbers = own.read(workload).map_err(|why| ApiError::new(500, "", why))?;
+        return Ok(json!({
+            "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown,
+            "spec": {"replicas": numbers.replicas},
+            "status": {"replicas": numbers.status_replicas, "selector": numbers.selector},
+        }));
     }
-    json!({
+    Ok(json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown,
         "spec": {"replicas": workload["spec"]["replicas"].as_i64().unwrap_or(0)},
         "status": {
             "replicas": workload["status"]["replicas"].as_i64().unwrap_or(0),
             "selector": selectors::text(&workload["spec"]["selector"]),
         },
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -222,8 +260,12 @@ mod tests {
             "status": {"replicas": 2}});
         let shown = |form: Form| {
             let accepted = Accepted { form, ..Accepted::JSON };
-            let response =
-                read::value_response(accepted, &SCALE_RESOURCE, scale_of(None, &workload), &Query::parse(""));
+            let response = read::value_response(
+                accepted,
+                &SCALE_RESOURCE,
+                scale_of(None, &workload).expect("a scale"),
+                &Query::parse(""),
+            );
             let Body::Chunks(mut chunks) = response.expect("a form of its own").into_body() else {
                 panic!("known bytes")
             };

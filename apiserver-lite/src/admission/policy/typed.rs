@@ -118,9 +118,10 @@ impl Reader<'_> {
             return Type::Dyn;
         }
         self.above.push(id);
-        let fields = structure.props.iter().filter_map(|prop| {
-            Some((escape(&prop.name)?, Field { json: prop.name.to_string(), ty: self.value(prop.ty) }))
-        });
+        let fields = structure
+            .props
+            .iter()
+            .filter_map(|prop| Some((escape(&prop.name)?, Field::new(&prop.name, self.value(prop.ty)))));
         let fields = fields.collect();
         self.above.pop();
         Type::Object(Arc::new(ObjectType { name: "object".into(), fields }))

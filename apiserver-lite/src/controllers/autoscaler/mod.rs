@@ -111,7 +111,8 @@ impl Autoscaler {
             crate::status::ApiError::not_found(&resource.group, &resource.plural, text("name")).status().message.clone()
         })?;
         let own = resource.definition.as_ref().and_then(|d| d.scale.as_ref());
-        let scale = crate::write::scale_of(own, &object.without_owners());
+        let scale =
+            crate::write::scale_of(own, &object.without_owners()).map_err(|error| error.status().message.clone())?;
         Ok(Scale {
             resource: resource.storage.0.to_string(),
             replicas: scale["spec"]["replicas"].as_i64().unwrap_or(0),

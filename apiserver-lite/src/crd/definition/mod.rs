@@ -4,11 +4,14 @@
 //! common stands beside them; complaints say its paths, and so do these.
 
 mod defaults;
+mod field_path;
 mod found;
 mod schema;
 mod shown;
 mod spec;
 mod structural;
+
+use std::collections::HashSet;
 
 use proto::time::Timestamp;
 use serde_json::{Value, json};
@@ -17,6 +20,7 @@ use super::controller::FINALIZER;
 use super::names;
 use crate::resource::Resource;
 use crate::status::{Cause, quote};
+pub use field_path::follow as follow_path;
 pub use found::Found;
 pub use schema::Ruled;
 pub use shown::rule as show_rule;
@@ -183,8 +187,11 @@ pub fn warn_of_formats(value: &Value, old: Option<&Value>) {
         }
         out
     };
-    let known = old.map(collect).unwrap_or_default();
+    let known: HashSet<String> = old.map(collect).unwrap_or_default().into_iter().collect();
     for format in collect(value).into_iter().filter(|f| !known.contains(f)) {
         crate::warning::add(format!("unrecognized format {}", quote(&format)));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,7 @@
 //! The OpenAPI schema of a version: what may stand in one, beyond being structural.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::found::Found;
@@ -52,8 +54,8 @@ pub fn visit(schema: &Value, visit_one: &mut dyn FnMut(&Value)) {
     schema["properties"].as_object().into_iter().flatten().for_each(|(_, s)| visit(s, visit_one));
 }
 
-/// Checks `schema` of a version. `status` tells whether it has a status subresource, `known` whether it was accepted
-/// before as it is.
+/// Checks `schema` of a version. `status` tells whether it has a status subresource, `known` whether the version had
+/// the same schema before.
 pub fn check(validation: &Value, path: &str, status: bool, known: bool, found: &mut Found) {
     let schema = &validation["openAPIV3Schema"];
     if !schema.is_object() {
@@ -77,17 +79,15 @@ pub fn check(validation: &Value, path: &str, status: bool, known: bool, found: &
         defaults::check(schema, &path, found);
     }
     let sound = unsupported.is_none() && found.causes.len() == start;
-    let mut walk = Walk { found, rules: Vec::new() };
+    let mut walk = Walk { found: &mut *found, rules: Vec::new() };
     walk.node(
         schema,
         &path,
         &Context { root: true, defaults: None, in_meta: false, uncorrelated: None, cardinality: Some(1) },
     );
+    let rules = std::mem::take(&mut walk.rules);
     if sound {
-        let rules = std::mem::take(&mut walk.rules);
-        if walk.found.causes.len() == start {
-            crate::crd::rules::compile(&rules, &path, known, found);
-        }
+        crate::crd::rules::compile(&rules, &path, known, found);
     }
     // Mostly the walk has something against it, too, and says where.
     if let Some(key) = unsupported.filter(|_| found.causes.len() == before) {
@@ -157,6 +157,7 @@ impl Walk<'_> {
             return;
         }
         let at = |key: &str| format!("{path}.{key}");
+        let before = self.found.causes.len();
         self.plain(schema, path, context);
         if schema["uniqueItems"] == true {
             let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
@@ -179,10 +180,8 @@ impl Walk<'_> {
         }
         let embedded = schema["x-kubernetes-embedded-resource"] == true;
         for (name, member) in properties.into_iter().flatten() {
+            // Members are matched by their names, whether the map is atomic or not.
             let mut inner = inner.clone();
-            if schema["x-kubernetes-map-type"] == "atomic" && inner.uncorrelated.is_none() {
-                inner.uncorrelated = Some(path.to_owned());
-            }
             if (context.root || embedded) && matches!(&**name, "metadata" | "kind" | "apiVersion") {
                 inner.in_meta = true;
                 if context.root {
@@ -203,7 +202,7 @@ impl Walk<'_> {
         }
         self.node(&schema["items"], &at("items"), &of_items);
         self.extensions(schema, path);
-        self.rules_of(schema, path, context);
+        self.rules_of(schema, path, context, before);
     }
 
     /// What no schema may have.
@@ -291,9 +290,12 @@ impl Walk<'_> {
         }
     }
 
-    fn rules_of(&mut self, schema: &Value, path: &str, context: &Context) {
+    /// `before` is how many complaints there were before those about this node and what is in it.
+    fn rules_of(&mut self, schema: &Value, path: &str, context: &Context, before: usize) {
         let rules = items(&schema["x-kubernetes-validations"]);
-        if rules.is_empty() {
+        self.rules_are_said(rules, schema, path);
+        // Of what is in a schema that is wrong nobody knows the type.
+        if rules.is_empty() || self.found.causes.len() > before {
             return;
         }
         let root = context.root || schema["x-kubernetes-embedded-resource"] == true;
@@ -306,6 +308,9 @@ impl Walk<'_> {
             bounds: cost::bounds(schema, root),
             cardinality: context.cardinality,
         });
+    }
+
+    fn rules_are_said(&mut self, rules: &[Value], schema: &Value, path: &str) {
         let has_lines = |text: &str| text.contains(['\n', '\r']);
         for (index, rule) in rules.iter().enumerate() {
             let at = |key: &str| format!("{path}.x-kubernetes-validations[{index}].{key}");
@@ -335,7 +340,7 @@ impl Walk<'_> {
             if has_lines(field) {
                 self.found.invalid(&at("fieldPath"), &quote(field), "must not contain line breaks");
             }
-            if !field.is_empty() && super::spec::field_path(field, schema, true).is_err() {
+            if !field.is_empty() && super::follow_path(field, schema, true).is_err() {
                 self.found.invalid(&at("fieldPath"), &quote(field), "must be a valid path");
             }
         }
@@ -359,7 +364,8 @@ fn map_list(schema: &Value, keys: &[Value], path: &str, found: &mut Found) {
         return;
     }
     let shown = schema["x-kubernetes-list-map-keys"].to_string();
-    for (index, key) in keys.iter().enumerate() {
+    let mut seen = HashSet::new();
+    for key in keys {
         let name = key.as_str().unwrap_or_default();
         match item["properties"].get(name) {
             Some(member) if matches!(text(member, "type"), "array" | "object") => {
@@ -373,7 +379,7 @@ fn map_list(schema: &Value, keys: &[Value], path: &str, found: &mut Found) {
                 found.invalid(&at("x-kubernetes-list-map-keys"), &shown, why);
             }
         }
-        if keys[..index].contains(key) {
+        if !seen.insert(name) {
             found.invalid(&at("x-kubernetes-list-map-keys"), &shown, "must not contain duplicate entries");
         }
     }
@@ -388,11 +394,11 @@ fn keys_are_there(item: &Value, keys: &[Value], list_type: &str, path: &str, fou
     if list_type != "map" {
         return;
     }
+    let required: HashSet<&str> = items(&item["required"]).iter().filter_map(Value::as_str).collect();
     for name in keys.iter().filter_map(Value::as_str) {
         let Some(member) = item["properties"].get(name) else { continue };
         let path = format!("{path}.items.properties[{name}]");
-        let required = items(&item["required"]).iter().any(|r| r == name);
-        if !required && member["default"].is_null() {
+        if !required.contains(name) && member["default"].is_null() {
             let why =
                 "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
             found.required(&format!("{path}.default"), why);

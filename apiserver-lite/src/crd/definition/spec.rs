@@ -1,7 +1,9 @@
 //! The `spec` of a definition, its schemas apart: group, scope, names, versions, conversion, columns, subresources.
 
+use std::collections::HashSet;
+
 use base64::Engine as _;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::found::Found;
 use super::{items, schema, shown, text};
@@ -57,7 +59,9 @@ pub fn check(value: &Value, old: Option<&Value>, found: &mut Found) {
     self::names(names, "spec.names", found);
     if !spec["validation"].is_null() {
         let status = items(&spec["versions"]).iter().chain([&spec]).any(|v| has_status(&v["subresources"]));
-        let known = was_there(&spec["validation"], old);
+        // Upstream asks for the version that stands beside the versions, which is the first.
+        let first = items(&spec["versions"]).first().map_or("", |version| text(version, "name"));
+        let known = was_there(first, &spec["validation"], old);
         schema::check(&spec["validation"], "spec.validation", status, known, found);
     }
     subresources(&spec["subresources"], "spec.subresources", found);
@@ -69,6 +73,10 @@ pub fn check(value: &Value, old: Option<&Value>, found: &mut Found) {
         } else {
             selectable_fields(selectable, &spec["validation"]["openAPIV3Schema"], "spec.selectableFields", found);
         }
+    }
+    if spec["preserveUnknownFields"] == true && !matches!(text(&spec["conversion"], "strategy"), "" | "None") {
+        let why = "must be None if spec.preserveUnknownFields is true";
+        found.invalid("spec.conversion.strategy", &quote(text(&spec["conversion"], "strategy")), why);
     }
     conversion(&spec["conversion"], old, found);
     if let Some(old) = old {
@@ -88,10 +96,11 @@ fn one_of(value: &Value, key: &str, path: &str, accepted: &[&str], found: &mut F
     }
 }
 
-/// Whether a definition had a schema before.
-fn was_there(validation: &Value, old: Option<&Value>) -> bool {
+/// Whether a version of this name had this very schema before.
+fn was_there(name: &str, validation: &Value, old: Option<&Value>) -> bool {
     let versions = old.map(|old| items(&old["spec"]["versions"])).unwrap_or_default();
-    versions.iter().any(|version| version["schema"]["openAPIV3Schema"] == validation["openAPIV3Schema"])
+    let before = versions.iter().find(|version| text(version, "name") == name);
+    before.is_some_and(|version| version["schema"]["openAPIV3Schema"] == validation["openAPIV3Schema"])
 }
 
 fn versions(spec: &Value, old: Option<&Value>, found: &mut Found) {
@@ -100,6 +109,17 @@ fn versions(spec: &Value, old: Option<&Value>, found: &mut Found) {
         for (index, _) in versions.iter().enumerate().filter(|(_, v)| v["schema"]["openAPIV3Schema"].is_null()) {
             found.required(&format!("spec.versions[{index}].schema.openAPIV3Schema"), "");
         }
+    }
+    let has_defaults = |version: &Value| {
+        let mut has = false;
+        schema::visit(&version["openAPIV3Schema"], &mut |node| has |= !node["default"].is_null());
+        has
+    };
+    if spec["preserveUnknownFields"] == true
+        && (has_defaults(&spec["validation"]) || versions.iter().any(|version| has_defaults(&version["schema"])))
+    {
+        let why = "must be false in order to use defaults in the schema";
+        found.invalid("spec.preserveUnknownFields", "true", why);
     }
     let mut seen: Vec<&str> = Vec::new();
     for (index, version) in versions.iter().enumerate() {
@@ -114,7 +134,7 @@ fn versions(spec: &Value, old: Option<&Value>, found: &mut Found) {
         if !version["schema"].is_null() {
             let per_version = versions.iter().any(|v| !v["subresources"].is_null());
             let status = has_status(if per_version { &version["subresources"] } else { &spec["subresources"] });
-            let known = was_there(&version["schema"], old);
+            let known = was_there(name, &version["schema"], old);
             schema::check(&version["schema"], &format!("{path}.schema"), status, known, found);
         }
         subresources(&version["subresources"], &format!("{path}.subresources"), found);
@@ -163,7 +183,7 @@ fn deprecation(version: &Value, path: &str, found: &mut Found) {
     if said.is_empty() {
         found.invalid(&path, &quote(said), "must not be an empty string");
     }
-    if let Some((at, _)) = said.char_indices().find(|(_, c)| c.is_control()) {
+    if let Some((at, _)) = said.char_indices().find(|(_, c)| !crate::status::is_printed(*c)) {
         let why = format!("must only contain printable UTF-8 characters; non-printable character found at index {at}");
         found.invalid(&path, &quote(said), &why);
     }
@@ -263,7 +283,7 @@ fn columns(value: &Value, path: &str, found: &mut Found) {
 const MOST_SELECTABLE: usize = 8;
 
 fn selectable_fields(fields: &[Value], schema: &Value, path: &str, found: &mut Found) {
-    let mut seen: Vec<String> = Vec::new();
+    let mut seen = HashSet::new();
     for (index, field) in fields.iter().enumerate() {
         let path = format!("{path}[{index}].jsonPath");
         let said = text(field, "jsonPath");
@@ -271,25 +291,22 @@ fn selectable_fields(fields: &[Value], schema: &Value, path: &str, found: &mut F
             found.required(&path, "");
             continue;
         }
-        match field_path(said, schema, false) {
+        match super::follow_path(said, schema, false) {
             Err(why) => {
                 found.invalid(&path, &quote(said), &format!("is an invalid path: {why}"));
                 continue;
             }
-            Ok((steps, ty)) => {
-                if steps.first().is_some_and(|s| s == "metadata") {
+            Ok(led) => {
+                if led.root == "metadata" {
                     found.invalid(&path, &quote(said), "must not point to fields in metadata");
                 }
-                if !matches!(&*ty, "string" | "boolean" | "integer") {
+                if !matches!(text(led.schema, "type"), "string" | "boolean" | "integer") {
                     let why = "must point to a field of type string, boolean or integer. Enum string fields and strings \
                                with formats are allowed.";
                     found.invalid(&path, &quote(said), why);
                 }
-                let whole = steps.join(".");
-                if seen.contains(&whole) {
+                if !seen.insert(led.text) {
                     found.duplicate(&path, &quote(said));
-                } else {
-                    seen.push(whole);
                 }
             }
         }
@@ -297,45 +314,6 @@ fn selectable_fields(fields: &[Value], schema: &Value, path: &str, found: &mut F
     if seen.len() > MOST_SELECTABLE {
         found.too_many(path, seen.len(), MOST_SELECTABLE);
     }
-}
-
-/// Follows a path such as `.spec.a['b']` through a schema. Returns its steps and the type at its end.
-///
-/// # Errors
-/// Why the path leads nowhere.
-pub fn field_path(path: &str, schema: &Value, brackets: bool) -> Result<(Vec<String>, String), String> {
-    let mut steps = Vec::new();
-    let mut rest = path;
-    if rest.is_empty() {
-        return Err("empty path".into());
-    }
-    let mut at = schema;
-    let object_meta = json!({"type": "object", "properties": {
-        "name": {"type": "string"}, "generateName": {"type": "string"}}});
-    while !rest.is_empty() {
-        let (name, after) = if let Some(after) = rest.strip_prefix('.') {
-            let end = after.find(['.', '[']).unwrap_or(after.len());
-            (after[..end].to_owned(), &after[end..])
-        } else if let Some(after) = rest.strip_prefix("['").filter(|_| brackets || !rest.starts_with('.')) {
-            let end = after.find("']").ok_or_else(|| "unterminated string".to_owned())?;
-            (after[..end].to_owned(), &after[end + 2..])
-        } else {
-            return Err(format!("expected [ or . but got: {}", rest.chars().next().unwrap_or_default()));
-        };
-        if name.is_empty() {
-            return Err("unexpected end of JSON path".into());
-        }
-        let next = match at["properties"].get(&name) {
-            Some(next) => next,
-            None if steps.is_empty() && name == "metadata" => &object_meta,
-            None if at["additionalProperties"].is_object() => &at["additionalProperties"],
-            None => return Err("does not refer to a valid field".into()),
-        };
-        at = next;
-        steps.push(name);
-        rest = after;
-    }
-    Ok((steps, text(at, "type").to_owned()))
 }
 
 fn conversion(value: &Value, old: Option<&Value>, found: &mut Found) {
@@ -385,9 +363,10 @@ fn conversion(value: &Value, old: Option<&Value>, found: &mut Found) {
     if versions.is_empty() {
         return found.required(&at, "");
     }
+    let mut seen = HashSet::new();
     for (index, version) in versions.iter().enumerate() {
         let name = version.as_str().unwrap_or_default();
-        if versions[..index].contains(version) {
+        if !seen.insert(name) {
             found.invalid(&format!("{at}[{index}]"), &quote(name), "duplicate version");
             continue;
         }
