@@ -17,15 +17,13 @@ const MATCHES: [&str; 2] = ["Equivalent", "Exact"];
 pub fn check(report: &mut Report, plural: &str, object: &Value) {
     match plural {
         "validatingwebhookconfigurations" | "mutatingwebhookconfigurations" => {
-            let mut seen: Vec<&str> = Vec::new();
+            let mut seen = HashSet::new();
             report.each(object, "webhooks", |r, hook| {
                 webhook(r, hook);
                 review_versions(r, hook);
                 let name = text(hook, "name");
-                if seen.contains(&name) {
+                if !name.is_empty() && !seen.insert(name) {
                     r.at("name", |r| r.duplicate(name));
-                } else if !name.is_empty() {
-                    seen.push(name);
                 }
             });
         }
@@ -115,9 +113,10 @@ fn review_versions(report: &mut Report, hook: &Value) {
     if versions.is_empty() {
         return report.miss("admissionReviewVersions", "must specify one of v1, v1beta1");
     }
+    let mut seen = HashSet::new();
     report.items(hook, "admissionReviewVersions", |r, index, _| {
         let version = versions[index];
-        if versions[..index].contains(&version) {
+        if !seen.insert(version) {
             r.invalid(version, "duplicate version");
         } else {
             r.complaints(version, names::dns_1035_label(version));
@@ -165,7 +164,7 @@ fn resources(report: &mut Report, rule: &Value) {
     if all.is_empty() {
         report.miss("resources", "");
     }
-    let (mut with_parts, mut with_all): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    let (mut with_parts, mut with_all) = (HashSet::new(), HashSet::new());
     let mut plain = false;
     report.items(rule, "resources", |r, index, _| {
         let said = all[index];
@@ -176,17 +175,17 @@ fn resources(report: &mut Report, rule: &Value) {
             plain = said != "*";
             return;
         };
-        if with_parts.contains(&resource) {
+        if with_parts.contains(resource) {
             r.invalid(said, format_args!("if '{resource}/*' is present, must not specify {said}"));
         }
-        if with_all.contains(&part) {
+        if with_all.contains(part) {
             r.invalid(said, format_args!("if '*/{part}' is present, must not specify {said}"));
         }
         if part == "*" {
-            with_parts.push(resource);
+            with_parts.insert(resource);
         }
         if resource == "*" {
-            with_all.push(part);
+            with_all.insert(part);
         }
     });
     if all.len() > 1 && all.contains(&"*/*") {
@@ -205,7 +204,7 @@ fn match_conditions(report: &mut Report, object: &Value, params: bool) {
     if conditions.len() > 64 {
         report.at("matchConditions", |r| r.too_many(conditions.len(), 64));
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen = HashSet::new();
     report.each(object, "matchConditions", |r, condition| {
         match text(condition, "expression").trim() {
             "" => r.miss("expression", ""),
@@ -213,10 +212,8 @@ fn match_conditions(report: &mut Report, object: &Value, params: bool) {
         }
         r.need_named(condition, "name", names::qualified_name);
         let name = text(condition, "name");
-        if seen.contains(&name) {
+        if !name.is_empty() && !seen.insert(name) {
             r.at("name", |r| r.duplicate(name));
-        } else if !name.is_empty() {
-            seen.push(name);
         }
     });
 }
@@ -294,7 +291,7 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
     }
     match_conditions(report, spec, spec["paramKind"].is_object());
     let mut checked = policies::check_policy(spec);
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen = HashSet::new();
     report.each(spec, "variables", |r, variable| {
         let name = text(variable, "name");
         if name.trim().is_empty() {
@@ -306,10 +303,8 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
             said if said.trim().is_empty() => r.miss("expression", "expression is not specified"),
             said => complain(r, "expression", said, checked.variable(name, said)),
         }
-        if seen.contains(&name) {
+        if !name.is_empty() && !seen.insert(name) {
             r.at("name", |r| r.duplicate(name));
-        } else if !name.is_empty() {
-            seen.push(name);
         }
     });
     if mutating {
@@ -333,7 +328,7 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
         let message = text(validation, "message");
         if !message.is_empty() && message.trim().is_empty() {
             r.bad("message", message, "message must be non-empty if specified");
-        } else if message.trim().contains('\n') {
+        } else if message.trim().contains(['\n', '\r']) {
             r.bad("message", message, "message must not contain line breaks");
         }
         r.maybe_choice(validation, "reason", &["Forbidden", "Invalid", "RequestEntityTooLarge"]);
@@ -342,10 +337,12 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
     if annotations.len() > 20 {
         report.bad("auditAnnotations", &spec["auditAnnotations"], "must not have more than 20 auditAnnotations");
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen = HashSet::new();
     report.each(spec, "auditAnnotations", |r, annotation| {
         let key = text(annotation, "key");
-        if !name.is_empty() {
+        if name.is_empty() {
+            r.bad("key", key, "requires metadata.name be non-empty");
+        } else {
             let whole = format!("{name}/{key}");
             r.at("key", |r| r.complaints(&whole, names::qualified_name(&whole)));
         }
@@ -358,10 +355,9 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
             let said = text(annotation, "valueExpression");
             complain(r, "valueExpression", said, checked.annotation(expression));
         }
-        if seen.contains(&key) {
+        if !seen.insert(key) {
             r.at("key", |r| r.duplicate(key));
         }
-        seen.push(key);
     });
 }
 
@@ -412,22 +408,26 @@ fn binding(report: &mut Report, spec: &Value, validating: bool) {
             r.required("one of name or selector must be specified");
         }
         if has(reference, "parameterNotFoundAction") {
-            r.maybe_choice(reference, "parameterNotFoundAction", &["Allow", "Deny"]);
+            r.maybe_choice(reference, "parameterNotFoundAction", &["Deny", "Allow"]);
         } else {
             r.miss("parameterNotFoundAction", "");
         }
     });
-    report.with(spec, "matchResources", match_resources);
+    if spec["matchResources"].is_object() {
+        // Spelled as upstream spells it.
+        report.at("matchResouces", |r| match_resources(r, &spec["matchResources"]));
+    }
     if !validating {
         return;
     }
     let actions = texts(spec, "validationActions");
+    let mut seen = HashSet::new();
     report.items(spec, "validationActions", |r, index, _| {
         let action = actions[index];
         if !["Audit", "Deny", "Warn"].contains(&action) {
             r.not_supported(action, &["Audit", "Deny", "Warn"]);
         }
-        if actions[..index].contains(&action) {
+        if !seen.insert(action) {
             r.duplicate(action);
         }
     });
@@ -445,6 +445,41 @@ fn binding(report: &mut Report, spec: &Value, validating: bool) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_message_has_one_line_and_a_note_the_name_of_its_policy() {
+        let spec = json!({"validations": [{"expression": "true", "message": "a\rb"}],
+            "auditAnnotations": [{"key": "k", "valueExpression": "'v'"}]});
+        let told = |name: &str| {
+            let mut report = Report::default();
+            check(&mut report, "validatingadmissionpolicies", &json!({"metadata": {"name": name}, "spec": spec}));
+            let found = report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message));
+            found.filter(|told| told.contains("validations") || told.contains("auditAnn")).collect::<Vec<_>>()
+        };
+        let lines = "spec.validations[0].message: Invalid value: \"a\\rb\": message must not contain line breaks";
+        assert_eq!(told("p"), [lines]);
+        let key = "spec.auditAnnotations[0].key: Invalid value: \"k\": requires metadata.name be non-empty";
+        assert_eq!(told(""), [lines, key]);
+    }
+
+    #[test]
+    fn bindings_are_told_of_in_upstreams_words() {
+        let object = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Deny", "Deny"],
+            "paramRef": {"name": "n", "parameterNotFoundAction": "Maybe"},
+            "matchResources": {"matchPolicy": "Exact", "namespaceSelector": {}, "objectSelector": {},
+                "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]}}});
+        let mut report = Report::default();
+        check(&mut report, "validatingadmissionpolicybindings", &object);
+        let found: Vec<String> = report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect();
+        assert_eq!(
+            found,
+            [
+                "spec.paramRef.parameterNotFoundAction: Unsupported value: \"Maybe\": supported values: \"Deny\", \"Allow\"",
+                "spec.matchResouces.resourceRules[0].operations: Required value",
+                "spec.validationActions[1]: Duplicate value: \"Deny\"",
+            ]
+        );
+    }
 
     #[test]
     fn names_of_variables_are_unique() {
