@@ -95,6 +95,33 @@ struct Measured {
     nano_cores: Option<u64>,
 }
 
+/// CPU time at an earlier request, and the rate that ended there.
+#[derive(Debug, Clone, Copy)]
+struct Before {
+    at: Instant,
+    cpu_nanos: u64,
+    nano_cores: Option<u64>,
+}
+
+impl Before {
+    /// The first look.
+    fn new(at: Instant, cpu_nanos: u64) -> Self {
+        Before { at, cpu_nanos, nano_cores: None }
+    }
+
+    /// The rate up to now, from which the next one is taken; sooner than after a [`MOMENT`] it is the one before. `None`
+    /// where there is none yet.
+    fn rate(&mut self, now: Instant, cpu_nanos: u64) -> Option<u64> {
+        let passed = now.duration_since(self.at);
+        if passed >= MOMENT {
+            let used = u128::from(cpu_nanos.saturating_sub(self.cpu_nanos)) * 1_000_000_000;
+            let nano_cores = u64::try_from(used / passed.as_nanos()).ok();
+            *self = Before { at: now, cpu_nanos, nano_cores };
+        }
+        self.nano_cores
+    }
+}
+
 /// Where things are that are looked at.
 struct Places {
     node: String,
@@ -123,8 +150,8 @@ pub struct Stats {
     found: Arc<Mutex<HashMap<String, Arc<Found>>>>,
     /// When somebody asked last, as long as files are kept open for him.
     asked: Arc<Mutex<Option<Instant>>>,
-    /// CPU time by cgroup at the last request.
-    before: Mutex<HashMap<String, (Instant, u64)>>,
+    /// By cgroup, what the next rates are taken from.
+    before: Mutex<HashMap<String, Before>>,
 }
 
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -360,17 +387,14 @@ impl Stats {
             tokio::task::block_in_place(|| cgroups.into_iter().map(read).collect());
         let now = Instant::now();
         let mut before = locked(&self.before);
-        before.retain(|key, (at, _)| readings.contains_key(key) && now.duration_since(*at) < STALE);
+        before.retain(|key, last| readings.contains_key(key) && now.duration_since(last.at) < STALE);
         let rated = readings.into_iter().map(|(key, reading)| {
-            let nano_cores = reading.cpu_nanos.and_then(|cpu| {
-                let (at, earlier) = *before.entry(key.clone()).or_insert((now, cpu));
-                let passed = now.duration_since(at);
-                if passed < MOMENT {
-                    return None;
+            let nano_cores = reading.cpu_nanos.and_then(|cpu| match before.get_mut(&key) {
+                Some(last) => last.rate(now, cpu),
+                None => {
+                    before.insert(key.clone(), Before::new(now, cpu));
+                    None
                 }
-                before.insert(key.clone(), (now, cpu));
-                let used = u128::from(cpu.saturating_sub(earlier)) * 1_000_000_000;
-                u64::try_from(used / passed.as_nanos()).ok()
             });
             (key, Measured { reading, nano_cores })
         });
@@ -402,4 +426,25 @@ fn sandbox_key(uid: &str) -> String {
 
 fn container_key(uid: &str, name: &str) -> String {
     format!("{uid}/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who asked twice within a moment used to wait for another one, and everything was read twice for him.
+    #[test]
+    fn a_rate_holds_for_a_moment() {
+        let begun = Instant::now();
+        let mut last = Before::new(begun, 1000);
+        let mut rate = |millis: u64, cpu: u64| last.rate(begun + Duration::from_millis(millis), cpu);
+        assert_eq!(rate(0, 1000), None);
+        assert_eq!(rate(199, 5000), None, "too short to say");
+        assert_eq!(rate(500, 501_000), Some(1_000_000), "half a millisecond in half a second");
+        assert_eq!(rate(600, 900_000), Some(1_000_000));
+        assert_eq!(rate(1500, 501_000), Some(0), "since the last one that counted");
+        // A cgroup that began again.
+        assert_eq!(rate(2500, 7), Some(0));
+        assert_eq!(rate(3500, 1_000_007), Some(1_000_000));
+    }
 }
