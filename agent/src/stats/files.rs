@@ -4,7 +4,7 @@
 //! Only for files of one record (all of a cgroup's but the lists of its processes): of those a read that leaves room in
 //! the buffer has seen everything.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,9 +24,10 @@ const ROOM: usize = 4096;
 /// More than any number needs.
 const ROOM_OF_NUMBER: usize = 64;
 
-/// What every scrape of `/metrics/resource` reads of a cgroup, of either version. The way to a file in a cgroup costs ten
+/// What every scrape of `/metrics/resource` reads of a cgroup, of either version, and one more file that every summary
+/// reads. Only what somebody reads is kept open. The way to a file in a cgroup costs ten
 /// times what reading it does: each folder on it is asked for under a lock of the whole hierarchy.
-const OFTEN: [&str; 10] = [
+const OFTEN: [&str; 11] = [
     "cpu.stat",
     "cpuacct.usage",
     "memory.current",
@@ -37,6 +38,7 @@ const OFTEN: [&str; 10] = [
     "memory.swap.current",
     "memory.swap.max",
     "memory.usage_in_bytes",
+    "pids.current",
 ];
 /// Files kept open by the whole agent at most, for each takes a page of the kernel's memory; the cgroups beyond are read
 /// as seldom ones are.
@@ -55,9 +57,11 @@ fn most() -> usize {
     })
 }
 
-/// A folder of which some files are read, one after the other. The way to it is gone once for all of them.
+/// A folder of which some files are read, one after the other. The way to it is gone for the first, and once for all
+/// others.
 pub(super) struct Folder<'a> {
     path: &'a Path,
+    is_first: Cell<bool>,
     /// `None` inside where it is not there.
     opened: OnceCell<Option<OwnedFd>>,
 }
@@ -65,7 +69,7 @@ pub(super) struct Folder<'a> {
 impl<'a> Folder<'a> {
     /// Does not look at it yet.
     pub fn at(path: &'a Path) -> Self {
-        Folder { path, opened: OnceCell::new() }
+        Folder { path, is_first: Cell::new(true), opened: OnceCell::new() }
     }
 
     /// One of its files.
@@ -73,6 +77,9 @@ impl<'a> Folder<'a> {
     /// # Errors
     /// It is not there, or must not be read.
     pub fn open(&self, name: &str) -> io::Result<File> {
+        if self.is_first.replace(false) {
+            return File::open(self.path.join(name));
+        }
         let folder =
             || nix::fcntl::open(self.path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
         let Some(folder) = self.opened.get_or_init(|| folder().ok()) else {
@@ -230,13 +237,14 @@ fn number(bytes: &[u8]) -> Option<u64> {
 fn fields<const N: usize>(bytes: &[u8], wanted: [&str; N]) -> [Option<u64>; N] {
     let mut found = [None; N];
     for line in bytes.split(|byte| *byte == b'\n') {
-        for (name, slot) in wanted.iter().zip(&mut found) {
-            let rest = line.strip_prefix(name.as_bytes());
-            let Some((b' ' | b':', rest)) = rest.and_then(<[u8]>::split_first).filter(|_| slot.is_none()) else {
-                continue;
-            };
-            // A unit may follow.
-            *slot = rest.trim_ascii().split(u8::is_ascii_whitespace).next().and_then(number);
+        let Some(end) = line.iter().position(|byte| matches!(byte, b' ' | b':')) else { continue };
+        let (name, rest) = line.split_at(end);
+        for (wanted, slot) in wanted.iter().zip(&mut found) {
+            if slot.is_none() && wanted.as_bytes() == name {
+                // A unit may follow.
+                let value = rest.get(1..).unwrap_or_default().trim_ascii();
+                *slot = value.split(u8::is_ascii_whitespace).next().and_then(number);
+            }
         }
     }
     found
