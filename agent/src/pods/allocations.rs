@@ -3,16 +3,24 @@
 //! The first two are kept in `allocated_pods_state` and `actuated_pods_state` below the root directory, in the kubelet's
 //! form (JSON text and its checksum), so that a restart of the agent neither forgets a refused resize nor repeats one.
 //! A file that cannot be used is set aside; the pods' specs then count as allocated.
+//!
+//! A change is written at once when nothing was written for a fifth of a second, and then, like all that have come
+//! meanwhile, when that has passed; what changes an amount that was noted before, as resizes do, waits for nothing. So what
+//! an agent that is killed may have failed to note are pods that came less than a fifth of a second before, amid others.
+//! Their specs count as allocated then, which is what they were allocated; a container that was started and not noted has
+//! what its pod was allocated. Pods that had gone in that time are forgotten by the next agent's first sweep.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use proto::api::core::v1::{Pod, ResourceRequirements};
 use proto::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::metrics;
 use crate::pod::allocation::Allocation;
@@ -27,7 +35,49 @@ const REQUIREMENTS: &str = "k8s.io.api.core.v1.ResourceRequirements";
 const ALLOCATED: &str = "allocated_pods_state";
 const ACTUATED: &str = "actuated_pods_state";
 
+/// Files are not written more often than this, but for resizes.
+const PACE: Duration = Duration::from_millis(200);
+
 type Entries = BTreeMap<String, Allocation>;
+
+/// What one file says.
+#[derive(Default)]
+struct Table {
+    entries: Entries,
+    /// The entries as they are written, as far as they have not changed since.
+    texts: HashMap<String, String>,
+    /// The file says something else.
+    changed: bool,
+}
+
+impl Table {
+    fn get(&self, uid: &str) -> Option<&Allocation> {
+        self.entries.get(uid)
+    }
+
+    fn touch(&mut self, uid: &str) {
+        self.texts.remove(uid);
+        self.changed = true;
+    }
+
+    fn remove(&mut self, uid: &str) {
+        if self.entries.remove(uid).is_some() {
+            self.touch(uid);
+        }
+    }
+
+    fn keep_only(&mut self, known: impl Fn(&str) -> bool) {
+        let before = self.entries.len();
+        self.entries.retain(|uid, _| known(uid));
+        self.texts.retain(|uid, _| known(uid));
+        self.changed |= self.entries.len() != before;
+    }
+
+    /// The text of the file, if it is not what was last taken.
+    fn take_changed(&mut self) -> Option<String> {
+        std::mem::take(&mut self.changed).then(|| encode(&self.entries, &mut self.texts))
+    }
+}
 
 /// A resize that the node has not agreed to.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,8 +100,8 @@ pub struct InProgress {
 
 #[derive(Default)]
 struct Inner {
-    allocated: Entries,
-    actuated: Entries,
+    allocated: Table,
+    actuated: Table,
     pending: HashMap<String, Pending>,
     in_progress: HashMap<String, InProgress>,
 }
@@ -61,6 +111,10 @@ pub struct Allocations {
     root: PathBuf,
     inner: Mutex<Inner>,
     changed: Notify,
+    /// What changed cannot wait.
+    urgent: Notify,
+    /// Held while the files are written: what is written last is what was so last.
+    writing: Mutex<()>,
 }
 
 impl Inner {
@@ -86,8 +140,23 @@ impl Allocations {
                 Entries::new()
             })
         };
-        let inner = Inner { allocated: read(ALLOCATED), actuated: read(ACTUATED), ..Inner::default() };
-        Self { root: root.to_owned(), inner: Mutex::new(inner), changed: Notify::new() }
+        let (allocated, mut actuated) = (read(ALLOCATED), read(ACTUATED));
+        // An agent that was killed may have started a container and not noted it. It was given what was allocated.
+        for (uid, allocation) in &allocated {
+            let given = actuated.entry(uid.clone()).or_default();
+            for (name, own) in &allocation.containers {
+                given.containers.entry(name.clone()).or_insert_with(|| own.clone());
+            }
+        }
+        let table = |entries| Table { entries, ..Table::default() };
+        let inner = Inner { allocated: table(allocated), actuated: table(actuated), ..Inner::default() };
+        Self {
+            root: root.to_owned(),
+            inner: Mutex::new(inner),
+            changed: Notify::new(),
+            urgent: Notify::new(),
+            writing: Mutex::default(),
+        }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -99,7 +168,23 @@ impl Allocations {
     }
 
     pub fn allocate(&self, uid: &str, allocation: Allocation) {
-        self.inner().allocated.insert(uid.to_owned(), allocation);
+        let mut inner = self.inner();
+        let before = inner.allocated.get(uid);
+        let (same, is_new) = (before == Some(&allocation), before.is_none());
+        if same {
+            return;
+        }
+        inner.allocated.entries.insert(uid.to_owned(), allocation);
+        inner.allocated.touch(uid);
+        drop(inner);
+        self.tell(is_new);
+    }
+
+    /// There is something to write; what `may_wait` is a pod that comes or goes.
+    fn tell(&self, may_wait: bool) {
+        if !may_wait {
+            self.urgent.notify_one();
+        }
         self.changed.notify_one();
     }
 
@@ -110,9 +195,14 @@ impl Allocations {
 
     pub fn give(&self, uid: &str, container: &str, resources: ResourceRequirements) {
         let mut inner = self.inner();
-        inner.actuated.entry(uid.to_owned()).or_default().containers.insert(container.to_owned(), resources);
+        let given = inner.actuated.entries.entry(uid.to_owned()).or_default();
+        let before = given.containers.insert(container.to_owned(), resources);
+        if before.as_ref() == given.containers.get(container) {
+            return;
+        }
+        inner.actuated.touch(uid);
         drop(inner);
-        self.changed.notify_one();
+        self.tell(before.is_none());
     }
 
     /// The pod with what it and its containers were given last in place of what they want; `None` where that is the same.
@@ -131,8 +221,15 @@ impl Allocations {
     }
 
     pub fn give_pod(&self, uid: &str, resources: Option<ResourceRequirements>) {
-        self.inner().actuated.entry(uid.to_owned()).or_default().pod = resources;
-        self.changed.notify_one();
+        let mut inner = self.inner();
+        let given = inner.actuated.entries.entry(uid.to_owned()).or_default();
+        let before = std::mem::replace(&mut given.pod, resources);
+        if before == given.pod {
+            return;
+        }
+        inner.actuated.touch(uid);
+        drop(inner);
+        self.tell(before.is_none());
     }
 
     pub fn pending(&self, uid: &str) -> Option<Pending> {
@@ -243,67 +340,106 @@ impl Allocations {
         if inner.pending.remove(uid).is_some() | inner.in_progress.remove(uid).is_some() {
             inner.count_resizes();
         }
-        let known = inner.allocated.remove(uid).is_some() | inner.actuated.remove(uid).is_some();
-        drop(inner);
-        if known {
-            self.changed.notify_one();
-        }
+        inner.allocated.remove(uid);
+        inner.actuated.remove(uid);
+        self.tell_of(inner);
     }
 
     /// Forgets pods of an earlier agent that are none any more.
     pub fn keep_only(&self, known: impl Fn(&str) -> bool) {
         let mut inner = self.inner();
-        let before = inner.allocated.len() + inner.actuated.len();
-        inner.allocated.retain(|uid, _| known(uid));
-        inner.actuated.retain(|uid, _| known(uid));
-        let after = inner.allocated.len() + inner.actuated.len();
+        inner.allocated.keep_only(&known);
+        inner.actuated.keep_only(&known);
+        self.tell_of(inner);
+    }
+
+    /// Pods may have gone.
+    fn tell_of(&self, inner: MutexGuard<'_, Inner>) {
+        let changed = inner.allocated.changed || inner.actuated.changed;
         drop(inner);
-        if before != after {
-            self.changed.notify_one();
+        if changed {
+            self.tell(true);
         }
     }
 
-    /// Writes changes until dropped; several that come together are written once.
+    /// Writes changes until dropped, and then what is left; several that come together are written once.
     pub async fn keep_written(self: Arc<Self>) {
-        let mut written = (None, None);
+        let _at_the_end = WritesAtTheEnd(self.clone());
+        let mut due = Instant::now();
         loop {
             self.changed.notified().await;
-            let (allocated, actuated) = {
-                let inner = self.inner();
-                (encode(&inner.allocated), encode(&inner.actuated))
-            };
-            for (name, text, before) in [(ALLOCATED, allocated, &mut written.0), (ACTUATED, actuated, &mut written.1)] {
-                if before.as_ref() == Some(&text) {
-                    continue;
-                }
-                let (path, content) = (self.root.join(name), text.clone());
-                match tokio::task::spawn_blocking(move || state_file::write(&path, content.as_bytes())).await {
-                    Ok(Ok(())) => *before = Some(text),
-                    Ok(Err(error)) => tracing::warn!(%error, name, "could not write a state file"),
-                    Err(error) => tracing::warn!(%error, name, "could not write a state file"),
-                }
+            tokio::select! {
+                () = tokio::time::sleep_until(due) => {}
+                () = self.urgent.notified() => {}
+            }
+            let state = self.clone();
+            if let Err(error) = tokio::task::spawn_blocking(move || state.write()).await {
+                tracing::warn!(%error, "could not write the state of allocations");
+            }
+            due = Instant::now() + PACE;
+        }
+    }
+
+    /// Writes what has changed, and returns when the disk has it. What cannot be written is tried again with the next
+    /// change.
+    pub fn write(&self) {
+        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (allocated, actuated) = {
+            let mut inner = self.inner();
+            (inner.allocated.take_changed(), inner.actuated.take_changed())
+        };
+        for (name, text) in [(ALLOCATED, allocated), (ACTUATED, actuated)] {
+            let Some(text) = text else { continue };
+            if let Err(error) = state_file::write(&self.root.join(name), text.as_bytes()) {
+                tracing::warn!(%error, name, "could not write a state file");
+                let mut inner = self.inner();
+                let table = if name == ALLOCATED { &mut inner.allocated } else { &mut inner.actuated };
+                table.changed = true;
             }
         }
     }
 }
 
-fn encode(entries: &Entries) -> String {
-    let mut map = Map::new();
-    for (uid, allocation) in entries {
-        let containers: Map<String, Value> = allocation
-            .containers
-            .iter()
-            .map(|(name, own)| (name.clone(), crate::wire_json::to_value(REQUIREMENTS, own)))
-            .collect();
-        let mut entry = json!({ "ContainerResources": containers });
-        if let Some(whole) = &allocation.pod {
-            entry["PodLevelResources"] = crate::wire_json::to_value(REQUIREMENTS, whole);
-        }
-        map.insert(uid.clone(), entry);
+/// The agent may stop before the time for the next write has come.
+struct WritesAtTheEnd(Arc<Allocations>);
+
+impl Drop for WritesAtTheEnd {
+    fn drop(&mut self) {
+        self.0.write();
     }
-    let data = json!({ "entries": map }).to_string();
+}
+
+/// The text of a file. `texts` are its entries as they were written before, and after this as they are.
+fn encode(entries: &Entries, texts: &mut HashMap<String, String>) -> String {
+    let mut data = String::from("{\"entries\":{");
+    for (place, (uid, allocation)) in entries.iter().enumerate() {
+        let text = match texts.get(uid) {
+            Some(text) => text,
+            None => texts.entry(uid.clone()).or_insert_with(|| encode_entry(allocation)),
+        };
+        if place > 0 {
+            data.push(',');
+        }
+        data.push_str(&Value::from(uid.as_str()).to_string());
+        data.push(':');
+        data.push_str(text);
+    }
+    data.push_str("}}");
     let checksum = checksum(&data);
     json!({ "data": data, "checksum": checksum }).to_string()
+}
+
+fn encode_entry(allocation: &Allocation) -> String {
+    let containers: Map<String, Value> = allocation
+        .containers
+        .iter()
+        .map(|(name, own)| (name.clone(), crate::wire_json::to_value(REQUIREMENTS, own)))
+        .collect();
+    let mut entry = json!({ "ContainerResources": containers });
+    if let Some(whole) = &allocation.pod {
+        entry["PodLevelResources"] = crate::wire_json::to_value(REQUIREMENTS, whole);
+    }
+    entry.to_string()
 }
 
 /// FNV-1a of the text as Go's spew prints it.
@@ -361,7 +497,7 @@ mod tests {
     /// The kubelet's own checksum of this very content.
     #[test]
     fn the_file_is_the_kubelets() {
-        let text = encode(&entries());
+        let text = encode(&entries(), &mut HashMap::new());
         let file: Value = serde_json::from_str(&text).unwrap();
         let data =
             r#"{"entries":{"pod1":{"ContainerResources":{"container1":{"requests":{"cpu":"1Ki","memory":"1Ki"}}}}}}"#;
@@ -372,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_changed_file_is_not_believed() {
-        let text = encode(&entries()).replace("1Ki", "2Ki");
+        let text = encode(&entries(), &mut HashMap::new()).replace("1Ki", "2Ki");
         assert_eq!(decode(&text).unwrap_err(), "the checksum does not fit");
         assert!(decode("{").is_err());
     }
@@ -381,7 +517,7 @@ mod tests {
     fn damaged_files_are_set_aside_one_by_one() {
         let dir = std::env::temp_dir().join(format!("allocations-damaged-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let whole = encode(&entries());
+        let whole = encode(&entries(), &mut HashMap::new());
         for text in [whole.replace("1Ki", "2Ki"), whole[..whole.len() / 2].to_owned(), String::new(), "[]".into()] {
             std::fs::write(dir.join(ALLOCATED), &text).unwrap();
             std::fs::write(dir.join(ACTUATED), &whole).unwrap();
@@ -395,6 +531,133 @@ mod tests {
         let mut told = 0;
         Allocations::open(&dir, |_| told += 1);
         assert_eq!(told, 1);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    fn requests(cpu: &str) -> ResourceRequirements {
+        let requests = [("cpu".to_owned(), Quantity { string: cpu.into() })].into();
+        ResourceRequirements { requests, ..Default::default() }
+    }
+
+    fn allocation(cpu: &str) -> Allocation {
+        Allocation { containers: [("c".to_owned(), requests(cpu))].into(), pod: None }
+    }
+
+    /// What is written for a pod that has not changed is kept; what it says has to be what it is.
+    #[test]
+    fn whatever_changes_the_file_says_what_is_so() {
+        let dir = std::env::temp_dir().join(format!("allocations-written-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let state = Allocations::open(&dir, |d| panic!("{d}"));
+        let changes: [fn(&Allocations); 7] = [
+            |s| s.allocate("a", allocation("1")),
+            |s| s.allocate("b", allocation("1")),
+            |s| s.give("a", "c", requests("1")),
+            |s| s.allocate("a", allocation("2")),
+            |s| s.give_pod("a", Some(requests("3"))),
+            |s| s.forget("b"),
+            |s| s.keep_only(|uid| uid != "a"),
+        ];
+        for change in changes {
+            change(&state);
+            state.write();
+            let inner = state.inner();
+            for (name, table) in [(ALLOCATED, &inner.allocated), (ACTUATED, &inner.actuated)] {
+                assert_eq!(read(&dir.join(name)).unwrap(), table.entries);
+                assert!(table.texts.keys().all(|uid| table.entries.contains_key(uid)), "{name}");
+            }
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_changes_nothing_is_not_written() {
+        let dir = std::env::temp_dir().join(format!("allocations-same-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let state = Allocations::open(&dir, |d| panic!("{d}"));
+        let same = |state: &Allocations| {
+            state.allocate("a", allocation("1"));
+            state.give("a", "c", requests("1"));
+            state.give_pod("a", None);
+            state.forget("b");
+            state.keep_only(|uid| uid == "a");
+        };
+        same(&state);
+        state.write();
+        for name in [ALLOCATED, ACTUATED] {
+            std::fs::remove_file(dir.join(name)).unwrap();
+        }
+        same(&state);
+        state.write();
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// A failed write must not be the last.
+    #[test]
+    fn what_could_not_be_written_is_written_with_the_next_change() {
+        let dir = std::env::temp_dir().join(format!("allocations-late-{}", std::process::id()));
+        let state = Allocations::open(&dir, |d| panic!("{d}"));
+        state.allocate("a", allocation("1"));
+        state.write();
+        std::fs::create_dir_all(&dir).unwrap();
+        state.allocate("b", allocation("1"));
+        state.write();
+        assert_eq!(read(&dir.join(ALLOCATED)).unwrap().len(), 2);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[tokio::test]
+    async fn pods_that_come_together_are_written_at_a_pace_and_a_resize_at_once() {
+        let dir = std::env::temp_dir().join(format!("allocations-pace-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let state = Arc::new(Allocations::open(&dir, |d| panic!("{d}")));
+        let writer = tokio::spawn(state.clone().keep_written());
+        let written = || read(&dir.join(ALLOCATED)).unwrap();
+        let until = async |wanted: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !wanted() {
+                assert!(begun.elapsed() < Duration::from_secs(20), "it is never written");
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            begun.elapsed()
+        };
+        state.allocate("a", allocation("1"));
+        until(&|| written().contains_key("a")).await;
+        // Each write begins the pace anew, after which nothing comes before it has passed.
+        let begun = Instant::now();
+        state.allocate("b", allocation("1"));
+        until(&|| written().contains_key("b")).await;
+        let paced = begun.elapsed();
+        assert!(paced > PACE / 2, "{paced:?}");
+        let mut soonest = Duration::MAX;
+        for cpu in ["2", "3", "4", "5", "6"] {
+            state.allocate("b", allocation(cpu));
+            soonest = soonest.min(until(&|| written()["b"] == allocation(cpu)).await);
+        }
+        assert!(soonest < PACE / 2, "each resize waited for the pace: {soonest:?}");
+        // What comes last is written when the agent stops.
+        state.allocate("c", allocation("1"));
+        writer.abort();
+        let _ = writer.await;
+        assert!(written().contains_key("c"));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// Killed between both files, or before the second.
+    #[test]
+    fn what_a_container_was_given_without_a_note_is_what_its_pod_was_allocated() {
+        let dir = std::env::temp_dir().join(format!("allocations-lost-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let state = Allocations::open(&dir, |d| panic!("{d}"));
+        state.allocate("a", allocation("1"));
+        state.allocate("b", allocation("2"));
+        state.give("b", "c", requests("1"));
+        state.write();
+        let given = |uid: &str| Allocations::open(&dir, |d| panic!("{d}")).given(uid, "c");
+        assert_eq!((given("a"), given("b")), (Some(requests("1")), Some(requests("1"))));
+        std::fs::remove_file(dir.join(ACTUATED)).unwrap();
+        assert_eq!((given("a"), given("b")), (Some(requests("1")), Some(requests("2"))));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
