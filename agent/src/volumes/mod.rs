@@ -490,10 +490,14 @@ async fn take_down(pod_dir: &Path, folders: &[&str]) -> Result<(), VolumeError> 
 
 /// Unmounts all below a folder, then removes it.
 fn remove_below(folder: &Path) -> Result<(), String> {
-    // Reading the mount table costs more than all else here, and most pods have nothing in most of these.
-    match std::fs::remove_dir(folder) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {}
-        _ => return Ok(()),
+    let is_gone = || std::fs::remove_dir(folder).map_or_else(|e| e.kind() == std::io::ErrorKind::NotFound, |()| true);
+    // Reading the mount table costs more than all else here, and most pods have nothing in most of these, or memory alone.
+    if is_gone() {
+        return Ok(());
+    }
+    remove_memory(folder);
+    if is_gone() {
+        return Ok(());
     }
     mount_table::unmount_below(folder)?;
     match std::fs::remove_dir_all(folder) {
@@ -501,6 +505,28 @@ fn remove_below(folder: &Path) -> Result<(), String> {
             Err(format!("failed to remove {}: {e}", folder.display()))
         }
         _ => Ok(()),
+    }
+}
+
+/// The plugins whose volumes are memory, or folders on the disk of the pod's own. To look at these waits for nobody.
+const OF_MEMORY: [&str; 4] =
+    ["kubernetes.io~projected", "kubernetes.io~secret", "kubernetes.io~downward-api", "kubernetes.io~empty-dir"];
+
+/// Takes away the volumes in memory, which are mounted where it is known, and the folders that are empty then. Nothing that
+/// holds anything is removed, and what is busy, or has another mount in it, stays for who reads the mount table.
+fn remove_memory(folder: &Path) {
+    for plugin in OF_MEMORY {
+        let plugin = folder.join(plugin);
+        let Ok(volumes) = std::fs::read_dir(&plugin) else { continue };
+        for volume in volumes.flatten() {
+            let path = volume.path();
+            if mount_table::is_own_file_system(&path) {
+                mount_table::try_unmount(&path);
+            }
+            // What is mounted there still, or has anything in it, refuses.
+            let _ = std::fs::remove_dir(&path);
+        }
+        let _ = std::fs::remove_dir(&plugin);
     }
 }
 

@@ -57,6 +57,13 @@ fn unmount_all(real: &Path, lazily: bool) -> Result<(), String> {
     Ok(())
 }
 
+/// Unmounts what is mounted last right there, unless something is in use.
+pub fn try_unmount(path: &Path) {
+    if let Err(error) = umount2(path, MntFlags::UMOUNT_NOFOLLOW) {
+        tracing::debug!(%error, path = %path.display(), "not unmounted yet");
+    }
+}
+
 /// Whether something is mounted right there.
 ///
 /// # Errors

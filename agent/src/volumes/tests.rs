@@ -504,3 +504,36 @@ fn mounts_take_propagation_and_read_only() {
     let error = mounts(&scratch, &scratch.0, unknown).expect_err("no such volume").to_string();
     assert_eq!(error, "cannot find volume \"x\" to mount into container \"main\"");
 }
+
+/// Without the mount table only what is memory, or empty, may go: anything else may be somebody's disk.
+#[test]
+fn memory_goes_without_the_mount_table_and_what_holds_something_stays() {
+    let scratch = Scratch::new("memory-goes");
+    let folder = scratch.0.join("volumes");
+    let place = |plugin: &str, name: &str| folder.join(plugin).join(name);
+    let empty = place("kubernetes.io~empty-dir", "empty");
+    let full = place("kubernetes.io~empty-dir", "full");
+    let foreign = place("kubernetes.io~csi", "disk");
+    let token = place("kubernetes.io~projected", "token");
+    for path in [&empty, &full, &foreign, &token] {
+        std::fs::create_dir_all(path).unwrap();
+    }
+    std::fs::write(full.join("file"), "kept").unwrap();
+    let mounts = empty_dir::mount_memory(&token, None).is_ok();
+    if mounts {
+        std::fs::write(token.join("token"), "secret").unwrap();
+    }
+    remove_memory(&folder);
+    assert_eq!([&empty, &full, &foreign, &token].map(|path| path.exists()), [false, true, true, false]);
+    assert_eq!(std::fs::read_to_string(full.join("file")).unwrap(), "kept");
+    // A mount in a volume is found in the table, and gone before anything of it could be removed.
+    let inner = full.join("inner");
+    std::fs::create_dir_all(&inner).unwrap();
+    if mounts {
+        empty_dir::mount_memory(&inner, None).unwrap();
+        remove_memory(&folder);
+        assert!(mount_table::is_own_file_system(&inner));
+    }
+    remove_below(&folder).unwrap();
+    assert!(!folder.exists());
+}
