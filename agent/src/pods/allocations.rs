@@ -470,12 +470,12 @@ fn decode(text: &str) -> Result<Entries, String> {
     for (uid, entry) in data.get("entries").and_then(Value::as_object).into_iter().flatten() {
         let mut allocation = Allocation::default();
         for (name, own) in entry.get("ContainerResources").and_then(Value::as_object).into_iter().flatten() {
-            allocation.containers.insert(name.clone(), requirements(own)?);
+            allocation.containers.insert(name.to_string(), requirements(own)?);
         }
         if let Some(whole) = entry.get("PodLevelResources").filter(|v| !v.is_null()) {
             allocation.pod = Some(requirements(whole)?);
         }
-        entries.insert(uid.clone(), allocation);
+        entries.insert(uid.to_string(), allocation);
     }
     Ok(entries)
 }

@@ -20,10 +20,21 @@ use super::worker::Worker;
 impl Worker {
     /// Computes the status and hands it on. `terminal`: nothing will be started any more.
     pub(super) fn tell(&mut self, terminal: bool) {
+        let may_run = self.renew_status(terminal);
+        self.shared.status.set(&self.uid, self.status.clone(), may_run);
+    }
+
+    /// [`Worker::tell`] in the middle of a start.
+    pub(super) fn tell_before_next(&mut self) {
+        let may_run = self.renew_status(false);
+        self.shared.status.set_before_next(&self.uid, self.status.clone(), may_run);
+    }
+
+    /// Computes the status; whether containers may run.
+    fn renew_status(&mut self, terminal: bool) -> bool {
         self.status = Arc::new(self.status_now(terminal));
         // A pod is not over while its claims are its own.
-        let may_run = self.observed.running().next().is_some() || self.shared.dra.has(&self.uid);
-        self.shared.status.set(&self.uid, self.status.clone(), may_run);
+        self.observed.running().next().is_some() || self.shared.dra.has(&self.uid)
     }
 
     /// The last status: every container has ended.

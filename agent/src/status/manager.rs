@@ -6,6 +6,7 @@
 //! marked for deletion is deleted for good (grace 0, uid precondition) once the API shows its terminal phase.
 //! A terminal phase is held back while containers may still run. Without an API server statuses are only kept.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,6 +32,8 @@ const PARALLEL: usize = 16;
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// The kubelet looks again every ten seconds.
 const LAST_RETRY: Duration = Duration::from_secs(10);
+/// How long a change waits that another one follows soon, unless something holds that up; the kubelet looks as often.
+const FOLLOWED: Duration = Duration::from_secs(1);
 
 /// A handle; clones share the state.
 #[derive(Clone)]
@@ -58,6 +61,8 @@ struct Entry {
     in_flight: bool,
     retry_at: Option<Instant>,
     retry_delay: Duration,
+    /// What is new may wait until then for what follows.
+    waits_until: Option<Instant>,
     deleted: bool,
     /// When this agent first knew of the pod.
     seen: Instant,
@@ -78,6 +83,7 @@ impl Entry {
             in_flight: false,
             retry_at: None,
             retry_delay: FIRST_RETRY,
+            waits_until: None,
             deleted: false,
             seen: Instant::now(),
             changed_at: None,
@@ -101,7 +107,13 @@ impl StatusManager {
         let mut pods = self.pods();
         let entry = pods.entry(uid.to_owned()).or_insert_with(|| Entry::new(None));
         let newer = match (&entry.api, &api) {
-            (Some(known), Some(seen)) if known.uid() == seen.uid() => version(seen) >= version(known),
+            // What is known already, mostly as the answer to the last patch, is no news.
+            (Some(known), Some(seen)) if known.uid() == seen.uid() => {
+                let is_same = !seen.meta().resource_version.is_empty()
+                    && seen.meta().resource_version == known.meta().resource_version;
+                version(seen) >= version(known) && !is_same
+            }
+            (None, None) => false,
             _ => true,
         };
         if newer {
@@ -115,6 +127,16 @@ impl StatusManager {
 
     /// Wants `status` shown. `may_run`: containers may still run, so a terminal phase must wait.
     pub fn set(&self, uid: &str, status: Arc<PodStatus>, may_run: bool) {
+        self.want(uid, status, may_run, None);
+    }
+
+    /// The same for a status that the next is likely to follow soon: the API server has it with that, or a moment later
+    /// where that takes longer. What it lacks already does not wait for it.
+    pub fn set_before_next(&self, uid: &str, status: Arc<PodStatus>, may_run: bool) {
+        self.want(uid, status, may_run, Some(Instant::now() + FOLLOWED));
+    }
+
+    fn want(&self, uid: &str, status: Arc<PodStatus>, may_run: bool, waits_until: Option<Instant>) {
         self.shared.feed.status(uid, &status);
         let mut pods = self.pods();
         let entry = pods.entry(uid.to_owned()).or_insert_with(|| Entry::new(None));
@@ -129,6 +151,8 @@ impl StatusManager {
                 start_time::observe(api, &status, entry.seen.elapsed());
             }
             entry.changed_at.get_or_insert_with(Instant::now);
+            // What was wanted before and is on no way yet is not put off.
+            entry.waits_until = waits_until.filter(|_| !entry.dirty || entry.waits_until.is_some());
             entry.desired = Some(status);
             entry.may_run = may_run;
             entry.dirty = true;
@@ -146,6 +170,7 @@ impl StatusManager {
         if let Some(entry) = self.pods().get_mut(uid) {
             entry.finished = true;
             entry.dirty = true;
+            entry.waits_until = None;
             self.shared.changed.notify_one();
         }
     }
@@ -201,7 +226,7 @@ impl StatusManager {
             if !entry.dirty || entry.in_flight || entry.deleted {
                 continue;
             }
-            if let Some(at) = entry.retry_at.filter(|at| *at > now) {
+            if let Some(at) = entry.retry_at.max(entry.waits_until).filter(|at| *at > now) {
                 next = Some(next.map_or(at, |n| n.min(at)));
                 continue;
             }
@@ -209,10 +234,11 @@ impl StatusManager {
                 break;
             }
             let Some(task) = Task::of(entry) else {
-                entry.dirty = false;
+                (entry.dirty, entry.waits_until) = (false, None);
                 continue;
             };
             entry.dirty = false;
+            entry.waits_until = None;
             entry.in_flight = true;
             let (client, uid) = (self.shared.client.clone(), uid.clone());
             running.spawn(async move { (uid, task.run(&client).await) });
@@ -284,9 +310,10 @@ impl Task {
     /// What is to be sent for an entry; `None` when the API shows it all.
     fn of(entry: &Entry) -> Option<Self> {
         let (api, desired) = (entry.api.as_ref()?, entry.desired.as_ref()?);
-        let current = api.status.clone().unwrap_or_default();
+        let current = api.status.as_ref().map_or_else(Cow::default, Cow::Borrowed);
         let merged = merge(&current, desired, entry.may_run);
-        let patch = status_patch(api.uid(), &current, &merged);
+        // Mostly nothing differs, which is seen without the trees of both.
+        let patch = if merged == *current { None } else { status_patch(api.uid(), &current, &merged) };
         // The end must be visible before the object goes.
         let delete = entry.finished && api.is_deleted() && !api.is_mirror();
         (patch.is_some() || delete).then(|| Self { api: api.clone(), patch, delete })
@@ -373,6 +400,64 @@ fn keep_counts(current: &[ContainerStatus], merged: &mut [ContainerStatus]) {
 mod tests {
     use super::*;
     use proto::api::core::v1::PodCondition;
+    use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    /// Whether the manager would send something now.
+    fn due(manager: &StatusManager) -> bool {
+        let pods = manager.pods();
+        let entry = &pods["u"];
+        entry.dirty && entry.waits_until.is_none_or(|at| at <= Instant::now()) && Task::of(entry).is_some()
+    }
+
+    fn manager() -> StatusManager {
+        let transport = Arc::new(crate::api::NoServer);
+        StatusManager::new(Client::new(transport, &crate::api::ClientOptions::default()), Arc::default())
+    }
+
+    fn object(version: &str, phase: &str) -> Option<Arc<Pod>> {
+        let meta = ObjectMeta { uid: "u".into(), resource_version: version.into(), ..Default::default() };
+        Some(Arc::new(Pod { metadata: Some(meta), status: Some(of_phase(phase)), ..Default::default() }))
+    }
+
+    fn of_phase(phase: &str) -> PodStatus {
+        PodStatus { phase: phase.into(), ..Default::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_that_another_follows_waits_for_it_and_not_for_long() {
+        let manager = manager();
+        manager.observe("u", object("1", "Pending"));
+        let hosted = |reason: &str| Arc::new(PodStatus { reason: reason.into(), ..of_phase("Pending") });
+        manager.set_before_next("u", hosted("a"), true);
+        assert!(!due(&manager));
+        tokio::time::advance(FOLLOWED + Duration::from_millis(1)).await;
+        assert!(due(&manager), "nothing has followed");
+        manager.set("u", hosted("b"), true);
+        manager.set_before_next("u", hosted("c"), true);
+        assert!(due(&manager), "what could be sent before is not put off");
+        manager.pods().get_mut("u").unwrap().dirty = false;
+        manager.set_before_next("u", hosted("d"), true);
+        assert!(!due(&manager));
+        manager.set("u", Arc::new(of_phase("Running")), true);
+        assert!(due(&manager));
+        manager.set_before_next("u", hosted("e"), true);
+        manager.finish("u");
+        assert!(due(&manager), "nothing follows the end");
+    }
+
+    #[tokio::test]
+    async fn what_is_known_already_is_not_compared_again() {
+        let manager = manager();
+        manager.set("u", Arc::new(of_phase("Running")), true);
+        manager.observe("u", object("7", "Running"));
+        assert!(!due(&manager), "the API server has it");
+        manager.pods().get_mut("u").unwrap().dirty = false;
+        manager.observe("u", object("7", "Running"));
+        manager.observe("u", object("6", "Pending"));
+        assert!(!manager.pods()["u"].dirty);
+        manager.observe("u", object("8", "Pending"));
+        assert!(due(&manager), "somebody has changed it");
+    }
 
     #[test]
     fn a_terminal_phase_waits_for_the_last_container() {
