@@ -2,15 +2,18 @@
 //!
 //! [`watch`] tells of every pod whose sandboxes or containers changed. With a runtime that streams events a change is
 //! told at once and the lists are compared rarely; without, the lists are compared every second while things move and
-//! less often when nothing has for a while. A pod of which it is known that something was done to it ([`Nudge`]) is then
-//! compared by itself at once. A runtime that cannot be reached is asked again with growing pauses.
+//! less often when nothing has for a while. Where something was done to a pod ([`Nudge`]) they are compared soon, once for
+//! all that was done since the last time. A runtime that cannot be reached is asked again with growing pauses.
+//!
+//! What was seen last stays known ([`Latest`]), so that whoever knows a pod need not ask the runtime whether it still is so.
 
 pub mod observed;
+pub mod parts;
 mod termination_message;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use proto::cri;
@@ -22,12 +25,11 @@ use crate::cri::{CriClient, CriError};
 use crate::metrics;
 use crate::pod::labels::{self, owner};
 
+pub use parts::Latest;
+use parts::{Part, Parts, Seen};
+
 /// The kubelet's pace.
 const BUSY: Duration = Duration::from_secs(1);
-/// More pods than these are not looked at one by one.
-const FEW: usize = 4;
-/// In the place of a pod's uid: nobody knows where.
-const ANYWHERE: &str = "";
 /// When nothing has moved for [`CALM_AFTER`]: a crash is noticed this late at worst.
 const CALM: Duration = Duration::from_secs(2);
 const CALM_AFTER: Duration = Duration::from_secs(30);
@@ -46,8 +48,8 @@ pub struct RuntimePod {
 
 #[derive(Debug)]
 pub enum Event {
-    /// Something about this pod changed; to what, where it was compared: its [`observed::fingerprint`].
-    Changed(String, Option<u64>),
+    /// Something about this pod changed; to what, as far as that was seen.
+    Changed(String, Option<Seen>),
     /// All pods that the runtime has anything of. Sent after each full comparison that found a change, and once at
     /// the start.
     Listed(Vec<RuntimePod>),
@@ -59,24 +61,26 @@ pub struct Nudge(Arc<Asked>);
 
 #[derive(Default)]
 struct Asked {
-    pods: Mutex<BTreeSet<String>>,
+    /// Also of what the runtime does not tell by itself.
+    anywhere: AtomicBool,
     any: Notify,
 }
 
 impl Nudge {
     /// Something is about to move, nobody knows where.
     pub fn nudge(&self) {
-        self.pod(ANYWHERE);
-    }
-
-    /// Something was done to the pod of this uid: the runtime is asked about it at once, unless it tells by itself.
-    pub fn pod(&self, uid: &str) {
-        self.0.pods.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned());
+        self.0.anywhere.store(true, Ordering::Release);
         self.0.any.notify_one();
     }
 
-    fn take(&self) -> BTreeSet<String> {
-        std::mem::take(&mut *self.0.pods.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Something was done to a pod, and follows from that without the agent: the runtime is asked about it soon, unless it
+    /// tells by itself.
+    pub fn pod(&self) {
+        self.0.any.notify_one();
+    }
+
+    fn take_anywhere(&self) -> bool {
+        self.0.anywhere.swap(false, Ordering::AcqRel)
     }
 }
 
@@ -101,13 +105,19 @@ fn silent_for(elapsed: Duration) -> Option<String> {
     })
 }
 
-/// Watches the runtime until the receiver is gone.
-pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
+/// When all is compared after a nudge at `now`: at once, but no more often than every so often, however often somebody
+/// nudges. Never later than it was `due`.
+fn due_after_nudge(due: Instant, last_look: Option<Instant>, now: Instant) -> Instant {
+    due.min(last_look.map_or(now, |last| now.max(last + BUSY)))
+}
+
+/// Watches the runtime until the receiver is gone, and keeps `latest` as it is.
+pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge, latest: Latest) {
     let (streamed, mut stream_events) = mpsc::channel(256);
     let stream = tokio::spawn(follow_stream(cri.clone(), streamed));
     // However this ends, nobody notices any more.
     let _watching = cri.moves().watching();
-    let mut known: BTreeMap<RuntimePod, u64> = BTreeMap::new();
+    let mut known: BTreeMap<RuntimePod, Parts> = BTreeMap::new();
     let (mut first, mut moved) = (true, Instant::now());
     let (mut live, mut retry) = (false, Duration::from_millis(100));
     // When all is compared next. A nudge may bring it nearer, and never puts it off: somebody may nudge without end.
@@ -117,33 +127,14 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
         tokio::select! {
             () = tokio::time::sleep_until(due) => {}
             () = nudge.0.any.notified() => {
-                let mut asked = nudge.take();
-                let anywhere = asked.remove(ANYWHERE);
-                // With a stream the runtime has told of what was done to a pod already.
-                if live && !anywhere {
+                let anywhere = nudge.take_anywhere();
+                // With a stream the runtime has told of what was done to a pod already. Before the first list nothing is known
+                // to compare with.
+                if (live && !anywhere) || first {
                     continue;
                 }
                 moved = Instant::now();
-                due = due.min(moved + BUSY);
-                // Before the first list nothing is known to compare with.
-                if live || first {
-                    continue;
-                }
-                if asked.len() > FEW {
-                    due = moved;
-                    continue;
-                }
-                for uid in asked {
-                    match look_at(&cri, &uid, &mut known, &events).await {
-                        Ok(true) => {}
-                        // The full comparison knows what to do with a runtime that does not answer.
-                        Ok(false) => {
-                            due = Instant::now();
-                            break;
-                        }
-                        Err(_) => return stream.abort(),
-                    }
-                }
+                due = due_after_nudge(due, last_look, moved);
                 continue;
             }
             event = stream_events.recv() => match event {
@@ -153,8 +144,9 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
                     due = Instant::now();
                     continue;
                 }
-                Some(StreamEvent::Pod(uid)) => {
-                    if events.send(Event::Changed(uid, None)).await.is_err() {
+                Some(StreamEvent::Pod(uid, told)) => {
+                    latest.told(&uid, told.as_ref());
+                    if events.send(Event::Changed(uid, told.map(Seen::told))).await.is_err() {
                         break;
                     }
                     continue;
@@ -177,7 +169,8 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
                 let now_millis = u64::try_from(clock::since_start().as_millis()).unwrap_or(u64::MAX);
                 LAST_LISTED.store(now_millis.max(1), Ordering::Relaxed);
                 retry = Duration::from_millis(100);
-                if report(&known, &now, first, &events).await.is_err() {
+                latest.set(begun, now.iter().map(|(pod, parts)| (pod.uid.as_str(), parts)));
+                if report(&known, &now, first, begun, &events).await.is_err() {
                     break;
                 }
                 if now != known {
@@ -209,55 +202,26 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge) {
     stream.abort();
 }
 
-/// Each pod of the runtime with a fingerprint of what it consists of.
-async fn snapshot(cri: &CriClient) -> Result<BTreeMap<RuntimePod, u64>, CriError> {
+/// Each pod of the runtime with what it consists of.
+async fn snapshot(cri: &CriClient) -> Result<BTreeMap<RuntimePod, Parts>, CriError> {
     let (sandboxes, containers) = tokio::try_join!(cri.list_pod_sandboxes(None), cri.list_containers(None))?;
     count(&sandboxes, &containers);
-    Ok(fingerprints(sandboxes, containers))
+    Ok(pods_of(&sandboxes, &containers))
 }
 
-fn fingerprints(sandboxes: Vec<cri::PodSandbox>, containers: Vec<cri::Container>) -> BTreeMap<RuntimePod, u64> {
-    let mut parts: HashMap<RuntimePod, Vec<(String, i32)>> = HashMap::new();
-    let sandboxes = sandboxes.into_iter().map(|s| (s.labels, s.id, s.state));
-    for (labels, id, state) in sandboxes.chain(containers.into_iter().map(|c| (c.labels, c.id, c.state))) {
+fn pods_of(sandboxes: &[cri::PodSandbox], containers: &[cri::Container]) -> BTreeMap<RuntimePod, Parts> {
+    let mut all: HashMap<labels::PodRef<'_>, Vec<Part>> = HashMap::new();
+    let sandboxes = sandboxes.iter().map(|s| (&s.labels, &s.id, s.state));
+    for (labels, id, state) in sandboxes.chain(containers.iter().map(|c| (&c.labels, &c.id, c.state))) {
         // Without these labels it is not a pod of ours.
-        let Some(pod) = owner(&labels) else { continue };
+        let Some(pod) = owner(labels) else { continue };
+        all.entry(pod).or_default().push(Part::new(id, state));
+    }
+    let pods = all.into_iter().map(|(pod, parts)| {
         let pod = RuntimePod { uid: pod.uid.into(), name: pod.name.into(), namespace: pod.namespace.into() };
-        parts.entry(pod).or_default().push((id, state));
-    }
-    let fingerprints = parts.into_iter().map(|(pod, parts)| {
-        let parts = parts.iter().map(|(id, state)| (id.as_str(), *state)).collect();
-        (pod, observed::fingerprint(parts))
+        (pod, parts::parts(parts))
     });
-    fingerprints.collect()
-}
-
-/// Compares one pod, and tells of it when it changed. One that has come or gone is left to the next full comparison, which
-/// tells of that too. False when the runtime does not answer.
-async fn look_at(
-    cri: &CriClient,
-    uid: &str,
-    known: &mut BTreeMap<RuntimePod, u64>,
-    events: &mpsc::Sender<Event>,
-) -> Result<bool, mpsc::error::SendError<Event>> {
-    let timer = metrics::PLEG_POD_RELIST.time(&[]);
-    let listed = tokio::try_join!(cri.list_pod_sandboxes(Some(uid)), cri.list_containers(Some(uid)));
-    drop(timer);
-    let Ok((sandboxes, containers)) = listed else { return Ok(false) };
-    let now = moved(known, uid, fingerprints(sandboxes, containers));
-    // It may have come or gone as well, which the full comparison tells of.
-    cri.moves().stir();
-    if let Some(now) = now {
-        events.send(Event::Changed(uid.to_owned(), Some(now))).await?;
-    }
-    Ok(true)
-}
-
-/// What a known pod has changed to; it is known from then on.
-fn moved(known: &mut BTreeMap<RuntimePod, u64>, uid: &str, seen: BTreeMap<RuntimePod, u64>) -> Option<u64> {
-    let (pod, now) = seen.into_iter().find(|(pod, _)| pod.uid == uid)?;
-    let before = known.get_mut(&pod)?;
-    (std::mem::replace(before, now) != now).then_some(now)
+    pods.collect()
 }
 
 /// What the runtime has, in numbers.
@@ -284,28 +248,43 @@ fn unix_seconds() -> f64 {
 }
 
 async fn report(
-    known: &BTreeMap<RuntimePod, u64>,
-    now: &BTreeMap<RuntimePod, u64>,
+    known: &BTreeMap<RuntimePod, Parts>,
+    now: &BTreeMap<RuntimePod, Parts>,
     first: bool,
+    begun: Instant,
     events: &mpsc::Sender<Event>,
 ) -> Result<(), mpsc::error::SendError<Event>> {
     if !first && now == known {
         return Ok(());
     }
-    for (pod, fingerprint) in now {
-        if known.get(pod) != Some(fingerprint) {
-            events.send(Event::Changed(pod.uid.clone(), Some(*fingerprint))).await?;
+    for (pod, parts) in now {
+        if known.get(pod) != Some(parts) {
+            let seen = Seen::listed(parts.clone(), begun);
+            events.send(Event::Changed(pod.uid.clone(), Some(seen))).await?;
         }
     }
     for pod in known.keys().filter(|pod| !now.contains_key(*pod)) {
-        events.send(Event::Changed(pod.uid.clone(), None)).await?;
+        let seen = Seen::listed(Parts::from([]), begun);
+        events.send(Event::Changed(pod.uid.clone(), Some(seen))).await?;
     }
     events.send(Event::Listed(now.keys().cloned().collect())).await
 }
 
 enum StreamEvent {
     Alive(bool),
-    Pod(String),
+    /// Something of a pod has moved: what it told, or that something has gone.
+    Pod(String, Option<Parts>),
+}
+
+/// What an event says of its pod; `None` for what it does not say: what has gone. Beside the container that it is about it
+/// tells of all in one sandbox.
+fn parts_of(event: &cri::ContainerEventResponse) -> Option<Parts> {
+    if event.container_event_type() == cri::ContainerEventType::ContainerDeletedEvent {
+        return None;
+    }
+    let sandbox = event.pod_sandbox_status.as_ref()?;
+    let containers = event.containers_statuses.iter().map(|c| Part::new(&c.id, c.state));
+    Some(parts::parts(containers.chain([Part::new(&sandbox.id, sandbox.state)]).collect()))
 }
 
 /// Follows the runtime's own events while it has any; ends for good where it does not know the call.
@@ -322,10 +301,11 @@ async fn follow_stream(cri: CriClient, events: mpsc::Sender<StreamEvent>) {
                     // Also where it does not say of which pod.
                     cri.moves().stir();
                     pause = Duration::from_secs(1);
+                    let told = parts_of(&event);
                     let status = event.pod_sandbox_status.unwrap_or_default();
                     let uid = status.metadata.map(|m| m.uid).or_else(|| status.labels.get(labels::POD_UID).cloned());
                     if let Some(uid) = uid.filter(|u| !u.is_empty())
-                        && events.send(StreamEvent::Pod(uid)).await.is_err()
+                        && events.send(StreamEvent::Pod(uid, told)).await.is_err()
                     {
                         return;
                     }
@@ -350,20 +330,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_that_was_asked_for_is_told_of_when_it_changed() {
-        let pod = |uid: &str| RuntimePod { uid: uid.into(), name: uid.into(), namespace: "ns".into() };
-        let mut known = BTreeMap::from([(pod("a"), 1), (pod("b"), 1)]);
-        assert_eq!(moved(&mut known, "a", BTreeMap::from([(pod("a"), 1)])), None);
-        assert_eq!(moved(&mut known, "a", BTreeMap::from([(pod("a"), 2)])), Some(2));
-        assert_eq!(moved(&mut known, "a", BTreeMap::from([(pod("a"), 2)])), None, "it was told");
-        assert_eq!(known[&pod("b")], 1);
-        assert_eq!(moved(&mut known, "c", BTreeMap::from([(pod("c"), 1)])), None, "the full list tells of new ones");
-        assert_eq!(moved(&mut known, "b", BTreeMap::new()), None, "and of those that are gone");
-        assert_eq!(known.len(), 2);
+    fn what_is_done_is_looked_for_at_once_and_no_more_often_than_every_second() {
+        let now = Instant::now();
+        let (later, millis) = (now + Duration::from_secs(60), Duration::from_millis);
+        assert_eq!(due_after_nudge(later, None, now), now);
+        assert_eq!(due_after_nudge(later, Some(now - millis(1500)), now), now);
+        assert_eq!(due_after_nudge(later, Some(now - millis(300)), now), now + millis(700));
+        assert_eq!(due_after_nudge(now + millis(200), Some(now), now), now + millis(200), "nothing is put off");
         let nudge = Nudge::default();
-        ["b", "a", "b"].iter().for_each(|uid| nudge.clone().pod(uid));
-        assert_eq!(nudge.take().into_iter().collect::<Vec<_>>(), ["a", "b"]);
-        assert!(nudge.take().is_empty());
+        nudge.clone().pod();
+        assert!(!nudge.take_anywhere());
+        nudge.clone().nudge();
+        assert!(nudge.take_anywhere() && !nudge.take_anywhere());
+    }
+
+    #[test]
+    fn an_event_tells_what_there_is_and_not_what_has_gone() {
+        let sandbox = cri::PodSandboxStatus { id: "s".into(), ..Default::default() };
+        let running = cri::ContainerState::ContainerRunning as i32;
+        let container = cri::ContainerStatus { id: "c".into(), state: running, ..Default::default() };
+        let of = |kind: cri::ContainerEventType, sandbox: Option<&cri::PodSandboxStatus>| {
+            parts_of(&cri::ContainerEventResponse {
+                container_event_type: kind as i32,
+                pod_sandbox_status: sandbox.cloned(),
+                containers_statuses: vec![container.clone()],
+                ..Default::default()
+            })
+        };
+        let all = parts::parts(vec![Part::new("c", running), Part::new("s", 0)]);
+        assert_eq!(of(cri::ContainerEventType::ContainerStartedEvent, Some(&sandbox)), Some(all));
+        assert_eq!(of(cri::ContainerEventType::ContainerDeletedEvent, Some(&sandbox)), None);
+        assert_eq!(of(cri::ContainerEventType::ContainerStoppedEvent, None), None);
+    }
+
+    #[test]
+    fn what_belongs_together_is_one_pod_and_what_is_nobodys_is_none() {
+        let labels = |uid: &str| {
+            let labels = [(labels::POD_UID, uid), (labels::POD_NAME, "p"), (labels::POD_NAMESPACE, "n")];
+            labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+        };
+        let sandboxes =
+            ["a", "b"].map(|id| cri::PodSandbox { id: id.into(), labels: labels(id), ..Default::default() });
+        let container = |id: &str, of: &str| cri::Container { id: id.into(), labels: labels(of), ..Default::default() };
+        let strange = cri::Container { id: "x".into(), ..Default::default() };
+        let found = pods_of(&sandboxes, &[container("c", "a"), strange]);
+        let found: Vec<(&str, usize)> = found.iter().map(|(pod, parts)| (pod.uid.as_str(), parts.len())).collect();
+        assert_eq!(found, [("a", 2), ("b", 1)]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::cri::{CriClient, CriError};
 use crate::metrics;
 use crate::pod::labels;
 
+use super::parts::{Part, Parts, parts};
 use super::termination_message;
 
 /// Sandboxes and containers of a pod, newest first.
@@ -141,21 +142,12 @@ impl Observed {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
 
-    /// [`fingerprint`] of what the runtime had.
-    pub fn fingerprint(&self) -> u64 {
+    /// How far all of it has come.
+    pub fn parts(&self) -> Parts {
         let ready = |is| if is { cri::PodSandboxState::SandboxReady } else { cri::PodSandboxState::SandboxNotready };
-        let sandboxes = self.sandboxes.iter().map(|s| (s.id.as_str(), ready(s.ready) as i32));
-        fingerprint(sandboxes.chain(self.containers.iter().map(|c| (c.id.as_str(), c.state.to_cri()))).collect())
+        let sandboxes = self.sandboxes.iter().map(|s| Part::new(&s.id, ready(s.ready) as i32));
+        parts(sandboxes.chain(self.containers.iter().map(|c| Part::new(&c.id, c.state.to_cri()))).collect())
     }
-}
-
-/// Equal for two looks at a pod that found the same: ids of sandboxes and containers with their states, in any order.
-pub fn fingerprint(mut parts: Vec<(&str, i32)>) -> u64 {
-    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-    parts.sort_unstable();
-    let mut hasher = DefaultHasher::new();
-    parts.hash(&mut hasher);
-    hasher.finish()
 }
 
 /// Asks the runtime about a sandbox that was just made.
@@ -166,16 +158,44 @@ pub async fn observe_sandbox(cri: &CriClient, id: &str) -> Result<Sandbox, CriEr
     Ok(sandbox_record(cri.pod_sandbox_status(id).await?))
 }
 
-/// Asks the runtime about one container of a pod.
+/// Asks the runtime about one container of a pod, in the sandbox that it is known to be in.
 ///
 /// # Errors
 /// It does not answer, or has no such container of this pod.
-pub async fn observe_container(cri: &CriClient, uid: &str, id: &str) -> Result<ContainerRecord, CriError> {
+pub async fn observe_container(
+    cri: &CriClient,
+    uid: &str,
+    id: &str,
+    sandbox_id: &str,
+) -> Result<ContainerRecord, CriError> {
     let status = cri.container_status(id).await?;
     if status.labels.get(labels::POD_UID).is_none_or(|of| of != uid) {
         return Err(CriError::not_found(format!("container {id:?} belongs to another pod")));
     }
-    Ok(container_record(status, ""))
+    Ok(container_record(status, sandbox_id))
+}
+
+/// What there is of a pod, all of which `previous` knows, after everything of it was stopped: only what had not ended is
+/// asked for. A sandbox that was stopped is not ready and has no address any more.
+///
+/// # Errors
+/// The runtime does not answer.
+pub async fn observe_stopped(cri: &CriClient, uid: &str, previous: &Observed) -> Result<Observed, CriError> {
+    let mut observed = previous.clone();
+    for sandbox in &mut observed.sandboxes {
+        sandbox.ready = false;
+        sandbox.ips.clear();
+    }
+    let mut gone = Vec::new();
+    for record in observed.containers.iter_mut().filter(|c| c.state != RunState::Exited) {
+        match observe_container(cri, uid, &record.id, &record.sandbox_id).await {
+            Ok(now) => *record = now,
+            Err(e) if e.is_not_found() => gone.push(record.id.clone()),
+            Err(e) => return Err(e),
+        }
+    }
+    observed.containers.retain(|c| !gone.contains(&c.id));
+    Ok(observed)
 }
 
 /// Asks the runtime about one pod. Objects that vanish between list and status are left out; what `previous` already

@@ -34,7 +34,7 @@ pub fn owner(labels: &BTreeMap<String, String>) -> Option<PodRef<'_>> {
 }
 
 /// Names of a pod as the runtime remembers them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PodRef<'a> {
     pub uid: &'a str,
     pub name: &'a str,

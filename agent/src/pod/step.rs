@@ -87,6 +87,16 @@ impl Actions {
             && self.start_init.is_empty()
             && self.start.is_empty()
     }
+
+    /// Whether carrying them out adds to what the runtime has, and takes nothing away.
+    pub fn only_add(&self, observed: &Observed) -> bool {
+        // A try that was made and not started gives way to the next one.
+        let gives_way = |c: &ContainerRecord| c.state == RunState::Created;
+        self.reset.is_empty()
+            && self.kill.is_empty()
+            && (!self.kill_pod || observed.is_empty())
+            && !observed.containers.iter().any(gives_way)
+    }
 }
 
 /// See the module's documentation. `restart_all`: a rule asked for all containers to start over.

@@ -31,7 +31,7 @@ pub(super) fn pod(policy: &str, init: Vec<Container>, containers: Vec<Container>
 }
 
 /// What a container of the table is in.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 enum Is {
     Up,
     Ended(i32),
@@ -150,6 +150,32 @@ fn every_transition_has_its_actions() {
         let actions = step(&pod, &seen(&pod, &containers), &Verdicts::default(), false);
         assert_eq!(told(&pod, &actions), wanted, "{what}");
     }
+}
+
+/// What is only added need not be looked for among all that a pod has.
+#[test]
+fn a_step_only_adds_where_nothing_of_the_pod_goes() {
+    use Is::{Ended, Lost, Made, Up};
+    let two = pod("Always", vec![], vec![container("a"), container("b")]);
+    for (has, only_adds) in [
+        (vec![], true),
+        (vec![("a", Up)], true),
+        (vec![("a", Ended(1)), ("b", Up)], true),
+        (vec![("a", Made), ("b", Up)], false),
+        (vec![("a", Lost), ("b", Up)], false),
+    ] {
+        let observed = seen(&two, &has);
+        let actions = step(&two, &observed, &Verdicts::default(), false);
+        assert_eq!((actions.is_empty(), actions.only_add(&observed)), (false, only_adds), "{has:?}");
+    }
+    let first = step(&two, &Observed::default(), &Verdicts::default(), false);
+    assert!(first.create_sandbox && first.only_add(&Observed::default()), "there is nothing to take away");
+    let mut lost = seen(&two, &[("a", Up)]);
+    lost.sandboxes[0].ready = false;
+    let again = step(&two, &lost, &Verdicts::default(), false);
+    assert!(again.create_sandbox && !again.only_add(&lost));
+    let over = step(&two, &seen(&two, &[("a", Ended(1)), ("b", Ended(1))]), &Verdicts::default(), true);
+    assert!(!over.reset.is_empty() && !over.only_add(&Observed::default()));
 }
 
 #[test]

@@ -298,7 +298,7 @@ impl Worker {
             shared.recorder.pod(&pod, EventType::Warning, "FailedStatusPodSandBox", message);
             return Err(Failure::Retry);
         }
-        self.tell(false);
+        self.tell_before_next();
         let ips = addresses(&self.observed);
         Ok(Sandbox { id, config, ips, userns })
     }
@@ -331,8 +331,9 @@ impl Worker {
         }
         self.remove_unstarted(&name).await?;
         match context.start(container, target).await {
-            Ok(()) => {
+            Ok(id) => {
                 self.start_errors.remove(&name);
+                self.made.push((id, context.sandbox_id.to_owned()));
                 Ok(())
             }
             Err(error) => {

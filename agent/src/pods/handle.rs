@@ -84,7 +84,7 @@ impl Handle {
 
     /// The container of an id, with or without the runtime's name before it.
     pub async fn container_by_id(&self, pod: &Pod, id: &str) -> Result<ContainerInfo, FindError> {
-        match observe_container(&self.shared.cri, pod.uid(), bare_id(id)).await {
+        match observe_container(&self.shared.cri, pod.uid(), bare_id(id), "").await {
             Ok(record) => Ok(self.info(pod, &record)),
             Err(error) if error.is_not_found() => Err(FindError::NoContainer(id.to_owned())),
             Err(error) => Err(FindError::Runtime(error)),

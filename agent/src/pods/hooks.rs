@@ -42,7 +42,7 @@ pub async fn run(
         };
         let answer = shared.cri.exec_sync(container_id, exec.command.clone(), Duration::ZERO).await;
         // It may have ended the container, or the container it.
-        shared.nudge.pod(pod.uid());
+        shared.nudge.pod();
         return match answer {
             Ok(a) if a.exit_code == 0 => Ok(()),
             Ok(a) => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use proto::api::core::v1::Pod;
 use tokio::sync::{Notify, watch};
 
+use crate::pleg::parts::Seen;
 use crate::probes::Verdict;
 use crate::status::generate::Override;
 
@@ -19,6 +20,9 @@ pub struct KillRequest {
 /// How long what is carried through for a pod is waited for that is to end, as long as the runtime may take for an answer:
 /// a hook that hangs must not keep a pod for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Of what was seen of the runtime while the worker was busy so much is kept; a worker that is behind by more looks.
+const MOST_SEEN: usize = 8;
 
 /// That a pod is to end, and how soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,9 +41,9 @@ struct Inner {
     pod: Option<Arc<Pod>>,
     /// Something other than that the runtime has what `seen` says.
     news: bool,
-    /// The newest fingerprint of what the runtime has.
-    seen: Option<u64>,
-    /// Something changed of which there is no fingerprint.
+    /// What the runtime has, as it was seen each time since the worker took notice. Each may tell of another sandbox.
+    seen: Vec<Seen>,
+    /// Something changed, nobody knows to what.
     unseen: bool,
     verdicts: Vec<Verdict>,
     kill: Option<KillRequest>,
@@ -57,14 +61,14 @@ pub struct Facts {
     pub collect: bool,
     /// The pod is in no source any more.
     pub removed: bool,
-    seen: Option<u64>,
+    seen: Vec<Seen>,
     unseen: bool,
 }
 
 impl Facts {
-    /// Whether the runtime may have something else than what has the fingerprint `known`.
-    pub fn outdate(&self, known: u64) -> bool {
-        self.unseen || self.seen.is_some_and(|seen| seen != known)
+    /// Whether the runtime may have something else than what somebody knows, who says what is known to him.
+    pub fn outdate(&self, is_known: impl Fn(&Seen) -> bool) -> bool {
+        self.unseen || !self.seen.iter().all(is_known)
     }
 }
 
@@ -115,24 +119,27 @@ impl Mailbox {
         self.inner().pod = Some(pod);
     }
 
-    /// Something that the status shows has changed: what the runtime has, to what `now` is the fingerprint of, or
-    /// something else.
-    pub fn changed(&self, now: Option<u64>) {
+    /// Something that the status shows has changed: what the runtime has, to what was seen of it, or something else.
+    pub fn changed(&self, now: Option<Seen>) {
         {
             let mut inner = self.inner();
-            inner.seen = now.or(inner.seen);
-            inner.news |= now.is_none();
-            inner.unseen |= now.is_none();
+            match now {
+                // All the same would be said again.
+                Some(now) if inner.seen.last() == Some(&now) => {}
+                Some(now) if inner.seen.len() < MOST_SEEN => inner.seen.push(now),
+                // Whoever is that far behind looks.
+                _ => (inner.news, inner.unseen) = (true, true),
+            }
         }
         self.arrived.notify_one();
     }
 
-    /// Whether all that came is that the runtime has what the worker knows already; then nothing has come.
-    pub fn is_known(&self, known: u64) -> bool {
+    /// Whether all that came is that the runtime has what the worker says is known to it; then nothing has come.
+    pub fn is_known(&self, is_known: impl Fn(&Seen) -> bool) -> bool {
         let mut inner = self.inner();
-        let is_known = !inner.news && inner.seen == Some(known);
+        let is_known = !inner.news && !inner.seen.is_empty() && inner.seen.iter().all(is_known);
         if is_known {
-            inner.seen = None;
+            inner.seen.clear();
         }
         is_known
     }
@@ -233,7 +240,7 @@ impl Mailbox {
             kill: inner.kill.clone(),
             collect: std::mem::take(&mut inner.collect),
             removed: inner.removed,
-            seen: inner.seen.take(),
+            seen: std::mem::take(&mut inner.seen),
             unseen: std::mem::take(&mut inner.unseen),
         }
     }
@@ -252,6 +259,11 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pleg::parts::{Part, parts};
+
+    fn seen(state: i32) -> Seen {
+        Seen::told(parts(vec![Part::new("c", state)]))
+    }
 
     #[tokio::test]
     async fn what_a_probe_finds_is_news_to_who_waits_for_it_and_to_who_waits_for_anything() {
@@ -307,13 +319,13 @@ mod tests {
     #[test]
     fn what_the_worker_knows_is_no_news_unless_something_else_came() {
         let mailbox = Mailbox::default();
-        mailbox.changed(Some(7));
-        assert!(!mailbox.is_known(8), "the runtime has something else");
-        assert!(mailbox.is_known(7));
-        assert!(!mailbox.is_known(7), "it was told once");
+        mailbox.changed(Some(seen(7)));
+        assert!(!mailbox.is_known(|s| *s == seen(8)), "the runtime has something else");
+        assert!(mailbox.is_known(|s| *s == seen(7)));
+        assert!(!mailbox.is_known(|s| *s == seen(7)), "it was told once");
         mailbox.note(Arc::new(Pod::default()));
-        mailbox.changed(Some(7));
-        assert!(mailbox.is_known(7), "nothing follows from what is only noted");
+        mailbox.changed(Some(seen(7)));
+        assert!(mailbox.is_known(|s| *s == seen(7)), "nothing follows from what is only noted");
         let others: [fn(&Mailbox); 5] = [
             |m| m.changed(None),
             |m| m.collect(),
@@ -323,8 +335,8 @@ mod tests {
         ];
         for other in others {
             other(&mailbox);
-            mailbox.changed(Some(7));
-            assert!(!mailbox.is_known(7));
+            mailbox.changed(Some(seen(7)));
+            assert!(!mailbox.is_known(|s| *s == seen(7)));
             mailbox.take();
         }
     }
@@ -333,15 +345,36 @@ mod tests {
     fn what_is_taken_out_tells_whether_the_runtime_has_something_else() {
         let mailbox = Mailbox::default();
         mailbox.collect();
-        mailbox.changed(Some(7));
+        mailbox.changed(Some(seen(7)));
         let facts = mailbox.take();
-        assert!(!facts.outdate(7) && facts.outdate(8));
-        assert!(!mailbox.take().outdate(8), "it was told once");
+        assert!(!facts.outdate(|s| *s == seen(7)) && facts.outdate(|s| *s == seen(8)));
+        assert!(!mailbox.take().outdate(|s| *s == seen(8)), "it was told once");
         mailbox.changed(None);
-        mailbox.changed(Some(7));
-        assert!(mailbox.take().outdate(7), "nobody knows to what it changed");
+        mailbox.changed(Some(seen(7)));
+        assert!(mailbox.take().outdate(|s| *s == seen(7)), "nobody knows to what it changed");
         mailbox.removed();
-        assert!(!mailbox.take().outdate(7), "the runtime has nothing to do with it");
+        assert!(!mailbox.take().outdate(|s| *s == seen(7)), "the runtime has nothing to do with it");
+    }
+
+    /// What is told of one sandbox says nothing about the others.
+    #[test]
+    fn nothing_that_was_seen_is_lost_to_what_was_seen_after_it() {
+        let mailbox = Mailbox::default();
+        mailbox.changed(Some(seen(7)));
+        mailbox.changed(Some(seen(8)));
+        assert!(!mailbox.is_known(|s| *s == seen(8)));
+        assert!(mailbox.take().outdate(|s| *s == seen(8)));
+        for _ in 0..=MOST_SEEN {
+            mailbox.changed(Some(seen(8)));
+        }
+        assert!(mailbox.is_known(|s| *s == seen(8)), "the same each time");
+        for state in (0i32..).take(MOST_SEEN + 1) {
+            mailbox.changed(Some(seen(state)));
+        }
+        assert_eq!(mailbox.inner().seen.len(), MOST_SEEN);
+        assert!(!mailbox.is_known(|_| true));
+        assert!(mailbox.take().outdate(|_| true), "it is that far behind");
+        assert!(!mailbox.take().outdate(|_| false), "it was told");
     }
 
     #[tokio::test]

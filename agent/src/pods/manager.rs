@@ -8,15 +8,17 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::api::core::v1::Pod;
+use proto::api::core::v1::{Pod, PodCondition, PodStatus};
 use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::events::Recorder;
 use crate::images::puller::Puller;
 use crate::metrics;
-use crate::pleg::{self, Nudge, RuntimePod};
+use crate::pleg::parts::Seen;
+use crate::pleg::{self, Latest, Nudge, RuntimePod};
 use crate::pod::allocation::Allocation;
 use crate::pod::labels;
 use crate::pod::spec::PodExt;
@@ -40,6 +42,9 @@ use super::{Deps, Shared, container_gc, first_seen, preemption};
 const QUEUE: usize = 1024;
 /// Directories and leftovers of pods that nobody knows are looked for this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
+/// What came and went since is counted once.
+const COUNTING: Duration = Duration::from_millis(250);
+
 pub(super) enum Message {
     Pods(oneshot::Sender<Vec<Arc<Pod>>>),
     /// Answered with the pod's end; not at all when there is nothing to end.
@@ -82,6 +87,15 @@ pub struct Manager {
     waiting_for: Vec<Source>,
     /// Pods without a worker whose claims are being given back.
     returning: HashMap<String, JoinHandle<()>>,
+    /// When pods are counted, if anything has changed.
+    count_at: Option<Instant>,
+}
+
+async fn counting(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
 }
 
 impl Manager {
@@ -122,6 +136,7 @@ impl Manager {
             runtime: deps.runtime,
             managers: deps.managers,
             nudge: Nudge::default(),
+            latest: Latest::default(),
         });
         let (images, image_demands) = mpsc::channel(1);
         let image_gc = shared.config.image_gc.clone();
@@ -130,7 +145,8 @@ impl Manager {
         tokio::spawn(crate::images::gc::run(shared.cri.clone(), image_gc, records, image_demands, node_events));
         tokio::spawn(container_gc::run(shared.clone()));
         let (runtime, runtime_queue) = mpsc::channel(QUEUE);
-        tokio::spawn(pleg::watch(shared.cri.clone(), runtime, shared.nudge.clone()));
+        let (nudge, latest) = (shared.nudge.clone(), shared.latest.clone());
+        tokio::spawn(pleg::watch(shared.cri.clone(), runtime, nudge, latest));
 
         let (updates, update_queue) = mpsc::channel(64);
         let node = shared.config.node_name.clone();
@@ -171,6 +187,7 @@ impl Manager {
             cgroups_swept: false,
             waiting_for,
             returning: HashMap::new(),
+            count_at: None,
         };
         if manager.sources_ready() {
             manager.shared.feed.sources_ready();
@@ -196,14 +213,14 @@ impl Manager {
             tokio::select! {
                 Some(update) = updates.recv(), if may_start => {
                     self.update(update);
-                    self.count();
+                    self.count_soon();
                 }
                 event = runtime.recv() => match event {
                     Some(pleg::Event::Changed(uid, now)) => self.changed(&uid, now),
                     Some(pleg::Event::Listed(pods)) => {
                         self.runtime = Some(pods);
                         self.end_orphans();
-                        self.count();
+                        self.count_soon();
                     }
                     None => return,
                 },
@@ -232,7 +249,7 @@ impl Manager {
                 Some(ended) = self.workers.next(), if !self.workers.is_empty() => match ended {
                     Ended::Done(uid) => {
                         self.worker_done(&uid);
-                        self.count();
+                        self.count_soon();
                     }
                     Ended::Broke { uid, error, wait } => {
                         tracing::error!(%error, pod = uid, ?wait, "the worker of a pod broke off; starting it again");
@@ -240,6 +257,10 @@ impl Manager {
                     }
                 },
                 () = self.mirrors.next() => self.reconcile_mirrors(),
+                () = counting(self.count_at) => {
+                    self.count_at = None;
+                    self.count();
+                }
                 _ = housekeeping.tick() => {
                     crate::daemon::hang_if_asked("pods").await;
                     self.end_orphans();
@@ -248,6 +269,10 @@ impl Manager {
                 }
             }
         }
+    }
+
+    fn count_soon(&mut self) {
+        self.count_at.get_or_insert_with(|| Instant::now() + COUNTING);
     }
 
     /// Gives back the claims of pods that no worker will: they went or ended while no agent was there, or were refused.
@@ -281,7 +306,7 @@ impl Manager {
         self.pods.get(uid).and_then(|e| e.mailbox.as_ref()).or_else(|| self.orphans.get(uid))
     }
 
-    fn changed(&mut self, uid: &str, now: Option<u64>) {
+    fn changed(&mut self, uid: &str, now: Option<Seen>) {
         if let Some(mailbox) = self.mailbox(uid) {
             mailbox.changed(now);
         }
@@ -370,7 +395,7 @@ impl Manager {
             self.shared.feed.pod(&pod);
             match entry.mailbox.clone() {
                 Some(_) if changed => {
-                    self.shared.nudge.pod(&uid);
+                    self.shared.nudge.pod();
                     self.changed_by_source(&uid);
                 }
                 Some(mailbox) => mailbox.note(self.allocated(&pod)),
@@ -428,9 +453,12 @@ impl Manager {
                 }
             }
         }
-        let worker = Worker::new(self.shared.clone(), mailbox.clone(), allocated, begin);
+        let mut worker = Worker::new(self.shared.clone(), mailbox.clone(), allocated, begin);
+        if !in_runtime {
+            worker.begins_with_nothing();
+        }
         metrics::CONTAINERS_PER_POD.observe(&[], metrics::page::to_float(pod.spec().containers.len() as u64));
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
         self.workers.spawn(uid.clone(), Duration::ZERO, async move {
             preemption::wait_for(victims).await;
             metrics::POD_WORKER_START.observe(&[], begun.elapsed().as_secs_f64());
@@ -573,24 +601,29 @@ fn seen_now() -> String {
 /// Whether a worker must look again: everything but our own status and bookkeeping counts. Of the phase only an end counts,
 /// which others may set too.
 fn differs(old: &Pod, new: &Pod) -> bool {
-    let meta = |pod: &Pod| {
-        let m = pod.meta();
-        (m.labels.clone(), m.annotations.clone(), m.deletion_timestamp, m.deletion_grace_period_seconds, m.generation)
-    };
-    let foreign = |pod: &Pod| {
-        let status = pod.status.as_ref();
-        let conditions = status.iter().flat_map(|s| &s.conditions);
-        let foreign: Vec<_> = conditions.filter(|c| !crate::status::conditions::is_owned(&c.r#type)).cloned().collect();
-        let claims = status.map(|s| s.resource_claim_statuses.clone()).unwrap_or_default();
-        (foreign, claims, status.filter(|s| is_over(s)).map(|s| s.phase.clone()))
-    };
-    old.spec != new.spec || meta(old) != meta(new) || foreign(old) != foreign(new)
+    let (before, now) = (old.meta(), new.meta());
+    let meta = before.generation != now.generation
+        || before.deletion_timestamp != now.deletion_timestamp
+        || before.deletion_grace_period_seconds != now.deletion_grace_period_seconds
+        || before.labels != now.labels
+        || before.annotations != now.annotations;
+    let none = PodStatus::default();
+    let (before, now) = (old.status.as_ref().unwrap_or(&none), new.status.as_ref().unwrap_or(&none));
+    let ended = |status: &PodStatus| is_over(status).then(|| status.phase.clone());
+    meta || old.spec != new.spec
+        || before.resource_claim_statuses != now.resource_claim_statuses
+        || ended(before) != ended(now)
+        || !foreign(before).eq(foreign(now))
+}
+
+/// Conditions that are not the agent's own.
+fn foreign(status: &PodStatus) -> impl Iterator<Item = &PodCondition> {
+    status.conditions.iter().filter(|c| !crate::status::conditions::is_owned(&c.r#type))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::api::core::v1::PodCondition;
 
     #[test]
     fn only_what_is_not_our_own_makes_a_worker_look_again() {

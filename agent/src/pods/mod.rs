@@ -51,7 +51,7 @@ use crate::images::gc::ImageGc;
 use crate::images::puller::{PullDeps, Puller};
 use crate::node::{NodeEvents, NodeSignals, RuntimeState};
 use crate::objects::Objects;
-use crate::pleg::Nudge;
+use crate::pleg::{Latest, Nudge};
 use crate::pod::resources::NodeResources;
 use crate::pod::spec::PodExt;
 use crate::pods_api::PodFeed;
@@ -149,6 +149,8 @@ pub(crate) struct Shared {
     pub managers: Arc<Managers>,
     /// Asks for a look at what the agent itself has moved.
     pub nudge: Nudge,
+    /// What the runtime had of each pod last.
+    pub latest: Latest,
 }
 
 impl Shared {

@@ -49,11 +49,11 @@ fn failure(reason: &str, message: String) -> StartError {
 }
 
 impl StartContext<'_> {
-    /// Starts the container; `target` names the container that an ephemeral one joins.
+    /// Starts the container and returns its id; `target` names the container that an ephemeral one joins.
     ///
     /// # Errors
     /// The waiting reason and message; the event has been sent.
-    pub async fn start(&self, container: &Container, target: Option<&str>) -> Result<(), StartError> {
+    pub async fn start(&self, container: &Container, target: Option<&str>) -> Result<String, StartError> {
         let kind = kind_word(self.pod, &container.name);
         metrics::STARTED_CONTAINERS.inc(&[kind]);
         let started = self.pull_and_start(container, target).await;
@@ -63,7 +63,7 @@ impl StartContext<'_> {
         started
     }
 
-    async fn pull_and_start(&self, container: &Container, target: Option<&str>) -> Result<(), StartError> {
+    async fn pull_and_start(&self, container: &Container, target: Option<&str>) -> Result<String, StartError> {
         let recorder = &self.shared.recorder;
         let event =
             |kind, reason: &str, message: String| recorder.container(self.pod, &container.name, kind, reason, message);
@@ -136,7 +136,8 @@ impl StartContext<'_> {
         })?;
         event(EventType::Normal, "Started", "Container started".into());
         self.link_log(container, &id, attempt);
-        self.post_start(container, &id).await
+        self.post_start(container, &id).await?;
+        Ok(id)
     }
 
     async fn config(

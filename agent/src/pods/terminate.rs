@@ -67,8 +67,8 @@ impl Worker {
             spans::fail(|| error.to_string());
             return Round::Failed;
         }
-        // Whatever stops this on the way, the next round looks.
-        self.settled = false;
+        // Whatever stops this on the way, the next round looks. What was being started may come to more than is known.
+        let known_whole = std::mem::take(&mut self.settled) && under_way.is_empty();
         // Of what ends, only the readiness is still asked for.
         self.sync_probes(true);
         if !self.orphan {
@@ -121,7 +121,8 @@ impl Worker {
                 return Round::Failed;
             }
         }
-        match self.look().await {
+        let looked = if known_whole { self.look_at_stopped().await } else { self.look().await };
+        match looked {
             Ok(()) if self.observed.running().next().is_none() => Round::Stopped,
             _ => Round::Failed,
         }

@@ -16,7 +16,8 @@ use tokio::time::Instant;
 use crate::carried::Carried;
 use crate::cri::CriError;
 use crate::events::EventType;
-use crate::pleg::observed::{Observed, RunState, observe, observe_sandbox};
+use crate::pleg::observed::{Observed, RunState, observe, observe_container, observe_sandbox, observe_stopped};
+use crate::pleg::parts::Seen;
 use crate::pod::crash_loop::CrashLoop;
 use crate::pod::spec::PodExt;
 use crate::pod::step::step;
@@ -62,6 +63,8 @@ pub struct Worker {
     pub(super) observed: Observed,
     /// Nothing was made or removed since `observed` was: only what runs by itself may have moved on.
     pub(super) settled: bool,
+    /// When the look began that `observed` is from.
+    looked: Instant,
     pub(super) verdicts: Verdicts,
     pub(super) start_errors: HashMap<String, StartError>,
     pub(super) crash_loop: CrashLoop,
@@ -80,6 +83,8 @@ pub struct Worker {
     pub(super) probes_sent: Option<(Vec<Running>, String, bool, i64)>,
     pub(super) adopted: bool,
     pub(super) starts: Starts,
+    /// The containers that the last step has started, each with its sandbox.
+    pub(super) made: Vec<(String, String)>,
     pub(super) carried: Carried,
 }
 
@@ -98,6 +103,7 @@ impl Worker {
             pod,
             observed: Observed::default(),
             settled: false,
+            looked: Instant::now(),
             verdicts: Verdicts::default(),
             start_errors: HashMap::new(),
             crash_loop: CrashLoop::new(max),
@@ -111,8 +117,15 @@ impl Worker {
             probes_sent: None,
             adopted: false,
             starts: Starts::default(),
+            made: Vec::new(),
             carried: Carried::default(),
         }
+    }
+
+    /// The runtime had nothing of the pod a moment ago, and nobody else makes anything of it: there is nothing to look at.
+    /// Should a runtime that hung do so late, for an agent before this one, it refuses to make the same once more.
+    pub fn begins_with_nothing(&mut self) {
+        self.settled = true;
     }
 
     /// Runs until nothing of the pod is left on the node.
@@ -139,7 +152,7 @@ impl Worker {
     /// Takes over what came in; `true` when the pod must end.
     pub(super) fn take_facts(&mut self) -> bool {
         let facts = self.mailbox.take();
-        self.settled &= !facts.outdate(self.observed.fingerprint());
+        self.settled &= !facts.outdate(|seen| self.knows(seen));
         if let Some(pod) = facts.pod {
             self.pod = pod;
         }
@@ -160,13 +173,35 @@ impl Worker {
         self.ending
     }
 
+    fn knows(&self, seen: &Seen) -> bool {
+        seen.is_known(&self.observed.parts(), self.looked)
+    }
+
+    /// Whether another look would find what is known: neither the worker nor, as far as is known, the runtime has moved
+    /// anything since. What a resize changes does not show in what runs.
+    fn is_up_to_date(&self) -> bool {
+        self.settled
+            && self.shared.cri.moves().count().is_some()
+            && self.shared.allocations.in_progress(&self.uid).is_none()
+            && self.shared.latest.agrees(&self.uid, &self.observed.parts(), self.looked)
+    }
+
+    /// [`Worker::look`] unless nothing has moved since the last one.
+    async fn look_if_moved(&mut self) -> Result<(), CriError> {
+        if !self.is_up_to_date() {
+            return self.look().await;
+        }
+        self.take_in();
+        Ok(())
+    }
+
     /// Gets the pod its CPUs, memory and devices. A pod that ends meanwhile gets none and is not refused.
     async fn admit_devices(&mut self) -> Result<(), Rejection> {
         if !device_admission::concerns(&self.shared, &self.pod) {
             return Ok(());
         }
         let mailbox = self.mailbox.clone();
-        while let Err(error) = self.look().await {
+        while let Err(error) = self.look_if_moved().await {
             tracing::debug!(%error, pod = self.pod.name(), "could not look at a pod; trying again");
             tokio::time::sleep(self.failed()).await;
             if self.take_facts() {
@@ -262,7 +297,7 @@ impl Worker {
                     loop {
                         operation = tokio::select! {
                             // The runtime tells of what was done here too.
-                            () = mailbox.arrival() => match self.settled && mailbox.is_known(self.observed.fingerprint()) {
+                            () = mailbox.arrival() => match self.settled && mailbox.is_known(|seen| self.knows(seen)) {
                                 true => continue,
                                 false => ["update"],
                             },
@@ -277,7 +312,7 @@ impl Worker {
 
     /// One look and all that follows from it. Returns how long to wait when nothing comes.
     async fn sync(&mut self) -> Result<Duration, Interrupt> {
-        if let Err(error) = self.look().await {
+        if let Err(error) = self.look_if_moved().await {
             tracing::debug!(%error, pod = self.pod.name(), "could not look at a pod; trying again");
             spans::fail(|| error.to_string());
             return Ok(self.failed());
@@ -341,17 +376,23 @@ impl Worker {
             gc::prune(&self.shared, &self.pod, &self.observed).await;
             return Ok(self.quiet_wait());
         }
-        self.settled = false;
-        let before = self.observed.fingerprint();
+        // Of what is only started it is known what there is afterwards.
+        let only_adds = std::mem::take(&mut self.settled) && resize.is_empty() && actions.only_add(&self.observed);
+        let before = self.observed.parts();
+        self.made.clear();
         let carrying = self.carried.begin();
         let result = self.act(actions, resize, &volumes).await;
         drop(carrying);
-        self.shared.nudge.pod(&self.uid);
+        self.shared.nudge.pod();
         // The runtime's word of what is seen here comes to nothing (it is known), so what follows from it is found here.
         let mut goes_on = look_again;
-        if self.look().await.is_ok() {
+        let looked = match only_adds && result.is_ok() {
+            true => self.look_at_made().await,
+            false => self.look().await,
+        };
+        if looked.is_ok() {
             self.tell(false);
-            goes_on |= self.observed.fingerprint() != before
+            goes_on |= self.observed.parts() != before
                 && !step(&self.pod, &self.observed, &self.verdicts, restart_all).is_empty();
             gc::prune(&self.shared, &self.pod, &self.observed).await;
             if crate::status::generate::is_over(&self.status) {
@@ -384,12 +425,49 @@ impl Worker {
     }
 
     pub(super) async fn look(&mut self) -> Result<(), CriError> {
+        let begun = Instant::now();
         let seen = observe(&self.shared.cri, &self.uid, &self.observed).await?;
+        self.have_seen(seen, begun);
+        Ok(())
+    }
+
+    /// The look after everything was started that was due, and nothing else was done: of what was made it asks how it is
+    /// now, and all else is as it was, or the runtime will tell.
+    async fn look_at_made(&mut self) -> Result<(), CriError> {
+        let begun = Instant::now();
+        let mut seen = self.observed.clone();
+        for (id, sandbox_id) in std::mem::take(&mut self.made) {
+            match observe_container(&self.shared.cri, &self.uid, &id, &sandbox_id).await {
+                Ok(record) => seen.containers.push(record),
+                // Somebody has removed it already.
+                Err(error) if error.is_not_found() => return self.look().await,
+                Err(error) => return Err(error),
+            }
+        }
+        seen.sort();
+        self.have_seen(seen, begun);
+        Ok(())
+    }
+
+    /// The look after everything of a pod that was known whole has been stopped.
+    pub(super) async fn look_at_stopped(&mut self) -> Result<(), CriError> {
+        let begun = Instant::now();
+        let seen = observe_stopped(&self.shared.cri, &self.uid, &self.observed).await?;
+        self.have_seen(seen, begun);
+        Ok(())
+    }
+
+    fn have_seen(&mut self, seen: Observed, begun: Instant) {
         let before = std::mem::replace(&mut self.observed, seen);
-        self.settled = true;
+        (self.settled, self.looked) = (true, begun);
         if self.adopted {
             self.count_ended(&before);
         }
+        self.take_in();
+    }
+
+    /// What follows from a look for what the worker keeps of its containers.
+    fn take_in(&mut self) {
         // What was told of meanwhile is not taken back.
         for verdict in self.mailbox.take_verdicts() {
             self.verdicts.set(&verdict.container_id, verdict.kind, verdict.success);
@@ -402,13 +480,15 @@ impl Worker {
             self.adopt();
         }
         self.sync_probes(self.ending);
-        Ok(())
     }
 
     /// [`Worker::look`] after a sandbox was made: it is all that a fresh pod has.
     pub(super) async fn look_at_new_sandbox(&mut self, id: &str) -> Result<(), CriError> {
         if !self.observed.is_empty() {
-            return self.look().await;
+            let looked = self.look().await;
+            // More is to be made in it.
+            self.settled = false;
+            return looked;
         }
         self.observed.sandboxes.push(observe_sandbox(&self.shared.cri, id).await?);
         Ok(())
@@ -488,6 +568,10 @@ impl Worker {
     fn make_dirs(&self) -> std::io::Result<()> {
         use std::os::unix::fs::DirBuilderExt as _;
         let dir = self.shared.pod_dir(&self.uid);
+        // The last of them is there where all are.
+        if dir.join("containers").is_dir() {
+            return Ok(());
+        }
         for path in [dir.clone(), dir.join("volumes"), dir.join("plugins"), dir.join("containers")] {
             std::fs::DirBuilder::new().recursive(true).mode(0o750).create(path)?;
         }

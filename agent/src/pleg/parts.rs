@@ -1,0 +1,197 @@
+//! How far the sandboxes and containers of a pod have come, as one look at the runtime has it: small to keep, and enough
+//! to tell whether somebody who knows the pod has to look again.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use proto::cri;
+use tokio::time::Instant;
+
+/// A sandbox or a container and its state, in the CRI's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Part {
+    /// A hash of the id, which is 64 letters long.
+    id: u64,
+    state: i32,
+}
+
+/// The parts of a pod, by their ids.
+pub type Parts = Arc<[Part]>;
+
+impl Part {
+    pub fn new(id: &str, state: i32) -> Self {
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        Self { id: hasher.finish(), state }
+    }
+
+    /// Whether this is what came before `now`: a sandbox is ready and then never again, a container is made, runs and has
+    /// ended. Of what the runtime does not know itself nobody can tell.
+    fn comes_before(self, now: Part) -> bool {
+        self.state < now.state && now.state != cri::ContainerState::ContainerUnknown as i32
+    }
+}
+
+/// The parts in their order.
+pub fn parts(mut parts: Vec<Part>) -> Parts {
+    parts.sort_unstable();
+    parts.into()
+}
+
+/// Since when something is so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// All of the pod was listed; that began then.
+    Listed(Instant),
+    /// The runtime told of it by itself, of one sandbox and what is in it, at some time.
+    Told,
+}
+
+/// What somebody saw of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    parts: Parts,
+    when: When,
+}
+
+impl Seen {
+    /// All that a list had of the pod; the runtime was asked for it at `begun`.
+    pub fn listed(parts: Parts, begun: Instant) -> Self {
+        Self { parts, when: When::Listed(begun) }
+    }
+
+    /// What the runtime said of a part of the pod.
+    pub fn told(parts: Parts) -> Self {
+        Self { parts, when: When::Told }
+    }
+
+    /// Whether it says nothing new to who knows `known` from a look that began at `looked`. What he did himself since an
+    /// earlier list began is not in that list yet; whatever has gone further than he knows is news, however old.
+    pub fn is_known(&self, known: &[Part], looked: Instant) -> bool {
+        let is_old = match self.when {
+            When::Listed(begun) => begun < looked,
+            When::Told => true,
+        };
+        let of = |all: &[Part], id| all.binary_search_by_key(&id, |part: &Part| part.id).ok().map(|at| all[at]);
+        let known_of = |part: &Part| {
+            of(known, part.id).is_some_and(|now| now.state == part.state || is_old && part.comes_before(now))
+        };
+        self.parts.iter().all(known_of) && (is_old || known.iter().all(|part| of(&self.parts, part.id).is_some()))
+    }
+}
+
+/// What the runtime had of each pod last; clones share it. It holds while somebody watches the runtime, which
+/// [`crate::cri::Moves::count`] tells.
+#[derive(Clone, Default)]
+pub struct Latest(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    /// When the last list was asked for.
+    listed: Option<Instant>,
+    pods: HashMap<String, Has>,
+}
+
+enum Has {
+    /// In the last list.
+    Listed(Parts),
+    /// Told since then.
+    Told(Parts),
+    /// Something has gone since then, nobody knows what.
+    Less,
+}
+
+impl Latest {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All pods of a list that was asked for at `begun`.
+    pub fn set<'a>(&self, begun: Instant, pods: impl Iterator<Item = (&'a str, &'a Parts)>) {
+        let pods = pods.map(|(uid, parts)| (uid.to_owned(), Has::Listed(parts.clone()))).collect();
+        *self.inner() = Inner { listed: Some(begun), pods };
+    }
+
+    /// What the runtime told of one pod; `None` where something of it has gone.
+    pub fn told(&self, uid: &str, parts: Option<&Parts>) {
+        self.inner().pods.insert(uid.to_owned(), parts.map_or(Has::Less, |parts| Has::Told(parts.clone())));
+    }
+
+    /// Whether the runtime has what somebody knows of a pod from a look that began at `looked`; see [`Seen::is_known`].
+    pub fn agrees(&self, uid: &str, known: &[Part], looked: Instant) -> bool {
+        let inner = self.inner();
+        let Some(begun) = inner.listed else { return false };
+        let seen = match inner.pods.get(uid) {
+            Some(Has::Listed(parts)) => Seen::listed(parts.clone(), begun),
+            Some(Has::Told(parts)) => Seen::told(parts.clone()),
+            Some(Has::Less) => return false,
+            None => Seen::listed(Parts::from([]), begun),
+        };
+        seen.is_known(known, looked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const READY: i32 = cri::PodSandboxState::SandboxReady as i32;
+    const NOT_READY: i32 = cri::PodSandboxState::SandboxNotready as i32;
+    const CREATED: i32 = cri::ContainerState::ContainerCreated as i32;
+    const RUNNING: i32 = cri::ContainerState::ContainerRunning as i32;
+    const EXITED: i32 = cri::ContainerState::ContainerExited as i32;
+    const UNKNOWN: i32 = cri::ContainerState::ContainerUnknown as i32;
+
+    fn of(list: &[(&str, i32)]) -> Parts {
+        parts(list.iter().map(|(id, state)| Part::new(id, *state)).collect())
+    }
+
+    #[test]
+    fn an_old_list_has_no_news_in_what_has_gone_on_since_and_a_new_one_in_all_that_differs() {
+        let known = of(&[("s", READY), ("c", RUNNING)]);
+        let same: &[(&str, i32)] = &[("c", RUNNING), ("s", READY)];
+        // What a list has; whether one that is older than the look says nothing new, and one that is younger.
+        for (seen, old, young) in [
+            (same, true, true),
+            (&[("s", READY), ("c", CREATED)], true, false),
+            (&[("s", READY)], true, false),
+            (&[], true, false),
+            (&[("s", READY), ("c", EXITED)], false, false),
+            (&[("s", NOT_READY), ("c", RUNNING)], false, false),
+            (&[("s", READY), ("c", UNKNOWN)], false, false),
+            (&[("s", READY), ("c", RUNNING), ("d", CREATED)], false, false),
+        ] {
+            let begun = Instant::now();
+            let of_list = Seen::listed(of(seen), begun);
+            let after = begun + Duration::from_millis(1);
+            assert_eq!((of_list.is_known(&known, after), of_list.is_known(&known, begun)), (old, young), "{seen:?}");
+            // The runtime tells of one sandbox, and may tell late.
+            assert_eq!(Seen::told(of(seen)).is_known(&known, begun), old, "{seen:?}");
+        }
+        let lost = of(&[("c", UNKNOWN)]);
+        let looked = Instant::now() + Duration::from_millis(1);
+        let running = Seen::listed(of(&[("c", RUNNING)]), Instant::now());
+        assert!(!running.is_known(&lost, looked), "what nobody knew is known again");
+    }
+
+    #[test]
+    fn the_last_list_tells_of_pods_that_it_does_not_have_too() {
+        let latest = Latest::default();
+        let (known, before) = (of(&[("s", READY)]), Instant::now());
+        let after = before + Duration::from_millis(2);
+        assert!(!latest.agrees("a", &[], after), "nothing was listed");
+        let listed = before + Duration::from_millis(1);
+        latest.set(listed, [("a", &known)].into_iter());
+        assert!(latest.agrees("a", &known, before) && latest.agrees("b", &[], before));
+        assert!(!latest.agrees("b", &known, before), "it has gone");
+        assert!(latest.agrees("b", &known, after), "it was made since");
+        latest.told("a", Some(&of(&[("s", NOT_READY)])));
+        assert!(!latest.agrees("a", &known, after));
+        latest.told("b", None);
+        assert!(!latest.agrees("b", &[], after), "nobody knows what has gone");
+        latest.set(after, std::iter::empty());
+        assert!(latest.agrees("b", &[], after) && !latest.agrees("a", &known, before));
+    }
+}
