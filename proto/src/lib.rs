@@ -7,6 +7,7 @@ pub mod bearer;
 pub mod cbor;
 pub mod cursor;
 pub mod duration;
+pub mod go_base64;
 pub mod json;
 pub mod protobuf;
 pub mod quantity;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use base64::{DecodeError, Engine as _};
 use serde_json::{Value, json};
 
 use crate::request::Query;
@@ -225,13 +225,8 @@ impl Token {
     /// 400 for a token that is not ours. `base` is the namespace of the list.
     pub fn decode(text: &str, base: &str, namespaced: bool) -> Result<Self> {
         let bad = |why: String| ApiError::bad_request(format!("invalid continue token: {why}"));
-        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| {
-            let at = match error {
-                DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => at,
-                _ => text.len(),
-            };
-            bad(format!("continue key is not valid: illegal base64 data at input byte {at}"))
-        })?;
+        let bytes = proto::go_base64::url_unpadded(text)
+            .map_err(|at| bad(format!("continue key is not valid: illegal base64 data at input byte {at}")))?;
         let value = proto::json::parse(&bytes).map_err(|e| bad(format!("continue key is not valid: {e}")))?.value;
         if value["v"] != "meta.k8s.io/v1" {
             return Err(bad(format!(

@@ -9,7 +9,7 @@ use super::lexer::{Lexer, SyntaxError, check, number_value};
 use super::{DecodeError, Decoded};
 use crate::quantity::Quantity;
 use crate::schema::{Prop, Struct, StructId, Type, TypeId, TypeSet};
-use crate::{duration, time};
+use crate::{duration, go_base64, time};
 
 pub(super) fn decode(set: &TypeSet, id: StructId, text: &[u8]) -> Result<Decoded, DecodeError> {
     let mut reader = Reader { set, lexer: Lexer::new(text) };
@@ -193,13 +193,13 @@ impl<'s> Reader<'_, 's> {
             return self.mismatch("[]uint8", place);
         }
         let text = self.lexer.string()?;
-        // Go's decoder skips line ends inside base64.
-        let packed: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
-        match BASE64.decode(&packed) {
-            Ok(_) => Ok(Some(Value::String(packed))),
-            Err(error) => {
-                Err(DecodeError::Type(format!("illegal base64 data at input byte {}", bad_byte(&packed, &error))))
-            }
+        if BASE64.decode(&*text).is_ok() {
+            return Ok(Some(Value::String(text.into_owned())));
+        }
+        match go_base64::standard(&text) {
+            // Some bytes can be spelled in several ways; they are kept in the usual one.
+            Ok(bytes) => Ok(Some(Value::String(BASE64.encode(bytes)))),
+            Err(at) => Err(DecodeError::Type(format!("illegal base64 data at input byte {at}"))),
         }
     }
 
@@ -377,13 +377,4 @@ fn type_error(lexer: &Lexer<'_>, what: &str, expected: &str, place: &Place<'_>) 
             format!("json: cannot unmarshal {what} into Go struct field {name}.{field} of type {expected}")
         }
     })
-}
-
-/// The offset that Go's base64 decoder reports.
-fn bad_byte(text: &str, error: &base64::DecodeError) -> usize {
-    match error {
-        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => *at,
-        // A text that ends early is reported at the start of the last, incomplete group of four.
-        _ => text.len() / 4 * 4,
-    }
 }
