@@ -132,6 +132,22 @@ mod tests {
     }
 
     #[test]
+    fn gates_are_as_the_release_has_them() {
+        let defaults = parse(&[]).expect("nothing said");
+        for (name, on) in [
+            ("CRDObservedGenerationTracking", true),
+            ("MaxUnavailableStatefulSet", false),
+            ("StrictIPCIDRValidation", true),
+            ("StaleControllerConsistencyJob", true),
+            ("ControllerManagerReleaseLeaderElectionLockOnExit", false),
+        ] {
+            assert_eq!(defaults.enabled(name), on, "{name}");
+            let turned = parse(&[&format!("{name}={}", !on)]).expect(name);
+            assert_eq!(turned.enabled(name), !on, "{name}");
+        }
+    }
+
+    #[test]
     fn a_stage_is_switched_where_no_entry_names_the_gate() {
         let gates = parse(&["ShardedListAndWatch=false", "AllAlpha=true", "AllBeta=false", "WatchList=true"]).unwrap();
         assert!(gates.enabled("CBORServingAndStorage") && gates.enabled("WatchList"));
