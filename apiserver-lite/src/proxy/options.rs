@@ -177,7 +177,6 @@ pub(super) fn exec(server: &ApiServer, request: &Request) -> Result<Target> {
     let pod = find(server, request)?;
     let container = container(&pod, name, request.query.get("container").unwrap_or_default())?;
     let node = node(&pod).ok_or_else(|| unassigned(name))?;
-    upgrade_required(request)?;
     let mut pairs: Vec<(&str, String)> = Vec::new();
     for (ours, theirs) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
         if request.query.flag(ours) {
@@ -187,24 +186,25 @@ pub(super) fn exec(server: &ApiServer, request: &Request) -> Result<Target> {
     pairs.extend(request.query.all("command").map(|c| ("command", c.to_owned())));
     let subresource = &request.info.subresource;
     let path = format!("/{subresource}/{}/{name}/{container}{}", request.info.namespace, query(&pairs));
-    kubelet(server, request, node, path)
+    streamed(server, request, node, path)
 }
 
 pub(super) fn port_forward(server: &ApiServer, request: &Request) -> Result<Target> {
     let name = &request.info.name;
     let pod = find(server, request)?;
     let node = node(&pod).ok_or_else(|| unassigned(name))?;
-    upgrade_required(request)?;
     let ports: Vec<(&str, String)> = request.query.all("ports").map(|p| ("port", p.to_owned())).collect();
     let path = format!("/portForward/{}/{name}{}", request.info.namespace, query(&ports));
-    kubelet(server, request, node, path)
+    streamed(server, request, node, path)
 }
 
-fn upgrade_required(request: &Request) -> Result<()> {
-    if request.headers.contains_key(http::header::UPGRADE) {
-        return Ok(());
+/// A kubelet that the connection goes on to: one that is there, and by a client that wants to go on.
+fn streamed(server: &ApiServer, request: &Request, node: &str, path: String) -> Result<Target> {
+    let target = kubelet(server, request, node, path)?;
+    match request.headers.contains_key(http::header::UPGRADE) {
+        true => Ok(target),
+        false => Err(ApiError::bad_request("Upgrade request required")),
     }
-    Err(ApiError::bad_request("Upgrade request required"))
 }
 
 #[cfg(test)]
