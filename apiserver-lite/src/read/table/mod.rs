@@ -177,8 +177,9 @@ fn written(cell: Value) -> Value {
     if cell.is_null() { "".into() } else { cell }
 }
 
-/// Annotations of the classes that claims without one get.
-const DEFAULT_CLASS: [&str; 3] = [
+/// Annotations of the classes that claims and ingresses without one get.
+const DEFAULT_CLASS: [&str; 4] = [
+    "ingressclass.kubernetes.io/is-default-class",
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
     "volumeattributesclass.alpha.kubernetes.io/is-default-class",
@@ -188,6 +189,7 @@ const DEFAULT_CLASS: [&str; 3] = [
 fn name(resource: &Resource, value: &Value) -> Value {
     let name = value["metadata"]["name"].as_str().unwrap_or_default();
     let prefix = match (&*resource.group, &*resource.plural) {
+        ("networking.k8s.io", "ingressclasses") => "ingressclass.",
         ("storage.k8s.io", "storageclasses") => "storageclass.",
         ("storage.k8s.io", "volumeattributesclasses") => "volumeattributesclass.",
         _ => return name.into(),
@@ -333,7 +335,28 @@ pub(super) fn joined(list: &Value, property: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::human_duration;
+    use serde_json::json;
+
+    use super::{human_duration, name};
+    use crate::resource::Resources;
+
+    #[test]
+    fn the_class_that_is_meant_without_a_word_is_marked() {
+        let shown = |group: &str, plural: &str, key: &str, said: &str| {
+            let class = Resources::built_in().current().lookup(group, "v1", plural).expect("built in");
+            name(&class, &json!({"metadata": {"name": "a", "annotations": {key: said}}}))
+        };
+        const STORAGE: &str = "storageclass.kubernetes.io/is-default-class";
+        const INGRESS: &str = "ingressclass.kubernetes.io/is-default-class";
+        for (group, plural, own, other) in [
+            ("storage.k8s.io", "storageclasses", STORAGE, INGRESS),
+            ("networking.k8s.io", "ingressclasses", INGRESS, STORAGE),
+        ] {
+            assert_eq!(shown(group, plural, own, "true"), "a (default)");
+            assert_eq!(shown(group, plural, own, "false"), "a");
+            assert_eq!(shown(group, plural, other, "true"), "a");
+        }
+    }
 
     #[test]
     fn ages_lose_precision_as_they_grow() {
