@@ -549,3 +549,61 @@ async fn a_client_without_credentials_reads_nothing() {
     assert!(text.starts_with("HTTP/1.1 403"), "{text}");
     assert!(text.contains("system:anonymous"), "{text}");
 }
+
+/// What a call is answered with: the code, the warnings and where else to look.
+async fn told(server: &ApiServer, method: Method, path: &str, media: &str, body: &str) -> (u16, Vec<String>, String) {
+    let mut connection = Connection::http1(server).await.expect("the server accepts connections");
+    let answer = connection.call(method, path, media, body.to_owned()).await.expect("an answer");
+    let all = |name: &str| -> Vec<String> {
+        let values = answer.headers().get_all(name).iter();
+        values.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+    };
+    (answer.status().as_u16(), all("warning"), all("location").concat())
+}
+
+/// Warnings were lost where the write failed.
+#[tokio::test]
+async fn mistakes_that_are_passed_over_are_told_whatever_comes_of_a_write() {
+    let server = ApiServer::start("warned", &[]).expect("the server starts");
+    let map = |name: &str| format!(r#"{{"metadata":{{"name":"{name}"}},"wrong":1}}"#);
+    let named = |name: &str| format!("{CONFIG_MAPS}/{name}");
+    let merge = "application/merge-patch+json";
+    for (method, path, media, body, code) in [
+        (Method::POST, CONFIG_MAPS.to_owned(), "application/json", map("a"), 201),
+        (Method::POST, CONFIG_MAPS.to_owned(), "application/json", map("a"), 409),
+        (Method::POST, CONFIG_MAPS.to_owned(), "application/json", map("A"), 422),
+        (Method::PUT, named("b"), "application/json", map("b"), 404),
+        (Method::PUT, named("a"), "application/json", map("b"), 400),
+        (Method::PATCH, named("a"), merge, r#"{"wrong":1,"metadata":{"resourceVersion":"1"}}"#.into(), 409),
+        (Method::PATCH, named("a"), merge, map("a"), 200),
+    ] {
+        let (found, warnings, _) = told(&server, method.clone(), &path, media, &body).await;
+        assert_eq!((found, warnings), (code, vec![r#"299 - "unknown field \"wrong\"""#.to_owned()]), "{method} {path}");
+    }
+    let jobs = "/apis/batch/v1/namespaces/default/jobs/none";
+    let (code, warnings, _) = told(&server, Method::DELETE, jobs, "application/json", "").await;
+    assert_eq!((code, warnings.len()), (404, 1), "{warnings:?}");
+}
+
+/// Whether a client can go on to a kubelet is not asked where there is none.
+#[tokio::test]
+async fn a_connection_goes_on_only_to_what_is_there() {
+    let server = ApiServer::start("goes-on", &["--controllers=-*", "--disable-admission-plugins=ServiceAccount"]);
+    let server = server.expect("the server starts");
+    let ask =
+        async |method: Method, path: &str, body: &str| told(&server, method, path, "application/json", body).await;
+    let pod = r#"{"metadata":{"name":"p"},"spec":{"nodeName":"far","containers":[{"name":"c","image":"i"}]}}"#;
+    assert_eq!(ask(Method::POST, "/api/v1/namespaces/default/pods", pod).await.0, 201);
+    let streams = ["exec", "attach", "portforward"].map(|part| format!("/api/v1/namespaces/default/pods/p/{part}"));
+    let proxy = "/api/v1/nodes/far/proxy";
+    for path in streams.iter().map(String::as_str).chain([proxy]) {
+        assert_eq!(ask(Method::GET, path, "").await.0, 404, "{path}");
+    }
+    let node = r#"{"metadata":{"name":"far"},"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"}]}}"#;
+    assert_eq!(ask(Method::POST, "/api/v1/nodes", node).await.0, 201);
+    for path in &streams {
+        assert_eq!(ask(Method::GET, path, "").await.0, 400, "{path}");
+    }
+    let (code, _, place) = ask(Method::GET, "/api/v1/nodes/far/proxy?a=b", "").await;
+    assert_eq!((code, &*place), (301, "/api/v1/nodes/far/proxy/?a=b"));
+}

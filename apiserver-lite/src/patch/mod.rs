@@ -235,6 +235,9 @@ fn foreign(value: &Value, group: &str, version: &str, kind: &str) -> Option<Stri
     if said_kind == kind && *said_version == ours {
         return None;
     }
+    if said_version.matches('/').count() > 1 {
+        return Some(format!("unexpected GroupVersion string: {said_version}"));
+    }
     let set = proto::schema::TypeSet::built_in();
     let (said_group, short) = said_version.rsplit_once('/').unwrap_or(("", said_version));
     let Some(id) = set.kind(said_group, short, said_kind) else {

@@ -35,11 +35,13 @@ pub(super) async fn apply(
             let text = format!("error strict decoding YAML: error converting YAML to JSON: {text}");
             return Err(ApiError::bad_request(text));
         }
+        if options.validation == FieldValidation::Warn {
+            // One warning for each key; the first line of the text only introduces them.
+            let lines = duplicates.iter().flat_map(|text| text.lines().skip(1)).map(str::trim);
+            lines.for_each(crate::warning::add);
+        }
         settle(target, value)
     };
-    // One warning for each key; the first line of the text only introduces them.
-    let lines = duplicates.iter().flat_map(|text| text.lines().skip(1)).map(|line| line.trim().to_owned());
-    let warnings: Vec<String> = if options.validation == FieldValidation::Warn { lines.collect() } else { Vec::new() };
     for _ in 0..ATTEMPTS {
         let done = if server.store.get(&resource.storage, namespace, name).is_some() {
             let changed = update::replace(server, target, options, update::Tracking::Said, |old, tree| {
@@ -68,7 +70,7 @@ pub(super) async fn apply(
             // It came or went in between.
             Err(error) if error.is_already_exists() || error.is_not_found() && vanished(server, target) => {}
             Err(error) => return Err(error),
-            Ok((object, created)) => return Ok(Patched { object, created, warnings }),
+            Ok((object, created)) => return Ok(Patched { object, created }),
         }
     }
     Err(ApiError::conflict(&resource.group, &resource.plural, name, super::MODIFIED))

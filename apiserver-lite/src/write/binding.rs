@@ -27,8 +27,7 @@ pub(super) async fn handle(server: &ApiServer, request: &mut Request, accepted: 
     let (asked, subresource) = (known(&info.resource)?, info.subresource.clone());
     let options = WriteOptions::parse(request, &*known("pods")?)?;
     let body = request.body().await?;
-    let decoded = decode::kind(&schema(BINDING)?, BINDING, request.content_type(), &body, &options)?;
-    let mut binding = decoded.value;
+    let mut binding = decode::kind(&schema(BINDING)?, BINDING, request.content_type(), &body, &options)?;
     let namespace = request.info.namespace.clone();
     meta::settle_namespace(&mut binding, &namespace)?;
     let name = match subresource.is_empty() {
@@ -37,9 +36,7 @@ pub(super) async fn handle(server: &ApiServer, request: &mut Request, accepted: 
     };
     let target = Target { resource: &asked, subresource: &subresource, namespace: &namespace, name: &name };
     bind(server, target, binding, &options).await?;
-    let mut response = done(accepted);
-    decoded.warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
-    Ok(response)
+    Ok(done(accepted))
 }
 
 /// Writes the node of a binding into its pod: lets admission complete the binding, checks it, lets admission judge it,

@@ -9,27 +9,21 @@ use crate::http::{Media, body_media};
 use crate::resource::{Resource, Schema};
 use crate::status::{ApiError, Result};
 
-/// A body that was read.
-pub struct Decoded {
-    pub value: Value,
-    /// For `Warning` headers.
-    pub warnings: Vec<String>,
-}
-
-/// Reads an object of a resource's kind.
+/// Reads an object of a resource's kind. Whoever sent it is warned of what is read in spite of a mistake, whatever comes
+/// of the request.
 ///
 /// # Errors
 /// 400 for text that is none, 415 for a media type that is not known.
-pub fn object(resource: &Resource, content_type: &str, body: &[u8], options: &WriteOptions) -> Result<Decoded> {
-    let decoded = match resource.custom {
+pub fn object(resource: &Resource, content_type: &str, body: &[u8], options: &WriteOptions) -> Result<Value> {
+    let value = match resource.custom {
         true => custom(resource, content_type, body, options),
         false => {
             let name = (&*resource.group, &*resource.version, &*resource.kind);
             read(&resource.schema, name, &[], content_type, body, options)
         }
     }?;
-    crate::audit::object(&decoded.value, || completed(resource, &decoded.value));
-    Ok(decoded)
+    crate::audit::object(&value, || completed(resource, &value));
+    Ok(value)
 }
 
 /// An object as it is logged: with its defaults, in the version that it came in.
@@ -52,27 +46,25 @@ fn printed(schema: &Schema, value: Value) -> Value {
 }
 
 /// Reads an object of a custom kind. What kind it says to be is validation's business, its version is not.
-fn custom(resource: &Resource, content_type: &str, body: &[u8], options: &WriteOptions) -> Result<Decoded> {
+fn custom(resource: &Resource, content_type: &str, body: &[u8], options: &WriteOptions) -> Result<Value> {
     let (kind, version) = (&resource.kind, &resource.version);
     let fitted = crate::crd::body(resource, content_type, body)?;
-    let warnings = match options.validation {
+    match options.validation {
         FieldValidation::Strict if !fitted.strict.is_empty() => {
             let complaints = fitted.strict.join(", ");
             return Err(ApiError::bad_request(format!(
                 "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {complaints}"
             )));
         }
-        FieldValidation::Warn => fitted.strict,
-        _ => Vec::new(),
-    };
+        FieldValidation::Warn => fitted.strict.into_iter().for_each(crate::warning::add),
+        _ => {}
+    }
     let (said, expected) = (fitted.value["apiVersion"].as_str().unwrap_or_default(), resource.api_version());
     if said != expected {
         let text = format!("the API version in the data ({said}) does not match the expected API version ({expected})");
-        let mut error = ApiError::bad_request(text);
-        warnings.into_iter().for_each(|text| error.warn(text));
-        return Err(error);
+        return Err(ApiError::bad_request(text));
     }
-    Ok(Decoded { value: fitted.value, warnings })
+    Ok(fitted.value)
 }
 
 /// Reads an object of a kind by schema. Kind and version may be left out of the body.
@@ -85,7 +77,7 @@ pub fn kind(
     content_type: &str,
     body: &[u8],
     options: &WriteOptions,
-) -> Result<Decoded> {
+) -> Result<Value> {
     kind_of(schema, name, &[], content_type, body, options)
 }
 
@@ -100,10 +92,10 @@ pub fn kind_of(
     content_type: &str,
     body: &[u8],
     options: &WriteOptions,
-) -> Result<Decoded> {
-    let decoded = read(schema, name, also, content_type, body, options)?;
-    crate::audit::object(&decoded.value, || printed(schema, decoded.value.clone()));
-    Ok(decoded)
+) -> Result<Value> {
+    let value = read(schema, name, also, content_type, body, options)?;
+    crate::audit::object(&value, || printed(schema, value.clone()));
+    Ok(value)
 }
 
 fn read(
@@ -113,7 +105,7 @@ fn read(
     content_type: &str,
     body: &[u8],
     options: &WriteOptions,
-) -> Result<Decoded> {
+) -> Result<Value> {
     let set = schema.set();
     let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     let (mut value, strict) = match body_media(content_type)? {
@@ -145,9 +137,26 @@ fn read(
             };
             if !decoded.as_ref().is_ok_and(|d| fits(&d.value)) {
                 // What it says it is comes before what is wrong with it.
-                let said = type_of(kind, text, body)?;
-                let other = also.contains(&said.1.as_str());
-                check_kind((group, kind), &api_version, &said.0, if other { &api_version } else { &said.1 })?;
+                let (said_kind, said_version) = type_of(text).map_err(|error| unrecognized(kind, &error, body))?;
+                match said_version.strip_suffix('/') {
+                    // A group without a version is none, or ours, or no more than that.
+                    Some(said) if said.is_empty() || said == group => {
+                        check_kind((group, kind), &api_version, &said_kind, &api_version)?;
+                    }
+                    Some(_) => {
+                        let said_kind = if said_kind.is_empty() { kind } else { &said_kind };
+                        let body = String::from_utf8_lossy(body);
+                        return Err(ApiError::bad_request(format!(
+                            "{said_kind} in version \"\" cannot be handled as a {kind}: Object 'apiVersion' is missing in \
+                             '{body}'"
+                        )));
+                    }
+                    None => {
+                        let other = also.contains(&said_version.as_str());
+                        let said_version = if other { &api_version } else { &said_version };
+                        check_kind((group, kind), &api_version, &said_kind, said_version)?;
+                    }
+                }
             }
             let decoded = decoded.map_err(|error| match error {
                 DecodeError::Syntax(error) => {
@@ -161,7 +170,7 @@ fn read(
             (decoded.value, strict)
         }
     };
-    let warnings = match options.validation {
+    match options.validation {
         FieldValidation::Strict if !strict.is_empty() => {
             let text = format!(
                 "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
@@ -169,19 +178,20 @@ fn read(
             );
             return Err(ApiError::bad_request(text));
         }
-        FieldValidation::Warn => strict,
-        _ => Vec::new(),
-    };
+        FieldValidation::Warn => strict.into_iter().for_each(crate::warning::add),
+        _ => {}
+    }
     value["kind"] = kind.into();
     value["apiVersion"] = api_version.into();
-    Ok(Decoded { value, warnings })
+    Ok(value)
 }
 
 /// Kind and version that a JSON body names.
-fn type_of(kind: &str, text: &[u8], body: &[u8]) -> Result<(String, String)> {
-    let parse_error = |error: &dyn std::fmt::Display| {
-        unrecognized(kind, &format!("couldn't get version/kind; json parse error: {error}"), body)
-    };
+///
+/// # Errors
+/// Why it names none, in upstream's words.
+pub(super) fn type_of(text: &[u8]) -> std::result::Result<(String, String), String> {
+    let parse_error = |error: &dyn std::fmt::Display| format!("couldn't get version/kind; json parse error: {error}");
     let value = json::parse_members(text, &["kind", "apiVersion"]).map_err(|e| parse_error(&e))?;
     let shape = match &value {
         Value::Object(object) => {
@@ -195,7 +205,11 @@ fn type_of(kind: &str, text: &[u8], body: &[u8]) -> Result<(String, String)> {
                     )))
                 }
             };
-            return Ok((text("kind")?, text("apiVersion")?));
+            let (kind, version) = (text("kind")?, text("apiVersion")?);
+            if version.matches('/').count() > 1 {
+                return Err(format!("unexpected GroupVersion string: {version}"));
+            }
+            return Ok((kind, version));
         }
         Value::Null => return Ok(Default::default()),
         other => json_kind(other),
@@ -317,19 +331,61 @@ pub(crate) fn no_conversion(said_version: &str, said_kind: &str, group: &str, ki
 const SHOWN: usize = 30;
 
 fn unrecognized(kind: &str, error: &str, body: &[u8]) -> ApiError {
-    let shown = if body.is_empty() {
-        "<empty>".to_owned()
-    } else if body.len() > SHOWN {
-        format!("{} ...", String::from_utf8_lossy(&body[..SHOWN]))
-    } else {
-        String::from_utf8_lossy(body).into_owned()
+    let (piece, more) = match body.get(..SHOWN) {
+        Some(piece) if body.len() > SHOWN => (piece, " ..."),
+        _ => (body, ""),
     };
+    let shown = match piece.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => String::from_utf8_lossy(piece).into_owned(),
+        // What is no JSON object may be anything.
+        Some(_) => piece.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    let shown = shown + more;
     ApiError::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {error} ({shown})"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource::Resources;
+
+    fn read_as(group: &str, version: &str, plural: &str, body: &str) -> Result<Value> {
+        let resource = Resources::built_in().current().lookup(group, version, plural).expect("a built-in kind");
+        object(&resource, "application/json", body.as_bytes(), &WriteOptions::default())
+    }
+
+    #[test]
+    fn a_version_that_is_none_is_told_before_anything_else() {
+        let told = |body: &str| read_as("apps", "v1", "deployments", body).expect_err(body).status().message.clone();
+        let slashes = told(r#"{"apiVersion":"a/b/c","kind":"Deployment"}"#);
+        assert_eq!(
+            slashes,
+            "the object provided is unrecognized (must be of type Deployment): unexpected GroupVersion string: a/b/c \
+             ({\"apiVersion\":\"a/b/c\",\"kind\":\" ...)"
+        );
+        let group = r#"{"apiVersion":"batch/","kind":"Job"}"#;
+        assert_eq!(
+            told(group),
+            format!(
+                "Job in version \"\" cannot be handled as a Deployment: Object 'apiVersion' is missing in '{group}'"
+            )
+        );
+        for said in ["/", "apps/", "", "apps/v1"] {
+            let body = format!(r#"{{"apiVersion":"{said}","kind":"Deployment"}}"#);
+            let value = read_as("apps", "v1", "deployments", &body).expect(said);
+            assert_eq!(value["apiVersion"], "apps/v1", "{said}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_object_is_shown_by_its_bytes() {
+        let told = |body: &str| read_as("", "v1", "configmaps", body).expect_err(body).status().message.clone();
+        assert!(told("[1]").ends_with("(5b315d)"), "{}", told("[1]"));
+        assert!(told(&format!("\"{}", "a".repeat(40))).ends_with(&format!("(22{} ...)", "61".repeat(29))));
+        assert!(told("{").ends_with("({)"));
+        assert!(told("").ends_with("(<empty>)"));
+    }
 
     #[test]
     fn a_version_has_the_kinds_that_it_had() {

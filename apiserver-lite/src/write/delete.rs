@@ -31,20 +31,19 @@ pub(super) async fn handle(
     let body = request.body().await?;
     let options = DeleteOptions::parse(&request.query, request.content_type(), &body)?;
     let namespace = if resource.namespaced { request.info.namespace.clone() } else { String::new() };
+    warn_of_orphans(resource, &options);
     strategy::check_delete(resource, &request.info.name)?;
     admit(server, &request, resource, &namespace, &request.info.name, &options).await?;
     let deleted = delete(server, resource, &namespace, &request.info.name, &options).await?;
-    let mut response = match deleted {
-        Deleted::Gone(object) if returns_status(resource) => gone_status(resource, &object, accepted),
-        Deleted::Gone(object) => read::object_response(server, 200, accepted, resource, &object, &request).await?,
+    match deleted {
+        Deleted::Gone(object) if returns_status(resource) => Ok(gone_status(resource, &object, accepted)),
+        Deleted::Gone(object) => read::object_response(server, 200, accepted, resource, &object, &request).await,
         Deleted::Waiting(object) => {
             // Only who asks in the old words hears that the object is not gone yet.
             let code = if options.orphan_dependents == Some(false) { 202 } else { 200 };
-            read::object_response(server, code, accepted, resource, &object, &request).await?
+            read::object_response(server, code, accepted, resource, &object, &request).await
         }
-    };
-    warn_of_orphans(resource, &options, &mut response);
-    Ok(response)
+    }
 }
 
 /// Whether the user may delete this very object, beyond what authorization knows. What is not there, or not what the
@@ -81,12 +80,12 @@ async fn admit(
 }
 
 /// Jobs leave their pods behind where the client says nothing, and people should know.
-fn warn_of_orphans(resource: &Resource, options: &DeleteOptions, response: &mut Response) {
+fn warn_of_orphans(resource: &Resource, options: &DeleteOptions) {
     let jobs = &*resource.group == "batch" && &*resource.plural == "jobs";
     if jobs && options.propagation.is_none() && options.orphan_dependents.is_none() {
         let text = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to \
                     remove them or set propagationPolicy=Orphan to suppress this warning";
-        crate::server::warn(response, text);
+        crate::warning::add(text);
     }
 }
 
@@ -421,6 +420,7 @@ pub(super) async fn collection(
     let selector = Selector::parse(resource, labels, query.get("fieldSelector").unwrap_or_default())?;
     let body = request.body().await?;
     let options = DeleteOptions::parse(&request.query, request.content_type(), &body)?;
+    warn_of_orphans(resource, &options);
     let page = read::page_of(server, &request, resource, &list_options, &selector).await?;
     for object in &page.objects {
         let (namespace, name) = (&*object.key.namespace, &*object.key.name);
@@ -435,7 +435,5 @@ pub(super) async fn collection(
             Err(error) => return Err(error),
         }
     }
-    let mut response = read::list_response(server, accepted, resource, page, &request).await?;
-    warn_of_orphans(resource, &options, &mut response);
-    Ok(response)
+    read::list_response(server, accepted, resource, page, &request).await
 }

@@ -56,9 +56,6 @@ impl DeleteOptions {
         let id = set.struct_named("k8s.io.apimachinery.pkg.apis.meta.v1.DeleteOptions");
         let id = id.ok_or_else(|| ApiError::internal("DeleteOptions is not declared"))?;
         let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(error.to_string());
-        let syntax = |error: &dyn std::fmt::Display| {
-            ApiError::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
-        };
         let (value, said) = match body_media(content_type)? {
             Media::Protobuf => {
                 let unknown = proto::protobuf::read_envelope(body).map_err(|e| bad(&e))?;
@@ -66,13 +63,19 @@ impl DeleteOptions {
                 (proto::protobuf::decode(set, id, unknown.raw).map_err(|e| bad(&e))?, unknown.api_version.to_owned())
             }
             media => {
-                let tree = match media {
-                    Media::Yaml => proto::yaml::parse(body).map_err(|e| bad(&e))?,
-                    _ => proto::json::parse(body).map_err(|e| syntax(&e))?.value,
+                let mut converted = Vec::new();
+                let text = match media {
+                    Media::Yaml => {
+                        let tree = proto::yaml::parse(body).map_err(|e| bad(&e))?;
+                        proto::json::write_sorted(&tree, &mut converted);
+                        &converted[..]
+                    }
+                    _ => body,
                 };
-                let text = |key: &str| tree[key].as_str().unwrap_or_default().to_owned();
-                check_kind(&text("kind"), &text("apiVersion"))?;
-                (proto::json::conform(set, id, &tree).map_err(|e| bad(&e))?.value, text("apiVersion"))
+                let (kind, version) = super::decode::type_of(text).map_err(|e| bad(&e))?;
+                check_kind(&kind, &version)?;
+                let tree = proto::json::parse(text).map_err(|e| bad(&e))?.value;
+                (proto::json::conform(set, id, &tree).map_err(|e| bad(&e))?.value, version)
             }
         };
         crate::audit::object(&Value::Null, || {
@@ -165,6 +168,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_body_says_what_it_is_before_it_is_read() {
+        let told = |media: &str, body: &str| {
+            let read = DeleteOptions::from_body(media, body.as_bytes());
+            read.err().map_or_else(String::new, |error| error.status().message.clone())
+        };
+        let (json, yaml) = ("application/json", "application/yaml");
+        assert_eq!(told(json, r#"{"apiVersion":"a/b/c"}"#), "unexpected GroupVersion string: a/b/c");
+        let array = "couldn't get version/kind; json parse error: json: cannot unmarshal array into Go value of type ";
+        assert!(told(json, "[1]").starts_with(array), "{}", told(json, "[1]"));
+        assert!(told(yaml, "- a").starts_with(array), "{}", told(yaml, "- a"));
+        assert!(told(json, "{").starts_with("couldn't get version/kind; json parse error: "));
+        assert_eq!(told(json, r#"{"apiVersion":"apps/v1","kind":"DeleteOptions","gracePeriodSeconds":1}"#), "");
+        assert_eq!(told(yaml, "gracePeriodSeconds: 1"), "");
+    }
 
     #[test]
     fn what_was_said_is_told_and_nothing_else() {

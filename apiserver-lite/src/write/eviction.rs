@@ -40,8 +40,7 @@ pub(super) async fn handle(
     let options = WriteOptions::parse(request, resource)?;
     let body = request.body().await?;
     let (content_type, also) = (request.content_type(), &["policy/v1beta1"]);
-    let decoded = decode::kind_of(&schema(EVICTION)?, EVICTION, also, content_type, &body, &options)?;
-    let mut eviction = decoded.value;
+    let mut eviction = decode::kind_of(&schema(EVICTION)?, EVICTION, also, content_type, &body, &options)?;
     let (namespace, name) = (request.info.namespace.clone(), request.info.name.clone());
     meta::settle_namespace(&mut eviction, &namespace)?;
     if meta::text(&eviction, "name") != name {
@@ -52,9 +51,7 @@ pub(super) async fn handle(
     let mut wanted = DeleteOptions::of(&eviction["deleteOptions"])?;
     wanted.dry_run |= options.dry_run;
     evict(server, resource, &namespace, &name, &wanted, &options).await?;
-    let mut response = done(accepted);
-    decoded.warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
-    Ok(response)
+    Ok(done(accepted))
 }
 
 async fn evict(

@@ -87,33 +87,30 @@ pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc
     }
     let namespace = if resource.namespaced { request.info.namespace.clone() } else { String::new() };
     let name = request.info.name.clone();
-    let (code, object, warnings) = match verb {
+    let (code, object) = match verb {
         Verbs::CREATE => {
             if resource.namespaced && namespace.is_empty() {
                 return Err(unknown_path());
             }
             let body = request.body().await?;
-            let decoded = decode::object(&resource, request.content_type(), &body, &options)?;
-            let object = create(server, &resource, &namespace, decoded.value, &options, &request.user).await?;
-            (201, object, decoded.warnings)
+            let value = decode::object(&resource, request.content_type(), &body, &options)?;
+            (201, create(server, &resource, &namespace, value, &options, &request.user).await?)
         }
         Verbs::UPDATE => {
             let body = request.body().await?;
-            let decoded = decode::object(&resource, request.content_type(), &body, &options)?;
+            let value = decode::object(&resource, request.content_type(), &body, &options)?;
             let target = Target { resource: &resource, subresource: "", namespace: &namespace, name: &name };
-            let (object, created) = update::put(server, target, decoded.value, &options, &request.user).await?;
-            (if created { 201 } else { 200 }, object, decoded.warnings)
+            let (object, created) = update::put(server, target, value, &options, &request.user).await?;
+            (if created { 201 } else { 200 }, object)
         }
         _ => {
             let body = request.body().await?;
             let target = Target { resource: &resource, subresource: "", namespace: &namespace, name: &name };
             let patched = update::patch(server, target, request.content_type(), &body, &options, &request.user).await?;
-            (if patched.created { 201 } else { 200 }, patched.object, patched.warnings)
+            (if patched.created { 201 } else { 200 }, patched.object)
         }
     };
-    let mut response = read::object_response(server, code, accepted, &resource, &object, &request).await?;
-    warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
-    Ok(response)
+    read::object_response(server, code, accepted, &resource, &object, &request).await
 }
 
 /// Commits an object; a dry run answers as if it had.

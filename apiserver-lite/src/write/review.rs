@@ -41,8 +41,7 @@ pub(super) async fn handle(
     options: &WriteOptions,
 ) -> Result<Response> {
     let body = request.body().await?;
-    let decoded = decode::object(resource, request.content_type(), &body, options)?;
-    let mut value = decoded.value;
+    let mut value = decode::object(resource, request.content_type(), &body, options)?;
     if value["metadata"].is_null() {
         value["metadata"] = json!({});
     }
@@ -90,9 +89,7 @@ pub(super) async fn handle(
         }
     }
     let schema = (&*resource.group, &*resource.version, &*resource.kind);
-    let mut response = crate::read::answered_response(201, accepted, schema, value)?;
-    decoded.warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
-    Ok(response)
+    crate::read::answered_response(201, accepted, schema, value)
 }
 
 fn texts(value: &Value) -> Vec<String> {
@@ -263,8 +260,7 @@ pub(super) async fn token(
     let options = WriteOptions::parse(request, resource)?;
     let body = request.body().await?;
     let kind = (AUTHENTICATION, "v1", "TokenRequest");
-    let decoded = decode::kind(&subresource::schema(kind)?, kind, request.content_type(), &body, &options)?;
-    let mut value = decoded.value;
+    let mut value = decode::kind(&subresource::schema(kind)?, kind, request.content_type(), &body, &options)?;
     super::meta::settle_namespace(&mut value, &request.info.namespace)?;
     let (namespace, name) = (request.info.namespace.clone(), request.info.name.clone());
     let target = Target { resource, subresource: "token", namespace: &namespace, name: &name };

@@ -87,11 +87,8 @@ pub(super) async fn handle(
     let body = request.body().await?;
     let schema = schema(SCALE)?;
     let target = Target { resource, subresource: "scale", namespace: &namespace, name: &name };
-    let mut warnings = Vec::new();
     let sent = if verb == Verbs::UPDATE {
-        let decoded = decode::kind(&schema, SCALE, request.content_type(), &body, &options)?;
-        warnings = decoded.warnings;
-        let mut scale = decoded.value;
+        let mut scale = decode::kind(&schema, SCALE, request.content_type(), &body, &options)?;
         meta::settle_namespace(&mut scale, &namespace)?;
         meta::check_name(&scale, &name)?;
         // Upstream's store compares it before anybody says that there is nothing.
@@ -136,7 +133,7 @@ pub(super) async fn handle(
                     out
                 };
                 let patched = patch.apply(&schema, SCALE, before.clone(), json, options.validation)?;
-                warnings = patched.warnings;
+                patched.warnings.into_iter().for_each(crate::warning::add);
                 let mut scale = patched.value;
                 meta::check_name(&scale, &name)?;
                 apply::updated(writer, &before, &mut scale);
@@ -179,9 +176,7 @@ pub(super) async fn handle(
     let mut scale = scale_of(own, &crate::crd::worked_on(server, resource, &object).await?)
         .map_err(|error| ApiError::bad_request(error.status().message.clone()))?;
     say(&mut scale);
-    let mut response = read::value_response(accepted, &SCALE_RESOURCE, scale, &request.query)?;
-    warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
-    Ok(response)
+    read::value_response(accepted, &SCALE_RESOURCE, scale, &request.query)
 }
 
 /// Lets admission look at a change of scale, as a `Scale`; what it makes of the number goes back into the workload.

@@ -66,17 +66,13 @@ async fn part(
     let body = request.body().await?;
     let (name, subresource) = (request.info.name.clone(), request.info.subresource.clone());
     let target = Target { resource, subresource: &subresource, namespace: &namespace, name: &name };
-    let (object, warnings) = if verb == Verbs::PATCH {
-        let patched = update::patch(server, target, request.content_type(), &body, &options, &request.user).await?;
-        (patched.object, patched.warnings)
+    let object = if verb == Verbs::PATCH {
+        update::patch(server, target, request.content_type(), &body, &options, &request.user).await?.object
     } else {
-        let decoded = decode::object(resource, request.content_type(), &body, &options)?;
-        let (object, _) = update::put(server, target, decoded.value, &options, &request.user).await?;
-        (object, decoded.warnings)
+        let value = decode::object(resource, request.content_type(), &body, &options)?;
+        update::put(server, target, value, &options, &request.user).await?.0
     };
-    let mut response = read::object_response(server, 200, accepted, resource, &object, &request).await?;
-    warnings.iter().for_each(|text| crate::server::warn(&mut response, text));
-    Ok(response)
+    read::object_response(server, 200, accepted, resource, &object, &request).await
 }
 
 /// Schema of a built-in kind by group, version and kind.

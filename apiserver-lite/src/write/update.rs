@@ -28,12 +28,11 @@ pub struct Target<'a> {
     pub name: &'a str,
 }
 
-/// A patched object and what the client should be told.
+/// A patched object.
 pub struct Patched {
     pub object: ObjectRef,
     /// An apply made the object.
     pub created: bool,
-    pub warnings: Vec<String>,
 }
 
 /// Attempts of a write that names no version before a conflict is reported; upstream tries patches five times.
@@ -369,7 +368,6 @@ pub async fn patch(
         Some(_) => error,
         None => ApiError::missing(&resource.group, &resource.plural, target.name),
     })?;
-    let mut warnings = Vec::new();
     // The owners of fields are most of an object's tree, and a patch that leaves them alone need not carry them.
     let without_owners = patch.leaves_owners();
     let tracking = if without_owners { Tracking::Writer } else { Tracking::Looking };
@@ -395,7 +393,7 @@ pub async fn patch(
         // An error may show the whole object.
         let whole = || if resource.custom { tree.clone() } else { old.value() };
         let patched = lean.map_or_else(|| apply(whole()), Ok)?;
-        warnings = patched.warnings;
+        patched.warnings.into_iter().for_each(crate::warning::add);
         let mut value = patched.value;
         meta::settle_namespace(&mut value, target.namespace)?;
         meta::check_name(&value, target.name)?;
@@ -406,7 +404,7 @@ pub async fn patch(
         Ok(value)
     })
     .await?;
-    Ok(Patched { object, created: false, warnings })
+    Ok(Patched { object, created: false })
 }
 
 /// What is said where no router has looked at the media type before: for custom resources.
