@@ -195,6 +195,14 @@ impl Report {
         }
     }
 
+    /// One of a few texts; has to be there, and an empty one is there and none of them.
+    pub fn said_choice(&mut self, object: &Value, name: &str, supported: &[&str]) {
+        match object.get(name).is_none_or(Value::is_null) {
+            true => self.miss(name, ""),
+            false => self.maybe_choice(object, name, supported),
+        }
+    }
+
     /// One of a few texts, where it is there.
     pub fn maybe_choice(&mut self, object: &Value, name: &str, supported: &[&str]) {
         if let Some(text) = object.get(name).and_then(Value::as_str).filter(|t| !supported.contains(t)) {

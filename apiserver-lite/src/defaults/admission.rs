@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Object, below, each, inside, made, set, set_absent};
+use super::{Object, below, each, inside, made, set_absent, set_unsaid};
 
 pub(super) fn apply(plural: &str, object: &mut Object) {
     match plural {
@@ -10,12 +10,12 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
         "mutatingwebhookconfigurations" => {
             for hook in each(object, "webhooks") {
                 webhook(hook);
-                set(hook, "reinvocationPolicy", "Never");
+                set_unsaid(hook, "reinvocationPolicy", "Never");
             }
         }
         "validatingadmissionpolicies" | "mutatingadmissionpolicies" => {
             let Some(spec) = made(object, "spec") else { return };
-            set(spec, "failurePolicy", "Fail");
+            set_unsaid(spec, "failurePolicy", "Fail");
             if let Some(matching) = inside(spec, "matchConstraints") {
                 matches(matching);
             }
@@ -33,22 +33,22 @@ fn webhook(hook: &mut Object) {
     if let Some(service) = below(hook, &["clientConfig", "service"]) {
         set_absent(service, "port", 443);
     }
-    set(hook, "failurePolicy", "Fail");
-    set(hook, "matchPolicy", "Equivalent");
+    set_unsaid(hook, "failurePolicy", "Fail");
+    set_unsaid(hook, "matchPolicy", "Equivalent");
     made(hook, "namespaceSelector");
     made(hook, "objectSelector");
     if hook.get("timeoutSeconds").is_none_or(Value::is_null) {
         hook.insert("timeoutSeconds".into(), 10.into());
     }
-    each(hook, "rules").for_each(|rule| set(rule, "scope", "*"));
+    each(hook, "rules").for_each(|rule| set_unsaid(rule, "scope", "*"));
 }
 
 fn matches(matching: &mut Object) {
-    set(matching, "matchPolicy", "Equivalent");
+    set_unsaid(matching, "matchPolicy", "Equivalent");
     made(matching, "namespaceSelector");
     made(matching, "objectSelector");
     for rules in ["resourceRules", "excludeResourceRules"] {
-        each(matching, rules).for_each(|rule| set(rule, "scope", "*"));
+        each(matching, rules).for_each(|rule| set_unsaid(rule, "scope", "*"));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Object, below, each, has, inside, made, pod, set, text};
+use super::{Object, below, each, has, inside, made, pod, set, set_unsaid, text};
 
 pub(super) fn apply(plural: &str, object: &mut Object) {
     match plural {
@@ -38,7 +38,7 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
             let Some(spec) = made(object, "spec") else { return };
             pod::whole_millis_of(spec, &["capacity"]);
             set(spec, "persistentVolumeReclaimPolicy", "Retain");
-            set(spec, "volumeMode", "Filesystem");
+            set_unsaid(spec, "volumeMode", "Filesystem");
             pod::volume_source(spec);
         }
         "persistentvolumeclaims" => {
@@ -54,7 +54,7 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
 }
 
 pub(super) fn claim(spec: &mut Object) {
-    set(spec, "volumeMode", "Filesystem");
+    set_unsaid(spec, "volumeMode", "Filesystem");
     if let Some(resources) = inside(spec, "resources") {
         pod::whole_millis_of(resources, &["limits", "requests"]);
     }
@@ -132,7 +132,7 @@ fn service(object: &mut Object) {
         set(spec, "allocateLoadBalancerNodePorts", true);
         if let Some(balancer) = below(object, &["status", "loadBalancer"]) {
             for ingress in each(balancer, "ingress").filter(|i| has(i, "ip")) {
-                set(ingress, "ipMode", "VIP");
+                set_unsaid(ingress, "ipMode", "VIP");
             }
         }
     }

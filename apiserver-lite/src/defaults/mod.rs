@@ -41,6 +41,13 @@ fn set(map: &mut Object, key: &str, value: impl Into<Value>) {
     }
 }
 
+/// Sets a property that is absent, for those where an empty text is something else than nothing, and mostly refused.
+fn set_unsaid(map: &mut Object, key: &str, value: impl Into<Value>) {
+    if !has(map, key) {
+        map.insert(key.into(), value.into());
+    }
+}
+
 /// Sets a number that is absent; a zero is said.
 fn set_absent(map: &mut Object, key: &str, value: i64) {
     if !has(map, key) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Object, below, each, has, inside, made, set, set_absent, set_number, text};
+use super::{Object, below, each, has, inside, made, set, set_absent, set_number, set_unsaid, text};
 
 pub(super) fn apply(group: &str, plural: &str, object: &mut Object) {
     match (group, plural) {
@@ -10,7 +10,7 @@ pub(super) fn apply(group: &str, plural: &str, object: &mut Object) {
         ("networking.k8s.io", "networkpolicies") => network_policy(object),
         ("networking.k8s.io", "ingressclasses") => {
             if let Some(parameters) = below(object, &["spec", "parameters"]) {
-                set(parameters, "scope", "Cluster");
+                set_unsaid(parameters, "scope", "Cluster");
             }
         }
         ("discovery.k8s.io", "endpointslices") => {
@@ -18,15 +18,15 @@ pub(super) fn apply(group: &str, plural: &str, object: &mut Object) {
                 if !has(port, "name") {
                     port.insert("name".into(), "".into());
                 }
-                set(port, "protocol", "TCP");
+                set_unsaid(port, "protocol", "TCP");
             }
         }
         ("storage.k8s.io", "storageclasses") => {
-            set(object, "reclaimPolicy", "Delete");
-            set(object, "volumeBindingMode", "Immediate");
+            set_unsaid(object, "reclaimPolicy", "Delete");
+            set_unsaid(object, "volumeBindingMode", "Immediate");
         }
         ("storage.k8s.io", "csidrivers") => driver(object),
-        ("scheduling.k8s.io", "priorityclasses") => set(object, "preemptionPolicy", "PreemptLowerPriority"),
+        ("scheduling.k8s.io", "priorityclasses") => set_unsaid(object, "preemptionPolicy", "PreemptLowerPriority"),
         ("flowcontrol.apiserver.k8s.io", "flowschemas") => {
             if let Some(spec) = made(object, "spec") {
                 set_number(spec, "matchingPrecedence", 1000);
@@ -83,7 +83,7 @@ fn network_policy(object: &mut Object) {
     let Some(spec) = made(object, "spec") else { return };
     for rules in ["ingress", "egress"] {
         for rule in each(spec, rules) {
-            each(rule, "ports").for_each(|port| set(port, "protocol", "TCP"));
+            each(rule, "ports").for_each(|port| set_unsaid(port, "protocol", "TCP"));
         }
     }
     if spec.get("policyTypes").and_then(Value::as_array).is_none_or(Vec::is_empty) {
@@ -98,7 +98,7 @@ fn driver(object: &mut Object) {
     for name in ["podInfoOnMount", "storageCapacity", "requiresRepublish", "seLinuxMount"] {
         set(spec, name, false);
     }
-    set(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
+    set_unsaid(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
     if spec.get("volumeLifecycleModes").and_then(Value::as_array).is_none_or(Vec::is_empty) {
         spec.insert("volumeLifecycleModes".into(), json!(["Persistent"]));
     }
@@ -169,6 +169,29 @@ mod tests {
         assert_eq!(types(json!({})), json!(["Ingress"]));
         assert_eq!(types(json!({"egress": [{}]})), json!(["Ingress", "Egress"]));
         assert_eq!(types(json!({"policyTypes": ["Egress"]})), json!(["Egress"]));
+    }
+
+    #[test]
+    fn an_empty_word_is_something_where_none_would_be_nothing() {
+        for (group, plural, value, at, default) in [
+            ("storage.k8s.io", "storageclasses", json!({}), "/volumeBindingMode", "Immediate"),
+            ("storage.k8s.io", "csidrivers", json!({"spec": {}}), "/spec/fsGroupPolicy", "ReadWriteOnceWithFSType"),
+            ("scheduling.k8s.io", "priorityclasses", json!({}), "/preemptionPolicy", "PreemptLowerPriority"),
+            (
+                "networking.k8s.io",
+                "ingressclasses",
+                json!({"spec": {"parameters": {}}}),
+                "/spec/parameters/scope",
+                "Cluster",
+            ),
+        ] {
+            let done = defaulted(group, plural, value.clone());
+            assert_eq!(done.pointer(at), Some(&json!(default)), "{plural}");
+            let mut said = value;
+            let (parent, name) = at.rsplit_once('/').expect("a path");
+            said.pointer_mut(parent).expect("it is there")[name] = "".into();
+            assert_eq!(defaulted(group, plural, said).pointer(at), Some(&json!("")), "{plural}");
+        }
     }
 
     #[test]

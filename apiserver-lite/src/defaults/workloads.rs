@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Object, each, has, inside, made, pod, set};
+use super::{Object, each, has, inside, made, pod, set, set_unsaid};
 
 pub(super) fn apply(plural: &str, object: &mut Object) {
     if plural == "daemonsets"
@@ -10,6 +10,10 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
     {
         // A field of no version that is served; writes count it.
         set(annotations, "deprecated.daemonset.template.generation", "0");
+    }
+    if plural == "controllerrevisions" {
+        // All that it has is data of others, and no specification.
+        return;
     }
     let Some(spec) = made(object, "spec") else { return };
     match plural {
@@ -64,7 +68,7 @@ fn rolling(strategy: &mut Object, bounds: &[(&str, Value)]) {
     if strategy.get("type").is_some_and(|t| t == "RollingUpdate")
         && let Some(rolling) = made(strategy, "rollingUpdate")
     {
-        bounds.iter().for_each(|(key, value)| set(rolling, key, value.clone()));
+        bounds.iter().for_each(|(key, value)| set_unsaid(rolling, key, value.clone()));
     }
 }
 
@@ -95,11 +99,11 @@ fn job(spec: &mut Object) {
     set(spec, "parallelism", 1);
     let retries = if has(spec, "backoffLimitPerIndex") { i32::MAX } else { 6 };
     set(spec, "backoffLimit", retries);
-    set(spec, "completionMode", "NonIndexed");
+    set_unsaid(spec, "completionMode", "NonIndexed");
     set(spec, "suspend", false);
     set(spec, "manualSelector", false);
     let replace = if has(spec, "podFailurePolicy") { "Failed" } else { "TerminatingOrFailed" };
-    set(spec, "podReplacementPolicy", replace);
+    set_unsaid(spec, "podReplacementPolicy", replace);
     failure_patterns(spec);
     template(spec);
 }
@@ -121,11 +125,11 @@ fn autoscaler(spec: &mut Object) {
     let percent = json!({"type": "Percent", "value": 100, "periodSeconds": 15});
     if let Some(up) = made(behavior, "scaleUp") {
         set(up, "stabilizationWindowSeconds", 0);
-        set(up, "selectPolicy", "Max");
+        set_unsaid(up, "selectPolicy", "Max");
         policies(up, json!([{"type": "Pods", "value": 4, "periodSeconds": 15}, percent]));
     }
     if let Some(down) = made(behavior, "scaleDown") {
-        set(down, "selectPolicy", "Max");
+        set_unsaid(down, "selectPolicy", "Max");
         policies(down, json!([percent]));
     }
 }
@@ -158,6 +162,14 @@ mod tests {
         );
         let named = defaulted("statefulsets", json!({"updateStrategy": {"type": "RollingUpdate"}}));
         assert_eq!(named["updateStrategy"], json!({"type": "RollingUpdate"}));
+    }
+
+    #[test]
+    fn a_revision_says_what_it_said() {
+        let revision = json!({"metadata": {"name": "a"}, "data": {"spec": {"empty": {}}}, "revision": 1});
+        let mut done = revision.clone();
+        apply("controllerrevisions", done.as_object_mut().expect("an object"));
+        assert_eq!(done, revision);
     }
 
     #[test]

@@ -219,7 +219,7 @@ fn match_conditions(report: &mut Report, object: &Value, params: bool) {
 }
 
 fn match_resources(report: &mut Report, object: &Value) {
-    report.choice(object, "matchPolicy", &MATCHES);
+    report.said_choice(object, "matchPolicy", &MATCHES);
     for name in ["namespaceSelector", "objectSelector"] {
         match object.get(name).filter(|s| s.is_object()) {
             None => report.miss(name, ""),
@@ -278,7 +278,7 @@ fn complain(report: &mut Report, field: &str, said: &str, complaint: Option<Stri
 }
 
 fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
-    report.choice(spec, "failurePolicy", &FAILURES);
+    report.said_choice(spec, "failurePolicy", &FAILURES);
     report.with(spec, "paramKind", param_kind);
     match spec.get("matchConstraints").filter(|c| c.is_object()) {
         None => report.miss("matchConstraints", ""),

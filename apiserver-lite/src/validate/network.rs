@@ -62,7 +62,7 @@ pub fn endpoint_slice(report: &mut Report, object: &Value) {
         } else {
             seen.push(name);
         }
-        r.choice(port, "protocol", &["SCTP", "TCP", "UDP"]);
+        r.said_choice(port, "protocol", &["SCTP", "TCP", "UDP"]);
         r.between(port, "port", 1, 65535);
         r.with(port, "appProtocol", qualified);
     });
@@ -185,7 +185,7 @@ fn host_name(host: &str) -> Vec<String> {
 fn path(report: &mut Report, path: &Value) {
     let (kind, text_path) = (text(path, "pathType"), text(path, "path"));
     match kind {
-        "" => return report.miss("pathType", "pathType must be specified"),
+        _ if !has(path, "pathType") => return report.miss("pathType", "pathType must be specified"),
         "Exact" | "Prefix" => report.at("path", |r| {
             if !text_path.starts_with('/') {
                 r.invalid(text_path, "must be an absolute path");
