@@ -181,7 +181,8 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value, 
         // What has to be right in any case is told before what may change.
         ("", "namespaces" | "nodes", _)
         | ("storage.k8s.io", "storageclasses" | "volumeattributesclasses", _)
-        | ("node.k8s.io", "runtimeclasses", _) => {
+        | ("node.k8s.io", "runtimeclasses", _)
+        | ("networking.k8s.io", "ipaddresses" | "servicecidrs", _) => {
             whole(report, group, plural, new);
             unchanged(report, group, new, old);
             changed(report, group, plural, new, old);
@@ -211,9 +212,7 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value, 
         }
         ("", "limitranges", _) => whole(report, group, plural, new),
         // Only what may change is checked.
-        ("storage.k8s.io", "csidrivers", _)
-        | ("scheduling.k8s.io", "priorityclasses", _)
-        | ("networking.k8s.io", "ipaddresses" | "servicecidrs", _) => {
+        ("storage.k8s.io", "csidrivers", _) | ("scheduling.k8s.io", "priorityclasses", _) => {
             unchanged(report, group, new, old);
             changed(report, group, plural, new, old);
         }

@@ -65,19 +65,18 @@ fn policy_rule(report: &mut Report, rule: &Value, namespaced: bool) {
 
 fn one_subject(report: &mut Report, subject: &Value, namespaced: bool) {
     let (kind, group) = (text(subject, "kind"), text(subject, "apiGroup"));
-    let named = report.need(subject, "name");
+    report.need(subject, "name");
     match kind {
         "ServiceAccount" => {
             report.named(subject, "name", names::dns_subdomain);
             if !group.is_empty() {
                 report.at("apiGroup", |r| r.not_supported(group, &[""]));
             }
-            if !namespaced || subject.get("namespace").is_some() && text(subject, "namespace").is_empty() {
+            if !namespaced {
                 report.need(subject, "namespace");
             }
         }
         "User" | "Group" => {
-            let _ = named;
             if group != GROUP {
                 report.at("apiGroup", |r| r.not_supported(group, &[GROUP]));
             }

@@ -10,9 +10,6 @@ use crate::names;
 
 const ONLY_BALANCED: &str = "may only be used when `type` is 'LoadBalancer'";
 
-/// Where kubelets serve.
-const KUBELET_PORT: i64 = 10_250;
-
 fn is_headless(spec: &Value) -> bool {
     texts(spec, "clusterIPs") == ["None"]
 }
@@ -43,14 +40,6 @@ pub fn check(report: &mut Report, object: &Value) {
         let ports = list(spec, "ports");
         if ports.is_empty() && !is_headless(spec) && kind != "ExternalName" {
             r.miss("ports", "");
-        }
-        if kind == "LoadBalancer" {
-            // Load balancers of some clouds open a port that they serve on the nodes, too.
-            let why = format!("may not expose port {KUBELET_PORT} externally since it is used by kubelet");
-            let same = |(_, port): &(usize, &Value)| port["port"] == KUBELET_PORT;
-            for (index, _) in ports.iter().enumerate().filter(same) {
-                r.at("ports", |r| r.index(index, |r| r.invalid(KUBELET_PORT, &why)));
-            }
         }
         match kind {
             "LoadBalancer" | "NodePort" if is_headless(spec) => {
@@ -408,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_load_balancer_does_not_open_the_port_of_kubelets() {
+    fn a_load_balancer_may_open_the_port_of_kubelets() {
         let told = |kind: &str, port: i64| {
             let port = json!({"port": port, "targetPort": 80, "protocol": "TCP"});
             let spec = json!({"type": kind, "ports": [port], "sessionAffinity": "None", "clusterIP": "10.0.0.1",
@@ -417,9 +406,12 @@ mod tests {
             let all = Report::told(|r| check(r, &json!({"metadata": {}, "spec": spec})));
             all.into_iter().filter(|told| told.starts_with("spec.ports")).collect::<Vec<_>>()
         };
-        let why =
-            "spec.ports[0]: Invalid value: 10250: may not expose port 10250 externally since it is used by kubelet";
-        assert_eq!(told("LoadBalancer", 10_250), [why]);
-        assert!(told("LoadBalancer", 10_251).is_empty() && told("NodePort", 10_250).is_empty());
+        for kind in ["LoadBalancer", "NodePort"] {
+            assert_eq!(told(kind, 10_250), [""; 0], "{kind}");
+        }
+        assert_eq!(
+            told("LoadBalancer", 0),
+            ["spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive"]
+        );
     }
 }

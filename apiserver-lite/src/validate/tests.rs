@@ -57,6 +57,7 @@ fn metadata_is_checked_as_often_as_upstream_does() {
         (("storage.k8s.io", "v1", "storageclasses"), 4),
         (("node.k8s.io", "v1", "runtimeclasses"), 4),
         (("storage.k8s.io", "v1", "csidrivers"), 3),
+        (("networking.k8s.io", "v1", "servicecidrs"), 4),
     ] {
         let labels = told(kind, &object, &object).into_iter().filter(|t| t.starts_with("metadata.labels: ")).count();
         assert_eq!(labels, times, "{kind:?}");
@@ -89,6 +90,9 @@ fn a_changed_object_has_to_be_right_as_a_whole() {
         json!({"metadata": {"name": "a"}, "provisioner": "a.b/c", "volumeBindingMode": "Immediate",
             "allowedTopologies": topologies})
     };
+    let address = |parent: Value| json!({"metadata": {"name": "10.0.0.1"}, "spec": {"parentRef": parent}});
+    let found = told(("networking.k8s.io", "v1", "ipaddresses"), &address(json!({})), &address(json!({})));
+    assert_eq!(found, ["spec.parentRef.resource: Required value", "spec.parentRef.name: Required value"]);
     let terms = json!([{"matchLabelExpressions": [{"key": "-", "values": []}]}]);
     let found = told(("storage.k8s.io", "v1", "storageclasses"), &class(terms), &class(Value::Null));
     assert_eq!(found.len(), 2, "{found:?}");

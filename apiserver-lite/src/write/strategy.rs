@@ -31,7 +31,6 @@ pub fn needs_version(resource: &Resource) -> bool {
             (&*resource.group, &*resource.plural),
             ("admissionregistration.k8s.io" | "apiextensions.k8s.io" | "apiregistration.k8s.io", _)
                 | ("coordination.k8s.io" | "node.k8s.io", _)
-                | ("networking.k8s.io", "ipaddresses" | "servicecidrs")
                 | ("policy", "poddisruptionbudgets")
                 | ("storage.k8s.io", "csidrivers" | "csinodes" | "csistoragecapacities" | "volumeattachments")
         )
