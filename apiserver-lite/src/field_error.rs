@@ -3,6 +3,7 @@
 //! Validation walks an object with one [`Report`], which keeps the path in a single buffer: a valid object costs no
 //! allocation for the fields it passes. Clients and people match on these texts, so they are upstream's to the letter.
 
+use std::collections::HashSet;
 use std::fmt::{Display, Write};
 
 use serde_json::{Map, Value};
@@ -47,6 +48,8 @@ pub struct Rules {
     pub scales_to_zero: bool,
     /// Tolerations may compare numbers (gate `TaintTolerationComparisonOperators`, or the stored object does already).
     pub compares_tolerations: bool,
+    /// Addresses and ranges may be spelled as they always could (gate `StrictIPCIDRValidation` is off).
+    pub spells_addresses_freely: bool,
 }
 
 /// The complaints so far, and where in the object the walk is.
@@ -55,6 +58,8 @@ pub struct Report {
     path: String,
     pub errors: Vec<FieldError>,
     pub rules: Rules,
+    /// Addresses and ranges that the stored object has already and that nobody may write anew.
+    pub kept: HashSet<String>,
 }
 
 impl Report {

@@ -116,7 +116,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         quiet: Arc::default(),
         kubelets: kubelets(&config, &pki)?,
         resources: Resources::chosen(&config.runtime, &config.gates),
-        services: ServiceAllocator::new(config.service_cidrs.clone(), config.node_ports),
+        services: ServiceAllocator::new(config.service_cidrs.clone(), config.node_ports).by(rules(&config)),
         config: ServerConfig {
             keys_url: match &config.args.service_account_jwks_uri {
                 Some(url) => url.clone(),
@@ -131,10 +131,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
             granular_claims: config.gates.enabled("DRAResourceClaimGranularStatusAuthorization"),
             resizes_pods: config.gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
             nodes_declare_features: config.gates.enabled("NodeDeclaredFeatures"),
-            rules: crate::field_error::Rules {
-                scales_to_zero: config.gates.enabled("HPAScaleToZero"),
-                compares_tolerations: config.gates.enabled("TaintTolerationComparisonOperators"),
-            },
+            rules: rules(&config),
             connects_by_create: config.gates.enabled("AuthorizePodWebsocketUpgradeCreatePermission"),
             checks_account_uid: config.gates.enabled("TokenRequestServiceAccountUIDValidation"),
             restricts_audiences: config.gates.enabled("ServiceAccountNodeAudienceRestriction"),
@@ -191,6 +188,15 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         tracing::error!(%error, "the listener failed; this is a bug");
     }
     Ok(())
+}
+
+/// What feature gates make of the rules for objects.
+fn rules(config: &Config) -> crate::field_error::Rules {
+    crate::field_error::Rules {
+        scales_to_zero: config.gates.enabled("HPAScaleToZero"),
+        compares_tolerations: config.gates.enabled("TaintTolerationComparisonOperators"),
+        spells_addresses_freely: !config.gates.enabled("StrictIPCIDRValidation"),
+    }
 }
 
 /// How clients share the server; None where nothing limits them, or only their number.

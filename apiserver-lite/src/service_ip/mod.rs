@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 pub use self::addresses::run;
 use self::fields::{text, texts};
 use crate::config::{Cidr, PortRange};
+use crate::field_error::Rules;
 use crate::status::{ApiError, Cause, Result};
 use crate::store::Store;
 use crate::write::invalid;
@@ -25,6 +26,7 @@ use crate::write::invalid;
 pub struct ServiceAllocator {
     ranges: Vec<Cidr>,
     ports: PortRange,
+    rules: Rules,
     taken: Mutex<Option<Taken>>,
 }
 
@@ -83,7 +85,12 @@ struct Request<'a> {
 
 impl ServiceAllocator {
     pub fn new(ranges: Vec<Cidr>, ports: PortRange) -> Self {
-        ServiceAllocator { ranges, ports, taken: Mutex::new(None) }
+        ServiceAllocator { ranges, ports, rules: Rules::default(), taken: Mutex::new(None) }
+    }
+
+    /// The same, with what feature gates make of the rules.
+    pub fn by(self, rules: Rules) -> Self {
+        ServiceAllocator { rules, ..self }
     }
 
     /// Fills in addresses and ports of a new service, or of one that replaces another.
@@ -150,7 +157,8 @@ impl ServiceAllocator {
             let policy = before.unwrap_or(if open { "RequireDualStack" } else { "SingleStack" }).to_owned();
             spec["ipFamilyPolicy"] = policy.into();
         }
-        let mut causes: Vec<Cause> = crate::validate::cluster_ips(spec).into_iter().map(Into::into).collect();
+        let mut causes: Vec<Cause> =
+            crate::validate::cluster_ips(spec, *old, self.rules).into_iter().map(Into::into).collect();
         if !causes.is_empty() {
             return Err(invalid("", "Service", &request.name, causes));
         }

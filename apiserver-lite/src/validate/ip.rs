@@ -2,7 +2,12 @@
 //!
 //! Go's lenient parser reads octets with leading zeros; the strict rules then refuse them with a text of their own.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
+
+use serde_json::Value;
+
+use crate::field_error::Report;
 
 /// The address of an interface with the length of its network, in the usual spelling.
 pub fn interface(text: &str) -> Vec<String> {
@@ -61,6 +66,99 @@ pub fn strictly_inside((outer, outer_length): (IpAddr, u8), (inner, inner_length
 
 fn is_mapped(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
+}
+
+/// Complains about an address in a field that has always been checked; true where there is nothing to complain about.
+/// What the stored object says already is good enough.
+pub fn check(report: &mut Report, text: &str) -> bool {
+    let kept = report.kept.contains(text);
+    let lenient = report.rules.spells_addresses_freely && parse(text).is_some();
+    report.sound(|r| {
+        if !kept && !lenient {
+            r.complaints(text, complaints(text));
+        }
+    })
+}
+
+/// As [`check`], for a range.
+pub fn check_range(report: &mut Report, text: &str) {
+    let kept = report.kept.contains(text);
+    let lenient = report.rules.spells_addresses_freely && parse_range(text).is_some();
+    if !kept && !lenient {
+        report.complaints(text, range(text));
+    }
+}
+
+/// Addresses and ranges of a stored object that would be refused in a new one, so that it can be written again as long as
+/// it says the same.
+pub fn kept(group: &str, plural: &str, new: &Value, old: &Value) -> HashSet<String> {
+    let mut out = HashSet::new();
+    // Lists that machines write stay as they are, or are right as a whole.
+    let changed = match (group, plural) {
+        ("", "endpoints") => new["subsets"] != old["subsets"],
+        ("discovery.k8s.io", "endpointslices") => new["endpoints"] != old["endpoints"],
+        _ => false,
+    };
+    if changed {
+        return out;
+    }
+    for path in places(group, plural) {
+        each_text(old, path, &mut |text| {
+            let odd = if text.contains('/') { !range(text).is_empty() } else { !complaints(text).is_empty() };
+            if odd {
+                out.insert(text.to_owned());
+            }
+        });
+    }
+    out
+}
+
+/// Where objects of a kind have addresses and ranges that have always been checked.
+fn places(group: &str, plural: &str) -> &'static [&'static str] {
+    match (group, plural) {
+        ("", "pods") => {
+            &["spec.dnsConfig.nameservers[]", "spec.hostAliases[].ip", "status.podIPs[].ip", "status.hostIPs[].ip"]
+        }
+        ("", "podtemplates") => &["template.spec.dnsConfig.nameservers[]", "template.spec.hostAliases[].ip"],
+        ("", "replicationcontrollers")
+        | ("apps", "deployments" | "replicasets" | "daemonsets" | "statefulsets")
+        | ("batch", "jobs") => &["spec.template.spec.dnsConfig.nameservers[]", "spec.template.spec.hostAliases[].ip"],
+        ("batch", "cronjobs") => &[
+            "spec.jobTemplate.spec.template.spec.dnsConfig.nameservers[]",
+            "spec.jobTemplate.spec.template.spec.hostAliases[].ip",
+        ],
+        ("", "services") => &[
+            "spec.clusterIPs[]",
+            "spec.externalIPs[]",
+            "spec.loadBalancerSourceRanges[]",
+            "status.loadBalancer.ingress[].ip",
+        ],
+        ("", "nodes") => &["spec.podCIDRs[]"],
+        ("", "endpoints") => &["subsets[].addresses[].ip", "subsets[].notReadyAddresses[].ip"],
+        ("discovery.k8s.io", "endpointslices") => &["endpoints[].addresses[]"],
+        ("networking.k8s.io", "ingresses") => &["status.loadBalancer.ingress[].ip"],
+        ("networking.k8s.io", "networkpolicies") => &[
+            "spec.ingress[].from[].ipBlock.cidr",
+            "spec.ingress[].from[].ipBlock.except[]",
+            "spec.egress[].to[].ipBlock.cidr",
+            "spec.egress[].to[].ipBlock.except[]",
+        ],
+        _ => &[],
+    }
+}
+
+/// Calls `look` with each text at a path; `[]` stands for every item of a list.
+fn each_text(value: &Value, path: &str, look: &mut dyn FnMut(&str)) {
+    let (name, rest) = path.split_once('.').unwrap_or((path, ""));
+    let next = |value: &Value, look: &mut dyn FnMut(&str)| match (value, rest) {
+        (Value::String(text), "") => look(text),
+        (_, "") => {}
+        (value, rest) => each_text(value, rest, look),
+    };
+    match name.strip_suffix("[]") {
+        Some(name) => value[name].as_array().into_iter().flatten().for_each(|item| next(item, look)),
+        None => next(&value[name], look),
+    }
 }
 
 /// What is wrong with an address in a field that has always been checked.
@@ -153,6 +251,34 @@ mod tests {
         assert_eq!(complaints("::ffff:1.2.3.4"), ["must not be an IPv4-mapped IPv6 address"]);
         assert_eq!(strict("FE80::1"), ["must be in canonical form (\"fe80::1\")"]);
         assert_eq!(special("127.0.0.1").len(), 1);
+    }
+
+    #[test]
+    fn what_is_stored_already_may_stay_as_it_is_spelled() {
+        let service = |addresses: Value| serde_json::json!({"spec": {"externalIPs": addresses}});
+        let old = service(serde_json::json!(["010.0.0.1", "10.0.0.2", "x"]));
+        let kept_of = |group: &str, plural: &str, new: &Value, old: &Value| {
+            let mut all: Vec<String> = kept(group, plural, new, old).into_iter().collect();
+            all.sort_unstable();
+            all
+        };
+        assert_eq!(kept_of("", "services", &old, &old), ["010.0.0.1", "x"]);
+        let policy = serde_json::json!({"spec": {"egress": [{"to": [
+            {"ipBlock": {"cidr": "10.0.0.1/8", "except": ["10.1.0.0/016", "10.2.0.0/16"]}}]}]}});
+        assert_eq!(kept_of("networking.k8s.io", "networkpolicies", &policy, &policy), ["10.0.0.1/8", "10.1.0.0/016"]);
+        let slice = |zone: &str| serde_json::json!({"endpoints": [{"addresses": ["01.2.3.4"], "zone": zone}]});
+        assert_eq!(kept_of("discovery.k8s.io", "endpointslices", &slice("a"), &slice("a")), ["01.2.3.4"]);
+        assert_eq!(kept_of("discovery.k8s.io", "endpointslices", &slice("b"), &slice("a")), [""; 0]);
+        let told = |kept: &[&str], freely: bool| {
+            let rules = crate::field_error::Rules { spells_addresses_freely: freely, ..Default::default() };
+            let mut report = Report::by(rules);
+            report.kept = kept.iter().map(|k| (*k).to_owned()).collect();
+            check(&mut report, "010.0.0.1");
+            check(&mut report, "x");
+            check_range(&mut report, "10.0.0.1/8");
+            report.errors.len()
+        };
+        assert_eq!((told(&[], false), told(&["010.0.0.1", "10.0.0.1/8"], false), told(&[], true)), (3, 1, 1));
     }
 
     #[test]

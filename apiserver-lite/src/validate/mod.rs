@@ -121,6 +121,9 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value, 
     });
     let respelled = in_spelling_of(resource, subresource, new, old);
     let old = respelled.as_ref().unwrap_or(old);
+    if !resource.custom {
+        report.kept = ip::kept(group, plural, new, old);
+    }
     match (group, plural, subresource) {
         _ if resource.custom => unchanged(report, group, new, old),
         ("", "pods", "") => pod_update::update(report, new, old),

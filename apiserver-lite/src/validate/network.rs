@@ -15,7 +15,7 @@ pub fn endpoints(report: &mut Report, object: &Value) {
         for name in ["addresses", "notReadyAddresses"] {
             r.each(subset, name, |r, address| {
                 let ip_text = text(address, "ip");
-                r.at("ip", |r| r.complaints(ip_text, ip::complaints(ip_text)));
+                r.at("ip", |r| ip::check(r, ip_text));
                 r.named(address, "hostname", names::dns_label);
                 r.named(address, "nodeName", names::dns_subdomain);
                 r.at("ip", |r| r.complaints(ip_text, ip::special(ip_text)));
@@ -80,7 +80,7 @@ fn one_endpoint(report: &mut Report, endpoint: &Value, kind: &str) {
         let family = ip::parse(address).map(|a| if a.is_ipv4() { "IPv4" } else { "IPv6" });
         match kind {
             "IPv4" | "IPv6" => {
-                r.complaints(address, ip::complaints(address));
+                ip::check(r, address);
                 if family.is_some_and(|f| f != kind) {
                     r.invalid(address, format_args!("must be an {kind} address"));
                 }
@@ -322,11 +322,11 @@ fn peer(report: &mut Report, peer: &Value) {
             return;
         }
         let range = text(block, "cidr");
-        r.at("cidr", |r| r.complaints(range, ip::range(range)));
+        r.at("cidr", |r| ip::check_range(r, range));
         let Some(outer) = ip::parse_range(range) else { return };
         r.each(block, "except", |r, except| {
             let except = except.as_str().unwrap_or_default();
-            r.complaints(except, ip::range(except));
+            ip::check_range(r, except);
             if ip::parse_range(except).is_some_and(|inner| !ip::strictly_inside(outer, inner)) {
                 r.invalid(except, "must be a strict subset of `cidr`");
             }

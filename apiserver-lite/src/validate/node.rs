@@ -154,7 +154,7 @@ pub fn check(report: &mut Report, object: &Value) {
     report.at("spec", |r| {
         r.each(spec, "podCIDRs", |r, range| {
             let range = range.as_str().unwrap_or_default();
-            r.complaints(range, ip::range(range));
+            ip::check_range(r, range);
         });
         if ranges.len() < 2 {
             return;

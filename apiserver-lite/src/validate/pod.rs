@@ -226,7 +226,7 @@ fn dns(report: &mut Report, spec: &Value) {
         }
         r.each(config, "nameservers", |r, server| {
             let server = server.as_str().unwrap_or_default();
-            r.complaints(server, ip::complaints(server));
+            ip::check(r, server);
         });
         let searches = list(config, "searches");
         if searches.len() > 32 {

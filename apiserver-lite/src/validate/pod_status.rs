@@ -236,7 +236,7 @@ fn addresses(report: &mut Report, status: &Value, name: &str) {
     let all: Vec<&str> = list(status, name).iter().map(|a| text(a, "ip")).collect();
     report.each(status, name, |r, address| {
         let address = text(address, "ip");
-        r.complaints(address, ip::complaints(address));
+        ip::check(r, address);
     });
     if all.len() < 2 {
         return;

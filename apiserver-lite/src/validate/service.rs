@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::{has, ip, list, meta, probe, text, texts};
-use crate::field_error::{FieldError, Report, go_struct};
+use crate::field_error::{FieldError, Report, Rules, go_struct};
 use crate::names;
 
 const ONLY_BALANCED: &str = "may only be used when `type` is 'LoadBalancer'";
@@ -71,11 +71,9 @@ pub fn check(report: &mut Report, object: &Value) {
         addresses(r, spec);
         r.each(spec, "externalIPs", |r, address| {
             let address = address.as_str().unwrap_or_default();
-            let complaints = ip::complaints(address);
-            if complaints.is_empty() {
+            if ip::check(r, address) {
                 r.complaints(address, ip::special(address));
             }
-            r.complaints(address, complaints);
         });
         r.choice(spec, "type", &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]);
         duplicates(r, spec);
@@ -141,9 +139,11 @@ fn affinity(report: &mut Report, spec: &Value) {
     }
 }
 
-/// Cluster addresses, families and policy of a service; asked for before any are handed out, too.
-pub fn cluster_ips(spec: &Value) -> Vec<FieldError> {
-    let mut report = Report::default();
+/// Cluster addresses, families and policy of a service; asked for before any are handed out, too. `old` is the spec of
+/// the stored service.
+pub fn cluster_ips(spec: &Value, old: Option<&Value>, rules: Rules) -> Vec<FieldError> {
+    let mut report = Report::by(rules);
+    report.kept = old.map(|old| texts(old, "clusterIPs").into_iter().map(Into::into).collect()).unwrap_or_default();
     report.at("spec", |r| addresses(r, spec));
     report.errors
 }
@@ -184,7 +184,7 @@ fn addresses(report: &mut Report, spec: &Value) {
                 }
                 continue;
             }
-            report.at("clusterIPs", |r| r.index(index, |r| r.complaints(address, ip::complaints(address))));
+            report.at("clusterIPs", |r| r.index(index, |r| ip::check(r, address)));
         }
     });
     if all.len() > 2 {
@@ -248,7 +248,7 @@ fn source_ranges(report: &mut Report, object: &Value) {
                 r.forbidden(ONLY_BALANCED);
             }
             for (index, range) in ranges.iter().enumerate() {
-                r.index(index, |r| r.complaints(range.trim(), ip::range(range.trim())));
+                r.index(index, |r| ip::check_range(r, range.trim()));
             }
         });
     } else if let Some(said) = object["metadata"]["annotations"][KEY].as_str() {
@@ -258,7 +258,7 @@ fn source_ranges(report: &mut Report, object: &Value) {
                     r.forbidden(ONLY_BALANCED);
                 }
                 for range in said.trim().split(',').map(str::trim).filter(|_| !said.trim().is_empty()) {
-                    r.complaints(range, ip::range(range));
+                    ip::check_range(r, range);
                 }
             });
         });
@@ -373,7 +373,7 @@ pub fn load_balancer(report: &mut Report, status: &Value, modes: bool) {
     report.each(status, "ingress", |r, ingress| {
         let (address, host) = (text(ingress, "ip"), text(ingress, "hostname"));
         if !address.is_empty() {
-            r.at("ip", |r| r.complaints(address, ip::complaints(address)));
+            r.at("ip", |r| ip::check(r, address));
         }
         match ingress.get("ipMode").and_then(Value::as_str).filter(|_| modes) {
             None if modes && !address.is_empty() => r.miss("ipMode", "must be specified when `ip` is set"),

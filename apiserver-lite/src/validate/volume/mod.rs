@@ -295,5 +295,5 @@ pub fn local_path(report: &mut Report, path: &str) {
 
 /// A nameserver or another address in a list.
 pub fn address(report: &mut Report, text: &str) {
-    report.complaints(text, ip::complaints(text));
+    ip::check(report, text);
 }
