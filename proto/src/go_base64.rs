@@ -37,7 +37,7 @@ fn by_letter(text: &[u8], last: [u8; 2], padded: bool) -> Result<Vec<u8>, usize>
     let (mut quantum, mut have, mut at) = ([0u8; 4], 0, 0);
     let bytes = |quantum: [u8; 4]| {
         let [a, b, c, d] = quantum;
-        [a << 2 | b >> 4, b << 4 | c >> 2, c << 6 | d]
+        [(a << 2) | (b >> 4), (b << 4) | (c >> 2), (c << 6) | d]
     };
     loop {
         at = after_line_ends(at);
