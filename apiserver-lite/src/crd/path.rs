@@ -124,6 +124,7 @@ impl Path {
     }
 
     /// Every value at the path, in order.
+    #[cfg(test)]
     pub fn find<'a>(&'a self, value: &'a Value) -> Vec<&'a Value> {
         self.walk(vec![value]).unwrap_or_default()
     }

@@ -62,7 +62,7 @@ fn object(schema: &Schema, root: bool) -> ObjectType {
     let mut out = ObjectType { name: "object".into(), ..ObjectType::default() };
     for (name, member) in &schema.properties {
         if let (Some(escaped), Some(ty)) = (cel::escape(name), declared(member, member.embedded)) {
-            out.fields.insert(escaped, Field { json: name.to_string(), ty, order: member.order.clone() });
+            out.fields.insert(escaped, Field { json: name.to_string(), ty, order: (*member.order).clone() });
         }
     }
     if root {

@@ -33,7 +33,7 @@ pub struct Schema {
     pub list: ListType,
     pub list_keys: Vec<Box<str>>,
     /// The same as rules see it.
-    pub order: Order,
+    pub order: Box<Order>,
     /// `x-kubernetes-map-type: atomic`.
     pub atomic: bool,
     pub checks: Option<Box<Checks>>,
@@ -163,11 +163,11 @@ impl Schema {
                 None => ListType::Unsaid,
             },
             list_keys: texts(&value["x-kubernetes-list-map-keys"]),
-            order: match value["x-kubernetes-list-type"].as_str() {
+            order: Box::new(match value["x-kubernetes-list-type"].as_str() {
                 Some("set") => Order::Set,
                 Some("map") => Order::Keys(texts(&value["x-kubernetes-list-map-keys"])),
                 _ => Order::Said,
-            },
+            }),
             atomic: value["x-kubernetes-map-type"] == "atomic",
             checks: None,
             rules: value["x-kubernetes-validations"]
