@@ -3,6 +3,8 @@
 //! Follows `apiserver/schema/defaulting/validation.go`. A default inside of an object's own metadata is judged with an
 //! object around it; others stand for themselves, without the defaults inside of them.
 
+use std::cell::OnceCell;
+
 use serde_json::{Value, json};
 
 use super::found::Found;
@@ -14,10 +16,26 @@ use crate::status::{Cause, aggregate, quote};
 /// Checks every default. The schema is structural.
 pub fn check(schema: &Value, path: &str, found: &mut Found) {
     // Whole objects have metadata like those inside of others.
-    let mut root = schema.clone();
-    root["x-kubernetes-embedded-resource"] = true.into();
+    let mut whole = schema.clone();
+    whole["x-kubernetes-embedded-resource"] = true.into();
     let mut walk = Walk { found, budget: Budget::new(rules::BUDGET), steps: Vec::new() };
-    walk.node(&root, &root, path, false);
+    walk.node(&whole, &Root::new(&whole), path, false);
+}
+
+/// The schema of an object with metadata of its own, read when a default in the metadata first asks for it.
+struct Root<'s> {
+    said: &'s Value,
+    read: OnceCell<Schema>,
+}
+
+impl<'s> Root<'s> {
+    fn new(said: &'s Value) -> Self {
+        Root { said, read: OnceCell::new() }
+    }
+
+    fn schema(&self) -> &Schema {
+        self.read.get_or_init(|| Schema::parse(self.said))
+    }
 }
 
 struct Walk<'a> {
@@ -30,11 +48,11 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// `root` is the nearest object with metadata of its own, `in_meta` whether the node is a part of these.
-    fn node(&mut self, schema: &Value, root: &Value, path: &str, in_meta: bool) {
+    fn node(&mut self, schema: &Value, root: &Root<'_>, path: &str, in_meta: bool) {
         let embedded = schema["x-kubernetes-embedded-resource"] == true;
         if embedded && !self.steps.is_empty() {
             let outer = std::mem::take(&mut self.steps);
-            self.node(schema, schema, path, false);
+            self.node(schema, &Root::new(schema), path, false);
             self.steps = outer;
             return;
         }
@@ -55,19 +73,19 @@ impl Walk<'_> {
         }
     }
 
-    fn below(&mut self, step: Option<&String>, schema: &Value, root: &Value, path: &str, in_meta: bool) {
+    fn below(&mut self, step: Option<&String>, schema: &Value, root: &Root<'_>, path: &str, in_meta: bool) {
         self.steps.push(step.cloned());
         self.node(schema, root, path, in_meta);
         self.steps.pop();
     }
 
     /// Checks the default of a node. `around` is the schema of the object whose metadata it is a part of.
-    fn one(&mut self, schema: &Value, around: Option<&Value>, path: &str) {
+    fn one(&mut self, schema: &Value, around: Option<&Root<'_>>, path: &str) {
         let default = &schema["default"];
         let parsed = Schema::parse(schema);
         let shown = || default.as_str().map_or_else(|| default.to_string(), quote);
         if let Some(root) = around {
-            if let Some(why) = self.in_metadata(default, &Schema::parse(root)) {
+            if let Some(why) = self.in_metadata(default, root.schema()) {
                 let why = format!("must result in valid metadata: {why}");
                 return self.found.invalid(path, &shown(), &why);
             }
