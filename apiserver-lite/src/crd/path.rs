@@ -3,11 +3,15 @@
 //! Follows client-go's `jsonpath`, oddities included: `.a.b`, `.a['b']` (where `['b.c']` is two steps and `['b\\.c']`
 //! one), `.list[0]`, `.list[-1]`, `.list[*]`, `.list[1:5:2]`, `.list[0,2]`, `.a.*`, `..name` and
 //! `.list[?(@.type=="Ready")].status`. A path that meets something else than it expects finds nothing at all.
+//!
+//! Limits: a path of very many steps, or of very many parts between commas, counts as malformed.
 
 use serde_json::Value;
 
 /// Deepest nesting of paths in paths.
 const MAX_NESTED: usize = 8;
+/// Most steps of a path, and parts between commas: far more than objects are deep.
+const MAX_STEPS: usize = 500;
 /// Most values that a path finds. A path of several `..` meets a value in many ways.
 const MAX_FOUND: usize = 10_000;
 
@@ -76,6 +80,9 @@ impl Path {
         let mut steps = Vec::new();
         let mut rest = text;
         while let Some(next) = rest.chars().next() {
+            if steps.len() > MAX_STEPS {
+                return None;
+            }
             if let Some(after) = rest.strip_prefix("[?(") {
                 let (filter, after) = filter(after, depth)?;
                 steps.push(Step::Filter(Box::new(filter)));
@@ -202,8 +209,8 @@ fn constant(text: &str) -> Option<Value> {
 fn bracket(inside: &str, depth: usize, steps: &mut Vec<Step>) -> Option<()> {
     if inside.contains(',') {
         let one = |text: &str| Path::nested(&format!("[{}]", text.trim_matches(' ')), depth + 1);
-        let all: Option<Vec<Path>> = inside.split(',').map(one).collect();
-        steps.push(Step::Union(all?));
+        let all: Option<Vec<Path>> = inside.split(',').take(MAX_STEPS + 1).map(one).collect();
+        steps.push(Step::Union(all.filter(|all| all.len() <= MAX_STEPS)?));
         return Some(());
     }
     let name = inside.strip_prefix('\'').and_then(|name| name.strip_suffix('\''));
@@ -344,6 +351,9 @@ impl Step {
         if let Step::Union(paths) = self {
             for path in paths {
                 out.extend(path.walk(values.clone())?);
+                if out.len() >= MAX_FOUND {
+                    break;
+                }
             }
             return Ok(out);
         }
@@ -452,6 +462,11 @@ mod tests {
         {
             let told = Path::parse(malformed).is_none();
             assert_eq!(told, malformed != ".a#(", "{malformed}");
+        }
+        for long in
+            [".a".repeat(100_000), format!(".a[{}0]", "1:1,".repeat(100_000)), format!(".a{}", "'x'".repeat(1000))]
+        {
+            assert_eq!(Path::parse(&long), None);
         }
         let deep = (0..100).fold(json!(1), |inner, _| json!({"a": inner}));
         assert_eq!(find(&"..a".repeat(9), &deep).len(), MAX_FOUND);
