@@ -25,6 +25,8 @@ pub const MAX_BYTES: u64 = 10 << 20;
 
 /// Of what is wrong with a manifest; the log must not fill with one file.
 const MOST_TOLD: usize = 20;
+/// Of each of these, which shows what the file says.
+const MOST_CHARACTERS: usize = 400;
 
 /// A manifest that makes no pod; whoever wrote the file must mend it.
 #[derive(Debug, thiserror::Error)]
@@ -130,10 +132,11 @@ fn pod_of(value: &Value, node: &str, origin: Origin) -> Result<Pod, ManifestErro
 /// What a pod without the API server cannot have.
 fn check(value: &Value, pod: &Pod) -> Result<(), ManifestError> {
     let invalid = |why: String| Err(ManifestError::Invalid(why));
-    let mut broken = rules::broken(value);
+    let broken = rules::broken(value);
     if !broken.is_empty() {
-        broken.truncate(MOST_TOLD);
-        return invalid(format!("invalid pod: [{}]", broken.join(" ")));
+        let short = |why: &String| why.chars().take(MOST_CHARACTERS).collect::<String>();
+        let told: Vec<String> = broken.iter().take(MOST_TOLD).map(short).collect();
+        return invalid(format!("invalid pod: [{}]", told.join(" ")));
     }
     if !pod.spec().ephemeral_containers.is_empty() {
         return invalid("static pods cannot have ephemeral containers".into());
@@ -396,6 +399,8 @@ mod tests {
         // What no server would have taken is no pod, and is told first.
         let told = refusal("restartPolicy: Now, serviceAccountName: x").unwrap_err();
         assert!(told.starts_with("invalid pod: [spec.restartPolicy: Unsupported value: \"Now\""), "{told}");
+        let told = refusal(&format!("restartPolicy: {}", "x".repeat(100_000))).unwrap_err();
+        assert!(told.len() < 1000, "{} bytes", told.len());
         // One without a name needs nothing.
         assert!(refusal("imagePullSecrets: [{}]").is_ok());
         assert!(parse(b"kind: Job\napiVersion: v1\n", "n", file("f")).is_err());
