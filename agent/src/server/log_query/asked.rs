@@ -4,6 +4,7 @@
 //! Besides upstream's names of parameters those are read that builds of vendors have (`unit`, `tail`, `grep`,
 //! `case-sensitive`, `since`, `until`, `output`).
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use proto::time::{Timestamp, parse_rfc3339};
@@ -48,14 +49,17 @@ pub(super) struct Moment {
     text: String,
 }
 
-/// Mistakes so far; one that is made twice is told once.
+/// Mistakes so far in their order; one that is made twice is told once.
 #[derive(Default)]
-struct Mistakes(Vec<String>);
+struct Mistakes {
+    told: Vec<String>,
+    known: HashSet<String>,
+}
 
 impl Mistakes {
     fn add(&mut self, mistake: String) {
-        if !self.0.contains(&mistake) {
-            self.0.push(mistake);
+        if self.known.insert(mistake.clone()) {
+            self.told.push(mistake);
         }
     }
 
@@ -66,7 +70,7 @@ impl Mistakes {
 
     /// As Go prints several errors in one.
     fn told(self) -> Result<(), String> {
-        match self.0.as_slice() {
+        match self.told.as_slice() {
             [] => Ok(()),
             [one] => Err(one.clone()),
             many => Err(format!("[{}]", many.join(", "))),
