@@ -38,8 +38,8 @@ const NAMED: [(&str, &str); 5] = [("amp;", "&"), ("lt;", "<"), ("gt;", ">"), ("q
 /// The longest reference by number: more digits are none that anybody writes.
 const MAX_REFERENCE: usize = 10;
 
-/// The page with `led` applied to each of its links.
-pub(super) fn rewritten(page: &[u8], led: impl Fn(&str) -> String) -> Vec<u8> {
+/// The page with `led` applied to each of its links; None where that makes more than `most` bytes of it.
+pub(super) fn rewritten(page: &[u8], led: impl Fn(&str) -> String, most: usize) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(page.len() + page.len() / 8);
     let mut reader = Reader { page, at: 0 };
     // Up to where the page is written.
@@ -60,6 +60,9 @@ pub(super) fn rewritten(page: &[u8], led: impl Fn(&str) -> String) -> Vec<u8> {
                 out.extend_from_slice(escape(&new).as_bytes());
                 out.push(b'"');
                 done = attribute.end;
+                if out.len() > most {
+                    return None;
+                }
             }
         }
         if RAW.contains(&tag.name.as_str()) {
@@ -67,7 +70,7 @@ pub(super) fn rewritten(page: &[u8], led: impl Fn(&str) -> String) -> Vec<u8> {
         }
     }
     out.extend_from_slice(&page[done..]);
-    out
+    (out.len() <= most).then_some(out)
 }
 
 /// A tag that begins something, with its attributes in their order. The name is in small letters.
@@ -254,7 +257,8 @@ mod tests {
 
     fn page(text: &str) -> String {
         let led = |link: &str| if link.starts_with('/') { format!("/p{link}") } else { link.to_owned() };
-        String::from_utf8(rewritten(text.as_bytes(), led)).expect("text")
+        let page = rewritten(text.as_bytes(), led, 1 << 10).expect("not too long");
+        String::from_utf8(page).expect("text")
     }
 
     #[test]
@@ -299,6 +303,7 @@ mod tests {
             assert_eq!(page(text), text);
         }
         let bytes = b"<a href=\"/\xff\">\xff";
-        assert_eq!(rewritten(bytes, |_| "x".into()), bytes);
+        assert_eq!(rewritten(bytes, |_| "x".into(), 99).as_deref(), Some(&bytes[..]));
+        assert_eq!(rewritten(b"<a href=/x><a href=/y>", |_| "longer".into(), 30), None);
     }
 }

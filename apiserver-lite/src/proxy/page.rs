@@ -22,6 +22,8 @@ use crate::status::{ApiError, Result};
 
 /// Pages are rarely a tenth as long; packed or not.
 const MAX_PAGE: usize = 4 << 20;
+/// A page of nothing but short links grows by the path of the proxy in each.
+const MAX_MENDED: usize = 4 * MAX_PAGE;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Packing {
@@ -109,8 +111,8 @@ pub(super) async fn answer(
             let links = links.clone();
             let work = move || {
                 let plain = packing.unpacked(&page);
-                let mended = plain.map(|plain| html::rewritten(&plain, |link| links.led(link)));
-                // What does not unpack is for the client to wonder at.
+                let mended = plain.and_then(|plain| html::rewritten(&plain, |link| links.led(link), MAX_MENDED));
+                // What does not unpack, or is too much then, stays as it came.
                 mended.and_then(|plain| packing.packed(plain)).unwrap_or(page)
             };
             let page = tokio::task::spawn_blocking(work).await.map_err(|e| ApiError::internal(e.to_string()))?;
