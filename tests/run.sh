@@ -13,12 +13,18 @@ note "free: $(df -h --output=avail . | tail -n 1 | tr -d ' ') of disk, $(free -h
 step 'formatting' "$LOGS/fmt.log" cargo fmt --all --check
 step 'clippy' "$LOGS/clippy.log" cargo clippy --workspace --all-targets --locked -- -D warnings
 step 'release binaries' "$LOGS/build.log" env BUILD_PROFILE=release packaging/package/compile.sh
+# Always the whole workspace, of which a part is run: of a part alone the crates would have other features, and all of them be
+# built once more.
 if cargo nextest --version >/dev/null 2>&1; then
-    run_tests=(cargo nextest run --locked)
-    only_fuzz=(--test-threads=1 'fuzz::')
+    run_tests=(cargo nextest run --locked --workspace)
+    unit_tests=(-E 'not package(tests)')
+    black_box=(-E 'package(tests)')
+    only_fuzz=(--test-threads=1 -E 'not package(tests) & test(fuzz::)')
 else
     run_tests=(cargo test --locked --no-fail-fast)
-    only_fuzz=('fuzz::' -- --test-threads=1)
+    unit_tests=(--workspace --exclude tests)
+    black_box=(-p tests)
+    only_fuzz=(--workspace --exclude tests --lib 'fuzz::' -- --test-threads=1)
 fi
 venv() {
     [ -x .test/venv/bin/python ] || python3 -m venv .test/venv
@@ -26,18 +32,18 @@ venv() {
 }
 step 'the Python client' "$LOGS/venv.log" venv
 say '... unit tests'
-"${run_tests[@]}" --workspace --exclude tests
+"${run_tests[@]}" "${unit_tests[@]}"
 # Broken input for every parser, a minute each: it needs one core and no clock, so it goes on beside the black-box tests,
 # which mostly wait, and has what time they leave. A process group of its own, so that no parser outlives this script.
 gives_way=(nice -n 19)
 if chrt --idle 0 true 2>/dev/null; then gives_way=(chrt --idle 0); fi
 set -m
-FUZZ_SECONDS=60 "${gives_way[@]}" "${run_tests[@]}" --workspace --exclude tests --lib "${only_fuzz[@]}" >"$LOGS/fuzz.log" 2>&1 &
+FUZZ_SECONDS=60 "${gives_way[@]}" "${run_tests[@]}" "${only_fuzz[@]}" >"$LOGS/fuzz.log" 2>&1 &
 fuzz=$!
 set +m
 trap 'kill -- -"$fuzz" 2>/dev/null || true' EXIT
 say '... black-box tests'
-"${run_tests[@]}" -p tests
+"${run_tests[@]}" "${black_box[@]}"
 say '... the end of the fuzzing'
 wait "$fuzz" || { tail -n 40 "$LOGS/fuzz.log"; exit 1; }
 # The packages: what the distributions' checks say, and their life in a folder of their own.
