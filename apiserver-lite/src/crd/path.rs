@@ -463,9 +463,7 @@ mod tests {
             let told = Path::parse(malformed).is_none();
             assert_eq!(told, malformed != ".a#(", "{malformed}");
         }
-        for long in
-            [".a".repeat(100_000), format!(".a[{}0]", "1:1,".repeat(100_000)), format!(".a{}", "'x'".repeat(1000))]
-        {
+        for long in [".a".repeat(100_000), format!(".a[{}0]", "1:1,".repeat(100_000))] {
             assert_eq!(Path::parse(&long), None);
         }
         let deep = (0..100).fold(json!(1), |inner, _| json!({"a": inner}));

@@ -84,7 +84,7 @@ impl Links {
         }
         let mut out = String::new();
         // The client's own name for this place is good as it is.
-        if url.host == self.asked {
+        if !url.host.is_empty() && url.host == self.asked {
             if !url.scheme.is_empty() {
                 out.push_str(&format!("{}:", url.scheme));
             }
