@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::fmt::{Display, Write};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Name, Value};
 
 use crate::go_value::{Shape, shown};
 use crate::status::{Cause, quote};
@@ -417,7 +417,7 @@ pub fn same_but_resources(a: &Value, b: &Value) -> bool {
     let nothing = |key: &str, value: &Value| key == "resources" && value.as_object().is_some_and(Map::is_empty);
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
-            let fits = |(key, value): (&String, &Value)| match b.get(key) {
+            let fits = |(key, value): (&Name, &Value)| match b.get(key) {
                 Some(other) => same_but_resources(value, other),
                 None => nothing(key, value),
             };

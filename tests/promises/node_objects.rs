@@ -38,7 +38,7 @@ impl Sent {
 fn hidden(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
-            let entry = |(key, value): (&String, &Value)| {
+            let entry = |(key, value): (&serde_json::Name, &Value)| {
                 let shown = match key.as_str() {
                     "lastHeartbeatTime" | "lastTransitionTime" | "renewTime" | "creationTimestamp" => json!("<time>"),
                     "uid" => json!("<uid>"),
@@ -138,7 +138,7 @@ fn find<'a>(sent: &'a [Sent], verb: &str, path: &str) -> Result<&'a Sent> {
 }
 
 fn keys(value: &Value) -> BTreeSet<String> {
-    value.as_object().map(Map::keys).into_iter().flatten().cloned().collect()
+    value.as_object().map(Map::keys).into_iter().flatten().map(String::from).collect()
 }
 
 /// Fields of a node's status of which a machine gives the values but not the names.

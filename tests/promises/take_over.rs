@@ -53,7 +53,7 @@ fn recorded(pod: &Value, node: &Node) -> Result<Option<(cri::PodSandboxConfig, c
     };
     let (of_pod, of_container) = (config("RunPodSandbox")?, config("CreateContainer")?);
     let word = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-    let map = |v: &Value| v.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), word(v))).collect();
+    let map = |v: &Value| v.as_object().into_iter().flatten().map(|(k, v)| (k.to_string(), word(v))).collect();
     let sandbox = cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
             name: word(&of_pod["metadata"]["name"]),

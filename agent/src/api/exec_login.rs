@@ -209,13 +209,13 @@ fn told(cluster: &Value) -> Value {
         match cluster.get(key) {
             None | Some(Value::Null | Value::Bool(false)) => {}
             Some(Value::String(text)) if text.is_empty() => {}
-            Some(value) => drop(told.insert(key.to_owned(), value.clone())),
+            Some(value) => drop(told.insert(key.into(), value.clone())),
         }
     }
     let extensions = cluster.get("extensions").and_then(Value::as_array).into_iter().flatten();
     let mut for_it = extensions.filter(|e| e.get("name").and_then(Value::as_str) == Some(EXTENSION));
     if let Some(extension) = for_it.next().and_then(|e| e.get("extension")) {
-        told.insert("config".to_owned(), extension.clone());
+        told.insert("config".into(), extension.clone());
     }
     Value::Object(told)
 }

@@ -313,7 +313,7 @@ fn container_gc(take: &mut impl FnMut(&str) -> String) -> Result<ContainerGc, Us
 
 fn gates_of(value: &Value) -> BTreeMap<String, bool> {
     let map = value.as_object().into_iter().flatten();
-    map.filter_map(|(name, on)| Some((name.clone(), on.as_bool()?))).collect()
+    map.filter_map(|(name, on)| Some((name.to_string(), on.as_bool()?))).collect()
 }
 
 /// Addresses of the node. What is none is left out and told, as the kubelet does.

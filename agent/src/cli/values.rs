@@ -157,7 +157,7 @@ fn reserved_memory(text: &str) -> Result<Value, String> {
             let parsed: Quantity = amount
                 .parse()
                 .map_err(|_| format!("failed to parse the quantatity, expected quantatity, got {amount}"))?;
-            limits.insert(name.to_owned(), json!(parsed.to_string()));
+            limits.insert(name.into(), json!(parsed.to_string()));
         }
         nodes.push(json!({"numaNode": node, "limits": limits}));
     }
@@ -196,7 +196,7 @@ fn pairs<'a>(parts: impl Iterator<Item = &'a str>, separator: char) -> Result<Ma
     for part in parts {
         let (key, value) =
             part.split_once(separator).ok_or_else(|| format!("malformed pair, expect string{separator}string"))?;
-        map.insert(key.trim().to_owned(), json!(value.trim()));
+        map.insert(key.trim().into(), json!(value.trim()));
     }
     Ok(map)
 }

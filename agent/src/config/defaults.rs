@@ -152,7 +152,7 @@ pub(super) fn apply_legacy(document: &mut Value) {
 pub(super) fn set(document: &mut Value, path: &str, value: Value) {
     let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
     if let Some(map) = object_at(document, parent) {
-        map.insert(name.to_owned(), value);
+        map.insert(name.into(), value);
     }
 }
 

@@ -27,7 +27,7 @@ impl FeatureGates {
     /// From the configuration's map; what is no truth value is left out.
     pub(super) fn from_tree(tree: &serde_json::Value) -> Self {
         let map = tree.as_object().into_iter().flatten();
-        FeatureGates(map.filter_map(|(name, on)| Some((name.clone(), on.as_bool()?))).collect())
+        FeatureGates(map.filter_map(|(name, on)| Some((name.to_string(), on.as_bool()?))).collect())
     }
 
     /// These gates with others on top.

@@ -1,7 +1,7 @@
 //! Names of fields in any case: what was merged is read by a decoder that does not look at it.
 
 use proto::schema::{StructId, Type, TypeSet};
-use serde_json::{Map, Value};
+use serde_json::{Map, Name, Value};
 
 use super::file;
 
@@ -16,7 +16,7 @@ pub(super) fn any_case(document: &mut Value) {
 
 fn fields(set: &TypeSet, id: StructId, tree: &mut Value) {
     let (Some(known), Some(map)) = (set.structs.get(id as usize), tree.as_object_mut()) else { return };
-    let mut given: Vec<(String, Value)> = std::mem::take(map).into_iter().collect();
+    let mut given: Vec<(Name, Value)> = std::mem::take(map).into_iter().collect();
     // As they stand in what was merged.
     given.sort_by(|(one, _), (other, _)| one.cmp(other));
     for (name, value) in given {
@@ -39,6 +39,6 @@ fn put(map: &mut Map<String, Value>, name: &str, value: Value) {
     match (map.get_mut(name), value) {
         (Some(Value::Object(before)), Value::Object(more)) => before.extend(more),
         (Some(_), Value::Null) => {}
-        (_, value) => drop(map.insert(name.to_owned(), value)),
+        (_, value) => drop(map.insert(name.into(), value)),
     }
 }

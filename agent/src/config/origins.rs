@@ -56,7 +56,7 @@ impl Origins {
         match tree {
             Value::Object(map) if !map.is_empty() || at.is_empty() => {
                 for (name, value) in map {
-                    at.push(name.clone());
+                    at.push(name.to_string());
                     self.mark_below(at, value, origin);
                     at.pop();
                 }
@@ -80,7 +80,7 @@ pub fn leaves(document: &Value) -> Vec<(Vec<String>, &Value)> {
         match value {
             Value::Object(map) if !map.is_empty() => {
                 for (name, value) in map {
-                    at.push(name.clone());
+                    at.push(name.to_string());
                     walk(at, value, out);
                     at.pop();
                 }

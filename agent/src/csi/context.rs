@@ -67,7 +67,7 @@ pub async fn tokens(
         let until = issued.expires.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let until = proto::time::Timestamp { seconds: i64::try_from(until).unwrap_or(i64::MAX), nanos: 0 };
         let entry = json!({"token": issued.token, "expirationTimestamp": until.to_seconds_text()});
-        map.insert(request.audience.clone(), entry);
+        map.insert(request.audience.as_str().into(), entry);
     }
     Ok(Some((TOKENS.to_owned(), Value::Object(map).to_string())))
 }

@@ -72,7 +72,7 @@ pub async fn ask_runtime(loaded: &mut Loaded, cri: &CriClient) {
 
 fn set(document: &mut Value, field: &str, value: Value) {
     if let Some(map) = document.as_object_mut() {
-        map.insert(field.to_owned(), value);
+        map.insert(field.into(), value);
     }
 }
 

@@ -96,7 +96,7 @@ fn entries(secret: &Secret) -> Vec<(String, Value)> {
         _ => None,
     };
     match map {
-        Some(Value::Object(map)) => map.into_iter().collect(),
+        Some(Value::Object(map)) => map.into_iter().map(|(name, value)| (name.into(), value)).collect(),
         _ => Vec::new(),
     }
 }

@@ -63,5 +63,5 @@ impl NodeNow {
 
 fn quantities(status: &Value, name: &str) -> Resources {
     let listed = status.get(name).and_then(Value::as_object).into_iter().flatten();
-    listed.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.parse().ok()?))).collect()
+    listed.filter_map(|(name, amount)| Some((name.to_string(), amount.as_str()?.parse().ok()?))).collect()
 }

@@ -52,7 +52,7 @@ fn keyed(name: &str, key: &str, old: Option<&Vec<Value>>, new: &[Value], patch: 
         match find(old, id) {
             Some(before) => {
                 if let Some(Value::Object(mut changed)) = diff(&before, item) {
-                    changed.insert(key.to_owned(), id.clone());
+                    changed.insert(key.into(), id.clone());
                     items.push(Value::Object(changed));
                 }
             }
@@ -70,8 +70,8 @@ fn keyed(name: &str, key: &str, old: Option<&Vec<Value>>, new: &[Value], patch: 
         return;
     }
     let order: Vec<Value> = new.iter().filter_map(|i| i.get(key)).map(|id| json!({key: id})).collect();
-    patch.insert(format!("$setElementOrder/{name}"), Value::Array(order));
-    patch.insert(name.to_owned(), Value::Array(items));
+    patch.insert(format!("$setElementOrder/{name}").into(), Value::Array(order));
+    patch.insert(name.into(), Value::Array(items));
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub fn build(old: &Value, facts: &Facts<'_>) -> Value {
         if empty || value.is_null() {
             status.remove(name);
         } else {
-            status.insert(name.to_owned(), value);
+            status.insert(name.into(), value);
         }
     };
     let kept = old.get("addresses").filter(|a| a.as_array().is_some_and(|a| !a.is_empty()));

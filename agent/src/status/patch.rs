@@ -87,7 +87,7 @@ fn diff_list(name: &str, key: &str, old: &Value, new: &[Value], out: &mut Map<St
             Some(before) => {
                 let mut changed = diff_object(before, item, false);
                 if let Some(id) = item.get(key) {
-                    changed.insert(key.to_owned(), id.clone());
+                    changed.insert(key.into(), id.clone());
                 }
                 items.push(Value::Object(changed));
             }
@@ -97,13 +97,13 @@ fn diff_list(name: &str, key: &str, old: &Value, new: &[Value], out: &mut Map<St
     for gone in old.iter().filter(|o| !new.iter().any(|n| same_key(n, o))) {
         let mut item = Map::new();
         item.insert("$patch".into(), "delete".into());
-        item.insert(key.to_owned(), gone.get(key).cloned().unwrap_or_default());
+        item.insert(key.into(), gone.get(key).cloned().unwrap_or_default());
         items.push(Value::Object(item));
     }
     let order: Vec<Value> = new.iter().filter_map(|item| Some(json!({ key: item.get(key)? }))).collect();
-    out.insert(format!("$setElementOrder/{name}"), Value::Array(order));
+    out.insert(format!("$setElementOrder/{name}").into(), Value::Array(order));
     if !items.is_empty() {
-        out.insert(name.to_owned(), Value::Array(items));
+        out.insert(name.into(), Value::Array(items));
     }
 }
 

@@ -75,7 +75,7 @@ fn fill(container: &mut Value, part: &str, defaults: &Map<String, Value>) -> Vec
                 container["resources"] = json!({});
             }
             container["resources"][part][name] = quantity.clone();
-            set.push(name.clone());
+            set.push(name.to_string());
         }
     }
     set.sort();

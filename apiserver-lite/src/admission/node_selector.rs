@@ -95,7 +95,7 @@ pub fn validate(call: &Call<'_>, new: &Value) -> Result<()> {
 /// A namespace for which nothing is said allows everything.
 fn is_allowed(allowed: &Labels, pod: &Value) -> bool {
     let mut selector = pod["spec"]["nodeSelector"].as_object().into_iter().flatten();
-    allowed.is_empty() || selector.all(|(key, value)| allowed.get(key).is_some_and(|is| value == is.as_str()))
+    allowed.is_empty() || selector.all(|(key, value)| allowed.get(key.as_str()).is_some_and(|is| value == is.as_str()))
 }
 
 #[cfg(test)]

@@ -95,7 +95,8 @@ pub fn tolerate_resources(call: &Call<'_>, new: &mut Value) -> Result<()> {
 fn tolerate(spec: &mut Value) {
     let containers = ["containers", "initContainers"].iter().flat_map(|list| items(spec, list));
     let requests = containers.flat_map(|c| c["resources"]["requests"].as_object().into_iter().flatten());
-    let wanted: BTreeSet<String> = requests.map(|(name, _)| name.clone()).filter(|name| is_extended(name)).collect();
+    let wanted: BTreeSet<String> =
+        requests.map(|(name, _)| name.to_string()).filter(|name| is_extended(name)).collect();
     for name in wanted {
         let toleration = json!({"key": name, "operator": "Exists"});
         match spec.get_mut("tolerations").and_then(Value::as_array_mut) {

@@ -11,7 +11,7 @@ pub type Resources = BTreeMap<String, Quantity>;
 /// Reads a resource list; what does not parse was refused before and is left out.
 pub fn parse(list: &Value) -> Resources {
     let pairs = list.as_object().into_iter().flatten();
-    pairs.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.parse().ok()?))).collect()
+    pairs.filter_map(|(name, text)| Some((name.to_string(), text.as_str()?.parse().ok()?))).collect()
 }
 
 pub fn add(sum: &mut Resources, more: &Resources) {

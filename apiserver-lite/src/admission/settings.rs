@@ -91,7 +91,7 @@ impl Settings {
                 for (namespace, selector) in configuration[NODE_SELECTORS].as_object().into_iter().flatten() {
                     let selector = selector.as_str().ok_or_else(|| format!("{namespace} must be a text"))?;
                     super::node_selector::labels(selector).map_err(|why| format!("{namespace}: {why}"))?;
-                    self.node_selectors.insert(namespace.clone(), selector.to_owned());
+                    self.node_selectors.insert(namespace.to_string(), selector.to_owned());
                 }
             }
             "PodSecurity" => self.pod_security = PodSecuritySettings::read(configuration)?,

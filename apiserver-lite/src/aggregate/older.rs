@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Name, Value};
 
 const PREFIX: &str = "#/definitions/";
 const KINDS: &str = "x-kubernetes-group-version-kind";
@@ -40,7 +40,8 @@ impl Older {
                 references(definition, &mut waiting);
             }
         }
-        let definitions = entries("definitions").filter(|(name, _)| wanted.contains(*name)).map(owned).collect();
+        let definitions =
+            entries("definitions").filter(|(name, _)| wanted.contains(name.as_str())).map(owned).collect();
         Older { tag, mark, paths, definitions }
     }
 
@@ -57,19 +58,19 @@ impl Older {
             value
         };
         for (name, said) in &self.definitions {
-            let now = renamed.get(name.as_str()).unwrap_or(name);
+            let now = renamed.get(name.as_str()).map_or(name.as_str(), String::as_str);
             if let Some(known) = definitions.get_mut(now) {
                 add_kinds(known, said);
                 continue;
             }
-            definitions.insert(now.clone(), settled(said));
+            definitions.insert(now.into(), settled(said));
             let mut all = Vec::new();
             references(said, &mut all);
             let references = all.into_iter().map(|name| {
                 let now = renamed.get(name.as_str()).unwrap_or(&name).clone();
                 (name, now)
             });
-            let copy = Copy { said, name: now.clone(), references: references.collect() };
+            let copy = Copy { said, name: now.to_owned(), references: references.collect() };
             copies.0.entry(name).or_default().push(copy);
         }
         for (path, item) in &self.paths {
@@ -130,7 +131,7 @@ impl Copies<'_> {
                 Some(Some(copy)) => Some(copy.name.clone()),
                 Some(None) => free(name),
             };
-            (name.as_str(), now.unwrap_or_else(|| name.clone()))
+            (name.as_str(), now.unwrap_or_else(|| name.to_string()))
         });
         named.collect()
     }
@@ -157,7 +158,7 @@ fn add_kinds(known: &mut Value, said: &Value) {
     }
 }
 
-fn owned((key, value): (&String, &Value)) -> (String, Value) {
+fn owned((key, value): (&Name, &Value)) -> (Name, Value) {
     (key.clone(), value.clone())
 }
 
@@ -286,7 +287,7 @@ mod tests {
         let (mut paths, mut definitions, mut copies) =
             (json!({}), json!({"Meta": {"type": "string"}}), Copies::default());
         parts.iter().for_each(|part| part.add_to(&mut paths, &mut definitions, &mut copies));
-        let names: BTreeSet<&String> = definitions.as_object().into_iter().flatten().map(|(name, _)| name).collect();
+        let names: BTreeSet<&Name> = definitions.as_object().into_iter().flatten().map(|(name, _)| name).collect();
         assert_eq!(names.into_iter().collect::<Vec<_>>(), ["List", "Meta", "Meta_v2"]);
     }
 }

@@ -49,7 +49,7 @@ impl<'a> Element<'a> {
             "f:" => Element::name(rest),
             "k:" => {
                 let Ok(Value::Object(map)) = serde_json::from_str(rest) else { return Err(bad()) };
-                Element::Keys(map.into_iter().map(|(k, v)| (Cow::Owned(k), Cow::Owned(v))).collect())
+                Element::Keys(map.into_iter().map(|(k, v)| (Cow::Owned(k.into()), Cow::Owned(v))).collect())
             }
             "v:" => Element::Value(Cow::Owned(serde_json::from_str(rest).map_err(|_| bad())?)),
             "i:" => Element::Index(rest.parse().map_err(|_| bad())?),

@@ -399,7 +399,7 @@ impl<'a> Set<'a> {
             if node.member && !below.is_empty() {
                 below.insert(".".into(), Value::Object(Map::new()));
             }
-            map.insert(node.element.text(), Value::Object(below));
+            map.insert(node.element.text().into(), Value::Object(below));
         }
         map
     }

@@ -32,7 +32,7 @@ fn members(set: &TypeSet, shape: &Struct, value: &mut Map<String, Value>, like: 
             _ => false,
         };
         match (theirs, equal) {
-            (Some(theirs), true) => drop(value.insert(prop.name.to_string(), theirs.clone())),
+            (Some(theirs), true) => drop(value.insert(prop.name.clone(), theirs.clone())),
             (None, true) => drop(value.remove(&*prop.name)),
             (Some(theirs), false) => {
                 if let Some(mine) = value.get_mut(&*prop.name) {

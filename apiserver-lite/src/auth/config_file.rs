@@ -95,7 +95,7 @@ pub(super) fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
 pub(super) fn known(value: &Value, path: &str, names: &[&str], errors: &mut Vec<String>) {
     for key in value.as_object().into_iter().flat_map(|map| map.keys()) {
         if !names.contains(&key.as_str()) {
-            let whole = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            let whole = if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
             errors.push(format!("strict decoding error: unknown field {whole:?}"));
         }
     }

@@ -178,7 +178,7 @@ fn user_of(status: &Value, audiences: &[String]) -> Option<(User, Vec<String>)> 
     // Whoever has no name is the server itself.
     user["username"].as_str().filter(|name| !name.is_empty())?;
     let mut extra: Vec<(String, Vec<String>)> =
-        user["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.clone(), texts(v))).collect();
+        user["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.to_string(), texts(v))).collect();
     extra.sort();
     let text = |key: &str| user[key].as_str().unwrap_or_default().to_owned();
     Some((User { name: text("username"), uid: text("uid"), groups: texts(&user["groups"]), extra }, meant))

@@ -374,7 +374,7 @@ impl Value<'_> {
                 let mut out = Map::new();
                 for (key, value) in entries.iter() {
                     let Value::Text(key) = key else { return None };
-                    out.insert(key.to_string(), value.to_json()?);
+                    out.insert(key.to_string().into(), value.to_json()?);
                 }
                 Json::Object(out)
             }

@@ -154,7 +154,7 @@ impl Approver {
             name: spec["username"].as_str().unwrap_or_default().into(),
             uid: spec["uid"].as_str().unwrap_or_default().into(),
             groups: texts(&spec["groups"]),
-            extra: extra.map(|(key, list)| (key.clone(), texts(list))).collect(),
+            extra: extra.map(|(key, list)| (key.to_string(), texts(list))).collect(),
         };
         let info = RequestInfo {
             is_resource: true,

@@ -52,13 +52,13 @@ impl Quotas {
         let mut used = Resources::new();
         for (id, counter) in &self.counted {
             let names = quota["spec"]["hard"].as_object().into_iter().flat_map(Map::keys);
-            let names: Vec<&String> = names.filter(|name| counter.counts(name)).collect();
+            let names: Vec<&str> = names.map(|name| &**name).filter(|name| counter.counts(name)).collect();
             if names.is_empty() {
                 continue;
             }
             let sum = self.sum(id, counter, namespace, quota);
             let zero = || Quantity::from_integer(0, Format::DecimalSi);
-            used.extend(names.into_iter().map(|n| (n.clone(), sum.get(n).copied().unwrap_or_else(zero))));
+            used.extend(names.into_iter().map(|n| (n.to_owned(), sum.get(n).copied().unwrap_or_else(zero))));
         }
         used.into_iter().map(|(name, quantity)| (name, quantity.to_string().into())).collect()
     }

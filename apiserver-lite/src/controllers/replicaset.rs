@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use proto::time::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Name, Value, json};
 
 use super::events::Recorder;
 use super::feed::Change;
@@ -216,12 +216,12 @@ struct Status {
 impl Status {
     fn of(set: &Value, active: &[ObjectRef]) -> Self {
         let labels = &set["spec"]["template"]["metadata"]["labels"];
-        let template: Vec<(&String, &Value)> = labels.as_object().into_iter().flatten().collect();
+        let template: Vec<(&Name, &Value)> = labels.as_object().into_iter().flatten().collect();
         let minimum = set["spec"]["minReadySeconds"].as_i64().unwrap_or(0);
         let now = Timestamp::now().seconds;
         let mut out = Status { replicas: active.len(), labeled: 0, ready: 0, available: 0, again: None };
         for pod in active {
-            let has = |(key, value): &(&String, &Value)| pod.label(key) == value.as_str();
+            let has = |(key, value): &(&Name, &Value)| pod.label(key) == value.as_str();
             out.labeled += usize::from(template.iter().all(has));
             let digest = PodDigest::of(pod);
             if !digest.ready {

@@ -353,7 +353,7 @@ fn object<'a>(
         let below = at.filter(|_| !hidden).and_then(|at| Correlation::key(at, key));
         match (schema.properties.get(&**key), schema.additional.as_deref()) {
             (Some(member), _) => {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                let path = if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
                 node(member, &path, inner, below, all, out);
             }
             (None, Some(Additional::Values(values))) => {

@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use proto::schema::{StructId, TypeSet};
-use serde_json::{Map, Value};
+use serde_json::{Map, Name, Value};
 
 use super::schema::Schema;
 
@@ -47,7 +47,7 @@ impl Walk {
     fn prune(&mut self, value: &mut Value, schema: Option<&Schema>, embedded: bool) {
         match (value, schema) {
             (Value::Object(map), Some(schema)) => {
-                let keys: Vec<String> = map.keys().cloned().collect();
+                let keys: Vec<Name> = map.keys().cloned().collect();
                 for key in keys {
                     if embedded && is_meta(&key) {
                         continue;
@@ -157,7 +157,7 @@ pub fn default(value: &mut Value, schema: &Schema) {
             for (key, member) in &schema.properties {
                 let Some(default) = &member.default else { continue };
                 if map.get(&**key).is_none_or(|v| stands_in(v, member)) {
-                    map.insert(key.to_string(), default.clone());
+                    map.insert((&**key).into(), default.clone());
                 }
             }
             for (key, inner) in map.iter_mut() {

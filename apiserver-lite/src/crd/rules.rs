@@ -243,7 +243,7 @@ impl<'a> Walk<'a> {
                     // Atomic or not, members of a map are the same as long as they have the same name.
                     let before = old.and_then(|o| o.get(key));
                     let (member, path) = match schema.properties.get(&**key) {
-                        Some(member) if path.is_empty() => (member, key.clone()),
+                        Some(member) if path.is_empty() => (member, key.to_string()),
                         Some(member) => (member, format!("{path}.{key}")),
                         None => match schema.values() {
                             Some(values) => (values, format!("{path}[{key}]")),

@@ -20,6 +20,11 @@ pub(super) fn pod(object: &mut Object) {
         }
     }
     template(object);
+    status(object);
+}
+
+/// What the status of a pod says.
+pub(super) fn status(object: &mut Object) {
     if let Some(status) = inside(object, "status") {
         super::pair(status, "podIP", "podIPs", |ip| json!({"ip": ip}), |item| item["ip"].clone());
         super::pair(status, "hostIP", "hostIPs", |ip| json!({"ip": ip}), |item| item["ip"].clone());
@@ -296,7 +301,7 @@ pub fn pod_requests(spec: &Value) -> Amounts {
     let mut total = Amounts::new();
     let requests = |container: &Value| -> Amounts {
         let map = container["resources"]["requests"].as_object().into_iter().flatten();
-        map.filter_map(|(name, amount)| Some((name.clone(), amount.as_str()?.parse().ok()?))).collect()
+        map.filter_map(|(name, amount)| Some((name.to_string(), amount.as_str()?.parse().ok()?))).collect()
     };
     let add = |to: &mut Amounts, more: &[(String, Quantity)]| {
         for (name, amount) in more {

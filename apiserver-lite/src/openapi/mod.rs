@@ -106,12 +106,12 @@ fn index(set: &Set, remotes: &[Arc<Remote>]) -> Response {
     let mut paths = Map::new();
     for key in keys(set) {
         let hash = hash(&resources(set, &key).unwrap_or_default(), &key);
-        paths.insert(key.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{key}?hash={hash}")}));
+        paths.insert(key.clone().into(), json!({"serverRelativeURL": format!("/openapi/v3/{key}?hash={hash}")}));
     }
     // What other servers serve is found where they say, through us.
     for remote in remotes {
         if let Some(place) = remote.documents.index() {
-            paths.insert(key(&remote.group, &remote.version), Value::clone(&place));
+            paths.insert(key(&remote.group, &remote.version).into(), Value::clone(&place));
         }
     }
     let mut response = respond::text(200, json!({"paths": paths}).to_string());

@@ -25,7 +25,7 @@ pub(super) fn all(resources: &[&Resource], format: Format, schemas: &mut Schemas
                 }
             }
             if !operations.is_empty() {
-                out.insert(path, operations.into());
+                out.insert(path.into(), operations.into());
             }
         };
         if resource.namespaced {
@@ -98,7 +98,7 @@ fn operation(resource: &Resource, action: &str, reference: &Value, format: Forma
         }
         Format::V3 => {
             if has_body {
-                let content: Map<_, _> = media.iter().map(|m| ((*m).into(), json!({"schema": reference}))).collect();
+                let content: Map<_, _> = media.iter().map(|m| (*m, json!({"schema": reference}))).collect();
                 out["requestBody"] = json!({"required": true, "content": content});
             }
             out["responses"] = json!({"200": {"description": "OK", "content": {JSON: {"schema": reference}}}});

@@ -88,7 +88,7 @@ impl Schemas {
         let structure = set.get(id);
         let mut properties = Map::new();
         for prop in &structure.props {
-            properties.insert(prop.name.to_string(), self.property(&structure.name, prop));
+            properties.insert(prop.name.clone(), self.property(&structure.name, prop));
         }
         let mut out = json!({"type": "object"});
         if let Some(text) = descriptions::of_type(&structure.name) {

@@ -117,7 +117,7 @@ fn one(document: &mut Value, Operation { op, path, from, value }: &Operation, co
         },
         "replace" => match parent(document, path)? {
             (Value::Object(map), key) => {
-                map.insert(key, value.clone());
+                map.insert(key.into(), value.clone());
                 Ok(())
             }
             (Value::Array(list), key) => {
@@ -197,7 +197,7 @@ fn find<'a>(document: &'a mut Value, path: &str) -> Applied<Option<&'a Value>> {
 fn add(document: &mut Value, path: &str, value: Value) -> Applied {
     match parent(document, path)? {
         (Value::Object(map), key) => {
-            map.insert(key, value);
+            map.insert(key.into(), value);
             Ok(())
         }
         (Value::Array(list), key) => {

@@ -44,7 +44,7 @@ fn write<'a>(
         proto::json::write_string(key, out);
         out.push(b':');
         path.push(key);
-        write(known.get(key).copied(), value, patch, path, out);
+        write(known.get(key.as_str()).copied(), value, patch, path, out);
         path.pop();
     }
     out.push(b'}');

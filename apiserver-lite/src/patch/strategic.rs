@@ -5,7 +5,7 @@
 //! lists is part of what clients see, and so are the texts and codes of its errors.
 
 use proto::schema::{Prop, StructId, Type, TypeId, TypeSet};
-use serde_json::{Map, Value};
+use serde_json::{Map, Name, Value};
 
 use super::go_print;
 use crate::status::{ApiError, Details, Result};
@@ -165,14 +165,14 @@ impl Merger<'_> {
         if let Some(keep) = patch.remove(RETAIN) {
             retain(&mut original, &patch, &keep)?;
         }
-        let ordered: Vec<String> = patch.keys().filter(|k| k.starts_with(ORDER)).cloned().collect();
+        let ordered: Vec<Name> = patch.keys().filter(|k| k.starts_with(ORDER)).cloned().collect();
         for key in ordered {
             let Some(order) = patch.remove(&key) else { continue };
             self.ordered_list(&mut original, &mut patch, &key[ORDER.len()..], order, shape)?;
         }
         for (key, value) in patch {
             let (key, deletes) = match key.strip_prefix(DELETE_FROM) {
-                Some(name) => (name.to_owned(), true),
+                Some(name) => (name.into(), true),
                 None => (key, false),
             };
             if value.is_null() {
@@ -309,7 +309,7 @@ fn strategy_of(prop: &Prop) -> Member {
 }
 
 /// Sets a member that was not there, or was of another type.
-fn insert(original: &mut Map<String, Value>, key: String, value: Value) {
+fn insert(original: &mut Map<String, Value>, key: Name, value: Value) {
     match without_directives(value) {
         Some(value) => original.insert(key, value),
         None => original.remove(&key),
@@ -335,7 +335,7 @@ fn retain(original: &mut Map<String, Value>, patch: &Map<String, Value>, keep: &
     let keep = keep.as_array().ok_or_else(bad)?;
     let named = |key: &str| keep.iter().any(|k| k == key);
     let sets =
-        |(key, value): &(&String, &Value)| !value.is_null() && !key.starts_with(DELETE_FROM) && !key.starts_with(ORDER);
+        |(key, value): &(&Name, &Value)| !value.is_null() && !key.starts_with(DELETE_FROM) && !key.starts_with(ORDER);
     if patch.iter().filter(sets).any(|(key, _)| !named(key)) {
         return Err(bad());
     }

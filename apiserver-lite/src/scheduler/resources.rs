@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::str::FromStr;
 
 use proto::quantity::Quantity;
-use serde_json::Value;
+use serde_json::{Name, Value};
 
 use crate::validate::quantity;
 
@@ -130,7 +130,7 @@ fn whole(pod: &Value) -> Cow<'_, Value> {
         return Cow::Borrowed(requests);
     }
     let had = [&status["resources"]["requests"], &status["allocatedResources"]];
-    let largest = |(name, wanted): (&String, &Value)| {
+    let largest = |(name, wanted): (&Name, &Value)| {
         let all = had.iter().map(|had| &had[name]).chain([wanted]).filter_map(|q| Some((quantity(q)?, q)));
         (name.clone(), all.max_by_key(|(quantity, _)| *quantity).map_or(Value::Null, |(_, text)| text.clone()))
     };

@@ -1,6 +1,6 @@
 //! What differs between two objects, for messages that show it to a person.
 
-use serde_json::Value;
+use serde_json::{Name, Value};
 
 /// The differences, line by line, removed before added, in the manner of Go's `cmp.Diff`. Programs cannot rely on it:
 /// upstream's own text changes from run to run.
@@ -16,7 +16,7 @@ fn walk(out: &mut String, path: &str, old: &Value, new: &Value) {
     }
     match (old, new) {
         (Value::Object(a), Value::Object(b)) => {
-            let mut keys: Vec<&String> = a.keys().chain(b.keys().filter(|k| !a.contains_key(*k))).collect();
+            let mut keys: Vec<&Name> = a.keys().chain(b.keys().filter(|k| !a.contains_key(*k))).collect();
             keys.sort_unstable();
             for key in keys {
                 walk(out, &format!("{path}.{key}"), &old[key], &new[key]);

@@ -1,6 +1,6 @@
 //! Flow schemas and priority levels.
 
-use serde_json::Value;
+use serde_json::{Name, Value};
 
 use super::{has, list, text, texts};
 use crate::field_error::{Report, same};
@@ -278,8 +278,8 @@ pub fn status(report: &mut Report, status: &Value) {
 fn same_but_empty(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
-            let fits = |(key, value): (&String, &Value)| same_but_empty(value, b.get(key).unwrap_or(&Value::Null));
-            let nothing = |(key, value): (&String, &Value)| a.contains_key(key) || says_nothing(value);
+            let fits = |(key, value): (&Name, &Value)| same_but_empty(value, b.get(key).unwrap_or(&Value::Null));
+            let nothing = |(key, value): (&Name, &Value)| a.contains_key(key) || says_nothing(value);
             a.iter().all(fits) && b.iter().all(nothing)
         }
         (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_but_empty(a, b)),

@@ -50,7 +50,7 @@ mod volume;
 mod warnings;
 mod workload;
 
-use serde_json::Value;
+use serde_json::{Name, Value};
 
 use crate::apply::spell_like;
 use crate::field_error::{FieldError, Report, Rules};
@@ -269,7 +269,7 @@ fn in_spelling_of(resource: &Resource, subresource: &str, new: &Value, old: &Val
         _ => !resource.custom,
     };
     let (now, was) = (new.as_object()?, old.as_object()?);
-    let wanted = |(key, _): &(&String, &Value)| !APART.contains(&key.as_str());
+    let wanted = |(key, _): &(&Name, &Value)| !APART.contains(&key.as_str());
     if !compared || now.iter().filter(wanted).eq(was.iter().filter(wanted)) {
         return None;
     }

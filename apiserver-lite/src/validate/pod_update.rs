@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use proto::schema::{StructId, TypeSet};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Name, Value, json};
 
 use super::shapes::{NODE_TERM, NODE_TERMS};
 use super::{diff, list, meta, pod, scheduling, security, text};
@@ -300,7 +300,7 @@ pub fn resize(report: &mut Report, new: &Value, old: &Value) {
 /// `level` comes before the complaint.
 fn resized(report: &mut Report, now: &Value, before: &Value, level: &str) {
     for kind in ["requests", "limits"] {
-        let gone = |(name, _): (&String, &Value)| now["resources"][kind][name].is_null();
+        let gone = |(name, _): (&Name, &Value)| now["resources"][kind][name].is_null();
         if before["resources"][kind].as_object().into_iter().flatten().any(gone) {
             report.refuse(kind, &format!("{level}resource {kind} cannot be removed"));
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Name, Value};
 
 use super::{amounts, list, text, texts};
 use crate::field_error::Report;
@@ -165,7 +165,7 @@ fn applies(scope: &str, resource: &str) -> bool {
     }
 }
 
-fn misapplied<'a>(spec: &'a Value, scope: &'a str) -> impl Iterator<Item = &'a String> + 'a {
+fn misapplied<'a>(spec: &'a Value, scope: &'a str) -> impl Iterator<Item = &'a Name> + 'a {
     let hard = spec["hard"].as_object().into_iter().flatten();
     hard.map(|(name, _)| name).filter(move |n| amounts::is_quota_standard(n) && !applies(scope, n))
 }

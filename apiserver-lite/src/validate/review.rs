@@ -1,6 +1,6 @@
 //! Reviews of access: what is asked about, by whom, and nothing else.
 
-use serde_json::Value;
+use serde_json::{Name, Value};
 
 use super::{list, text};
 use crate::field_error::{Raw, Report, ordered};
@@ -14,7 +14,7 @@ pub fn check(report: &mut Report, kind: &str, review: &Value) {
     let spec = &review["spec"];
     let local = kind == "LocalSubjectAccessReview";
     report.at("spec", |r| attributes(r, spec, kind != "SelfSubjectAccessReview"));
-    let said = |(name, value): (&String, &Value)| {
+    let said = |(name, value): (&Name, &Value)| {
         let fixed = name == "managedFields" || local && name == "namespace";
         !fixed && !value.is_null() && !is_empty(value)
     };

@@ -1,6 +1,6 @@
 //! Deployments, replica sets, daemon sets, stateful sets, replication controllers and their revisions.
 
-use serde_json::{Value, json};
+use serde_json::{Name, Value, json};
 
 use super::{list, names_of, pod, selector, text};
 use crate::field_error::{Report, Shown, go_struct, same};
@@ -253,7 +253,7 @@ pub fn stateful_set_update(report: &mut Report, new: &Value, old: &Value) {
         "persistentVolumeClaimRetentionPolicy",
         "minReadySeconds",
     ];
-    let fixed = |spec: &Value| -> Vec<(String, Value)> {
+    let fixed = |spec: &Value| -> Vec<(Name, Value)> {
         let fields = spec.as_object().into_iter().flatten();
         let fixed = fields.filter(|(key, value)| !FREE.contains(&key.as_str()) && !same(value, &Value::Null));
         fixed.map(|(key, value)| (key.clone(), value.clone())).collect()

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use proto::time::Timestamp;
-use serde_json::{Map, Value};
+use serde_json::{Map, Name, Value};
 
 use crate::status::{ApiError, Result};
 
@@ -21,7 +21,10 @@ pub fn metadata(value: &mut Value) -> &mut Map<String, Value> {
 /// A copy of an object that does not say who owns its fields.
 pub fn without_owners(value: &Value) -> Value {
     let Value::Object(members) = value else { return value.clone() };
-    let copy = |(key, member): (&String, &Value)| {
+    if value["metadata"].get("managedFields").is_none() {
+        return value.clone();
+    }
+    let copy = |(key, member): (&Name, &Value)| {
         let member = match member {
             Value::Object(metadata) if key == "metadata" => {
                 let kept = metadata.iter().filter(|(key, _)| *key != "managedFields");

@@ -1,6 +1,6 @@
 //! What is peculiar to kinds in a write, as data where data will do.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Name, Value, json};
 
 use crate::apply::same_struct_but;
 use crate::request::User;
@@ -71,7 +71,7 @@ fn same_desire(resource: &Resource, a: &Value, b: &Value) -> bool {
         (Some(a), Some(b)) if resource.custom => {
             // A status that has no subresource is a member like any other.
             let wanted = |key: &str| key == "status" && !has_status(resource);
-            let desired = |(key, _): &(&String, &Value)| wanted(key) || !UNDESIRED.contains(&key.as_str());
+            let desired = |(key, _): &(&Name, &Value)| wanted(key) || !UNDESIRED.contains(&key.as_str());
             a.iter().filter(desired).eq(b.iter().filter(desired))
         }
         (Some(a), Some(b)) => same_struct_but(resource.stored.set(), resource.stored.id, UNDESIRED, a, b),

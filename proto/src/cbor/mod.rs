@@ -7,7 +7,7 @@
 
 mod read;
 
-use serde_json::Value;
+use serde_json::{Name, Value};
 
 pub use read::{CborError, decode, decode_prefix};
 
@@ -60,7 +60,7 @@ fn item(value: &Value, out: &mut Vec<u8>) {
         }
         Value::Object(members) => {
             head(5, members.len() as u64, out);
-            let mut sorted: Vec<(&String, &Value)> = members.iter().collect();
+            let mut sorted: Vec<(&Name, &Value)> = members.iter().collect();
             // The encodings of shorter keys sort first, since their length comes before their text.
             sorted.sort_by(|(a, _), (b, _)| (a.len(), a).cmp(&(b.len(), b)));
             for (key, value) in sorted {

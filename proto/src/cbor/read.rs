@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
             if out.contains_key(&key) {
                 return Err(CborError::Duplicate(key));
             }
-            out.insert(key, value);
+            out.insert(key.into(), value);
         }
         Ok(out.into())
     }

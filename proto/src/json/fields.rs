@@ -22,7 +22,7 @@ pub(super) fn write_fields(value: &Value, out: &mut Vec<u8>) {
     };
     // Names alone are in order already: the tree is sorted, and `.` sorts before letters.
     if map.len() > 1 && map.keys().any(|k| matches!(rank(k), 2..=4)) {
-        let parsed = |key: &String| serde_json::from_str::<Value>(key.get(2..).unwrap_or_default()).ok();
+        let parsed = |key: &str| serde_json::from_str::<Value>(key.get(2..).unwrap_or_default()).ok();
         let mut members: Vec<_> =
             map.iter().map(|(k, v)| (rank(k), if matches!(rank(k), 2..=4) { parsed(k) } else { None }, k, v)).collect();
         members.sort_by(|a, b| {

@@ -323,7 +323,7 @@ impl<'a> Lexer<'a> {
                 self.open()?;
                 let (mut map, mut first) = (Map::new(), true);
                 while let Some(key) = self.key(&mut first, false)? {
-                    if map.insert(key.into_owned(), self.any()?).is_some() {
+                    if map.insert(key.into(), self.any()?).is_some() {
                         self.complain("duplicate");
                     }
                 }
@@ -369,7 +369,7 @@ impl<'a> Lexer<'a> {
         let (mut map, mut first) = (Map::new(), true);
         while let Some(key) = self.key(&mut first, false)? {
             if let Some(value) = read(self, &key)? {
-                map.insert(key.into_owned(), value);
+                map.insert(key.into(), value);
             }
         }
         Ok(Value::Object(map))

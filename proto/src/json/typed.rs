@@ -120,7 +120,7 @@ impl<'s> Reader<'_, 's> {
         self.lexer.open()?;
         while let Some(key) = self.lexer.key(&mut first, false)? {
             let value = self.value(element, place)?.unwrap_or_else(|| zero(self.set, element));
-            if out.insert(key.into_owned(), value).is_some() {
+            if out.insert(key.into(), value).is_some() {
                 self.lexer.complain("duplicate");
             }
         }
@@ -144,7 +144,7 @@ impl<'s> Reader<'_, 's> {
             let Some((index, prop)) = shape.prop(&key) else {
                 if shape.open {
                     let value = self.lexer.any()?;
-                    out.insert(key.into_owned(), value);
+                    out.insert(key.into(), value);
                 } else {
                     self.lexer.complain("unknown");
                     self.lexer.skip()?;
@@ -157,7 +157,7 @@ impl<'s> Reader<'_, 's> {
             let here = Place { owner: Some(shape), steps: self.lexer.depth_of_path() };
             match self.value(prop.ty, &here)? {
                 Some(value) if keeps(set, prop, &value) => {
-                    out.insert(key.into_owned(), value);
+                    out.insert(prop.name.clone(), value);
                 }
                 // Null, and what Go would leave out, are the same as absent.
                 _ => {

@@ -62,16 +62,16 @@ fn read_struct(set: &TypeSet, id: StructId, bytes: &[u8], map: &mut Map<String, 
         match set.ty(prop.ty) {
             Type::List(list) if !list.wrapped => {
                 let item = read_value(set, list.element, payload, &prop.name, depth)?;
-                match map.entry(&*prop.name).or_insert_with(|| Value::Array(Vec::new())) {
+                match map.entry(&prop.name).or_insert_with(|| Value::Array(Vec::new())) {
                     Value::Array(items) => items.push(item),
                     other => *other = Value::Array(vec![item]),
                 }
             }
             Type::Map(map_type) => {
                 let (key, item) = read_entry(set, map_type.value, bytes_of(payload, &prop.name)?, depth)?;
-                match map.entry(&*prop.name).or_insert_with(|| Value::Object(Map::new())) {
+                match map.entry(&prop.name).or_insert_with(|| Value::Object(Map::new())) {
                     Value::Object(entries) => {
-                        entries.insert(key, item);
+                        entries.insert(key.into(), item);
                     }
                     other => *other = Value::Object([(key, item)].into_iter().collect()),
                 }
@@ -79,7 +79,7 @@ fn read_struct(set: &TypeSet, id: StructId, bytes: &[u8], map: &mut Map<String, 
             _ => {
                 let value = read_value(set, prop.ty, payload, &prop.name, depth)?;
                 if keeps(set, prop, &value) {
-                    map.insert(prop.name.to_string(), value);
+                    map.insert(prop.name.clone(), value);
                 } else {
                     map.remove(&*prop.name);
                 }

@@ -1,11 +1,13 @@
 //! Reads the table that `build.rs` wrote. The text is ours and part of the binary, so a bad line is a bug in the build
 //! and panics on first use; `tests` of the parent module read the whole table.
 
+use serde_json::Name;
+
 use super::{
     KindEntry, ListKind, ListType, MapType, Prop, PropExtra, Struct, StructId, Type, TypeId, TypeSet, Union, Wire,
 };
 
-pub(super) fn parse(text: &str) -> TypeSet {
+pub(super) fn parse(text: &'static str) -> TypeSet {
     let mut set = TypeSet::default();
     let mut forms: Vec<&str> = Vec::new();
     for line in text.lines() {
@@ -121,12 +123,12 @@ fn parse_type(columns: &[&str]) -> Type {
     }
 }
 
-fn parse_prop(columns: &[&str]) -> Prop {
+fn parse_prop(columns: &[&'static str]) -> Prop {
     let flag = |letter| columns[2].contains(letter);
     let (patch, merge_key, format, default, enums) = (columns[3], columns[4], columns[5], columns[6], columns[7]);
     let plain = columns[3..].iter().all(|c| c.is_empty());
     Prop {
-        name: columns[0].into(),
+        name: Name::fixed(columns[0]),
         ty: number(columns[1]),
         pointer: flag('p'),
         always: flag('a'),

@@ -11,6 +11,8 @@ mod load;
 
 use std::sync::{LazyLock, OnceLock};
 
+use serde_json::{Name, know, slot};
+
 /// Index of a [`Type`] in [`TypeSet::types`].
 pub type TypeId = u32;
 /// Index of a [`Struct`] in [`TypeSet::structs`].
@@ -122,7 +124,7 @@ pub struct Struct {
 /// One JSON property.
 #[derive(Debug)]
 pub struct Prop {
-    pub name: Box<str>,
+    pub name: Name,
     pub ty: TypeId,
     /// A Go pointer: may be absent. Without it a scalar that is absent means zero and a struct is always there.
     pub pointer: bool,
@@ -164,8 +166,11 @@ pub struct Union {
     pub members: Vec<Box<str>>,
 }
 
-static BUILT_IN: LazyLock<TypeSet> =
-    LazyLock::new(|| load::parse(include_str!(concat!(env!("OUT_DIR"), "/schema.txt"))));
+static BUILT_IN: LazyLock<TypeSet> = LazyLock::new(|| {
+    let set = load::parse(include_str!(concat!(env!("OUT_DIR"), "/schema.txt")));
+    know(set.structs.iter().flat_map(|shape| &shape.props).filter_map(|prop| prop.name.as_fixed()));
+    set
+});
 
 impl TypeSet {
     /// Every type of the built-in API groups.
@@ -238,25 +243,6 @@ impl Struct {
         }
         self.slots = slots.into();
     }
-}
-
-/// Where the search for a name begins; every byte counts, so that names that differ in a digit lie apart.
-fn slot(name: &str) -> usize {
-    let bytes = name.as_bytes();
-    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
-    let mut hash = bytes.len() as u64;
-    match (bytes.last_chunk(), bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        // What is left over at the end is read with what comes before it.
-        (Some(last), ..) => {
-            hash = bytes.as_chunks().0.iter().fold(hash, |hash, word| mix(hash, u64::from_le_bytes(*word)));
-            hash = mix(hash, u64::from_le_bytes(*last));
-        }
-        (None, Some(first), Some(last)) => {
-            hash = mix(hash, u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last)));
-        }
-        _ => hash = mix(hash, bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte))),
-    }
-    (hash >> 40) as usize
 }
 
 impl Prop {

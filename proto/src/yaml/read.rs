@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
                     if !seen.insert(shown.clone()) {
                         self.duplicates.push(format!("line {}: key {shown} already set in map", value.line));
                     }
-                    map.insert(text, value.value);
+                    map.insert(text.into(), value.value);
                 }
                 Key::Merge => self.merge(&mut map, &mut seen, value.value, value.line)?,
                 Key::Unsupported(problem) if problem.starts_with("invalid") => return Err(YamlError::Meaning(problem)),

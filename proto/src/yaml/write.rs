@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Name, Number, Value};
 
 use super::resolve::{Scalar, resolve};
 
@@ -93,7 +93,7 @@ impl Emitter<'_> {
     fn mapping(&mut self, map: &Map<String, Value>) {
         let outer = self.indent;
         self.indent = if outer < 0 { 0 } else { outer + 2 };
-        let mut members: Vec<(&String, &Value)> = map.iter().collect();
+        let mut members: Vec<(&Name, &Value)> = map.iter().collect();
         members.sort_by(|a, b| natural(a.0, b.0));
         for (key, value) in members {
             self.write_indent();

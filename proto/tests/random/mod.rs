@@ -61,7 +61,7 @@ fn structure(set: &TypeSet, id: StructId, fill: Fill, random: &mut Random, depth
         }
         let value = value(set, prop.ty, fill, random, depth);
         if kept(set, prop, &value) {
-            map.insert(prop.name.to_string(), value);
+            map.insert(prop.name.clone(), value);
         }
     }
     Value::Object(map)

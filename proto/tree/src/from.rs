@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use real::Number;
 
-use crate::{Map, Value};
+use crate::{Map, Name, Value};
 
 macro_rules! of_numbers {
     ($($kind:ty)*) => {$(
@@ -55,6 +55,18 @@ impl From<Cow<'_, str>> for Value {
     }
 }
 
+impl From<Name> for Value {
+    fn from(name: Name) -> Self {
+        Value::String(name.into())
+    }
+}
+
+impl From<&Name> for Value {
+    fn from(name: &Name) -> Self {
+        Value::String(name.into())
+    }
+}
+
 impl From<Map<String, Value>> for Value {
     fn from(map: Map<String, Value>) -> Self {
         Value::Object(map)
@@ -97,9 +109,9 @@ impl<T: Into<Value>> FromIterator<T> for Value {
     }
 }
 
-impl<K: Into<String>, V: Into<Value>> FromIterator<(K, V)> for Value {
+impl<K: Into<Name>, V: Into<Value>> FromIterator<(K, V)> for Value {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(members: I) -> Self {
-        Value::Object(members.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+        Value::Object(members.into_iter().map(|(name, value)| (name, value.into())).collect())
     }
 }
 
@@ -125,7 +137,9 @@ impl From<Value> for real::Value {
             Value::Number(number) => real::Value::Number(number),
             Value::String(text) => real::Value::String(text),
             Value::Array(items) => items.into_iter().map(real::Value::from).collect(),
-            Value::Object(map) => map.into_iter().map(|(name, value)| (name, real::Value::from(value))).collect(),
+            Value::Object(map) => {
+                map.into_iter().map(|(name, value)| (String::from(name), real::Value::from(value))).collect()
+            }
         }
     }
 }
@@ -144,6 +158,12 @@ impl PartialEq<&str> for Value {
 
 impl PartialEq<String> for Value {
     fn eq(&self, other: &String) -> bool {
+        self.as_str() == Some(other)
+    }
+}
+
+impl PartialEq<Name> for Value {
+    fn eq(&self, other: &Name) -> bool {
         self.as_str() == Some(other)
     }
 }

@@ -13,11 +13,13 @@ mod from;
 #[doc(hidden)]
 pub mod literal;
 mod map;
+mod name;
 mod place;
 mod text;
 pub mod value;
 
 pub use map::{Entry, IntoIter, IntoValues, Iter, IterMut, Keys, Map, Values, ValuesMut};
+pub use name::{Name, know, slot};
 pub use place::Place;
 pub use real::{
     Deserializer, Error, Number, Serializer, from_reader, from_slice, from_str, ser, to_string, to_string_pretty,

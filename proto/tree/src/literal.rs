@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::Value;
+use crate::{Name, Value};
 
 /// A tree as JSON spells it. Values may be expressions that can be written as JSON, names of members expressions of text,
 /// in parentheses where a colon is in them.
@@ -121,6 +121,12 @@ impl Copied for &Spelled<'_, &Value> {
 impl Copied for &Spelled<'_, String> {
     fn tree(self) -> Value {
         self.0.as_str().into()
+    }
+}
+
+impl Copied for &Spelled<'_, Name> {
+    fn tree(self) -> Value {
+        self.0.into()
     }
 }
 

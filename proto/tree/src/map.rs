@@ -3,31 +3,30 @@
 use std::collections::{BTreeMap, btree_map};
 use std::fmt::{self, Debug, Formatter};
 use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
 use std::{slice, vec};
 
-use crate::Value;
+use crate::{Name, Value};
 
 /// Members that lie in one table at most. What is put between others moves those behind it, and to look for a name takes
 /// longer the more there are; what comes from outside may have very many.
 const FEW: usize = 32;
 
-/// An object. There are only those with texts for names and trees for values; the parameters are there so that it is
-/// spelled as the other crate spells it.
-#[derive(Clone)]
-pub struct Map<K, V>(Members<K, V>);
+/// An object. There are only those with texts for names ([`Name`] is one) and trees for values; the parameters are there
+/// so that it is spelled as the other crate spells it.
+pub struct Map<K, V>(Members, PhantomData<fn() -> (K, V)>);
 
 #[derive(Clone)]
-enum Members<K, V> {
+enum Members {
     /// Sorted by name, at most [`FEW`].
-    Few(Vec<(K, V)>),
+    Few(Vec<Pair>),
     /// More; or fewer, once there were more.
-    Many(BTreeMap<K, V>),
+    Many(BTreeMap<Name, Value>),
 }
 
 use Members::{Few, Many};
 
-type Name = String;
 type Pair = (Name, Value);
 
 /// Where a name stands in a sorted table, or would stand.
@@ -50,15 +49,15 @@ fn many(few: Vec<Pair>) -> BTreeMap<Name, Value> {
     few.into_iter().collect()
 }
 
-impl Map<Name, Value> {
+impl Map<String, Value> {
     /// One without members; takes no memory.
     pub const fn new() -> Self {
-        Map(Few(Vec::new()))
+        Map(Few(Vec::new()), PhantomData)
     }
 
     /// One with room for so many members, as far as they may lie in one table.
     pub fn with_capacity(capacity: usize) -> Self {
-        Map(Few(Vec::with_capacity(capacity.min(FEW))))
+        Map(Few(Vec::with_capacity(capacity.min(FEW))), PhantomData)
     }
 
     pub fn len(&self) -> usize {
@@ -209,13 +208,19 @@ impl Map<Name, Value> {
     }
 }
 
-impl Default for Map<Name, Value> {
+impl Clone for Map<String, Value> {
+    fn clone(&self) -> Self {
+        Map(self.0.clone(), PhantomData)
+    }
+}
+
+impl Default for Map<String, Value> {
     fn default() -> Self {
         Map::new()
     }
 }
 
-impl PartialEq for Map<Name, Value> {
+impl PartialEq for Map<String, Value> {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Few(mine), Few(theirs)) => mine == theirs,
@@ -224,22 +229,22 @@ impl PartialEq for Map<Name, Value> {
     }
 }
 
-impl Eq for Map<Name, Value> {}
+impl Eq for Map<String, Value> {}
 
-impl Hash for Map<Name, Value> {
+impl Hash for Map<String, Value> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_usize(self.len());
         self.iter().for_each(|member| member.hash(state));
     }
 }
 
-impl Debug for Map<Name, Value> {
+impl Debug for Map<String, Value> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self).finish()
     }
 }
 
-impl<Q: AsRef<str> + ?Sized> Index<&Q> for Map<Name, Value> {
+impl<Q: AsRef<str> + ?Sized> Index<&Q> for Map<String, Value> {
     type Output = Value;
 
     /// # Panics
@@ -249,20 +254,20 @@ impl<Q: AsRef<str> + ?Sized> Index<&Q> for Map<Name, Value> {
     }
 }
 
-impl<Q: AsRef<str> + ?Sized> IndexMut<&Q> for Map<Name, Value> {
+impl<Q: AsRef<str> + ?Sized> IndexMut<&Q> for Map<String, Value> {
     fn index_mut(&mut self, name: &Q) -> &mut Value {
         self.get_mut(name).expect("no entry found for key")
     }
 }
 
-impl Extend<Pair> for Map<Name, Value> {
-    fn extend<T: IntoIterator<Item = Pair>>(&mut self, members: T) {
-        members.into_iter().for_each(|(name, value)| drop(self.insert(name, value)));
+impl<K: Into<Name>> Extend<(K, Value)> for Map<String, Value> {
+    fn extend<T: IntoIterator<Item = (K, Value)>>(&mut self, members: T) {
+        members.into_iter().for_each(|(name, value)| drop(self.insert(name.into(), value)));
     }
 }
 
-impl FromIterator<Pair> for Map<Name, Value> {
-    fn from_iter<T: IntoIterator<Item = Pair>>(members: T) -> Self {
+impl<K: Into<Name>> FromIterator<(K, Value)> for Map<String, Value> {
+    fn from_iter<T: IntoIterator<Item = (K, Value)>>(members: T) -> Self {
         let members = members.into_iter();
         let mut map = Map::with_capacity(members.size_hint().0);
         map.extend(members);
@@ -272,7 +277,7 @@ impl FromIterator<Pair> for Map<Name, Value> {
 
 /// The place of a member that may be there.
 pub struct Entry<'a> {
-    map: &'a mut Map<Name, Value>,
+    map: &'a mut Map<String, Value>,
     name: Name,
 }
 
@@ -461,7 +466,7 @@ part! {
     IntoValues: IntoIter => Value, |member| member.1
 }
 
-impl IntoIterator for Map<Name, Value> {
+impl IntoIterator for Map<String, Value> {
     type Item = Pair;
     type IntoIter = IntoIter;
 
@@ -473,7 +478,7 @@ impl IntoIterator for Map<Name, Value> {
     }
 }
 
-impl<'a> IntoIterator for &'a Map<Name, Value> {
+impl<'a> IntoIterator for &'a Map<String, Value> {
     type Item = (&'a Name, &'a Value);
     type IntoIter = Iter<'a>;
 
@@ -482,7 +487,7 @@ impl<'a> IntoIterator for &'a Map<Name, Value> {
     }
 }
 
-impl<'a> IntoIterator for &'a mut Map<Name, Value> {
+impl<'a> IntoIterator for &'a mut Map<String, Value> {
     type Item = (&'a Name, &'a mut Value);
     type IntoIter = IterMut<'a>;
 

@@ -2,7 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use crate::{Map, Value};
+use crate::{Map, Name, Value};
 
 /// A text for a member of an object, a number for an item of a list.
 pub trait Place {
@@ -39,19 +39,25 @@ impl Place for str {
     }
 }
 
-impl Place for String {
-    fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {
-        self.as_str().of(value)
-    }
+macro_rules! texts {
+    ($($text:ty)*) => {$(
+        impl Place for $text {
+            fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {
+                self.as_str().of(value)
+            }
 
-    fn of_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value> {
-        self.as_str().of_mut(value)
-    }
+            fn of_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value> {
+                self.as_str().of_mut(value)
+            }
 
-    fn made<'v>(&self, value: &'v mut Value) -> &'v mut Value {
-        self.as_str().made(value)
-    }
+            fn made<'v>(&self, value: &'v mut Value) -> &'v mut Value {
+                self.as_str().made(value)
+            }
+        }
+    )*};
 }
+
+texts! { String Name }
 
 impl Place for usize {
     fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {

@@ -3,18 +3,30 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
-use crate::{Map, Value, from_value, json, to_value};
+use crate::{Map, Name, Value, from_value, json, know, to_value};
 
 /// Numbers that look random and are the same each time.
 struct Numbers(u64);
 
+/// Names of which each tree has some.
+const KNOWN: [&str; 6] = ["1", "a2", "a10", "\u{e4}5", "known", "a name of more than sixteen bytes"];
+
 impl Numbers {
+    /// Trees of these have names of both kinds.
+    fn new(seed: u64) -> Self {
+        know(KNOWN.into_iter().chain(KNOWN));
+        Numbers(seed)
+    }
+
     fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).expect("31 bits") % end
     }
 
     fn name(&mut self) -> String {
+        if self.below(8) == 0 {
+            return KNOWN[self.below(KNOWN.len())].into();
+        }
         let length = self.below(4);
         (0..length).map(|_| ['a', 'b', 'ä', '"'][self.below(4)]).collect::<String>() + &self.below(40).to_string()
     }
@@ -38,7 +50,7 @@ fn both(value: &real::Value) -> Value {
 
 #[test]
 fn trees_are_read_and_written_as_by_the_other_crate() {
-    let mut numbers = Numbers(1);
+    let mut numbers = Numbers::new(1);
     for _ in 0..300 {
         let other = numbers.tree(3);
         let text = other.to_string();
@@ -54,7 +66,7 @@ fn trees_are_read_and_written_as_by_the_other_crate() {
 
 #[test]
 fn an_object_does_what_the_other_one_does_however_many_members_it_has() {
-    let (mut numbers, mut most) = (Numbers(2), 0);
+    let (mut numbers, mut most) = (Numbers::new(2), 0);
     for _ in 0..60 {
         let (mut mine, mut theirs) = (Map::new(), real::Map::new());
         for step in 0..200 {
@@ -62,7 +74,7 @@ fn an_object_does_what_the_other_one_does_however_many_members_it_has() {
             match numbers.below(8) {
                 0..=3 => {
                     assert_eq!(
-                        mine.insert(name.clone(), value.into()),
+                        mine.insert(name.clone().into(), value.into()),
                         theirs.insert(name, value.into()).map(Value::from)
                     );
                 }
@@ -94,6 +106,33 @@ fn an_object_does_what_the_other_one_does_however_many_members_it_has() {
         assert_ne!(other, mine);
     }
     assert!(most > 32, "some were large");
+}
+
+#[test]
+fn a_name_is_its_text_whichever_way_it_is_kept() {
+    let mut numbers = Numbers::new(3);
+    know(["too late"]);
+    assert!(Name::from("too late").as_fixed().is_none() && Name::default().is_empty());
+    let texts: Vec<String> = (0..400).map(|_| numbers.name()).collect();
+    let hash = |of: &dyn Fn(&mut DefaultHasher)| {
+        let mut hasher = DefaultHasher::new();
+        of(&mut hasher);
+        hasher.finish()
+    };
+    for (text, other) in texts.iter().zip(texts.iter().rev()) {
+        let (name, fixed) = (Name::from(text), Name::fixed(text.clone().leak()));
+        assert_eq!(name.as_fixed().is_some(), KNOWN.contains(&text.as_str()), "{text}");
+        assert!(name == fixed && name.clone() == *text && *text == name);
+        assert_eq!(name == Name::from(other), text == other);
+        assert_eq!([&name, &fixed].map(|name| name.cmp(&Name::from(other))), [text.cmp(other); 2]);
+        for name in [&name, &fixed] {
+            assert_eq!(hash(&|state| name.hash(state)), hash(&|state| text.hash(state)));
+            let shown = (format!("{name:?}{name:>20}"), String::from(name), name.len());
+            assert_eq!(shown, (format!("{text:?}{text:>20}"), text.clone(), text.len()));
+            let written = crate::to_string(name).expect("JSON");
+            assert_eq!((crate::from_str::<Name>(&written).expect("a name"), written), (name.clone(), format!("{text:?}")));
+        }
+    }
 }
 
 #[test]

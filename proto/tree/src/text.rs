@@ -6,7 +6,7 @@ use real::Error;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-use crate::{Map, Value};
+use crate::{Map, Name, Value};
 
 /// The tree of something that can be written.
 ///
@@ -118,7 +118,7 @@ impl<'de> Visitor<'de> for ObjectReader {
 
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Map<String, Value>, A::Error> {
         let mut map = Map::new();
-        while let Some((name, value)) = object.next_entry()? {
+        while let Some((name, value)) = object.next_entry::<Name, Value>()? {
             map.insert(name, value);
         }
         Ok(map)

@@ -106,7 +106,7 @@ type Differs<'a> = dyn FnMut(&str, Option<&Value>, Option<&Value>) + 'a;
 fn differences(want: Option<&Value>, have: Option<&Value>, at: &str, differs: &mut Differs<'_>) {
     match (want, have) {
         (Some(Value::Object(a)), Some(Value::Object(b))) => {
-            let mut keys: Vec<&String> = a.keys().chain(b.keys()).collect();
+            let mut keys: Vec<&serde_json::Name> = a.keys().chain(b.keys()).collect();
             keys.sort_unstable();
             keys.dedup();
             for key in keys {

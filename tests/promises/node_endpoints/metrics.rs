@@ -128,7 +128,7 @@ pub fn compare(recorded: &Recorded) -> Result<Vec<String>> {
             if LEFT_OUT.iter().any(|begin| name.starts_with(begin)) || of_the_machine(name) {
                 continue;
             }
-            match have.get(name) {
+            match have.get(name.as_str()) {
                 None if appears_later(name) => {}
                 None => wrong.push(format!("{path} has no {name}")),
                 Some(have) => wrong.extend(differs(name, want, have).map(|what| format!("{path} {name}: {what}"))),
@@ -148,11 +148,11 @@ fn appears_later(name: &str) -> bool {
 
 fn differs(name: &str, want: &Value, have: &Family) -> Option<String> {
     let labels = want["labels"].as_object()?;
-    let names: Vec<&String> = labels.keys().collect();
+    let names: Vec<&str> = labels.keys().map(|name| &**name).collect();
     if want["type"].as_str() != Some(have.kind.as_str()) || want["stability"].as_str() != have.stability.as_deref() {
         return Some(format!("{} {:?} instead of {} {}", have.kind, have.stability, want["type"], want["stability"]));
     }
-    if names != have.labels.keys().collect::<Vec<_>>() {
+    if !names.iter().eq(have.labels.keys()) {
         return Some(format!("labels {:?} instead of {names:?}", have.labels.keys()));
     }
     if want["timestamps"].as_bool().unwrap_or(false) != have.timed {
@@ -165,10 +165,10 @@ fn differs(name: &str, want: &Value, have: &Family) -> Option<String> {
     }
     let other = labels.iter().find(|(label, values)| {
         let values = values.as_array().map(|all| all.iter().filter_map(Value::as_str).collect::<BTreeSet<_>>());
-        values.is_some_and(|values| !values.iter().eq(have.labels[*label].iter()))
+        values.is_some_and(|values| !values.iter().eq(have.labels[label.as_str()].iter()))
     });
     let (label, values) = other.filter(|_| SAME_VALUES.contains(&name))?;
-    Some(format!("{label} is {:?} instead of {values}", have.labels[label]))
+    Some(format!("{label} is {:?} instead of {values}", have.labels[label.as_str()]))
 }
 
 /// What tells series apart, without what the machine names: whose it is, its name, its labels.

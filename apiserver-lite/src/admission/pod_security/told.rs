@@ -3,7 +3,7 @@
 //! A PodSecurityConfiguration of `pod-security.admission.config.k8s.io`. Follows `admission/api/validation` and
 //! `admission/admission.go` of `k8s.io/pod-security-admission`.
 
-use serde_json::Value;
+use serde_json::{Name, Value};
 
 use super::policy::{self, Level, Policy};
 use crate::admission::Call;
@@ -121,7 +121,7 @@ fn check(configuration: &Value) -> Result<(), String> {
 }
 
 /// The members of an object that may have only these.
-fn only<'a>(value: &'a Value, path: &str, names: &[&str]) -> Result<Vec<(&'a String, &'a Value)>, String> {
+fn only<'a>(value: &'a Value, path: &str, names: &[&str]) -> Result<Vec<(&'a Name, &'a Value)>, String> {
     if !(value.is_null() || value.is_object()) {
         return Err(format!("{path}: must be an object"));
     }

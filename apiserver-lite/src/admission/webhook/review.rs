@@ -91,7 +91,7 @@ pub fn verdict(version: &'static str, uid: &str, mutating: bool, review: &Value)
         patch,
         result: response["status"].clone(),
         warnings: warnings.filter_map(Value::as_str).map(Into::into).collect(),
-        notes: notes.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect(),
+        notes: notes.filter_map(|(key, value)| Some((key.to_string(), value.as_str()?.to_owned()))).collect(),
     })
 }
 

@@ -73,8 +73,8 @@ impl Walk<'_> {
         }
     }
 
-    fn below(&mut self, step: Option<&String>, schema: &Value, root: &Root<'_>, path: &str, in_meta: bool) {
-        self.steps.push(step.cloned());
+    fn below(&mut self, step: Option<&str>, schema: &Value, root: &Root<'_>, path: &str, in_meta: bool) {
+        self.steps.push(step.map(str::to_owned));
         self.node(schema, root, path, in_meta);
         self.steps.pop();
     }

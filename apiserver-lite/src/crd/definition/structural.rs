@@ -2,7 +2,7 @@
 //!
 //! Follows `apiserver/schema/validation.go`.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Name, Value, json};
 
 use super::found::Found;
 use super::text;
@@ -55,7 +55,7 @@ fn flag(schema: &Value, key: &str) -> bool {
     schema[key] == true
 }
 
-fn members(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
+fn members(schema: &Value) -> impl Iterator<Item = (&Name, &Value)> {
     schema["properties"].as_object().into_iter().flatten()
 }
 

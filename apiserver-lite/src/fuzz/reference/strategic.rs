@@ -302,7 +302,7 @@ fn items_patch(
         let told = changes.iter().filter(|c| c.get("$patch").is_none()).map(|c| c[merge_key].clone()).collect();
         let more = places(random, &keys[0].1);
         let order = order(random, told, more);
-        out.insert(order_of(name), order.into_iter().map(|place| json!({merge_key: place})).collect());
+        out.insert(order_of(name).into(), order.into_iter().map(|place| json!({merge_key: place})).collect());
     }
     if !changes.is_empty() || chance(random, 10) {
         out.insert(name.into(), changes.into());
@@ -313,12 +313,12 @@ fn values_patch(random: &mut Random, name: &str, have: Option<&Value>, out: &mut
     let told = words(random);
     if chance(random, 30) {
         let gone: Vec<Value> = list(have).into_iter().chain(words(random)).filter(|v| !told.contains(v)).collect();
-        out.insert(deletes_from(name), gone.into());
+        out.insert(deletes_from(name).into(), gone.into());
     }
     if chance(random, 35) {
         let more = words(random);
         let order = order(random, told.clone(), more);
-        out.insert(order_of(name), order.into());
+        out.insert(order_of(name).into(), order.into());
     }
     if !told.is_empty() {
         out.insert(name.into(), told.into());

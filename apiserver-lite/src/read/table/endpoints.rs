@@ -1,6 +1,6 @@
 //! Rows of kinds that show addresses, ports, quantities or metrics in one cell: endpoints, slices, quotas, autoscalers.
 
-use serde_json::Value;
+use serde_json::{Name, Value};
 
 use super::{Cells, Column, age};
 
@@ -105,7 +105,7 @@ fn or_unset(text: Value) -> Value {
 /// `name: used/hard` of every resource that is limited, or of the others.
 fn quota(v: &Value, limits: bool) -> Value {
     let status = &v["status"];
-    let of_column = |(name, _): &(&String, &Value)| name.starts_with("limits.") == limits;
+    let of_column = |(name, _): &(&Name, &Value)| name.starts_with("limits.") == limits;
     let hard = status["hard"].as_object().into_iter().flatten().filter(of_column);
     let shown = |value: &Value| value.as_str().unwrap_or("0").to_owned();
     let parts: Vec<String> =

@@ -7,7 +7,7 @@ mod storage;
 
 use std::fmt::Display;
 
-use serde_json::Value;
+use serde_json::{Name, Value};
 
 use super::{amounts, has, list, text, texts};
 use crate::names;
@@ -192,7 +192,7 @@ fn old_label(key: &str) -> Option<&'static str> {
     OLD_LABELS.iter().find(|(old, _)| *old == key).map(|(_, why)| *why)
 }
 
-fn spec_map<'a>(object: &'a Value, name: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
+fn spec_map<'a>(object: &'a Value, name: &str) -> impl Iterator<Item = (&'a Name, &'a Value)> {
     object.get(name).and_then(Value::as_object).into_iter().flatten()
 }
 

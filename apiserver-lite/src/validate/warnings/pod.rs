@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display};
 
-use serde_json::Value;
+use serde_json::{Name, Value};
 
 use super::super::{has, list, text, texts};
 use super::{Found, OLD_VOLUMES, old_label, spec_map};
@@ -143,7 +143,7 @@ impl Found {
         let volumes = || list(spec, "volumes").iter().enumerate();
         for (index, volume) in volumes() {
             // There are more old sources than members of a volume.
-            let is_old = |key: &String| OLD_VOLUMES.iter().any(|(source, _)| source == key);
+            let is_old = |key: &Name| OLD_VOLUMES.iter().any(|(source, _)| source == key);
             let old = volume.as_object().is_some_and(|all| all.keys().any(is_old));
             for (source, why) in OLD_VOLUMES {
                 if old && has(volume, source) {
