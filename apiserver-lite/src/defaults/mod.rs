@@ -34,6 +34,16 @@ pub fn apply(resource: &Resource, value: &mut Value) {
     }
 }
 
+/// The same after a change of the status, where all but that and the metadata stays as it is at rest in `old`.
+pub fn apply_to_status(resource: &Resource, value: &mut Value, old: &Value) {
+    let is_kept = value["spec"].as_object().zip(old["spec"].as_object()).is_some_and(|(new, old)| new.is(old));
+    // A spec that lies in both trees is not copied only to find nothing missing.
+    match value.as_object_mut() {
+        Some(object) if is_kept && resource.group.is_empty() && &*resource.plural == "pods" => pod::status(object),
+        _ => apply(resource, value),
+    }
+}
+
 /// Sets a property that is absent, or an empty text.
 fn set(map: &mut Object, key: &str, value: impl Into<Value>) {
     if map.get(key).is_none_or(|v| v.is_null() || v.as_str() == Some("")) {

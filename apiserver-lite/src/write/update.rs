@@ -196,7 +196,7 @@ pub(super) async fn replace(
         };
         let apart = matches!(tracking, Tracking::Writer | Tracking::Untouched) && hides_owners(server, resource);
         let old_value = match apart {
-            true => old.without_owners(),
+            true => old.to_change(),
             false => Arc::new(crate::crd::worked_on(server, resource, &old).await?),
         };
         let old_text = old.json.bytes();
@@ -400,7 +400,10 @@ pub async fn patch(
         let expected = parse_expected(text(&value, "resourceVersion"))?;
         check_preconditions(target, old, expected, "")?;
         create::to_stored_version(resource, &mut value);
-        crate::defaults::apply(resource, &mut value);
+        match target.subresource {
+            "status" => crate::defaults::apply_to_status(resource, &mut value, tree),
+            _ => crate::defaults::apply(resource, &mut value),
+        }
         Ok(value)
     })
     .await?;

@@ -35,32 +35,62 @@ pub(super) fn of(set: &TypeSet, id: StructId, value: &Value) -> Form {
     }
 }
 
-/// Leaves out what decoding would leave out, in a tree that is [`Form::Spelled`].
+/// Leaves out what decoding would leave out, in a tree that is [`Form::Spelled`]. Where that is nothing, what the tree
+/// shares with others stays shared.
 pub(super) fn unspell(set: &TypeSet, id: StructId, value: &mut Value) {
-    let Value::Object(map) = value else { return };
-    let shape = set.get(id);
-    map.retain(|name, member| {
-        let Some((_, prop)) = shape.prop(name) else { return true };
-        unspell_value(set, prop.ty, member);
-        !member.is_null() && keeps(set, prop, member)
-    });
+    // So that the copies below cost nothing.
+    value.share();
+    if let Some(short) = unspelled(set, id, value) {
+        *value = short;
+    }
 }
 
-fn unspell_value(set: &TypeSet, ty: TypeId, value: &mut Value) {
-    match (set.ty(ty), value) {
-        (Type::SchemaOrArray(id), Value::Array(list)) => list.iter_mut().for_each(|v| unspell(set, *id, v)),
-        (Type::SchemaOrArray(id) | Type::SchemaOrBool(id) | Type::SchemaOrStrings(id), value) => {
-            unspell(set, *id, value)
+/// What is left of a struct; None where that is all of it.
+fn unspelled(set: &TypeSet, id: StructId, value: &Value) -> Option<Value> {
+    let Value::Object(map) = value else { return None };
+    let (shape, mut left) = (set.get(id), None);
+    for (name, member) in map {
+        let Some((_, prop)) = shape.prop(name) else { continue };
+        let short = unspelled_value(set, prop.ty, member);
+        let now = short.as_ref().unwrap_or(member);
+        if now.is_null() || !keeps(set, prop, now) {
+            left.get_or_insert_with(|| map.clone()).remove(name);
+        } else if let Some(short) = short {
+            left.get_or_insert_with(|| map.clone()).insert(name.clone(), short);
         }
-        (Type::Struct(id) | Type::AtomicStruct(id), value) => unspell(set, *id, value),
-        (Type::List(list), Value::Array(items)) => {
-            items.iter_mut().for_each(|v| unspell_value(set, list.element, v));
-        }
-        (Type::Map(map), Value::Object(items)) => {
-            items.values_mut().for_each(|v| unspell_value(set, map.value, v));
-        }
-        _ => {}
     }
+    left.map(Value::Object)
+}
+
+fn unspelled_value(set: &TypeSet, ty: TypeId, value: &Value) -> Option<Value> {
+    match (set.ty(ty), value) {
+        (Type::SchemaOrArray(id), Value::Array(items)) => unspelled_items(items, |v| unspelled(set, *id, v)),
+        (Type::SchemaOrArray(id) | Type::SchemaOrBool(id) | Type::SchemaOrStrings(id), value) => {
+            unspelled(set, *id, value)
+        }
+        (Type::Struct(id) | Type::AtomicStruct(id), value) => unspelled(set, *id, value),
+        (Type::List(list), Value::Array(items)) => unspelled_items(items, |v| unspelled_value(set, list.element, v)),
+        (Type::Map(map), Value::Object(members)) => {
+            let mut left = None;
+            for (name, member) in members {
+                if let Some(short) = unspelled_value(set, map.value, member) {
+                    left.get_or_insert_with(|| members.clone()).insert(name.clone(), short);
+                }
+            }
+            left.map(Value::Object)
+        }
+        _ => None,
+    }
+}
+
+fn unspelled_items(items: &[Value], unspelled: impl Fn(&Value) -> Option<Value>) -> Option<Value> {
+    let mut left = None;
+    for (at, item) in items.iter().enumerate() {
+        if let Some(short) = unspelled(item) {
+            left.get_or_insert_with(|| items.to_vec())[at] = short;
+        }
+    }
+    left.map(Value::Array)
 }
 
 struct Look<'s> {

@@ -1,17 +1,14 @@
 //! An object: its members in the order of their names.
 
-use std::collections::{BTreeMap, btree_map};
 use std::fmt::{self, Debug, Formatter};
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
-use std::{slice, vec};
+use std::sync::Arc;
 
+use crate::iter::{IntoIter, IntoValues, Iter, IterMut, Keys, Values, ValuesMut};
+use crate::table::{Few, Pair, Table};
 use crate::{Name, Value};
-
-/// Members that lie in one table at most. What is put between others moves those behind it, and to look for a name takes
-/// longer the more there are; what comes from outside may have very many.
-const FEW: usize = 32;
 
 /// An object. There are only those with texts for names ([`Name`] is one) and trees for values; the parameters are there
 /// so that it is spelled as the other crate spells it.
@@ -19,58 +16,75 @@ pub struct Map<K, V>(Members, PhantomData<fn() -> (K, V)>);
 
 #[derive(Clone)]
 enum Members {
-    /// Sorted by name, at most [`FEW`].
-    Few(Vec<Pair>),
-    /// More; or fewer, once there were more.
-    Many(BTreeMap<Name, Value>),
+    Own(Table),
+    /// A table that copies have too. All objects below it are shared as well, so that to copy the table is to copy its
+    /// texts and lists.
+    Shared(Arc<Table>),
 }
 
-use Members::{Few, Many};
-
-type Pair = (Name, Value);
-
-/// Where a name stands in a sorted table, or would stand.
-fn place(few: &[Pair], name: &str) -> Result<usize, usize> {
-    match few.last() {
-        // Names mostly come in order.
-        Some((last, _)) if last.as_str() < name => Err(few.len()),
-        None => Err(0),
-        _ => few.binary_search_by(|(other, _)| other.as_str().cmp(name)),
-    }
-}
-
-/// Where a name stands. Texts of another length are passed over without a look at them.
-#[inline]
-fn found(few: &[Pair], name: &str) -> Option<usize> {
-    few.iter().position(|(other, _)| other.as_str() == name)
-}
-
-fn many(few: Vec<Pair>) -> BTreeMap<Name, Value> {
-    few.into_iter().collect()
-}
+use Members::{Own, Shared};
 
 impl Map<String, Value> {
     /// One without members; takes no memory.
     pub const fn new() -> Self {
-        Map(Few(Vec::new()), PhantomData)
+        Map(Own(Table::new()), PhantomData)
     }
 
     /// One with room for so many members, as far as they may lie in one table.
     pub fn with_capacity(capacity: usize) -> Self {
-        Map(Few(Vec::with_capacity(capacity.min(FEW))), PhantomData)
+        Map(Own(Table::with_capacity(capacity)), PhantomData)
+    }
+
+    /// Lets copies of the object, and of all objects below it, be the same one until one of them is changed.
+    pub fn share(&mut self) {
+        if let Own(table) = &mut self.0
+            && table.len() > 0
+        {
+            IterMut::of(table).for_each(|(_, value)| value.share());
+            self.0 = Shared(Arc::new(std::mem::take(table)));
+        }
+    }
+
+    /// Whether two are one, so that nothing in them needs to be compared. Two that are not may be equal.
+    pub fn is(&self, other: &Self) -> bool {
+        matches!((&self.0, &other.0), (Shared(mine), Shared(theirs)) if Arc::ptr_eq(mine, theirs))
+    }
+
+    #[inline]
+    fn table(&self) -> &Table {
+        match &self.0 {
+            Own(table) => table,
+            Shared(table) => table,
+        }
+    }
+
+    /// The table, to be changed: a shared one is copied, but by the last who has it.
+    #[inline]
+    fn own(&mut self) -> &mut Table {
+        if matches!(self.0, Shared(_)) {
+            self.0 = Own(std::mem::take(self).into_table());
+        }
+        match &mut self.0 {
+            Own(table) => table,
+            Shared(_) => unreachable!("the line before made it the map's own"),
+        }
+    }
+
+    fn into_table(self) -> Table {
+        match self.0 {
+            Own(table) => table,
+            Shared(table) => Arc::unwrap_or_clone(table),
+        }
     }
 
     pub fn len(&self) -> usize {
-        match &self.0 {
-            Few(few) => few.len(),
-            Many(many) => many.len(),
-        }
+        self.table().len()
     }
 
     /// Whether the members lie in a tree of their own.
     #[cfg(test)]
     pub(crate) fn is_spread(&self) -> bool {
-        matches!(self.0, Many(_))
+        !matches!(self.table(), Few(_))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -83,71 +97,41 @@ impl Map<String, Value> {
 
     #[inline]
     pub fn get<Q: AsRef<str> + ?Sized>(&self, name: &Q) -> Option<&Value> {
-        self.find(name.as_ref())
-    }
-
-    fn find(&self, name: &str) -> Option<&Value> {
-        match &self.0 {
-            Few(few) => found(few, name).map(|at| &few[at].1),
-            Many(many) => many.get(name),
-        }
+        self.table().find(name.as_ref())
     }
 
     #[inline]
     pub fn get_mut<Q: AsRef<str> + ?Sized>(&mut self, name: &Q) -> Option<&mut Value> {
-        self.find_mut(name.as_ref())
+        let name = name.as_ref();
+        // Nobody copies a table for what is not in it.
+        if self.is_shared_without(name) { None } else { self.own().find_mut(name) }
     }
 
-    fn find_mut(&mut self, name: &str) -> Option<&mut Value> {
-        match &mut self.0 {
-            Few(few) => found(few, name).map(|at| &mut few[at].1),
-            Many(many) => many.get_mut(name),
-        }
+    fn is_shared_without(&self, name: &str) -> bool {
+        matches!(&self.0, Shared(table) if table.find(name).is_none())
     }
 
     pub fn get_key_value<Q: AsRef<str> + ?Sized>(&self, name: &Q) -> Option<(&Name, &Value)> {
-        let name = name.as_ref();
-        match &self.0 {
-            Few(few) => found(few, name).map(|at| (&few[at].0, &few[at].1)),
-            Many(many) => many.get_key_value(name),
-        }
+        self.table().find_pair(name.as_ref())
     }
 
     #[inline]
     pub fn contains_key<Q: AsRef<str> + ?Sized>(&self, name: &Q) -> bool {
-        self.find(name.as_ref()).is_some()
+        self.get(name).is_some()
     }
 
     /// Sets a member; returns what it was before.
     pub fn insert(&mut self, name: Name, value: Value) -> Option<Value> {
-        match &mut self.0 {
-            Few(few) => match place(few, &name) {
-                Ok(at) => return Some(std::mem::replace(&mut few[at].1, value)),
-                Err(at) if few.len() < FEW => few.insert(at, (name, value)),
-                Err(_) => {
-                    let mut many = many(std::mem::take(few));
-                    many.insert(name, value);
-                    self.0 = Many(many);
-                }
-            },
-            Many(many) => return many.insert(name, value),
-        }
-        None
+        self.own().insert(name, value)
     }
 
     pub fn remove<Q: AsRef<str> + ?Sized>(&mut self, name: &Q) -> Option<Value> {
-        self.take_out(name.as_ref()).map(|(_, value)| value)
+        self.remove_entry(name).map(|(_, value)| value)
     }
 
-    pub fn remove_entry<Q: AsRef<str> + ?Sized>(&mut self, name: &Q) -> Option<(Name, Value)> {
-        self.take_out(name.as_ref())
-    }
-
-    fn take_out(&mut self, name: &str) -> Option<(Name, Value)> {
-        match &mut self.0 {
-            Few(few) => found(few, name).map(|at| few.remove(at)),
-            Many(many) => many.remove_entry(name),
-        }
+    pub fn remove_entry<Q: AsRef<str> + ?Sized>(&mut self, name: &Q) -> Option<Pair> {
+        let name = name.as_ref();
+        if self.is_shared_without(name) { None } else { self.own().take_out(name) }
     }
 
     /// The place of a member that may be there.
@@ -169,26 +153,17 @@ impl Map<String, Value> {
         self.extend(std::mem::take(other));
     }
 
-    pub fn retain(&mut self, mut keep: impl FnMut(&Name, &mut Value) -> bool) {
-        match &mut self.0 {
-            Few(few) => few.retain_mut(|(name, value)| keep(name, value)),
-            Many(many) => many.retain(keep),
-        }
+    pub fn retain(&mut self, keep: impl FnMut(&Name, &mut Value) -> bool) {
+        self.own().retain(keep);
     }
 
     #[inline]
     pub fn iter(&self) -> Iter<'_> {
-        Iter(match &self.0 {
-            Few(few) => Either::Few(few.iter()),
-            Many(many) => Either::Many(many.iter()),
-        })
+        Iter::of(self.table())
     }
 
     pub fn iter_mut(&mut self) -> IterMut<'_> {
-        IterMut(match &mut self.0 {
-            Few(few) => Either::Few(few.iter_mut()),
-            Many(many) => Either::Many(many.iter_mut()),
-        })
+        IterMut::of(self.own())
     }
 
     pub fn keys(&self) -> Keys<'_> {
@@ -222,10 +197,11 @@ impl Default for Map<String, Value> {
 
 impl PartialEq for Map<String, Value> {
     fn eq(&self, other: &Self) -> bool {
-        match (&self.0, &other.0) {
-            (Few(mine), Few(theirs)) => mine == theirs,
-            _ => self.len() == other.len() && self.iter().eq(other),
-        }
+        self.is(other)
+            || match (self.table(), other.table()) {
+                (Few(mine), Few(theirs)) => mine == theirs,
+                _ => self.len() == other.len() && self.iter().eq(other),
+            }
     }
 }
 
@@ -302,168 +278,8 @@ impl<'a> Entry<'a> {
 
     /// The same for a value that is made when it is needed.
     pub fn or_insert_with(self, make: impl FnOnce() -> Value) -> &'a mut Value {
-        let Entry { map, name } = self;
-        if let Few(few) = &map.0
-            && few.len() == FEW
-            && found(few, &name).is_none()
-        {
-            map.0 = match std::mem::take(map).0 {
-                Few(few) => Many(many(few)),
-                more => more,
-            };
-        }
-        match &mut map.0 {
-            Few(few) => {
-                let at = place(few, &name).unwrap_or_else(|at| {
-                    few.insert(at, (name, make()));
-                    at
-                });
-                &mut few[at].1
-            }
-            Many(many) => many.entry(name).or_insert_with(make),
-        }
+        self.map.own().member(self.name, make)
     }
-}
-
-/// What goes through a table, or through what holds many.
-#[derive(Debug, Clone)]
-enum Either<F, M> {
-    Few(F),
-    Many(M),
-}
-
-macro_rules! through {
-    ($(#[$doc:meta])* $name:ident$(<$life:lifetime>)?: $few:ty, $many:ty => $item:ty, $split:expr) => {
-        $(#[$doc])*
-        pub struct $name$(<$life>)?(Either<$few, $many>);
-
-        impl$(<$life>)? Iterator for $name$(<$life>)? {
-            type Item = $item;
-
-            #[inline]
-            fn next(&mut self) -> Option<$item> {
-                match &mut self.0 {
-                    Either::Few(few) => few.next().map($split),
-                    Either::Many(many) => many.next(),
-                }
-            }
-
-            fn size_hint(&self) -> (usize, Option<usize>) {
-                match &self.0 {
-                    Either::Few(few) => few.size_hint(),
-                    Either::Many(many) => many.size_hint(),
-                }
-            }
-        }
-
-        impl$(<$life>)? DoubleEndedIterator for $name$(<$life>)? {
-            fn next_back(&mut self) -> Option<$item> {
-                match &mut self.0 {
-                    Either::Few(few) => few.next_back().map($split),
-                    Either::Many(many) => many.next_back(),
-                }
-            }
-        }
-
-        impl$(<$life>)? ExactSizeIterator for $name$(<$life>)? {}
-    };
-}
-
-through! {
-    /// Names and values, in order.
-    #[derive(Debug, Clone)]
-    Iter<'a>: slice::Iter<'a, Pair>, btree_map::Iter<'a, Name, Value> => (&'a Name, &'a Value), |(name, value)| (name, value)
-}
-
-through! {
-    /// Names, and values that can be changed.
-    #[derive(Debug)]
-    IterMut<'a>: slice::IterMut<'a, Pair>, btree_map::IterMut<'a, Name, Value> => (&'a Name, &'a mut Value), |(name, value)| (&*name, value)
-}
-
-/// Members, taken out.
-#[derive(Debug)]
-pub struct IntoIter(Either<vec::IntoIter<Pair>, btree_map::IntoIter<Name, Value>>);
-
-impl Iterator for IntoIter {
-    type Item = Pair;
-
-    fn next(&mut self) -> Option<Pair> {
-        match &mut self.0 {
-            Either::Few(few) => few.next(),
-            Either::Many(many) => many.next(),
-        }
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        match &self.0 {
-            Either::Few(few) => few.size_hint(),
-            Either::Many(many) => many.size_hint(),
-        }
-    }
-}
-
-impl DoubleEndedIterator for IntoIter {
-    fn next_back(&mut self) -> Option<Pair> {
-        match &mut self.0 {
-            Either::Few(few) => few.next_back(),
-            Either::Many(many) => many.next_back(),
-        }
-    }
-}
-
-impl ExactSizeIterator for IntoIter {}
-
-macro_rules! part {
-    ($(#[$doc:meta])* $name:ident$(<$life:lifetime>)?: $whole:ty => $item:ty, $part:expr) => {
-        $(#[$doc])*
-        pub struct $name$(<$life>)?($whole);
-
-        impl$(<$life>)? Iterator for $name$(<$life>)? {
-            type Item = $item;
-
-            #[inline]
-            fn next(&mut self) -> Option<$item> {
-                self.0.next().map($part)
-            }
-
-            fn size_hint(&self) -> (usize, Option<usize>) {
-                self.0.size_hint()
-            }
-        }
-
-        impl$(<$life>)? DoubleEndedIterator for $name$(<$life>)? {
-            fn next_back(&mut self) -> Option<$item> {
-                self.0.next_back().map($part)
-            }
-        }
-
-        impl$(<$life>)? ExactSizeIterator for $name$(<$life>)? {}
-    };
-}
-
-part! {
-    /// Names, in order.
-    #[derive(Debug, Clone)]
-    Keys<'a>: Iter<'a> => &'a Name, |member| member.0
-}
-
-part! {
-    /// Values, in the order of their names.
-    #[derive(Debug, Clone)]
-    Values<'a>: Iter<'a> => &'a Value, |member| member.1
-}
-
-part! {
-    /// The same, to be changed.
-    #[derive(Debug)]
-    ValuesMut<'a>: IterMut<'a> => &'a mut Value, |member| member.1
-}
-
-part! {
-    /// The same, taken out.
-    #[derive(Debug)]
-    IntoValues: IntoIter => Value, |member| member.1
 }
 
 impl IntoIterator for Map<String, Value> {
@@ -471,10 +287,7 @@ impl IntoIterator for Map<String, Value> {
     type IntoIter = IntoIter;
 
     fn into_iter(self) -> IntoIter {
-        IntoIter(match self.0 {
-            Few(few) => Either::Few(few.into_iter()),
-            Many(many) => Either::Many(many.into_iter()),
-        })
+        IntoIter::of(self.into_table())
     }
 }
 

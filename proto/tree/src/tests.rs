@@ -69,9 +69,16 @@ fn an_object_does_what_the_other_one_does_however_many_members_it_has() {
     let (mut numbers, mut most) = (Numbers::new(2), 0);
     for _ in 0..60 {
         let (mut mine, mut theirs) = (Map::new(), real::Map::new());
+        // What is shared now and then stays as it was.
+        let mut copies = Vec::new();
         for step in 0..200 {
+            if numbers.below(10) == 0 {
+                mine.share();
+                copies.push((mine.clone(), theirs.clone()));
+                copies.drain(..numbers.below(copies.len()));
+            }
             let (name, value) = (numbers.name(), step);
-            match numbers.below(8) {
+            match numbers.below(9) {
                 0..=3 => {
                     assert_eq!(
                         mine.insert(name.clone().into(), value.into()),
@@ -87,6 +94,18 @@ fn an_object_does_what_the_other_one_does_however_many_members_it_has() {
                     *mine.member(&name) = value.into();
                     theirs.insert(name, value.into());
                 }
+                7 if step % 2 == 0 => {
+                    if let Some(value) = mine.get_mut(&name) {
+                        *value = json!({"a": {"b": step}});
+                    }
+                    if let Some(value) = theirs.get_mut(&name) {
+                        *value = real::json!({"a": {"b": step}});
+                    }
+                }
+                7 if step % 3 == 0 => {
+                    mine.values_mut().filter(|v| v.is_object()).for_each(|v| v["a"]["c"] = json!([{}]));
+                    theirs.values_mut().filter(|v| v.is_object()).for_each(|v| v["a"]["c"] = real::json!([{}]));
+                }
                 _ if step % 20 == 0 => {
                     mine.retain(|name, _| !name.ends_with('7'));
                     theirs.retain(|name, _| !name.ends_with('7'));
@@ -95,6 +114,9 @@ fn an_object_does_what_the_other_one_does_however_many_members_it_has() {
             }
             assert_eq!(mine.len(), theirs.len());
             most = most.max(mine.len());
+        }
+        for (copy, other) in copies {
+            assert_eq!(Value::Object(copy), both(&real::Value::Object(other)));
         }
         assert!(mine.keys().eq(theirs.keys()), "in order");
         assert!(mine.iter().rev().map(|(name, _)| name).eq(theirs.keys().rev()));
@@ -106,6 +128,32 @@ fn an_object_does_what_the_other_one_does_however_many_members_it_has() {
         assert_ne!(other, mine);
     }
     assert!(most > 32, "some were large");
+}
+
+#[test]
+fn copies_of_what_is_shared_are_one_until_they_are_changed() {
+    let tree = |n: i32| json!({"a": {"b": {"c": n}, "d": [{"e": 1}, {"f": {}}]}, "g": {"h": 2}});
+    let one = |a: &Value, b: &Value| a.as_object().zip(b.as_object()).is_some_and(|(a, b)| a.is(b));
+    let mut first = tree(1);
+    assert!(!one(&first, &first.clone()), "not shared yet");
+    first.share();
+    let mut second = first.clone();
+    assert!(one(&first, &second) && first == second && first == tree(1));
+    // None of these changes anything.
+    let members = second["a"].as_object_mut().expect("an object");
+    assert!(members.get_mut("x").is_none() && members.remove("x").is_none());
+    assert!(one(&first["a"], &second["a"]), "it is still that of the first");
+    second["a"]["b"]["c"] = 3.into();
+    assert_eq!((&first, &second), (&tree(1), &tree(3)));
+    assert!(one(&first["g"], &second["g"]) && one(&first["a"]["d"][1], &second["a"]["d"][1]));
+    assert!(!one(&first["a"]["b"], &second["a"]["b"]));
+    // What was copied is shared again, and what was not stays.
+    second.share();
+    assert!(one(&second["a"]["b"], &second.clone()["a"]["b"]) && one(&first["g"], &second["g"]));
+    drop(first);
+    assert_eq!(second.as_object().cloned().map(|map| map.into_iter().count()), Some(2));
+    second["a"].as_object_mut().expect("an object").clear();
+    assert_eq!(second, json!({"a": {}, "g": {"h": 2}}));
 }
 
 #[test]
@@ -123,14 +171,18 @@ fn a_name_is_its_text_whichever_way_it_is_kept() {
         let (name, fixed) = (Name::from(text), Name::fixed(text.clone().leak()));
         assert_eq!(name.as_fixed().is_some(), KNOWN.contains(&text.as_str()), "{text}");
         assert!(name == fixed && name.clone() == *text && *text == name);
-        assert_eq!(name == Name::from(other), text == other);
+        let another = Name::from(other);
+        assert_eq!(name == another, text == other);
         assert_eq!([&name, &fixed].map(|name| name.cmp(&Name::from(other))), [text.cmp(other); 2]);
         for name in [&name, &fixed] {
             assert_eq!(hash(&|state| name.hash(state)), hash(&|state| text.hash(state)));
             let shown = (format!("{name:?}{name:>20}"), String::from(name), name.len());
             assert_eq!(shown, (format!("{text:?}{text:>20}"), text.clone(), text.len()));
             let written = crate::to_string(name).expect("JSON");
-            assert_eq!((crate::from_str::<Name>(&written).expect("a name"), written), (name.clone(), format!("{text:?}")));
+            assert_eq!(
+                (crate::from_str::<Name>(&written).expect("a name"), written),
+                (name.clone(), format!("{text:?}"))
+            );
         }
     }
 }

@@ -127,6 +127,15 @@ impl Value {
         })
     }
 
+    /// Lets copies of the tree have its objects in common, each until it is changed ([`Map::share`]).
+    pub fn share(&mut self) {
+        match self {
+            Value::Object(map) => map.share(),
+            Value::Array(items) => items.iter_mut().for_each(Value::share),
+            _ => {}
+        }
+    }
+
     /// Leaves a null in its place.
     pub fn take(&mut self) -> Value {
         std::mem::take(self)
