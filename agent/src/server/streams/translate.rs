@@ -60,7 +60,7 @@ pub fn channels(url: &str, options: Options, mut request: Request<Incoming>) -> 
 pub async fn tunnel(url: &str, mut request: Request<Incoming>) -> Result<Response<Answer>, StreamError> {
     let mut taken = upgrade::ask_for_spdy(url, request.headers(), websocket::tunneled(request.headers())).await?;
     if taken.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return upgrade::refusal(taken);
+        return Ok(upgrade::refusal(taken));
     }
     let told = |name: &str| taken.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().trim();
     let speaks = told("upgrade").to_ascii_lowercase().contains("spdy/3.1");

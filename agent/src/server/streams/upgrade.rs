@@ -8,7 +8,7 @@ use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use super::super::answers::Answer;
+use super::super::answers::{Answer, text};
 use super::super::listen::full;
 
 /// What is spoken in a SPDY connection: offered by the one side, chosen by the other.
@@ -26,7 +26,7 @@ pub struct StreamError(pub String);
 pub async fn pass(url: &str, mut request: Request<Incoming>) -> Result<Response<Answer>, StreamError> {
     let mut answer = send(url, request.method().clone(), forwarded(request.headers())).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return refusal(answer);
+        return Ok(refusal(answer));
     }
     let (there, here) = (hyper::upgrade::on(&mut answer), hyper::upgrade::on(&mut request));
     tokio::spawn(async move {
@@ -39,21 +39,19 @@ pub async fn pass(url: &str, mut request: Request<Incoming>) -> Result<Response<
     Ok(answer.map(|_| full(Bytes::new())))
 }
 
-/// The runtime's refusal as the client's.
-///
-/// # Errors
-/// What is neither the upgrade nor a refusal of it.
-pub fn refusal(mut answer: Response<Incoming>) -> Result<Response<Answer>, StreamError> {
-    let status = answer.status();
-    if status.as_u16() < 400 {
-        return Err(StreamError(format!("invalid upgrade response: status code {}", status.as_u16())));
+/// The runtime's refusal as the client's; what is neither the upgrade nor a refusal of it is told in the kubelet's words.
+pub fn refusal(mut answer: Response<Incoming>) -> Response<Answer> {
+    let status = answer.status().as_u16();
+    if status < 400 {
+        let told = format!("invalid upgrade response: status code {status}\n");
+        return text(StatusCode::INTERNAL_SERVER_ERROR, told);
     }
     // A refusal of no stated length ends with its connection.
     let bounded = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
     if !bounded.iter().any(|name| answer.headers().contains_key(name)) {
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()))
+    answer.map(|body| body.map_err(Into::into).boxed_unsync())
 }
 
 /// What the runtime answers to a client's request where that asks for a tunnel: it is asked for the SPDY in it, with the
