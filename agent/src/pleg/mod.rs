@@ -123,6 +123,8 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge, la
     // When all is compared next. A nudge may bring it nearer, and never puts it off: somebody may nudge without end.
     let mut due = Instant::now();
     let mut last_look: Option<Instant> = None;
+    // Until it is known that there is no stream, of which nothing is to be heard then.
+    let mut streams = true;
     loop {
         tokio::select! {
             () = tokio::time::sleep_until(due) => {}
@@ -137,7 +139,7 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge, la
                 due = due_after_nudge(due, last_look, moved);
                 continue;
             }
-            event = stream_events.recv() => match event {
+            event = stream_events.recv(), if streams => match event {
                 Some(StreamEvent::Alive(alive)) => {
                     live = alive;
                     // What happened before or between streams is found by comparing.
@@ -152,8 +154,8 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge, la
                     continue;
                 }
                 None => {
-                    live = false;
-                    tokio::time::sleep_until(due).await;
+                    (streams, live) = (false, false);
+                    continue;
                 }
             },
         }
