@@ -399,6 +399,10 @@ impl Worker {
                 return Err(Interrupt::Ends);
             }
         }
+        // What the runtime gave up on it may still do: the next try begins with a look.
+        if matches!(result, Err(Failure::Retry)) {
+            self.settled = false;
+        }
         match result {
             Ok(()) | Err(Failure::Held(_)) if goes_on => Ok(Duration::ZERO),
             Ok(()) => {
