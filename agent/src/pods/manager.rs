@@ -458,13 +458,14 @@ impl Manager {
             worker.begins_with_nothing();
         }
         metrics::CONTAINERS_PER_POD.observe(&[], metrics::page::to_float(pod.spec().containers.len() as u64));
+        // Before the worker tells of it.
+        let waits_for_room = self.shared.allocations.recall(&pod);
         let begun = Instant::now();
         self.workers.spawn(uid.clone(), Duration::ZERO, async move {
             preemption::wait_for(victims).await;
             metrics::POD_WORKER_START.observe(&[], begun.elapsed().as_secs_f64());
             worker.run().await;
         });
-        let waits_for_room = self.shared.allocations.recall(&pod);
         self.pods.insert(uid.clone(), Entry::new(pod, source, Some(mailbox), seen));
         if !waits_for_room {
             self.changed_by_source(&uid);
