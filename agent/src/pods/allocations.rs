@@ -388,13 +388,15 @@ impl Allocations {
             let mut inner = self.inner();
             (inner.allocated.take_changed(), inner.actuated.take_changed())
         };
-        for (name, text) in [(ALLOCATED, allocated), (ACTUATED, actuated)] {
+        // What a pod has been given first: where nothing says so, it counts as what it was allocated.
+        for (name, text) in [(ACTUATED, actuated), (ALLOCATED, allocated)] {
             let Some(text) = text else { continue };
             if let Err(error) = state_file::write(&self.root.join(name), text.as_bytes()) {
                 tracing::warn!(%error, name, "could not write a state file");
                 let mut inner = self.inner();
-                let table = if name == ALLOCATED { &mut inner.allocated } else { &mut inner.actuated };
-                table.changed = true;
+                inner.allocated.changed = true;
+                inner.actuated.changed |= name == ACTUATED;
+                break;
             }
         }
     }
