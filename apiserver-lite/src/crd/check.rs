@@ -25,9 +25,18 @@ pub struct Problem {
 
 /// Checks a value. `path` is where it stands, empty for a whole object; `old` is what it was before an update.
 pub fn check(schema: &Schema, path: &str, value: &Value, old: Option<&Value>) -> Vec<Problem> {
+    checked(schema, path, value, old, path.is_empty())
+}
+
+/// As [`check`], of a part that is looked at by itself.
+pub fn check_part(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<Problem> {
+    checked(schema, "", value, old, false)
+}
+
+fn checked(schema: &Schema, path: &str, value: &Value, old: Option<&Value>, whole: bool) -> Vec<Problem> {
     let mut result = Outcome::default();
     let at = old.map(|old| Pair { new: value, old, schema });
-    node(schema, path, value, at, &mut Correlation::default(), &mut result);
+    node(schema, path, value, at, &mut Correlation::of(whole), &mut result);
     result.problems
 }
 
@@ -349,7 +358,7 @@ fn object<'a>(
     }
     for (key, inner) in map {
         // Kind and version of a whole object are never what they were: both sides were brought into the version at hand.
-        let hidden = path.is_empty() && matches!(key.as_str(), "kind" | "apiVersion");
+        let hidden = all.whole && path.is_empty() && matches!(key.as_str(), "kind" | "apiVersion");
         let below = at.filter(|_| !hidden).and_then(|at| Correlation::key(at, key));
         match (schema.properties.get(&**key), schema.additional.as_deref()) {
             (Some(member), _) => {
@@ -530,6 +539,11 @@ mod tests {
         let old = json!({"s": {"a": "long", "b": "x"}});
         assert!(check(&schema, "", &json!({"s": {"a": "long", "b": "y"}}), Some(&old)).is_empty());
         assert_eq!(check(&schema, "", &json!({"s": {"a": "longer", "b": "x"}}), Some(&old)).len(), 1);
+        // A kind is only hidden where it is the object's.
+        let schema = json!({"properties": {"kind": {"type": "string", "maxLength": 1}, "n": {"type": "integer"}}});
+        let (schema, old) = (Schema::parse(&schema), json!({"kind": "long", "n": 1}));
+        let new = json!({"kind": "long", "n": 2});
+        assert_eq!((check_part(&schema, &new, Some(&old)).len(), check(&schema, "", &new, Some(&old)).len()), (0, 1));
     }
 
     #[test]

@@ -21,13 +21,20 @@ pub struct Pair<'a> {
 /// What is known of the values of one update.
 #[derive(Debug, Default)]
 pub struct Correlation<'a> {
-    /// Whether a new value, found by its place in memory, equals its old one.
-    equal: HashMap<*const Value, bool>,
-    /// Items of old lists by their keys.
-    lists: HashMap<*const Value, HashMap<String, &'a Value>>,
+    /// Whether a new value equals its old one, by their places in memory: trees may have a table in common at several.
+    equal: HashMap<(*const Value, *const Value, *const Schema), bool>,
+    /// Items of old lists by their keys, by their places and the schema that names the keys.
+    lists: HashMap<(*const Value, *const Schema), HashMap<String, &'a Value>>,
+    /// The values are those of whole objects, with kind and version.
+    pub whole: bool,
 }
 
 impl<'a> Correlation<'a> {
+    /// Of whole objects, or of parts of some.
+    pub fn of(whole: bool) -> Self {
+        Correlation { whole, ..Self::default() }
+    }
+
     /// The pair of a member that both objects have.
     pub fn key(at: Pair<'a>, name: &str) -> Option<Pair<'a>> {
         let (new, old) = (at.new.as_object()?.get(name)?, at.old.as_object()?.get(name)?);
@@ -48,7 +55,7 @@ impl<'a> Correlation<'a> {
     /// The item of an old list of type `map` that has the keys of a new one.
     pub fn item(&mut self, schema: &Schema, old: &'a Value, new: &Value) -> Option<&'a Value> {
         let key = key_of(schema, new)?;
-        let items = self.lists.entry(old).or_insert_with(|| {
+        let items = self.lists.entry((std::ptr::from_ref(old), std::ptr::from_ref(schema))).or_insert_with(|| {
             let mut by_key = HashMap::new();
             for item in old.as_array().into_iter().flatten() {
                 if let Some(key) = key_of(schema, item) {
@@ -62,7 +69,7 @@ impl<'a> Correlation<'a> {
 
     /// Whether an update leaves a value as it was. The order of items that have keys is of no matter.
     pub fn equal(&mut self, at: Pair<'a>) -> bool {
-        let known: *const Value = at.new;
+        let known = (std::ptr::from_ref(at.new), std::ptr::from_ref(at.old), std::ptr::from_ref(at.schema));
         if let Some(equal) = self.equal.get(&known) {
             return *equal;
         }

@@ -50,7 +50,7 @@ pub fn update(resource: &Resource, definition: &Definition, subresource: &str, n
             causes.extend(definition.scale.iter().flat_map(|s| scale_spec(s, new)));
         } else if let (Some(said), Some(schema)) = (new.get("status"), schema.properties.get("status")) {
             let before = old.get("status");
-            causes.extend(problems(check::check(schema, "", said, before)).map(|mut cause| {
+            causes.extend(problems(check::check_part(schema, said, before)).map(|mut cause| {
                 // The status is checked by itself, which the field alone makes good.
                 cause.field = if cause.field == "<nil>" { "status".into() } else { format!("status.{}", cause.field) };
                 cause
