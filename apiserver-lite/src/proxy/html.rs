@@ -35,6 +35,8 @@ const LINKS: &[(&str, &[&str])] = &[
 const RAW: [&str; 9] = ["iframe", "noembed", "noframes", "plaintext", "script", "style", "textarea", "title", "xmp"];
 /// References that a URL needs.
 const NAMED: [(&str, &str); 5] = [("amp;", "&"), ("lt;", "<"), ("gt;", ">"), ("quot;", "\""), ("apos;", "'")];
+/// Links of one tag: no tag has so many that mean something.
+const MAX_LINKS: usize = 64;
 /// The longest reference by number: more digits are none that anybody writes.
 const MAX_REFERENCE: usize = 10;
 
@@ -45,13 +47,8 @@ pub(super) fn rewritten(page: &[u8], led: impl Fn(&str) -> String, most: usize) 
     // Up to where the page is written.
     let mut done = 0;
     while let Some(tag) = reader.next_tag() {
-        let links = LINKS.iter().find(|(name, _)| *name == tag.name).map_or(&[][..], |(_, links)| links);
-        for attribute in tag.attributes {
-            let (Some(old), true) =
-                (std::str::from_utf8(attribute.value).ok(), links.contains(&attribute.name.as_str()))
-            else {
-                continue;
-            };
+        for attribute in tag.links {
+            let Ok(old) = std::str::from_utf8(attribute.value) else { continue };
             let link = unescape(old);
             let new = led(&link);
             if new != link {
@@ -73,15 +70,14 @@ pub(super) fn rewritten(page: &[u8], led: impl Fn(&str) -> String, most: usize) 
     (out.len() <= most).then_some(out)
 }
 
-/// A tag that begins something, with its attributes in their order. The name is in small letters.
+/// A tag that begins something, with those attributes that hold a URL, in their order. The name is in small letters.
 struct Tag<'a> {
     name: String,
-    attributes: Vec<Attribute<'a>>,
+    links: Vec<Attribute<'a>>,
 }
 
 /// An attribute that has a value; `start` and `end` are those of the value with its quotes.
 struct Attribute<'a> {
-    name: String,
     value: &'a [u8],
     start: usize,
     end: usize,
@@ -149,13 +145,14 @@ impl<'a> Reader<'a> {
     fn tag(&mut self) -> Option<Tag<'a>> {
         let small = |text: &[u8]| String::from_utf8_lossy(text).to_ascii_lowercase();
         let name = small(self.until(|byte| is_space(byte) || matches!(byte, b'/' | b'>')));
-        let mut attributes = Vec::new();
+        let wanted = LINKS.iter().find(|(tag, _)| *tag == name).map_or(&[][..], |(_, links)| links);
+        let mut links = Vec::new();
         loop {
             self.until(|byte| !is_space(byte));
             match self.peek()? {
                 b'>' => {
                     self.at += 1;
-                    return Some(Tag { name, attributes });
+                    return Some(Tag { name, links });
                 }
                 b'/' => {
                     self.at += 1;
@@ -167,7 +164,7 @@ impl<'a> Reader<'a> {
             let begin = self.at;
             self.at += 1;
             self.until(|byte| is_space(byte) || matches!(byte, b'=' | b'/' | b'>'));
-            let name = small(&self.page[begin..self.at]);
+            let attribute = &self.page[begin..self.at];
             self.until(|byte| !is_space(byte));
             if self.peek()? != b'=' {
                 continue;
@@ -187,7 +184,9 @@ impl<'a> Reader<'a> {
                 _ => self.until(|byte| is_space(byte) || byte == b'>'),
             };
             // Of two of one name the first counts, but each is what it is.
-            attributes.push(Attribute { name, value, start, end: self.at });
+            if links.len() < MAX_LINKS && wanted.iter().any(|name| attribute.eq_ignore_ascii_case(name.as_bytes())) {
+                links.push(Attribute { value, start, end: self.at });
+            }
         }
     }
 
@@ -302,6 +301,8 @@ mod tests {
         ] {
             assert_eq!(page(text), text);
         }
+        let many = format!("<a {}href=/x>", "href=y ".repeat(MAX_LINKS));
+        assert_eq!(page(&many), many);
         let bytes = b"<a href=\"/\xff\">\xff";
         assert_eq!(rewritten(bytes, |_| "x".into(), 99).as_deref(), Some(&bytes[..]));
         assert_eq!(rewritten(b"<a href=/x><a href=/y>", |_| "longer".into(), 30), None);

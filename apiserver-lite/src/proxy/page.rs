@@ -1,10 +1,9 @@
 //! A page on its way through the proxy: read as a whole, unpacked, its links led through the proxy, packed again. One that is
 //! too long for that is passed on as it is.
 
-use std::collections::VecDeque;
 use std::io::{Read, Write as _};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::read::{DeflateDecoder, MultiGzDecoder};
 use flate2::write::{DeflateEncoder, GzEncoder};
@@ -13,6 +12,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, LO
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::links::Links;
@@ -24,6 +24,8 @@ use crate::status::{ApiError, Result};
 const MAX_PAGE: usize = 4 << 20;
 /// A page of nothing but short links grows by the path of the proxy in each.
 const MAX_MENDED: usize = 4 * MAX_PAGE;
+/// So many are unpacked and mended at once, each of which takes a core and some [`MAX_MENDED`].
+static TURNS: Semaphore = Semaphore::const_new(2);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Packing {
@@ -79,9 +81,9 @@ impl Packing {
 
 /// What came of an answer's body in the time that it had.
 enum Reading {
-    Whole(Vec<u8>),
+    Whole(Bytes),
     /// The beginning of a long one.
-    Part(VecDeque<Bytes>),
+    Part(Bytes),
 }
 
 /// Passes an answer on with its links mended.
@@ -113,17 +115,18 @@ pub(super) async fn answer(
                 let plain = packing.unpacked(&page);
                 let mended = plain.and_then(|plain| html::rewritten(&plain, |link| links.led(link), MAX_MENDED));
                 // What does not unpack, or is too much then, stays as it came.
-                mended.and_then(|plain| packing.packed(plain)).unwrap_or(page)
+                mended.and_then(|plain| packing.packed(plain)).map_or(page, Bytes::from)
             };
+            let _turn = TURNS.acquire().await.map_err(|e| ApiError::internal(e.to_string()))?;
             let page = tokio::task::spawn_blocking(work).await.map_err(|e| ApiError::internal(e.to_string()))?;
             head.headers.remove(CONTENT_LENGTH);
             let response = streamed(head, body, sender, until);
-            Ok(response.map(|_| Body::from(Bytes::from(page))))
+            Ok(response.map(|_| Body::from(page)))
         }
         Reading::Part(begin) => {
             let response = streamed(head, body, sender, until);
             Ok(response.map(|rest| match rest {
-                Body::Stream(rest) => Body::passed_on(stream::iter(begin.into_iter().map(Ok)).chain(rest)),
+                Body::Stream(rest) => Body::passed_on(stream::once(std::future::ready(Ok(begin))).chain(rest)),
                 other => other,
             }))
         }
@@ -132,20 +135,17 @@ pub(super) async fn answer(
 
 /// Reads a body to its end, or until it is too long.
 async fn read(body: &mut Incoming) -> Result<Reading> {
-    let (mut pieces, mut length) = (VecDeque::new(), 0);
+    // In one piece: a server may send it byte by byte.
+    let mut page = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|e| ApiError::service_unavailable(format!("error trying to reach service: {e}")))?;
         let Ok(data) = frame.into_data() else { continue };
-        length += data.len();
-        pieces.push_back(data);
-        if length > MAX_PAGE {
-            return Ok(Reading::Part(pieces));
+        page.extend_from_slice(&data);
+        if page.len() > MAX_PAGE {
+            return Ok(Reading::Part(page.freeze()));
         }
     }
-    Ok(Reading::Whole(pieces.into_iter().fold(Vec::with_capacity(length), |mut whole, piece| {
-        whole.extend_from_slice(&piece);
-        whole
-    })))
+    Ok(Reading::Whole(page.freeze()))
 }
 
 #[cfg(test)]

@@ -67,14 +67,13 @@ fn split<'a>(kind: &str, text: &'a str) -> Result<(Scheme, &'a str, &'a str)> {
 
 /// What follows `/proxy` in the request's path, as sent.
 pub(super) fn beyond(request: &Request) -> &str {
-    let path = request.uri.path();
-    // The first `/proxy` after the name: names cannot contain slashes.
-    let after = path.find(&format!("/{}/", request.info.resource)).and_then(|at| {
-        let tail = &path[at + request.info.resource.len() + 2..];
-        let end = tail.find("/proxy")?;
-        Some(&tail[end + "/proxy".len()..])
-    });
-    after.unwrap_or_default()
+    behind(request.uri.path(), !request.info.namespace.is_empty())
+}
+
+/// The path behind `/api/v1/[namespaces/NAMESPACE/]RESOURCE/NAME/proxy`: each of them may be called what another is.
+fn behind(path: &str, namespaced: bool) -> &str {
+    let segments = if namespaced { 7 } else { 5 };
+    path.match_indices('/').nth(segments).map_or("", |(at, _)| &path[at..])
 }
 
 /// The same as a path of its own, with the query.
@@ -171,4 +170,22 @@ pub(super) fn service(server: &ApiServer, request: &Request) -> Result<Target> {
         }
     }
     Err(unavailable(format!("no endpoints available for service {}", quote(name))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_is_found_whatever_the_others_are_called() {
+        for (path, namespaced, after) in [
+            ("/api/v1/nodes/n/proxy", false, ""),
+            ("/api/v1/nodes/proxy/proxy/proxy/x", false, "/proxy/x"),
+            ("/api/v1/namespaces/pods/pods/proxy-x/proxy/foo", true, "/foo"),
+            ("/api/v1/namespaces/services/services/proxy/proxy", true, ""),
+            ("/api/v1/namespaces/n/pods/http:p:80/proxy//a%2F/", true, "//a%2F/"),
+        ] {
+            assert_eq!(behind(path, namespaced), after, "{path}");
+        }
+    }
 }
