@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::element::Element;
 use super::view::{Shape, Ty, View, item_element, shape};
+use crate::go_value;
 
 /// Everything that is wrong with a configuration, worded as upstream; None when nothing is.
 pub fn complaints(set: &TypeSet, root: &Struct, config: &Map<String, Value>) -> Option<String> {
@@ -75,7 +76,7 @@ impl<'a> Check<'a> {
                 .complain(format_args!("expected string, got &value.valueUnstructured{{Value:{}}}", go_syntax(other))),
             (Type::Bool, other) => self.complain(format_args!("expected boolean, got {}", wrapped(other))),
             (Type::Int32 | Type::Int64 | Type::Double, other) => {
-                self.complain(format_args!("expected numeric (int or float), got {}", go_type(other)));
+                self.complain(format_args!("expected numeric (int or float), got {}", go_value::type_name(other)));
             }
             (Type::Struct(id) | Type::AtomicStruct(id), Value::Object(map)) => {
                 self.members(Shape::Struct(set.get(*id)), map);
@@ -169,19 +170,6 @@ fn go_syntax(value: &Value) -> String {
             text
         }
         other => other.to_string(),
-    }
-}
-
-/// Go's `%T` of a decoded JSON value.
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
     }
 }
 
