@@ -196,5 +196,8 @@ mod tests {
         assert_eq!(done["behavior"]["scaleUp"]["policies"].as_array().map(Vec::len), Some(2));
         assert_eq!(done["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 60);
         assert_eq!(done["behavior"]["scaleDown"]["policies"].as_array().map(Vec::len), Some(1));
+        let none = json!({"scaleUp": {"policies": []}});
+        let said = defaulted("horizontalpodautoscalers", json!({"behavior": none}));
+        assert_eq!(said["behavior"]["scaleUp"]["policies"], json!([]), "it was said, and is refused");
     }
 }

@@ -102,3 +102,16 @@ fn bad_text_becomes_replacement_characters() {
     let parsed = parse(b"[\"a\xffb\", \"\\ud800x\", \"\\ud83d\\ude00\", \"\\u00e9\\/\"]").expect("JSON");
     assert_eq!(parsed.value, serde_json::json!(["a\u{fffd}b", "\u{fffd}x", "\u{1f600}", "\u{e9}/"]));
 }
+
+/// Go tells a list without items from none at all, and two fields mean something by it.
+#[test]
+fn an_empty_list_stays_where_it_is_something_said() {
+    let set = TypeSet::built_in();
+    let id = set.kind("autoscaling", "v2", "HorizontalPodAutoscaler").expect("built in");
+    let text = r#"{"metadata":{"managedFields":[],"finalizers":[]},
+        "spec":{"metrics":[],"behavior":{"scaleUp":{"policies":[]},"scaleDown":{"policies":null}}}}"#;
+    let value = decode(set, id, text.as_bytes()).expect("an autoscaler").value;
+    let behavior = serde_json::json!({"scaleUp": {"policies": []}, "scaleDown": {}});
+    assert_eq!(value["spec"], serde_json::json!({"behavior": behavior}));
+    assert_eq!(value["metadata"], serde_json::json!({"managedFields": []}));
+}

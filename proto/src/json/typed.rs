@@ -325,6 +325,10 @@ impl Seen {
     }
 }
 
+/// Lists that mean something else when they are there without items: owners of fields are forgotten, and an autoscaler's
+/// rules are refused instead of defaulted.
+const EMPTY_IS_SAID: [&str; 2] = ["managedFields", "policies"];
+
 /// Whether Go would write a property with this value, or leaves it out as empty.
 pub(super) fn keeps(set: &TypeSet, prop: &Prop, value: &Value) -> bool {
     if prop.always || set.is_custom() {
@@ -334,9 +338,9 @@ pub(super) fn keeps(set: &TypeSet, prop: &Prop, value: &Value) -> bool {
         Value::String(text) => prop.pointer || !text.is_empty() || !is_plain(set, prop),
         Value::Bool(truth) => prop.pointer || *truth || !is_plain(set, prop),
         Value::Number(number) => prop.pointer || number.as_f64() != Some(0.0) || !is_plain(set, prop),
-        // An empty list in a field of any JSON is a value like others; an empty list of field owners asks to forget them.
+        // An empty list in a field of any JSON is a value like others.
         Value::Array(list) => {
-            !list.is_empty() || &*prop.name == "managedFields" || !matches!(set.ty(prop.ty), Type::List(_))
+            !list.is_empty() || EMPTY_IS_SAID.contains(&&*prop.name) || !matches!(set.ty(prop.ty), Type::List(_))
         }
         Value::Object(map) => !map.is_empty() || !matches!(set.ty(prop.ty), Type::Map(_)),
         Value::Null => false,
