@@ -135,7 +135,7 @@ mod tests {
     fn gates_are_as_the_release_has_them() {
         let defaults = parse(&[]).expect("nothing said");
         for (name, on) in [
-            ("CRDObservedGenerationTracking", true),
+            ("CRDObservedGenerationTracking", false),
             ("MaxUnavailableStatefulSet", false),
             ("StrictIPCIDRValidation", true),
             ("StaleControllerConsistencyJob", true),
