@@ -20,6 +20,8 @@ struct Gate {
     name: &'static str,
     stage: Stage,
     default: bool,
+    /// Features that it builds on.
+    needs: &'static str,
 }
 
 const TABLE: &str = include_str!("gates.txt");
@@ -42,7 +44,7 @@ fn table() -> impl Iterator<Item = Gate> {
             "ga" => Stage::Stable,
             _ => Stage::Deprecated,
         };
-        Some(Gate { name, stage, default: default == "true" })
+        Some(Gate { name, stage, default: default == "true", needs: words.next().unwrap_or_default() })
     })
 }
 
@@ -54,7 +56,8 @@ impl FeatureGates {
     /// Reads `NAME=true` entries. `AllAlpha` and `AllBeta` set what no entry names.
     ///
     /// # Errors
-    /// An entry of another form, a name that no feature has, or one that is locked to another value.
+    /// An entry of another form, a name that no feature has, one that is locked to another value, or features that are
+    /// on without what they build on.
     pub fn parse(list: &[String]) -> Result<Self, ConfigError> {
         let wrong = |reason: String| Err(bad("feature-gates", reason));
         let mut gates: Vec<(Gate, Option<bool>)> = table().map(|gate| (gate, None)).collect();
@@ -85,11 +88,18 @@ impl FeatureGates {
             }
         }
         let all = |stage: Stage| stages.iter().find(|(s, _)| *s == stage).and_then(|(_, value)| *value);
-        let settled = gates.into_iter().map(|(gate, said)| {
-            let value = said.or_else(|| all(gate.stage)).unwrap_or(gate.default);
-            (gate.name, value)
-        });
-        Ok(FeatureGates(settled.collect()))
+        let value = |(gate, said): &(Gate, Option<bool>)| said.or_else(|| all(gate.stage)).unwrap_or(gate.default);
+        let settled = FeatureGates(gates.iter().map(|entry| (entry.0.name, value(entry))).collect());
+        let alone: Vec<String> = gates.iter().filter_map(|(gate, _)| settled.stands_alone(gate)).collect();
+        if alone.is_empty() { Ok(settled) } else { wrong(crate::status::aggregate(&alone)) }
+    }
+
+    /// What a feature that is on lacks, in upstream's words.
+    fn stands_alone(&self, gate: &Gate) -> Option<String> {
+        let needs = gate.needs.split(',').filter(|need| !need.is_empty() && !self.enabled(need)).collect::<Vec<_>>();
+        let told = !needs.is_empty() && self.enabled(gate.name);
+        let name = gate.name;
+        told.then(|| format!("{name} is enabled, but depends on features that are disabled: [{}]", needs.join(" ")))
     }
 
     pub fn enabled(&self, name: &str) -> bool {
@@ -118,6 +128,19 @@ mod tests {
         let gated = table().filter(|g| g.stage == Stage::Alpha).all(|g| !g.default);
         assert!(gated, "what is alpha is off");
         assert!(LOCKED.iter().all(|name| names.contains(name)));
+        let mut needs = table().flat_map(|g| g.needs.split(',')).filter(|need| !need.is_empty());
+        assert!(needs.all(|need| names.contains(&need)));
+    }
+
+    #[test]
+    fn a_feature_is_not_on_without_what_it_builds_on() {
+        let told = parse(&["WorkloadAwarePreemption=true"]).unwrap_err();
+        let why = "WorkloadAwarePreemption is enabled, but depends on features that are disabled: [GangScheduling]";
+        assert_eq!(told, format!("--feature-gates: {why}"));
+        let told = parse(&["APIServerIdentity=false", "StorageVersionAPI=true"]).unwrap_err();
+        assert!(told.contains("[StorageVersionAPI is enabled, but") && told.contains(", UnknownVersion"), "{told}");
+        assert!(parse(&["AllBeta=false"]).is_ok() && parse(&["AllAlpha=true"]).is_ok());
+        assert!(parse(&["APIServerIdentity=false", "UnknownVersionInteroperabilityProxy=false"]).is_ok());
     }
 
     #[test]
@@ -149,7 +172,8 @@ mod tests {
 
     #[test]
     fn a_stage_is_switched_where_no_entry_names_the_gate() {
-        let gates = parse(&["ShardedListAndWatch=false", "AllAlpha=true", "AllBeta=false", "WatchList=true"]).unwrap();
+        let told = ["ShardedListAndWatch=false", "AllAlpha=true", "AllBeta=false", "WatchList=true"];
+        let gates = parse(&[&told[..], &["StorageVersionAPI=false"]].concat()).unwrap();
         assert!(gates.enabled("CBORServingAndStorage") && gates.enabled("WatchList"));
         assert!(!gates.enabled("ShardedListAndWatch") && !gates.enabled("StorageVersionHash"));
         assert!(gates.enabled("AuthorizeWithSelectors"));
