@@ -270,6 +270,7 @@ fn widgets() -> Resource {
         stored: schema,
         custom: true,
         definition: None,
+        defaults: crate::resource::Defaults::default(),
     }
 }
 

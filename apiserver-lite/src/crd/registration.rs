@@ -94,6 +94,7 @@ fn build(definition: &Value, since: u64, born: u64, wanted: impl Fn(&Value) -> b
             stored: stored_shape.clone().unwrap_or(shape),
             custom: true,
             definition: Some(Arc::new(definition)),
+            defaults: Default::default(),
         }))
     };
     versions().filter(|v| wanted(v)).filter_map(resource).collect()

@@ -28,7 +28,7 @@ pub fn apply(resource: &Resource, value: &mut Value) {
     let Some(object) = value.as_object_mut() else { return };
     match &*resource.group {
         "" => core::apply(&resource.plural, object),
-        "apps" | "batch" | "autoscaling" => workloads::apply(&resource.plural, object),
+        "apps" | "batch" | "autoscaling" => workloads::apply(&resource.plural, object, resource.defaults),
         "admissionregistration.k8s.io" => admission::apply(&resource.plural, object),
         group => others::apply(group, &resource.plural, object),
     }

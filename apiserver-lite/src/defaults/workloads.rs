@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{Object, each, has, inside, made, pod, set, set_unsaid};
+use crate::resource::Defaults;
 
-pub(super) fn apply(plural: &str, object: &mut Object) {
+pub(super) fn apply(plural: &str, object: &mut Object, gated: Defaults) {
     if plural == "daemonsets"
         && let Some(annotations) = made(object, "metadata").and_then(|m| made(m, "annotations"))
     {
@@ -39,7 +40,7 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
             set(spec, "revisionHistoryLimit", 10);
             template(spec);
         }
-        "statefulsets" => stateful_set(spec),
+        "statefulsets" => stateful_set(spec, gated),
         "jobs" => job(spec),
         "cronjobs" => {
             set(spec, "concurrencyPolicy", "Allow");
@@ -72,7 +73,7 @@ fn rolling(strategy: &mut Object, bounds: &[(&str, Value)]) {
     }
 }
 
-fn stateful_set(spec: &mut Object) {
+fn stateful_set(spec: &mut Object, gated: Defaults) {
     set(spec, "podManagementPolicy", "OrderedReady");
     if let Some(strategy) = made(spec, "updateStrategy") {
         let said = has(strategy, "type");
@@ -80,6 +81,9 @@ fn stateful_set(spec: &mut Object) {
         // One that is named has bounds only where it says so.
         if !said || has(strategy, "rollingUpdate") {
             rolling(strategy, &[("partition", json!(0))]);
+            if gated.unavailable {
+                rolling(strategy, &[("maxUnavailable", json!(1))]);
+            }
         }
     }
     if let Some(policy) = made(spec, "persistentVolumeClaimRetentionPolicy") {
@@ -147,7 +151,7 @@ mod tests {
 
     fn defaulted(plural: &str, spec: Value) -> Value {
         let mut value = json!({"spec": spec});
-        apply(plural, value.as_object_mut().unwrap());
+        apply(plural, value.as_object_mut().unwrap(), Defaults::default());
         value["spec"].take()
     }
 
@@ -165,10 +169,24 @@ mod tests {
     }
 
     #[test]
+    fn a_rolling_set_lacks_one_pod_where_a_gate_lets_it_lack_more() {
+        let rolled = |strategy: Value| {
+            let mut value = json!({"spec": {"updateStrategy": strategy}});
+            apply("statefulsets", value.as_object_mut().unwrap(), Defaults { unavailable: true });
+            value["spec"]["updateStrategy"]["rollingUpdate"].take()
+        };
+        assert_eq!(rolled(json!({})), json!({"partition": 0, "maxUnavailable": 1}));
+        assert_eq!(rolled(json!({"rollingUpdate": {"maxUnavailable": "30%"}}))["maxUnavailable"], "30%");
+        assert_eq!(rolled(json!({"type": "RollingUpdate"})), Value::Null, "bounds only where it says so");
+        assert_eq!(rolled(json!({"type": "OnDelete"})), Value::Null);
+        assert_eq!(defaulted("statefulsets", json!({}))["updateStrategy"]["rollingUpdate"], json!({"partition": 0}));
+    }
+
+    #[test]
     fn a_revision_says_what_it_said() {
         let revision = json!({"metadata": {"name": "a"}, "data": {"spec": {"empty": {}}}, "revision": 1});
         let mut done = revision.clone();
-        apply("controllerrevisions", done.as_object_mut().expect("an object"));
+        apply("controllerrevisions", done.as_object_mut().expect("an object"), Defaults::default());
         assert_eq!(done, revision);
     }
 

@@ -70,10 +70,19 @@ pub struct Resource {
     /// `group/version` of the objects at rest in `storage`, and their schema.
     pub storage_version: Box<str>,
     pub stored: Schema,
+    /// What feature gates add to its defaults.
+    pub defaults: Defaults,
     /// Made from a CustomResourceDefinition: objects are unstructured, JSON keys sorted.
     pub custom: bool,
     /// The version of the definition that a custom resource was made from.
     pub definition: Option<Arc<crate::crd::Definition>>,
+}
+
+/// Defaults that only some feature gates bring.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Defaults {
+    /// `MaxUnavailableStatefulSet`: a rolling update has one pod less at a time.
+    pub unavailable: bool,
 }
 
 /// A struct in a type set; custom resources bring a set of their own.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use super::{Resource, table};
+use super::{Defaults, Resource, table};
 use crate::config::{FeatureGates, RuntimeConfig};
 
 /// Group, version and plural.
@@ -35,7 +35,9 @@ impl Resources {
         let optional = table::optional().into_iter().filter(|(gate, _)| gated(*gate)).map(|(_, r)| (false, r));
         let all = built_in.chain(optional);
         let served = all.filter(|(on, r)| runtime.serves(&r.group, &r.version, &r.plural, *on));
-        Resources(ArcSwap::from_pointee(Set::new(served.map(|(_, r)| Arc::new(r)).collect())))
+        let defaults = Defaults { unavailable: gates.enabled("MaxUnavailableStatefulSet") };
+        let made = |(_, resource): (bool, Resource)| Arc::new(Resource { defaults, ..resource });
+        Resources(ArcSwap::from_pointee(Set::new(served.map(made).collect())))
     }
 
     pub fn current(&self) -> Arc<Set> {

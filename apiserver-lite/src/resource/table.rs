@@ -81,6 +81,7 @@ fn parse(line: &str) -> Resource {
         storage_version: storage_version.into(),
         custom: false,
         definition: None,
+        defaults: super::Defaults::default(),
     }
 }
 

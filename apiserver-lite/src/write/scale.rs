@@ -47,6 +47,7 @@ static SCALE_RESOURCE: LazyLock<Resource> = LazyLock::new(|| {
         storage_version: "autoscaling/v1".into(),
         stored: schema,
         custom: false,
+        defaults: Default::default(),
         definition: None,
     }
 });
