@@ -92,11 +92,14 @@ impl Encoded {
         Encoded { json: self.json.clone(), keys: self.keys.clone(), tree: self.tree.clone() }
     }
 
-    /// The object as a dry run shows it: complete but for a version.
-    pub fn unsaved(self, key: Key) -> ObjectRef {
+    /// The object as a dry run shows it: complete but for a version, of which it has what its sender said.
+    pub fn unsaved(self, key: Key, said: &str) -> ObjectRef {
         let mut value = proto::json::parse(&self.json.json).map(|p| p.value).unwrap_or_default();
         if let Some(metadata) = value["metadata"].as_object_mut() {
-            metadata.remove("resourceVersion");
+            match said {
+                "" => drop(metadata.remove("resourceVersion")),
+                said => drop(metadata.insert("resourceVersion".into(), said.into())),
+            }
         }
         let mut json = Vec::new();
         let kind = value["kind"].as_str().unwrap_or_default();

@@ -24,6 +24,13 @@ async fn both(test: impl AsyncFn(Store)) {
     test(Store::open(Some(folder.0.clone())).expect("an empty folder opens")).await;
 }
 
+#[test]
+fn a_rehearsed_object_has_no_version_but_what_its_sender_said() {
+    let shown = |said: &str| encoded("a").unsaved(Key::new("ns", "a"), said).value()["metadata"].take();
+    assert_eq!(shown(""), serde_json::json!({}));
+    assert_eq!(shown("17"), serde_json::json!({"resourceVersion": "17"}));
+}
+
 struct Folder(PathBuf);
 
 impl Folder {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::meta::{self, text};
 use super::options::{WriteOptions, invalid};
 use super::update::{self, Target};
-use super::{commit, commit_error, pod_words, put, strategy};
+use super::{commit_error, pod_words, put, rehearse, strategy};
 use crate::admission::{Call, Operation, Reservation};
 use crate::apply::{self, Owners, Writer};
 use crate::auth::{self, Attributes, RbacWrite};
@@ -67,8 +67,9 @@ pub(super) async fn place(
     let generated = text(&value, "name").is_empty() && !stem.is_empty();
     crate::defaults::apply(resource, &mut value);
     // The store refuses versions, when nobody else has anything to refuse; a dry run does not come that far.
-    let versioned = text(&value, "resourceVersion").parse().is_ok_and(|version: u64| version != 0) && !options.dry_run;
-    meta::metadata(&mut value).remove("resourceVersion");
+    let said = meta::metadata(&mut value).remove("resourceVersion").unwrap_or_default();
+    let said = said.as_str().unwrap_or_default();
+    let versioned = said.parse().is_ok_and(|version: u64| version != 0) && !options.dry_run;
     if tracked {
         meta::dedup_owners(&mut value, false);
     }
@@ -138,7 +139,10 @@ pub(super) async fn place(
         if let Some(allocation) = &mut allocation {
             allocation.begin();
         }
-        let committed = commit(server, write, options.dry_run).await;
+        let committed = match options.dry_run {
+            true => rehearse(server, write, said),
+            false => server.store.commit(write).await,
+        };
         let goes_on = generated && attempt < ATTEMPTS && matches!(committed, Err(CommitError::Exists(_)));
         if !goes_on && let Some(allocation) = allocation.take() {
             allocation.end(committed.is_ok() && !options.dry_run);

@@ -115,9 +115,14 @@ pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc
 
 /// Commits an object; a dry run answers as if it had.
 async fn commit(server: &ApiServer, write: Write, dry_run: bool) -> Result<ObjectRef, CommitError> {
-    if !dry_run {
-        return server.store.commit(write).await;
+    match dry_run {
+        true => rehearse(server, write, ""),
+        false => server.store.commit(write).await,
     }
+}
+
+/// What would become of a write. A new object has no version but what its sender `said`, which nobody reads.
+fn rehearse(server: &ApiServer, write: Write, said: &str) -> Result<ObjectRef, CommitError> {
     let found = server.store.get(&write.resource, &write.key.namespace, &write.key.name);
     let (Change::Put(encoded) | Change::Delete(encoded)) = write.change;
     match (write.expect, found) {
@@ -125,7 +130,7 @@ async fn commit(server: &ApiServer, write: Write, dry_run: bool) -> Result<Objec
         (Expect::Revision(_), None) => Err(CommitError::Missing),
         (Expect::Revision(revision), Some(found)) if found.revision != revision => Err(CommitError::Conflict(found)),
         (Expect::Revision(revision), Some(_)) => Ok(encoded.as_of(write.key, revision)),
-        _ => Ok(encoded.unsaved(write.key)),
+        _ => Ok(encoded.unsaved(write.key, said)),
     }
 }
 
