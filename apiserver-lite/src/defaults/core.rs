@@ -44,7 +44,6 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
         "persistentvolumeclaims" => {
             let Some(spec) = made(object, "spec") else { return };
             claim(spec);
-            data_sources(spec);
             if let Some(status) = inside(object, "status") {
                 pod::whole_millis_of(status, &["capacity", "allocatedResources"]);
             }
@@ -57,28 +56,6 @@ pub(super) fn claim(spec: &mut Object) {
     set_unsaid(spec, "volumeMode", "Filesystem");
     if let Some(resources) = inside(spec, "resources") {
         pod::whole_millis_of(resources, &["limits", "requests"]);
-    }
-}
-
-/// What a claim is filled from has an older and a newer field, which say the same.
-fn data_sources(spec: &mut Object) {
-    // The older one never took anything but these, and drops the rest silently.
-    let known = spec.get("dataSource").is_none_or(|source| {
-        let of = |key: &str| source[key].as_str().unwrap_or_default();
-        matches!(
-            (of("apiGroup"), of("kind")),
-            ("", "PersistentVolumeClaim") | ("snapshot.storage.k8s.io", "VolumeSnapshot")
-        )
-    });
-    if !known {
-        spec.remove("dataSource");
-    }
-    match (spec.get("dataSource").cloned(), spec.get("dataSourceRef").cloned()) {
-        (Some(source), None) => drop(spec.insert("dataSourceRef".into(), source)),
-        (None, Some(reference)) if reference["namespace"].as_str().is_none_or(str::is_empty) => {
-            drop(spec.insert("dataSource".into(), reference));
-        }
-        _ => {}
     }
 }
 
@@ -222,15 +199,6 @@ mod tests {
         assert_eq!(done["spec"], spec);
         let done = defaulted("services", json!({"spec": {"type": "ExternalName", "externalName": "a"}}));
         assert_eq!(done["spec"], json!({"type": "ExternalName", "externalName": "a", "sessionAffinity": "None"}));
-    }
-
-    #[test]
-    fn a_claim_says_twice_what_it_is_filled_from() {
-        let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
-        let done = defaulted("persistentvolumeclaims", json!({"spec": {"dataSource": snapshot}}));
-        assert_eq!(done["spec"]["dataSourceRef"], snapshot);
-        let done = defaulted("persistentvolumeclaims", json!({"spec": {"dataSource": {"kind": "Other", "name": "o"}}}));
-        assert_eq!(done["spec"], json!({"volumeMode": "Filesystem"}));
     }
 
     #[test]

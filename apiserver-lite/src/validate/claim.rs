@@ -46,7 +46,8 @@ pub fn spec(report: &mut Report, spec: &Value) {
         report.invalid(Raw("{}".into()), "may not be specified when dataSourceRef.namespace is specified");
     } else if source.is_object()
         && reference.is_object()
-        && ["apiGroup", "kind", "name"].iter().any(|k| source[*k] != reference[*k])
+        && (source["apiGroup"] != reference["apiGroup"]
+            || ["kind", "name"].iter().any(|k| text(source, k) != text(reference, k)))
     {
         report.invalid(Raw("{}".into()), "must match dataSourceRef");
     }

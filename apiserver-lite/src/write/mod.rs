@@ -7,6 +7,7 @@
 mod admit;
 mod applied;
 mod binding;
+mod claim_sources;
 mod create;
 mod decode;
 mod delete;

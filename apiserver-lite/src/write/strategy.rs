@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Name, Value, json};
 
+use super::claim_sources;
 use crate::apply::same_struct_but;
 use crate::request::User;
 use crate::resource::Resource;
@@ -116,7 +117,10 @@ pub fn prepare_create(resource: &Resource, value: &mut Value, user: &User) {
         ("", "persistentvolumes") => {
             value["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": now()});
         }
-        ("", "persistentvolumeclaims") => value["status"] = json!({"phase": "Pending"}),
+        ("", "persistentvolumeclaims") => {
+            value["status"] = json!({"phase": "Pending"});
+            claim_sources::settle(&mut value["spec"], None);
+        }
         ("", "serviceaccounts") => names_of_secrets(value),
         ("discovery.k8s.io", "endpointslices") => drop_topology(value, None),
         // Whatever is served right here is available at once.
@@ -359,6 +363,7 @@ pub fn prepare_update(resource: &Resource, subresource: &str, new: &mut Value, o
         ("certificates.k8s.io", "certificatesigningrequests", _) => certificate(subresource, new, old),
         ("", "secrets", _) => string_data(new),
         ("", "serviceaccounts", "") => names_of_secrets(new),
+        ("", "persistentvolumeclaims", "") => claim_sources::settle(&mut new["spec"], Some(&old["spec"])),
         ("discovery.k8s.io", "endpointslices", "") => drop_topology(new, Some(old)),
         ("", "pods", "status") if new["status"].is_object() => keep_observed(&mut new["status"], &old["status"]),
         ("", "persistentvolumes", "status") if new["status"].is_object() => {
