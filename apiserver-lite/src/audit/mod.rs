@@ -5,6 +5,7 @@
 
 mod log;
 mod policy;
+mod shown;
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -111,7 +112,7 @@ impl Auditor {
             head: head(verdict.level, id, &user, info, uri, headers, peer),
             received: Timestamp::now(),
             status: Some(status_of(&answer, error.code())),
-            response: Some(answer).filter(|_| verdict.level == Level::RequestResponse),
+            response: (verdict.level == Level::RequestResponse).then(|| shown::object(&answer)),
             ..Event::default()
         };
         let trail = Trail { inner: Arc::new(Inner { verdict, log: self.log.clone(), event: Mutex::new(event) }) };
@@ -188,8 +189,9 @@ struct Event {
     impersonated: Option<Value>,
     /// `authenticationMetadata`.
     metadata: Option<Value>,
-    request: Option<Value>,
-    response: Option<Value>,
+    /// As JSON, like the answer.
+    request: Option<Vec<u8>>,
+    response: Option<Vec<u8>>,
     /// `metav1.Status`, with the code at least.
     status: Option<Value>,
     annotations: Map<String, Value>,
@@ -228,14 +230,14 @@ impl Trail {
     }
 
     /// What came with the request, decoded.
-    fn request_object(&self, object: &Value, shown: impl FnOnce() -> Value) {
+    fn request_object(&self, object: &Value, complete: impl FnOnce() -> Value) {
         let metadata = &object["metadata"];
         let whole = (self.inner.verdict.level >= Level::Request).then(|| {
-            let mut whole = shown();
+            let mut whole = complete();
             if self.inner.verdict.omit_managed_fields {
                 without_managed_fields(&mut whole);
             }
-            whole
+            shown::object(&whole)
         });
         self.with(|event| {
             if let Some(Value::Object(about)) = event.head.get_mut("objectRef") {
@@ -255,12 +257,17 @@ impl Trail {
             return;
         }
         let object = self.object(content_type, body);
-        self.with(|event| event.request = object);
+        // Whatever its owners of fields: it is no object yet.
+        let shown = object.map(|object| match media(content_type) {
+            kind if kind.ends_with("json") => shown::compact(body),
+            _ => shown::object(&object),
+        });
+        self.with(|event| event.request = shown);
     }
 
     /// A body as a tree; patches and answers alike.
     fn object(&self, content_type: &str, body: &[u8]) -> Option<Value> {
-        let mut value = match content_type.split(';').next().unwrap_or_default().trim() {
+        let mut value = match media(content_type) {
             "application/vnd.kubernetes.protobuf" => {
                 let unknown = proto::protobuf::read_envelope(body).ok()?;
                 let set = proto::schema::TypeSet::built_in();
@@ -287,7 +294,7 @@ impl Trail {
             response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
         let failed = code >= 400;
         let wants_object = self.inner.verdict.level == Level::RequestResponse;
-        let mut object = None;
+        let (mut object, mut shown) = (None, None);
         let readable = !response.headers().contains_key(http::header::CONTENT_ENCODING);
         let looked_at = readable && (failed || wants_object || is_status(response.body()));
         let response = if looked_at { response.map(Body::whole) } else { response };
@@ -296,6 +303,12 @@ impl Trail {
         {
             let all: Vec<u8> = chunks.iter().flatten().copied().collect();
             object = self.object(&content_type, &all).filter(Value::is_object);
+            // The answer has the order of its types already.
+            let as_is = media(&content_type) == "application/json" && !self.inner.verdict.omit_managed_fields;
+            shown = object.as_ref().filter(|_| wants_object).map(|object| match as_is {
+                true => shown::compact(&all),
+                false => shown::object(object),
+            });
         }
         let status = match object.as_ref().filter(|o| o["kind"] == "Status") {
             Some(status) => status_of(status, code),
@@ -303,7 +316,7 @@ impl Trail {
         };
         self.with(|event| {
             event.status = Some(status);
-            event.response = object.filter(|_| wants_object);
+            event.response = shown;
         });
         if long_running {
             self.write(Stage::ResponseStarted);
@@ -370,37 +383,46 @@ impl Event {
     /// The event as JSON, properties in the order of Go's struct.
     fn line(&self, stage: Stage) -> Vec<u8> {
         let mut out = Vec::with_capacity(1024);
-        let mut member = |key: &str, value: Option<&Value>| {
-            let Some(value) = value else { return };
+        let mut member = |key: &str, json: Option<&[u8]>| {
+            let Some(json) = json else { return };
             out.push(if out.is_empty() { b'{' } else { b',' });
             proto::json::write_string(key, &mut out);
             out.push(b':');
-            proto::json::write_sorted(value, &mut out);
+            out.extend_from_slice(json);
         };
-        let time = |at: Timestamp| Value::from(at.to_micros_text());
+        let time = |at: Timestamp| shown::sorted(&at.to_micros_text().into());
+        let head = |key: &str| self.head.get(key).map(shown::sorted);
+        let user = |user: &Value| shown::ordered(user, shown::USER);
         for key in ["kind", "apiVersion", "level", "auditID"] {
-            member(key, self.head.get(key));
+            member(key, head(key).as_deref());
         }
-        member("stage", Some(&stage.name().into()));
-        for key in ["requestURI", "verb", "user"] {
-            member(key, self.head.get(key));
+        member("stage", Some(&shown::sorted(&stage.name().into())));
+        for key in ["requestURI", "verb"] {
+            member(key, head(key).as_deref());
         }
-        member("impersonatedUser", self.impersonated.as_ref());
-        member("authenticationMetadata", self.metadata.as_ref());
-        for key in ["sourceIPs", "userAgent", "objectRef"] {
-            member(key, self.head.get(key));
+        member("user", self.head.get("user").map(user).as_deref());
+        member("impersonatedUser", self.impersonated.as_ref().map(user).as_deref());
+        member("authenticationMetadata", self.metadata.as_ref().map(shown::sorted).as_deref());
+        for key in ["sourceIPs", "userAgent"] {
+            member(key, head(key).as_deref());
         }
-        member("responseStatus", self.status.as_ref());
-        member("requestObject", self.request.as_ref());
-        member("responseObject", self.response.as_ref());
+        let object = self.head.get("objectRef").map(|object| shown::ordered(object, shown::OBJECT));
+        member("objectRef", object.as_deref());
+        member("responseStatus", self.status.as_ref().map(shown::status).as_deref());
+        member("requestObject", self.request.as_deref());
+        member("responseObject", self.response.as_deref());
         member("requestReceivedTimestamp", Some(&time(self.received)));
         member("stageTimestamp", Some(&time(Timestamp::now())));
-        if !self.annotations.is_empty() {
-            member("annotations", Some(&self.annotations.clone().into()));
-        }
+        let annotations = (!self.annotations.is_empty()).then(|| shown::sorted(&self.annotations.clone().into()));
+        member("annotations", annotations.as_deref());
         out.push(b'}');
         out
     }
+}
+
+/// A content type without its parameters.
+fn media(content_type: &str) -> &str {
+    content_type.split(';').next().unwrap_or_default().trim()
 }
 
 fn without_managed_fields(value: &mut Value) {
@@ -459,6 +481,8 @@ mod tests {
         response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
         let _ = trail.answered(response, false);
         let all = lines(&path);
+        let text = std::fs::read_to_string(&path).expect("the file");
+        let last = text.lines().last().expect("two lines").to_owned();
         std::fs::remove_file(&path).expect("ours");
         assert_eq!(all.len(), 2);
         assert_eq!((&all[0]["stage"], &all[1]["stage"]), (&json!("RequestReceived"), &json!("ResponseComplete")));
@@ -471,6 +495,15 @@ mod tests {
         assert_eq!(all[1]["responseObject"]["kind"], "Status");
         assert_eq!(all[1]["annotations"], json!({"a/b": "c"}));
         assert_eq!(all[1]["sourceIPs"], json!(["127.0.0.1"]));
+        let parts = [
+            r#""user":{"username":"jane"}"#,
+            r#""objectRef":{"resource":"pods","name":"p","apiVersion":"v1"},"responseStatus":{"metadata":{},"code":409}"#,
+            r#","requestObject":{"metadata":{"managedFields":[],"name":"p"}}"#,
+            r#","responseObject":{"kind":"Status","code":409},"requestReceivedTimestamp":"#,
+            r#","annotations":{"a/b":"c"}}"#,
+        ];
+        let places = parts.map(|part| last.find(part));
+        assert!(places.is_sorted() && !places.contains(&None), "{last}");
     }
 
     #[tokio::test]
