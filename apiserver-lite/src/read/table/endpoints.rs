@@ -52,7 +52,7 @@ fn number(value: &Value) -> Value {
 }
 
 /// The first items, and how many more there are.
-fn shortened(items: Vec<String>, shown: usize, separator: &str) -> Value {
+pub(super) fn shortened(items: Vec<String>, shown: usize, separator: &str) -> Value {
     let more = items.len().saturating_sub(shown);
     let text = items.into_iter().take(shown).collect::<Vec<_>>().join(separator);
     if more > 0 { format!("{text} + {more} more...").into() } else { text.into() }

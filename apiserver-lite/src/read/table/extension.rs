@@ -42,6 +42,32 @@ pub(super) fn printer(group: &str, plural: &str) -> Option<(&'static [Column], C
             ],
             signing_request,
         ),
+        ("certificates.k8s.io", "clustertrustbundles") => {
+            (&[Column("SignerName", TEXT, 0)], |v| vec![or_none(&v["spec"]["signerName"])])
+        }
+        ("coordination.k8s.io", "leasecandidates") => (
+            &[
+                Column("LeaseName", TEXT, 0),
+                Column("BinaryVersion", TEXT, 0),
+                Column("EmulationVersion", TEXT, 0),
+                Column("Age", TEXT, 0),
+            ],
+            |v| {
+                let part = |key: &str| text(&v["spec"][key]);
+                vec![part("leaseName"), part("binaryVersion"), part("emulationVersion"), age(v)]
+            },
+        ),
+        ("internal.apiserver.k8s.io", "storageversions") => (
+            &[Column("CommonEncodingVersion", TEXT, 0), Column("StorageVersions", TEXT, 0), Column("Age", TEXT, 0)],
+            |v| {
+                let common = v["status"]["commonEncodingVersion"].as_str().unwrap_or("<unset>");
+                vec![common.into(), storage_versions(&v["status"]["storageVersions"]), age(v)]
+            },
+        ),
+        ("storagemigration.k8s.io", "storageversionmigrations") => (&[Column("Resource", TEXT, 0)], |v| {
+            let part = |key: &str| v["spec"]["resource"][key].as_str().unwrap_or_default();
+            vec![format!("{}.{}", part("resource"), part("group")).into()]
+        }),
         ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => (
             &[
                 Column("Role", TEXT, 0),
@@ -159,6 +185,16 @@ fn param_ref(reference: &Value) -> Value {
         ("", name) => name.into(),
         (namespace, name) => format!("{namespace}/{name}").into(),
     }
+}
+
+/// Which server writes what version.
+fn storage_versions(versions: &Value) -> Value {
+    let one = |version: &Value| {
+        let part = |key: &str| version[key].as_str().unwrap_or_default();
+        format!("{}={}", part("apiServerID"), part("encodingVersion"))
+    };
+    let all: Vec<String> = versions.as_array().into_iter().flatten().map(one).collect();
+    if all.is_empty() { "<unset>".into() } else { super::endpoints::shortened(all, 3, ",") }
 }
 
 /// A label selector as its Go type prints itself.
@@ -281,6 +317,21 @@ mod tests {
             {"kind": "ServiceAccount", "namespace": "n", "name": "b"}]}));
         assert_eq!(cells[0], "Role/r");
         assert_eq!(cells[2..], ["u", "", "n/a, n/b"]);
+    }
+
+    #[test]
+    fn what_only_a_gate_brings_has_its_own_columns() {
+        let cells = |group: &str, plural: &str, v: Value| printer(group, plural).expect("columns of its own").1(&v);
+        let bundle = cells("certificates.k8s.io", "clustertrustbundles", json!({"spec": {}}));
+        assert_eq!(bundle, ["<none>"]);
+        let candidate = json!({"spec": {"leaseName": "l", "binaryVersion": "1.36", "emulationVersion": "1.35"}});
+        assert_eq!(cells("coordination.k8s.io", "leasecandidates", candidate)[..3], ["l", "1.36", "1.35"]);
+        let moved = json!({"spec": {"resource": {"group": "apps", "resource": "deployments"}}});
+        assert_eq!(cells("storagemigration.k8s.io", "storageversionmigrations", moved), ["deployments.apps"]);
+        let servers = ["a", "b", "c", "d"].map(|id| json!({"apiServerID": id, "encodingVersion": "v1"}));
+        let versions =
+            cells("internal.apiserver.k8s.io", "storageversions", json!({"status": {"storageVersions": servers}}));
+        assert_eq!(versions[..2], ["<unset>", "a=v1,b=v1,c=v1 + 1 more..."]);
     }
 
     #[test]

@@ -49,19 +49,26 @@ fn definitions(resource: &Resource) -> Vec<u8> {
     };
     let mut out = Vec::new();
     if resource.custom || &*resource.plural != "events" {
-        out.push(column("Name", "string", "name", 0));
+        out.push(column("Name", "string", format(resource, "Name"), 0));
     }
     if let Some(definition) = &resource.definition {
         out.extend(definition.columns.iter().map(custom_column));
         return format!("[{}]", out.join(",")).into_bytes();
     }
     match printer(resource) {
-        Some((columns, _)) => {
-            out.extend(columns.iter().map(|c| column(c.0, c.1, if c.0 == "Name" { "name" } else { "" }, c.2)))
-        }
+        Some((columns, _)) => out.extend(columns.iter().map(|c| column(c.0, c.1, format(resource, c.0), c.2))),
         None => out.push(column("Created At", "date", "", 0)),
     }
     format!("[{}]", out.join(",")).into_bytes()
+}
+
+/// The format of a column: a few hold the name of an object.
+fn format(resource: &Resource, column: &str) -> &'static str {
+    match (&*resource.plural, column) {
+        ("scales" | "storageversionmigrations", "Name") if !resource.custom => "",
+        (_, "Name") | ("volumeattachments", "Attacher") => "name",
+        _ => "",
+    }
 }
 
 /// What upstream tells of a column, where every kind or one that people look at often has it.
@@ -337,8 +344,20 @@ pub(super) fn joined(list: &Value, property: &str) -> Value {
 mod tests {
     use serde_json::json;
 
-    use super::{human_duration, name};
+    use super::{Value, definitions, human_duration, name};
     use crate::resource::Resources;
+
+    #[test]
+    fn columns_of_names_are_told_from_others() {
+        let formats = |group: &str, plural: &str| -> Vec<String> {
+            let kind = Resources::built_in().current().lookup(group, "v1", plural).expect("built in");
+            let columns: Value = serde_json::from_slice(&definitions(&kind)).expect("JSON");
+            let columns = columns.as_array().expect("a list").iter();
+            columns.map(|c| format!("{}:{}", c["name"], c["format"]).replace('"', "")).collect()
+        };
+        assert_eq!(formats("storage.k8s.io", "volumeattachments")[..3], ["Name:name", "Attacher:name", "PV:"]);
+        assert_eq!(formats("", "configmaps"), ["Name:name", "Data:", "Age:"]);
+    }
 
     #[test]
     fn the_class_that_is_meant_without_a_word_is_marked() {
