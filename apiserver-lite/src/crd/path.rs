@@ -4,7 +4,10 @@
 //! one), `.list[0]`, `.list[-1]`, `.list[*]`, `.list[1:5:2]`, `.list[0,2]`, `.a.*`, `..name` and
 //! `.list[?(@.type=="Ready")].status`. A path that meets something else than it expects finds nothing at all.
 //!
-//! Limits: a path of very many steps, or of very many parts between commas, counts as malformed.
+//! Limits: a path of very many steps, or of very many parts between commas, counts as malformed. One that would look at
+//! more values than any object has finds nothing: whoever may define columns may not keep the server busy with them.
+
+use std::cell::Cell;
 
 use serde_json::Value;
 
@@ -14,6 +17,24 @@ const MAX_NESTED: usize = 8;
 const MAX_STEPS: usize = 500;
 /// Most values that a path finds. A path of several `..` meets a value in many ways.
 const MAX_FOUND: usize = 10_000;
+
+/// Most values that are looked at for one path, each time it is met counted: an object of the largest size is looked at
+/// whole, and no more than that.
+const MAX_LOOKED: usize = 1_000_000;
+
+/// How many values may still be looked at.
+struct Looks(Cell<usize>);
+
+impl Looks {
+    fn new() -> Self {
+        Looks(Cell::new(MAX_LOOKED))
+    }
+
+    fn spend(&self, count: usize) -> Result<(), Mismatch> {
+        self.0.set(self.0.get().checked_sub(count).ok_or(Mismatch)?);
+        Ok(())
+    }
+}
 
 /// A path that was read.
 #[derive(Debug, Clone, PartialEq)]
@@ -133,17 +154,17 @@ impl Path {
     /// Every value at the path, in order.
     #[cfg(test)]
     pub fn find<'a>(&'a self, value: &'a Value) -> Vec<&'a Value> {
-        self.walk(vec![value]).unwrap_or_default()
+        self.walk(vec![value], &Looks::new()).unwrap_or_default()
     }
 
     pub fn first<'a>(&'a self, value: &'a Value) -> Option<&'a Value> {
-        self.walk(vec![value]).ok()?.into_iter().next()
+        self.walk(vec![value], &Looks::new()).ok()?.into_iter().next()
     }
 
-    fn walk<'a>(&'a self, values: Vec<&'a Value>) -> Result<Vec<&'a Value>, Mismatch> {
+    fn walk<'a>(&'a self, values: Vec<&'a Value>, looks: &Looks) -> Result<Vec<&'a Value>, Mismatch> {
         let mut found = values;
         for step in &self.0 {
-            found = step.follow(found)?;
+            found = step.follow(found, looks)?;
             found.truncate(MAX_FOUND);
         }
         Ok(found)
@@ -281,13 +302,13 @@ fn filter(text: &str, depth: usize) -> Option<(Filter, &str)> {
 }
 
 impl Filter {
-    fn matches(&self, value: &Value) -> Result<bool, Mismatch> {
-        let left = self.left.walk(vec![value]);
+    fn matches(&self, value: &Value, looks: &Looks) -> Result<bool, Mismatch> {
+        let left = self.left.walk(vec![value], looks);
         if self.operator == Operator::Exists {
             // A path that cannot be followed counts as one that was.
             return Ok(left.map_or(true, |found| !found.is_empty()));
         }
-        let (left, right) = (left?, self.right.walk(vec![value])?);
+        let (left, right) = (left?, self.right.walk(vec![value], looks)?);
         if left.is_empty() || right.is_empty() {
             return Ok(false);
         }
@@ -346,11 +367,13 @@ impl Slice {
 }
 
 impl Step {
-    fn follow<'a>(&'a self, values: Vec<&'a Value>) -> Result<Vec<&'a Value>, Mismatch> {
+    fn follow<'a>(&'a self, values: Vec<&'a Value>, looks: &Looks) -> Result<Vec<&'a Value>, Mismatch> {
         let mut out = Vec::new();
+        looks.spend(values.len())?;
         if let Step::Union(paths) = self {
             for path in paths {
-                out.extend(path.walk(values.clone())?);
+                looks.spend(values.len())?;
+                out.extend(path.walk(values.clone(), looks)?);
                 if out.len() >= MAX_FOUND {
                     break;
                 }
@@ -363,7 +386,8 @@ impl Step {
                 (Step::Unknown, _) => return Err(Mismatch),
                 (Step::Filter(filter), Value::Array(items)) => {
                     for item in items {
-                        if filter.matches(item)? {
+                        looks.spend(1)?;
+                        if filter.matches(item, looks)? {
                             out.push(item);
                         }
                     }
@@ -373,12 +397,19 @@ impl Step {
                 (Step::Member(name), Value::Object(map)) => out.extend(map.get(&**name)),
                 (Step::Slice(slice), Value::Array(items)) => {
                     let (from, to, step) = slice.places(items.len())?;
+                    looks.spend((to - from) / step)?;
                     out.extend(items.get(from..to).into_iter().flatten().step_by(step));
                 }
                 (Step::Slice(_), _) => return Err(Mismatch),
-                (Step::All, Value::Array(items)) => out.extend(items),
-                (Step::All, Value::Object(map)) => out.extend(map.values()),
-                (Step::Below, value) => below(value, &mut out),
+                (Step::All, Value::Array(items)) => {
+                    looks.spend(items.len())?;
+                    out.extend(items);
+                }
+                (Step::All, Value::Object(map)) => {
+                    looks.spend(map.len())?;
+                    out.extend(map.values());
+                }
+                (Step::Below, value) => below(value, looks, &mut out)?,
                 _ => {}
             }
             if out.len() >= MAX_FOUND {
@@ -389,21 +420,25 @@ impl Step {
     }
 }
 
-fn below<'a>(value: &'a Value, out: &mut Vec<&'a Value>) {
+fn below<'a>(value: &'a Value, looks: &Looks, out: &mut Vec<&'a Value>) -> Result<(), Mismatch> {
     if out.len() >= MAX_FOUND {
-        return;
+        return Ok(());
     }
+    looks.spend(1)?;
     match value {
         Value::Object(map) if !map.is_empty() => {
             out.push(value);
-            map.values().for_each(|inner| below(inner, out));
+            map.values().try_for_each(|inner| below(inner, looks, out))
         }
         Value::Array(items) if !items.is_empty() => {
             out.push(value);
-            items.iter().for_each(|inner| below(inner, out));
+            items.iter().try_for_each(|inner| below(inner, looks, out))
         }
-        Value::String(text) if !text.is_empty() => out.push(value),
-        _ => {}
+        Value::String(text) if !text.is_empty() => {
+            out.push(value);
+            Ok(())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -468,5 +503,14 @@ mod tests {
         }
         let deep = (0..100).fold(json!(1), |inner, _| json!({"a": inner}));
         assert_eq!(find(&"..a".repeat(9), &deep).len(), MAX_FOUND);
+    }
+
+    #[test]
+    fn a_path_looks_at_no_more_values_than_an_object_has() {
+        let rows = json!(vec![json!({"n": vec![1; 1000], "s": ""}); 1000]);
+        assert_eq!(find(".l[?(@.s==\"\")].s", &json!({"l": rows})).len(), 1000);
+        assert_eq!(find("..x", &json!({"l": rows, "x": "found"})), [] as [Value; 0], "a million numbers are too many");
+        let few = json!({"l": vec![json!({"n": vec![1; 100]}); 100], "x": "found"});
+        assert_eq!(find("..x", &few), ["found"]);
     }
 }
