@@ -5,7 +5,7 @@
 //! [`Admission::delete`]. The order of plugins is upstream's (`pkg/kubeapiserver/options/plugins.go`); which of them run
 //! is decided by `--enable-admission-plugins` and `--disable-admission-plugins`.
 //!
-//! Plugins answer from memory and never wait. Policies and webhooks, which clients store, come after the plugins of each
+//! Plugins answer from memory and never wait, but for the one that asks about images. Policies and webhooks, which clients store, come after the plugins of each
 //! pass; webhooks are waited for, without a lock and before anything is written. Quota is reserved last.
 
 mod attributes;
@@ -14,7 +14,9 @@ mod certificates;
 mod changes;
 mod declared_features;
 mod event_rate;
+mod gang;
 mod hooks;
+mod image_policy;
 mod limit_ranger;
 mod matching;
 mod namespace_lifecycle;

@@ -1,4 +1,4 @@
-//! Plugins that are off unless they are asked for, each a rule about one thing: AlwaysPullImages,
+//! Plugins that are off unless they are asked for, each a rule about one thing: AlwaysDeny, AlwaysPullImages,
 //! DenyServiceExternalIPs, ExtendedResourceToleration, LimitPodHardAntiAffinityTopology, NamespaceExists.
 
 use std::collections::BTreeSet;
@@ -14,6 +14,18 @@ const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContain
 
 fn items<'a>(object: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
     object[name].as_array().into_iter().flatten()
+}
+
+/// AlwaysDeny: nobody changes anything. What the server does itself is nobody's.
+pub fn refuse(call: &Call<'_>) -> Result<()> {
+    match call.user.name.is_empty() {
+        true => Ok(()),
+        false => Err(call.refuse(call.old, "admission control is denying all modifications")),
+    }
+}
+
+pub fn refuse_write(call: &Call<'_>, _: &mut Value) -> Result<()> {
+    refuse(call)
 }
 
 /// Whether a call brings images into a pod that were not in it.

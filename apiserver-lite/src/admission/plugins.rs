@@ -11,10 +11,10 @@ use super::hooks::{Hooks, InForce};
 use super::subject::Subject;
 use super::webhook::Clients;
 use super::{
-    Call, Operation, Reservation, Settings, auto_provision, certificates, declared_features, event_rate, limit_ranger,
-    namespace_lifecycle, node_restriction, node_selector, optional, owner_references, pod_resize, pod_security,
-    pod_tolerations, policy, priority, quota, runtime_class, service_account, storage, tolerations, topology_labels,
-    webhook,
+    Call, Operation, Reservation, Settings, auto_provision, certificates, declared_features, event_rate, gang,
+    limit_ranger, namespace_lifecycle, node_restriction, node_selector, optional, owner_references, pod_resize,
+    pod_security, pod_tolerations, policy, priority, quota, runtime_class, service_account, storage, tolerations,
+    topology_labels, webhook,
 };
 use crate::metrics::{Steps, Type};
 use crate::status::Result;
@@ -71,8 +71,10 @@ const WRITTEN: &[Operation] = &[Operation::Create, Operation::Update];
 const CREATED: &[Operation] = &[Operation::Create];
 const UPDATED: &[Operation] = &[Operation::Update];
 
+const ALWAYS_DENY: &str = "AlwaysDeny";
 const AUTO_PROVISION: &str = "NamespaceAutoProvision";
 const EVENT_RATES: &str = "EventRateLimit";
+const IMAGE_POLICY: &str = "ImagePolicyWebhook";
 const QUOTA: &str = "ResourceQuota";
 const MUTATING_POLICY: &str = "MutatingAdmissionPolicy";
 const MUTATING_WEBHOOK: &str = "MutatingAdmissionWebhook";
@@ -81,6 +83,7 @@ const VALIDATING_POLICY: &str = "ValidatingAdmissionPolicy";
 
 /// In the order they run.
 static PLUGINS: &[Plugin] = &[
+    Plugin::new("AlwaysAdmit").off(),
     // It writes, so it is no function among others.
     Plugin::new(AUTO_PROVISION).on(CREATED).off(),
     Plugin::new("NamespaceLifecycle")
@@ -95,8 +98,10 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("NodeRestriction").on(STORED).mutate(node_restriction::mutate).delete(node_restriction::delete),
     Plugin::new("TaintNodesByCondition").on(CREATED).mutate(tolerations::taint_new_nodes),
     Plugin::new("AlwaysPullImages").on(WRITTEN).mutate(optional::pull_always).validate(optional::pulls_always).off(),
-    Plugin::new("PodNodeSelector").on(CREATED).mutate(node_selector::mutate).validate(node_selector::validate).off(),
+    // It waits for an answer, so it is no function either.
+    Plugin::new(IMAGE_POLICY).on(WRITTEN).off(),
     Plugin::new("PodSecurity").on(WRITTEN).validate(pod_security::validate),
+    Plugin::new("PodNodeSelector").on(CREATED).mutate(node_selector::mutate).validate(node_selector::validate).off(),
     Plugin::new("Priority").on(STORED).mutate(priority::mutate).validate(priority::validate),
     Plugin::new("DefaultTolerationSeconds").on(WRITTEN).mutate(tolerations::add_defaults),
     Plugin::new("PodTolerationRestriction")
@@ -108,6 +113,7 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("ExtendedResourceToleration").on(WRITTEN).mutate(optional::tolerate_resources).off(),
     Plugin::new("DefaultStorageClass").on(CREATED).mutate(storage::default_storage_class),
     Plugin::new("StorageObjectInUseProtection").on(CREATED).mutate(storage::protect),
+    Plugin::new("PodGroupProtection").on(CREATED).mutate(gang::protect),
     Plugin::new("OwnerReferencesPermissionEnforcement").on(WRITTEN).validate(owner_references::validate).off(),
     Plugin::new("PersistentVolumeClaimResize").on(UPDATED).validate(storage::resize),
     Plugin::new("RuntimeClass").on(CREATED).mutate(runtime_class::mutate).validate(runtime_class::validate),
@@ -116,21 +122,21 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("ClusterTrustBundleAttest").on(WRITTEN).validate(certificates::attest),
     Plugin::new("CertificateSubjectRestriction").on(CREATED).validate(certificates::subject),
     Plugin::new("DefaultIngressClass").on(CREATED).mutate(storage::default_ingress_class),
-    Plugin::new("PodTopologyLabels").on(CREATED).mutate(topology_labels::mutate),
-    Plugin::new("NodeDeclaredFeatureValidator").on(UPDATED).validate(declared_features::validate),
-    Plugin::new("PodResizeValidator").on(UPDATED).validate(pod_resize::validate),
     Plugin::new("DenyServiceExternalIPs").on(WRITTEN).validate(optional::no_external_addresses).off(),
+    Plugin::new("PodTopologyLabels").on(CREATED).mutate(topology_labels::mutate),
+    Plugin::new("PodGroupWorkloadExists").on(CREATED).validate(gang::workload_exists),
+    Plugin::new("NodeDeclaredFeatureValidator").on(UPDATED).validate(declared_features::validate),
+    Plugin::new("JobValidation").on(UPDATED).validate(gang::same_parallelism),
+    Plugin::new("PodResizeValidator").on(UPDATED).validate(pod_resize::validate),
     // These ask what clients have stored, between mutating and validating plugins, and are no functions among others.
     Plugin::new(MUTATING_POLICY),
     Plugin::new(MUTATING_WEBHOOK),
     Plugin::new(VALIDATING_POLICY),
     Plugin::new(VALIDATING_WEBHOOK),
-    // It writes, so it is none either; always last.
+    // It writes, so it is none either; last of those that let anything through.
     Plugin::new(QUOTA).on(WRITTEN),
+    Plugin::new(ALWAYS_DENY).mutate(optional::refuse_write).delete(optional::refuse).off(),
 ];
-
-/// Plugins of upstream that are not available here; switching them off asks for nothing.
-const NOT_AVAILABLE: &[&str] = &["AlwaysAdmit", "AlwaysDeny", "ImagePolicyWebhook", "PodGroupProtection"];
 
 /// The flag and what is wrong with it.
 #[derive(Debug, thiserror::Error)]
@@ -162,19 +168,15 @@ impl Admission {
     /// The chain that two flags ask for.
     ///
     /// # Errors
-    /// Names that are not known, that are not available, or that both flags have.
+    /// Names that are not known or that both flags have, and plugins that lack their configuration.
     pub fn new(enable: &[String], disable: &[String], mut settings: Settings) -> Result<Self, PluginError> {
         const ENABLE: &str = "enable-admission-plugins";
         const DISABLE: &str = "disable-admission-plugins";
         let known = |name: &str| PLUGINS.iter().any(|p| p.name == name);
         for (flag, names) in [(ENABLE, enable), (DISABLE, disable)] {
             for name in names {
-                let elsewhere = NOT_AVAILABLE.contains(&name.as_str());
-                if !known(name) && !elsewhere {
+                if !known(name) {
                     return Err(PluginError { flag, reason: format!("plugin {name:?} is unknown") });
-                }
-                if elsewhere && flag == ENABLE {
-                    return Err(PluginError { flag, reason: format!("plugin {name:?} is not available") });
                 }
             }
         }
@@ -188,9 +190,15 @@ impl Admission {
         let enabled: Vec<&Plugin> = PLUGINS.iter().filter(runs).collect();
         let place_of = |name: &str| enabled.iter().position(|p| p.name == name);
         let has = |name: &str| place_of(name).is_some();
-        if has(EVENT_RATES) && settings.event_rates.is_empty() {
-            let reason = format!("plugin {EVENT_RATES:?} needs its limits in --admission-control-config-file");
-            return Err(PluginError { flag: ENABLE, reason });
+        let needs = [
+            (EVENT_RATES, settings.event_rates.is_empty(), "its limits"),
+            (IMAGE_POLICY, settings.image_policy.is_none(), "its configuration"),
+        ];
+        for (name, lacks, what) in needs {
+            if has(name) && lacks {
+                let reason = format!("plugin {name:?} needs {what} in --admission-control-config-file");
+                return Err(PluginError { flag: ENABLE, reason });
+            }
         }
         let quota = has(QUOTA).then(quota::Locks::default);
         Ok(Admission {
@@ -357,6 +365,11 @@ impl Admission {
                 watch.done(place, plugin, &outcome);
                 outcome?;
             }
+            if let Some(policy) = self.settings.image_policy.as_ref().filter(|_| plugin.name == IMAGE_POLICY) {
+                let outcome = policy.review(call, new).await;
+                watch.done(place, plugin, &outcome);
+                outcome?;
+            }
         }
         self.ask(call, Some(new)).await?;
         let Some((locks, place)) = self.quota.as_ref().zip(self.quotas) else { return Ok(Reservation::default()) };
@@ -411,7 +424,7 @@ impl Admission {
         outcome
     }
 
-    /// Looks at a connection; the server's own plugins have nothing to say about any.
+    /// Looks at a connection; of the server's own plugins only the one that refuses everything has anything to say.
     ///
     /// # Errors
     /// The refusal of a policy or webhook.
@@ -419,10 +432,13 @@ impl Admission {
         let since = Instant::now();
         let in_force = self.hooks.current(call.server);
         let mut object = Some(options);
-        let outcome = match in_force.changes_nothing() {
+        let mut outcome = match in_force.changes_nothing() {
             true => Ok(()),
             false => self.change(call, &in_force, &mut object, &mut Default::default()).await,
         };
+        if self.enabled.last().is_some_and(|last| last.name == ALWAYS_DENY) {
+            outcome = outcome.and_then(|()| optional::refuse(call));
+        }
         self.steps.step(Type::Admit, call.operation, outcome.is_err(), since.elapsed());
         outcome?;
         self.asked(call, object.as_ref()).await
@@ -499,10 +515,36 @@ mod tests {
             ("", "Nonsense", "disable-admission-plugins"),
             ("ImagePolicyWebhook", "", "enable-admission-plugins"),
             ("EventRateLimit", "", "enable-admission-plugins"),
+            ("alwaysadmit", "", "enable-admission-plugins"),
             ("Priority", "Priority", "enable-admission-plugins"),
         ] {
             assert_eq!(chain(enable, disable).expect_err("wrong").flag, flag);
         }
         assert!(chain("", "ImagePolicyWebhook").is_ok());
+    }
+
+    #[test]
+    fn the_chain_is_the_one_of_the_release() {
+        const OFF: [&str; 14] = [
+            "AlwaysAdmit",
+            "AlwaysDeny",
+            "AlwaysPullImages",
+            "DenyServiceExternalIPs",
+            "EventRateLimit",
+            "ExtendedResourceToleration",
+            "ImagePolicyWebhook",
+            "LimitPodHardAntiAffinityTopology",
+            "NamespaceAutoProvision",
+            "NamespaceExists",
+            "NodeRestriction",
+            "OwnerReferencesPermissionEnforcement",
+            "PodNodeSelector",
+            "PodTolerationRestriction",
+        ];
+        let mut off: Vec<&str> = PLUGINS.iter().filter(|p| !p.on_by_default).map(|p| p.name).collect();
+        off.push("NodeRestriction");
+        off.sort_unstable();
+        assert_eq!(off, OFF);
+        assert_eq!(PLUGINS.len(), OFF.len() + 27, "on unless told otherwise");
     }
 }

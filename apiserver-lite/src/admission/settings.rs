@@ -1,9 +1,9 @@
 //! What plugins are told at the start: `--admission-control-config-file`, an AdmissionConfiguration of
 //! `apiserver.config.k8s.io/v1` that has each plugin's configuration in it or names its file.
 //!
-//! EventRateLimit, MutatingAdmissionWebhook, PodNodeSelector, PodSecurity, PodTolerationRestriction, ResourceQuota and
-//! ValidatingAdmissionWebhook have one; what is said to others is ignored, as upstream does. PodNodeSelector's may also
-//! stand in the file by itself, as it did before there were versions.
+//! EventRateLimit, ImagePolicyWebhook, MutatingAdmissionWebhook, PodNodeSelector, PodSecurity, PodTolerationRestriction, ResourceQuota and
+//! ValidatingAdmissionWebhook have one; what is said to others is ignored, as upstream does. PodNodeSelector's
+//! and ImagePolicyWebhook's may also stand in the file by themselves, as they did before there were versions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::event_rate::EventRates;
+use super::image_policy::ImagePolicy;
 use super::pod_security::PodSecuritySettings;
 use super::quota::Limited;
 use super::webhook::Logins;
@@ -34,6 +35,8 @@ pub struct Settings {
     /// Tolerations of namespaces that have none of their own, and those that are allowed.
     pub tolerations: [Vec<Value>; 2],
     pub event_rates: EventRates,
+    /// Who decides about images.
+    pub image_policy: Option<ImagePolicy>,
     /// Levels of namespaces that name none, and who is exempt.
     pub pod_security: PodSecuritySettings,
     /// What needs a quota that covers it.
@@ -51,8 +54,12 @@ impl Settings {
         let wrong = |path: &Path, reason: String| SettingsError { path: path.into(), reason };
         let document = read(path).map_err(|reason| wrong(path, reason))?;
         let mut out = Settings::default();
-        if document[NODE_SELECTORS].is_object() {
-            out.take("PodNodeSelector", &document).map_err(|reason| wrong(path, reason))?;
+        let bare = [(NODE_SELECTORS, "PodNodeSelector"), ("imagePolicy", "ImagePolicyWebhook")];
+        let mut bare = bare.into_iter().filter(|(member, _)| document[*member].is_object()).peekable();
+        if bare.peek().is_some() {
+            for (_, plugin) in bare {
+                out.take(plugin, &document).map_err(|reason| wrong(path, reason))?;
+            }
             return Ok(out);
         }
         if text(&document, "kind") != "AdmissionConfiguration" || text(&document, "apiVersion") != GROUP {
@@ -87,6 +94,7 @@ impl Settings {
                 is_of(configuration, "eventratelimit.admission.k8s.io/v1alpha1")?;
                 self.event_rates = EventRates::read(configuration)?;
             }
+            "ImagePolicyWebhook" => self.image_policy = Some(ImagePolicy::read(configuration)?),
             "PodNodeSelector" => {
                 for (namespace, selector) in configuration[NODE_SELECTORS].as_object().into_iter().flatten() {
                     let selector = selector.as_str().ok_or_else(|| format!("{namespace} must be a text"))?;
@@ -158,6 +166,14 @@ mod tests {
                 &format!("{head}- {{name: ValidatingAdmissionWebhook, configuration: {{}}}}"),
                 "plugin ValidatingAdmissionWebhook: must be a WebhookAdmissionConfiguration",
             ),
+            (
+                "images",
+                &format!(
+                    "{head}- {{name: ImagePolicyWebhook, configuration: {{imagePolicy: {{kubeConfigFile: /none}}}}}}"
+                ),
+                "plugin ImagePolicyWebhook: /none: No such file",
+            ),
+            ("old images", "imagePolicy: {kubeConfigFile: /none}", "/none: No such file"),
             ("missing", &format!("{head}- {{name: EventRateLimit, path: none.yaml}}"), "No such file"),
             ("wrong", &format!("{head}- {{name: EventRateLimit, configuration: {{}}}}"), "must be a Configuration of"),
         ] {

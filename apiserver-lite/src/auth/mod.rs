@@ -38,7 +38,7 @@ pub use rule::Rule;
 pub use service_account::ServiceAccountTokens;
 pub use structured::Structured;
 pub use token_file::{TokenFile, TokenFileError};
-pub use webhook::{AccessWebhook, TokenWebhook};
+pub use webhook::{AccessWebhook, Reviewer, TokenWebhook};
 
 /// Key in a user's extra facts that names the credential used.
 pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";

@@ -28,21 +28,32 @@ const MOST_SHOWN: usize = 2048;
 const KEPT: usize = 8192;
 
 /// A review's question and what is made of its answers.
-struct Reviewer {
+pub struct Reviewer {
     client: Client,
     /// `authentication.k8s.io/v1`, ...
     api_version: String,
     kind: &'static str,
+    first_pause: Duration,
     kept: Mutex<HashMap<[u8; 32], (Instant, Value)>>,
 }
 
 impl Reviewer {
-    fn new(client: Client, group: &str, version: &str, kind: &'static str) -> Self {
-        Reviewer { client, api_version: format!("{group}/{version}"), kind, kept: Mutex::default() }
+    pub fn new(client: Client, group: &str, version: &str, kind: &'static str) -> Self {
+        let api_version = format!("{group}/{version}");
+        Reviewer { client, api_version, kind, first_pause: FIRST_PAUSE, kept: Mutex::default() }
+    }
+
+    /// The same that asks again after another while.
+    #[must_use]
+    pub fn after(self, first_pause: Duration) -> Self {
+        Reviewer { first_pause, ..self }
     }
 
     /// The status that a spec is answered with.
-    async fn ask(&self, spec: &Value, keep: impl Fn(&Value) -> Duration) -> Result<Value, OutgoingError> {
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn ask(&self, spec: &Value, keep: impl Fn(&Value) -> Duration) -> Result<Value, OutgoingError> {
         let key = digest_of(spec);
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some((until, status)) = kept
@@ -74,7 +85,7 @@ impl Reviewer {
     }
 
     async fn persist(&self, question: &Value) -> Result<Value, OutgoingError> {
-        let mut pause = FIRST_PAUSE;
+        let mut pause = self.first_pause;
         let mut tries = 0;
         loop {
             tries += 1;

@@ -35,6 +35,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("persistentvolumeclaim-protection-controller", "pvc-protection"),
     ("pod-garbage-collector-controller", "podgc"),
     ("podcertificaterequest-cleaner-controller", ""),
+    ("podgroup-protection-controller", ""),
     ("replicaset-controller", "replicaset"),
     ("replicationcontroller-controller", "replicationcontroller"),
     ("resourceclaim-controller", "resource-claim-controller"),

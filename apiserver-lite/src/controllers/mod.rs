@@ -28,6 +28,7 @@ mod namespace_defaults;
 mod node_ipam;
 mod node_lifecycle;
 mod ownership;
+mod pod_groups;
 mod podgc;
 pub mod pods;
 mod policy_status;
@@ -93,6 +94,9 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     start.with(protection::Claims::new);
     start.with(protection::Volumes::new);
     start.with(attribute_classes::AttributeClasses::new);
+    if config.gates.enabled("GenericWorkload") {
+        start.with(pod_groups::PodGroups::new);
+    }
     start.reporting(protection::Ephemeral::new);
     start.with(endpoints::Endpoints::<false>::new);
     start.with(endpoints::Endpoints::<true>::new);
@@ -124,8 +128,12 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
 }
 
 /// Controllers that run in another way than most.
-const BUILT: &[&str] =
-    &["serviceaccount-controller", "root-ca-certificate-publisher-controller", "node-ipam-controller"];
+const BUILT: &[&str] = &[
+    "serviceaccount-controller",
+    "root-ca-certificate-publisher-controller",
+    "node-ipam-controller",
+    "podgroup-protection-controller",
+];
 
 /// Starts controllers one by one, as far as they are switched on.
 struct Start<'a> {
