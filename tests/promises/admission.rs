@@ -9,6 +9,11 @@ const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 /// What the test's webhook answers: by its path.
 fn answer(path: &str, review: &Value) -> Value {
+    if path == "/images" {
+        let bad = review["spec"]["containers"].as_array().into_iter().flatten().any(|c| c["image"] == "bad");
+        let status = json!({"allowed": !bad, "reason": if bad { "it is bad" } else { "" }});
+        return json!({"kind": "ImageReview", "apiVersion": "imagepolicy.k8s.io/v1alpha1", "status": status});
+    }
     let uid = &review["request"]["uid"];
     let object = &review["request"]["object"];
     let patch = |operations: Value| {
@@ -98,6 +103,66 @@ async fn webhooks_are_told_who_asks() {
     assert_eq!(code, 201, "{said}");
     assert_eq!(hook.callers("/judge"), [("Bearer secret".to_owned(), false)]);
     assert_eq!(hook.callers("/mark"), [(String::new(), true)]);
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+/// A kubeconfig may name a program that tells a token; and images of pods may be judged by somebody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_tells_who_asks_and_images_are_judged() {
+    let hook = Hook::start(answer).await.expect("the webhook starts");
+    let folder = std::env::temp_dir().join(format!("webhook-programs-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let write = |name: &str, content: &Value| {
+        let path = folder.join(name);
+        std::fs::write(&path, content.to_string()).expect("a file");
+        path.display().to_string()
+    };
+    let told =
+        json!({"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": {"token": "told"}});
+    let program = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "cat",
+        "args": [write("told", &told)], "interactiveMode": "Never"});
+    let users = write("users", &json!({"users": [{"name": "*", "user": {"exec": program}}]}));
+    let bundle = hook.client_config("")["caBundle"].clone();
+    let server = format!("https://{}/images", hook.address());
+    let images = json!({
+        "clusters": [{"name": "a", "cluster": {"server": server, "certificate-authority-data": bundle}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "u"}}],
+        "current-context": "a",
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+    });
+    let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": [
+        {"name": "ValidatingAdmissionWebhook", "configuration": {"apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "WebhookAdmissionConfiguration", "kubeConfigFile": users}},
+        {"name": "ImagePolicyWebhook",
+            "configuration": {"imagePolicy": {"kubeConfigFile": write("images", &images), "allowTTL": 60}}},
+    ]});
+    let flag = format!("--admission-control-config-file={}", write("admission", &configuration));
+    let flags = ["--controllers=-*", "--enable-admission-plugins=ImagePolicyWebhook", &flag];
+    let server = ApiServer::start("webhook-programs", &flags).expect("the server starts");
+    let api = Api::new(&server);
+    let hooks = json!({"metadata": {"name": "w"}, "webhooks": [webhook(&hook, "/judge", "")]});
+    let (code, said) =
+        api.post(&format!("{ADMISSION}/validatingwebhookconfigurations"), &hooks).await.expect("an answer");
+    assert_eq!(code, 201, "{said}");
+    let (code, said) = create(api, "a", json!({"a": "b"})).await;
+    assert_eq!(code, 201, "{said}");
+    assert_eq!(hook.callers("/judge"), [("Bearer told".to_owned(), false)]);
+
+    let account = json!({"metadata": {"name": "default"}});
+    api.post("/api/v1/namespaces/default/serviceaccounts", &account).await.expect("an answer");
+    let pod = async |name: &str, image: &str| {
+        let pod = json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": image}]}});
+        api.post("/api/v1/namespaces/default/pods", &pod).await.expect("an answer")
+    };
+    for name in ["one", "two"] {
+        let (code, said) = pod(name, "good").await;
+        assert_eq!(code, 201, "{said}");
+    }
+    assert_eq!(hook.callers("/images"), [("Bearer secret".to_owned(), false)], "an answer is kept");
+    let (code, said) = pod("three", "bad").await;
+    assert_eq!(code, 403, "{said}");
+    let why = "pods \"three\" is forbidden: image policy webhook backend denied one or more images: it is bad";
+    assert_eq!(message(&said), why);
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 

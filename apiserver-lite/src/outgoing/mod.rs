@@ -4,6 +4,7 @@
 //! HTTP/1.1; [`Client`] keeps a few idle ones for small JSON questions, everything else opens its own.
 
 mod client;
+pub mod exec;
 mod kubeconfig;
 
 use std::path::Path;

@@ -5,7 +5,7 @@
 //! webhooks and people's searches are full of.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -17,10 +17,11 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use super::answer::Answer;
-use super::logins::{Login, Logins};
+use super::logins::{Login, Logins, Pem, identity};
 use super::trust;
 use crate::metrics::Webhooks;
 use crate::outgoing::dial_words;
@@ -90,10 +91,22 @@ impl std::fmt::Display for Unanswered {
 type Trusted = (Place, Arc<[u8]>, Option<(Asker, String)>);
 
 struct Pool {
-    tls: TlsConnector,
+    bundle: Arc<[u8]>,
     login: Option<Arc<Login>>,
+    shown: Mutex<Shown>,
     idle: Mutex<Vec<Sender>>,
 }
+
+/// How connections are made.
+struct Shown {
+    tls: TlsConnector,
+    /// The certificate that they show.
+    certificate: Option<Pem>,
+    looked: Instant,
+}
+
+/// After this long the certificate is looked at though no connection has to be made, as client-go does.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
 
 type Sender = SendRequest<Full<Bytes>>;
 
@@ -213,9 +226,10 @@ impl Clients {
         if let Some(pool) = all.get(&key) {
             return Ok(pool.clone());
         }
-        let identity = login.map_or(Ok(None), |login| login.identity())?;
-        let tls = trust::connector(&endpoint.bundle, identity)?;
-        let pool = Arc::new(Pool { tls, login: login.cloned(), idle: Mutex::default() });
+        let tls = trust::connector(&endpoint.bundle, None)?;
+        let shown = Mutex::new(Shown { tls, certificate: None, looked: Instant::now() });
+        let (bundle, login) = (endpoint.bundle.clone(), login.cloned());
+        let pool = Arc::new(Pool { bundle, login, shown, idle: Mutex::default() });
         if all.len() >= WEBHOOKS {
             all.clear();
         }
@@ -232,6 +246,9 @@ impl Pool {
         body: Bytes,
         timeout: Duration,
     ) -> Result<Answer, String> {
+        if self.shown().looked.elapsed() >= LOOK_AGAIN {
+            self.connector().await?;
+        }
         while let Some(kept) = self.take() {
             // One that was closed meanwhile tells so before anything was answered.
             if let Ok(answer) = self.send(kept, endpoint, body.clone(), timeout).await {
@@ -240,6 +257,40 @@ impl Pool {
         }
         let fresh = self.connect(server, endpoint).await?;
         self.send(fresh, endpoint, body, timeout).await
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How to connect, with the certificate that there is now. Connections that show another one are not used again.
+    async fn connector(&self) -> Result<TlsConnector, String> {
+        let certificate = match &self.login {
+            Some(login) => login.certificate().await,
+            None => Ok(None),
+        };
+        let mut shown = self.shown();
+        shown.looked = Instant::now();
+        let fresh = certificate.and_then(|certificate| {
+            if shown.certificate == certificate {
+                return Ok(None);
+            }
+            let tls = trust::connector(&self.bundle, certificate.clone().map(identity).transpose()?)?;
+            Ok(Some((tls, certificate)))
+        });
+        match fresh {
+            Ok(None) => {}
+            Ok(Some((tls, certificate))) => {
+                (shown.tls, shown.certificate) = (tls, certificate);
+                self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            }
+            // Files that are just being written anew fit each other again the next time.
+            Err(error) if shown.certificate.is_some() => {
+                tracing::warn!(error, "the certificate that webhooks are shown stays the one before");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(shown.tls.clone())
     }
 
     fn take(&self) -> Option<Sender> {
@@ -253,6 +304,7 @@ impl Pool {
     }
 
     async fn connect(&self, server: &ApiServer, endpoint: &Endpoint) -> Result<Sender, String> {
+        let connector = self.connector().await?;
         let (host, port) = match &endpoint.place {
             Place::Host { host, port, .. } => (host.clone(), *port),
             Place::Service { namespace, name, port } => resolve(server, namespace, name, *port)?,
@@ -267,7 +319,7 @@ impl Pool {
         let _ = tcp.set_nodelay(true);
         let name = endpoint.server_name();
         let server_name = ServerName::try_from(name).map_err(|e| e.to_string())?;
-        let tls = self.tls.connect(server_name, tcp).await.map_err(|e| trust::explain(&e))?;
+        let tls = connector.connect(server_name, tcp).await.map_err(|e| trust::explain(&e))?;
         let (sender, connection) = http1::handshake(TokioIo::new(tls)).await.map_err(|e| e.to_string())?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -292,11 +344,14 @@ impl Pool {
             .body(Full::new(body))
             .map_err(|e| e.to_string())?;
         if let Some(login) = &self.login {
-            login.sign(request.headers_mut()).await;
+            login.sign(request.headers_mut()).await?;
         }
         let gone = |_: hyper::Error| "EOF".to_owned();
         let response = sender.send_request(request).await.map_err(gone)?;
         let code = response.status().as_u16();
+        if let Some(login) = self.login.as_ref().filter(|_| code == 401) {
+            login.refused().await;
+        }
         let content_type = header(response.headers(), &CONTENT_TYPE).to_owned();
         let retry_after = header(response.headers(), &RETRY_AFTER).parse().ok();
         let body = Limited::new(response.into_body(), LARGEST).collect().await.map_err(|e| e.to_string())?.to_bytes();

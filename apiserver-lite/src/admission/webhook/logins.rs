@@ -2,10 +2,9 @@
 //! that they are for.
 //!
 //! A user is named after a host and port, `*.` and the end of one, or `*`; of port 443 nothing need be said. Where none is
-//! for a host, the current context's user is. Certificates are read when a webhook is first asked, tokens whenever one is:
-//! files may be written anew. Follows `apiserver/pkg/util/webhook/authentication.go`.
-//!
-//! Limits: users whose credentials a program tells (`exec`) are refused at the start.
+//! for a host, the current context's user is. Tokens are read whenever a webhook is asked, certificates whenever a
+//! connection is made: files may be written anew, and programs (`exec`) may say something else. Follows
+//! `apiserver/pkg/util/webhook/authentication.go`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +17,8 @@ use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
 
-use crate::outgoing::{Identity, certificates_of, identity};
+use crate::outgoing::exec::Exec;
+use crate::outgoing::{Identity, certificates_of};
 use crate::status::quote;
 use crate::tree::{list, text};
 
@@ -38,6 +38,7 @@ pub struct Login {
     token_file: Option<PathBuf>,
     password: Option<HeaderValue>,
     certificate: Option<Shown>,
+    exec: Option<Exec>,
     /// Whom the user speaks for.
     others: Vec<(HeaderName, HeaderValue)>,
 }
@@ -106,13 +107,8 @@ impl Logins {
 
 impl Login {
     fn parse(name: &str, user: &Value, folder: &Path) -> Result<Self, String> {
-        for (key, why) in [
-            ("exec", "credentials that a program tells are not available here"),
-            ("auth-provider", "auth provider not supported"),
-        ] {
-            if user[key].is_object() {
-                return Err(why.into());
-            }
+        if user["auth-provider"].is_object() {
+            return Err("auth provider not supported".into());
         }
         let said = |key: &str| Some(text(user, key)).filter(|said| !said.is_empty());
         let file = |key: &str| said(key).map(|path| folder.join(path));
@@ -146,30 +142,45 @@ impl Login {
             },
             _ => return Err("client-certificate-data and client-key-data have to be given together".into()),
         };
+        let exec = &user["exec"];
+        let exec = if exec.is_object() { Some(Exec::parse(name, exec, folder)?) } else { None };
         let others = others(user)?;
-        let login = Login { name: name.into(), token, token_file, password, certificate, others };
         // What cannot be read at all is told now.
-        login.identity()?;
-        Ok(login)
+        let now = match &certificate {
+            None => None,
+            Some(Shown::Data(certificate, key)) => Some((certificate.clone(), key.clone())),
+            Some(Shown::Files(certificate, key)) => Some((read(certificate)?, read(key)?)),
+        };
+        now.map(identity).transpose()?;
+        Ok(Login { name: name.into(), token, token_file, password, certificate, exec, others })
     }
 
-    /// The certificate that connections show.
+    /// The certificate that connections show and its key, in PEM, as they are now.
     ///
     /// # Errors
-    /// When it cannot be read.
-    pub fn identity(&self) -> Result<Option<Identity>, String> {
-        match &self.certificate {
-            None => Ok(None),
-            Some(Shown::Files(certificate, key)) => identity(certificate, key).map(Some).map_err(|e| e.to_string()),
-            Some(Shown::Data(certificate, key)) => {
-                let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| format!("client-key-data: {e}"))?;
-                Ok(Some((certificates_of(certificate).map_err(|e| e.to_string())?, key)))
-            }
+    /// When they cannot be read, or a program does not tell them.
+    pub async fn certificate(&self) -> Result<Option<Pem>, String> {
+        let file = async |path: &Path| tokio::fs::read(path).await.map_err(|e| unread(path, &e));
+        match (&self.certificate, &self.exec) {
+            (Some(Shown::Files(certificate, key)), _) => Ok(Some((file(certificate).await?, file(key).await?))),
+            (Some(Shown::Data(certificate, key)), _) => Ok(Some((certificate.clone(), key.clone()))),
+            (None, Some(exec)) => Ok(exec.credentials().await?.certificate.clone()),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// What was shown was not good enough: a program is asked anew.
+    pub async fn refused(&self) {
+        if let Some(exec) = &self.exec {
+            exec.refused().await;
         }
     }
 
     /// Adds to the headers of a request who asks. A token's file counts before the token that is written beside it.
-    pub async fn sign(&self, headers: &mut HeaderMap) {
+    ///
+    /// # Errors
+    /// When a program should tell it and does not.
+    pub async fn sign(&self, headers: &mut HeaderMap) -> Result<(), String> {
         for (name, value) in &self.others {
             headers.append(name, value.clone());
         }
@@ -182,8 +193,33 @@ impl Login {
         if let Some(mut shown) = of_file.or_else(|| self.token.clone()).or_else(|| self.password.clone()) {
             shown.set_sensitive(true);
             headers.insert(AUTHORIZATION, shown);
+        } else if let Some(exec) = &self.exec
+            && let Some(token) = &exec.credentials().await?.token
+        {
+            headers.insert(AUTHORIZATION, token.clone());
         }
+        Ok(())
     }
+}
+
+/// A certificate and its key in PEM.
+pub type Pem = (Vec<u8>, Vec<u8>);
+
+/// The same as TLS takes them.
+///
+/// # Errors
+/// When they are none.
+pub fn identity((certificate, key): Pem) -> Result<Identity, String> {
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| format!("client-key-data: {e}"))?;
+    Ok((certificates_of(&certificate).map_err(|e| e.to_string())?, key))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|e| unread(path, &e))
+}
+
+fn unread(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
 }
 
 /// Headers by which a user speaks for another.
@@ -256,7 +292,7 @@ mod tests {
         let shown = async |user: Value| {
             let login = Login::parse("u", &user, &folder).expect("a user");
             let mut headers = HeaderMap::new();
-            login.sign(&mut headers).await;
+            login.sign(&mut headers).await.expect("nothing is told by a program");
             let text = |value: &HeaderValue| value.to_str().expect("text").to_owned();
             let mut all: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
             all.sort();
@@ -273,10 +309,31 @@ mod tests {
         std::fs::remove_dir_all(&folder).expect("removed");
     }
 
+    #[tokio::test]
+    async fn a_certificate_is_the_one_that_its_files_have_now() {
+        let folder = std::env::temp_dir().join(format!("webhook-certificates-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let write = || {
+            let key = rcgen::KeyPair::generate().expect("a key");
+            let certificate = rcgen::CertificateParams::default().self_signed(&key).expect("a certificate");
+            let both = certificate.pem() + &key.serialize_pem();
+            std::fs::write(folder.join("both.pem"), both).expect("a file");
+        };
+        write();
+        let files = json!({"client-certificate": "both.pem", "client-key": "both.pem"});
+        let login = Login::parse("u", &files, &folder).expect("a user");
+        let first = login.certificate().await.expect("files");
+        assert!(first.clone().map(identity).is_some_and(|read| read.is_ok()));
+        write();
+        assert_ne!(login.certificate().await.expect("files"), first);
+        std::fs::remove_dir_all(&folder).expect("removed");
+        assert!(login.certificate().await.is_err());
+    }
+
     #[test]
     fn what_cannot_be_used_is_told_at_the_start() {
         for (user, why) in [
-            (json!({"exec": {"command": "x"}}), "user \"u\": credentials that a program tells"),
+            (json!({"exec": {"command": "x"}}), "user \"u\": apiVersion must be specified for u"),
             (json!({"auth-provider": {}}), "auth provider not supported"),
             (json!({"token": "t", "username": "u"}), "but not both"),
             (json!({"token": "a\nb"}), "cannot stand in a header"),
