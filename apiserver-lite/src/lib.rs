@@ -22,6 +22,7 @@ mod flow;
 #[cfg(test)]
 mod fuzz;
 mod go_address;
+mod go_schema;
 mod go_url;
 mod go_value;
 mod health;

@@ -359,7 +359,8 @@ pub fn update(report: &mut Report, new: &Value, old: &Value) {
         }
     }
     if !same(&template, &new["template"]) {
-        report.bad("template", &new["template"], crate::field_error::IMMUTABLE);
+        let shown = crate::go_schema::shown("k8s.io.api.core.v1.PodTemplateSpec", &new["template"]);
+        report.bad("template", shown, crate::field_error::IMMUTABLE);
     }
     report.immutable(new, old, "completionMode");
     report.immutable_as(new, old, "podFailurePolicy", &FAILURE_POLICY);

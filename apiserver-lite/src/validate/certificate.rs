@@ -145,7 +145,8 @@ fn conditions(report: &mut Report, object: &Value) {
 /// The request itself is for ever, and a decision is not taken back.
 pub fn update(report: &mut Report, new: &Value, old: &Value, subresource: &str) {
     if !same(&new["spec"], &old["spec"]) {
-        report.bad("spec", &new["spec"], crate::field_error::IMMUTABLE);
+        let shown = crate::go_schema::shown("k8s.io.api.certificates.v1.CertificateSigningRequestSpec", &new["spec"]);
+        report.bad("spec", shown, crate::field_error::IMMUTABLE);
     }
     let is = |object: &Value, kind: &str| list(&object["status"], "conditions").iter().any(|c| text(c, "type") == kind);
     let mut refuse = |verb: &str, kind: &str| {

@@ -150,7 +150,10 @@ pub fn update(resource: &Resource, subresource: &str, new: &Value, old: &Value, 
         }
         ("certificates.k8s.io", "podcertificaterequests", _) => {
             unchanged(report, group, new, old);
-            report.immutable(new, old, "spec");
+            if !crate::field_error::same(&new["spec"], &old["spec"]) {
+                let kind = "k8s.io.api.certificates.v1beta1.PodCertificateRequestSpec";
+                report.bad("spec", crate::go_schema::shown(kind, &new["spec"]), crate::field_error::IMMUTABLE);
+            }
         }
         ("scheduling.k8s.io", "workloads" | "podgroups", _) => {
             unchanged(report, group, new, old);

@@ -41,7 +41,10 @@ pub fn update(report: &mut Report, plural: &str, new: &Value, old: &Value) {
         // Nothing else can be wrong with a spec that was right before.
         "resourceclaims" => report.immutable_as(new, old, "spec", &shapes::CLAIM),
         "resourceclaimtemplates" if !same(spec, was) => report.bad("spec", shapes::template(spec), IMMUTABLE),
-        "resourcepoolstatusrequests" => report.immutable(new, old, "spec"),
+        "resourcepoolstatusrequests" if !same(spec, was) => {
+            let kind = "k8s.io.api.resource.v1alpha3.ResourcePoolStatusRequestSpec";
+            report.bad("spec", crate::go_schema::shown(kind, spec), IMMUTABLE);
+        }
         "resourceslices" => report.at("spec", |r| slice::spec(r, spec, was)),
         "deviceclasses" => report.at("spec", |r| class(r, spec, was)),
         "devicetaintrules" => report.at("spec", |r| taint_rule(r, spec, was)),
