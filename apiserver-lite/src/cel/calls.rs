@@ -183,8 +183,13 @@ fn length(value: &Value<'_>) -> Result<usize, Failure> {
 fn convert<'a>(to: &str, value: &Value<'a>) -> Out<'a> {
     use Value::{Bool, Bytes, Double, Duration, Int, Text, Timestamp, Uint};
     let bad = || {
-        let name = |kind: &str| kind.to_owned();
-        Failure::new(format!("type conversion error from '{}' to '{}'", value.kind(), name(to)))
+        // Types that are messages go by the names of their messages.
+        let to = match to {
+            "timestamp" => "google.protobuf.Timestamp",
+            "duration" => "google.protobuf.Duration",
+            to => to,
+        };
+        Failure::new(format!("type conversion error from '{}' to '{to}'", value.kind()))
     };
     let range = |kind: &str| Failure::new(format!("{kind} overflow"));
     Ok(match (to, value) {

@@ -414,17 +414,26 @@ fn select<'a>(operand: &Value<'a>, field: &str, test: bool, optional: bool) -> O
         Value::Optional(Some(inner)) => (&**inner, true),
         value => (value, optional),
     };
-    if !value.is_map() {
-        return Err(Failure::no_overload());
+    if value.is_list() {
+        return Err(not_an_index(&Value::text(field.to_owned())));
     }
     if test {
-        return Ok(Value::Bool(value.has_field(field)));
+        return Ok(Value::Bool(value.is_map() && value.has_field(field)));
     }
-    match value.field(field) {
+    // What has no members at all, such as the old object of a creation, lacks this one too.
+    match value.is_map().then(|| value.field(field)).flatten() {
         Some(found) => Ok(if wrapped { Value::some(found) } else { found }),
         None if wrapped => Ok(Value::Optional(None)),
         None => Err(Failure::new(format!("no such key: {field}"))),
     }
+}
+
+/// Why a value does not count items of a list.
+fn not_an_index(index: &Value<'_>) -> Failure {
+    Failure::new(match index {
+        Value::Double(_) | Value::Uint(_) => format!("unsupported index value {} in list", calls::shown(index)),
+        other => format!("unsupported index type '{}' in list", other.kind()),
+    })
 }
 
 fn at<'a>(operand: &Value<'a>, index: &Value<'a>, optional: bool) -> Out<'a> {
@@ -433,19 +442,16 @@ fn at<'a>(operand: &Value<'a>, index: &Value<'a>, optional: bool) -> Out<'a> {
         Value::Optional(Some(inner)) => (&**inner, true),
         value => (value, optional),
     };
-    let (found, missing) = if value.is_map() {
-        (value.entry(index), "no such key")
-    } else {
+    let (found, missing) = if value.is_list() {
         let at = match index {
             Value::Int(at) => usize::try_from(*at).ok(),
-            Value::Uint(at) => usize::try_from(*at).ok(),
-            Value::Double(at) if at.fract() == 0.0 && *at >= 0.0 => Some(*at as usize),
-            _ => return Err(Failure::no_overload()),
+            Value::Uint(at) if i64::try_from(*at).is_ok() => usize::try_from(*at).ok(),
+            Value::Double(at) if at.fract() == 0.0 => (*at >= 0.0).then_some(*at as usize),
+            other => return Err(not_an_index(other)),
         };
-        if !value.is_list() {
-            return Err(Failure::no_overload());
-        }
         (at.and_then(|at| value.item(at)), "index out of bounds")
+    } else {
+        (value.is_map().then(|| value.entry(index)).flatten(), "no such key")
     };
     match found {
         Some(found) => Ok(if wrapped { Value::some(found) } else { found }),

@@ -716,3 +716,45 @@ fn a_type_that_doubles_at_each_step_is_refused() {
         assert!(!run(&format!("{}1{}", "{'a': ".repeat(240), "}".repeat(240))).contains("ERROR"));
     });
 }
+
+#[test]
+fn what_has_no_members_lacks_each_of_them() {
+    let run = |text| run_on(text, &json!({"name": "abc", "tags": ["x"], "any": null}));
+    for (text, value) in [
+        // As the old object of a creation.
+        ("self.any.data.x == 1", "error: no such key: data"),
+        ("self.any['data'] == 1", "error: no such key: data"),
+        ("dyn(self.name).x == 1", "error: no such key: x"),
+        ("dyn(self.name)[0] == 'a'", "error: no such key: 0"),
+        ("has(self.any.data)", "false"),
+        ("self.any.?data.orValue('none')", "none"),
+        ("self.any[?'data'].orValue('none')", "none"),
+    ] {
+        assert_eq!(run(text), value, "{text}");
+    }
+}
+
+#[test]
+fn items_are_not_found_by_names() {
+    for (text, value) in [
+        ("dyn(self.tags).x == 1", "error: unsupported index type 'string' in list"),
+        ("has(dyn(self.tags).x)", "error: unsupported index type 'string' in list"),
+        ("dyn(self.tags)['x'] == 1", "error: unsupported index type 'string' in list"),
+        ("dyn(self.tags)[dyn(true)] == 1", "error: unsupported index type 'bool' in list"),
+        ("dyn(self.tags)[dyn(0.5)] == 1", "error: unsupported index value 0.5 in list"),
+        ("self.tags[-1] == 'x'", "error: index out of bounds: -1"),
+        ("dyn(self.tags)[dyn(1.0)]", "y"),
+    ] {
+        assert_eq!(run(text), value, "{text}");
+    }
+}
+
+#[test]
+fn failed_conversions_name_the_message_that_was_wanted() {
+    for (text, to) in
+        [("timestamp(self.name)", "google.protobuf.Timestamp"), ("duration(self.name)", "google.protobuf.Duration")]
+    {
+        let why = format!("error: type conversion error from 'string' to '{to}'");
+        assert_eq!(run(&format!("string({text})")), why);
+    }
+}
