@@ -316,12 +316,23 @@ pub fn annotations(report: &mut Report, annotations: &Value, spec: &Value) {
         report.key("kubernetes.io/config.mirror", |r| r.invalid(mirror, why));
     }
     if let Some(said) = said(TOLERATIONS).filter(|said| !said.is_empty()) {
-        match serde_json::from_str::<Vec<Value>>(said) {
-            Ok(all) => {
+        match proto::json::parse(said.as_bytes()).map(|parsed| parsed.value) {
+            Ok(all @ (Value::Array(_) | Value::Null)) => {
                 let object = serde_json::json!({TOLERATIONS: all});
                 super::scheduling::tolerations_at(report, &object, TOLERATIONS, false);
             }
-            // The words are those of Go's decoder, which ours only has the sense of.
+            Ok(other) => {
+                let kind = match other {
+                    Value::Object(_) => "object",
+                    Value::String(_) => "string",
+                    Value::Bool(_) => "bool",
+                    _ => "number",
+                };
+                report.invalid(
+                    TOLERATIONS,
+                    format!("json: cannot unmarshal {kind} into Go value of type []core.Toleration"),
+                );
+            }
             Err(why) => report.invalid(TOLERATIONS, why),
         }
     }
@@ -406,5 +417,24 @@ fn profile_matches(report: &mut Report, annotation: &str, profile: &Value, what:
             Some(_) => {}
         },
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn tolerations_in_an_annotation_that_cannot_be_read_are_told_as_go_tells_them() {
+        let told = |text: &str| {
+            let all = json!({TOLERATIONS: text});
+            Report::told(|r| r.at("annotations", |r| annotations(r, &all, &Value::Null)))
+        };
+        let at = format!("annotations: Invalid value: \"{TOLERATIONS}\": ");
+        assert_eq!(told("x"), [format!("{at}invalid character 'x' looking for beginning of value")]);
+        assert_eq!(told("{}"), [format!("{at}json: cannot unmarshal object into Go value of type []core.Toleration")]);
+        assert!(told("[]").is_empty() && told("null").is_empty());
     }
 }
