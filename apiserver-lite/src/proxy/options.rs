@@ -155,8 +155,8 @@ pub(super) fn log(server: &ApiServer, request: &Request) -> Result<Option<Target
 }
 
 fn invalid(name: &str, causes: Vec<Cause>) -> ApiError {
-    let text = |c: &Cause| if c.field.is_empty() { c.message.clone() } else { format!("{}: {}", c.field, c.message) };
-    let all: Vec<String> = causes.iter().map(text).collect();
+    // What is wrong with options as a whole has an empty field, and still the colon after it.
+    let all: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
     let list = if let [one] = all.as_slice() { one.clone() } else { format!("[{}]", all.join(", ")) };
     let message = format!("PodLogOptions {} is invalid: {list}", crate::status::quote(name));
     ApiError::new(422, "Invalid", message).with_details(Details {
@@ -224,5 +224,12 @@ mod tests {
         );
         assert_eq!(container(&pod, "p", "x").expect_err("none").to_string(), "container x is not valid for pod p");
         assert_eq!(query(&[("command", "a b".into()), ("tty", "1".into())]), "?command=a%20b&tty=1");
+    }
+
+    #[test]
+    fn complaints_about_all_options_have_an_empty_field() {
+        let why = "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified";
+        let text = invalid("p", vec![cause("FieldValueForbidden", why.into(), "")]).to_string();
+        assert_eq!(text, format!("PodLogOptions \"p\" is invalid: : {why}"));
     }
 }
