@@ -155,7 +155,7 @@ impl<'a> Estimate<'a> {
                     Some(Inner::Fields(fields)) => {
                         fields.iter().find(|(name, _)| name == field).map(|(_, bounds)| &**bounds)
                     }
-                    Some(Inner::Values(values)) => Some(&**values),
+                    // The entry of a map has its place only when it is asked for by index.
                     _ => None,
                 };
                 let priced = *optional || matches!(self.ty(operand), Type::Map(..) | Type::Object(_) | Type::Made(_));
@@ -221,15 +221,17 @@ impl<'a> Estimate<'a> {
             None => member,
         };
         let is_list = matches!(self.ty(&fold.range), Type::List(_));
+        // A schema says nothing of how long the keys of a map are, which upstream takes for no length at all.
+        let of_schema = matches!(range.at.map(|at| &at.inner), Some(Inner::Values(_)));
+        let key = Known::costing(ONE).sized(of_schema.then_some(fixed(0)));
         let length = self.scope.len();
         match &fold.second {
-            // Keys of maps and indices have no place in the schema.
             Some(second) => {
-                self.scope.push((&fold.first, Known::costing(ONE)));
+                self.scope.push((&fold.first, key));
                 self.scope.push((second, member));
             }
             None if is_list => self.scope.push((&fold.first, member)),
-            None => self.scope.push((&fold.first, Known::costing(ONE))),
+            None => self.scope.push((&fold.first, key)),
         }
         let filter = fold.filter.as_ref().map(|filter| self.of(filter).cost);
         let body = self.of(&fold.body);

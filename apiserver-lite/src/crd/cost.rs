@@ -217,6 +217,22 @@ mod tests {
     }
 
     #[test]
+    fn keys_have_no_length_and_entries_a_place_only_by_index() {
+        let map = json!({
+            "type": "object", "maxProperties": 10, "additionalProperties": {"type": "string", "maxLength": 10},
+        });
+        // For each entry: the loop 3, the key 1, the entry 3, and nothing for looking for it in what has no length.
+        assert_eq!(cost(&map, "self.all(k, k.contains(self[k]))"), 2 + 10 * 7);
+        assert!(cost(&map, "self.all(k, k.matches('^[a-z]+$'))") < 100);
+        assert!(cost(&map, "self.all(k, v, k.matches('^[a-z]+$') && v.matches('^[a-z]+$'))") < 1000);
+        assert!(cost(&map, "self['x'].contains('a')") < 10);
+        assert!(cost(&map, "self.x.contains('a')") > 100 * PER_RULE);
+        let numbers = json!({"type": "object", "additionalProperties": {"type": "number"}});
+        let list = json!({"type": "array", "maxItems": 12, "items": numbers});
+        assert_eq!(cost(&list, "self.all(x, x.y == 25.2)"), 2 + 12 * 6);
+    }
+
+    #[test]
     fn a_factor_is_shown_as_precisely_as_it_matters() {
         assert!(exceeds("x", 11_000_000, PER_RULE).starts_with("x exceeds budget by factor of 1.100000x (try"));
         assert!(exceeds("x", 25_000_000, PER_RULE).contains(" 2.5x "));
