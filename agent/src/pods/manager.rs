@@ -379,7 +379,7 @@ impl Manager {
         meta.annotations.insert(labels::CONFIG_SEEN.into(), seen.clone());
         let pod = Arc::new(pod);
         if source == Source::Api {
-            self.shared.status.observe(&uid, Some(pod.clone()));
+            self.shared.status.observe(&uid, Some(&pod));
         }
         if let Some(entry) = self.pods.get_mut(&uid) {
             if entry.removed {

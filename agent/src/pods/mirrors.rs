@@ -79,7 +79,7 @@ impl Mirrors {
         for (uid, pod) in statics {
             let name = key(pod);
             match self.known.get(&name) {
-                Some(found) if mirror::shows(found, pod) => shared.status.observe(uid, Some(found.clone())),
+                Some(found) if mirror::shows(found, pod) => shared.status.observe(uid, Some(found)),
                 Some(found) => work.push((uid.clone(), Work::Delete(found.clone()))),
                 None => {
                     shared.status.observe(uid, None);

@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use proto::api::core::v1::{ContainerStatus, Pod, PodStatus};
-use proto::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+use proto::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::api::{ApiError, Client, PatchType};
 use crate::metrics;
+use crate::pod::labels;
 use crate::pod::spec::PodExt;
 use crate::pods_api::PodFeed;
 
@@ -51,7 +52,7 @@ struct Shared {
 
 /// A status on its way.
 struct Entry {
-    /// The newest known state of the object at the API server; for a static pod its mirror, when there is one.
+    /// What [`shown`] keeps of the newest known object at the API server; for a static pod of its mirror, when there is one.
     api: Option<Arc<Pod>>,
     desired: Option<Arc<PodStatus>>,
     may_run: bool,
@@ -103,10 +104,10 @@ impl StatusManager {
     }
 
     /// The newest object as the API has it. For a static pod `api` is its mirror, `None` while there is none.
-    pub fn observe(&self, uid: &str, api: Option<Arc<Pod>>) {
+    pub fn observe(&self, uid: &str, api: Option<&Pod>) {
         let mut pods = self.pods();
         let entry = pods.entry(uid.to_owned()).or_insert_with(|| Entry::new(None));
-        let newer = match (&entry.api, &api) {
+        let newer = match (&entry.api, api) {
             // What is known already, mostly as the answer to the last patch, is no news.
             (Some(known), Some(seen)) if known.uid() == seen.uid() => {
                 let is_same = !seen.meta().resource_version.is_empty()
@@ -117,7 +118,7 @@ impl StatusManager {
             _ => true,
         };
         if newer {
-            entry.api = api;
+            entry.api = api.map(|pod| Arc::new(shown(pod.meta(), pod.status.clone())));
             if entry.desired.is_some() {
                 entry.dirty = true;
                 self.shared.changed.notify_one();
@@ -289,6 +290,23 @@ fn version(pod: &Pod) -> u64 {
     pod.meta().resource_version.parse().unwrap_or(0)
 }
 
+/// What a status is sent by, of an object: who it is, how it is marked, and the status. The spec would be the larger part,
+/// held once more for each pod.
+fn shown(meta: &ObjectMeta, status: Option<PodStatus>) -> Pod {
+    let mirror = meta.annotations.get_key_value(labels::CONFIG_MIRROR);
+    let metadata = ObjectMeta {
+        name: meta.name.clone(),
+        namespace: meta.namespace.clone(),
+        uid: meta.uid.clone(),
+        resource_version: meta.resource_version.clone(),
+        creation_timestamp: meta.creation_timestamp,
+        deletion_timestamp: meta.deletion_timestamp,
+        annotations: mirror.map(|(key, value)| (key.clone(), value.clone())).into_iter().collect(),
+        ..Default::default()
+    };
+    Pod { metadata: Some(metadata), spec: None, status }
+}
+
 struct Task {
     api: Arc<Pod>,
     patch: Option<Vec<u8>>,
@@ -324,7 +342,10 @@ impl Task {
         let mut api = None;
         if let Some(patch) = self.patch {
             match client.patch::<Pod>(pod.namespace(), pod.name(), "status", PatchType::StrategicMerge, patch).await {
-                Ok(answer) => api = Some(Arc::new(answer)),
+                Ok(mut answer) => {
+                    let status = answer.status.take();
+                    api = Some(Arc::new(shown(answer.meta(), status)));
+                }
                 Err(error) => return Outcome { api: None, end: after_error(error) },
             }
         }
@@ -399,8 +420,7 @@ fn keep_counts(current: &[ContainerStatus], merged: &mut [ContainerStatus]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::api::core::v1::PodCondition;
-    use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use proto::api::core::v1::{PodCondition, PodSpec};
 
     /// Whether the manager would send something now.
     fn due(manager: &StatusManager) -> bool {
@@ -414,9 +434,9 @@ mod tests {
         StatusManager::new(Client::new(transport, &crate::api::ClientOptions::default()), Arc::default())
     }
 
-    fn object(version: &str, phase: &str) -> Option<Arc<Pod>> {
+    fn object(version: &str, phase: &str) -> Pod {
         let meta = ObjectMeta { uid: "u".into(), resource_version: version.into(), ..Default::default() };
-        Some(Arc::new(Pod { metadata: Some(meta), status: Some(of_phase(phase)), ..Default::default() }))
+        Pod { metadata: Some(meta), status: Some(of_phase(phase)), ..Default::default() }
     }
 
     fn of_phase(phase: &str) -> PodStatus {
@@ -426,7 +446,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_change_that_another_follows_waits_for_it_and_not_for_long() {
         let manager = manager();
-        manager.observe("u", object("1", "Pending"));
+        manager.observe("u", Some(&object("1", "Pending")));
         let hosted = |reason: &str| Arc::new(PodStatus { reason: reason.into(), ..of_phase("Pending") });
         manager.set_before_next("u", hosted("a"), true);
         assert!(!due(&manager));
@@ -449,14 +469,32 @@ mod tests {
     async fn what_is_known_already_is_not_compared_again() {
         let manager = manager();
         manager.set("u", Arc::new(of_phase("Running")), true);
-        manager.observe("u", object("7", "Running"));
+        manager.observe("u", Some(&object("7", "Running")));
         assert!(!due(&manager), "the API server has it");
         manager.pods().get_mut("u").unwrap().dirty = false;
-        manager.observe("u", object("7", "Running"));
-        manager.observe("u", object("6", "Pending"));
+        manager.observe("u", Some(&object("7", "Running")));
+        manager.observe("u", Some(&object("6", "Pending")));
         assert!(!manager.pods()["u"].dirty);
-        manager.observe("u", object("8", "Pending"));
+        manager.observe("u", Some(&object("8", "Pending")));
         assert!(due(&manager), "somebody has changed it");
+    }
+
+    /// Each pod was held once more, with its whole spec, for the few members that a status is sent by.
+    #[test]
+    fn of_the_object_is_kept_what_a_status_is_sent_by() {
+        let annotations = [(labels::CONFIG_MIRROR, "m"), ("a", "b")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let mut pod = object("7", "Running");
+        let meta = pod.metadata.get_or_insert_default();
+        (meta.name, meta.namespace) = ("p".into(), "n".into());
+        meta.annotations = annotations.into();
+        meta.deletion_timestamp = Some(proto::apimachinery::pkg::apis::meta::v1::Time { seconds: 5, nanos: 0 });
+        meta.creation_timestamp = meta.deletion_timestamp;
+        pod.spec = Some(PodSpec::default());
+        let kept = shown(pod.meta(), pod.status.clone());
+        assert!(kept.is_mirror() && kept.is_deleted() && kept.meta().annotations.len() == 1);
+        assert_eq!((kept.namespace(), kept.name(), kept.uid(), version(&kept)), ("n", "p", "u", 7));
+        assert_eq!(kept.meta().creation_timestamp, pod.meta().creation_timestamp);
+        assert_eq!((kept.spec, kept.status), (None, pod.status));
     }
 
     #[test]
