@@ -12,6 +12,7 @@ pub mod manager;
 mod patch;
 mod phase;
 pub mod start_time;
+mod wording;
 
 pub use containers::container_id;
 pub use finish::terminate;
