@@ -153,11 +153,14 @@ fn default_routes() -> Vec<String> {
     for (path, columns) in [("/proc/net/route", (0, 1)), ("/proc/net/ipv6_route", (9, 0))] {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         for line in text.lines() {
-            let words: Vec<_> = line.split_whitespace().collect();
-            let (Some(interface), Some(target)) = (words.get(columns.0), words.get(columns.1)) else { continue };
-            let default = target.bytes().all(|b| b == b'0');
-            if default && *interface != "lo" && !found.iter().any(|f| f == interface) {
-                found.push((*interface).to_owned());
+            // Of a host with many pods nearly all routes are others.
+            let word = |at| line.split_whitespace().nth(at);
+            if !word(columns.1).is_some_and(|target| target.bytes().all(|b| b == b'0')) {
+                continue;
+            }
+            let Some(interface) = word(columns.0) else { continue };
+            if interface != "lo" && !found.iter().any(|f| f == interface) {
+                found.push(interface.to_owned());
             }
         }
     }
