@@ -8,15 +8,16 @@ use std::ops::Range;
 /// Size of a page on the machines that this runs on.
 const PAGE_BYTES: u64 = 4096;
 
-/// Two arenas instead of eight for each core: threads do not wait for each other noticeably, and what one of them let go
-/// of the others can use. For the first line of `main`.
+/// So many arenas at most, instead of eight for each core: what one thread let go of the others can use. Each thread keeps
+/// small pieces of its own beside them, so few arenas are seldom waited for. Only the first one grows by more than what
+/// was asked for; each page that another one grows by is a call of the kernel. For the first line of `main`.
 #[allow(unsafe_code)]
-pub fn limit_arenas() {
+pub fn limit_arenas(most: u8) {
     // SAFETY: mallopt has no preconditions and changes settings of the allocator alone. Where it fails the default stays,
     // which is as good.
     #[cfg(target_env = "gnu")]
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_ARENA_MAX, i32::from(most));
     }
 }
 
