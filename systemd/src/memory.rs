@@ -1,7 +1,7 @@
 //! What the process holds of the machine's memory, and giving back what it does not need.
 //!
-//! Two kinds are given back: what the allocator keeps though nothing lies in it, and pages of the program's own file that
-//! were needed once, such as all of what runs at the start.
+//! Two kinds are given back: what the allocator keeps though nothing lies in it, and pages of the program's own file and of
+//! its libraries that were needed once, such as all of what runs at the start.
 
 use std::ops::Range;
 
@@ -43,7 +43,7 @@ pub fn resident_bytes() -> Option<u64> {
     resident().map(|resident| resident.all)
 }
 
-/// Gives pages that hold nothing, and those that can be read again from the program's file, back to the kernel. Takes
+/// Gives pages that hold nothing, and those that can be read again from the files of the program, back to the kernel. Takes
 /// some milliseconds, in which others wait for memory, so it is for quiet moments.
 #[allow(unsafe_code)]
 pub fn give_back() {
@@ -52,10 +52,9 @@ pub fn give_back() {
     unsafe {
         libc::malloc_trim(0);
     }
-    let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let mappings = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    for range in unchanged(&mappings, &program.to_string_lossy()) {
-        // SAFETY: the range is a mapping of the program's own file, which stays where it is until the process ends. It
+    for range in unchanged(&mappings) {
+        // SAFETY: the range is a mapping of a file of the program, which stays where it is until the process ends. It
         // cannot be written to and has no page of the process's own, so what is read there next is what was there.
         unsafe {
             libc::madvise(range.start as *mut libc::c_void, range.end - range.start, libc::MADV_DONTNEED);
@@ -63,8 +62,8 @@ pub fn give_back() {
     }
 }
 
-/// Where `file` is mapped read-only and no page differs from it (relocated pages do), by the kernel's list.
-fn unchanged(smaps: &str, file: &str) -> Vec<Range<usize>> {
+/// Where files are mapped read-only and no page differs from them (relocated pages do), by the kernel's list.
+fn unchanged(smaps: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut at = None;
     for line in smaps.lines() {
@@ -75,7 +74,10 @@ fn unchanged(smaps: &str, file: &str) -> Vec<Range<usize>> {
             // The last word: pages of its own may lie in the swap space.
             (Some("Swap:"), Some("0")) => found.extend(at.take()),
             (Some("Swap:"), _) => at = None,
-            (Some(range), Some("r--p" | "r-xp")) if line.ends_with(file) && !file.is_empty() => at = ends(range),
+            // The sixth word: what is no file has none, or one in brackets.
+            (Some(range), Some("r--p" | "r-xp")) if words.nth(3).is_some_and(|file| file.starts_with('/')) => {
+                at = ends(range);
+            }
             (Some(range), Some(_)) if range.contains('-') => at = None,
             _ => {}
         }
@@ -98,11 +100,12 @@ mod tests {
                      2000-4000 r-xp 00001000 fe:00 12 /bin/it\nAnonymous: 0 kB\nSwap: 0 kB\n\
                      4000-5000 r--p 00003000 fe:00 12 /bin/it\nAnonymous: 4 kB\nSwap: 0 kB\n\
                      5000-6000 rw-p 00004000 fe:00 12 /bin/it\nAnonymous: 0 kB\nSwap: 0 kB\n\
-                     6000-7000 r--p 00000000 fe:00 13 /lib/other\nAnonymous: 0 kB\nSwap: 0 kB\n\
+                     6000-7000 r-xp 00000000 fe:00 13 /lib/other\nAnonymous: 0 kB\nSwap: 0 kB\n\
                      7000-8000 rw-p 00000000 00:00 0\nAnonymous: 0 kB\nSwap: 0 kB\n\
-                     8000-9000 r--p 00000000 fe:00 12 /bin/it\nAnonymous: 0 kB\nSwap: 4 kB\nSwapPss: 0 kB\n";
-        assert_eq!(unchanged(smaps, "/bin/it"), [0x1000..0x2000, 0x2000..0x4000]);
-        assert!(unchanged(smaps, "").is_empty());
+                     8000-9000 r--p 00000000 fe:00 12 /bin/it\nAnonymous: 0 kB\nSwap: 4 kB\nSwapPss: 0 kB\n\
+                     9000-a000 r--p 00000000 00:00 0 [vvar]\nAnonymous: 0 kB\nSwap: 0 kB\n\
+                     a000-b000 r--p 00000000 00:00 0\nAnonymous: 0 kB\nSwap: 0 kB\n";
+        assert_eq!(unchanged(smaps), [0x1000..0x2000, 0x2000..0x4000, 0x6000..0x7000]);
     }
 
     #[test]
