@@ -27,5 +27,9 @@ fi
 flags+=("--remap-path-prefix=$top=/src" "--remap-path-prefix=$crates=/cargo" "--remap-path-prefix=$target=/target")
 CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && echo "${flags[*]}")
 export CARGO_ENCODED_RUSTFLAGS CARGO_TARGET_DIR=$target
+# Which functions lie first: see there. Whoever names a linker has his own.
+host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+linker=CARGO_TARGET_${host}_LINKER
+export "$linker=${!linker:-$top/packaging/package/linker.sh}"
 cd "$top"
 exec cargo build --profile "$profile" --locked -p apiserver-lite -p agent "$@"
