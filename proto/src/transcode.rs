@@ -14,12 +14,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
 
+use crate::duration;
 use crate::json::SyntaxError;
 use crate::json::lexer::Lexer;
 use crate::protobuf::encode::{put_integer, put_time_text, put_value};
 use crate::protobuf::wire::{FIXED64, VARINT, put_bytes, put_message, put_tag};
 use crate::schema::{Prop, Struct, StructId, Type, TypeId, TypeSet};
-use crate::{duration, protobuf};
 
 /// The text is not a struct's JSON as we write it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -43,19 +43,6 @@ pub fn json_to_protobuf(set: &TypeSet, id: StructId, json: &[u8], out: &mut Vec<
     writer.structure(id, out)?;
     writer.lexer.end()?;
     Ok(())
-}
-
-/// The same in an envelope.
-///
-/// # Errors
-/// As [`json_to_protobuf`].
-pub fn json_to_enveloped(set: &TypeSet, id: StructId, json: &[u8], api_version: &str, kind: &str) -> Result<Vec<u8>> {
-    // Protobuf takes about two thirds of JSON.
-    let mut raw = Vec::with_capacity(json.len());
-    json_to_protobuf(set, id, json, &mut raw)?;
-    let mut out = Vec::with_capacity(raw.len() + 64);
-    protobuf::write_envelope(api_version, kind, &raw, &mut out);
-    Ok(out)
 }
 
 /// Properties that a struct has at most to have its parts kept on the stack.

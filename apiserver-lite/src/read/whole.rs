@@ -5,7 +5,6 @@
 //! because stored encodings are taken as they are. Objects that are stored in another version than they are served in
 //! have to be converted first; their lists are made at once.
 
-use bytes::Bytes;
 use http::header::HeaderValue;
 use serde_json::Value;
 
@@ -127,40 +126,50 @@ fn converted(mut out: Vec<u8>, resource: &Resource, page: &Page, tail: &[u8]) ->
     out
 }
 
-/// The protobuf of each object is made once and kept with it, so what is gathered here are references.
+/// An item of a list in protobuf.
+enum Item {
+    /// As it is stored. The message is made once and kept with the object, so what is gathered here is a reference.
+    Stored(ObjectRef),
+    /// Made of an object that is stored in another version.
+    Made(Vec<u8>),
+}
+
 fn protobuf(resource: &Resource, page: &Page, metadata: &Value) -> Response {
     let item = |object: &ObjectRef| {
         if is_stored_form(resource, object) {
-            let whole = object.protobuf(resource);
-            return proto::protobuf::enveloped(&whole).map(|raw| whole.slice_ref(raw)).unwrap_or_default();
+            return (object.message(&resource.stored).len(), Item::Stored(object.clone()));
         }
         let mut out = Vec::new();
         let value = convert(resource, object.value());
         proto::protobuf::encode(resource.schema.set(), resource.schema.id, &value, &mut out);
-        out.into()
+        (out.len(), Item::Made(out))
     };
-    let items: Vec<Bytes> = page.objects.iter().map(item).collect();
+    let items: Vec<(usize, Item)> = page.objects.iter().map(item).collect();
     let mut meta = Vec::new();
     let set = proto::schema::TypeSet::built_in();
     if let Some(id) = set.struct_named("k8s.io.apimachinery.pkg.apis.meta.v1.ListMeta") {
         proto::protobuf::encode(set, id, metadata, &mut meta);
     }
-    let lengths = items.iter().map(Bytes::len);
+    let lengths = items.iter().map(|(length, _)| *length);
     let (before, behind) =
         proto::protobuf::list_frame(&resource.api_version(), &resource.list_kind, &meta, lengths.clone());
     let length = before.len() + lengths.map(proto::protobuf::item_length).sum::<usize>() + behind.len();
-    let (mut before, mut items) = (Some(before), items.into_iter());
+    let (mut before, mut items, stored) = (Some(before), items.into_iter(), resource.stored.clone());
     let pieces = Pieces::new(Some(length), move |out| {
         if let Some(before) = before.take() {
             out.extend_from_slice(&before);
             return true;
         }
-        let item = items.next();
-        match &item {
-            Some(item) => proto::protobuf::put_item(item, out),
-            None => out.extend_from_slice(&behind),
+        let Some((length, item)) = items.next() else {
+            out.extend_from_slice(&behind);
+            return false;
+        };
+        proto::protobuf::begin_item(length, out);
+        match item {
+            Item::Stored(object) => object.message(&stored).append_from(0, out),
+            Item::Made(message) => out.extend_from_slice(&message),
         }
-        item.is_some()
+        true
     });
     respond::with_type(200, Media::Protobuf.name(), Body::Pieces(pieces))
 }

@@ -1,4 +1,4 @@
-//! The JSON of an object at rest, and what it shares with others.
+//! The JSON of an object at rest, and its protobuf, and what they share with those of others.
 //!
 //! More than half of a pod is the list of who owns which of its fields, and pods of one template have the same fields.
 //! Those pieces are kept once for all objects that have them; the rest, and what is short, is the object's own. The
@@ -13,7 +13,7 @@ use proto::json::Walk;
 
 use super::hash::Keyed;
 
-/// Compact JSON. Reads put it together; it is not looked into where it lies.
+/// Compact JSON, or a message. Reads put it together; it is not looked into where it lies.
 #[derive(Debug, Clone, Default)]
 pub struct Text {
     /// Everything that is not shared, in order.
@@ -41,6 +41,23 @@ impl Text {
             at = range.end;
         }
         own.extend_from_slice(&json[at..]);
+        Text { own: Bytes::from(own.into_boxed_slice()), shared: shared.into() }
+    }
+
+    /// The same object in another encoding that has the field sets of `like` in it, in the same order: they are shared
+    /// with it. What of them is not found is the text's own.
+    pub fn sharing(bytes: Vec<u8>, like: &Text) -> Self {
+        let (mut own, mut shared, mut at) = (Vec::with_capacity(bytes.len()), Vec::new(), 0);
+        for (_, piece) in &like.shared {
+            let Some(found) = place_of(piece.as_bytes(), &bytes, at) else { continue };
+            own.extend_from_slice(&bytes[at..found]);
+            shared.push((u32::try_from(own.len()).unwrap_or(u32::MAX), piece.clone()));
+            at = found + piece.len();
+        }
+        if shared.is_empty() || u32::try_from(bytes.len()).is_err() {
+            return Text { own: Bytes::from(bytes.into_boxed_slice()), shared: Box::default() };
+        }
+        own.extend_from_slice(&bytes[at..]);
         Text { own: Bytes::from(own.into_boxed_slice()), shared: shared.into() }
     }
 
@@ -89,6 +106,18 @@ impl From<Bytes> for Text {
 impl From<Vec<u8>> for Text {
     fn from(json: Vec<u8>) -> Self {
         Text::new(json)
+    }
+}
+
+/// Where a field set stands in other bytes, from `from` on. It begins with a brace, which is rare in what is no JSON.
+fn place_of(piece: &[u8], bytes: &[u8], from: usize) -> Option<usize> {
+    let (first, mut at) = (*piece.first()?, from);
+    loop {
+        at += bytes.get(at..)?.iter().position(|byte| *byte == first)?;
+        if bytes[at..].starts_with(piece) {
+            return Some(at);
+        }
+        at += 1;
     }
 }
 
@@ -171,6 +200,22 @@ mod tests {
         let mut rest = Vec::new();
         kept_a.append_from(12, &mut rest);
         assert_eq!(rest, a[12..]);
+    }
+
+    #[test]
+    fn another_encoding_shares_the_same_field_sets() {
+        let json = Text::new(pod("a", "10.0.0.1"));
+        let sets: Vec<&[u8]> = json.shared.iter().map(|(_, piece)| piece.as_bytes()).collect();
+        let message = [&b"\x0a{"[..], sets[0], b"}{\x12", sets[1], b"{"].concat();
+        let kept = Text::sharing(message.clone(), &json);
+        assert_eq!((&kept.bytes()[..], kept.own()), (&message[..], &b"\x0a{}{\x12{"[..]));
+        assert!(kept.shared.iter().zip(&json.shared).all(|(a, b)| Arc::ptr_eq(&a.1, &b.1)));
+        // What stands in another order, or is not there, is kept as it is.
+        let turned = [sets[1], sets[0], b"{"].concat();
+        let kept = Text::sharing(turned.clone(), &json);
+        assert_eq!((&kept.bytes()[..], kept.shared.len()), (&turned[..], 1));
+        let kept = Text::sharing(b"\x01{".to_vec(), &json);
+        assert_eq!((&kept.bytes()[..], kept.shared.len()), (&b"\x01{"[..], 0));
     }
 
     #[test]

@@ -12,8 +12,8 @@ use crate::schema::{StructId, TypeSet};
 pub use decode::{DecodeError, decode};
 pub use encode::{encode, put_integer};
 pub use wire::{
-    Unknown, enveloped, item_length, list_frame, put_bytes, put_item, put_message, read_envelope, watch_frame,
-    write_envelope,
+    Unknown, begin_item, item_length, list_frame, put_bytes, put_message, read_envelope, watch_frame, write_envelope,
+    write_envelope_around,
 };
 
 /// Media type of an object in the envelope.

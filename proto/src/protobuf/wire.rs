@@ -130,12 +130,25 @@ impl<'a> Cursor<'a> {
 
 /// Appends `raw` in an envelope.
 pub fn write_envelope(api_version: &str, kind: &str, raw: &[u8], out: &mut Vec<u8>) {
+    write_envelope_around(api_version, kind, raw.len(), |out| out.extend_from_slice(raw), out);
+}
+
+/// The same for a message of a length that is written by `raw`.
+pub fn write_envelope_around(
+    api_version: &str,
+    kind: &str,
+    length: usize,
+    raw: impl FnOnce(&mut Vec<u8>),
+    out: &mut Vec<u8>,
+) {
     out.extend_from_slice(MAGIC);
     put_message(1, out, |out| {
         put_bytes(1, api_version.as_bytes(), out);
         put_bytes(2, kind.as_bytes(), out);
     });
-    put_bytes(2, raw, out);
+    put_tag(2, BYTES, out);
+    put_varint(length as u64, out);
+    raw(out);
     put_bytes(3, b"", out);
     put_bytes(4, b"", out);
 }
@@ -185,7 +198,7 @@ pub fn watch_frame(kind: &str, object: &[u8]) -> Vec<u8> {
 }
 
 /// A list in its envelope but for its items: what stands before them, and what behind. `items` are the lengths of those
-/// that [`put_item`] puts in between.
+/// that come in between, each behind its [`begin_item`].
 pub fn list_frame(
     api_version: &str,
     kind: &str,
@@ -216,20 +229,10 @@ pub fn item_length(message: usize) -> usize {
     1 + bits.div_ceil(7) as usize + message
 }
 
-/// Appends a message as an item of a list.
-pub fn put_item(message: &[u8], out: &mut Vec<u8>) {
-    put_bytes(2, message, out);
-}
-
-/// The message in an envelope that is in order; nothing else in it is looked at.
-pub fn enveloped(bytes: &[u8]) -> Option<&[u8]> {
-    let mut cursor = Cursor { bytes: bytes.strip_prefix(MAGIC)? };
-    while let Ok(Some((number, payload))) = cursor.field() {
-        if let (2, Payload::Bytes(raw)) = (number, payload) {
-            return Some(raw);
-        }
-    }
-    None
+/// Appends what stands before a message of a length that is an item of a list.
+pub fn begin_item(message: usize, out: &mut Vec<u8>) {
+    put_tag(2, BYTES, out);
+    put_varint(message as u64, out);
 }
 
 #[cfg(test)]
@@ -242,12 +245,14 @@ mod tests {
             let items: Vec<Vec<u8>> = sizes.iter().map(|size| vec![7; *size]).collect();
             let (mut all, behind) = list_frame("v1", "PodList", b"meta", items.iter().map(Vec::len));
             let before = all.len();
-            items.iter().for_each(|item| put_item(item, &mut all));
+            for item in &items {
+                begin_item(item.len(), &mut all);
+                all.extend_from_slice(item);
+            }
             assert_eq!(all.len() - before, sizes.iter().map(|size| item_length(*size)).sum::<usize>());
             all.extend_from_slice(&behind);
             let unknown = read_envelope(&all).expect("an envelope");
             assert_eq!((unknown.api_version, unknown.kind), ("v1", "PodList"));
-            assert_eq!(enveloped(&all), Some(unknown.raw));
             let (mut list, mut found) = (Cursor { bytes: unknown.raw }, Vec::new());
             while let Some((number, Payload::Bytes(bytes))) = list.field().expect("whole fields") {
                 found.push((number, bytes.to_vec()));
@@ -255,7 +260,5 @@ mod tests {
             let wanted = [(1, b"meta".to_vec())].into_iter().chain(items.into_iter().map(|item| (2, item)));
             assert!(found.into_iter().eq(wanted), "{sizes:?}");
         }
-        assert_eq!(enveloped(b"k8s\0"), None);
-        assert_eq!(enveloped(b"none"), None);
     }
 }
