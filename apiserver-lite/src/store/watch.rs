@@ -27,7 +27,8 @@ pub struct Event {
     /// The object before the change.
     pub previous: Option<ObjectRef>,
     pub revision: u64,
-    frames: [OnceLock<Bytes>; FRAMES],
+    /// None where nobody watched the change in a form of these, as is so of most.
+    frames: OnceLock<Box<[OnceLock<Bytes>; FRAMES]>>,
 }
 
 pub type EventRef = Arc<Event>;
@@ -37,13 +38,13 @@ const FRAMES: usize = 6;
 
 impl Event {
     pub(super) fn new(kind: EventKind, object: ObjectRef, previous: Option<ObjectRef>, revision: u64) -> Self {
-        Event { kind, object, previous, revision, frames: Default::default() }
+        Event { kind, object, previous, revision, frames: OnceLock::new() }
     }
 
     /// The event as bytes in a form; `slot` is below 6 and names media type and type; `encode` runs for the first
     /// watcher that asks.
     pub fn frame(&self, slot: usize, encode: impl FnOnce() -> Bytes) -> Bytes {
-        match self.frames.get(slot) {
+        match self.frames.get_or_init(Box::default).get(slot) {
             Some(cell) => cell.get_or_init(encode).clone(),
             None => encode(),
         }
