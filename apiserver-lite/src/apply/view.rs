@@ -92,8 +92,8 @@ pub fn struct_members<'a>(
         // Both are sorted by name, so they are gone through side by side.
         let mut members = only.iter().peekable();
         for prop in shape.sorted() {
-            while members.next_if(|(name, _)| name.as_str() < &*prop.name).is_some() {}
-            let found = members.next_if(|(name, _)| name.as_str() == &*prop.name).map(|(_, value)| value);
+            while members.next_if(|(name, _)| **name < prop.name).is_some() {}
+            let found = members.next_if(|(name, _)| **name == prop.name).map(|(_, value)| value);
             if let Some(found) = shown(set, prop, found) {
                 let (left, right) = if right.is_none() { (Some(found), None) } else { (None, Some(found)) };
                 visit(Member { name: &prop.name, ty: Some(prop.ty), left, right })?;

@@ -11,7 +11,7 @@ mod load;
 
 use std::sync::{LazyLock, OnceLock};
 
-use serde_json::{Name, know, slot};
+use serde_json::{Name, is_same, know, slot};
 
 /// Index of a [`Type`] in [`TypeSet::types`].
 pub type TypeId = u32;
@@ -213,7 +213,7 @@ impl Struct {
         loop {
             let index = usize::from(self.slots[at]).checked_sub(1)?;
             let prop = &self.props[index];
-            if *prop.name == *name {
+            if is_same(&prop.name, name) {
                 return Some((index, prop));
             }
             at = (at + 1) & mask;

@@ -23,7 +23,7 @@ pub mod value;
 
 pub use iter::{IntoIter, IntoValues, Iter, IterMut, Keys, Values, ValuesMut};
 pub use map::{Entry, Map};
-pub use name::{Name, know, slot};
+pub use name::{Name, is_same, know, slot};
 pub use place::Place;
 pub use real::{
     Deserializer, Error, Number, Serializer, from_reader, from_slice, from_str, ser, to_string, to_string_pretty,

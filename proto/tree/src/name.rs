@@ -59,10 +59,40 @@ fn known(name: &str) -> Option<&'static str> {
     let mut at = slot(name) & mask;
     loop {
         let known = names[usize::from(slots[at]).checked_sub(1)?];
-        if known == name {
+        if is_same(known, name) {
             return Some(known);
         }
         at = (at + 1) & mask;
+    }
+}
+
+/// Whether two texts are equal, for those that are short: a call to compare them costs more than to look at their ends.
+#[inline]
+pub fn is_same(a: &str, b: &str) -> bool {
+    a.len() == b.len() && are_same(a.as_bytes(), b.as_bytes())
+}
+
+/// The same for texts of one length.
+#[inline]
+fn are_same(a: &[u8], b: &[u8]) -> bool {
+    if let (Some(first), Some(other)) = (a.first_chunk::<8>(), b.first_chunk::<8>()) {
+        return first == other && a.last_chunk::<8>() == b.last_chunk() && (a.len() <= 16 || a == b);
+    }
+    if let (Some(first), Some(other)) = (a.first_chunk::<4>(), b.first_chunk::<4>()) {
+        return first == other && a.last_chunk::<4>() == b.last_chunk();
+    }
+    if let (Some(first), Some(other)) = (a.first_chunk::<2>(), b.first_chunk::<2>()) {
+        return first == other && a.last() == b.last();
+    }
+    a == b
+}
+
+/// The order of two texts, of which most differ at their begin.
+#[inline]
+pub(crate) fn order(a: &str, b: &str) -> Ordering {
+    match (a.as_bytes().first_chunk::<4>(), b.as_bytes().first_chunk::<4>()) {
+        (Some(first), Some(other)) if first != other => u32::from_be_bytes(*first).cmp(&u32::from_be_bytes(*other)),
+        _ => a.cmp(b),
     }
 }
 
@@ -141,15 +171,16 @@ impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (self.as_str(), other.as_str());
         // Most are one text.
-        std::ptr::eq(a, b) || a == b
+        std::ptr::eq(a, b) || is_same(a, b)
     }
 }
 
 impl Eq for Name {}
 
 impl Ord for Name {
+    #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
-        self.as_str().cmp(other)
+        order(self, other)
     }
 }
 

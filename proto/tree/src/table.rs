@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::name::{is_same, order};
 use crate::{Name, Value};
 
 /// Members that lie in one table at most. What is put between others moves those behind it, and to look for a name takes
@@ -24,16 +25,16 @@ pub(crate) use Table::{Few, Many};
 fn place(few: &[Pair], name: &str) -> Result<usize, usize> {
     match few.last() {
         // Names mostly come in order.
-        Some((last, _)) if last.as_str() < name => Err(few.len()),
+        Some((last, _)) if order(last, name).is_lt() => Err(few.len()),
         None => Err(0),
-        _ => few.binary_search_by(|(other, _)| other.as_str().cmp(name)),
+        _ => few.binary_search_by(|(other, _)| order(other, name)),
     }
 }
 
 /// Where a name stands. Texts of another length are passed over without a look at them.
 #[inline]
 fn found(few: &[Pair], name: &str) -> Option<usize> {
-    few.iter().position(|(other, _)| other.as_str() == name)
+    few.iter().position(|(other, _)| is_same(other, name))
 }
 
 impl Table {

@@ -3,7 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
-use crate::{Map, Name, Value, from_value, json, know, to_value};
+use crate::{Map, Name, Value, from_value, is_same, json, know, to_value};
 
 /// Numbers that look random and are the same each time.
 struct Numbers(u64);
@@ -183,6 +183,24 @@ fn a_name_is_its_text_whichever_way_it_is_kept() {
                 (crate::from_str::<Name>(&written).expect("a name"), written),
                 (name.clone(), format!("{text:?}"))
             );
+        }
+    }
+}
+
+#[test]
+fn texts_of_any_length_are_the_same_where_every_byte_is() {
+    let long: String = ('a'..='z').collect();
+    for length in 0..=long.len() {
+        let text = &long[..length];
+        assert!(is_same(text, text) && is_same(text, &text.to_owned()));
+        for at in 0..length {
+            let mut other = text.to_owned();
+            other.replace_range(at..=at, "-");
+            assert!(!is_same(text, &other) && !is_same(&other, text), "{text} {other}");
+            assert!(!is_same(text, &text[..at]));
+            for (a, b) in [(text, &*other), (&other, text), (text, &text[..at]), (&text[..at], text), (text, text)] {
+                assert_eq!(Name::from(a).cmp(&Name::from(b)), a.cmp(b), "{a} {b}");
+            }
         }
     }
 }

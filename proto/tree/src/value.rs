@@ -1,5 +1,6 @@
 //! A tree.
 
+use std::borrow::Cow;
 use std::fmt::{self, Debug, Display, Formatter};
 use std::str::FromStr;
 
@@ -143,11 +144,14 @@ impl Value {
 }
 
 /// The steps of a JSON pointer; None for what is none.
-fn steps(pointer: &str) -> Option<impl Iterator<Item = String>> {
+fn steps(pointer: &str) -> Option<impl Iterator<Item = Cow<'_, str>>> {
     if !pointer.is_empty() && !pointer.starts_with('/') {
         return None;
     }
-    Some(pointer.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~")))
+    Some(pointer.split('/').skip(1).map(|step| match step.contains('~') {
+        true => step.replace("~1", "/").replace("~0", "~").into(),
+        false => step.into(),
+    }))
 }
 
 /// The place of an item as a pointer spells it.
