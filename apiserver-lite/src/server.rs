@@ -293,7 +293,8 @@ impl Request {
 impl ApiServer {
     /// Answers a request in the time it has; a panic becomes a 500.
     pub async fn answer(self: &Arc<Self>, request: http::Request<Incoming>, peer: &Arc<Peer>) -> Response {
-        let mut request = Request::new(request);
+        // In a box: it is handed on from one future to the next, and each has room for what it is handed.
+        let mut request = Box::new(Request::new(request));
         request.client_address = Some(peer.address.ip());
         if self.config.cbor {
             request.cbor = cbor::settle(&mut request.headers);
@@ -321,7 +322,7 @@ impl ApiServer {
     async fn answer_within(
         self: &Arc<Self>,
         time: Option<Duration>,
-        mut request: Request,
+        mut request: Box<Request>,
         peer: &Arc<Peer>,
         audit_id: &HeaderValue,
     ) -> Response {
@@ -380,7 +381,7 @@ impl ApiServer {
 
     async fn route(
         self: Arc<Self>,
-        mut request: Request,
+        mut request: Box<Request>,
         peer: &Peer,
         id: &HeaderValue,
         begun: &OnceLock<Trail>,
@@ -397,7 +398,7 @@ impl ApiServer {
     }
 
     /// Answers a request of somebody known.
-    async fn serve(self: &Arc<Self>, mut request: Request) -> Response {
+    async fn serve(self: &Arc<Self>, mut request: Box<Request>) -> Response {
         let Some(flow) = self.flow.as_ref().filter(|_| limits::has_flow(&request.info)) else {
             let Some(_place) = self.limits.place(&request.info, &request.user).await else { return too_many(1) };
             return self.authorized(request).await;
@@ -428,7 +429,7 @@ impl ApiServer {
     }
 
     /// Answers a request that has its place, if its user may ask for it.
-    async fn authorized(self: &Arc<Self>, request: Request) -> Response {
+    async fn authorized(self: &Arc<Self>, request: Box<Request>) -> Response {
         let since = std::time::Instant::now();
         let decision = self.authorizer.decide(&Attributes { user: &request.user, info: &request.info });
         self.metrics.access().authorized(&decision, since.elapsed());
@@ -494,9 +495,9 @@ impl ApiServer {
         Ok(())
     }
 
-    async fn dispatch(self: &Arc<Self>, request: Request) -> Response {
+    async fn dispatch(self: &Arc<Self>, request: Box<Request>) -> Response {
         if let Some(remote) = self.aggregated.of_path(&request.info.path) {
-            return Box::pin(crate::aggregate::forward(request, &remote)).await;
+            return Box::pin(crate::aggregate::forward(*request, &remote)).await;
         }
         if !request.info.is_resource {
             let answer = health::answer(self, &request)
@@ -518,7 +519,7 @@ impl ApiServer {
         }
     }
 
-    async fn resource_request(self: &Arc<Self>, mut request: Request) -> Result<Response> {
+    async fn resource_request(self: &Arc<Self>, mut request: Box<Request>) -> Result<Response> {
         let set = self.resources.current();
         // A group is never empty in a path; such paths are those of no group.
         let info = &request.info;

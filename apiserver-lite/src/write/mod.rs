@@ -51,7 +51,7 @@ pub use update::{Target, update};
 ///
 /// # Errors
 /// Any Status.
-pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc<Resource>) -> Result<Response> {
+pub async fn handle(server: &Arc<ApiServer>, mut request: Box<Request>, resource: Arc<Resource>) -> Result<Response> {
     let forms = match review::is_answered(&resource, &request.info.subresource) {
         true => request.accepted_without_tables(),
         false => request.accepted(true),
@@ -75,8 +75,8 @@ pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc
         return Err(wrong_method());
     }
     match verb {
-        Verbs::DELETE => return delete::handle(server, request, &resource, accepted).await,
-        Verbs::DELETE_COLLECTION => return delete::collection(server, request, &resource, accepted).await,
+        Verbs::DELETE => return delete::handle(server, *request, &resource, accepted).await,
+        Verbs::DELETE_COLLECTION => return delete::collection(server, *request, &resource, accepted).await,
         _ => {}
     }
     if resource.group.is_empty() && &*resource.plural == "bindings" {
@@ -84,7 +84,7 @@ pub async fn handle(server: &Arc<ApiServer>, mut request: Request, resource: Arc
     }
     let options = WriteOptions::parse(&request, &resource)?;
     if review::is_review(&resource) {
-        return review::handle(server, request, &resource, accepted, &options).await;
+        return review::handle(server, *request, &resource, accepted, &options).await;
     }
     let namespace = if resource.namespaced { request.info.namespace.clone() } else { String::new() };
     let name = request.info.name.clone();

@@ -18,7 +18,7 @@ use crate::status::{ApiError, Result};
 /// Any Status.
 pub(super) async fn handle(
     server: &Arc<ApiServer>,
-    mut request: Request,
+    mut request: Box<Request>,
     resource: Arc<Resource>,
     accepted: Accepted,
 ) -> Result<Response> {
@@ -38,9 +38,9 @@ pub(super) async fn handle(
         "status" | "approval" | "finalize" | "ephemeralcontainers" | "resize" => {
             part(server, request, &resource, accepted, verb).await
         }
-        "scale" => scale::handle(server, request, &resource, accepted, verb).await,
+        "scale" => scale::handle(server, *request, &resource, accepted, verb).await,
         "binding" => binding::handle(server, &mut request, accepted).await,
-        name if crate::proxy::is_proxied(name) => crate::proxy::handle(server, request, &resource).await,
+        name if crate::proxy::is_proxied(name) => crate::proxy::handle(server, *request, &resource).await,
         "token" => super::review::token(server, &mut request, &resource, accepted).await,
         "eviction" => eviction::handle(server, &mut request, &resource, accepted).await,
         _ if server.store.get(&resource.storage, &request.info.namespace, &request.info.name).is_none() => {
@@ -53,7 +53,7 @@ pub(super) async fn handle(
 /// A subresource whose object is the resource itself.
 async fn part(
     server: &ApiServer,
-    mut request: Request,
+    mut request: Box<Request>,
     resource: &Resource,
     accepted: Accepted,
     verb: Verbs,
