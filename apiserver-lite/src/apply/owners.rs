@@ -3,7 +3,6 @@
 //! They are more than half of many objects, and most writes change the time of one of them. So where nobody looks at them
 //! in between, they are read only as far as a write touches them, and what it leaves alone is copied as bytes.
 
-use proto::json::Walk;
 use serde_json::{Map, Value};
 
 use super::managed::{Entries, Operation};
@@ -21,26 +20,6 @@ pub struct Owners {
     before: Option<Vec<u8>>,
 }
 
-/// The list in the text of a stored object of a built-in kind; empty where there is none.
-fn stored(object: &[u8]) -> &[u8] {
-    let mut list: &[u8] = &[];
-    // The walk ends with what it was for.
-    let _ = Walk::new(object).object(|walk, key| match &*key {
-        "metadata" => walk
-            .object(|walk, key| {
-                let value = walk.raw()?;
-                if key != "managedFields" {
-                    return Some(());
-                }
-                list = value;
-                None
-            })
-            .and(None),
-        _ => walk.raw().map(drop),
-    });
-    list
-}
-
 impl Owners {
     /// Owners of a new object, both in the version of storage; as [`super::created`].
     pub fn created(writer: Writer<'_>, value: &mut Value) -> Self {
@@ -53,10 +32,9 @@ impl Owners {
         Owners { list: list.unwrap_or_default(), before: None }
     }
 
-    /// Owners after a write that made `new` of `old`, as [`super::updated`]; `object` is the text of the old one.
-    pub fn updated(writer: Writer<'_>, object: &[u8], old: &Value, new: &mut Value) -> Self {
+    /// Owners after a write that made `new` of `old`, as [`super::updated`]; `text` is the list of the old one.
+    pub fn updated(writer: Writer<'_>, text: &[u8], old: &Value, new: &mut Value) -> Self {
         let said = take(new);
-        let text = stored(object);
         let live = Entries::stored_text(text).unwrap_or_default();
         let kept = !writer.subresource.is_empty()
             || said.is_null()
@@ -74,9 +52,9 @@ impl Owners {
         done.unwrap_or_default()
     }
 
-    /// Those of an object whose write has no owner.
-    pub fn unchanged(object: &[u8]) -> Self {
-        Owners { list: stored(object).to_vec(), before: None }
+    /// Those of an object whose write has no owner, as they were.
+    pub fn unchanged(text: &[u8]) -> Self {
+        Owners { list: text.to_vec(), before: None }
     }
 
     /// Undoes new times in a write that changes nothing else, so that it stays one that changes nothing.
@@ -115,6 +93,7 @@ fn written(mut entries: Entries<'_>) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::resource::Resources;
+    use crate::store::Text;
     use proto::json;
     use serde_json::json;
 
@@ -128,6 +107,11 @@ mod tests {
         let slotted = json::write_with_version_slot(schema, &mut value);
         let slotted = if owners.list().is_empty() { slotted } else { slotted.with_owners(owners.list()) };
         slotted.with_version(7)
+    }
+
+    /// The list in the text of an object.
+    fn stored(object: &[u8]) -> &[u8] {
+        &object[Text::new(object.to_vec()).owners()]
     }
 
     fn tree(text: &[u8]) -> Value {
@@ -146,7 +130,7 @@ mod tests {
         let (mut by_tree, mut by_text) = (whole.clone(), lean.clone());
         change(&mut by_tree);
         change(&mut by_text);
-        let owners = Owners::updated(writer, object, &lean, &mut by_text);
+        let owners = Owners::updated(writer, stored(object), &lean, &mut by_text);
         crate::apply::updated(writer, &whole, &mut by_tree);
         let wanted = by_tree["metadata"]["managedFields"].clone();
         (owners, wanted, by_text)
@@ -192,14 +176,14 @@ mod tests {
         let object = at_rest(resource, value, &owners);
         let (whole, lean) = (tree(&object), json::parse_without_owners(&object).expect("valid"));
         let mut new = whole.clone();
-        let mut after = Owners::updated(ann, &object, &lean, &mut new);
+        let mut after = Owners::updated(ann, stored(&object), &lean, &mut new);
         assert!(new["metadata"]["managedFields"].is_null());
         after.keep_times(resource, &new, &lean);
         assert_eq!(after.list(), stored(&object));
-        assert_eq!(Owners::unchanged(&object).list(), owners.list());
+        assert_eq!(Owners::unchanged(stored(&object)).list(), owners.list());
         let mut other = whole;
         other["metadata"]["managedFields"][0]["manager"] = "bob".into();
-        let after = Owners::updated(ann, &object, &lean, &mut other);
+        let after = Owners::updated(ann, stored(&object), &lean, &mut other);
         assert_eq!(said(&after)[0]["manager"], "bob");
     }
 
@@ -217,10 +201,10 @@ mod tests {
         let lean = json::parse_without_owners(&object).expect("valid");
         let mut new = lean.clone();
         new["status"]["phase"] = "Failed".into();
-        let mut after = Owners::updated(node, &object, &lean, &mut new);
+        let mut after = Owners::updated(node, stored(&object), &lean, &mut new);
         after.keep_times(resource, &new, &lean);
         assert_ne!(after.list(), stored(&object), "something did change");
-        let mut again = Owners::updated(node, &object, &lean, &mut new);
+        let mut again = Owners::updated(node, stored(&object), &lean, &mut new);
         again.keep_times(resource, &lean, &lean);
         assert_eq!(again.list(), stored(&object));
     }

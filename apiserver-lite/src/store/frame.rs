@@ -76,6 +76,8 @@ impl Writer {
     }
 
     pub fn put(&mut self, resource: &ResourceId, object: &StoredObject) {
+        // The keys are short beside it.
+        self.bytes.reserve(object.json.len() + 1024);
         self.bytes.push(1);
         self.text(&resource.0);
         self.text(&object.key.namespace);

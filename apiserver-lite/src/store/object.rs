@@ -142,11 +142,16 @@ pub type ObjectRef = Arc<StoredObject>;
 
 impl StoredObject {
     pub(super) fn new(key: Key, revision: u64, keys: Keys, json: Vec<u8>) -> Self {
+        StoredObject::of(key, revision, keys, Text::new(json))
+    }
+
+    /// One of a text that is split up already.
+    pub(super) fn of(key: Key, revision: u64, keys: Keys, json: Text) -> Self {
         StoredObject {
             key,
             revision,
             keys,
-            json: Text::new(json),
+            json,
             protobuf: OnceLock::new(),
             tree: Weak::new(),
             digest: OnceLock::new(),

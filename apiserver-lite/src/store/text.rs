@@ -20,6 +20,8 @@ pub struct Text {
     own: Bytes,
     /// Pieces and where they go: before this byte of `own`.
     shared: Box<[(u32, Arc<str>)]>,
+    /// Where `metadata.managedFields` lies in the whole of a JSON text; nowhere where there is none.
+    owners: (u32, u32),
 }
 
 /// Shorter pieces are not worth a reference.
@@ -27,21 +29,32 @@ const WORTH_SHARING: usize = 128;
 
 impl Text {
     pub fn new(json: Vec<u8>) -> Self {
-        let pieces = pieces(&json);
-        let texts: Option<Vec<&str>> =
-            pieces.iter().map(|range| std::str::from_utf8(&json[range.clone()]).ok()).collect();
-        let Some(texts) = texts.filter(|t| !t.is_empty() && u32::try_from(json.len()).is_ok()) else {
-            return Text { own: Bytes::from(json.into_boxed_slice()), shared: Box::default() };
+        Text::after(json, &Text::default())
+    }
+
+    /// The same for a text that probably shares what `like` does, as an object's next version does: that is not looked
+    /// for in the table of all.
+    pub fn after(json: Vec<u8>, like: &Text) -> Self {
+        let Found { pieces, owners } = find(&json, &like.shared);
+        let size = |at: usize| u32::try_from(at).ok();
+        let owners = size(owners.start).zip(size(owners.end)).unwrap_or_default();
+        let shared = |piece: Piece| match piece.known {
+            Some(known) => Some((piece.range, known)),
+            None => Some((piece.range.clone(), intern(std::str::from_utf8(&json[piece.range]).ok()?))),
         };
-        let mut own = Vec::with_capacity(json.len() - texts.iter().map(|t| t.len()).sum::<usize>());
-        let (mut shared, mut at) = (Vec::with_capacity(texts.len()), 0);
-        for (range, text) in pieces.iter().zip(texts) {
+        let pieces: Option<Vec<(Range<usize>, Arc<str>)>> = pieces.into_iter().map(shared).collect();
+        let Some(pieces) = pieces.filter(|p| !p.is_empty() && size(json.len()).is_some()) else {
+            return Text { own: Bytes::from(json.into_boxed_slice()), shared: Box::default(), owners };
+        };
+        let mut own = Vec::with_capacity(json.len() - pieces.iter().map(|(range, _)| range.len()).sum::<usize>());
+        let (mut shared, mut at) = (Vec::with_capacity(pieces.len()), 0);
+        for (range, text) in pieces {
             own.extend_from_slice(&json[at..range.start]);
-            shared.push((u32::try_from(own.len()).unwrap_or(u32::MAX), intern(text)));
+            shared.push((u32::try_from(own.len()).unwrap_or(u32::MAX), text));
             at = range.end;
         }
         own.extend_from_slice(&json[at..]);
-        Text { own: Bytes::from(own.into_boxed_slice()), shared: shared.into() }
+        Text { own: Bytes::from(own.into_boxed_slice()), shared: shared.into(), owners }
     }
 
     /// The same object in another encoding that has the field sets of `like` in it, in the same order: they are shared
@@ -55,10 +68,10 @@ impl Text {
             at = found + piece.len();
         }
         if shared.is_empty() || u32::try_from(bytes.len()).is_err() {
-            return Text { own: Bytes::from(bytes.into_boxed_slice()), shared: Box::default() };
+            return Text { own: Bytes::from(bytes.into_boxed_slice()), shared: Box::default(), owners: (0, 0) };
         }
         own.extend_from_slice(&bytes[at..]);
-        Text { own: Bytes::from(own.into_boxed_slice()), shared: shared.into() }
+        Text { own: Bytes::from(own.into_boxed_slice()), shared: shared.into(), owners: (0, 0) }
     }
 
     pub fn len(&self) -> usize {
@@ -72,6 +85,11 @@ impl Text {
     /// All but the shared pieces; they lie in `metadata.managedFields`.
     pub fn own(&self) -> &[u8] {
         &self.own
+    }
+
+    /// Where the list of the owners of fields lies in the whole text; an empty range where there is none.
+    pub fn owners(&self) -> Range<usize> {
+        self.owners.0 as usize..self.owners.1 as usize
     }
 
     /// The whole text.
@@ -121,24 +139,55 @@ fn place_of(piece: &[u8], bytes: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// The field sets in an object's JSON that are worth sharing: what lies two levels down in a `fieldsV1`, such as
-/// the fields of all containers, or of all conditions. Finer than whole sets, because an address somewhere in the status
-/// makes those of two pods differ.
-fn pieces(json: &[u8]) -> Vec<Range<usize>> {
-    let mut out = Vec::new();
+/// What is worth sharing in an object's JSON.
+#[derive(Default)]
+struct Found {
+    /// The field sets that lie two levels down in a `fieldsV1`, such as the fields of all containers, or of all
+    /// conditions. Finer than whole sets, because an address somewhere in the status makes those of two pods differ.
+    pieces: Vec<Piece>,
+    /// Where `metadata.managedFields` lies.
+    owners: Range<usize>,
+}
+
+struct Piece {
+    range: Range<usize>,
+    /// The same among the pieces of another text.
+    known: Option<Arc<str>>,
+}
+
+/// Looks for pieces; `known` are those of another text, which mostly come again in their order.
+fn find(json: &[u8], known: &[(u32, Arc<str>)]) -> Found {
+    let (mut pieces, mut left) = (Vec::new(), known);
     let mut field = |walk: &mut Walk<'_>| {
+        // Nearly all are a field without anything below it.
+        if walk.is(b"{}") {
+            return Some(());
+        }
+        let start = walk.offset();
+        if let Some(at) = left.iter().position(|(_, piece)| walk.is(piece.as_bytes())) {
+            pieces.push(Piece { range: start..walk.offset(), known: Some(left[at].1.clone()) });
+            left = &left[at + 1..];
+            return Some(());
+        }
         let length = walk.raw()?.len();
         if length >= WORTH_SHARING {
-            out.push(walk.offset() - length..walk.offset());
+            pieces.push(Piece { range: walk.offset() - length..walk.offset(), known: None });
         }
         Some(())
     };
     let mut set = |walk: &mut Walk<'_>| walk.object(|walk, _| walk.object(|walk, _| field(walk)));
     let mut entry = |walk: &mut Walk<'_>| member(walk, "fieldsV1", &mut set);
-    let mut metadata = |walk: &mut Walk<'_>| member(walk, "managedFields", &mut |walk| walk.list(&mut entry));
+    let mut owners = 0..0;
+    let mut list = |walk: &mut Walk<'_>| {
+        let start = walk.offset();
+        walk.list(&mut entry)?;
+        owners = start..walk.offset();
+        Some(())
+    };
+    let mut metadata = |walk: &mut Walk<'_>| member(walk, "managedFields", &mut list);
     // What cannot be walked through to its end shares what was found before.
     let _ = member(&mut Walk::new(json), "metadata", &mut |walk| metadata(walk).and(None));
-    out
+    Found { pieces, owners }
 }
 
 /// Goes into a member of the object at hand, and passes the others by.
@@ -200,6 +249,23 @@ mod tests {
         let mut rest = Vec::new();
         kept_a.append_from(12, &mut rest);
         assert_eq!(rest, a[12..]);
+    }
+
+    #[test]
+    fn the_next_version_of_a_text_takes_over_what_it_shares() {
+        let json = pod("a", "10.0.0.1");
+        let first = Text::new(json.clone());
+        let owners = &json[first.owners()];
+        assert!(owners.starts_with(br#"[{"manager""#) && owners.ends_with(br#""subresource":"status"}]"#));
+        let next = String::from_utf8(json).expect("text").replace("\"name\":\"a\"", "\"name\":\"other\"");
+        let fewer = next.replacen("f:field0\":{},", "", 1);
+        for text in [next, fewer] {
+            let (after, anew) = (Text::after(text.clone().into(), &first), Text::new(text.clone().into()));
+            assert_eq!((&after.bytes()[..], after.owners()), (text.as_bytes(), anew.owners()));
+            let places = |text: &Text| text.shared.iter().map(|(at, piece)| (*at, piece.as_ptr())).collect::<Vec<_>>();
+            assert_eq!(places(&after), places(&anew));
+        }
+        assert_eq!(Text::new(b"{\"metadata\":{}}".to_vec()).owners(), 0..0);
     }
 
     #[test]

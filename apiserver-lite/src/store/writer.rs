@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::disk::{AppendError, Disk};
 use super::frame;
 use super::object::{ByKey, Encoded, Key, ObjectRef, Place, ResourceId, StoredObject};
+use super::text::Text;
 use super::watch::{EventKind, EventRef};
 use super::world::{Collection, Limits, Objects, World, event};
 
@@ -166,12 +167,16 @@ impl Writer {
             for request in requests {
                 // The collection as the writes before this one in the batch leave it.
                 let objects = changed.get(&request.write.resource);
-                let objects = objects.or_else(|| world.collections.get(&request.write.resource).map(|c| &c.objects));
+                let collection = world.collections.get(&request.write.resource);
+                let objects = objects.or_else(|| collection.map(|c| &c.objects));
                 let objects = objects.cloned().unwrap_or_else(Objects::new_sync);
                 let next = world.revision + accepted.len() as u64 + 1;
                 match check(&objects, &request.write) {
                     Ok(previous) => {
-                        let one = accept(request, objects, previous, next, &mut frame);
+                        // A new object has much in common with the one that was written last.
+                        let newest = || Some(&collection?.history.back()?.event.object);
+                        let like = previous.as_ref().or_else(newest).cloned();
+                        let one = accept(request, objects, previous, next, like, &mut frame);
                         changed.insert(one.resource.clone(), one.after.clone());
                         accepted.push(one);
                     }
@@ -318,6 +323,7 @@ fn accept(
     objects: Objects,
     previous: Option<ObjectRef>,
     revision: u64,
+    like: Option<ObjectRef>,
     frame: &mut frame::Writer,
 ) -> Accepted {
     let Request { write: Write { resource, key, change, .. }, answer } = request;
@@ -326,8 +332,9 @@ fn accept(
         Change::Delete(encoded) => (encoded, true),
     };
     let tree = encoded.tree_at(revision);
-    let json = encoded.json.into_version(revision);
-    let object = Arc::new(StoredObject::new(key, revision, encoded.keys, json).with_tree(tree.as_ref()));
+    let nothing = Text::default();
+    let json = Text::after(encoded.json.into_version(revision), like.as_ref().map_or(&nothing, |like| &like.json));
+    let object = Arc::new(StoredObject::of(key, revision, encoded.keys, json).with_tree(tree.as_ref()));
     let kind = match (&previous, deleted) {
         (_, true) => EventKind::Deleted,
         (None, false) => EventKind::Added,

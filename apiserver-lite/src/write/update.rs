@@ -200,14 +200,15 @@ pub(super) async fn replace(
             false => Arc::new(crate::crd::worked_on(server, resource, &old).await?),
         };
         let old_text = old.json.bytes();
+        let old_owners = &old_text[old.json.owners()];
         let mut new = change(&old, &old_value)?;
         let writer = Writer { resource, subresource, manager: &options.manager };
         let mut owners = None;
         match tracking {
             Tracking::Writer if apart => {
-                owners = Some(Owners::updated(writer, &old_text, &old_value, &mut new));
+                owners = Some(Owners::updated(writer, old_owners, &old_value, &mut new));
             }
-            Tracking::Untouched if apart => owners = Some(Owners::unchanged(&old_text)),
+            Tracking::Untouched if apart => owners = Some(Owners::unchanged(old_owners)),
             Tracking::Writer | Tracking::Looking => apply::updated(writer, &old_value, &mut new),
             Tracking::Untouched | Tracking::Said => {}
         }

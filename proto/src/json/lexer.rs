@@ -408,6 +408,13 @@ impl<'a> Lexer<'a> {
         if end.is_some() { Ok(()) } else { Err(self.wrong("")) }
     }
 
+    /// Skips a value that somebody knows already, if it is the one at hand.
+    pub fn pass_known(&mut self, value: &[u8]) -> bool {
+        let is = self.text.get(self.at..).is_some_and(|rest| rest.starts_with(value));
+        self.at += if is { value.len() } else { 0 };
+        is
+    }
+
     /// Skips a value.
     pub fn skip(&mut self) -> Result<(), SyntaxError> {
         match self.peek()? {

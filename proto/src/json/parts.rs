@@ -121,6 +121,11 @@ impl<'a> Walk<'a> {
         self.lexer.offset()
     }
 
+    /// Passes the value at hand by if it is the one given, an object or a list in the words of a text at rest.
+    pub fn is(&mut self, value: &[u8]) -> bool {
+        self.lexer.pass_known(value)
+    }
+
     /// Passes the value at hand by; its text.
     pub fn raw(&mut self) -> Option<&'a [u8]> {
         self.lexer.raw_at_rest().ok()
@@ -146,6 +151,13 @@ mod tests {
         });
         assert!(walked.is_some());
         assert_eq!(seen, ["1", r#"{"c": "]}"}"#, "d\" x\n", "e 2"]);
+        let mut walk = Walk::new(br#"{"a":{"b":{}},"c":[]}"#);
+        let mut known = Vec::new();
+        let walked = walk.object(|walk, _| {
+            known.push([&b"{}"[..], br#"{"b":{}}"#, b"[]"].map(|value| walk.is(value)));
+            Some(())
+        });
+        assert_eq!((walked, known), (Some(()), vec![[false, true, false], [false, false, true]]));
         for value in ["{}", r#"{"a":["\"]}",{}]}"#, r#""\\\"""#, "[[],[{}]]", "1.5e3", "null"] {
             for after in ["", ",1", "}", "]", " "] {
                 assert_eq!(end(format!("{value}{after}").as_bytes()), Some(value.len()), "{value}{after}");
