@@ -80,7 +80,8 @@ impl<'a> Element<'a> {
 
     /// The text form; Go's JSON inside.
     pub fn text(&self) -> String {
-        let mut out = Vec::new();
+        // One or two short keys.
+        let mut out = Vec::with_capacity(64);
         match self {
             Element::Name(name) => return format!("f:{name}"),
             Element::Index(index) => return format!("i:{index}"),

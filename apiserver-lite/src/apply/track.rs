@@ -152,10 +152,14 @@ pub(super) fn updated_entries<T>(
     others.ok()?;
     let mut entries = Entries(entries);
     let mut own = writer.entry(Operation::Update);
-    let touched = if entries.0.is_empty() { Set::new() } else { changes.touched().into_owned() };
-    let taken = changes.changed.minus(&UNTRACKED);
+    // Mostly nothing was removed, and nothing touched that is never owned: then what is taken is all that was touched.
+    let untracked = changes.changed.intersection(&UNTRACKED);
+    let plain = untracked.is_empty() && changes.removed.is_empty();
+    let touched = if plain || entries.0.is_empty() { Set::new() } else { changes.touched().into_owned() };
+    let taken = if untracked.is_empty() { changes.changed } else { changes.changed.minus(&UNTRACKED) };
     // Whoever writes the same fields again and again owns the same afterwards, and their list need not be made anew.
     let lost = touched.difference(&taken);
+    let touched = if plain && !entries.0.is_empty() { &taken } else { &touched };
     let mut renewed = false;
     entries.0.retain_mut(|entry| {
         if !taken.is_empty() && entry.same_manager(&own) && entry.stays(&taken, &lost) {
@@ -163,8 +167,8 @@ pub(super) fn updated_entries<T>(
             renewed = true;
             return true;
         }
-        if *entry.api_version == *version && entry.owns_some(&touched) {
-            entry.set_fields(entry.set().difference(&touched));
+        if *entry.api_version == *version && entry.owns_some(touched) {
+            entry.set_fields(entry.set().difference(touched));
         }
         !entry.is_empty()
     });
