@@ -96,11 +96,16 @@ pub fn of(labels: &Value, defaults: &Policy) -> (Policy, Vec<Cause>) {
     read(|label| labels[label].as_str(), defaults)
 }
 
+/// The labels of each mode: its level, and the version of that.
+const ENFORCE: [&str; 2] = ["pod-security.kubernetes.io/enforce", "pod-security.kubernetes.io/enforce-version"];
+const AUDIT: [&str; 2] = ["pod-security.kubernetes.io/audit", "pod-security.kubernetes.io/audit-version"];
+const WARN: [&str; 2] = ["pod-security.kubernetes.io/warn", "pod-security.kubernetes.io/warn-version"];
+
 /// Reads a namespace's labels; where they say nothing, the defaults hold. What does not parse is the strictest for
 /// enforcing and nothing for the rest.
 pub fn read<'a>(get: impl Fn(&str) -> Option<&'a str>, defaults: &Policy) -> (Policy, Vec<Cause>) {
     let mut errors = Vec::new();
-    let mut mode_of = |mode: &str, fallback: Level| {
+    let mut mode_of = |[level, version]: [&str; 2], fallback: Level| {
         let mut complain = |label: &str, text: &str, why: &str| {
             errors.push(Cause {
                 reason: "FieldValueInvalid".into(),
@@ -108,22 +113,20 @@ pub fn read<'a>(get: impl Fn(&str) -> Option<&'a str>, defaults: &Policy) -> (Po
                 field: format!("metadata.labels[{label}]"),
             });
         };
-        let label = format!("pod-security.kubernetes.io/{mode}");
-        let level = get(&label).map(|text| {
-            parse_level(text).ok_or_else(|| complain(&label, text, "must be one of privileged, baseline, restricted"))
+        let said = get(level).map(|text| {
+            parse_level(text).ok_or_else(|| complain(level, text, "must be one of privileged, baseline, restricted"))
         });
-        let label = format!("{label}-version");
-        let version = get(&label).map(|text| {
+        let version = get(version).map(|text| {
             parse_version(text).unwrap_or_else(|| {
-                complain(&label, text, "must be \"latest\" or \"v1.x\"");
+                complain(version, text, "must be \"latest\" or \"v1.x\"");
                 Version::Latest
             })
         });
-        (level.map(|l| l.unwrap_or(fallback)), version)
+        (said.map(|l| l.unwrap_or(fallback)), version)
     };
-    let (enforce, enforce_version) = mode_of("enforce", Level::Restricted);
-    let (audit, audit_version) = mode_of("audit", Level::Privileged);
-    let (warn, warn_version) = mode_of("warn", Level::Privileged);
+    let (enforce, enforce_version) = mode_of(ENFORCE, Level::Restricted);
+    let (audit, audit_version) = mode_of(AUDIT, Level::Privileged);
+    let (warn, warn_version) = mode_of(WARN, Level::Privileged);
     let at = |default: LevelVersion, level: Option<Level>, version: Option<Version>| LevelVersion {
         level: level.unwrap_or(default.level),
         version: version.unwrap_or(default.version),
@@ -135,7 +138,7 @@ pub fn read<'a>(get: impl Fn(&str) -> Option<&'a str>, defaults: &Policy) -> (Po
     };
     // Who enforces wants to be warned as well: of workloads, whose pods would be refused. A label that makes no sense is
     // nobody's wish.
-    let wished = get("pod-security.kubernetes.io/enforce").is_some_and(|text| parse_level(text).is_some());
+    let wished = get(ENFORCE[0]).is_some_and(|text| parse_level(text).is_some());
     if warn.is_none() && wished && policy.enforce.level > policy.warn.level {
         policy.warn.level = policy.enforce.level;
         if warn_version.is_none() {
