@@ -15,17 +15,17 @@ use crate::store::StoredObject;
 
 /// A tree of a kind that has a schema, in the accepted form.
 pub fn tree(code: u16, accepted: Accepted, schema: Option<&Schema>, value: &Value) -> Response {
-    let mut out = Vec::with_capacity(1024);
-    match schema {
-        Some(schema) => json::write(schema.set(), schema.id, value, &mut out),
-        None => json::write_sorted(value, &mut out),
-    }
     if accepted.media == Media::Protobuf
         && let Some(schema) = schema
     {
         let text = |key: &str| value[key].as_str().unwrap_or_default();
         let body = proto::protobuf::encode_enveloped(schema.set(), schema.id, value, text("apiVersion"), text("kind"));
         return bytes(code, Media::Protobuf.name(), body);
+    }
+    let mut out = Vec::with_capacity(1024);
+    match schema {
+        Some(schema) => json::write(schema.set(), schema.id, value, &mut out),
+        None => json::write_sorted(value, &mut out),
     }
     json_bytes(code, accepted, out.into())
 }
