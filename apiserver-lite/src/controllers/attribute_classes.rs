@@ -33,7 +33,7 @@ fn classes_of(value: &Value) -> impl Iterator<Item = &str> {
 /// Whether an object may name a class, told without reading it.
 fn may_use(object: &ObjectRef) -> bool {
     let word = b"olumeAttributesClassName";
-    object.json.own().windows(word.len()).any(|w| w == word)
+    object.json.without_owners().windows(word.len()).any(|w| w == word)
 }
 
 /// Keeps classes that are named.

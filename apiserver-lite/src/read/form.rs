@@ -27,7 +27,7 @@ pub(super) fn strip_type(value: &mut Value) {
 
 /// Where the stored JSON goes on behind its kind and apiVersion, which items of built-in lists lack.
 fn behind_type(object: &ObjectRef) -> usize {
-    let json = object.json.own();
+    let json = object.json.begin();
     // Built-in objects are stored with these two properties first, each a plain string.
     let mut at = 1;
     for key in [&b"\"kind\":\""[..], b"\"apiVersion\":\""] {

@@ -255,7 +255,7 @@ impl StoredObject {
 
     fn parsed_without_owners(&self) -> Value {
         // What the text shares with others is none of this.
-        proto::json::parse_without_owners(self.json.own()).unwrap_or_default()
+        proto::json::parse_without_owners(&self.json.without_owners()).unwrap_or_default()
     }
 
     pub fn label(&self, key: &str) -> Option<&str> {

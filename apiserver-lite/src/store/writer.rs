@@ -333,7 +333,7 @@ fn accept(
     };
     let tree = encoded.tree_at(revision);
     let nothing = Text::default();
-    let json = Text::after(encoded.json.into_version(revision), like.as_ref().map_or(&nothing, |like| &like.json));
+    let json = Text::written(encoded.json.into_version(revision), like.as_ref().map_or(&nothing, |like| &like.json));
     let object = Arc::new(StoredObject::of(key, revision, encoded.keys, json).with_tree(tree.as_ref()));
     let kind = match (&previous, deleted) {
         (_, true) => EventKind::Deleted,
