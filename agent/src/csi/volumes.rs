@@ -147,7 +147,8 @@ impl Volumes {
         self.published().insert(key, Published { at: Instant::now(), again });
     }
 
-    pub(super) fn is_published(&self, wanted: &Wanted<'_>) -> bool {
+    /// Whether this agent gave the volume to the pod.
+    pub fn is_published(&self, wanted: &Wanted<'_>) -> bool {
         self.published().contains_key(&(wanted.pod.uid().to_owned(), wanted.name.clone()))
     }
 

@@ -24,6 +24,7 @@ use crate::pod::step::step;
 use crate::probes::{PodProbes, ProbeKind, Running, Verdict, Verdicts, has_probes};
 use crate::status::generate::Override;
 use crate::status::{StartError, with_verdict};
+use crate::volumes::{Told, VolumeError};
 use crate::{metrics, spans};
 
 use super::act::Failure;
@@ -353,14 +354,19 @@ impl Worker {
             );
             return Ok(self.failed());
         }
-        let mut stale = Vec::new();
-        let made = self.shared.volumes.setup(&self.pod, &mut stale).await;
-        let failed_mount = |why: String| self.shared.recorder.pod(&self.pod, EventType::Warning, "FailedMount", why);
-        stale.iter().for_each(|error| failed_mount(error.to_string()));
+        let mut told = Told::default();
+        let made = self.shared.volumes.setup(&self.pod, &mut told).await;
+        let failed = |error: &VolumeError| {
+            self.shared.recorder.pod(&self.pod, EventType::Warning, error.reason(), error.to_string());
+        };
+        told.stale.iter().for_each(failed);
+        for mapped in told.mapped {
+            self.shared.recorder.pod(&self.pod, EventType::Normal, "SuccessfulMountVolume", mapped);
+        }
         let volumes = match made {
             Ok(volumes) => volumes,
             Err(errors) => {
-                errors.iter().for_each(|error| failed_mount(error.to_string()));
+                errors.iter().for_each(failed);
                 spans::fail(|| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
                 let wait = self.volume_retry;
                 self.volume_retry = (wait * 2).min(LAST_RETRY);

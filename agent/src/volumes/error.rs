@@ -1,6 +1,8 @@
-//! Why pods do not have their volumes, as events tell it.
+//! Why pods do not have their volumes, and which devices they got, as events tell it.
 
-/// Why a volume cannot be had; the text is that of the `FailedMount` event. Trying again later may help.
+use super::MountSource;
+
+/// Why a volume cannot be had; the text is that of an event. Trying again later may help.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum VolumeError {
     #[error("MountVolume.SetUp failed for volume {volume:?} : {why}")]
@@ -11,6 +13,9 @@ pub enum VolumeError {
     /// A volume that cannot be made ready for the pods of this node.
     #[error("MountVolume.MountDevice failed for volume {volume:?} : {why}")]
     Device { volume: String, why: String },
+    /// A volume that cannot be had as device.
+    #[error("MapVolume.{step} failed for volume {volume:?} : {why}")]
+    Map { step: &'static str, volume: String, why: String },
     /// A volume that may not be used from this node.
     #[error("MountVolume.NodeAffinity check failed for volume {volume:?} : {why}")]
     Affinity { volume: String, why: String },
@@ -26,10 +31,39 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
+    /// Reason of the event.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            VolumeError::Map { .. } => "FailedMapVolume",
+            _ => "FailedMount",
+        }
+    }
+
     /// What one volume is cannot be told.
     pub fn unprocessed(volume: &str, why: String) -> Self {
         let volume = volume.to_owned();
         VolumeError::Unprocessed { unmounted: volume.clone(), unattached: String::new(), unprocessed: volume, why }
+    }
+}
+
+/// What is to be told of volumes that a pod has.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// Those that cannot be refreshed.
+    pub stale: Vec<VolumeError>,
+    /// Sentences on those that it got as devices.
+    pub mapped: Vec<String>,
+}
+
+impl Told {
+    /// Tells of a device that the pod got just now.
+    pub fn mapped(&mut self, volume: &str, source: &mut MountSource) {
+        let Some(all) = source.mapped.take() else { return };
+        let name = source.host_path.file_name().map_or_else(|| volume.into(), |name| name.to_string_lossy());
+        let own = source.host_path.parent().unwrap_or(&source.host_path);
+        let done = format!("MapVolume.MapPodDevice succeeded for volume {name:?}");
+        self.mapped.push(format!("{done} globalMapPath {all:?}"));
+        self.mapped.push(format!("{done} volumeMapPath {own:?}"));
     }
 }
 
@@ -64,6 +98,27 @@ pub fn all_told(failed: Vec<(&str, VolumeError)>) -> Vec<VolumeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_is_told_of_once() {
+        let host_path = "/r/pods/u/volumeDevices/kubernetes.io~csi/pv".into();
+        let mut source = MountSource { host_path, block: true, mapped: Some("/r/all/pv".into()), ..Default::default() };
+        let mut told = Told::default();
+        told.mapped("data", &mut source);
+        told.mapped("data", &mut source);
+        assert_eq!(
+            told.mapped,
+            [
+                "MapVolume.MapPodDevice succeeded for volume \"pv\" globalMapPath \"/r/all/pv\"",
+                "MapVolume.MapPodDevice succeeded for volume \"pv\" volumeMapPath \"/r/pods/u/volumeDevices/kubernetes.io~csi\"",
+            ]
+        );
+        let error = VolumeError::Map { step: "WaitForAttach", volume: "pv".into(), why: "no".into() };
+        assert_eq!(
+            (error.reason(), error.to_string().as_str()),
+            ("FailedMapVolume", "MapVolume.WaitForAttach failed for volume \"pv\" : no")
+        );
+    }
 
     #[test]
     fn mounts_tell_of_themselves_and_the_rest_in_one_sentence() {

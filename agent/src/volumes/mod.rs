@@ -6,10 +6,9 @@
 //!
 //! Followed: kubelet `volumemanager` and the plugins `emptydir`, `hostpath`, `configmap`, `secret`, `downwardapi`,
 //! `projected`, `image`, `local`, `nfs`, `iscsi`; those of drivers are in [`crate::csi`].
-//!
-//! Limits: iSCSI disks come as file systems, not as devices; a pod that wants one as device waits with `FailedMount`.
 
 mod atomic;
+mod block;
 pub mod claims;
 mod container_mounts;
 mod counted;
@@ -36,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use proto::api::core::v1::{Node, PersistentVolumeSpec, Pod, Volume, VolumeSource};
+use proto::api::core::v1::{IscsiPersistentVolumeSource, Node, PersistentVolumeSpec, Pod, Volume, VolumeSource};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -54,7 +53,7 @@ use payload::{Payload, Sources};
 pub use container_mounts::{MountContext, container_mounts, recursive_read_only};
 pub use devices::container_devices;
 pub use empty_dir::memory_may_be_swapped;
-pub use error::VolumeError;
+pub use error::{Told, VolumeError};
 pub use mount_table::unmount_below;
 
 /// A claim is asked for again at the first sync after this: it may have grown.
@@ -68,8 +67,10 @@ pub struct MountSource {
     pub read_only: bool,
     /// An image that the runtime mounts; there is no host path then.
     pub image: Option<String>,
-    /// The host path is a device, for `volumeDevices`, and no file system.
+    /// The host path is a link to a device, for `volumeDevices`, and no file system.
     pub block: bool,
+    /// Where the device is for all pods, when the pod got it just now.
+    pub mapped: Option<PathBuf>,
     /// The files are the pod's own: where SELinux is on, they get its label.
     pub relabel: bool,
     /// The name of the persistent volume behind it.
@@ -155,13 +156,13 @@ impl Manager {
     }
 
     /// Makes what is missing and refreshes what changed, of the volumes that containers use. Called again on every sync.
-    /// What the pod has and cannot be refreshed stays as it is, and why is put into `stale`: a pod that runs does not stop
+    /// What the pod has and cannot be refreshed stays as it is, and why is put into `told`: a pod that runs does not stop
     /// being looked after because somebody deletes its config map.
     ///
     /// # Errors
     /// What is to be told of those that cannot be had; the others are made all the same. Cancelling between volumes is
     /// safe.
-    pub async fn setup(&self, pod: &Pod, stale: &mut Vec<VolumeError>) -> Result<PodVolumes, Vec<VolumeError>> {
+    pub async fn setup(&self, pod: &Pod, told: &mut Told) -> Result<PodVolumes, Vec<VolumeError>> {
         let (mut made, mut failed) = (PodVolumes::new(), Vec::new());
         let used = used::used(pod);
         for volume in pod.spec().volumes.iter().filter(|volume| used.contains(volume.name.as_str())) {
@@ -169,10 +170,13 @@ impl Manager {
             let one = self.one(pod, volume).await;
             self.counted.made(pod.uid(), &volume.name, self.plugin(pod, volume), one.is_ok(), begun.elapsed());
             let source = match one {
-                Ok(source) => source,
+                Ok(mut source) => {
+                    told.mapped(&volume.name, &mut source);
+                    source
+                }
                 Err(error) => match self.made_before(pod, volume) {
                     Some(source) => {
-                        stale.push(error);
+                        told.stale.push(error);
                         source
                     }
                     None => {
@@ -257,7 +261,10 @@ impl Manager {
         let source = spec.persistent_volume_source.clone().unwrap_or_default();
         if let Some(csi) = &source.csi {
             let wanted = Wanted::persistent(pod, &bound.volume, &spec, csi, bound.read_only);
-            let made = self.of_driver(&wanted).await?;
+            let made = match block {
+                true => self.device_of_driver(&wanted).await?,
+                false => self.of_driver(&wanted).await?,
+            };
             let claim = bound.claim.metadata.as_ref().map(|m| (m.namespace.clone(), m.name.clone()));
             self.csi.note_usage(&wanted, &volume.name, &made.host_path, claim);
             if let Err(error) = self.csi.expand(&wanted, &bound.volume, &bound.claim).await {
@@ -266,19 +273,16 @@ impl Manager {
             return Ok(made);
         }
         let set_up = |why| VolumeError::SetUp { volume: name.clone(), why };
-        let mut made = MountSource { read_only: bound.read_only, block, ..Default::default() };
+        if block {
+            return self.device_of_node(pod, (&name, &source), bound).await;
+        }
+        let mut made = MountSource { read_only: bound.read_only, ..Default::default() };
         if let Some(host) = &source.host_path {
             self.disks.host_path(pod, &name, host).await.map_err(set_up)?;
             made.host_path = host.path.clone().into();
             return Ok(made);
         }
-        if let Some(local) = &source.local
-            && block
-        {
-            made.host_path = self.device(pod.uid(), "kubernetes.io~local-volume", &name);
-            let (from, to) = (PathBuf::from(&local.path), made.host_path.clone());
-            self.disks.in_pod(pod.uid(), move || persistent::link_device(&from, &to)).await.map_err(set_up)?;
-        } else if let Some(local) = &source.local {
+        if let Some(local) = &source.local {
             made.host_path = self.directory(pod.uid(), "kubernetes.io~local-volume", &name);
             let how = disk::How {
                 fs_type: local.fs_type.clone().unwrap_or_default(),
@@ -286,15 +290,12 @@ impl Manager {
                 options: spec.mount_options.clone(),
             };
             self.disks.local(pod, &name, (Path::new(&local.path), how), &made.host_path, bound.read_only).await?;
-        } else if let Some(source) = source.iscsi.as_ref().filter(|_| !block) {
+        } else if let Some(source) = &source.iscsi {
             let mut disk = Disk::of_volume(&name, source);
             disk.how.options.clone_from(&spec.mount_options);
             made.host_path = self.directory(pod.uid(), "kubernetes.io~iscsi", &name);
             made.read_only |= source.read_only;
-            let secret = source.secret_ref.as_ref().map(|s| {
-                let namespace = if s.namespace.is_empty() { pod.namespace() } else { s.namespace.as_str() };
-                (namespace.to_owned(), s.name.clone())
-            });
+            let secret = secret_of(pod, source);
             self.iscsi(pod, disk, secret, &made).await.map_err(set_up)?;
         } else {
             return self.nfs_claim(pod, volume, &spec, (&name, bound.read_only)).await;
@@ -307,7 +308,7 @@ impl Manager {
     async fn iscsi(
         &self,
         pod: &Pod,
-        mut disk: Disk,
+        disk: Disk,
         secret: Option<(String, String)>,
         made: &MountSource,
     ) -> Result<(), String> {
@@ -316,6 +317,12 @@ impl Manager {
         if turns::blocking(move || mount_table::is_mount_point(&to)).await? {
             return Ok(());
         }
+        let disk = self.with_secret(disk, secret).await?;
+        self.disks.iscsi(pod, disk, &made.host_path, made.read_only).await
+    }
+
+    /// A disk with names and passwords, where it wants any.
+    async fn with_secret(&self, mut disk: Disk, secret: Option<(String, String)>) -> Result<Disk, String> {
         if let Some((namespace, name)) = secret.filter(|_| disk.wants_secret()) {
             let found = self.objects.secret(&namespace, &name).await;
             let found = found.map_err(|e| format!("couldn't get secret {namespace}/{name} error: {e}"))?;
@@ -327,7 +334,7 @@ impl Manager {
                 disk.secret.insert(key.clone(), text.strip_suffix('\n').unwrap_or(text).to_owned());
             }
         }
-        self.disks.iscsi(pod, disk, &made.host_path, made.read_only).await
+        Ok(disk)
     }
 
     async fn nfs_claim(
@@ -347,12 +354,9 @@ impl Manager {
         Ok(MountSource { host_path, read_only, ..Default::default() })
     }
 
-    /// A volume of a storage driver.
+    /// A volume of a storage driver, as file system.
     async fn of_driver(&self, wanted: &Wanted<'_>) -> Result<MountSource, VolumeError> {
-        let made = match wanted.block {
-            true => self.csi.set_up_block(wanted).await,
-            false => self.csi.set_up(wanted).await,
-        };
+        let made = self.csi.set_up(wanted).await;
         let volume = wanted.name.clone();
         let host_path = made.map_err(|failure| match failure {
             Failure::Attach(why) => VolumeError::Attach { volume, why },
@@ -360,7 +364,7 @@ impl Manager {
             Failure::SetUp(why) => VolumeError::SetUp { volume, why },
         })?;
         let relabel = !wanted.read_only && selinux::takes_labels(&host_path);
-        Ok(MountSource { host_path, read_only: wanted.read_only, block: wanted.block, relabel, ..Default::default() })
+        Ok(MountSource { host_path, read_only: wanted.read_only, relabel, ..Default::default() })
     }
 
     async fn direct(&self, pod: &Pod, volume: &Volume, source: &VolumeSource) -> Result<MountSource, String> {
@@ -452,6 +456,13 @@ impl Manager {
         self.disks.look_again();
         Ok(())
     }
+}
+
+/// Namespace and name of the secret that a volume names.
+fn secret_of(pod: &Pod, source: &IscsiPersistentVolumeSource) -> Option<(String, String)> {
+    let secret = source.secret_ref.as_ref()?;
+    let namespace = if secret.namespace.is_empty() { pod.namespace() } else { secret.namespace.as_str() };
+    Some((namespace.to_owned(), secret.name.clone()))
 }
 
 /// Whether there is a plugin for the volume.

@@ -76,11 +76,11 @@ impl NodeDisks {
     ///
     /// # Errors
     /// Those of the work.
-    pub async fn in_pod(
+    pub async fn in_pod<T: Send + 'static>(
         &self,
         uid: &str,
-        work: impl FnOnce() -> Result<(), String> + Send + 'static,
-    ) -> Result<(), String> {
+        work: impl FnOnce() -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
         let turn = self.pod(uid).await;
         blocking(move || {
             let _turn = turn;
@@ -147,6 +147,29 @@ impl NodeDisks {
             Ok(())
         })
         .await
+    }
+
+    /// Whether a pod has an iSCSI disk as device.
+    pub async fn has_iscsi_device(&self, pod: &Pod, disk: &Disk, link: &Path) -> Result<bool, String> {
+        let (iscsi, disk, uid, link) = (self.iscsi.clone(), disk.clone(), pod.uid().to_owned(), link.to_owned());
+        blocking(move || Ok(iscsi.is_given(&disk, &uid, &link))).await
+    }
+
+    /// Gives an iSCSI disk to a pod as device, to which a link leads. Returns where the device is for all pods.
+    ///
+    /// # Errors
+    /// What a tool or the kernel said.
+    pub async fn iscsi_device(&self, pod: &Pod, disk: Disk, link: &Path) -> Result<PathBuf, String> {
+        let place = self.iscsi.raw_place(&disk);
+        let attached = self.iscsi.attach_for(disk, pod.uid()).await?;
+        let link = link.to_owned();
+        self.in_pod(pod.uid(), move || {
+            persistent::link(&attached.device, &link)?;
+            drop(attached);
+            Ok(())
+        })
+        .await
+        .map(|()| place)
     }
 
     /// Gives a local path, or the file system on a local device, to a pod.

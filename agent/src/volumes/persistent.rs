@@ -41,22 +41,30 @@ fn check_path(from: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Links the place of a raw device to a local one.
+/// Links the place of a raw device to a local one; `false` where that is so already.
 ///
 /// # Errors
 /// The path is no device, or the link cannot be made.
-pub fn link_device(from: &Path, to: &Path) -> Result<(), String> {
+pub fn link_device(from: &Path, to: &Path) -> Result<bool, String> {
     use std::os::unix::fs::FileTypeExt as _;
     check_path(from, to)?;
     if !std::fs::metadata(from).is_ok_and(|m| m.file_type().is_block_device()) {
         return Err(format!("{} is not a block device", from.display()));
     }
     if std::fs::read_link(to).is_ok_and(|old| old == from) {
-        return Ok(());
+        return Ok(false);
     }
+    link(from, to).map(|()| true)
+}
+
+/// Links a place in a pod's folder to a device; a link that is there is made anew.
+///
+/// # Errors
+/// It cannot be made.
+pub fn link(device: &Path, to: &Path) -> Result<(), String> {
     let folder = to.parent().unwrap_or(to);
     crate::csi::make_private(folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
-    crate::csi::make_link(from, to)
+    crate::csi::make_link(device, to)
 }
 
 /// What is at the path of a local volume.

@@ -118,7 +118,7 @@ fn pod(volumes: Vec<(&str, VolumeSource)>) -> Pod {
 
 /// All volumes, as fresh as they can be.
 async fn set_up(manager: &Manager, pod: &Pod) -> Result<PodVolumes, Vec<VolumeError>> {
-    manager.setup(pod, &mut Vec::new()).await
+    manager.setup(pod, &mut Told::default()).await
 }
 
 /// The only thing that is told of volumes that cannot be had.
@@ -188,10 +188,10 @@ async fn config_maps_appear_at_once_and_follow_changes() {
 
     objects.put("cm", &[("b", "new"), ("c", "gamma")]);
     // A pod that has its volumes keeps them, whatever becomes of what they are made of.
-    let mut stale = Vec::new();
-    let kept = manager.setup(&all, &mut stale).await.expect("what is there stays");
-    assert_eq!((&kept["some"], stale.len()), (&made["some"], 1));
-    let error = stale[0].to_string();
+    let mut told = Told::default();
+    let kept = manager.setup(&all, &mut told).await.expect("what is there stays");
+    assert_eq!((&kept["some"], told.stale.len()), (&made["some"], 1));
+    let error = told.stale[0].to_string();
     assert_eq!(error, "MountVolume.SetUp failed for volume \"some\" : configmap references non-existent config key: a");
     assert_eq!(std::fs::read_to_string(some.join("deep/er/a")).expect("a file"), "alpha");
     assert_eq!(std::fs::read_to_string(path.join("b")).expect("a file"), "new");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::record::{self, Record};
-use super::{Initiator, sysfs};
+use super::{Initiator, raw, sysfs};
 use crate::volumes::mount_table;
 use crate::volumes::turns::blocking;
 
@@ -48,8 +48,13 @@ impl Initiator {
     pub(super) async fn let_go(&self, staged: &Path) -> Result<bool, String> {
         let Some(_turn) = self.disks.try_take(staged) else { return Ok(false) };
         let (table, place, pods) = (self.table.clone(), staged.to_owned(), self.root_dir.join("pods"));
+        let raw = staged.starts_with(self.raw());
         let record = blocking(move || {
-            if mount_table::is_also_below(&table, &place, &pods)? {
+            let had = match raw {
+                true => raw::still_had(&place, &pods)?,
+                false => mount_table::is_also_below(&table, &place, &pods)?,
+            };
+            if had {
                 return Ok(None);
             }
             mount_table::unmount_strictly(&place)?;

@@ -1,4 +1,5 @@
-//! iSCSI by the host's `iscsiadm`: log in, wait for the disk, mount it for all pods of the node, bind it into each.
+//! iSCSI by the host's `iscsiadm`: log in, wait for the disk, mount it for all pods of the node, bind it into each; or give
+//! each its device ([`raw`]).
 //!
 //! What is logged in to is remembered in `iscsi.json` below its mount, so that a later agent, or a kubelet, can log out
 //! of it. A session serves all disks of its target and ends with the last of them. One at a time talks to `iscsiadm`: it
@@ -9,6 +10,7 @@
 //! hand.
 
 mod detach;
+mod raw;
 mod record;
 mod session;
 mod sysfs;

@@ -1,5 +1,6 @@
 //! `iscsi.json`: what a disk was logged in to, kept in the folder below its mount.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -92,7 +93,13 @@ pub fn remove(staged: &Path) -> Result<(), String> {
     std::fs::remove_dir(staged).map_err(failed)
 }
 
-/// Mounts for all pods: `iface-NAME/PORTAL-IQN-lun-N`.
+/// Whether a file of the folder is the record, or what is left of one.
+pub fn is_record(name: &OsStr) -> bool {
+    name == FILE || name == HALF
+}
+
+/// Folders of records, `iface-NAME/PORTAL-IQN-lun-N`: of disks that are mounted for all pods, and of those that pods have
+/// as devices.
 ///
 /// # Errors
 /// A folder cannot be read: which disks there are is not known.
@@ -104,7 +111,7 @@ pub fn staged_below(all: &Path) -> Result<Vec<PathBuf>, String> {
     };
     let read = |folder: &Path| entries(folder).map_err(|e| format!("cannot read {}: {e}", folder.display()));
     let mut found = Vec::new();
-    for interface in read(all)? {
+    for interface in [read(all)?, read(&all.join(super::raw::FOLDER))?].concat() {
         if interface.file_name().is_some_and(|n| n.to_string_lossy().starts_with("iface-")) {
             found.extend(read(&interface)?);
         }

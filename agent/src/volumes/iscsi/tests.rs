@@ -2,7 +2,7 @@
 //! sessions, because a target and the kernel's initiator cannot be had everywhere; the disks, their file systems and the
 //! mounts are real.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::process::Command;
 
 use super::*;
@@ -369,4 +369,59 @@ async fn a_disk_stays_when_nobody_can_tell_who_has_it() {
     std::fs::write(staged.join("precious"), "").unwrap();
     assert!(!world.initiator.clear().await);
     assert!(staged.join("precious").exists());
+}
+
+#[tokio::test]
+async fn pods_have_a_disk_as_device_until_the_last_of_them_is_over() {
+    let mut world = World::new("raw", 1);
+    if !world.has(1) {
+        return;
+    }
+    let root = world.dir.join("root");
+    let link = |uid: &str| root.join("pods").join(uid).join("volumeDevices/kubernetes.io~iscsi/data");
+    let place = world.initiator.raw_place(&disk());
+    for uid in ["one", "two"] {
+        let attached = world.initiator.attach_for(disk(), uid).await.unwrap();
+        assert_eq!(attached.device, Path::new(&world.devices[0]));
+        assert!(!world.initiator.is_given(&disk(), uid, &link(uid)), "it has no link yet");
+        crate::volumes::persistent::link(&attached.device, &link(uid)).unwrap();
+        assert!(mount_table::is_mount_point(&place.join(uid)).unwrap());
+        assert!(world.initiator.is_given(&disk(), uid, &link(uid)));
+    }
+    // The portal that refused is asked again for the second pod.
+    assert_eq!((world.staged(), ends(&world.asked(), "--login")), (1, 3), "one session serves both");
+    // As after a restart of the agent: nothing is known but what lies there.
+    world.initiator = Arc::new(initiator(&world.dir));
+    std::fs::remove_file(link("one")).unwrap();
+    assert!(world.initiator.clear().await);
+    assert!(world.asked().is_empty() && !place.join("one").exists() && place.join("two").exists());
+    std::fs::remove_file(link("two")).unwrap();
+    // Somebody else has it mounted.
+    let held = std::fs::File::options().read(true).custom_flags(nix::libc::O_EXCL).open(&world.devices[0]).unwrap();
+    assert!(!world.initiator.clear().await && world.session("iqn.x:t") == 1, "it is in use");
+    drop(held);
+    assert!(world.initiator.clear().await);
+    assert_eq!((world.staged(), world.session("iqn.x:t")), (0, 0));
+    assert!(world.deleted("iqn.x:t", 3) || !world.dir.join("sys/devices/host5/session-iqn.x:t").exists());
+    assert!(!place.exists());
+}
+
+#[tokio::test]
+async fn a_file_system_and_a_device_of_one_target_share_its_session() {
+    let world = World::new("mixed", 2);
+    if !world.has(2) {
+        return;
+    }
+    let three = world.give(disk(), "three", false).await;
+    let four = Disk { lun: 4, ..disk() };
+    drop(world.initiator.attach_for(four.clone(), "four").await.unwrap());
+    world.asked();
+    mount_table::unmount_below(&three).unwrap();
+    // The mounted disk goes first; whichever is last ends the session.
+    let mounted = world.initiator.all().join(disk().place());
+    assert_eq!(world.initiator.let_go(&mounted).await, Ok(true));
+    assert!(world.asked().is_empty() && world.session("iqn.x:t") == 1);
+    let raw = world.initiator.raw_place(&four);
+    assert_eq!(world.initiator.let_go(&raw).await, Ok(true));
+    assert_eq!((world.staged(), world.session("iqn.x:t")), (0, 0));
 }

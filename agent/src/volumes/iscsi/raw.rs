@@ -1,0 +1,122 @@
+//! Disks as devices, for pods that want no file system of them.
+//!
+//! In the folder of a disk's record each pod that has it has a file of its own, to which the device is bound; a link in the
+//! pod's folder leads to the device. Both are where the kubelet has them, which finds the one by the other after a restart.
+//! A pod has the disk for as long as its folder has the link.
+//!
+//! Followed: `iscsiPlugin.GetGlobalMapPath`, `volumepathhandler.MapDevice`. Limit: no loop device holds the device as well;
+//! the kernel's session, which stays, keeps its name.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::mount::{MsFlags, mount};
+
+use super::record::{self, Record};
+use super::{Disk, Initiator};
+use crate::volumes::mount_table;
+use crate::volumes::turns::{Turn, blocking};
+
+/// Below the folder of all disks.
+pub(super) const FOLDER: &str = "volumeDevices";
+/// Links of a pod, below its folder.
+const LINKS: &str = "volumeDevices/kubernetes.io~iscsi";
+
+/// A device that is bound for a pod. It stays bound while this is held, and as long as the pod has a link to it.
+pub struct Attached {
+    pub device: PathBuf,
+    _turn: Turn,
+}
+
+impl Initiator {
+    pub(super) fn raw(&self) -> PathBuf {
+        self.all().join(FOLDER)
+    }
+
+    /// Folder of a disk that pods have as device.
+    pub fn raw_place(&self, disk: &Disk) -> PathBuf {
+        self.raw().join(disk.place())
+    }
+
+    /// Whether the pod has the device, and the link leads to it: after the machine has started anew it may be another's.
+    /// Blocks.
+    pub fn is_given(&self, disk: &Disk, uid: &str, link: &Path) -> bool {
+        let device = |path: &Path| {
+            let found = std::fs::metadata(path).ok()?;
+            found.file_type().is_block_device().then(|| found.rdev())
+        };
+        let bound = device(&self.raw_place(disk).join(uid));
+        bound.is_some() && bound == device(link)
+    }
+
+    /// Logs in to a disk and binds its device for a pod. The work goes on when the caller stops waiting.
+    ///
+    /// # Errors
+    /// What `iscsiadm` or the kernel said. A retry goes on where this stopped.
+    pub async fn attach_for(self: &Arc<Self>, disk: Disk, uid: &str) -> Result<Attached, String> {
+        disk.check()?;
+        let place = self.raw_place(&disk);
+        let turn = self.disks.take(&place).await;
+        let (this, own) = (self.clone(), place.join(uid));
+        let work = tokio::spawn(async move {
+            let device = {
+                let _database = this.database.lock().await;
+                let record = Record::of(&disk);
+                blocking(move || record::write(&place, &record)).await?;
+                this.attach(&disk).await?
+            };
+            let from = device.clone();
+            blocking(move || bind(&from, &own)).await?;
+            Ok(Attached { device, _turn: turn })
+        });
+        work.await.map_err(|e| e.to_string())?
+    }
+}
+
+/// Binds a device to a file of a pod's, unless it is.
+fn bind(device: &Path, own: &Path) -> Result<(), String> {
+    if mount_table::is_mount_point(own)? {
+        let number = |path: &Path| std::fs::metadata(path).map(|found| found.rdev()).ok();
+        if number(own) == number(device) {
+            return Ok(());
+        }
+        // The session ended meanwhile, and another disk has the name now.
+        mount_table::unmount_strictly(own)?;
+    }
+    let refused = |e: std::io::Error| format!("failed to bind {} to {}: {e}", device.display(), own.display());
+    std::fs::File::options().create(true).append(true).open(own).map_err(refused)?;
+    mount(Some(device), own, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(|e| refused(e.into()))
+}
+
+/// Takes the device from pods that have no link to it any more; whether one has it still. Blocks.
+///
+/// # Errors
+/// A folder cannot be read, or the kernel refuses: then it stays.
+pub(super) fn still_had(place: &Path, pods: &Path) -> Result<bool, String> {
+    let mut had = false;
+    for own in entries(place)? {
+        let Some(uid) = own.file_name().filter(|name| !record::is_record(name)) else { continue };
+        if !entries(&pods.join(uid).join(LINKS))?.is_empty() {
+            had = true;
+            continue;
+        }
+        mount_table::unmount_strictly(&own)?;
+        // What is not the agent's stays, and the folder with it.
+        let empty = std::fs::symlink_metadata(&own).is_ok_and(|found| found.is_file() && found.len() == 0);
+        if empty {
+            std::fs::remove_file(&own).map_err(|e| format!("cannot remove {}: {e}", own.display()))?;
+        }
+    }
+    Ok(had)
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let read = match std::fs::read_dir(folder) {
+        Ok(entries) => entries.map(|entry| entry.map(|e| e.path())).collect(),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(e),
+    };
+    read.map_err(|e| format!("cannot read {}: {e}", folder.display()))
+}
