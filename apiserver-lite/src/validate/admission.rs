@@ -270,6 +270,14 @@ fn param_kind(report: &mut Report, kind: &Value) {
     }
 }
 
+/// A deletion has nothing to change; upstream names the rules without saying which.
+fn no_deletions(report: &mut Report, matched: &Value) {
+    const ALL: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
+    let rules = list(matched, "resourceRules").iter();
+    let wrong = rules.flat_map(|rule| texts(rule, "operations")).filter(|operation| !ALL.contains(operation));
+    report.down(&["resourceRules", "operations"], |r| wrong.for_each(|operation| r.not_supported(operation, &ALL)));
+}
+
 /// Reports what is wrong with an expression.
 fn complain(report: &mut Report, field: &str, said: &str, complaint: Option<String>) {
     if let Some(why) = complaint {
@@ -286,6 +294,9 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
             match_resources(r, constraints);
             if list(constraints, "resourceRules").is_empty() {
                 r.miss("resourceRules", "");
+            }
+            if mutating {
+                no_deletions(r, constraints);
             }
         }),
     }
@@ -365,25 +376,27 @@ fn mutations(report: &mut Report, spec: &Value, checked: &policies::Checked) {
     if list(spec, "mutations").is_empty() {
         report.miss("mutations", "mutations must contain at least one item");
     }
-    report.each(spec, "mutations", |r, mutation| match text(mutation, "patchType") {
-        "" => r.miss("patchType", "patchType is not specified"),
-        kind @ ("ApplyConfiguration" | "JSONPatch") => {
-            let (own, other) = if kind == "JSONPatch" {
-                ("jsonPatch", "applyConfiguration")
-            } else {
-                ("applyConfiguration", "jsonPatch")
-            };
-            if mutation[own].is_null() {
-                r.miss(own, "must be specified when patchType is set");
-            } else if text(&mutation[own], "expression").trim().is_empty() {
-                r.at(own, |r| r.miss("expression", "expression is not specified"));
-            } else {
-                let said = text(&mutation[own], "expression");
-                r.at(own, |r| complain(r, "expression", said, checked.mutation(said, kind == "JSONPatch")));
-            }
-            r.forbid(mutation, &[other], "must not be specified with this patchType");
+    report.each(spec, "mutations", |r, mutation| {
+        let kind = text(mutation, "patchType");
+        let (own, other) = match kind {
+            "" => return r.miss("patchType", ""),
+            "JSONPatch" => ("jsonPatch", "applyConfiguration"),
+            "ApplyConfiguration" => ("applyConfiguration", "jsonPatch"),
+            _ => return r.at("patchType", |r| r.not_supported(kind, &["ApplyConfiguration", "JSONPatch"])),
+        };
+        if mutation[own].is_null() {
+            r.miss(own, &format!("must be specified when patchType is {kind}"));
+        } else {
+            r.at(own, |r| match text(&mutation[own], "expression").trim() {
+                "" => r.miss("expression", ""),
+                said => complain(r, "expression", said, checked.mutation(said, kind == "JSONPatch")),
+            });
         }
-        other => r.at("patchType", |r| r.not_supported(other, &["ApplyConfiguration", "JSONPatch"])),
+        if !mutation[other].is_null() {
+            // What stands for the value is a word of upstream's.
+            let (value, why) = (format!("{{{other}}}"), format!("must not be specified when patchType is {kind}"));
+            r.bad(other, value.as_str(), why);
+        }
     });
     report.choice(spec, "reinvocationPolicy", &["IfNeeded", "Never"]);
 }
@@ -414,8 +427,12 @@ fn binding(report: &mut Report, spec: &Value, validating: bool) {
         }
     });
     if spec["matchResources"].is_object() {
-        // Spelled as upstream spells it.
-        report.at("matchResouces", |r| match_resources(r, &spec["matchResources"]));
+        report.at("matchResources", |r| {
+            match_resources(r, &spec["matchResources"]);
+            if !validating {
+                no_deletions(r, &spec["matchResources"]);
+            }
+        });
     }
     if !validating {
         return;
@@ -475,10 +492,42 @@ mod tests {
             found,
             [
                 "spec.paramRef.parameterNotFoundAction: Unsupported value: \"Maybe\": supported values: \"Deny\", \"Allow\"",
-                "spec.matchResouces.resourceRules[0].operations: Required value",
+                "spec.matchResources.resourceRules[0].operations: Required value",
                 "spec.validationActions[1]: Duplicate value: \"Deny\"",
             ]
         );
+    }
+
+    #[test]
+    fn a_mutation_is_what_its_type_says() {
+        let told = |spec: serde_json::Value| {
+            let mut report = Report::default();
+            check(&mut report, "mutatingadmissionpolicies", &json!({"metadata": {"name": "p"}, "spec": spec}));
+            let found = report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message));
+            found.filter(|told| told.contains("mutations") || told.contains("perations")).collect::<Vec<_>>()
+        };
+        let mutations = json!([
+            {},
+            {"patchType": "JSONPatch", "applyConfiguration": {"expression": "Object{}"}},
+            {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": " "}, "jsonPatch": {}},
+        ]);
+        assert_eq!(
+            told(json!({"mutations": mutations})),
+            [
+                "spec.mutations[0].patchType: Required value",
+                "spec.mutations[1].jsonPatch: Required value: must be specified when patchType is JSONPatch",
+                "spec.mutations[1].applyConfiguration: Invalid value: \"{applyConfiguration}\": must not be specified \
+                 when patchType is JSONPatch",
+                "spec.mutations[2].applyConfiguration.expression: Required value",
+                "spec.mutations[2].jsonPatch: Invalid value: \"{jsonPatch}\": must not be specified when patchType is \
+                 ApplyConfiguration",
+            ]
+        );
+        let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE", "DELETE"]});
+        let found = told(json!({"mutations": [], "matchConstraints": {"resourceRules": [rule]}}));
+        let deletion = "spec.matchConstraints.resourceRules.operations: Unsupported value: \"DELETE\": supported values: \
+                        \"*\", \"CONNECT\", \"CREATE\", \"UPDATE\"";
+        assert_eq!(found, [deletion, "spec.mutations: Required value: mutations must contain at least one item"]);
     }
 
     #[test]
