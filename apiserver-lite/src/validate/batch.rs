@@ -405,7 +405,7 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
             r.miss("completionTime", "completionTime is required for Complete jobs");
         }
         if text(status, "completionTime") < text(status, "startTime") && !ended.is_null() {
-            r.bad("completionTime", ended, "completionTime cannot be set before startTime");
+            r.bad("completionTime", ended, "must be equal to or after `startTime`");
         }
         both(r, failed && !target, "cannot set Failed=True condition without the FailureTarget=true condition");
         both(
@@ -422,7 +422,7 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
             r.miss("startTime", "startTime is required for finished job");
         }
         if finished && !(list(uncounted, "failed").is_empty() && list(uncounted, "succeeded").is_empty()) {
-            let why = "uncountedTerminatedPods needs to be empty for finished job";
+            let why = "must be empty for finished job";
             r.bad("uncountedTerminatedPods", shown(uncounted, &UNCOUNTED), why);
         }
         finished_indexes(r, new, was);
@@ -444,7 +444,7 @@ pub fn status(report: &mut Report, new: &Value, old: &Value) {
             }
         }
         if !ended.is_null() && !was["completionTime"].is_null() && *ended != was["completionTime"] {
-            r.bad("completionTime", ended, "completionTime cannot be mutated");
+            r.bad("completionTime", ended, crate::field_error::IMMUTABLE);
         }
         if !was["startTime"].is_null() && was["startTime"] != status["startTime"] && new["spec"]["suspend"] != true {
             r.miss("startTime", "startTime cannot be removed for unsuspended job");

@@ -172,7 +172,7 @@ pub fn priority_level(report: &mut Report, object: &Value) {
     let kind = text(spec, "type");
     report.at("spec", |r| {
         if (name == "exempt") != (kind == "Exempt") {
-            r.bad("type", kind, "type must be 'Exempt' if and only if name is 'exempt'");
+            r.bad("type", kind, "must be 'Exempt' if and only if name is 'exempt'");
         }
         match kind {
             "Exempt" => {
