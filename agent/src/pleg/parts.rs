@@ -39,6 +39,30 @@ pub fn parts(mut parts: Vec<Part>) -> Parts {
     parts.into()
 }
 
+/// When somebody who knows the parts of a pod looked at them: at all of it once, at single ones again since.
+#[derive(Debug, Clone)]
+pub struct Looked {
+    all: Instant,
+    /// The ids of those that were looked at since, and when; few, as the next look at all of it clears them.
+    since: Vec<(u64, Instant)>,
+}
+
+impl Looked {
+    /// The look at all of the pod began at `begun`.
+    pub fn at_all(begun: Instant) -> Self {
+        Self { all: begun, since: Vec::new() }
+    }
+
+    /// Since then there was a look at the part `id`, which began at `begun`.
+    pub fn at(&mut self, id: &str, begun: Instant) {
+        self.since.push((Part::new(id, 0).id, begun));
+    }
+
+    fn of(&self, id: u64) -> Instant {
+        self.since.iter().rev().find(|(of, _)| *of == id).map_or(self.all, |(_, begun)| *begun)
+    }
+}
+
 /// Since when something is so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum When {
@@ -66,19 +90,23 @@ impl Seen {
         Self { parts, when: When::Told }
     }
 
-    /// Whether it says nothing new to who knows `known` from a look that began at `looked`. What he did himself since an
-    /// earlier list began is not in that list yet; whatever has gone further than he knows is news, however old.
-    pub fn is_known(&self, known: &[Part], looked: Instant) -> bool {
-        let is_old = match self.when {
-            When::Listed(begun) => begun < looked,
+    /// Whether it says nothing new to who knows `known`, which was `looked` at then. What he did himself since an earlier
+    /// list began is not in that list yet; whatever has gone further than he knows is news, however old.
+    pub fn is_known(&self, known: &[Part], looked: &Looked) -> bool {
+        let is_old = |id| match self.when {
+            When::Listed(begun) => begun < looked.of(id),
             When::Told => true,
         };
-        let of = |all: &[Part], id| all.binary_search_by_key(&id, |part: &Part| part.id).ok().map(|at| all[at]);
         let known_of = |part: &Part| {
-            of(known, part.id).is_some_and(|now| now.state == part.state || is_old && part.comes_before(now))
+            find(known, part.id).is_some_and(|now| now.state == part.state || is_old(part.id) && part.comes_before(now))
         };
-        self.parts.iter().all(known_of) && (is_old || known.iter().all(|part| of(&self.parts, part.id).is_some()))
+        let has_gone = |part: &Part| find(&self.parts, part.id).is_none() && !is_old(part.id);
+        self.parts.iter().all(known_of) && !known.iter().any(has_gone)
     }
+}
+
+fn find(all: &[Part], id: u64) -> Option<Part> {
+    all.binary_search_by_key(&id, |part| part.id).ok().map(|at| all[at])
 }
 
 /// What the runtime had of each pod last; clones share it. It holds while somebody watches the runtime, which
@@ -118,8 +146,8 @@ impl Latest {
         self.inner().pods.insert(uid.to_owned(), parts.map_or(Has::Less, |parts| Has::Told(parts.clone())));
     }
 
-    /// Whether the runtime has what somebody knows of a pod from a look that began at `looked`; see [`Seen::is_known`].
-    pub fn agrees(&self, uid: &str, known: &[Part], looked: Instant) -> bool {
+    /// Whether the runtime has what somebody knows of a pod, who `looked` at it then; see [`Seen::is_known`].
+    pub fn agrees(&self, uid: &str, known: &[Part], looked: &Looked) -> bool {
         let inner = self.inner();
         let Some(begun) = inner.listed else { return false };
         let seen = match inner.pods.get(uid) {
@@ -165,24 +193,44 @@ mod tests {
         ] {
             let begun = Instant::now();
             let of_list = Seen::listed(of(seen), begun);
-            let after = begun + Duration::from_millis(1);
-            assert_eq!((of_list.is_known(&known, after), of_list.is_known(&known, begun)), (old, young), "{seen:?}");
+            let (at, after) = (Looked::at_all(begun), Looked::at_all(begun + Duration::from_millis(1)));
+            assert_eq!((of_list.is_known(&known, &after), of_list.is_known(&known, &at)), (old, young), "{seen:?}");
             // The runtime tells of one sandbox, and may tell late.
-            assert_eq!(Seen::told(of(seen)).is_known(&known, begun), old, "{seen:?}");
+            assert_eq!(Seen::told(of(seen)).is_known(&known, &at), old, "{seen:?}");
         }
         let lost = of(&[("c", UNKNOWN)]);
-        let looked = Instant::now() + Duration::from_millis(1);
+        let looked = Looked::at_all(Instant::now() + Duration::from_millis(1));
         let running = Seen::listed(of(&[("c", RUNNING)]), Instant::now());
-        assert!(!running.is_known(&lost, looked), "what nobody knew is known again");
+        assert!(!running.is_known(&lost, &looked), "what nobody knew is known again");
+    }
+
+    /// A container that was removed by hand while another one of its pod was started used to be missed: the look at the new
+    /// one counted as a look at both.
+    #[test]
+    fn a_look_at_one_part_makes_no_list_old_for_the_others() {
+        let known = of(&[("s", READY), ("c", RUNNING), ("new", RUNNING)]);
+        let begun = Instant::now();
+        let (listed, at) = (begun + Duration::from_millis(1), begun + Duration::from_millis(2));
+        let mut looked = Looked::at_all(begun);
+        looked.at("new", at);
+        let is_known = |list: &[(&str, i32)], looked: &Looked| Seen::listed(of(list), listed).is_known(&known, looked);
+        assert!(is_known(&[("s", READY), ("c", RUNNING)], &looked), "it was made since");
+        assert!(is_known(&[("s", READY), ("c", RUNNING), ("new", CREATED)], &looked), "it has started since");
+        assert!(!is_known(&[("s", READY)], &looked), "the other one has gone");
+        assert!(!is_known(&[("s", READY), ("new", RUNNING)], &looked));
+        looked.at("c", at);
+        assert!(is_known(&[("s", READY)], &looked), "it was there later than that");
+        assert!(!Seen::listed(of(&[("s", READY), ("c", RUNNING)]), at).is_known(&known, &looked));
     }
 
     #[test]
     fn the_last_list_tells_of_pods_that_it_does_not_have_too() {
         let latest = Latest::default();
-        let (known, before) = (of(&[("s", READY)]), Instant::now());
-        let after = before + Duration::from_millis(2);
+        let (known, begun) = (of(&[("s", READY)]), Instant::now());
+        let last = begun + Duration::from_millis(2);
+        let (before, after) = (&Looked::at_all(begun), &Looked::at_all(last));
         assert!(!latest.agrees("a", &[], after), "nothing was listed");
-        let listed = before + Duration::from_millis(1);
+        let listed = begun + Duration::from_millis(1);
         latest.set(listed, [("a", &known)].into_iter());
         assert!(latest.agrees("a", &known, before) && latest.agrees("b", &[], before));
         assert!(!latest.agrees("b", &known, before), "it has gone");
@@ -191,7 +239,7 @@ mod tests {
         assert!(!latest.agrees("a", &known, after));
         latest.told("b", None);
         assert!(!latest.agrees("b", &[], after), "nobody knows what has gone");
-        latest.set(after, std::iter::empty());
+        latest.set(last, std::iter::empty());
         assert!(latest.agrees("b", &[], after) && !latest.agrees("a", &known, before));
     }
 }

@@ -17,7 +17,7 @@ use crate::carried::Carried;
 use crate::cri::CriError;
 use crate::events::EventType;
 use crate::pleg::observed::{Observed, RunState, observe, observe_container, observe_sandbox, observe_stopped};
-use crate::pleg::parts::Seen;
+use crate::pleg::parts::{Looked, Seen};
 use crate::pod::crash_loop::CrashLoop;
 use crate::pod::spec::PodExt;
 use crate::pod::step::step;
@@ -64,8 +64,8 @@ pub struct Worker {
     pub(super) observed: Observed,
     /// Nothing was made or removed since `observed` was: only what runs by itself may have moved on.
     pub(super) settled: bool,
-    /// When the look began that `observed` is from.
-    looked: Instant,
+    /// When the looks began that `observed` is from.
+    looked: Looked,
     pub(super) verdicts: Verdicts,
     pub(super) start_errors: HashMap<String, StartError>,
     pub(super) crash_loop: CrashLoop,
@@ -104,7 +104,7 @@ impl Worker {
             pod,
             observed: Observed::default(),
             settled: false,
-            looked: Instant::now(),
+            looked: Looked::at_all(Instant::now()),
             verdicts: Verdicts::default(),
             start_errors: HashMap::new(),
             crash_loop: CrashLoop::new(max),
@@ -175,7 +175,7 @@ impl Worker {
     }
 
     fn knows(&self, seen: &Seen) -> bool {
-        seen.is_known(&self.observed.parts(), self.looked)
+        seen.is_known(&self.observed.parts(), &self.looked)
     }
 
     /// Whether another look would find what is known: neither the worker nor, as far as is known, the runtime has moved
@@ -184,7 +184,7 @@ impl Worker {
         self.settled
             && self.shared.cri.moves().count().is_some()
             && self.shared.allocations.in_progress(&self.uid).is_none()
-            && self.shared.latest.agrees(&self.uid, &self.observed.parts(), self.looked)
+            && self.shared.latest.agrees(&self.uid, &self.observed.parts(), &self.looked)
     }
 
     /// [`Worker::look`] unless nothing has moved since the last one.
@@ -437,7 +437,7 @@ impl Worker {
     pub(super) async fn look(&mut self) -> Result<(), CriError> {
         let begun = Instant::now();
         let seen = observe(&self.shared.cri, &self.uid, &self.observed).await?;
-        self.have_seen(seen, begun);
+        self.have_seen(seen, Looked::at_all(begun));
         Ok(())
     }
 
@@ -445,8 +445,9 @@ impl Worker {
     /// now, and all else is as it was, or the runtime will tell.
     async fn look_at_made(&mut self) -> Result<(), CriError> {
         let begun = Instant::now();
-        let mut seen = self.observed.clone();
+        let (mut seen, mut looked) = (self.observed.clone(), self.looked.clone());
         for (id, sandbox_id) in std::mem::take(&mut self.made) {
+            looked.at(&id, begun);
             match observe_container(&self.shared.cri, &self.uid, &id, &sandbox_id).await {
                 Ok(record) => seen.containers.push(record),
                 // Somebody has removed it already.
@@ -455,7 +456,7 @@ impl Worker {
             }
         }
         seen.sort();
-        self.have_seen(seen, begun);
+        self.have_seen(seen, looked);
         Ok(())
     }
 
@@ -463,13 +464,13 @@ impl Worker {
     pub(super) async fn look_at_stopped(&mut self) -> Result<(), CriError> {
         let begun = Instant::now();
         let seen = observe_stopped(&self.shared.cri, &self.uid, &self.observed).await?;
-        self.have_seen(seen, begun);
+        self.have_seen(seen, Looked::at_all(begun));
         Ok(())
     }
 
-    fn have_seen(&mut self, seen: Observed, begun: Instant) {
+    fn have_seen(&mut self, seen: Observed, looked: Looked) {
         let before = std::mem::replace(&mut self.observed, seen);
-        (self.settled, self.looked) = (true, begun);
+        (self.settled, self.looked) = (true, looked);
         if self.adopted {
             self.count_ended(&before);
         }
@@ -500,7 +501,9 @@ impl Worker {
             self.settled = false;
             return looked;
         }
+        let begun = Instant::now();
         self.observed.sandboxes.push(observe_sandbox(&self.shared.cri, id).await?);
+        self.looked.at(id, begun);
         Ok(())
     }
 
