@@ -103,6 +103,11 @@ impl Seen {
         let has_gone = |part: &Part| find(&self.parts, part.id).is_none() && !is_old(part.id);
         self.parts.iter().all(known_of) && !known.iter().any(has_gone)
     }
+
+    /// Whether nothing in it is strange to who knows `known`, in whatever state it is now.
+    pub fn is_of(&self, known: &[Part]) -> bool {
+        self.parts.iter().all(|part| find(known, part.id).is_some())
+    }
 }
 
 fn find(all: &[Part], id: u64) -> Option<Part> {
@@ -221,6 +226,14 @@ mod tests {
         looked.at("c", at);
         assert!(is_known(&[("s", READY)], &looked), "it was there later than that");
         assert!(!Seen::listed(of(&[("s", READY), ("c", RUNNING)]), at).is_known(&known, &looked));
+    }
+
+    #[test]
+    fn what_is_strange_is_told_from_what_has_gone_on() {
+        let known = of(&[("s", READY), ("c", RUNNING)]);
+        let is_of = |list: &[(&str, i32)]| Seen::told(of(list)).is_of(&known);
+        assert!(is_of(&[]) && is_of(&[("s", NOT_READY), ("c", EXITED)]));
+        assert!(!is_of(&[("s", READY), ("late", CREATED)]));
     }
 
     #[test]

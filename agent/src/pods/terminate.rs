@@ -81,6 +81,7 @@ impl Worker {
         let observed = self.observed.clone();
         let stopping = Stopping::beside(self.starts.clone(), under_way);
         let mut stopped = std::mem::take(&mut self.stopped_sandboxes);
+        let mut came_late = false;
         let result = {
             let killing = kill::kill_pod(&shared, &pod, &observed, Some(left), (&mut stopped, &stopping));
             tokio::pin!(killing);
@@ -88,7 +89,7 @@ impl Worker {
                 tokio::select! {
                     done = &mut killing => break Some(done),
                     () = mailbox.urgency() => {
-                        self.take_facts();
+                        came_late |= self.take_facts_of_end();
                         if pod_grace(&self.pod, self.grace) < grace && !self.orphan {
                             break None;
                         }
@@ -96,7 +97,7 @@ impl Worker {
                     // What a readiness probe finds is told while containers stop.
                     () = mailbox.arrival() => {
                         let before = self.verdicts.clone();
-                        self.take_facts();
+                        came_late |= self.take_facts_of_end();
                         if !self.orphan && self.verdicts != before {
                             self.tell(false);
                         }
@@ -121,7 +122,7 @@ impl Worker {
                 return Round::Failed;
             }
         }
-        let looked = if known_whole { self.look_at_stopped().await } else { self.look().await };
+        let looked = if known_whole && !came_late { self.look_at_stopped().await } else { self.look().await };
         match looked {
             Ok(()) if self.observed.running().next().is_none() => Round::Stopped,
             _ => Round::Failed,

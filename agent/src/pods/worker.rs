@@ -29,7 +29,7 @@ use crate::{metrics, spans};
 
 use super::act::Failure;
 use super::admission::Rejection;
-use super::mailbox::{KillRequest, Mailbox};
+use super::mailbox::{Facts, KillRequest, Mailbox};
 use super::start::kind_word;
 use super::starts::Starts;
 use super::{Shared, device_admission, gc};
@@ -154,6 +154,19 @@ impl Worker {
     pub(super) fn take_facts(&mut self) -> bool {
         let facts = self.mailbox.take();
         self.settled &= !facts.outdate(|seen| self.knows(seen));
+        self.take_over(facts)
+    }
+
+    /// The same while everything is being stopped, which the runtime tells of too: that is no news. Whether there may be
+    /// something else of the pod, which nobody stops then: a runtime that hung may make it late.
+    pub(super) fn take_facts_of_end(&mut self) -> bool {
+        let (facts, known) = (self.mailbox.take(), self.observed.parts());
+        let is_strange = facts.outdate(|seen| seen.is_of(&known));
+        self.take_over(facts);
+        is_strange
+    }
+
+    fn take_over(&mut self, facts: Facts) -> bool {
         if let Some(pod) = facts.pod {
             self.pod = pod;
         }
