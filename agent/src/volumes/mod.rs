@@ -519,21 +519,20 @@ fn remove_below(folder: &Path) -> Result<(), String> {
     }
 }
 
-/// The plugins whose volumes are memory, or folders on the disk of the pod's own. To look at these waits for nobody.
+/// The plugins whose volumes are memory, or folders on the disk of the pod's own.
 const OF_MEMORY: [&str; 4] =
     ["kubernetes.io~projected", "kubernetes.io~secret", "kubernetes.io~downward-api", "kubernetes.io~empty-dir"];
 
 /// Takes away the volumes in memory, which are mounted where it is known, and the folders that are empty then. Nothing that
-/// holds anything is removed, and what is busy, or has another mount in it, stays for who reads the mount table.
+/// holds anything is removed, and what is busy, or has another mount in it, stays for who reads the mount table. No volume is
+/// looked at: a container may have mounted there what does not answer any more, and only taking it away waits for nobody.
 fn remove_memory(folder: &Path) {
     for plugin in OF_MEMORY {
         let plugin = folder.join(plugin);
         let Ok(volumes) = std::fs::read_dir(&plugin) else { continue };
         for volume in volumes.flatten() {
             let path = volume.path();
-            if mount_table::is_own_file_system(&path) {
-                mount_table::try_unmount(&path);
-            }
+            mount_table::try_unmount(&path);
             // What is mounted there still, or has anything in it, refuses.
             let _ = std::fs::remove_dir(&path);
         }

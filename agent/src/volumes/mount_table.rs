@@ -57,9 +57,12 @@ fn unmount_all(real: &Path, lazily: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Unmounts what is mounted last right there, unless something is in use.
+/// Unmounts what is mounted last right there, if anything is, unless something is in use. The kernel finds the place without
+/// asking the file system that is mounted there.
 pub fn try_unmount(path: &Path) {
-    if let Err(error) = umount2(path, MntFlags::UMOUNT_NOFOLLOW) {
+    if let Err(error) = umount2(path, MntFlags::UMOUNT_NOFOLLOW)
+        && error != Errno::EINVAL
+    {
         tracing::debug!(%error, path = %path.display(), "not unmounted yet");
     }
 }

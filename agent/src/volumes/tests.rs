@@ -537,3 +537,28 @@ fn memory_goes_without_the_mount_table_and_what_holds_something_stays() {
     remove_below(&folder).unwrap();
     assert!(!folder.exists());
 }
+
+/// A container may mount a disk of the net over its volume, and the server be gone when the pod ends: to ask such a file
+/// system for anything waits for good. Here it is one that nobody serves.
+#[test]
+fn a_volume_that_does_not_answer_any_more_is_taken_away_without_asking_it() {
+    use std::os::fd::AsRawFd as _;
+    let scratch = Scratch::new("dead-volume");
+    let folder = scratch.0.join("volumes");
+    let dead = folder.join("kubernetes.io~empty-dir").join("dead");
+    std::fs::create_dir_all(&dead).unwrap();
+    let Ok(served) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") else { return };
+    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", served.as_raw_fd());
+    let flags = nix::mount::MsFlags::empty();
+    if nix::mount::mount(Some("dead"), &dead, Some("fuse"), flags, Some(options.as_str())).is_err() {
+        return;
+    }
+    let (done, removed) = std::sync::mpsc::channel();
+    let below = folder.clone();
+    // Nobody waits for one that hangs; what it waits for ends with the file.
+    std::thread::spawn(move || done.send(remove_below(&below)));
+    let removed = removed.recv_timeout(std::time::Duration::from_secs(10));
+    drop(served);
+    assert_eq!(removed, Ok(Ok(())));
+    assert!(!folder.exists());
+}
