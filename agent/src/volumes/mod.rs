@@ -383,6 +383,9 @@ impl Manager {
             empty_dir::make(&path, &self.ready_file(pod.uid(), &volume.name), pod, &node, empty_dir)?;
             return Ok(MountSource { host_path: path, relabel: true, ..Default::default() });
         }
+        if source.git_repo.is_some() {
+            return Err(NO_GIT.into());
+        }
         if let Some(nfs) = &source.nfs {
             let path = directory("kubernetes.io~nfs");
             persistent::mount_nfs(nfs, &path, nfs.read_only, &[]).await?;
@@ -465,11 +468,16 @@ fn secret_of(pod: &Pod, source: &IscsiPersistentVolumeSource) -> Option<(String,
     Some((namespace.to_owned(), secret.name.clone()))
 }
 
+/// The gate of the plugin that clones repositories is off for good.
+const NO_GIT: &str = "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the \
+                      feature-gate `GitRepoVolumeDriver`";
+
 /// Whether there is a plugin for the volume.
 fn is_known(source: &VolumeSource) -> bool {
     source.host_path.is_some()
         || source.image.is_some()
         || source.empty_dir.is_some()
+        || source.git_repo.is_some()
         || source.config_map.is_some()
         || source.secret.is_some()
         || source.downward_api.is_some()

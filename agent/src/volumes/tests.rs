@@ -505,6 +505,19 @@ fn mounts_take_propagation_and_read_only() {
     assert_eq!(error, "cannot find volume \"x\" to mount into container \"main\"");
 }
 
+/// Its plugin is known, and off: that used to be told as if there were none.
+#[tokio::test]
+async fn repositories_are_not_cloned_any_more() {
+    let scratch = Scratch::new("git");
+    let git =
+        proto::api::core::v1::GitRepoVolumeSource { repository: "https://example.com/a".into(), ..Default::default() };
+    let pod = pod(vec![("v", VolumeSource { git_repo: Some(git), ..Default::default() })]);
+    let told = told(&manager(&scratch.0, &Arc::default()), &pod).await;
+    let wanted = "MountVolume.SetUp failed for volume \"v\" : git-repo volume plugin has been disabled; if necessary, it may \
+                  be re-enabled by enabling the feature-gate `GitRepoVolumeDriver`";
+    assert_eq!(told, wanted);
+}
+
 /// Without the mount table only what is memory, or empty, may go: anything else may be somebody's disk.
 #[test]
 fn memory_goes_without_the_mount_table_and_what_holds_something_stays() {
