@@ -1,5 +1,6 @@
 //! Where pods come from: the API server, manifest files of this node, and a URL.
 
+mod affinity;
 pub mod api;
 pub mod files;
 pub mod manifest;

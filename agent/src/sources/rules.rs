@@ -5,13 +5,15 @@
 //! code below. What a manifest leaves out gets a default, which is never wrong, so that absence breaks a rule only where
 //! there is no default.
 //!
-//! Limits: scheduling constraints are not checked; nothing here reads them.
+//! Limits: of the constraints of scheduling only those on nodes are checked; nothing here reads the others.
 
 use std::collections::HashSet;
 
 use serde_json::Value;
 
 use crate::config::parse_ip;
+
+use super::affinity;
 
 /// What is wrong with a manifest, each entry with its path; nothing when it may run.
 pub fn broken(pod: &Value) -> Vec<String> {
@@ -28,6 +30,7 @@ pub fn broken(pod: &Value) -> Vec<String> {
     }
     let spec = &pod["spec"];
     containers(spec, &mut found);
+    affinity::broken(spec, &mut found);
     for (i, volume) in list(spec, "volumes").iter().enumerate() {
         let members = volume.as_object().into_iter().flatten();
         let mut sources = members.filter(|(name, source)| *name != "name" && !source.is_null());
@@ -268,11 +271,8 @@ impl Check {
                     if let Some(why) = qualified_name(key) {
                         bad(&key.as_str().into(), why);
                     }
-                    if !label.as_str().is_some_and(|label| label.is_empty() || name_part(label)) {
-                        bad(
-                            label,
-                            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.'",
-                        );
+                    if let Some(why) = label_value(label.as_str().unwrap_or("?")) {
+                        bad(label, why);
                     }
                 }
             }
@@ -384,11 +384,11 @@ fn containers(spec: &Value, found: &mut Vec<String>) {
     }
 }
 
-fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+pub(super) fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
     value.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+pub(super) fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or("")
 }
 
@@ -422,7 +422,7 @@ fn label(text: &str) -> Option<&'static str> {
     (!is_label(text)).then_some(if text.len() > 63 { "must be no more than 63 characters" } else { why })
 }
 
-fn subdomain(text: &str) -> Option<&'static str> {
+pub(super) fn subdomain(text: &str) -> Option<&'static str> {
     let part = |part: &str| {
         let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
@@ -444,7 +444,12 @@ fn name_part(text: &str) -> bool {
         && edge(text.bytes().next_back())
 }
 
-fn qualified_name(key: &str) -> Option<&'static str> {
+pub(super) fn label_value(text: &str) -> Option<&'static str> {
+    let why = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.'";
+    (!text.is_empty() && !name_part(text)).then_some(why)
+}
+
+pub(super) fn qualified_name(key: &str) -> Option<&'static str> {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     let why = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
                alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
