@@ -30,6 +30,12 @@ impl Worker {
         self.shared.status.set_before_next(&self.uid, self.status.clone(), may_run);
     }
 
+    /// [`Worker::tell`] once everything has stopped: the last status follows as soon as what the pod had is given back.
+    pub(super) fn tell_stopped(&mut self) {
+        let may_run = self.renew_status(true);
+        self.shared.status.set_before_next(&self.uid, self.status.clone(), may_run);
+    }
+
     /// Computes the status; whether containers may run.
     fn renew_status(&mut self, terminal: bool) -> bool {
         self.status = Arc::new(self.status_now(terminal));

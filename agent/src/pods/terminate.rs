@@ -48,7 +48,7 @@ impl Worker {
             tokio::time::sleep(self.failed()).await;
         }
         if !self.orphan {
-            self.tell(true);
+            self.tell_stopped();
         }
         self.shared.prober.remove(&self.uid);
     }
