@@ -505,7 +505,7 @@ async fn follow_pods(
     loop {
         let handle = pods.borrow().clone();
         if let Some(handle) = handle {
-            let count = handle.known().await.len();
+            let count = handle.count().await;
             let trouble = reached.borrow_and_update().clone();
             let alone = trouble.map(|why| format!(", without the API server: {why}")).unwrap_or_default();
             let line = format!("node {name} is up with {count} pods{alone}");

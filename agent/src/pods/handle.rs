@@ -65,6 +65,11 @@ impl Handle {
         self.listed().await.into_iter().map(with_status).collect()
     }
 
+    /// How many there are.
+    pub async fn count(&self) -> usize {
+        self.listed().await.len()
+    }
+
     async fn listed(&self) -> Vec<Arc<Pod>> {
         let (answer, receiver) = oneshot::channel();
         if self.messages.send(Message::Pods(answer)).await.is_err() {
