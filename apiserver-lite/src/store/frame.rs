@@ -13,6 +13,7 @@ const MAX_FRAME: usize = 1 << 30;
 
 /// One change as the log has it.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one is there at a time, and nearly all are the large one")]
 pub(super) enum Change {
     Put(ResourceId, StoredObject),
     Delete(ResourceId, Key, u64),
