@@ -1,5 +1,6 @@
 //! Small JSON questions to one server.
 
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::SendRequest;
 use serde_json::Value;
 
+use super::exec::{Exec, bearer};
 use super::{Dialer, OutgoingError};
 
 /// Idle connections that are kept.
@@ -29,13 +31,40 @@ pub struct Client {
     dialer: Dialer,
     /// Path of the URL, with its query.
     path: String,
-    authorization: Option<HeaderValue>,
+    known_by: Option<KnownBy>,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
 }
 
+/// What tells a server who asks, beside a certificate.
+pub enum KnownBy {
+    /// The whole header.
+    Header(HeaderValue),
+    /// A token, read for every question: it is written anew before it is old.
+    File(PathBuf),
+    /// Its token; a certificate is no use here.
+    Program(Exec),
+}
+
+impl KnownBy {
+    async fn header(&self) -> Result<Option<HeaderValue>, OutgoingError> {
+        match self {
+            KnownBy::Header(header) => Ok(Some(header.clone())),
+            KnownBy::File(path) => {
+                let token = tokio::fs::read_to_string(path).await;
+                let token = token.map_err(|e| OutgoingError::Settings(format!("{}: {e}", path.display())))?;
+                bearer(token.trim()).map(Some).map_err(OutgoingError::Settings)
+            }
+            KnownBy::Program(exec) => {
+                let told = exec.credentials().await.map_err(OutgoingError::Settings)?;
+                Ok(told.token.clone())
+            }
+        }
+    }
+}
+
 impl Client {
-    pub fn new(dialer: Dialer, path: String, authorization: Option<HeaderValue>) -> Self {
-        Client { dialer, path, authorization, idle: Mutex::default() }
+    pub fn new(dialer: Dialer, path: String, known_by: Option<KnownBy>) -> Self {
+        Client { dialer, path, known_by, idle: Mutex::default() }
     }
 
     /// The URL, for messages.
@@ -71,14 +100,23 @@ impl Client {
         if let Ok(host) = HeaderValue::from_str(&self.dialer.authority()) {
             headers.insert(HOST, host);
         }
-        if let Some(authorization) = &self.authorization {
-            headers.insert(AUTHORIZATION, authorization.clone());
+        let header = match &self.known_by {
+            Some(known_by) => known_by.header().await?,
+            None => None,
+        };
+        if let Some(header) = header {
+            headers.insert(AUTHORIZATION, header);
         }
         let mut request = http::Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().map_err(|e| OutgoingError::Settings(format!("{path:?} is no path: {e}")))?;
         *request.headers_mut() = headers;
-        tokio::time::timeout(patience, self.exchange(request)).await.map_err(|_| OutgoingError::Timeout)?
+        let answer = tokio::time::timeout(patience, self.exchange(request)).await;
+        let answer = answer.map_err(|_| OutgoingError::Timeout)??;
+        if let (401, Some(KnownBy::Program(exec))) = (answer.code, &self.known_by) {
+            exec.refused().await;
+        }
+        Ok(answer)
     }
 
     async fn exchange(&self, request: http::Request<Full<Bytes>>) -> Result<Answer, OutgoingError> {

@@ -48,6 +48,17 @@ pub struct Credentials {
     pub certificate: Option<(Vec<u8>, Vec<u8>)>,
 }
 
+/// The header that shows a token.
+///
+/// # Errors
+/// When it cannot stand in one.
+pub fn bearer(token: &str) -> Result<HeaderValue, String> {
+    let header = HeaderValue::from_str(&format!("Bearer {token}"));
+    let mut header = header.map_err(|_| "the credentials cannot stand in a header".to_owned())?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
 impl Exec {
     /// Reads the `exec` of a user; a command with a path is looked for beside its file.
     ///
@@ -153,14 +164,8 @@ impl Exec {
         if certificate.is_empty() != key.is_empty() {
             return Err("exec plugin returned only certificate or key, not both".into());
         }
-        let header = |token: &str| {
-            let value = HeaderValue::from_str(&format!("Bearer {token}"));
-            let mut value = value.map_err(|_| "the token cannot stand in a header".to_owned())?;
-            value.set_sensitive(true);
-            Ok::<_, String>(value)
-        };
         let credentials = Credentials {
-            token: if token.is_empty() { None } else { Some(header(token)?) },
+            token: if token.is_empty() { None } else { Some(bearer(token)?) },
             certificate: (!key.is_empty()).then(|| (certificate.into(), key.into())),
         };
         let until = match text(status, "expirationTimestamp") {

@@ -10,7 +10,8 @@ use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
 
-use super::{Client, Dialer, Identity, OutgoingError, Trust, certificates, certificates_of, identity, tls};
+use super::exec::{Exec, bearer};
+use super::{Client, Dialer, Identity, KnownBy, OutgoingError, Trust, certificates, certificates_of, identity, tls};
 
 impl Client {
     /// Reads the current context of a kubeconfig. Files that it names are looked for beside it.
@@ -83,28 +84,31 @@ fn parse(config: &Value, folder: &Path) -> Result<Client, OutgoingError> {
             _ => None,
         },
     };
-    let token = match file(user, "tokenFile") {
-        Some(path) => {
-            std::fs::read_to_string(&path).map_err(|e| settings(format!("{}: {e}", path.display())))?.trim().to_owned()
-        }
-        None => text(user, "token"),
+    let (token, account, exec) = (text(user, "token"), text(user, "username"), &user["exec"]);
+    let known_by = if let Some(path) = file(user, "tokenFile") {
+        // What cannot be read at all is told now.
+        std::fs::read_to_string(&path).map_err(|e| settings(format!("{}: {e}", path.display())))?;
+        Some(KnownBy::File(path))
+    } else if !token.is_empty() {
+        Some(KnownBy::Header(bearer(&token).map_err(settings)?))
+    } else if !account.is_empty() {
+        let pair = format!("Basic {}", STANDARD.encode(format!("{account}:{}", text(user, "password"))));
+        let header = HeaderValue::from_str(&pair).map_err(|_| settings("the credentials cannot stand in a header"))?;
+        Some(KnownBy::Header(header))
+    } else if exec.is_object() {
+        Some(KnownBy::Program(Exec::parse(&name("user"), exec, folder).map_err(settings)?))
+    } else {
+        None
     };
-    let credentials = match (token.as_str(), text(user, "username").as_str()) {
-        ("", "") => None,
-        ("", name) => Some(format!("Basic {}", STANDARD.encode(format!("{name}:{}", text(user, "password"))))),
-        (token, _) => Some(format!("Bearer {token}")),
-    };
-    let credentials = credentials.map(|c| HeaderValue::from_str(&c)).transpose();
-    let credentials = credentials.map_err(|_| settings("the credentials cannot stand in a header"))?;
-    let name = Some(text(cluster, "tls-server-name")).filter(|n| !n.is_empty()).unwrap_or_else(|| host.clone());
+    let server_name = Some(text(cluster, "tls-server-name")).filter(|n| !n.is_empty()).unwrap_or_else(|| host.clone());
     let dialer = Dialer {
         port: uri.port_u16().unwrap_or(if secure { 443 } else { 80 }),
         host,
         tls: if secure { Some(tls(trust, shown)?) } else { None },
-        name,
+        name: server_name,
     };
     let path = uri.path_and_query().map_or("/", |p| p.as_str());
-    Ok(Client::new(dialer, path.to_owned(), credentials))
+    Ok(Client::new(dialer, path.to_owned(), known_by))
 }
 
 #[cfg(test)]
@@ -128,8 +132,52 @@ mod tests {
             json!({}),
             json!({"clusters": [{"name": "a", "cluster": {"server": "ftp://a"}}]}),
             json!({"clusters": [{"name": "a", "cluster": {"server": "https://a", "certificate-authority-data": "!"}}]}),
+            json!({"clusters": [{"name": "a", "cluster": {"server": "http://a"}}],
+                "users": [{"name": "u", "user": {"exec": {"command": "x"}}}]}),
         ] {
             assert!(parse(&wrong, Path::new("")).is_err(), "{wrong}");
         }
+    }
+
+    /// A token's file is written anew while the server runs, and a program may tell another token.
+    #[tokio::test]
+    async fn who_asks_is_told_as_the_file_says_now() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+        let folder = std::env::temp_dir().join(format!("kubeconfig-users-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("its address").port();
+        let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok((mut tcp, _)) = listener.accept().await {
+                let mut head = vec![0; 4096];
+                let length = tcp.read(&mut head).await.unwrap_or_default();
+                let text = String::from_utf8_lossy(&head[..length]).into_owned();
+                let shown = text.lines().find_map(|l| l.strip_prefix("authorization: ")).unwrap_or_default().to_owned();
+                let _ = told.send(shown);
+                let _ = tcp.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}").await;
+            }
+        });
+        let client = |user: Value| {
+            let config = json!({"clusters": [{"name": "a", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
+                "users": [{"name": "u", "user": user}]});
+            parse(&config, &folder).expect("a client")
+        };
+        let patience = std::time::Duration::from_secs(5);
+        std::fs::write(folder.join("token"), "one\n").expect("a file");
+        let by_file = client(json!({"tokenFile": "token"}));
+        by_file.post(&json!({}), patience).await.expect("an answer");
+        std::fs::write(folder.join("token"), "two\n").expect("a file");
+        by_file.post(&json!({}), patience).await.expect("an answer");
+        let said =
+            r#"{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":"three"}}"#;
+        let exec = json!({"command": "echo", "args": [said], "apiVersion": "client.authentication.k8s.io/v1",
+            "interactiveMode": "Never"});
+        client(json!({"exec": exec})).post(&json!({}), patience).await.expect("an answer");
+        for token in ["one", "two", "three"] {
+            assert_eq!(heard.recv().await, Some(format!("Bearer {token}")));
+        }
+        std::fs::remove_dir_all(&folder).expect("removed");
     }
 }

@@ -22,7 +22,7 @@ use service::own_certificate::OwnCertificate;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-pub use client::{Answer, Client};
+pub use client::{Answer, Client, KnownBy};
 
 /// Time to connect, handshake included.
 const PATIENCE: Duration = Duration::from_secs(10);
