@@ -1,7 +1,8 @@
 //! The same pods by the runtime's own calls, without an agent: what of their time is the runtime's.
 //!
 //! Each pod asks what the agent asks for it, in the same order, and all pods at once as the agent's workers do. The files
-//! that the agent mounts into every container lie there before.
+//! that the agent mounts into every container lie there before, and processes are set apart as it sets them: a container
+//! that shares its processes with its sandbox ends at the first signal, where one of its own sits out its grace.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,8 +18,10 @@ use tonic::transport::{Channel, Endpoint};
 
 type Runtime = RuntimeServiceClient<Channel>;
 
-/// Where a container finds the folder that is mounted for it, and in which file of it.
+/// Where a container finds what is mounted for it, and which file that is.
 const MOUNTED: [(&str, &str); 2] = [("/etc/hosts", "etc-hosts"), ("/dev/termination-log", "termination-log")];
+/// The same for its token, which is a folder.
+const TOKEN: (&str, &str) = ("/var/run/secrets/kubernetes.io/serviceaccount", "token");
 
 /// One pod and what it got.
 struct Pod {
@@ -52,6 +55,7 @@ pub async fn pods(node: &Node, count: usize) -> Result<(Duration, Duration)> {
 async fn start(mut runtime: Runtime, folder: Arc<PathBuf>, number: usize) -> Result<Pod> {
     let own = folder.join(number.to_string());
     std::fs::create_dir_all(own.join("logs/c"))?;
+    std::fs::create_dir_all(own.join(TOKEN.1))?;
     for (_, file) in MOUNTED {
         std::fs::write(own.join(file), "")?;
     }
@@ -93,9 +97,20 @@ fn sandbox(own: &Path, number: usize) -> cri::PodSandboxConfig {
         }),
         hostname: name,
         log_directory: own.join("logs").display().to_string(),
-        linux: Some(cri::LinuxPodSandboxConfig::default()),
+        linux: Some(cri::LinuxPodSandboxConfig {
+            security_context: Some(cri::LinuxSandboxSecurityContext {
+                namespace_options: Some(apart()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
         ..Default::default()
     }
+}
+
+/// The network and the messages are the pod's, processes are each container's.
+fn apart() -> cri::NamespaceOption {
+    cri::NamespaceOption { pid: cri::NamespaceMode::Container.into(), ..Default::default() }
 }
 
 fn container(own: &Path) -> Result<cri::ContainerConfig> {
@@ -103,15 +118,22 @@ fn container(own: &Path) -> Result<cri::ContainerConfig> {
         let host_path = own.join(file).to_str().context("a path in text")?.to_owned();
         Ok(cri::Mount { container_path: inside.to_owned(), host_path, ..Default::default() })
     };
+    let token = cri::Mount { readonly: true, ..mount(TOKEN)? };
     let limits = cri::LinuxContainerResources { cpu_shares: 2, oom_score_adj: 1000, ..Default::default() };
     Ok(cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: "c".into(), attempt: 0 }),
         image: Some(cri::ImageSpec { image: IMAGE.into(), ..Default::default() }),
         command: ["sleep", "1000000"].map(Into::into).into(),
-        mounts: MOUNTED.into_iter().map(mount).collect::<Result<_>>()?,
+        mounts: MOUNTED.into_iter().map(mount).chain([Ok(token)]).collect::<Result<_>>()?,
         labels: BTreeMap::from([("io.kubernetes.container.name".into(), "c".into())]),
         log_path: "c/0.log".into(),
-        linux: Some(cri::LinuxContainerConfig { resources: Some(limits), ..Default::default() }),
+        linux: Some(cri::LinuxContainerConfig {
+            resources: Some(limits),
+            security_context: Some(cri::LinuxContainerSecurityContext {
+                namespace_options: Some(apart()),
+                ..Default::default()
+            }),
+        }),
         ..Default::default()
     })
 }
