@@ -17,6 +17,7 @@ for argument in "$@"; do
     previous=$argument
     case $argument in
         -fuse-ld=lld) lld=true ;;
+        -fuse-ld=*) lld=false ;;
         *.o | *.rlib) objects+=("$argument") ;;
     esac
 done
@@ -25,10 +26,14 @@ daemon=$(basename "$output" | sed 's/-[0-9a-f]*$//; s/_/-/g')
 first=$here/$daemon/first.txt
 if [ "$lld" = true ] && [ -f "$first" ]; then
     order=$output.order
-    # A function of many types is one name and many symbols, which all come.
-    nm --defined-only --format=just-symbols "${objects[@]}" 2>/dev/null | sort -u | "$here/mangled.sh" |
+    # A function of many types is one name and many symbols, which all come. Without an order the program is the same, only
+    # larger in memory, so what goes wrong here keeps nobody from it.
+    if nm -P --defined-only "${objects[@]}" 2>/dev/null | sort -u | "$here/mangled.sh" |
         awk 'NR == FNR { place[$1] = NR; next } $1 in place { print place[$1], $2 }' "$first" - |
-        sort -k1,1n -k2,2 | cut -d" " -f2 >"$order"
-    set -- "$@" "-Wl,--symbol-ordering-file=$order" -Wl,--no-warn-symbol-ordering
+        sort -k1,1n -k2,2 | cut -d" " -f2 >"$order" && [ -s "$order" ]; then
+        set -- "$@" -Xlinker --symbol-ordering-file -Xlinker "$order" -Wl,--no-warn-symbol-ordering
+    else
+        echo "linker.sh: nm did not tell the functions of $daemon; they lie as the compiler made them" >&2
+    fi
 fi
 exec cc "$@"
