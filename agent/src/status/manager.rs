@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use proto::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use proto::api::core::v1::{ContainerStatus, Pod, PodSpec, PodStatus};
 use proto::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -118,7 +118,7 @@ impl StatusManager {
             _ => true,
         };
         if newer {
-            entry.api = api.map(|pod| Arc::new(shown(pod.meta(), pod.status.clone())));
+            entry.api = api.map(|pod| Arc::new(shown(pod.meta(), pod.spec().host_network, pod.status.clone())));
             if entry.desired.is_some() {
                 entry.dirty = true;
                 self.shared.changed.notify_one();
@@ -290,9 +290,9 @@ fn version(pod: &Pod) -> u64 {
     pod.meta().resource_version.parse().unwrap_or(0)
 }
 
-/// What a status is sent by, of an object: who it is, how it is marked, and the status. The spec would be the larger part,
-/// held once more for each pod.
-fn shown(meta: &ObjectMeta, status: Option<PodStatus>) -> Pod {
+/// What a status is sent by, of an object: who it is, how it is marked, whether its network is the node's, and the status.
+/// The rest of the spec would be the larger part, held once more for each pod.
+fn shown(meta: &ObjectMeta, host_network: bool, status: Option<PodStatus>) -> Pod {
     let mirror = meta.annotations.get_key_value(labels::CONFIG_MIRROR);
     let metadata = ObjectMeta {
         name: meta.name.clone(),
@@ -304,7 +304,8 @@ fn shown(meta: &ObjectMeta, status: Option<PodStatus>) -> Pod {
         annotations: mirror.map(|(key, value)| (key.clone(), value.clone())).into_iter().collect(),
         ..Default::default()
     };
-    Pod { metadata: Some(metadata), spec: None, status }
+    let spec = PodSpec { host_network, ..Default::default() };
+    Pod { metadata: Some(metadata), spec: Some(spec), status }
 }
 
 struct Task {
@@ -345,7 +346,7 @@ impl Task {
             match client.patch::<Pod>(pod.namespace(), pod.name(), "status", PatchType::StrategicMerge, patch).await {
                 Ok(mut answer) => {
                     let status = answer.status.take();
-                    api = Some(Arc::new(shown(answer.meta(), status)));
+                    api = Some(Arc::new(shown(answer.meta(), answer.spec().host_network, status)));
                 }
                 Err(error) => return Outcome { api: None, end: after_error(error) },
             }
@@ -421,7 +422,7 @@ fn keep_counts(current: &[ContainerStatus], merged: &mut [ContainerStatus]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::api::core::v1::{PodCondition, PodSpec};
+    use proto::api::core::v1::PodCondition;
 
     /// Whether the manager would send something now.
     fn due(manager: &StatusManager) -> bool {
@@ -490,12 +491,14 @@ mod tests {
         meta.annotations = annotations.into();
         meta.deletion_timestamp = Some(proto::apimachinery::pkg::apis::meta::v1::Time { seconds: 5, nanos: 0 });
         meta.creation_timestamp = meta.deletion_timestamp;
-        pod.spec = Some(PodSpec::default());
-        let kept = shown(pod.meta(), pod.status.clone());
+        pod.spec = Some(PodSpec { host_network: true, node_name: "n1".into(), ..Default::default() });
+        let kept = shown(pod.meta(), pod.spec().host_network, pod.status.clone());
         assert!(kept.is_mirror() && kept.is_deleted() && kept.meta().annotations.len() == 1);
         assert_eq!((kept.namespace(), kept.name(), kept.uid(), version(&kept)), ("n", "p", "u", 7));
         assert_eq!(kept.meta().creation_timestamp, pod.meta().creation_timestamp);
-        assert_eq!((kept.spec, kept.status), (None, pod.status));
+        // The first start with a network of its own is measured, and the others are not.
+        assert!(kept.spec().host_network && kept.spec().node_name.is_empty());
+        assert_eq!(kept.status, pod.status);
     }
 
     #[test]
