@@ -19,7 +19,7 @@ pub fn broken(spec: &Value, found: &mut Vec<String>) {
             found.push(format!("{path}: Required value: must have at least one node selector term"));
         }
         for (i, one) in terms.iter().enumerate() {
-            term(&format!("{path}[{i}]"), one, found);
+            term(&format!("{path}[{i}]"), one, label_value, found);
         }
     }
     let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -29,20 +29,24 @@ pub fn broken(spec: &Value, found: &mut Vec<String>) {
         if !(1..=100).contains(&weight) {
             found.push(format!("{path}.weight: Invalid value: {weight}: must be in the range 1-100"));
         }
-        term(&format!("{path}.preference"), &one["preference"], found);
+        // Values that are no labels were always accepted here.
+        term(&format!("{path}.preference"), &one["preference"], |_| None, found);
     }
 }
 
-fn term(path: &str, term: &Value, found: &mut Vec<String>) {
+/// What is wrong with a value, where anything is.
+type Wrong = fn(&str) -> Option<&'static str>;
+
+fn term(path: &str, term: &Value, value: Wrong, found: &mut Vec<String>) {
     for (i, one) in list(term, "matchExpressions").iter().enumerate() {
-        expression(&format!("{path}.matchExpressions[{i}]"), one, found);
+        expression(&format!("{path}.matchExpressions[{i}]"), one, value, found);
     }
     for (i, one) in list(term, "matchFields").iter().enumerate() {
         field(&format!("{path}.matchFields[{i}]"), one, found);
     }
 }
 
-fn expression(path: &str, asked: &Value, found: &mut Vec<String>) {
+fn expression(path: &str, asked: &Value, value: Wrong, found: &mut Vec<String>) {
     let (operator, values) = (text(asked, "operator"), list(asked, "values"));
     match operator {
         "In" | "NotIn" if values.is_empty() => {
@@ -63,7 +67,7 @@ fn expression(path: &str, asked: &Value, found: &mut Vec<String>) {
     if let Some(why) = qualified_name(key) {
         found.push(format!("{path}.key: Invalid value: {key:?}: {why}"));
     }
-    told(path, values, label_value, found);
+    told(path, values, value, found);
 }
 
 fn field(path: &str, asked: &Value, found: &mut Vec<String>) {
@@ -82,7 +86,7 @@ fn field(path: &str, asked: &Value, found: &mut Vec<String>) {
     }
 }
 
-fn told(path: &str, values: &[Value], wrong: fn(&str) -> Option<&'static str>, found: &mut Vec<String>) {
+fn told(path: &str, values: &[Value], wrong: Wrong, found: &mut Vec<String>) {
     for (i, value) in values.iter().enumerate() {
         let value = value.as_str().unwrap_or("");
         if let Some(why) = wrong(value) {
@@ -162,6 +166,8 @@ mod tests {
                  selector key"
             )
         );
+        let odd = "{weight: 1, preference: {matchExpressions: [{key: a, operator: In, values: ['-1']}]}}";
+        assert_eq!(of(&format!("preferredDuringSchedulingIgnoredDuringExecution: [{odd}]")), [""; 0]);
         let preferred = of("preferredDuringSchedulingIgnoredDuringExecution: [{weight: 101}]");
         assert_eq!(
             preferred,
