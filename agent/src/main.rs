@@ -17,7 +17,7 @@ use tracing_subscriber::{fmt, reload};
 
 fn main() -> ExitCode {
     // Its threads wait for others nearly always, and seldom both at once for memory.
-    service::memory::limit_arenas(1);
+    service::memory::begin(1);
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments == ["version"] {
         println!("Kubernetes {}\nnode-agent {}", node::KUBELET_VERSION, env!("CARGO_PKG_VERSION"));

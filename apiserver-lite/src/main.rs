@@ -70,7 +70,7 @@ fn run(args: ServeArgs) -> ExitCode {
         println!("the settings are valid");
         return ExitCode::SUCCESS;
     }
-    service::memory::limit_arenas(2);
+    service::memory::begin(2);
     log(&config.args);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "apiserver-lite");
     let runtime =

@@ -4,20 +4,28 @@
 //! its libraries that were needed once, such as all of what runs at the start.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// Size of a page on the machines that this runs on.
 const PAGE_BYTES: u64 = 4096;
 
+/// Where the program and its libraries were mapped before any thread ran: none of these goes before the process does.
+static FILES: OnceLock<Vec<Range<usize>>> = OnceLock::new();
+
+/// For the first line of `main`: notes where the files of the program are, and limits the allocator.
+///
 /// So many arenas at most, instead of eight for each core: what one thread let go of the others can use. Each thread keeps
 /// small pieces of its own beside them, so few arenas are seldom waited for. Only the first one grows by more than what
-/// was asked for; each page that another one grows by is a call of the kernel. For the first line of `main`.
+/// was asked for; each page that another one grows by is a call of the kernel.
 #[allow(unsafe_code)]
-pub fn limit_arenas(most: u8) {
+pub fn begin(arenas: u8) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    FILES.get_or_init(|| maps.lines().filter_map(of_file).collect());
     // SAFETY: mallopt has no preconditions and changes settings of the allocator alone. Where it fails the default stays,
     // which is as good.
     #[cfg(target_env = "gnu")]
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, i32::from(most));
+        libc::mallopt(libc::M_ARENA_MAX, i32::from(arenas));
     }
 }
 
@@ -52,10 +60,12 @@ pub fn give_back() {
     unsafe {
         libc::malloc_trim(0);
     }
+    let Some(files) = FILES.get().filter(|files| !files.is_empty()) else { return };
     let mappings = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    for range in unchanged(&mappings) {
-        // SAFETY: the range is a mapping of a file of the program, which stays where it is until the process ends. It
-        // cannot be written to and has no page of the process's own, so what is read there next is what was there.
+    for range in unchanged(&mappings).into_iter().filter(|range| files.contains(range)) {
+        // SAFETY: the range is a mapping of a file that the program was started with, which stays where it is until the
+        // process ends; others, such as libraries that are loaded later, may go or change at any moment. It cannot be
+        // written to and has no page of the process's own, so what is read there next is what was there.
         unsafe {
             libc::madvise(range.start as *mut libc::c_void, range.end - range.start, libc::MADV_DONTNEED);
         }
@@ -67,6 +77,10 @@ fn unchanged(smaps: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut at = None;
     for line in smaps.lines() {
+        if line.contains('-') && ends(line.split(' ').next().unwrap_or_default()).is_some() {
+            at = of_file(line);
+            continue;
+        }
         let mut words = line.split_whitespace();
         match (words.next(), words.next()) {
             (Some("Anonymous:"), Some("0")) => {}
@@ -74,15 +88,19 @@ fn unchanged(smaps: &str) -> Vec<Range<usize>> {
             // The last word: pages of its own may lie in the swap space.
             (Some("Swap:"), Some("0")) => found.extend(at.take()),
             (Some("Swap:"), _) => at = None,
-            // The sixth word: what is no file has none, or one in brackets.
-            (Some(range), Some("r--p" | "r-xp")) if words.nth(3).is_some_and(|file| file.starts_with('/')) => {
-                at = ends(range);
-            }
-            (Some(range), Some(_)) if range.contains('-') => at = None,
             _ => {}
         }
     }
     found
+}
+
+/// The ends of a mapping that is a file's and cannot be written to, by its line in the kernel's list.
+fn of_file(line: &str) -> Option<Range<usize>> {
+    let mut words = line.split_whitespace();
+    let (range, may) = (words.next()?, words.next()?);
+    // The sixth word: what is no file has none, or one in brackets.
+    let is_file = matches!(may, "r--p" | "r-xp") && words.nth(3)?.starts_with('/');
+    if is_file { ends(range) } else { None }
 }
 
 fn ends(range: &str) -> Option<Range<usize>> {
@@ -110,6 +128,8 @@ mod tests {
 
     #[test]
     fn the_program_goes_on_after_it_gave_its_pages_back() {
+        begin(1);
+        assert!(FILES.get().is_some_and(|files| files.len() > 3), "the program and its libraries");
         let before = resident_bytes().expect("told");
         assert!(resident().is_some_and(|r| r.own > 0 && r.own < r.all), "a part of it are files");
         give_back();
