@@ -152,7 +152,7 @@ pub struct Initiator {
     table: PathBuf,
     /// By folder of the mount for all pods.
     disks: Turns,
-    /// That of `iscsiadm`, and which folders there are.
+    /// That of `iscsiadm`.
     database: tokio::sync::Mutex<()>,
 }
 
@@ -196,10 +196,11 @@ impl Initiator {
         if blocking(move || mount_table::is_mount_point(&place)).await? {
             return Ok(());
         }
+        // Before the wait for others: a pod that ends meanwhile leaves something to look for.
+        let (place, record) = (staged.to_owned(), Record::of(disk));
+        blocking(move || record::write(&place, &record)).await?;
         let device = {
             let _database = self.database.lock().await;
-            let (place, record) = (staged.to_owned(), Record::of(disk));
-            blocking(move || record::write(&place, &record)).await?;
             self.attach(disk).await?
         };
         disk::format_and_mount(&device, staged, &disk.how).await

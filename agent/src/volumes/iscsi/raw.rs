@@ -4,8 +4,8 @@
 //! pod's folder leads to the device. Both are where the kubelet has them, which finds the one by the other after a restart.
 //! A pod has the disk for as long as its folder has the link.
 //!
-//! Followed: `iscsiPlugin.GetGlobalMapPath`, `volumepathhandler.MapDevice`. Limit: no loop device holds the device as well;
-//! the kernel's session, which stays, keeps its name.
+//! Followed: `iscsiPlugin.GetGlobalMapPath`, `volumepathhandler.MapDevice`. Limits: no loop device holds the device as well;
+//! the kernel's session, which stays, keeps its name. One that a kubelet made before this agent has to be detached by hand.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -61,10 +61,11 @@ impl Initiator {
         let turn = self.disks.take(&place).await;
         let (this, own) = (self.clone(), place.join(uid));
         let work = tokio::spawn(async move {
+            // Before the wait for others: a pod that ends meanwhile leaves something to look for.
+            let record = Record::of(&disk);
+            blocking(move || record::write(&place, &record)).await?;
             let device = {
                 let _database = this.database.lock().await;
-                let record = Record::of(&disk);
-                blocking(move || record::write(&place, &record)).await?;
                 this.attach(&disk).await?
             };
             let from = device.clone();
@@ -103,11 +104,11 @@ pub(super) fn still_had(place: &Path, pods: &Path) -> Result<bool, String> {
             continue;
         }
         mount_table::unmount_strictly(&own)?;
-        // What is not the agent's stays, and the folder with it.
         let empty = std::fs::symlink_metadata(&own).is_ok_and(|found| found.is_file() && found.len() == 0);
-        if empty {
-            std::fs::remove_file(&own).map_err(|e| format!("cannot remove {}: {e}", own.display()))?;
+        if !empty {
+            return Err(format!("{} is no file for a device", own.display()));
         }
+        std::fs::remove_file(&own).map_err(|e| format!("cannot remove {}: {e}", own.display()))?;
     }
     Ok(had)
 }
