@@ -109,6 +109,8 @@ impl Worker {
             }
         };
         self.stopped_sandboxes = stopped;
+        // What was told in the same moment counts as well.
+        came_late |= self.take_facts_of_end();
         match result {
             // With less time than before it begins anew.
             None => {
