@@ -33,6 +33,9 @@ pub struct Text {
 const WORTH_SHARING: usize = 128;
 /// The same for what is shared by the versions of one object only.
 const WORTH_KEEPING: usize = 512;
+/// So many pieces of another text are looked at for one place: they mostly come in their order, and an object may have tens
+/// of thousands of each. What is passed over is looked for in the table of all.
+const LOOKED_AHEAD: usize = 8;
 
 impl Text {
     pub fn new(json: Vec<u8>) -> Self {
@@ -210,7 +213,7 @@ fn find(json: &[u8], known: &[(u32, Arc<str>)]) -> Found {
             return Some(());
         }
         let start = walk.offset();
-        if let Some(at) = left.iter().position(|(_, piece)| walk.is(piece.as_bytes())) {
+        if let Some(at) = left.iter().take(LOOKED_AHEAD).position(|(_, piece)| walk.is(piece.as_bytes())) {
             pieces.push(Piece { range: start..walk.offset(), text: Some(left[at].1.clone()), new: false });
             left = &left[at + 1..];
             return Some(());
@@ -387,6 +390,23 @@ mod tests {
             let kept = Text::written(short.clone().into(), &first);
             assert_eq!((kept.spec(), &kept.bytes()[..]), (None, short.as_bytes()));
         }
+    }
+
+    #[test]
+    fn a_field_set_that_comes_out_of_order_is_shared_all_the_same() {
+        let long = |n: usize| format!(r#"{{"f:a{n}":{{"f:{}":{{}}}}}}"#, "x".repeat(WORTH_SHARING));
+        let text = |sets: &[usize]| {
+            let sets = sets.iter().map(|n| format!(r#"{{"fieldsV1":{{"f:spec":{{"f:b":{}}}}}}}"#, long(*n)));
+            let sets = sets.collect::<Vec<_>>().join(",");
+            format!(r#"{{"metadata":{{"managedFields":[{sets}]}}}}"#).into_bytes()
+        };
+        let all: Vec<usize> = (0..3 * LOOKED_AHEAD).collect();
+        let first = Text::written(text(&all), &Text::default());
+        let last = [3 * LOOKED_AHEAD - 1, 0];
+        let second = Text::written(text(&last), &first);
+        assert_eq!(second.bytes(), text(&last));
+        assert!(Arc::ptr_eq(&second.sets()[0].1, &first.sets()[last[0]].1));
+        assert!(Arc::ptr_eq(&second.sets()[1].1, &first.sets()[0].1));
     }
 
     #[test]

@@ -37,6 +37,13 @@ pub type EventRef = Arc<Event>;
 const FRAMES: usize = 6;
 
 impl Event {
+    /// About the bytes that are in memory for as long as this is known: of an object that is gone all of it, for what it
+    /// shared with the versions before is nobody else's any more.
+    pub(super) fn weight(&self) -> usize {
+        let json = &self.object.json;
+        if self.kind == EventKind::Deleted { json.len() } else { json.weight() }
+    }
+
     pub(super) fn new(kind: EventKind, object: ObjectRef, previous: Option<ObjectRef>, revision: u64) -> Self {
         Event { kind, object, previous, revision, frames: OnceLock::new() }
     }

@@ -76,7 +76,7 @@ impl Collection {
 
     /// Takes in an event and the collection after it.
     pub fn push(&mut self, event: EventRef, after: Objects, now: Instant) {
-        self.history_bytes += event.object.json.weight();
+        self.history_bytes += event.weight();
         self.history.push_back(Entry { event, after: after.clone(), at: now });
         self.objects = after;
     }
@@ -88,7 +88,7 @@ impl Collection {
             || self.history.front().is_some_and(|e| now.duration_since(e.at) > limits.age)
         {
             let Some(mut old) = self.history.pop_front() else { break };
-            self.history_bytes -= old.event.object.json.weight();
+            self.history_bytes -= old.event.weight();
             self.base_revision = old.event.revision;
             std::mem::swap(&mut self.base, &mut old.after);
             self.first += 1;
