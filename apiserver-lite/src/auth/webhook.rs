@@ -91,10 +91,8 @@ impl Reviewer {
             tries += 1;
             let (error, again) = match self.client.post(question, PATIENCE).await {
                 Ok(answer) if (200..300).contains(&answer.code) => {
-                    let value = proto::json::parse(&answer.body).map(|p| p.value);
-                    return value
-                        .map(|mut v| v["status"].take())
-                        .map_err(|e| OutgoingError::Settings(format!("{}: {e}", self.client.url())));
+                    let status = status_in(&answer.body);
+                    return status.map_err(|why| OutgoingError::Settings(format!("{}: {why}", self.client.url())));
                 }
                 Ok(answer) => (OutgoingError::Settings(refusal(&answer)), answer.code == 429 || answer.code >= 500),
                 Err(error) => {
@@ -111,6 +109,15 @@ impl Reviewer {
             pause = pause.mul_f64(LONGER);
         }
     }
+}
+
+/// The status of a review.
+fn status_in(answer: &[u8]) -> Result<Value, String> {
+    let mut review = proto::json::parse(answer).map_err(|e| e.to_string())?.value;
+    if !review.is_object() {
+        return Err("the answer is no object".into());
+    }
+    Ok(review.get_mut("status").map(Value::take).unwrap_or_default())
 }
 
 /// What is said of an answer that is no success. Whoever asks gets to see it, in logs it is one line per request.
@@ -300,6 +307,16 @@ mod tests {
         assert_eq!((user.name.as_str(), user.groups, meant), ("jane", vec!["g".to_owned()], ours.clone()));
         assert!(user_of(&json!({"authenticated": true, "audiences": ["other"], "user": {}}), &ours).is_none());
         assert!(user_of(&json!({"authenticated": false, "user": {"username": "jane"}}), &ours).is_none());
+    }
+
+    #[test]
+    fn an_answer_that_is_no_review_is_told_of() {
+        for answer in ["[]", "\"x\"", "1", "null", "true"] {
+            assert_eq!(status_in(answer.as_bytes()), Err("the answer is no object".to_owned()), "{answer}");
+        }
+        assert!(status_in(b"<html>").is_err());
+        assert_eq!(status_in(b"{}"), Ok(Value::Null));
+        assert_eq!(status_in(br#"{"status": {"allowed": true}}"#), Ok(json!({"allowed": true})));
     }
 
     #[test]

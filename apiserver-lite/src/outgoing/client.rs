@@ -1,7 +1,7 @@
 //! Small JSON questions to one server.
 
-use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,8 +10,9 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::SendRequest;
 use serde_json::Value;
 
-use super::exec::{Exec, bearer};
+use super::exec::{Credentials, Exec, bearer};
 use super::{Dialer, OutgoingError};
+use crate::status::quote;
 
 /// Idle connections that are kept.
 const IDLE: usize = 4;
@@ -39,24 +40,61 @@ pub struct Client {
 pub enum KnownBy {
     /// The whole header.
     Header(HeaderValue),
-    /// A token, read for every question: it is written anew before it is old.
-    File(PathBuf),
+    File(TokenFile),
     /// Its token; a certificate is no use here.
     Program(Exec),
 }
 
+/// A file with a token, read for every question: it is written anew before it is old.
+pub struct TokenFile {
+    path: PathBuf,
+    /// The last token that it had; while it is being written it may have none.
+    last: Mutex<HeaderValue>,
+}
+
+impl TokenFile {
+    /// # Errors
+    /// When there is no token in it now.
+    pub fn open(path: PathBuf) -> Result<Self, OutgoingError> {
+        let last = token_in(&path, std::fs::read_to_string(&path)).map_err(OutgoingError::Settings)?;
+        Ok(TokenFile { path, last: Mutex::new(last) })
+    }
+
+    async fn header(&self) -> HeaderValue {
+        let read = tokio::fs::read_to_string(&self.path).await;
+        let now = token_in(&self.path, read);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match now {
+            Ok(header) => *last = header,
+            Err(error) => tracing::warn!(error, "the token that a server is shown stays the one before"),
+        }
+        last.clone()
+    }
+}
+
+fn token_in(path: &Path, read: std::io::Result<String>) -> Result<HeaderValue, String> {
+    let shown = path.display().to_string();
+    let read = read.map_err(|e| format!("{shown}: {e}"))?;
+    match read.trim() {
+        "" => Err(format!("read empty token from file {}", quote(&shown))),
+        token => bearer(token).map_err(|why| format!("{shown}: {why}")),
+    }
+}
+
 impl KnownBy {
-    async fn header(&self) -> Result<Option<HeaderValue>, OutgoingError> {
+    /// The header, and where it is a program's what that told.
+    async fn header(&self) -> Result<(HeaderValue, Option<Arc<Credentials>>), OutgoingError> {
         match self {
-            KnownBy::Header(header) => Ok(Some(header.clone())),
-            KnownBy::File(path) => {
-                let token = tokio::fs::read_to_string(path).await;
-                let token = token.map_err(|e| OutgoingError::Settings(format!("{}: {e}", path.display())))?;
-                bearer(token.trim()).map(Some).map_err(OutgoingError::Settings)
-            }
+            KnownBy::Header(header) => Ok((header.clone(), None)),
+            KnownBy::File(file) => Ok((file.header().await, None)),
             KnownBy::Program(exec) => {
                 let told = exec.credentials().await.map_err(OutgoingError::Settings)?;
-                Ok(told.token.clone())
+                let header = told.token.clone().ok_or_else(|| {
+                    let why =
+                        "getting credentials: exec plugin returned a certificate, and only a token is of use here";
+                    OutgoingError::Settings(why.into())
+                })?;
+                Ok((header, Some(told)))
             }
         }
     }
@@ -100,21 +138,21 @@ impl Client {
         if let Ok(host) = HeaderValue::from_str(&self.dialer.authority()) {
             headers.insert(HOST, host);
         }
-        let header = match &self.known_by {
-            Some(known_by) => known_by.header().await?,
-            None => None,
-        };
-        if let Some(header) = header {
-            headers.insert(AUTHORIZATION, header);
-        }
         let mut request = http::Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().map_err(|e| OutgoingError::Settings(format!("{path:?} is no path: {e}")))?;
         *request.headers_mut() = headers;
-        let answer = tokio::time::timeout(patience, self.exchange(request)).await;
-        let answer = answer.map_err(|_| OutgoingError::Timeout)??;
-        if let (401, Some(KnownBy::Program(exec))) = (answer.code, &self.known_by) {
-            exec.refused().await;
+        tokio::time::timeout(patience, self.ask(request)).await.map_err(|_| OutgoingError::Timeout)?
+    }
+
+    /// Says who asks, which may take its time as well, and asks.
+    async fn ask(&self, mut request: http::Request<Full<Bytes>>) -> Result<Answer, OutgoingError> {
+        let Some(known_by) = &self.known_by else { return self.exchange(request).await };
+        let (header, told) = known_by.header().await?;
+        request.headers_mut().insert(AUTHORIZATION, header);
+        let answer = self.exchange(request).await?;
+        if let (401, KnownBy::Program(exec), Some(told)) = (answer.code, known_by, &told) {
+            exec.refused(told);
         }
         Ok(answer)
     }
@@ -163,6 +201,27 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+
+    fn program(script: &str) -> Client {
+        let exec = serde_json::json!({"command": "sh", "args": ["-c", script], "interactiveMode": "Never",
+            "apiVersion": "client.authentication.k8s.io/v1"});
+        let exec = Exec::parse("u", &exec, Path::new("/")).expect("a program");
+        let dialer = Dialer { host: "127.0.0.1".into(), port: 1, tls: None, name: "127.0.0.1".into() };
+        Client::new(dialer, "/".into(), Some(KnownBy::Program(exec)))
+    }
+
+    #[tokio::test]
+    async fn nobody_is_asked_by_nobody_and_a_program_is_part_of_the_wait() {
+        let value = serde_json::json!({});
+        let slow = program("exec sleep 20");
+        let late = slow.post(&value, Duration::from_millis(100));
+        let late = tokio::time::timeout(Duration::from_secs(10), late).await.expect("in time");
+        assert!(matches!(late, Err(OutgoingError::Timeout)), "{late:?}");
+        let pair = "echo '{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":\
+                    {\"clientKeyData\":\"k\",\"clientCertificateData\":\"c\"}}'";
+        let told = program(pair).post(&value, Duration::from_secs(20)).await.expect_err("no token").to_string();
+        assert!(told.contains("only a token is of use here"), "{told}");
+    }
 
     #[tokio::test]
     async fn a_connection_that_was_closed_meanwhile_is_opened_again() {

@@ -4,18 +4,22 @@
 //! of `client.authentication.k8s.io`: a token, a certificate and its key, or both. What it said is good until it says, or
 //! until the other side refuses it. Follows client-go's `plugin/pkg/client/auth/exec`.
 //!
+//! A run is nobody's own: it goes on when whoever asked first has given up, and what it says is there for the next.
+//!
 //! Limits: `provideClusterInfo` tells nothing, as the users here are for any host.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use http::header::HeaderValue;
 use proto::time::{Timestamp, parse_rfc3339};
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::status::quote;
 use crate::tree::{list, text};
@@ -23,15 +27,33 @@ use crate::tree::{list, text};
 const GROUP: &str = "client.authentication.k8s.io";
 /// Time that a program has; whoever waits for it has a limit of their own as well.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Most that a program may print, in bytes.
+const PRINTED: usize = 1 << 20;
+/// So long a failure is told again, lest everybody who waited for a run has one of their own.
+const FAILED: Duration = Duration::from_secs(1);
 
 /// A program, and what it said last.
 pub struct Exec {
+    program: Arc<Program>,
+    last: Arc<std::sync::Mutex<Option<Last>>>,
+    /// Held by the run that there is.
+    running: Arc<Mutex<()>>,
+}
+
+struct Program {
     command: PathBuf,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     /// `client.authentication.k8s.io/v1`, ...
     api_version: String,
-    said: Mutex<Option<Said>>,
+    /// It has to talk to somebody, and nobody is here.
+    interactive: bool,
+}
+
+/// What became of the last run.
+enum Last {
+    Said(Said),
+    Failed(String, Instant),
 }
 
 struct Said {
@@ -78,10 +100,7 @@ impl Exec {
         }
         match text(exec, "interactiveMode") {
             "" if api_version.ends_with("/v1") => return lacks("interactiveMode"),
-            "" | "Never" | "IfAvailable" => {}
-            "Always" => {
-                return Err("exec plugin cannot support interactive mode: standard input is not a terminal".into());
-            }
+            "" | "Never" | "IfAvailable" | "Always" => {}
             other => return Err(format!("invalid interactiveMode for {user}: {}", quote(other))),
         }
         let mut environment = Vec::new();
@@ -94,13 +113,14 @@ impl Exec {
             environment.push((text(variable, "name").to_owned(), text(variable, "value").to_owned()));
         }
         let beside = command.contains('/');
-        Ok(Exec {
+        let program = Program {
             command: if beside { folder.join(command) } else { command.into() },
             arguments: list(exec, "args").filter_map(Value::as_str).map(Into::into).collect(),
             environment,
             api_version: api_version.to_owned(),
-            said: Mutex::new(None),
-        })
+            interactive: text(exec, "interactiveMode") == "Always",
+        };
+        Ok(Exec { program: Arc::new(program), last: Arc::default(), running: Arc::default() })
     }
 
     /// What the program says, or said and has not taken back. Those who ask at once wait for one run.
@@ -108,39 +128,85 @@ impl Exec {
     /// # Errors
     /// Why there is nothing to show.
     pub async fn credentials(&self) -> Result<Arc<Credentials>, String> {
-        let mut said = self.said.lock().await;
-        if let Some(said) = said.as_ref().filter(|said| said.until.is_none_or(|until| Timestamp::now().seconds < until))
-        {
-            return Ok(said.credentials.clone());
+        if let Some(known) = self.known() {
+            return known;
         }
-        let fresh = self.run().await.map_err(|why| format!("getting credentials: {why}"))?;
-        Ok(said.insert(fresh).credentials.clone())
+        let running = self.running.clone().lock_owned().await;
+        if let Some(known) = self.known() {
+            return known;
+        }
+        let (program, last) = (self.program.clone(), self.last.clone());
+        let run = tokio::spawn(async move {
+            let said = program.run().await.map_err(|why| format!("getting credentials: {why}"));
+            let outcome = said.as_ref().map(|said| said.credentials.clone()).map_err(String::clone);
+            let now = match said {
+                Ok(said) => Last::Said(said),
+                Err(why) => Last::Failed(why, Instant::now()),
+            };
+            *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+            // Those who wait look at what there is, so it has to be there before.
+            drop(running);
+            outcome
+        });
+        run.await.unwrap_or_else(|error| Err(format!("getting credentials: {error}")))
     }
 
-    /// The other side refused what was shown: the next one to ask gets it anew.
-    pub async fn refused(&self) {
-        *self.said.lock().await = None;
+    /// What need not be asked for.
+    fn known(&self) -> Option<Result<Arc<Credentials>, String>> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match last.as_ref()? {
+            Last::Said(said) if said.until.is_none_or(|until| Timestamp::now().seconds < until) => {
+                Some(Ok(said.credentials.clone()))
+            }
+            Last::Failed(why, at) if at.elapsed() < FAILED => Some(Err(why.clone())),
+            _ => None,
+        }
     }
 
+    /// The other side refused what was shown: the next one to ask gets it anew, unless that was done meanwhile.
+    pub fn refused(&self, shown: &Arc<Credentials>) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(&*last, Some(Last::Said(said)) if Arc::ptr_eq(&said.credentials, shown)) {
+            *last = None;
+        }
+    }
+}
+
+impl Program {
     async fn run(&self) -> Result<Said, String> {
+        if self.interactive {
+            return Err("exec plugin cannot support interactive mode: standard input is not a terminal".into());
+        }
         let asked = json!({"kind": "ExecCredential", "apiVersion": self.api_version, "spec": {"interactive": false}});
         let mut command = Command::new(&self.command);
         command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.env("KUBERNETES_EXEC_INFO", asked.to_string());
-        command.stdin(Stdio::null()).stderr(Stdio::inherit()).kill_on_drop(true);
+        // Whichever way this ends, the program does as well.
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
         let shown = self.command.display();
-        let done = tokio::time::timeout(PATIENCE, command.output()).await;
-        let output = done.map_err(|_| format!("exec: executable {shown} did not end in time"))?;
-        let output = output.map_err(|error| match error.kind() {
+        let mut child = command.spawn().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => format!("exec: executable {shown} not found"),
             _ => format!("exec: {error}"),
         })?;
-        match output.status.code() {
+        let done = async {
+            let failed = |error: std::io::Error| format!("exec: {error}");
+            let mut printed = Vec::new();
+            if let Some(stdout) = child.stdout.take() {
+                stdout.take(PRINTED as u64 + 1).read_to_end(&mut printed).await.map_err(failed)?;
+            }
+            if printed.len() > PRINTED {
+                return Err(format!("exec: executable {shown} prints more than {PRINTED} bytes"));
+            }
+            Ok((child.wait().await.map_err(failed)?, printed))
+        };
+        let done = tokio::time::timeout(PATIENCE, done).await;
+        let (status, printed) = done.map_err(|_| format!("exec: executable {shown} did not end in time"))??;
+        match status.code() {
             Some(0) => {}
             Some(code) => return Err(format!("exec: executable {shown} failed with exit code {code}")),
             None => return Err(format!("exec: executable {shown} was ended by a signal")),
         }
-        self.read(&output.stdout)
+        self.read(&printed)
     }
 
     /// What the program printed.
@@ -205,14 +271,56 @@ mod tests {
             assert_eq!(told.token.as_ref().and_then(|t| t.to_str().ok()), Some("Bearer t-x-1"));
         }
         assert_eq!(runs(), 1);
-        program.refused().await;
+        let first = program.credentials().await.expect("a token");
+        program.refused(&first);
         program.credentials().await.expect("a token");
         assert_eq!(runs(), 2);
+        program.refused(&first);
+        program.credentials().await.expect("a token");
+        assert_eq!(runs(), 2, "others were there already");
         let old = exec(&print(",\"expirationTimestamp\":\"2020-01-01T00:00:00Z\""));
         old.credentials().await.expect("a token");
         old.credentials().await.expect("a token");
         assert_eq!(runs(), 4);
         std::fs::remove_dir_all(&folder).expect("ours");
+    }
+
+    /// One that is slower than those who ask are patient is not run for each of them.
+    #[tokio::test]
+    async fn a_run_goes_on_without_who_asked_for_it() {
+        let folder = std::env::temp_dir().join(format!("exec-slow-{}", crate::random::uuid()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let count = folder.join("count");
+        let runs = || std::fs::read_to_string(&count).unwrap_or_default().lines().count();
+        let said =
+            format!("{{\"kind\":\"ExecCredential\",\"apiVersion\":\"{GROUP}/v1\",\"status\":{{\"token\":\"t\"}}}}");
+        let slow = exec(&format!("echo x >>{}; sleep 1; echo '{said}'", count.display()));
+        let hasty = tokio::time::timeout(Duration::from_millis(100), slow.credentials()).await;
+        assert!(hasty.is_err(), "it is not that fast");
+        slow.credentials().await.expect("a token");
+        assert_eq!(runs(), 1);
+
+        let failing = exec(&format!("echo x >>{}; sleep 0.1; exit 3", count.display()));
+        let (first, second) = tokio::join!(failing.credentials(), failing.credentials());
+        assert!(first.is_err() && second.is_err());
+        assert_eq!(runs(), 2, "one failure is told to both");
+        std::fs::remove_dir_all(&folder).expect("ours");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_prints_without_end_is_stopped() {
+        let told = tokio::time::timeout(Duration::from_secs(20), exec("yes").credentials()).await.expect("soon");
+        let told = told.err().expect("too much");
+        assert_eq!(told, "getting credentials: exec: executable sh prints more than 1048576 bytes");
+    }
+
+    /// The server starts all the same: nobody may ever be asked.
+    #[tokio::test]
+    async fn a_program_that_wants_to_talk_fails_when_it_is_asked() {
+        let said = json!({"command": "true", "apiVersion": format!("{GROUP}/v1"), "interactiveMode": "Always"});
+        let told = Exec::parse("u", &said, Path::new("/")).expect("a program").credentials().await;
+        let why = "exec plugin cannot support interactive mode: standard input is not a terminal";
+        assert_eq!(told.err().expect("nobody to talk to"), format!("getting credentials: {why}"));
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
 
+use super::client::TokenFile;
 use super::exec::{Exec, bearer};
 use super::{Client, Dialer, Identity, KnownBy, OutgoingError, Trust, certificates, certificates_of, identity, tls};
 
@@ -87,8 +88,7 @@ fn parse(config: &Value, folder: &Path) -> Result<Client, OutgoingError> {
     let (token, account, exec) = (text(user, "token"), text(user, "username"), &user["exec"]);
     let known_by = if let Some(path) = file(user, "tokenFile") {
         // What cannot be read at all is told now.
-        std::fs::read_to_string(&path).map_err(|e| settings(format!("{}: {e}", path.display())))?;
-        Some(KnownBy::File(path))
+        Some(KnownBy::File(TokenFile::open(path)?))
     } else if !token.is_empty() {
         Some(KnownBy::Header(bearer(&token).map_err(settings)?))
     } else if !account.is_empty() {
@@ -170,12 +170,21 @@ mod tests {
         by_file.post(&json!({}), patience).await.expect("an answer");
         std::fs::write(folder.join("token"), "two\n").expect("a file");
         by_file.post(&json!({}), patience).await.expect("an answer");
+        // While it is being written there is nothing in it, or it is not there.
+        std::fs::write(folder.join("token"), "\n").expect("a file");
+        by_file.post(&json!({}), patience).await.expect("an answer");
+        let config = json!({"clusters": [{"name": "a", "cluster": {"server": "http://a.example"}}],
+            "users": [{"name": "u", "user": {"tokenFile": "token"}}]});
+        let told = parse(&config, &folder).err().expect("no token").to_string();
+        assert!(told.starts_with("read empty token from file "), "{told}");
+        std::fs::remove_file(folder.join("token")).expect("removed");
+        by_file.post(&json!({}), patience).await.expect("an answer");
         let said =
             r#"{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":"three"}}"#;
         let exec = json!({"command": "echo", "args": [said], "apiVersion": "client.authentication.k8s.io/v1",
             "interactiveMode": "Never"});
         client(json!({"exec": exec})).post(&json!({}), patience).await.expect("an answer");
-        for token in ["one", "two", "three"] {
+        for token in ["one", "two", "two", "two", "three"] {
             assert_eq!(heard.recv().await, Some(format!("Bearer {token}")));
         }
         std::fs::remove_dir_all(&folder).expect("removed");

@@ -25,6 +25,7 @@ use super::logins::{Login, Logins, Pem, identity};
 use super::trust;
 use crate::metrics::Webhooks;
 use crate::outgoing::dial_words;
+use crate::outgoing::exec::Credentials;
 use crate::server::ApiServer;
 use crate::status::quote;
 
@@ -103,6 +104,14 @@ struct Shown {
     /// The certificate that they show.
     certificate: Option<Pem>,
     looked: Instant,
+}
+
+/// Who asks, as one call says it.
+#[derive(Default)]
+struct Signed {
+    headers: HeaderMap,
+    /// What a program told for it.
+    told: Option<Arc<Credentials>>,
 }
 
 /// After this long the certificate is looked at though no connection has to be made, as client-go does.
@@ -249,14 +258,24 @@ impl Pool {
         if self.shown().looked.elapsed() >= LOOK_AGAIN {
             self.connector().await?;
         }
+        // Before any connection is taken: who cannot be told has nothing to do with those.
+        let signed = self.sign().await?;
         while let Some(kept) = self.take() {
             // One that was closed meanwhile tells so before anything was answered.
-            if let Ok(answer) = self.send(kept, endpoint, body.clone(), timeout).await {
+            if let Ok(answer) = self.send(kept, endpoint, body.clone(), timeout, &signed).await {
                 return Ok(answer);
             }
         }
         let fresh = self.connect(server, endpoint).await?;
-        self.send(fresh, endpoint, body, timeout).await
+        self.send(fresh, endpoint, body, timeout, &signed).await
+    }
+
+    async fn sign(&self) -> Result<Signed, String> {
+        let mut signed = Signed::default();
+        if let Some(login) = &self.login {
+            signed.told = login.sign(&mut signed.headers).await?;
+        }
+        Ok(signed)
     }
 
     fn shown(&self) -> MutexGuard<'_, Shown> {
@@ -335,6 +354,7 @@ impl Pool {
         endpoint: &Endpoint,
         body: Bytes,
         timeout: Duration,
+        signed: &Signed,
     ) -> Result<Answer, String> {
         let mut request = http::Request::post(endpoint.target(timeout))
             .header(HOST, endpoint.authority())
@@ -343,20 +363,22 @@ impl Pool {
             .header(USER_AGENT, "kube-apiserver-admission")
             .body(Full::new(body))
             .map_err(|e| e.to_string())?;
-        if let Some(login) = &self.login {
-            login.sign(request.headers_mut()).await?;
-        }
+        request.headers_mut().extend(signed.headers.clone());
         let gone = |_: hyper::Error| "EOF".to_owned();
         let response = sender.send_request(request).await.map_err(gone)?;
         let code = response.status().as_u16();
-        if let Some(login) = self.login.as_ref().filter(|_| code == 401) {
-            login.refused().await;
+        let refused = self.login.as_ref().filter(|_| code == 401);
+        if let Some((login, told)) = refused.zip(signed.told.as_ref()) {
+            login.refused(told);
         }
         let content_type = header(response.headers(), &CONTENT_TYPE).to_owned();
         let retry_after = header(response.headers(), &RETRY_AFTER).parse().ok();
         let body = Limited::new(response.into_body(), LARGEST).collect().await.map_err(|e| e.to_string())?.to_bytes();
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < IDLE && !sender.is_closed() {
+        if refused.is_some() {
+            // They show the certificate that was refused; the next has what is shown then.
+            idle.clear();
+        } else if idle.len() < IDLE && !sender.is_closed() {
             idle.push(sender);
         }
         Ok(Answer { code, content_type, retry_after, body })

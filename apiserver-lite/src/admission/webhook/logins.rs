@@ -17,7 +17,7 @@ use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
 
-use crate::outgoing::exec::Exec;
+use crate::outgoing::exec::{Credentials, Exec};
 use crate::outgoing::{Identity, certificates_of};
 use crate::status::quote;
 use crate::tree::{list, text};
@@ -169,18 +169,19 @@ impl Login {
         }
     }
 
-    /// What was shown was not good enough: a program is asked anew.
-    pub async fn refused(&self) {
+    /// What a program told was not good enough: it is asked anew.
+    pub fn refused(&self, shown: &Arc<Credentials>) {
         if let Some(exec) = &self.exec {
-            exec.refused().await;
+            exec.refused(shown);
         }
     }
 
     /// Adds to the headers of a request who asks. A token's file counts before the token that is written beside it.
+    /// Where a program tells it, that is returned.
     ///
     /// # Errors
     /// When a program should tell it and does not.
-    pub async fn sign(&self, headers: &mut HeaderMap) -> Result<(), String> {
+    pub async fn sign(&self, headers: &mut HeaderMap) -> Result<Option<Arc<Credentials>>, String> {
         for (name, value) in &self.others {
             headers.append(name, value.clone());
         }
@@ -193,12 +194,14 @@ impl Login {
         if let Some(mut shown) = of_file.or_else(|| self.token.clone()).or_else(|| self.password.clone()) {
             shown.set_sensitive(true);
             headers.insert(AUTHORIZATION, shown);
-        } else if let Some(exec) = &self.exec
-            && let Some(token) = &exec.credentials().await?.token
-        {
+            return Ok(None);
+        }
+        let Some(exec) = &self.exec else { return Ok(None) };
+        let told = exec.credentials().await?;
+        if let Some(token) = &told.token {
             headers.insert(AUTHORIZATION, token.clone());
         }
-        Ok(())
+        Ok(Some(told))
     }
 }
 
