@@ -43,14 +43,15 @@ impl std::fmt::Debug for ImagePolicy {
 }
 
 impl ImagePolicy {
-    /// Reads the plugin's configuration.
+    /// Reads the plugin's configuration; the kubeconfig that it names is looked for from a folder.
     ///
     /// # Errors
     /// What is wrong with it, or with the kubeconfig that it names.
-    pub fn read(configuration: &Value) -> Result<Self, String> {
+    pub fn read(configuration: &Value, folder: &Path) -> Result<Self, String> {
         let said = &configuration["imagePolicy"];
         let (pause, allowed_ttl, denied_ttl) = times(said)?;
-        let client = Client::from_kubeconfig(Path::new(text(said, "kubeConfigFile"))).map_err(|e| e.to_string())?;
+        let file = folder.join(text(said, "kubeConfigFile"));
+        let client = Client::from_kubeconfig(&file).map_err(|e| e.to_string())?;
         let reviewer = Reviewer::new(client, "imagepolicy.k8s.io", "v1alpha1", "ImageReview").after(pause);
         Ok(ImagePolicy { reviewer, allowed_ttl, denied_ttl, default_allow: said["defaultAllow"] == true })
     }
@@ -156,7 +157,10 @@ mod tests {
         let told = millis(json!({"allowTTL": 3600})).expect_err("too long");
         assert_eq!(told, "valid value is between 1s and 30m0s, got 1h0m0s");
         assert!(millis(json!({"denyTTL": "5s"})).is_err() && millis(json!({"denyTTL": -2})).is_err());
-        let told = ImagePolicy::read(&json!({"imagePolicy": {"kubeConfigFile": "/nowhere/at/all"}}));
-        assert!(told.expect_err("no file").contains("/nowhere/at/all"));
+        for (file, path) in [("/nowhere/at/all", "/nowhere/at/all: "), ("all", "/nowhere/else/all: ")] {
+            let configuration = json!({"imagePolicy": {"kubeConfigFile": file}});
+            let told = ImagePolicy::read(&configuration, Path::new("/nowhere/else")).expect_err("no file");
+            assert!(told.starts_with(path), "{told}");
+        }
     }
 }

@@ -5,8 +5,9 @@
 //! [`Admission::delete`]. The order of plugins is upstream's (`pkg/kubeapiserver/options/plugins.go`); which of them run
 //! is decided by `--enable-admission-plugins` and `--disable-admission-plugins`.
 //!
-//! Plugins answer from memory and never wait, but for the one that asks about images. Policies and webhooks, which clients store, come after the plugins of each
-//! pass; webhooks are waited for, without a lock and before anything is written. Quota is reserved last.
+//! Plugins answer from memory and never wait, but for the one that asks about images. Policies and webhooks, which
+//! clients store, come after the plugins of each pass; webhooks are waited for, without a lock and before anything is
+//! written. Quota is reserved last.
 
 mod attributes;
 mod auto_provision;

@@ -1,5 +1,6 @@
 //! The chain: every plugin there is, in order, and which of them run.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -8,6 +9,7 @@ use serde_json::Value;
 use super::attributes::Attributes;
 use super::changes::Rounds;
 use super::hooks::{Hooks, InForce};
+use super::image_policy::ImagePolicy;
 use super::subject::Subject;
 use super::webhook::Clients;
 use super::{
@@ -154,6 +156,8 @@ pub struct Admission {
     hooks: Hooks,
     clients: Clients,
     settings: Settings,
+    /// None when nobody decides about images.
+    image_policy: Option<ImagePolicy>,
     provides_namespaces: bool,
     /// Places of those that are no functions among others; none of what does not run.
     mutating_policies: Option<usize>,
@@ -200,8 +204,19 @@ impl Admission {
                 return Err(PluginError { flag: ENABLE, reason });
             }
         }
+        let image_policy = match settings.image_policy.take().filter(|_| has(IMAGE_POLICY)) {
+            Some((configuration, place)) => {
+                let read = ImagePolicy::read(&configuration, place.parent().unwrap_or(Path::new("")));
+                Some(read.map_err(|why| PluginError {
+                    flag: "admission-control-config-file",
+                    reason: format!("{}: plugin {IMAGE_POLICY}: {why}", place.display()),
+                })?)
+            }
+            None => None,
+        };
         let quota = has(QUOTA).then(quota::Locks::default);
         Ok(Admission {
+            image_policy,
             quota,
             hooks: Hooks::default(),
             clients: Clients::new(std::mem::take(&mut settings.logins)),
@@ -365,7 +380,7 @@ impl Admission {
                 watch.done(place, plugin, &outcome);
                 outcome?;
             }
-            if let Some(policy) = self.settings.image_policy.as_ref().filter(|_| plugin.name == IMAGE_POLICY) {
+            if let Some(policy) = self.image_policy.as_ref().filter(|_| plugin.name == IMAGE_POLICY) {
                 let outcome = policy.review(call, new).await;
                 watch.done(place, plugin, &outcome);
                 outcome?;

@@ -1,9 +1,11 @@
 //! What plugins are told at the start: `--admission-control-config-file`, an AdmissionConfiguration of
 //! `apiserver.config.k8s.io/v1` that has each plugin's configuration in it or names its file.
 //!
-//! EventRateLimit, ImagePolicyWebhook, MutatingAdmissionWebhook, PodNodeSelector, PodSecurity, PodTolerationRestriction, ResourceQuota and
-//! ValidatingAdmissionWebhook have one; what is said to others is ignored, as upstream does. PodNodeSelector's
-//! and ImagePolicyWebhook's may also stand in the file by themselves, as they did before there were versions.
+//! EventRateLimit, ImagePolicyWebhook, MutatingAdmissionWebhook, PodNodeSelector, PodSecurity,
+//! PodTolerationRestriction, ResourceQuota and ValidatingAdmissionWebhook have one; what is said to others is ignored, as
+//! upstream does.
+//! PodNodeSelector's and ImagePolicyWebhook's may also stand in the file by themselves, as they did before there were
+//! versions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +13,6 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::event_rate::EventRates;
-use super::image_policy::ImagePolicy;
 use super::pod_security::PodSecuritySettings;
 use super::quota::Limited;
 use super::webhook::Logins;
@@ -35,8 +36,8 @@ pub struct Settings {
     /// Tolerations of namespaces that have none of their own, and those that are allowed.
     pub tolerations: [Vec<Value>; 2],
     pub event_rates: EventRates,
-    /// Who decides about images.
-    pub image_policy: Option<ImagePolicy>,
+    /// Who decides about images, and the file that says so: read when somebody has to.
+    pub image_policy: Option<(Value, PathBuf)>,
     /// Levels of namespaces that name none, and who is exempt.
     pub pod_security: PodSecuritySettings,
     /// What needs a quota that covers it.
@@ -58,7 +59,7 @@ impl Settings {
         let mut bare = bare.into_iter().filter(|(member, _)| document[*member].is_object()).peekable();
         if bare.peek().is_some() {
             for (_, plugin) in bare {
-                out.take(plugin, &document).map_err(|reason| wrong(path, reason))?;
+                out.take(plugin, &document, path).map_err(|reason| wrong(path, reason))?;
             }
             return Ok(out);
         }
@@ -83,18 +84,19 @@ impl Settings {
                     (place, configuration)
                 }
             };
-            out.take(name, &configuration).map_err(|reason| wrong(&place, format!("plugin {name}: {reason}")))?;
+            let taken = out.take(name, &configuration, &place);
+            taken.map_err(|reason| wrong(&place, format!("plugin {name}: {reason}")))?;
         }
         Ok(out)
     }
 
-    fn take(&mut self, plugin: &str, configuration: &Value) -> Result<(), String> {
+    fn take(&mut self, plugin: &str, configuration: &Value, place: &Path) -> Result<(), String> {
         match plugin {
             "EventRateLimit" => {
                 is_of(configuration, "eventratelimit.admission.k8s.io/v1alpha1")?;
                 self.event_rates = EventRates::read(configuration)?;
             }
-            "ImagePolicyWebhook" => self.image_policy = Some(ImagePolicy::read(configuration)?),
+            "ImagePolicyWebhook" => self.image_policy = Some((configuration.clone(), place.to_owned())),
             "PodNodeSelector" => {
                 for (namespace, selector) in configuration[NODE_SELECTORS].as_object().into_iter().flatten() {
                     let selector = selector.as_str().ok_or_else(|| format!("{namespace} must be a text"))?;
@@ -166,19 +168,31 @@ mod tests {
                 &format!("{head}- {{name: ValidatingAdmissionWebhook, configuration: {{}}}}"),
                 "plugin ValidatingAdmissionWebhook: must be a WebhookAdmissionConfiguration",
             ),
-            (
-                "images",
-                &format!(
-                    "{head}- {{name: ImagePolicyWebhook, configuration: {{imagePolicy: {{kubeConfigFile: /none}}}}}}"
-                ),
-                "plugin ImagePolicyWebhook: /none: No such file",
-            ),
-            ("old images", "imagePolicy: {kubeConfigFile: /none}", "/none: No such file"),
             ("missing", &format!("{head}- {{name: EventRateLimit, path: none.yaml}}"), "No such file"),
             ("wrong", &format!("{head}- {{name: EventRateLimit, configuration: {{}}}}"), "must be a Configuration of"),
         ] {
             let error = load(name, text).expect_err(name);
             assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn who_decides_about_images_matters_when_somebody_has_to() {
+        let inner = "imagePolicy: {kubeConfigFile: none}";
+        let whole = format!(
+            "apiVersion: {GROUP}\nkind: AdmissionConfiguration\nplugins:\n\
+             - {{name: ImagePolicyWebhook, configuration: {{{inner}}}}}\n"
+        );
+        let with = |name: &str, text: &str, enable: &[String]| {
+            let chain = super::super::Admission::new(enable, &[], load(name, text).expect("not read yet"));
+            chain.map(drop).map_err(|e| format!("{}: {e}", e.flag))
+        };
+        for (name, text) in [("images", &*whole), ("old-images", inner)] {
+            assert_eq!(with(name, text, &[]), Ok(()));
+            let told = with(name, text, &["ImagePolicyWebhook".to_owned()]).expect_err("no such file");
+            assert!(told.starts_with("admission-control-config-file: "), "{told}");
+            assert!(told.contains("all.yaml: plugin ImagePolicyWebhook: "), "{told}");
+            assert!(told.contains(&format!("-{name}/none: No such file")), "beside the file that names it: {told}");
         }
     }
 }
