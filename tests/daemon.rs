@@ -1,5 +1,6 @@
 //! Starts `apiserver-lite` as a child process and ends it with the test.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -43,12 +44,25 @@ pub fn scratch(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A TCP port on loopback that was free a moment ago.
+/// Below those that the kernel gives to connections, which take any of theirs at any moment, and those of services.
+const PORTS: Range<u16> = 20_000..30_000;
+
+/// A TCP port on loopback that was free a moment ago. Each process begins elsewhere, and none is told of twice in a row.
 ///
 /// # Errors
 /// When the machine has none.
 pub fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    let width = u32::from(PORTS.end - PORTS.start);
+    let begin = std::process::id().wrapping_mul(97) % width;
+    for _ in 0..width {
+        let offset = (begin + ASKED.fetch_add(1, Ordering::Relaxed)) % width;
+        let port = PORTS.start + u16::try_from(offset)?;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port is free")
 }
 
 /// A running API server with its data folder; killed when dropped.
