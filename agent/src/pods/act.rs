@@ -298,7 +298,7 @@ impl Worker {
             shared.recorder.pod(&pod, EventType::Warning, "FailedStatusPodSandBox", message);
             return Err(Failure::Retry);
         }
-        self.tell_before_next();
+        self.tell_before_next(false);
         let ips = addresses(&self.observed);
         Ok(Sandbox { id, config, ips, userns })
     }

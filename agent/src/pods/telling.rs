@@ -24,15 +24,10 @@ impl Worker {
         self.shared.status.set(&self.uid, self.status.clone(), may_run);
     }
 
-    /// [`Worker::tell`] in the middle of a start.
-    pub(super) fn tell_before_next(&mut self) {
-        let may_run = self.renew_status(false);
-        self.shared.status.set_before_next(&self.uid, self.status.clone(), may_run);
-    }
-
-    /// [`Worker::tell`] once everything has stopped: the last status follows as soon as what the pod had is given back.
-    pub(super) fn tell_stopped(&mut self) {
-        let may_run = self.renew_status(true);
+    /// [`Worker::tell`] where another status is likely to follow: in the middle of a start, and once everything has stopped
+    /// and what the pod had is being given back.
+    pub(super) fn tell_before_next(&mut self, terminal: bool) {
+        let may_run = self.renew_status(terminal);
         self.shared.status.set_before_next(&self.uid, self.status.clone(), may_run);
     }
 

@@ -196,14 +196,17 @@ impl Initiator {
         if blocking(move || mount_table::is_mount_point(&place)).await? {
             return Ok(());
         }
-        // Before the wait for others: a pod that ends meanwhile leaves something to look for.
-        let (place, record) = (staged.to_owned(), Record::of(disk));
-        blocking(move || record::write(&place, &record)).await?;
-        let device = {
-            let _database = self.database.lock().await;
-            self.attach(disk).await?
-        };
+        let device = self.attach_noted(disk, staged).await?;
         disk::format_and_mount(&device, staged, &disk.how).await
+    }
+
+    /// Notes the disk in its folder, then logs in to it. The note comes before the wait for others: a pod that ends meanwhile
+    /// leaves something to look for.
+    async fn attach_noted(&self, disk: &Disk, folder: &Path) -> Result<PathBuf, String> {
+        let (folder, record) = (folder.to_owned(), Record::of(disk));
+        blocking(move || record::write(&folder, &record)).await?;
+        let _database = self.database.lock().await;
+        self.attach(disk).await
     }
 
     async fn admin(&self, arguments: &[&str]) -> Result<String, String> {

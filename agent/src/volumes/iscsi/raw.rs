@@ -7,14 +7,13 @@
 //! Followed: `iscsiPlugin.GetGlobalMapPath`, `volumepathhandler.MapDevice`. Limits: no loop device holds the device as well;
 //! the kernel's session, which stays, keeps its name. One that a kubelet made before this agent has to be detached by hand.
 
-use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::mount::{MsFlags, mount};
 
-use super::record::{self, Record};
+use super::record;
 use super::{Disk, Initiator};
 use crate::volumes::mount_table;
 use crate::volumes::turns::{Turn, blocking};
@@ -61,13 +60,7 @@ impl Initiator {
         let turn = self.disks.take(&place).await;
         let (this, own) = (self.clone(), place.join(uid));
         let work = tokio::spawn(async move {
-            // Before the wait for others: a pod that ends meanwhile leaves something to look for.
-            let record = Record::of(&disk);
-            blocking(move || record::write(&place, &record)).await?;
-            let device = {
-                let _database = this.database.lock().await;
-                this.attach(&disk).await?
-            };
+            let device = this.attach_noted(&disk, &place).await?;
             let from = device.clone();
             blocking(move || bind(&from, &own)).await?;
             Ok(Attached { device, _turn: turn })
@@ -97,9 +90,9 @@ fn bind(device: &Path, own: &Path) -> Result<(), String> {
 /// A folder cannot be read, or the kernel refuses: then it stays.
 pub(super) fn still_had(place: &Path, pods: &Path) -> Result<bool, String> {
     let mut had = false;
-    for own in entries(place)? {
+    for own in record::entries(place)? {
         let Some(uid) = own.file_name().filter(|name| !record::is_record(name)) else { continue };
-        if !entries(&pods.join(uid).join(LINKS))?.is_empty() {
+        if !record::entries(&pods.join(uid).join(LINKS))?.is_empty() {
             had = true;
             continue;
         }
@@ -111,13 +104,4 @@ pub(super) fn still_had(place: &Path, pods: &Path) -> Result<bool, String> {
         std::fs::remove_file(&own).map_err(|e| format!("cannot remove {}: {e}", own.display()))?;
     }
     Ok(had)
-}
-
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let read = match std::fs::read_dir(folder) {
-        Ok(entries) => entries.map(|entry| entry.map(|e| e.path())).collect(),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        Err(e) => Err(e),
-    };
-    read.map_err(|e| format!("cannot read {}: {e}", folder.display()))
 }

@@ -104,17 +104,24 @@ pub fn is_record(name: &OsStr) -> bool {
 /// # Errors
 /// A folder cannot be read: which disks there are is not known.
 pub fn staged_below(all: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = |folder: &Path| match std::fs::read_dir(folder) {
-        Ok(entries) => entries.map(|entry| entry.map(|e| e.path())).collect::<Result<Vec<_>, _>>(),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        Err(e) => Err(e),
-    };
-    let read = |folder: &Path| entries(folder).map_err(|e| format!("cannot read {}: {e}", folder.display()));
     let mut found = Vec::new();
-    for interface in [read(all)?, read(&all.join(super::raw::FOLDER))?].concat() {
+    for interface in [entries(all)?, entries(&all.join(super::raw::FOLDER))?].concat() {
         if interface.file_name().is_some_and(|n| n.to_string_lossy().starts_with("iface-")) {
-            found.extend(read(&interface)?);
+            found.extend(entries(&interface)?);
         }
     }
     Ok(found)
+}
+
+/// What is in a folder; nothing when it is not there.
+///
+/// # Errors
+/// It cannot be read: what is in it is not known.
+pub fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let found = match std::fs::read_dir(folder) {
+        Ok(entries) => entries.map(|entry| entry.map(|e| e.path())).collect(),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(e),
+    };
+    found.map_err(|e| format!("cannot read {}: {e}", folder.display()))
 }
