@@ -8,9 +8,9 @@ use tonic::{Request, Streaming};
 use super::{CriClient, CriError};
 use crate::{metrics, spans};
 
-type Result<T> = std::result::Result<T, CriError>;
+pub(super) type Result<T> = std::result::Result<T, CriError>;
 
-fn within<T>(message: T, timeout: Duration) -> Request<T> {
+pub(super) fn within<T>(message: T, timeout: Duration) -> Request<T> {
     let mut request = traced(message);
     request.set_timeout(timeout);
     request
@@ -49,7 +49,7 @@ fn operation(call: &'static str) -> &'static str {
 }
 
 /// Counts a call, its time and its failure.
-async fn counted<T>(operation: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
+pub(super) async fn counted<T>(operation: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
     let labels = [operation];
     metrics::RUNTIME_OPERATIONS.inc(&labels);
     let timer = metrics::RUNTIME_OPERATIONS_SECONDS.time(&labels);

@@ -11,6 +11,7 @@
 mod calls;
 mod connect;
 mod error;
+mod listed;
 mod moves;
 
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use proto::cri::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::Channel;
 
 pub use error::{CriError, go_name};
+pub use listed::{Label, ListedContainer, ListedSandbox};
 pub use moves::Moves;
 
 /// The kubelet's default for `runtimeRequestTimeout`.
@@ -33,6 +35,8 @@ const MAX_MESSAGE_BYTES: usize = 16 << 20;
 pub struct CriClient {
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
+    /// For lists of which little is read.
+    lists: tonic::client::Grpc<Channel>,
     timeout: Duration,
     endpoint: PathBuf,
     moves: Moves,
@@ -51,6 +55,7 @@ impl CriClient {
             None => channel.clone(),
         };
         Ok(Self {
+            lists: tonic::client::Grpc::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES),
             runtime: RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES),
             images: ImageServiceClient::new(image_channel).max_decoding_message_size(MAX_MESSAGE_BYTES),
             timeout,

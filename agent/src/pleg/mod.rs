@@ -21,9 +21,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::cri::{CriClient, CriError};
+use crate::cri::{CriClient, CriError, ListedContainer, ListedSandbox};
 use crate::metrics;
-use crate::pod::labels::{self, owner};
+use crate::pod::labels::{self, owner_by};
 
 pub use parts::Latest;
 use parts::{Part, Parts, Seen};
@@ -206,17 +206,18 @@ pub async fn watch(cri: CriClient, events: mpsc::Sender<Event>, nudge: Nudge, la
 
 /// Each pod of the runtime with what it consists of.
 async fn snapshot(cri: &CriClient) -> Result<BTreeMap<RuntimePod, Parts>, CriError> {
-    let (sandboxes, containers) = tokio::try_join!(cri.list_pod_sandboxes(None), cri.list_containers(None))?;
+    let (sandboxes, containers) = tokio::try_join!(cri.all_sandboxes(), cri.all_containers())?;
     count(&sandboxes, &containers);
     Ok(pods_of(&sandboxes, &containers))
 }
 
-fn pods_of(sandboxes: &[cri::PodSandbox], containers: &[cri::Container]) -> BTreeMap<RuntimePod, Parts> {
+fn pods_of(sandboxes: &[ListedSandbox], containers: &[ListedContainer]) -> BTreeMap<RuntimePod, Parts> {
     let mut all: HashMap<labels::PodRef<'_>, Vec<Part>> = HashMap::new();
     let sandboxes = sandboxes.iter().map(|s| (&s.labels, &s.id, s.state));
     for (labels, id, state) in sandboxes.chain(containers.iter().map(|c| (&c.labels, &c.id, c.state))) {
         // Without these labels it is not a pod of ours.
-        let Some(pod) = owner(labels) else { continue };
+        let value = |name: &str| labels.iter().find(|label| label.name == name).map(|label| label.value.as_str());
+        let Some(pod) = owner_by(value) else { continue };
         all.entry(pod).or_default().push(Part::new(id, state));
     }
     let pods = all.into_iter().map(|(pod, parts)| {
@@ -227,7 +228,7 @@ fn pods_of(sandboxes: &[cri::PodSandbox], containers: &[cri::Container]) -> BTre
 }
 
 /// What the runtime has, in numbers.
-fn count(sandboxes: &[cri::PodSandbox], containers: &[cri::Container]) {
+fn count(sandboxes: &[ListedSandbox], containers: &[ListedContainer]) {
     let ready = sandboxes.iter().filter(|s| s.state == cri::PodSandboxState::SandboxReady as i32).count();
     let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
     metrics::RUNNING_PODS.set(&[], number(ready));
@@ -330,6 +331,7 @@ async fn follow_stream(cri: CriClient, events: mpsc::Sender<StreamEvent>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cri::Label;
 
     #[test]
     fn what_is_done_is_looked_for_at_once_and_no_more_often_than_every_second() {
@@ -369,12 +371,12 @@ mod tests {
     fn what_belongs_together_is_one_pod_and_what_is_nobodys_is_none() {
         let labels = |uid: &str| {
             let labels = [(labels::POD_UID, uid), (labels::POD_NAME, "p"), (labels::POD_NAMESPACE, "n")];
-            labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+            labels.map(|(name, value)| Label { name: name.to_owned(), value: value.to_owned() }).into()
         };
-        let sandboxes =
-            ["a", "b"].map(|id| cri::PodSandbox { id: id.into(), labels: labels(id), ..Default::default() });
-        let container = |id: &str, of: &str| cri::Container { id: id.into(), labels: labels(of), ..Default::default() };
-        let strange = cri::Container { id: "x".into(), ..Default::default() };
+        let sandboxes = ["a", "b"].map(|id| ListedSandbox { id: id.into(), labels: labels(id), ..Default::default() });
+        let container =
+            |id: &str, of: &str| ListedContainer { id: id.into(), labels: labels(of), ..Default::default() };
+        let strange = ListedContainer { id: "x".into(), ..Default::default() };
         let found = pods_of(&sandboxes, &[container("c", "a"), strange]);
         let found: Vec<(&str, usize)> = found.iter().map(|(pod, parts)| (pod.uid.as_str(), parts.len())).collect();
         assert_eq!(found, [("a", 2), ("b", 1)]);

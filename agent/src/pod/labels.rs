@@ -30,7 +30,12 @@ pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The pod of a runtime object by its labels; `None` for objects that no kubelet made.
 pub fn owner(labels: &BTreeMap<String, String>) -> Option<PodRef<'_>> {
-    Some(PodRef { uid: labels.get(POD_UID)?, name: labels.get(POD_NAME)?, namespace: labels.get(POD_NAMESPACE)? })
+    owner_by(|name| labels.get(name).map(String::as_str))
+}
+
+/// The same where labels are no map.
+pub fn owner_by<'a>(label: impl Fn(&str) -> Option<&'a str>) -> Option<PodRef<'a>> {
+    Some(PodRef { uid: label(POD_UID)?, name: label(POD_NAME)?, namespace: label(POD_NAMESPACE)? })
 }
 
 /// Names of a pod as the runtime remembers them.
