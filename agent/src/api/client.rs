@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{Method, Request, Response, header};
 use http_body_util::BodyExt;
+use prost::Message;
 use proto::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 
 use super::kind::{collection_path, escape};
@@ -177,6 +178,14 @@ impl Client {
         self.exchange(Method::POST, &path, Some(self.content_type.media_type()), body).await
     }
 
+    /// [`Client::create`] for whom it is enough that the object is made: the answer, which is the object once more, is not
+    /// read.
+    pub async fn submit<T: Kind>(&self, namespace: &str, object: &T) -> Result<(), ApiError> {
+        let path = collection_path::<T>(namespace);
+        let body = media::encode(object, self.content_type);
+        self.call(Method::POST, &path, Some(self.content_type.media_type()), body).await.map(drop)
+    }
+
     /// Posts to a subresource of the object `P/name`, such as the `token` of a service account.
     pub async fn create_subresource<P: Kind, T: Kind>(
         &self,
@@ -206,13 +215,26 @@ impl Client {
         kind: PatchType,
         patch: impl Into<Bytes>,
     ) -> Result<T, ApiError> {
+        self.patch_for::<T, T>(namespace, name, subresource, kind, patch).await
+    }
+
+    /// [`Client::patch`] for whom a part of the object is enough: `A` is a message with those fields of `T`.
+    pub async fn patch_for<T: Kind, A: Message + Default>(
+        &self,
+        namespace: &str,
+        name: &str,
+        subresource: &str,
+        kind: PatchType,
+        patch: impl Into<Bytes>,
+    ) -> Result<A, ApiError> {
         let media_type = match kind {
             PatchType::StrategicMerge => "application/strategic-merge-patch+json",
             PatchType::Merge => "application/merge-patch+json",
             PatchType::Json => "application/json-patch+json",
         };
         let path = object_path::<T>(namespace, name, subresource);
-        self.exchange(Method::PATCH, &path, Some(media_type), patch.into()).await
+        let (body, form) = self.call(Method::PATCH, &path, Some(media_type), patch.into()).await?;
+        media::decode_part::<T, A>(body, form)
     }
 
     /// Asks for deletion. Success may mean that the object is gone or that its end has begun.

@@ -108,6 +108,11 @@ fn encode_struct<M: Message>(
 }
 
 pub(super) fn decode<T: Kind>(body: Bytes, form: ContentType) -> Result<T, ApiError> {
+    decode_part::<T, T>(body, form)
+}
+
+/// Those fields of a `T` that the message `A` has.
+pub(super) fn decode_part<T: Kind, A: Message + Default>(body: Bytes, form: ContentType) -> Result<A, ApiError> {
     decode_as(body, T::GROUP, T::VERSION, T::KIND, form)
 }
 

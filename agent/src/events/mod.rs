@@ -186,8 +186,8 @@ fn new_event(node: &str, notice: &Notice, message: String, now: proto::time::Tim
 async fn deliver(client: &Client, event: &Event) -> Option<String> {
     let meta = event.metadata.as_ref()?;
     for attempt in 0..TRIES {
-        match client.create::<Event>(&meta.namespace, event).await {
-            Ok(_) => return Some(meta.name.clone()),
+        match client.submit(&meta.namespace, event).await {
+            Ok(()) => return Some(meta.name.clone()),
             Err(ApiError::Standalone) => return None,
             // The server's word is final: the namespace ends, or the event is not allowed.
             Err(error @ ApiError::Status(_)) if !error.is_retriable() => {

@@ -308,6 +308,30 @@ fn shown(meta: &ObjectMeta, host_network: bool, status: Option<PodStatus>) -> Po
     Pod { metadata: Some(metadata), spec: Some(spec), status }
 }
 
+/// Of the object that is the answer to a patch, what [`shown`] looks at: most of the rest is the spec.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Patched {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<ObjectMeta>,
+    #[prost(message, optional, tag = "2")]
+    spec: Option<PatchedSpec>,
+    #[prost(message, optional, tag = "3")]
+    status: Option<PodStatus>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct PatchedSpec {
+    #[prost(bool, tag = "11")]
+    host_network: bool,
+}
+
+impl Patched {
+    fn shown(self) -> Pod {
+        let host_network = self.spec.is_some_and(|spec| spec.host_network);
+        shown(&self.metadata.unwrap_or_default(), host_network, self.status)
+    }
+}
+
 struct Task {
     api: Arc<Pod>,
     patch: Option<Vec<u8>>,
@@ -343,11 +367,9 @@ impl Task {
         let pod = &self.api;
         let mut api = None;
         if let Some(patch) = self.patch {
-            match client.patch::<Pod>(pod.namespace(), pod.name(), "status", PatchType::StrategicMerge, patch).await {
-                Ok(mut answer) => {
-                    let status = answer.status.take();
-                    api = Some(Arc::new(shown(answer.meta(), answer.spec().host_network, status)));
-                }
+            let kind = PatchType::StrategicMerge;
+            match client.patch_for::<Pod, Patched>(pod.namespace(), pod.name(), "status", kind, patch).await {
+                Ok(answer) => api = Some(Arc::new(answer.shown())),
                 Err(error) => return Outcome { api: None, end: after_error(error) },
             }
         }
@@ -422,6 +444,7 @@ fn keep_counts(current: &[ContainerStatus], merged: &mut [ContainerStatus]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prost::Message as _;
     use proto::api::core::v1::PodCondition;
 
     /// Whether the manager would send something now.
@@ -499,6 +522,8 @@ mod tests {
         // The first start with a network of its own is measured, and the others are not.
         assert!(kept.spec().host_network && kept.spec().node_name.is_empty());
         assert_eq!(kept.status, pod.status);
+        let answer = Patched::decode(&pod.encode_to_vec()[..]).expect("a part of a pod");
+        assert_eq!(answer.shown(), kept);
     }
 
     #[test]
