@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use proto::api::core::v1::{Container, Pod, ResourceRequirements};
+use proto::apimachinery::pkg::api::resource::Quantity;
 
 use super::quantity::milli;
 use super::resources::ResourceList;
@@ -57,7 +58,8 @@ fn requirements(container: &Container) -> &ResourceRequirements {
 /// Whether two sets of requests and limits mean the same amounts.
 pub fn same(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
     let equal = |a: &ResourceList, b: &ResourceList| {
-        a.len() == b.len() && a.iter().all(|(name, value)| b.get(name).is_some_and(|v| milli(v) == milli(value)))
+        let alike = |a: &Quantity, b: &Quantity| a == b || milli(a) == milli(b);
+        a.len() == b.len() && a.iter().all(|(name, value)| b.get(name).is_some_and(|v| alike(v, value)))
     };
     equal(&a.requests, &b.requests) && equal(&a.limits, &b.limits)
 }
@@ -66,7 +68,6 @@ pub fn same(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
 mod tests {
     use super::*;
     use proto::api::core::v1::PodSpec;
-    use proto::apimachinery::pkg::api::resource::Quantity;
 
     fn pod(cpu: &str) -> Pod {
         let requests = [("cpu".to_owned(), Quantity { string: cpu.into() })].into();

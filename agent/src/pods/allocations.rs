@@ -167,6 +167,11 @@ impl Allocations {
         self.inner().allocated.get(uid).cloned()
     }
 
+    /// The pod with what it is allocated in place of what it wants; `None` where that is the same.
+    pub fn allocated_to(&self, pod: &Pod) -> Option<Pod> {
+        self.inner().allocated.get(pod.uid())?.applied_to(pod)
+    }
+
     pub fn allocate(&self, uid: &str, allocation: Allocation) {
         let mut inner = self.inner();
         let before = inner.allocated.get(uid);

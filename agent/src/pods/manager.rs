@@ -530,9 +530,9 @@ impl Manager {
                         meta.deletion_timestamp = last.deletion_timestamp;
                         meta.deletion_grace_period_seconds = last.deletion_grace_period_seconds;
                     }
-                    entry.pod = Arc::new(pod.clone());
-                    let allocation = self.shared.allocations.allocated(uid);
-                    mailbox.update(Arc::new(allocation.and_then(|a| a.applied_to(&pod)).unwrap_or(pod)));
+                    let pod = Arc::new(pod);
+                    entry.pod = pod.clone();
+                    mailbox.update(self.shared.allocations.allocated_to(&pod).map_or(pod, Arc::new));
                 }
                 mailbox.removed();
             }

@@ -29,8 +29,7 @@ pub(super) const INFEASIBLE: &str = "Infeasible";
 impl Manager {
     /// The pod as it is allocated.
     pub(super) fn allocated(&self, pod: &Arc<Pod>) -> Arc<Pod> {
-        let allocation = self.shared.allocations.allocated(pod.uid());
-        allocation.and_then(|a| a.applied_to(pod)).map_or_else(|| pod.clone(), Arc::new)
+        self.shared.allocations.allocated_to(pod).map_or_else(|| pod.clone(), Arc::new)
     }
 
     /// A pod's source has changed it: resizes are judged, and the worker gets what is allocated.
