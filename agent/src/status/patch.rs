@@ -4,7 +4,7 @@
 //! others wrote meanwhile stays; every other list is replaced whole; maps are patched key by key.
 
 use proto::api::core::v1::PodStatus;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 const STATUS: &str = "k8s.io.api.core.v1.PodStatus";
 
@@ -20,8 +20,17 @@ pub fn status_patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Vec<u
     if changes.is_empty() {
         return None;
     }
-    let patch = json!({ "metadata": { "uid": uid }, "status": changes });
+    // `json!` would copy the changes.
+    let patch = object([("metadata", object([("uid", uid.into())])), ("status", changes.into())]);
     Some(patch.to_string().into_bytes())
+}
+
+fn object<const N: usize>(members: [(&str, Value); N]) -> Value {
+    let mut map = Map::new();
+    for (name, value) in members {
+        map.insert(name.into(), value);
+    }
+    map.into()
 }
 
 fn diff_object(old: &Value, new: &Value, top: bool) -> Map<String, Value> {
@@ -100,7 +109,7 @@ fn diff_list(name: &str, key: &str, old: &Value, new: &[Value], out: &mut Map<St
         item.insert(key.into(), gone.get(key).cloned().unwrap_or_default());
         items.push(Value::Object(item));
     }
-    let order: Vec<Value> = new.iter().filter_map(|item| Some(json!({ key: item.get(key)? }))).collect();
+    let order: Vec<Value> = new.iter().filter_map(|item| Some(object([(key, item.get(key)?.clone())]))).collect();
     out.insert(format!("$setElementOrder/{name}").into(), Value::Array(order));
     if !items.is_empty() {
         out.insert(name.into(), Value::Array(items));
@@ -111,6 +120,7 @@ fn diff_list(name: &str, key: &str, old: &Value, new: &[Value], out: &mut Map<St
 mod tests {
     use super::*;
     use proto::api::core::v1::{PodCondition, PodIp};
+    use serde_json::json;
 
     fn condition(kind: &str, status: &str) -> PodCondition {
         PodCondition { r#type: kind.into(), status: status.into(), ..Default::default() }
