@@ -33,8 +33,9 @@ const PARALLEL: usize = 16;
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// The kubelet looks again every ten seconds.
 const LAST_RETRY: Duration = Duration::from_secs(10);
-/// How long a change waits that another one follows soon, unless something holds that up; the kubelet looks as often.
-const FOLLOWED: Duration = Duration::from_secs(1);
+/// How long a change waits that another one follows soon, unless something holds that up. Where many pods start at once their
+/// containers run two to three seconds after their sandboxes: each would be told of once more.
+const FOLLOWED: Duration = Duration::from_secs(3);
 
 /// A handle; clones share the state.
 #[derive(Clone)]
