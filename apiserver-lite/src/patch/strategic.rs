@@ -25,7 +25,7 @@ pub(super) fn apply(set: &TypeSet, id: StructId, target: &mut Value, patch: &Map
         _ => Map::new(),
     };
     let merger = Merger { set };
-    *target = Value::Object(merger.map(original, patch.clone(), Shape::Struct(id))?);
+    *target = Value::Object(merger.map(original, patch, Shape::Struct(id))?);
     Ok(())
 }
 
@@ -146,107 +146,119 @@ impl Merger<'_> {
         Ok(Member { shape, ..strategy_of(prop) })
     }
 
+    /// Only what the object gets of the patch is copied.
     fn map(
         &self,
         mut original: Map<String, Value>,
-        mut patch: Map<String, Value>,
+        patch: &Map<String, Value>,
         shape: Shape,
     ) -> Result<Map<String, Value>> {
         if let Some(directive) = patch.get(PATCH) {
             return match directive.as_str() {
                 Some("replace") => {
+                    let mut patch = patch.clone();
                     patch.remove(PATCH);
                     Ok(patch)
                 }
                 Some("delete") => Ok(Map::new()),
-                _ => Err(unknown_directive(directive, &patch)),
+                _ => Err(unknown_directive(directive, patch)),
             };
         }
-        if let Some(keep) = patch.remove(RETAIN) {
-            retain(&mut original, &patch, &keep)?;
+        if let Some(keep) = patch.get(RETAIN) {
+            retain(&mut original, patch, keep)?;
         }
-        let ordered: Vec<Name> = patch.keys().filter(|k| k.starts_with(ORDER)).cloned().collect();
-        for key in ordered {
-            let Some(order) = patch.remove(&key) else { continue };
-            self.ordered_list(&mut original, &mut patch, &key[ORDER.len()..], order, shape)?;
-        }
-        for (key, value) in patch {
-            let (key, deletes) = match key.strip_prefix(DELETE_FROM) {
-                Some(name) => (name.into(), true),
-                None => (key, false),
-            };
-            if value.is_null() {
-                original.remove(&key);
-                continue;
+        // Lists that are in the object already when the other members come.
+        let mut done: Vec<&str> = Vec::new();
+        for (key, order) in patch {
+            if let Some(key) = key.strip_prefix(ORDER)
+                && self.ordered_list(&mut original, patch, key, order, shape)?
+            {
+                done.push(key);
             }
-            let Some(have) = original.get_mut(&key).map(Value::take) else {
-                if !deletes {
-                    insert(&mut original, key, value);
-                }
-                continue;
-            };
-            let merged = match (have, value) {
-                (Value::Object(have), Value::Object(value)) => {
-                    let member = self.object_member(shape, &key)?;
-                    if member.strategy == "replace" {
-                        Some(Value::Object(value))
-                    } else {
-                        Some(Value::Object(self.map(have, value, member.shape)?))
-                    }
-                }
-                (Value::Array(have), Value::Array(value)) => {
-                    let member = self.list_member(shape, &key)?;
-                    if deletes || member.strategy == "merge" {
-                        Some(Value::Array(self.list(have, value, &member, deletes)?))
-                    } else {
-                        Some(Value::Array(value))
-                    }
-                }
-                (have, _) if deletes => Some(have),
-                (_, value) => without_directives(value),
-            };
-            match merged {
-                Some(merged) => original.insert(key, merged),
-                None => original.remove(&key),
-            };
         }
+        let mut members =
+            patch.iter().filter(|(key, _)| *key != RETAIN && !key.starts_with(ORDER) && !done.contains(&key.as_str()));
+        members.try_for_each(|(key, value)| self.member(&mut original, key, value, shape))?;
         Ok(original)
     }
 
-    /// Merges a list whose order the patch gives, beside changes to it or alone.
+    /// Merges one member of a patch.
+    fn member(&self, original: &mut Map<String, Value>, key: &Name, value: &Value, shape: Shape) -> Result<()> {
+        let (key, deletes) = match key.strip_prefix(DELETE_FROM) {
+            Some(name) => (name.into(), true),
+            None => (key.clone(), false),
+        };
+        if value.is_null() {
+            original.remove(&key);
+            return Ok(());
+        }
+        let Some(have) = original.get_mut(&key).map(Value::take) else {
+            if !deletes {
+                insert(original, key, value);
+            }
+            return Ok(());
+        };
+        let merged = match (have, value) {
+            (Value::Object(have), Value::Object(value)) => {
+                let member = self.object_member(shape, &key)?;
+                if member.strategy == "replace" {
+                    Some(Value::Object(value.clone()))
+                } else {
+                    Some(Value::Object(self.map(have, value, member.shape)?))
+                }
+            }
+            (Value::Array(have), Value::Array(value)) => {
+                let member = self.list_member(shape, &key)?;
+                if deletes || member.strategy == "merge" {
+                    Some(Value::Array(self.list(have, value.clone(), &member, deletes)?))
+                } else {
+                    Some(Value::Array(value.clone()))
+                }
+            }
+            (have, _) if deletes => Some(have),
+            (_, value) => without_directives(value),
+        };
+        match merged {
+            Some(merged) => original.insert(key, merged),
+            None => original.remove(&key),
+        };
+        Ok(())
+    }
+
+    /// Merges a list whose order the patch gives, beside changes to it or alone. Whether the list was merged: else there is
+    /// none on either side.
     fn ordered_list(
         &self,
         original: &mut Map<String, Value>,
-        patch: &mut Map<String, Value>,
+        patch: &Map<String, Value>,
         key: &str,
-        order: Value,
+        order: &Value,
         shape: Shape,
-    ) -> Result<()> {
-        let Value::Array(order) = order else { return Err(bad_type(LIST, &order)) };
+    ) -> Result<bool> {
+        let Value::Array(order) = order else { return Err(bad_type(LIST, order)) };
         let list = |value: Option<&Value>| match value {
             None => Ok(None),
             Some(Value::Array(list)) => Ok(Some(list.clone())),
             Some(other) => Err(bad_type(LIST, other)),
         };
-        let (have, change) = (list(original.get(key))?, list(patch.get(key))?);
+        let (have, change) = (list(original.get(key))?, list(patch.get(key).filter(|_| key != RETAIN))?);
         let member = self.list_member(shape, key)?;
         let merge_key = member.merge_key.as_deref();
-        check_order(change.as_deref().unwrap_or_default(), &order, merge_key)?;
+        check_order(change.as_deref().unwrap_or_default(), order, merge_key)?;
         let server_order = have.clone().unwrap_or_default();
         let of_maps = items_are_maps(&[&server_order, change.as_deref().unwrap_or_default()]);
         let merged = match (have, change) {
-            (None, None) => return Ok(()),
+            (None, None) => return Ok(false),
             (Some(have), None) => have,
-            (None, Some(change)) => change.into_iter().filter_map(without_directives).collect(),
+            (None, Some(change)) => change.iter().filter_map(without_directives).collect(),
             (Some(have), Some(change)) if member.strategy == "merge" => self.list(have, change, &member, false)?,
             (Some(_), Some(change)) => change,
         };
-        patch.remove(key);
         let of_maps = of_maps?.ok_or_else(|| untyped("no elements in any of the given slices"))?;
-        let (patched, kept) = partition(merged, &order, merge_key)?;
+        let (patched, kept) = partition(merged, order, merge_key)?;
         let key_of_maps = merge_key.filter(|_| of_maps);
-        original.insert(key.into(), Value::Array(arrange(patched, kept, &order, &server_order, key_of_maps)?));
-        Ok(())
+        original.insert(key.into(), Value::Array(arrange(patched, kept, order, &server_order, key_of_maps)?));
+        Ok(true)
     }
 
     fn list(&self, mut have: Vec<Value>, patch: Vec<Value>, member: &Member, deletes: bool) -> Result<Vec<Value>> {
@@ -281,7 +293,7 @@ impl Merger<'_> {
             match have.iter_mut().find(|h| h.get(merge_key) == Some(key)) {
                 Some(place) => {
                     let Value::Object(old) = place.take() else { continue };
-                    *place = Value::Object(self.map(old, item, member.shape)?);
+                    *place = Value::Object(self.map(old, &item, member.shape)?);
                 }
                 // Upstream takes new items as they are, nulls and directives within included.
                 None => have.push(Value::Object(item)),
@@ -309,7 +321,7 @@ fn strategy_of(prop: &Prop) -> Member {
 }
 
 /// Sets a member that was not there, or was of another type.
-fn insert(original: &mut Map<String, Value>, key: Name, value: Value) {
+fn insert(original: &mut Map<String, Value>, key: Name, value: &Value) {
     match without_directives(value) {
         Some(value) => original.insert(key, value),
         None => original.remove(&key),
@@ -317,15 +329,24 @@ fn insert(original: &mut Map<String, Value>, key: Name, value: Value) {
 }
 
 /// A value of a patch that nothing is merged with: no nulls, and objects that are directives go.
-fn without_directives(value: Value) -> Option<Value> {
+fn without_directives(value: &Value) -> Option<Value> {
     match value {
         Value::Object(map) if map.contains_key(PATCH) => None,
         Value::Object(map) => {
-            let members = map.into_iter().filter(|(_, v)| !v.is_null());
-            Some(Value::Object(members.filter_map(|(k, v)| Some((k, without_directives(v)?))).collect()))
+            let mut left = Map::with_capacity(map.len());
+            for (key, value) in map.iter().filter(|(_, value)| !value.is_null()) {
+                if let Some(value) = without_directives(value) {
+                    left.insert(key.clone(), value);
+                }
+            }
+            Some(Value::Object(left))
         }
-        Value::Array(list) => Some(Value::Array(list.into_iter().filter_map(without_directives).collect())),
-        value => Some(value),
+        Value::Array(list) => {
+            let mut left = Vec::with_capacity(list.len());
+            left.extend(list.iter().filter_map(without_directives));
+            Some(Value::Array(left))
+        }
+        value => Some(value.clone()),
     }
 }
 
@@ -334,8 +355,8 @@ fn retain(original: &mut Map<String, Value>, patch: &Map<String, Value>, keep: &
     let bad = || ApiError::bad_request("invalid patch format of retainKeys");
     let keep = keep.as_array().ok_or_else(bad)?;
     let named = |key: &str| keep.iter().any(|k| k == key);
-    let sets =
-        |(key, value): &(&Name, &Value)| !value.is_null() && !key.starts_with(DELETE_FROM) && !key.starts_with(ORDER);
+    let directs = |key: &str| key == RETAIN || key.starts_with(DELETE_FROM) || key.starts_with(ORDER);
+    let sets = |(key, value): &(&Name, &Value)| !value.is_null() && !directs(key);
     if patch.iter().filter(sets).any(|(key, _)| !named(key)) {
         return Err(bad());
     }
