@@ -240,22 +240,16 @@ impl StoredObject {
 
     /// The object as a tree but for `metadata.managedFields`, which are most of it and mean nothing to who only reads.
     pub fn without_owners(&self) -> Arc<Value> {
-        self.tree.upgrade().unwrap_or_else(|| Arc::new(self.parsed_without_owners()))
+        // What the text shares with others is none of this.
+        let read = || proto::json::parse_without_owners(&self.json.without_owners()).unwrap_or_default();
+        self.tree.upgrade().unwrap_or_else(|| Arc::new(read()))
     }
 
     /// The same for a write, which makes the next state of a copy and changes little of it.
     pub fn to_change(&self) -> Arc<Value> {
-        let shared = || {
-            let mut tree = self.parsed_without_owners();
-            tree.share();
-            Arc::new(tree)
-        };
-        self.tree.upgrade().unwrap_or_else(shared)
-    }
-
-    fn parsed_without_owners(&self) -> Value {
         // What the text shares with others is none of this.
-        proto::json::parse_without_owners(&self.json.without_owners()).unwrap_or_default()
+        let read = || proto::json::parse_shared_without_owners(&self.json.without_owners()).unwrap_or_default();
+        self.tree.upgrade().unwrap_or_else(|| Arc::new(read()))
     }
 
     pub fn label(&self, key: &str) -> Option<&str> {

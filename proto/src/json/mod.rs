@@ -5,6 +5,7 @@
 //! left out, quantities and times in canonical form. [`write`] adds what Go writes for absent values, so a tree need not
 //! spell them out.
 
+mod compact;
 mod fields;
 mod form;
 pub(crate) mod lexer;
@@ -67,6 +68,9 @@ pub enum DecodeError {
 /// # Errors
 /// When the text is not one JSON value, with the text of Go's `encoding/json`.
 pub fn parse(text: &[u8]) -> Result<Parsed, SyntaxError> {
+    if let Some(value) = compact::any(text) {
+        return Ok(Parsed { value, duplicates: Vec::new() });
+    }
     let mut lexer = lexer::Lexer::new(text);
     let value = lexer.any().and_then(|v| lexer.end().map(|()| v));
     // Go checks the whole text before it looks at values, so its complaint is always the first broken byte.
@@ -74,11 +78,28 @@ pub fn parse(text: &[u8]) -> Result<Parsed, SyntaxError> {
     Ok(Parsed { value, duplicates: lexer.take_strict() })
 }
 
-/// Reads an object but for its `metadata.managedFields`.
+/// Reads an object at rest but for its `metadata.managedFields`.
 ///
 /// # Errors
 /// As [`parse`].
 pub fn parse_without_owners(text: &[u8]) -> Result<Value, SyntaxError> {
+    compact::without_owners(text, false).map_or_else(|| slowly_without_owners(text), Ok)
+}
+
+/// The same such that copies of the tree have its objects in common ([`Value::share`]).
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_shared_without_owners(text: &[u8]) -> Result<Value, SyntaxError> {
+    if let Some(value) = compact::without_owners(text, true) {
+        return Ok(value);
+    }
+    let mut value = slowly_without_owners(text)?;
+    value.share();
+    Ok(value)
+}
+
+fn slowly_without_owners(text: &[u8]) -> Result<Value, SyntaxError> {
     let mut lexer = lexer::Lexer::new(text);
     let value = lexer.without_owners().and_then(|v| lexer.end().map(|()| v));
     value.map_err(|error| lexer::check(text).err().unwrap_or(error))

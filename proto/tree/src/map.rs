@@ -35,6 +35,12 @@ impl Map<String, Value> {
         Map(Own(Table::with_capacity(capacity)), PhantomData)
     }
 
+    /// One of members in any order; None where a name comes twice. Such a map is as long as it has to be.
+    pub fn of(members: impl IntoIterator<Item = Pair>) -> Option<Self> {
+        let (table, twice) = Table::of(members.into_iter());
+        (!twice).then_some(Map(Own(table), PhantomData))
+    }
+
     /// Lets copies of the object, and of all objects below it, be the same one until one of them is changed.
     pub fn share(&mut self) {
         if let Own(table) = &mut self.0
@@ -244,10 +250,7 @@ impl<K: Into<Name>> Extend<(K, Value)> for Map<String, Value> {
 
 impl<K: Into<Name>> FromIterator<(K, Value)> for Map<String, Value> {
     fn from_iter<T: IntoIterator<Item = (K, Value)>>(members: T) -> Self {
-        let members = members.into_iter();
-        let mut map = Map::with_capacity(members.size_hint().0);
-        map.extend(members);
-        map
+        Map(Own(Table::of(members.into_iter().map(|(name, value)| (name.into(), value))).0), PhantomData)
     }
 }
 

@@ -47,6 +47,30 @@ impl Table {
         Few(Vec::with_capacity(capacity.min(FEW)))
     }
 
+    /// One of members in any order, as long as it has to be, and whether a name came twice; then the later one counts.
+    pub fn of(members: impl Iterator<Item = Pair>) -> (Self, bool) {
+        let (least, most) = members.size_hint();
+        let mut twice = false;
+        if most.is_none_or(|most| most > FEW) {
+            let mut table = Table::with_capacity(least);
+            members.for_each(|(name, value)| twice |= table.insert(name, value).is_some());
+            return (table, twice);
+        }
+        let mut few: Vec<Pair> = members.collect();
+        few.sort_by(|(a, _), (b, _)| {
+            let order = order(a, b);
+            twice |= order.is_eq();
+            order
+        });
+        if twice {
+            // Those of one name are still in the order in which they came.
+            few.reverse();
+            few.dedup_by(|(a, _), (b, _)| a == b);
+            few.reverse();
+        }
+        (Few(few), twice)
+    }
+
     pub fn len(&self) -> usize {
         match self {
             Few(few) => few.len(),

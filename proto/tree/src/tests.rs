@@ -295,3 +295,22 @@ fn values_equal_what_they_hold_and_nothing_else() {
         [false; 5]
     );
 }
+
+#[test]
+fn members_in_any_order_become_the_object_that_putting_them_in_one_by_one_makes() {
+    let mut numbers = Numbers::new(7);
+    let mut twice = 0;
+    for _ in 0..500 {
+        let count = numbers.below(60);
+        let members: Vec<(Name, Value)> = (0..count).map(|at| (numbers.name().into(), at.into())).collect();
+        let mut one_by_one = Map::new();
+        let again = members
+            .iter()
+            .fold(false, |again, (name, value)| one_by_one.insert(name.clone(), value.clone()).is_some() || again);
+        let collected: Map<String, Value> = members.iter().cloned().collect();
+        assert_eq!((&collected, collected.iter().count()), (&one_by_one, one_by_one.len()));
+        assert_eq!(Map::of(members), (!again).then_some(one_by_one), "of two of one name neither is meant");
+        twice += usize::from(again);
+    }
+    assert!((100..400).contains(&twice), "{twice} had a name twice");
+}
