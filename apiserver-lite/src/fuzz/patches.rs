@@ -29,7 +29,7 @@ fn patched(media: &str, text: &[u8], object: &Value) -> Option<Value> {
     let resource = pods();
     let patch = Patch::parse(media, text, FieldValidation::Ignore).ok()??;
     let json = || object.to_string().into_bytes();
-    let done = patch.apply(&resource.schema, ("", "v1", "Pod"), object.clone(), json, FieldValidation::Ignore);
+    let done = patch.apply(&resource.schema, ("", "v1", "Pod"), object.clone(), None, json, FieldValidation::Ignore);
     match done {
         Ok(done) => Some(done.value),
         Err(error) => {

@@ -168,7 +168,8 @@ impl Patch {
         }
     }
 
-    /// Applies the patch to an object of a kind, whose JSON is `json` (asked for only when an error shows it).
+    /// Applies the patch to an object of a kind, whose JSON is `json` (asked for only when an error shows it). What the
+    /// result shares with `like`, an object of the kind at rest, is in its normal form already.
     ///
     /// # Errors
     /// 400, 422 and 500, as upstream for each mistake.
@@ -177,6 +178,7 @@ impl Patch {
         schema: &Schema,
         (group, version, kind): (&str, &str, &str),
         mut value: Value,
+        like: Option<&Value>,
         json: impl FnOnce() -> Vec<u8>,
         validation: FieldValidation,
     ) -> Result<Patched> {
@@ -196,7 +198,7 @@ impl Patch {
         }
         // Most patches leave the object in its normal form, but for what an object at rest spells out, and it need not be
         // written and read again to get there. A complaint shows it as it was.
-        let (conformed, unknown) = if self.strict.is_empty() && proto::json::settle(set, id, &mut value) {
+        let (conformed, unknown) = if self.strict.is_empty() && proto::json::settle(set, id, &mut value, like) {
             (None, Vec::new())
         } else {
             match proto::json::conform(set, id, &value) {
@@ -333,7 +335,7 @@ mod tests {
             br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","namespace":"b"},"data":{"k":"v"}}"#;
         let value = proto::json::parse(json).expect("JSON").value;
         let patch = Patch::parse(media, patch.as_bytes(), validation)?.expect("a patch");
-        patch.apply(&schema, ("", "v1", "ConfigMap"), value, || json.to_vec(), validation)
+        patch.apply(&schema, ("", "v1", "ConfigMap"), value, None, || json.to_vec(), validation)
     }
 
     #[test]

@@ -133,7 +133,7 @@ pub(super) async fn handle(
                     proto::json::write(schema.set(), schema.id, &before, &mut out);
                     out
                 };
-                let patched = patch.apply(&schema, SCALE, before.clone(), json, options.validation)?;
+                let patched = patch.apply(&schema, SCALE, before.clone(), None, json, options.validation)?;
                 patched.warnings.into_iter().for_each(crate::warning::add);
                 let mut scale = patched.value;
                 meta::check_name(&scale, &name)?;

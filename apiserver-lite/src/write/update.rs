@@ -373,8 +373,10 @@ pub async fn patch(
     let without_owners = patch.leaves_owners();
     let tracking = if without_owners { Tracking::Writer } else { Tracking::Looking };
     let object = replace(server, target, options, tracking, |old, tree| {
+        let at_rest = tree;
         let served = |tree: Value| crate::read::convert(resource, tree);
-        let json = || match *resource.storage_version == resource.api_version() {
+        let same_version = *resource.storage_version == resource.api_version();
+        let json = || match same_version {
             true => old.json.bytes().to_vec(),
             false => {
                 let (mut out, served) = (Vec::new(), served(tree.clone()));
@@ -388,7 +390,14 @@ pub async fn patch(
         let kind = (&*resource.group, &*resource.version, &*resource.kind);
         let apply = |tree: Value| match resource.custom {
             true => patch.apply_custom(resource, served(tree), json, options.validation),
-            false => patch.apply(&resource.schema, kind, served(tree), json, options.validation),
+            false => patch.apply(
+                &resource.schema,
+                kind,
+                served(tree),
+                same_version.then_some(at_rest),
+                json,
+                options.validation,
+            ),
         };
         let lean = if without_owners { apply(meta::without_owners(tree)).ok() } else { None };
         // An error may show the whole object.

@@ -6,7 +6,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde_json::{Number, Value};
+use serde_json::{Name, Number, Value};
 
 use super::MAX_DEPTH;
 use super::typed::keeps;
@@ -25,10 +25,10 @@ pub(super) enum Form {
     Other,
 }
 
-/// Looks at a tree.
-pub(super) fn of(set: &TypeSet, id: StructId, value: &Value) -> Form {
+/// Looks at a tree; what it shares with `like`, which was decoded before, is passed by.
+pub(super) fn of(set: &TypeSet, id: StructId, value: &Value, like: Option<&Value>) -> Form {
     let mut look = Look { set, spelled: false };
-    match !set.is_custom() && look.structure(id, value, 0) {
+    match !set.is_custom() && look.structure(id, value, like, 0) {
         false => Form::Other,
         true if look.spelled => Form::Spelled,
         true => Form::Normal,
@@ -100,8 +100,12 @@ struct Look<'s> {
 }
 
 impl Look<'_> {
-    fn structure(&mut self, id: StructId, tree: &Value, depth: usize) -> bool {
+    fn structure(&mut self, id: StructId, tree: &Value, like: Option<&Value>, depth: usize) -> bool {
         let Value::Object(map) = tree else { return false };
+        let like = like.and_then(Value::as_object);
+        if like.is_some_and(|like| map.is(like)) {
+            return true;
+        }
         let set = self.set;
         let shape = set.get(id);
         depth < MAX_DEPTH
@@ -110,11 +114,11 @@ impl Look<'_> {
                 let Some((_, prop)) = shape.prop(name) else { return false };
                 let null = member.is_null();
                 self.spelled |= null || !keeps(set, prop, member);
-                null || self.value(prop.ty, member, depth + 1)
+                null || self.value(prop.ty, member, like.and_then(|like| like.get(name)), depth + 1)
             })
     }
 
-    fn value(&mut self, ty: TypeId, value: &Value, depth: usize) -> bool {
+    fn value(&mut self, ty: TypeId, value: &Value, like: Option<&Value>, depth: usize) -> bool {
         let set = self.set;
         match (set.ty(ty), value) {
             (Type::String, Value::String(_)) | (Type::Bool, Value::Bool(_)) => true,
@@ -133,17 +137,23 @@ impl Look<'_> {
             (Type::Raw | Type::Json, value) => !value.is_null() && any(value, depth),
             (Type::Fields, Value::Object(_)) => any(value, depth),
             (Type::SchemaOrArray(id) | Type::SchemaOrBool(id) | Type::SchemaOrStrings(id), Value::Object(_)) => {
-                self.structure(*id, value, depth)
+                self.structure(*id, value, like, depth)
             }
-            (Type::SchemaOrArray(id), Value::Array(list)) => list.iter().all(|v| self.structure(*id, v, depth + 1)),
+            (Type::SchemaOrArray(id), Value::Array(list)) => {
+                list.iter().all(|v| self.structure(*id, v, None, depth + 1))
+            }
             (Type::SchemaOrBool(_), Value::Bool(_)) => true,
             (Type::SchemaOrStrings(_), Value::Array(list)) => list.iter().all(Value::is_string),
-            (Type::Struct(id) | Type::AtomicStruct(id), value) => self.structure(*id, value, depth),
+            (Type::Struct(id) | Type::AtomicStruct(id), value) => self.structure(*id, value, like, depth),
             (Type::List(list), Value::Array(items)) => {
-                depth < MAX_DEPTH && items.iter().all(|v| self.value(list.element, v, depth + 1))
+                let like = like.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+                let mut side_by_side = items.iter().enumerate();
+                depth < MAX_DEPTH && side_by_side.all(|(at, v)| self.value(list.element, v, like.get(at), depth + 1))
             }
             (Type::Map(map), Value::Object(items)) => {
-                depth < MAX_DEPTH && items.values().all(|v| self.value(map.value, v, depth + 1))
+                let like = like.and_then(Value::as_object);
+                let was = |name: &Name| like.and_then(|like| like.get(name));
+                depth < MAX_DEPTH && items.iter().all(|(name, v)| self.value(map.value, v, was(name), depth + 1))
             }
             _ => false,
         }
@@ -176,7 +186,7 @@ mod tests {
         let pod = set.kind("", "v1", "Pod").expect("built in");
         let tree = |spec: Value| json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a"}, "spec": spec});
         let container = |resources: Value| tree(json!({"containers": [{"name": "c", "resources": resources}]}));
-        assert_eq!(of(set, pod, &container(json!({"requests": {"cpu": "100m"}}))), Form::Normal);
+        assert_eq!(of(set, pod, &container(json!({"requests": {"cpu": "100m"}})), None), Form::Normal);
         for spelled in [
             container(json!({"requests": {}})),
             container(json!({"requests": null, "limits": {"cpu": "1"}})),
@@ -184,10 +194,10 @@ mod tests {
             json!({"metadata": {"creationTimestamp": null}, "status": {"conditions": [
                 {"type": "Ready", "status": "True", "lastProbeTime": null, "message": ""}]}}),
         ] {
-            assert_eq!(of(set, pod, &spelled), Form::Spelled, "{spelled}");
+            assert_eq!(of(set, pod, &spelled, None), Form::Spelled, "{spelled}");
             let mut short = spelled.clone();
             unspell(set, pod, &mut short);
-            assert_eq!(of(set, pod, &short), Form::Normal);
+            assert_eq!(of(set, pod, &short, None), Form::Normal);
             let decoded = crate::json::decode(set, pod, spelled.to_string().as_bytes()).expect("a pod");
             assert_eq!((short, Vec::<String>::new()), (decoded.value, decoded.strict));
         }
@@ -202,7 +212,25 @@ mod tests {
             tree(json!({"other": null})),
             tree(json!({"activeDeadlineSeconds": 1.0})),
         ] {
-            assert_eq!(of(set, pod, &other), Form::Other, "{other}");
+            assert_eq!(of(set, pod, &other, None), Form::Other, "{other}");
         }
+    }
+    #[test]
+    fn what_a_tree_shares_with_one_that_was_decoded_is_not_looked_at() {
+        let set = TypeSet::built_in();
+        let pod = set.kind("", "v1", "Pod").expect("built in");
+        // Nothing that was decoded has it, so who looks finds it.
+        let mut old =
+            json!({"spec": {"containers": [{"name": "c", "other": 1}], "nodeSelector": {"a": "b"}}, "status": {}});
+        old.share();
+        let mut new = old.clone();
+        new["status"]["phase"] = "Running".into();
+        assert_eq!((of(set, pod, &new, None), of(set, pod, &new, Some(&old))), (Form::Other, Form::Normal));
+        new["spec"]["nodeName"] = "n".into();
+        assert_eq!(of(set, pod, &new, Some(&old)), Form::Normal, "its containers are those of before");
+        new["spec"]["containers"][0]["image"] = "i".into();
+        assert_eq!(of(set, pod, &new, Some(&old)), Form::Other);
+        new["spec"]["containers"] = json!([{"name": "c"}, old["spec"]["containers"][0]]);
+        assert_eq!(of(set, pod, &new, Some(&old)), Form::Other, "it is another item");
     }
 }

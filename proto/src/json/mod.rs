@@ -124,9 +124,10 @@ pub fn decode(set: &TypeSet, id: StructId, text: &[u8]) -> Result<Decoded, Decod
 }
 
 /// Gives a tree the form that [`decode`] gives a document, where that takes no more than to leave something out; else the
-/// tree stays as it was, and [`conform`] makes another.
-pub fn settle(set: &TypeSet, id: StructId, value: &mut Value) -> bool {
-    let form = form::of(set, id, value);
+/// tree stays as it was, and [`conform`] makes another. `like` is an object of the type that was decoded before, as it is at
+/// rest: what the tree shares with it stays as it is there.
+pub fn settle(set: &TypeSet, id: StructId, value: &mut Value, like: Option<&Value>) -> bool {
+    let form = form::of(set, id, value, like);
     if form == Form::Spelled {
         form::unspell(set, id, value);
     }
@@ -138,7 +139,7 @@ pub fn settle(set: &TypeSet, id: StructId, value: &mut Value) -> bool {
 /// # Errors
 /// As [`decode`], without syntax errors.
 pub fn conform(set: &TypeSet, id: StructId, value: &Value) -> Result<Decoded, DecodeError> {
-    if form::of(set, id, value) == Form::Normal {
+    if form::of(set, id, value, None) == Form::Normal {
         return Ok(Decoded { value: value.clone(), strict: Vec::new() });
     }
     let mut text = Vec::with_capacity(4096);

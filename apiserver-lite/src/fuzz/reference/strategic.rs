@@ -343,7 +343,7 @@ fn real(kind: &Kind, object: &Value, patch: &Value) -> std::result::Result<Value
     let parsed = Patch::parse(MEDIA, text.as_bytes(), FieldValidation::Ignore).expect("a patch").expect("a known one");
     let json = || object.to_string().into_bytes();
     let name = (kind.group, "v1", kind.kind);
-    let done = parsed.apply(&kind.resource().schema, name, object.clone(), json, FieldValidation::Ignore);
+    let done = parsed.apply(&kind.resource().schema, name, object.clone(), None, json, FieldValidation::Ignore);
     done.map(|done| done.value).map_err(|error| error.status().message.clone())
 }
 
