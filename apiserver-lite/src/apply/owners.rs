@@ -104,7 +104,7 @@ mod tests {
     /// An object at rest.
     fn at_rest(resource: &Resource, mut value: Value, owners: &Owners) -> Vec<u8> {
         let schema = Some((resource.stored.set(), resource.stored.id));
-        let slotted = json::write_with_version_slot(schema, &mut value);
+        let slotted = json::write_with_version_slot(schema, &mut value, None);
         let slotted = if owners.list().is_empty() { slotted } else { slotted.with_owners(owners.list()) };
         slotted.with_version(7)
     }

@@ -27,7 +27,7 @@ async fn store(others: &[(&str, serde_json::Value)]) -> Store {
         let resource = resources.lookup(bootstrap::GROUP, "v1", plural).expect("is served");
         let name = object["metadata"]["name"].as_str().expect("has a name").to_owned();
         object["metadata"]["uid"] = format!("uid-of-{name}").into();
-        let encoded = encode(&resource, &mut object, Vec::new());
+        let encoded = encode(&resource, &mut object, Vec::new(), None);
         let write = Write {
             resource: ResourceId::from(&*resource.storage.0),
             key: Key::new("", &name),

@@ -29,7 +29,7 @@ async fn put(store: &Store, resource: &Resource, dice: &mut Dice) {
     let (namespace, name) = (dice.pick(&NAMESPACES), format!("n{}", dice.below(60)));
     let mut value = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": name, "namespace": namespace,
         "uid": format!("{namespace}/{name}"), "labels": {"color": dice.pick(&COLORS)}}});
-    let encoded = crate::store::encode(resource, &mut value, Vec::new());
+    let encoded = crate::store::encode(resource, &mut value, Vec::new(), None);
     let there = store.get(&resource.storage, namespace, &name).is_some();
     let expect = if there { Expect::Present } else { Expect::Absent };
     let gone = there && dice.below(4) == 0;

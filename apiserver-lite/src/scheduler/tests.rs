@@ -10,7 +10,7 @@ pub fn object(plural: &str, value: Value) -> ObjectRef {
     let text = |key: &str| value["metadata"][key].as_str().unwrap_or_default().to_owned();
     let key = Key::new(&text("namespace"), &text("name"));
     let fields = crate::resource::fields::of(&resource, &value);
-    crate::store::encode(&resource, &mut value, fields).unsaved(key, "")
+    crate::store::encode(&resource, &mut value, fields, None).unsaved(key, "")
 }
 
 fn node(name: &str, cpu: &str, zone: &str) -> Value {

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
-use proto::json::{Slotted, write_with_version_slot};
+use proto::json::{Known, Slotted, write_with_version_slot};
 use proto::{protobuf, transcode};
 use serde_json::Value;
 
@@ -268,11 +268,16 @@ impl StoredObject {
 }
 
 /// Prepares a tree for [`super::Store::commit`]. `fields` are the selectable fields of its kind. Takes the
-/// `resourceVersion` out of the tree.
-pub fn encode(resource: &Resource, value: &mut Value, fields: Vec<(&str, String)>) -> Encoded {
+/// `resourceVersion` out of the tree. What is `known` of a built-in kind is not written again.
+pub fn encode(
+    resource: &Resource,
+    value: &mut Value,
+    fields: Vec<(&str, String)>,
+    known: Option<Known<'_>>,
+) -> Encoded {
     let keys = keys_of(value, fields);
     let schema = (!resource.custom).then(|| (resource.stored.set(), resource.stored.id));
-    Encoded { json: write_with_version_slot(schema, value), keys, tree: None }
+    Encoded { json: write_with_version_slot(schema, value, known), keys, tree: None }
 }
 
 fn keys_of(value: &Value, fields: Vec<(&str, String)>) -> Keys {

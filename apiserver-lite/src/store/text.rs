@@ -101,6 +101,11 @@ impl Text {
         self.shared.last().filter(|_| self.has_spec).map(|(_, spec)| spec)
     }
 
+    /// The spec, where it is a piece.
+    pub fn spec_text(&self) -> Option<&str> {
+        self.spec().map(|spec| &**spec)
+    }
+
     pub fn len(&self) -> usize {
         self.own.len() + self.shared.iter().map(|(_, piece)| piece.len()).sum::<usize>()
     }

@@ -26,6 +26,8 @@ mod update;
 
 use std::sync::Arc;
 
+use proto::json::Known;
+
 use crate::apply::Owners;
 use crate::http::Response;
 use crate::read;
@@ -163,17 +165,19 @@ async fn put(
     mut value: serde_json::Value,
     owners: Option<&Owners>,
 ) -> Result<Write> {
-    let encoded = converted(server, resource, &mut value, owners).await?;
+    let encoded = converted(server, resource, &mut value, owners, None).await?;
     let change = Change::Put(encoded.with_tree(value));
     Ok(Write { resource: resource.storage.clone(), key, expect, change })
 }
 
-/// An object ready to be stored, in the version of storage. Without `owners` those of its fields are in the tree.
+/// An object ready to be stored, in the version of storage. Without `owners` those of its fields are in the tree. What is
+/// `known` of a built-in kind is not written again.
 async fn converted(
     server: &ApiServer,
     resource: &Resource,
     value: &mut serde_json::Value,
     owners: Option<&Owners>,
+    known: Option<Known<'_>>,
 ) -> Result<Encoded> {
     // Fields are selected by in the version that was written.
     let fields = crate::resource::fields::of(resource, value);
@@ -181,7 +185,7 @@ async fn converted(
     if let Some(definition) = &resource.definition {
         definition.to_storage(value);
     }
-    let encoded = crate::store::encode(resource, value, fields);
+    let encoded = crate::store::encode(resource, value, fields, known);
     Ok(match owners.map(Owners::list).filter(|list| !list.is_empty()) {
         Some(list) => encoded.with_owners(list),
         None => encoded,
@@ -194,5 +198,5 @@ fn encoded(resource: &Resource, value: &mut serde_json::Value) -> Encoded {
         definition.to_storage(value);
     }
     let fields = crate::resource::fields::of(resource, value);
-    crate::store::encode(resource, value, fields)
+    crate::store::encode(resource, value, fields, None)
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use proto::json::Known;
 use serde_json::Value;
 
 use super::meta::{self, text};
@@ -16,7 +17,7 @@ use crate::request::User;
 use crate::resource::Resource;
 use crate::server::ApiServer;
 use crate::status::{ApiError, Cause, Result, quote};
-use crate::store::{Change, CommitError, Expect, Key, ObjectRef, Write};
+use crate::store::{Change, CommitError, Expect, Key, ObjectRef, StoredObject, Write};
 
 /// What an update is about.
 #[derive(Clone, Copy)]
@@ -257,7 +258,8 @@ pub(super) async fn replace(
             Some(owners) => owners.keep_times(resource, &new, &old_value),
             None => apply::keep_times(resource, &mut new, &old_value),
         }
-        let encoded = super::converted(server, resource, &mut new, owners.as_ref()).await?;
+        let known = same_spec(&old, &old_value, &new);
+        let encoded = super::converted(server, resource, &mut new, owners.as_ref(), known).await?;
         let write = |change| Write {
             resource: resource.storage.clone(),
             key: Key::new(namespace, name),
@@ -299,6 +301,13 @@ pub(super) async fn replace(
         }
     }
     Err(ApiError::conflict(&resource.group, &resource.plural, name, MODIFIED))
+}
+
+/// The text of the spec, where a write left it the same tree: a write of a status does.
+fn same_spec<'a>(old: &'a StoredObject, before: &Value, after: &Value) -> Option<Known<'a>> {
+    const NAME: &str = "spec";
+    let is = before[NAME].as_object()?.is(after[NAME].as_object()?) && before["apiVersion"] == after["apiVersion"];
+    Some((NAME, old.json.spec_text().filter(|_| is)?))
 }
 
 /// Whether an update takes off the last thing that held an object that is being deleted.

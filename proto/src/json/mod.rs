@@ -26,7 +26,7 @@ pub use fields::{compare as compare_field_elements, compare_values};
 pub use lexer::SyntaxError;
 pub use parts::{Walk, member};
 pub use shown::shown;
-pub use slot::{Slotted, write_with_version_slot};
+pub use slot::{Known, Slotted, write_with_version_slot};
 pub use write::{indent, write, write_sorted, write_string};
 
 /// Appends a `metav1.FieldsV1` in its own order.

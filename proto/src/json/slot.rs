@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
-use super::write::{write, write_sorted};
+use super::write::{write, write_but, write_sorted};
 use crate::schema::{StructId, TypeSet};
 
 /// JSON with a gap: `before`, then `"resourceVersion":"N"` (with the commas it needs), then `after`.
@@ -72,9 +72,17 @@ impl Slotted {
     }
 }
 
+/// A member at the top of an object, and its text as it was written before.
+pub type Known<'a> = (&'a str, &'a str);
+
 /// Writes an object with a gap for `metadata.resourceVersion`; a version in the tree is ignored. With a schema the
-/// order is the schema's, without one (custom resources) keys are sorted.
-pub fn write_with_version_slot(schema: Option<(&TypeSet, StructId)>, value: &mut Value) -> Slotted {
+/// order is the schema's, without one (custom resources) keys are sorted. What is `known` of an object with a schema is not
+/// written again; it is not `metadata`.
+pub fn write_with_version_slot(
+    schema: Option<(&TypeSet, StructId)>,
+    value: &mut Value,
+    known: Option<Known<'_>>,
+) -> Slotted {
     if let Value::Object(object) = &mut *value
         && let Value::Object(metadata) = object.entry("metadata").or_insert_with(|| Value::Object(Map::new()))
     {
@@ -83,7 +91,10 @@ pub fn write_with_version_slot(schema: Option<(&TypeSet, StructId)>, value: &mut
     // Most objects fit, and it is given back or shrunk in a moment.
     let mut json = Vec::with_capacity(4096);
     match schema {
-        Some((set, id)) => write(set, id, value, &mut json),
+        Some((set, id)) => match known {
+            Some(known) => write_but(set, id, value, known, &mut json),
+            None => write(set, id, value, &mut json),
+        },
         None => write_sorted(value, &mut json),
     }
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -116,7 +127,7 @@ mod tests {
         let id = set.kind("", "v1", "ConfigMap").expect("built in");
         let mut value = serde_json::json!({"kind": "ConfigMap", "apiVersion": "v1", "data": {"resourceVersion": "\u{1}"},
             "metadata": {"name": "a", "uid": "u", "generation": 2, "resourceVersion": "9"}});
-        let slotted = write_with_version_slot(Some((set, id)), &mut value);
+        let slotted = write_with_version_slot(Some((set, id)), &mut value, None);
         let text = String::from_utf8(slotted.with_version(42)).expect("JSON is text");
         assert!(text.contains(r#""uid":"u","resourceVersion":"42","generation":2"#), "{text}");
         assert!(slotted.is_at_version(42, text.as_bytes()));
@@ -124,9 +135,23 @@ mod tests {
         let owned = slotted.clone().with_owners(b"[{}]").with_version(42);
         let mut whole = value.clone();
         whole["metadata"]["managedFields"] = serde_json::json!([{}]);
-        let whole = write_with_version_slot(Some((set, id)), &mut whole).with_version(42);
+        let whole = write_with_version_slot(Some((set, id)), &mut whole, None).with_version(42);
         let end = r#""generation":2,"managedFields":["#;
         assert!(String::from_utf8_lossy(&owned).contains(end) && String::from_utf8_lossy(&whole).contains(end));
         assert!(!slotted.is_at_version(4, text.as_bytes()) && !slotted.is_at_version(42, &text.as_bytes()[1..]));
+    }
+    #[test]
+    fn what_was_written_before_is_taken_as_it_is() {
+        let set = TypeSet::built_in();
+        let id = set.kind("", "v1", "Pod").expect("built in");
+        let mut value = serde_json::json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a"},
+            "spec": {"nodeName": "n"}, "status": {"phase": "Running"}});
+        let whole = write_with_version_slot(Some((set, id)), &mut value, None);
+        let spec = super::super::member(&whole.json, "spec").expect("a pod has one");
+        let spec = String::from_utf8(whole.json[spec].to_vec()).expect("JSON is text");
+        assert_eq!(write_with_version_slot(Some((set, id)), &mut value, Some(("spec", &spec))), whole);
+        // The tree is not looked at for it.
+        value["spec"] = Value::Null;
+        assert_eq!(write_with_version_slot(Some((set, id)), &mut value, Some(("spec", &spec))), whole);
     }
 }

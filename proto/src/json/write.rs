@@ -14,6 +14,21 @@ pub fn write(set: &TypeSet, id: StructId, value: &Value, out: &mut Vec<u8>) {
     }
 }
 
+/// The same for an object of which a member's text is known; that is written whatever the tree has there.
+pub(super) fn write_but(set: &TypeSet, id: StructId, value: &Value, (name, text): (&str, &str), out: &mut Vec<u8>) {
+    out.push(b'{');
+    let (start, map) = (out.len(), value.as_object());
+    for prop in &set.get(id).props {
+        if prop.name == name {
+            write_name(set, name, start, out);
+            out.extend_from_slice(text.as_bytes());
+        } else {
+            write_prop(set, prop, map.and_then(|map| map.get(&*prop.name)), start, out);
+        }
+    }
+    out.push(b'}');
+}
+
 fn write_struct(set: &TypeSet, id: StructId, map: &Map<String, Value>, out: &mut Vec<u8>) {
     let shape = set.get(id);
     out.push(b'{');

@@ -187,7 +187,7 @@ mod tests {
         let resources = crate::resource::Resources::built_in();
         let make = |plural: &str, value: &mut Value| {
             let resource = resources.lookup("apps", "v1", plural).expect("it is served");
-            crate::store::encode(&resource, value, Vec::new()).unsaved(keys.clone(), "")
+            crate::store::encode(&resource, value, Vec::new(), None).unsaved(keys.clone(), "")
         };
         let mut set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "d-1"},
             "spec": {"replicas": replicas}, "status": new});
