@@ -170,15 +170,10 @@ impl StartContext<'_> {
         let mut envs: Vec<(String, String)> =
             from_plugins.envs.into_iter().filter(|(name, _)| !own.iter().any(|(n, _)| n == name)).collect();
         envs.extend(own);
-        let mut mounts = self.mounts(container, &envs)?;
-        if let Some(own) = self.userns {
-            for mount in mounts.iter_mut().filter(|m| !m.host_path.is_empty()) {
-                mount.uid_mappings.clone_from(&own.uids);
-                mount.gid_mappings.clone_from(&own.gids);
-            }
-        }
         // Those of plugins come first: what the pod mounts lies above them.
-        let mounts = from_plugins.mounts.into_iter().chain(mounts).collect();
+        let mut mounts = from_plugins.mounts;
+        mounts.extend(self.mounts(container, &envs)?);
+        map_users(&mut mounts, self.userns);
         let mut devices = from_plugins.devices;
         devices.extend(container_devices(container, self.volumes));
         let target = match target {
@@ -294,6 +289,16 @@ impl StartContext<'_> {
     }
 }
 
+/// In a pod with users of its own all files are theirs as they would be the node's: volumes, what plugins give, and images,
+/// for which a runtime needs to know it when it unpacks them.
+fn map_users(mounts: &mut [cri::Mount], own: Option<&cri::UserNamespace>) {
+    let Some(own) = own else { return };
+    for mount in mounts {
+        mount.uid_mappings.clone_from(&own.uids);
+        mount.gid_mappings.clone_from(&own.gids);
+    }
+}
+
 /// The kind of a container as metrics name it.
 pub fn kind_word(pod: &Pod, container: &str) -> &'static str {
     match find_container(pod.spec(), container) {
@@ -328,4 +333,23 @@ fn termination_log(pod_dir: &Path, container: &str) -> std::io::Result<PathBuf> 
     // The umask must not narrow it.
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Images and what device plugins mount belonged to nobody in such pods.
+    #[test]
+    fn every_mount_has_the_users_of_the_pod() {
+        let volume = cri::Mount { host_path: "/volume".into(), ..Default::default() };
+        let image = cri::Mount { image: Some(cri::ImageSpec::default()), ..Default::default() };
+        let mut mounts = [volume, image];
+        map_users(&mut mounts, None);
+        assert!(mounts.iter().all(|mount| mount.uid_mappings.is_empty() && mount.gid_mappings.is_empty()));
+        let ids = vec![cri::IdMapping { host_id: 65536, container_id: 0, length: 65536 }];
+        let own = cri::UserNamespace { uids: ids.clone(), gids: ids.clone(), ..Default::default() };
+        map_users(&mut mounts, Some(&own));
+        assert!(mounts.iter().all(|mount| mount.uid_mappings == ids && mount.gid_mappings == ids));
+    }
 }
