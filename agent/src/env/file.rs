@@ -5,8 +5,13 @@
 //!
 //! Followed: `pkg/kubelet/util/env`.
 
+use std::io::Read as _;
 use std::path::Path;
 
+use crate::volumes::open_inside;
+
+/// No file of variables is as large: a container must not fill the node's memory by one.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 const MAX_KEY_BYTES: usize = 128;
 const MAX_VALUE_BYTES: usize = 32 * 1024;
 
@@ -18,13 +23,12 @@ pub fn value(volume: &Path, path: &str, key: &str) -> Result<Option<String>, Str
     if key.len() > MAX_KEY_BYTES {
         return Err(format!("environment variable key {key:?} exceeds maximum length of {MAX_KEY_BYTES} characters"));
     }
-    let Some(file) = inside(volume, path) else { return Err("couldn't parse env file".into()) };
-    let text = std::fs::read_to_string(&file).map_err(|error| {
-        tracing::debug!(%error, file = %file.display(), "cannot read a file of variables");
+    let text = read(volume, path).map_err(|error| {
+        tracing::debug!(%error, volume = %volume.display(), path, "cannot read a file of variables");
         "couldn't parse env file".to_owned()
     })?;
     let found = find(&text, key).map_err(|why| {
-        tracing::debug!(why, file = %file.display(), "not a file of variables");
+        tracing::debug!(why, volume = %volume.display(), path, "not a file of variables");
         "couldn't parse env file".to_owned()
     })?;
     match found {
@@ -35,11 +39,15 @@ pub fn value(volume: &Path, path: &str, key: &str) -> Result<Option<String>, Str
     }
 }
 
-/// The file, unless symbolic links lead out of the volume: what a container writes must not name files of the node.
-fn inside(volume: &Path, path: &str) -> Option<std::path::PathBuf> {
-    let root = std::fs::canonicalize(volume).ok()?;
-    let file = std::fs::canonicalize(root.join(path.trim_start_matches('/'))).ok()?;
-    file.starts_with(&root).then_some(file)
+/// The text, unless symbolic links lead out of the volume: what a container writes must not name files of the node. Nor
+/// must it keep who reads it waiting, as a pipe does, or never end, as some devices do.
+fn read(volume: &Path, path: &str) -> std::io::Result<String> {
+    let file = open_inside(volume, Path::new(path.trim_start_matches('/')))?;
+    let mut text = String::new();
+    if file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)? as u64 > MAX_FILE_BYTES {
+        return Err(std::io::Error::other("the file is too large"));
+    }
+    Ok(text)
 }
 
 fn find(text: &str, key: &str) -> Result<Option<String>, String> {
@@ -100,6 +108,27 @@ mod tests {
         assert_eq!(find(text, "B").unwrap().as_deref(), Some("one\n$two"));
         assert_eq!(find(text, "C").unwrap(), None);
         assert_eq!(find(text, "D").unwrap(), None);
+    }
+
+    /// A pipe, which a container can make there as well, held up the agent for ever; a device filled its memory.
+    #[test]
+    fn only_files_of_the_volume_are_read() {
+        let root = std::env::temp_dir().join(format!("env-file-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("volume/sub")).unwrap();
+        std::fs::write(root.join("outside"), "A='b'").unwrap();
+        std::fs::write(root.join("volume/inside"), "A='b'").unwrap();
+        let large = std::fs::File::create(root.join("volume/large")).unwrap();
+        large.set_len(MAX_FILE_BYTES + 1).unwrap();
+        for (link, to) in [("up", "../outside"), ("down", "sub/../inside"), ("device", "/dev/zero")] {
+            std::os::unix::fs::symlink(to, root.join("volume").join(link)).unwrap();
+        }
+        nix::unistd::mkfifo(&root.join("volume/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let value = |path: &str| value(&root.join("volume"), path, "A");
+        assert_eq!((value("inside"), value("down")), (Ok(Some("b".into())), Ok(Some("b".into()))));
+        for path in ["up", "pipe", "device", "large", "sub", "none"] {
+            assert_eq!(value(path), Err("couldn't parse env file".into()), "{path}");
+        }
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

@@ -44,7 +44,9 @@ pub fn prepare(volume: &Path, sub_path: &str, place: &Path) -> Result<PathBuf, S
     if parts.contains(&Component::ParentDir) {
         return Err(SubPathError::Backsteps(sub_path.into()));
     }
-    let root = File::open(volume).map_err(|error| SubPathError::Place { path: volume.display().to_string(), error })?;
+    // A volume may be a pipe of the node's, which keeps waiting who opens it.
+    let root = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(volume);
+    let root = root.map_err(|error| SubPathError::Place { path: volume.display().to_string(), error })?;
     let pinned = open_or_make(&root, &parts, volume, sub_path)?;
     let pinned_path = format!("/proc/self/fd/{}", pinned.as_raw_fd());
     let of_place = |error| SubPathError::Place { path: place.display().to_string(), error };
@@ -56,6 +58,21 @@ pub fn prepare(volume: &Path, sub_path: &str, place: &Path) -> Result<PathBuf, S
     mount(Some(pinned_path.as_str()), place, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .map_err(|error| SubPathError::Failed { step: "cannot mount", path: sub_path.into(), error })?;
     Ok(place.to_owned())
+}
+
+/// Opens a file of a volume for reading, whatever else a pod has put there: no link leads out of the volume, and nothing
+/// but a file is opened.
+///
+/// # Errors
+/// There is no such file, or the kernel refuses.
+pub fn open_inside(volume: &Path, path: &Path) -> std::io::Result<File> {
+    let root = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(volume)?;
+    let found = File::from(open(&root, path)?);
+    if !found.metadata()?.is_file() {
+        return Err(std::io::Error::other("not a file"));
+    }
+    // What was found is opened, and nothing that has its name by now.
+    File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
 /// Whether the place has what is wanted already. What was pinned there and is another file by now, as one of a config map
