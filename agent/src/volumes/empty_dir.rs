@@ -22,15 +22,18 @@ const NOSWAP: &str = "noswap";
 /// The kernel does not know the option; learned at the first mount.
 static WITHOUT_NOSWAP: AtomicBool = AtomicBool::new(false);
 
-/// Makes the volume unless that was done before.
+/// Whether a volume that was made once is there still: memory is not, after the machine has started anew. A pod may have
+/// mounted there what does not answer, which blocks.
+pub fn is_made(path: &Path, in_memory: bool) -> bool {
+    path.is_dir() && (!in_memory || mount_table::is_own_file_system(path))
+}
+
+/// Makes the volume.
 ///
 /// # Errors
 /// The directory cannot be made or mounted.
 pub fn make(path: &Path, ready: &Path, pod: &Pod, node: &Node, source: &EmptyDirVolumeSource) -> Result<(), String> {
     let on_disk = source.medium.is_empty();
-    if ready.exists() && path.is_dir() && (on_disk || mount_table::is_own_file_system(path)) {
-        return Ok(());
-    }
     make_directory(path)?;
     if source.medium == MEMORY {
         mount_memory(path, memory_size(pod, node, Some(source)))?;

@@ -55,7 +55,6 @@ pub use devices::container_devices;
 pub use empty_dir::memory_may_be_swapped;
 pub use error::{Told, VolumeError};
 pub use mount_table::unmount_below;
-
 pub use sub_path::open_inside;
 /// A claim is asked for again at the first sync after this: it may have grown.
 const CLAIM_AGE: Duration = Duration::from_secs(60);

@@ -31,7 +31,7 @@ pub struct NodeDisks {
     pods: Turns,
     /// Who looks at a path that may not answer, by pod and volume: one at a time, for each holds a thread.
     looks: Turns,
-    /// Paths of the host that pods have, by pod and volume.
+    /// What pods have that is looked at no more, by pod and a word for it: paths of the host, and scratch space.
     had: Mutex<HashSet<(String, String)>>,
     news: Notify,
 }
@@ -89,7 +89,11 @@ impl NodeDisks {
         .await
     }
 
-    async fn look<T: Send + 'static>(
+    /// Looks at a path that may not answer; nobody but the caller waits for it.
+    ///
+    /// # Errors
+    /// Those of the work.
+    pub async fn look<T: Send + 'static>(
         &self,
         (pod, volume): (&Pod, &str),
         work: impl FnOnce() -> Result<T, String> + Send + 'static,
@@ -106,6 +110,17 @@ impl NodeDisks {
         self.had.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a pod had something when it was looked at last: that it is there still is not asked again, as with the
+    /// kubelet.
+    pub fn had_before(&self, key: &(String, String)) -> bool {
+        self.had().contains(key)
+    }
+
+    /// From now on [`Self::had_before`].
+    pub fn has_from_now_on(&self, key: (String, String)) {
+        self.had().insert(key);
+    }
+
     /// Checks a path of the host, or makes it; once, for what the pod has then may go, as with the kubelet, and a pod that
     /// runs is looked after all the same.
     ///
@@ -115,12 +130,12 @@ impl NodeDisks {
         let kind = source.r#type.clone().unwrap_or_default();
         // By what is looked at: a volume of the pod and one of a claim may have the same name.
         let key = (pod.uid().to_owned(), format!("{kind}:{}", source.path));
-        if kind.is_empty() || self.had().contains(&key) {
+        if kind.is_empty() || self.had_before(&key) {
             return Ok(());
         }
         let path = PathBuf::from(&source.path);
         self.look((pod, volume), move || host_path::check(&path, &kind)).await?;
-        self.had().insert(key);
+        self.has_from_now_on(key);
         Ok(())
     }
 

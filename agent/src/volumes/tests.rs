@@ -323,6 +323,27 @@ async fn scratch_space_is_kept_until_the_pod_goes() {
     assert!(!disk.exists());
 }
 
+/// A privileged pod can mount there what does not answer any more: it was looked at again at every sync, by a thread that
+/// others need.
+#[tokio::test]
+async fn scratch_space_that_a_pod_has_is_not_looked_at_again() {
+    let scratch = Scratch::new("once");
+    let objects = Arc::new(Memory::default());
+    let source = VolumeSource { empty_dir: Some(EmptyDirVolumeSource::default()), ..Default::default() };
+    let pod = pod(vec![("disk", source)]);
+    let first = manager(&scratch.0, &objects);
+    let disk = set_up(&first, &pod).await.expect("made")["disk"].host_path.clone();
+    std::fs::remove_dir(&disk).expect("it is empty");
+    assert_eq!(set_up(&first, &pod).await.expect("had")["disk"].host_path, disk);
+    assert!(!disk.exists());
+    // The next agent knows nothing of it yet.
+    set_up(&manager(&scratch.0, &objects), &pod).await.expect("made again");
+    assert!(disk.is_dir());
+    first.teardown("u1").await.expect("gone");
+    set_up(&first, &pod).await.expect("made for the next pod of that name and uid");
+    assert!(disk.is_dir());
+}
+
 #[tokio::test]
 async fn projections_are_one_volume() {
     let scratch = Scratch::new("projected");
