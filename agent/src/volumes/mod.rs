@@ -19,6 +19,7 @@ mod error;
 pub mod groups;
 mod host_path;
 mod iscsi;
+pub(crate) mod mapped;
 pub(crate) mod mount_table;
 mod node_disks;
 pub(crate) mod ownership;
@@ -56,6 +57,7 @@ pub use empty_dir::memory_may_be_swapped;
 pub use error::{Told, VolumeError};
 pub use mount_table::unmount_below;
 pub use sub_path::open_inside;
+
 /// A claim is asked for again at the first sync after this: it may have grown.
 const CLAIM_AGE: Duration = Duration::from_secs(60);
 
@@ -379,8 +381,18 @@ impl Manager {
         }
         if let Some(empty_dir) = &source.empty_dir {
             let path = directory("kubernetes.io~empty-dir");
-            let node = self.node.borrow().clone();
-            empty_dir::make(&path, &self.ready_file(pod.uid(), &volume.name), pod, &node, empty_dir)?;
+            let key = (pod.uid().to_owned(), format!("empty-dir:{}", volume.name));
+            if self.disks.had_before(&key) {
+                return Ok(MountSource { host_path: path, relabel: true, ..Default::default() });
+            }
+            let ready = self.ready_file(pod.uid(), &volume.name);
+            let (place, in_memory) = (path.clone(), !empty_dir.medium.is_empty());
+            let look = move || Ok(empty_dir::is_made(&place, in_memory));
+            if !ready.exists() || !self.disks.look((pod, &volume.name), look).await? {
+                let node = self.node.borrow().clone();
+                empty_dir::make(&path, &ready, pod, &node, empty_dir)?;
+            }
+            self.disks.has_from_now_on(key);
             return Ok(MountSource { host_path: path, relabel: true, ..Default::default() });
         }
         if source.git_repo.is_some() {
@@ -454,6 +466,7 @@ impl Manager {
         // Parts of volumes go before the volumes, and those that a driver gave before anything is removed.
         take_down(&pod_dir, &["volume-subpaths"]).await?;
         self.csi.tear_down(uid).await.map_err(VolumeError::Mount)?;
+        mapped::release_local(&self.root_dir, uid).await.map_err(VolumeError::Mount)?;
         take_down(&pod_dir, &["volumeDevices", "volumes"]).await?;
         // The pod is over without that; disks that do not go are tried again.
         self.disks.look_again();

@@ -5,7 +5,7 @@
 //! A pod has the disk for as long as its folder has the link.
 //!
 //! Followed: `iscsiPlugin.GetGlobalMapPath`, `volumepathhandler.MapDevice`. Limits: no loop device holds the device as well;
-//! the kernel's session, which stays, keeps its name. One that a kubelet made before this agent has to be detached by hand.
+//! the kernel's session, which stays, keeps its name.
 
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use nix::mount::{MsFlags, mount};
 
 use super::record;
 use super::{Disk, Initiator};
-use crate::volumes::mount_table;
 use crate::volumes::turns::{Turn, blocking};
+use crate::volumes::{mapped, mount_table};
 
 /// Below the folder of all disks.
 pub(super) const FOLDER: &str = "volumeDevices";
@@ -96,12 +96,7 @@ pub(super) fn still_had(place: &Path, pods: &Path) -> Result<bool, String> {
             had = true;
             continue;
         }
-        mount_table::unmount_strictly(&own)?;
-        let empty = std::fs::symlink_metadata(&own).is_ok_and(|found| found.is_file() && found.len() == 0);
-        if !empty {
-            return Err(format!("{} is no file for a device", own.display()));
-        }
-        std::fs::remove_file(&own).map_err(|e| format!("cannot remove {}: {e}", own.display()))?;
+        mapped::release_now(&own)?;
     }
     Ok(had)
 }

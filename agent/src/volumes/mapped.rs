@@ -1,0 +1,161 @@
+//! Devices as a kubelet binds them for each pod in the folder of a volume: a file to which the device is bound, and a loop
+//! device that holds it, so that its name is nobody else's meanwhile.
+//!
+//! This agent makes no such loops, and for most volumes no such files. After a node was switched to it they are there for
+//! the pods that ran, and would keep the device busy for ever: they go before it does.
+//!
+//! Followed: `pkg/volume/util/volumepathhandler`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::mount_table;
+use super::turns::blocking;
+
+const LOCAL: &str = "plugins/kubernetes.io~local-volume/volumeDevices";
+const BLOCK_DEVICES: &str = "/sys/block";
+
+/// [`release_now`], away from the other work of this thread.
+///
+/// # Errors
+/// Those of it.
+pub async fn release(file: PathBuf) -> Result<(), String> {
+    blocking(move || release_now(&file)).await
+}
+
+/// What a pod has of local volumes as devices, beside its own folder.
+///
+/// # Errors
+/// Those of [`release_now`].
+pub async fn release_local(root_dir: &Path, uid: &str) -> Result<(), String> {
+    let (all, uid) = (root_dir.join(LOCAL), uid.to_owned());
+    blocking(move || {
+        for volume in std::fs::read_dir(&all).into_iter().flatten().flatten() {
+            release_now(&volume.path().join(&uid))?;
+            // The last one takes the folder along; it refuses before.
+            let _ = std::fs::remove_dir(volume.path());
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Detaches the loops that hold the device bound to a file, unbinds it and removes the file. Blocks. Nothing there is
+/// nothing to do.
+///
+/// # Errors
+/// Something is in use, or the file is none for a device: then it stays.
+pub fn release_now(file: &Path) -> Result<(), String> {
+    let failed = |e: std::io::Error| format!("cannot remove {}: {e}", file.display());
+    match std::fs::symlink_metadata(file) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(failed(e)),
+        Ok(_) => {}
+    }
+    for device in loops_on(Path::new(BLOCK_DEVICES), file) {
+        detach(&device)?;
+    }
+    mount_table::unmount_strictly(file)?;
+    let found = std::fs::symlink_metadata(file).map_err(failed)?;
+    if !found.is_file() || found.len() != 0 {
+        return Err(format!("{} is no file for a device", file.display()));
+    }
+    std::fs::remove_file(file).map_err(failed)
+}
+
+/// The loop devices whose backing file has that path.
+fn loops_on(devices: &Path, file: &Path) -> Vec<PathBuf> {
+    let real = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    let mut found = Vec::new();
+    for device in std::fs::read_dir(devices).into_iter().flatten().flatten() {
+        let Ok(text) = std::fs::read_to_string(device.path().join("loop/backing_file")) else { continue };
+        if Path::new(text.trim_end_matches('\n')) == real {
+            found.push(Path::new("/dev").join(device.file_name()));
+        }
+    }
+    found
+}
+
+fn detach(device: &Path) -> Result<(), String> {
+    let output = Command::new("losetup").arg("--detach").arg(device).stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            Err(format!("cannot detach {}: {}", device.display(), String::from_utf8_lossy(&output.stderr).trim()))
+        }
+        Err(e) => Err(format!("cannot detach {}: losetup: {e}", device.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("mapped-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        path.canonicalize().unwrap()
+    }
+
+    #[test]
+    fn loops_are_found_by_what_they_hold() {
+        let root = scratch("found");
+        let file = root.join("file");
+        std::fs::write(&file, "").unwrap();
+        for (name, backing) in [("loop0", "/other".to_owned()), ("loop7", file.display().to_string())] {
+            let folder = root.join("sys").join(name).join("loop");
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("backing_file"), format!("{backing}\n")).unwrap();
+        }
+        std::fs::create_dir_all(root.join("sys/loop9")).unwrap();
+        std::fs::create_dir_all(root.join("sys/sda")).unwrap();
+        assert_eq!(loops_on(&root.join("sys"), &file), [PathBuf::from("/dev/loop7")]);
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn only_files_for_devices_are_removed() {
+        let root = scratch("files");
+        std::fs::write(root.join("full"), "text").unwrap();
+        std::fs::write(root.join("empty"), "").unwrap();
+        assert_eq!(release_now(&root.join("none")), Ok(()));
+        assert_eq!(release_now(&root.join("empty")), Ok(()));
+        assert!(!root.join("empty").exists());
+        assert!(release_now(&root.join("full")).unwrap_err().contains("is no file for a device"));
+        assert!(root.join("full").exists());
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    /// A pod that a kubelet gave a local device, and that ends under this agent.
+    #[tokio::test]
+    async fn what_a_kubelet_bound_for_a_pod_goes_with_it() {
+        let root = scratch("bound");
+        let image = root.join("image");
+        std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+        let attach = |file: &Path| {
+            let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+            let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            output.status.success().then(|| PathBuf::from(name))
+        };
+        let Some(device) = attach(&image) else {
+            eprintln!("skipped: no loop device can be had");
+            std::fs::remove_dir_all(&root).unwrap();
+            return;
+        };
+        let volume = root.join(LOCAL).join("pv");
+        std::fs::create_dir_all(&volume).unwrap();
+        let own = volume.join("u1");
+        std::fs::write(&own, "").unwrap();
+        let bound = nix::mount::mount(Some(&device), &own, None::<&str>, nix::mount::MsFlags::MS_BIND, None::<&str>);
+        let holder = bound.ok().and_then(|()| attach(&own));
+        let released = release_local(&root, "u1").await;
+        let left = loops_on(Path::new(BLOCK_DEVICES), &own);
+        Command::new("losetup").arg("--detach").arg(&device).output().unwrap();
+        assert_eq!((released, left), (Ok(()), Vec::new()));
+        assert!(!volume.exists());
+        if holder.is_none() {
+            eprintln!("skipped in part: no loop on a bound device can be had");
+        }
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}
