@@ -7,7 +7,7 @@ use proto::csi::node_service_capability::rpc::Type as RpcType;
 use proto::csi::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
 
 use crate::pod::spec::PodExt;
-use crate::volumes::mount_table;
+use crate::volumes::{mapped, mount_table};
 
 use super::data::{self, VolumeData};
 use super::volumes::{Failure, Volumes};
@@ -64,6 +64,7 @@ impl Volumes {
         let driver = self.deps.drivers.get(&volume.driver_name).map_err(|e| e.to_string())?;
         let folder = self.places.block_publish(name);
         let target = folder.join(uid);
+        mapped::release(self.places.block_maps(name).join(uid)).await?;
         let request = NodeUnpublishVolumeRequest {
             volume_id: volume.volume_handle.clone(),
             target_path: target.display().to_string(),
@@ -73,9 +74,24 @@ impl Volumes {
         data::gone(std::fs::remove_file(&target), &target)?;
         data::gone(std::fs::remove_file(link), link)?;
         self.forget(uid, name);
+        let unstaged = self.unstage_unused_block(name, &volume).await;
+        self.or_later(&volume, unstaged);
+        Ok(())
+    }
+
+    /// Takes a device from the node unless a pod has it. To be called in the volume's turn.
+    ///
+    /// # Errors
+    /// The driver's or the disk's word; what is needed for another try is still there.
+    pub(super) async fn unstage_unused_block(&self, name: &str, volume: &VolumeData) -> Result<(), String> {
         if self.has_link(name) {
             return Ok(());
         }
+        let maps = self.places.block_maps(name);
+        for map in data::entries(&maps) {
+            mapped::release(map).await?;
+        }
+        let driver = self.deps.drivers.get(&volume.driver_name).map_err(|e| e.to_string())?;
         let staging = self.places.block_staging(name);
         if driver.capabilities().await.map_err(|e| e.to_string())?.has(RpcType::StageUnstageVolume) {
             let request = NodeUnstageVolumeRequest {
@@ -85,7 +101,7 @@ impl Volumes {
             driver.unstage(request).await.map_err(|e| e.to_string())?;
         }
         mount_table::unmount_below(&staging)?;
-        for path in [&staging, &folder] {
+        for path in [&staging, &self.places.block_publish(name), &maps] {
             data::gone(std::fs::remove_dir(path), path)?;
         }
         data::remove(&self.places.block_data(name))?;

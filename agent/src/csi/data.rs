@@ -103,6 +103,11 @@ impl Places {
         self.blocks().join(name)
     }
 
+    /// A kubelet binds the device there once more, for each pod, and holds it by a loop device.
+    pub fn block_maps(&self, name: &str) -> PathBuf {
+        self.blocks().join(name).join("dev")
+    }
+
     pub fn block_staging(&self, name: &str) -> PathBuf {
         self.blocks().join("staging").join(name)
     }
@@ -116,6 +121,12 @@ impl Places {
     pub fn all_staged(&self) -> Vec<(PathBuf, VolumeData)> {
         let drivers = entries(&self.driver_root()).into_iter().filter(|d| !d.ends_with("volumeDevices"));
         drivers.flat_map(|d| entries(&d)).filter_map(|dir| read(&dir).map(|data| (dir, data))).collect()
+    }
+
+    /// Every volume that pods of this node have, or had, as device, by name.
+    pub fn all_blocks(&self) -> Vec<(String, VolumeData)> {
+        let names = entries(&self.blocks()).into_iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
+        names.filter_map(|name| read(&self.block_data(&name)).map(|data| (name, data))).collect()
     }
 
     /// Whether a pod has the volume, or was about to get it.

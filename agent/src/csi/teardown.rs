@@ -1,6 +1,7 @@
 //! Taking volumes back: unpublish from the pod, unstage from the node when no pod has the volume any more.
 
 use std::path::Path;
+use std::time::Duration;
 
 use proto::csi::node_service_capability::rpc::Type as RpcType;
 use proto::csi::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
@@ -9,6 +10,10 @@ use crate::volumes::mount_table;
 
 use super::data::{self, VolumeData};
 use super::volumes::Volumes;
+
+/// The kubelet's first and last wait between tries of the same step.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const LAST_RETRY: Duration = Duration::from_secs(122);
 
 impl Volumes {
     /// Takes all volumes of drivers from a pod. What lies on disk counts, not what this run of the agent knows.
@@ -50,9 +55,19 @@ impl Volumes {
         self.forget(uid, name);
         data::remove(folder)?;
         if volume.volume_lifecycle_mode != "Ephemeral" {
-            self.unstage_unused(&volume).await?;
+            let unstaged = self.unstage_unused(&volume).await;
+            self.or_later(&volume, unstaged);
         }
         Ok(())
+    }
+
+    /// A pod is over once the volume is not its own any more; what fails after that is tried again by [`Self::sweep`], and
+    /// until then the volume counts as used by the node.
+    pub(super) fn or_later(&self, volume: &VolumeData, unstaged: Result<(), String>) {
+        if let Err(why) = unstaged {
+            cannot_unstage(volume, &why);
+            self.left.notify_one();
+        }
     }
 
     /// To be called in the volume's turn.
@@ -80,24 +95,57 @@ impl Volumes {
         Ok(())
     }
 
-    /// Unstages what no pod has: an agent that was killed between the two steps leaves such. Runs whenever a driver
-    /// registers, until dropped.
+    /// Unstages what no pod has: what a driver refused to, or what an agent that was killed between the two steps left.
+    /// Runs whenever a driver registers, and again and again for as long as one fails; until dropped.
     pub async fn sweep(&self) {
         let mut arrivals = self.deps.drivers.arrivals();
+        let mut wait = FIRST_RETRY;
         loop {
-            for (_, volume) in self.places.all_staged() {
-                if self.deps.drivers.get(&volume.driver_name).is_err() {
-                    continue;
+            let arrived = if self.unstage_all().await {
+                wait = FIRST_RETRY;
+                tokio::select! {
+                    arrived = arrivals.changed() => arrived,
+                    () = self.left.notified() => {
+                        tokio::time::sleep(wait).await;
+                        Ok(())
+                    }
                 }
-                let turn = self.turn(&volume.driver_name, &volume.volume_handle);
-                let _turn = turn.lock().await;
-                if let Err(why) = self.unstage_unused(&volume).await {
-                    tracing::warn!(why, driver = volume.driver_name, "cannot unstage a volume that no pod has");
-                }
-            }
-            if arrivals.changed().await.is_err() {
+            } else {
+                let arrived = tokio::time::timeout(wait, arrivals.changed()).await;
+                wait = (wait * 2).min(LAST_RETRY);
+                arrived.unwrap_or(Ok(()))
+            };
+            if arrived.is_err() {
                 return;
             }
         }
     }
+
+    /// Whether all is unstaged that can be: of drivers that are not here nothing is.
+    async fn unstage_all(&self) -> bool {
+        let mut all = true;
+        let mut note = |volume: &VolumeData, unstaged: Result<(), String>| {
+            if let Err(why) = unstaged {
+                cannot_unstage(volume, &why);
+                all = false;
+            }
+        };
+        let is_here = |volume: &VolumeData| self.deps.drivers.get(&volume.driver_name).is_ok();
+        for (_, volume) in self.places.all_staged().into_iter().filter(|(_, volume)| is_here(volume)) {
+            let turn = self.turn(&volume.driver_name, &volume.volume_handle);
+            let _turn = turn.lock().await;
+            note(&volume, self.unstage_unused(&volume).await);
+        }
+        for (name, volume) in self.places.all_blocks().into_iter().filter(|(_, volume)| is_here(volume)) {
+            let turn = self.turn(&volume.driver_name, &volume.volume_handle);
+            let _turn = turn.lock().await;
+            note(&volume, self.unstage_unused_block(&name, &volume).await);
+        }
+        all
+    }
+}
+
+fn cannot_unstage(volume: &VolumeData, why: &str) {
+    let (driver, handle) = (&volume.driver_name, &volume.volume_handle);
+    tracing::warn!(why, driver, handle, "cannot unstage a volume that no pod has; trying again");
 }

@@ -28,6 +28,8 @@ struct Book {
     calls: Mutex<Vec<String>>,
     contexts: Mutex<Vec<BTreeMap<String, String>>>,
     refuse: Mutex<Option<Status>>,
+    /// So many volumes are not unstaged when asked.
+    busy: Mutex<u8>,
 }
 
 impl Book {
@@ -58,6 +60,11 @@ impl Node for Book {
         request: Request<NodeUnstageVolumeRequest>,
     ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
         self.note("unstage", &request.into_inner().staging_target_path)?;
+        let mut busy = self.busy.lock().unwrap();
+        if *busy > 0 {
+            *busy -= 1;
+            return Err(Status::internal("busy"));
+        }
         Ok(Response::new(NodeUnstageVolumeResponse {}))
     }
     async fn node_publish_volume(
@@ -315,6 +322,50 @@ async fn what_was_left_staged_is_unstaged_when_its_driver_registers() {
         tokio::task::yield_now().await;
     }
     assert_eq!(world.book.take(), [format!("unstage {STAGED}")]);
+    sweeping.abort();
+    world.end();
+}
+
+/// A driver that did not unstage at once was asked again only when it registered anew: until then the volume was in use by
+/// the node, and could not be detached. A device was never asked for again.
+#[tokio::test]
+async fn what_is_not_unstaged_at_once_is_tried_again_and_in_use_until_then() {
+    let world = World::new("busy", CsiDriverSpec { attach_required: Some(true), ..plain() });
+    let volumes = Arc::new(world.volumes());
+    let sweeping = tokio::spawn({
+        let volumes = volumes.clone();
+        async move { volumes.sweep().await }
+    });
+    let blocks = "plugins/kubernetes.io/csi/volumeDevices";
+    for block in [false, true] {
+        let (pod, volume) = (pod("u1"), volume(block));
+        let staged = if block { format!("{blocks}/staging/pv") } else { STAGED.to_owned() };
+        match block {
+            true => volumes.set_up_block(&wanted(&pod, &volume)).await.unwrap(),
+            false => volumes.set_up(&wanted(&pod, &volume)).await.unwrap(),
+        };
+        if block {
+            // The driver published a folder here; a device is a file.
+            std::fs::remove_dir(world.root.join(blocks).join("publish/pv/u1")).unwrap();
+            // What a kubelet leaves behind.
+            std::fs::create_dir(world.root.join(blocks).join("pv/dev")).unwrap();
+            std::fs::write(world.root.join(blocks).join("pv/dev/u1"), "").unwrap();
+        }
+        world.book.take();
+        *world.book.busy.lock().unwrap() = 2;
+        volumes.tear_down("u1").await.unwrap();
+        assert_eq!(world.book.take().len(), 2, "unpublished, and asked to unstage");
+        assert_eq!(*world.in_use.lock().unwrap(), ["kubernetes.io/csi/folder.example.com^abc"]);
+        world.in_use.lock().unwrap().clear();
+        drop(world.volumes());
+        assert_eq!(world.in_use.lock().unwrap().len(), 1, "to the next agent as well");
+        let limit = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !world.in_use.lock().unwrap().is_empty() && tokio::time::Instant::now() < limit {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        assert_eq!(world.book.take(), [format!("unstage {staged}"), format!("unstage {staged}")]);
+        assert!(!world.root.join(&staged).exists() && !world.root.join(blocks).join("pv").exists());
+    }
     sweeping.abort();
     world.end();
 }

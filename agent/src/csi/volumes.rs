@@ -11,6 +11,7 @@ use std::time::Duration;
 use proto::api::storage::v1::CsiDriverSpec;
 use proto::csi::node_service_capability::rpc::Type as RpcType;
 use proto::csi::{NodePublishVolumeRequest, NodeStageVolumeRequest};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::objects::{Objects, Tokens};
@@ -80,6 +81,8 @@ pub struct Volumes {
     published: Mutex<HashMap<(String, String), Published>>,
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
     in_use: Mutex<BTreeSet<String>>,
+    /// A volume that no pod has could not be unstaged.
+    pub(super) left: Notify,
     /// When a volume was last made to grow.
     grown: Mutex<HashMap<String, Instant>>,
 }
@@ -87,8 +90,9 @@ pub struct Volumes {
 impl Volumes {
     pub fn new(deps: CsiDeps, api: Arc<dyn Claims>, objects: Arc<dyn Objects>, tokens: Arc<dyn Tokens>) -> Self {
         let places = Places { root: deps.root_dir.clone() };
-        let before = places.all_staged().into_iter().map(|(_, d)| data::unique_name(&d.driver_name, &d.volume_handle));
-        let in_use: BTreeSet<String> = before.collect();
+        let staged = places.all_staged().into_iter().map(|(_, data)| data);
+        let before = staged.chain(places.all_blocks().into_iter().map(|(_, data)| data));
+        let in_use: BTreeSet<String> = before.map(|d| data::unique_name(&d.driver_name, &d.volume_handle)).collect();
         if !in_use.is_empty() {
             (deps.in_use)(in_use.iter().cloned().collect());
         }
@@ -101,6 +105,7 @@ impl Volumes {
             published: Mutex::default(),
             turns: Mutex::default(),
             in_use: Mutex::new(in_use),
+            left: Notify::new(),
             grown: Mutex::default(),
         }
     }
