@@ -435,16 +435,56 @@ async fn a_device_is_linked_and_a_larger_volume_grows() {
     volume.spec.as_mut().unwrap().capacity = sized("2Gi");
     let status = proto::api::core::v1::PersistentVolumeClaimStatus { capacity: sized("1Gi"), ..Default::default() };
     let claim = PersistentVolumeClaim { status: Some(status), ..Default::default() };
-    volumes.expand(&wanted(&pod, &volume), &volume, &claim).await.unwrap();
-    volumes.expand(&wanted(&pod, &volume), &volume, &claim).await.unwrap();
+    assert_eq!(volumes.expand(&wanted(&pod, &volume), &volume, &claim).await, Ok(true));
+    assert_eq!(volumes.expand(&wanted(&pod, &volume), &volume, &claim).await, Ok(false));
     assert_eq!(world.book.take(), [format!("expand to 2147483648 {blocks}/publish/pv/u1")], "once in a while");
-    assert!(world.api.patches.lock().unwrap()[0].contains(r#""capacity":{"storage":"2Gi"}"#));
+    let patches = std::mem::take(&mut *world.api.patches.lock().unwrap());
+    assert!(patches.len() == 2 && patches[0].contains(r#""storage":"NodeResizeInProgress""#), "{patches:?}");
+    assert!(patches[1].contains(r#""capacity":{"storage":"2Gi"}"#), "{patches:?}");
     // The driver published a folder here; a device is a file.
     std::fs::remove_dir(world.root.join(blocks).join("publish/pv/u1")).unwrap();
     world.volumes().tear_down("u1").await.unwrap();
     let calls = world.book.take();
     assert_eq!(calls, [format!("unpublish {blocks}/publish/pv/u1"), format!("unstage {blocks}/staging/pv")]);
     assert!(link.symlink_metadata().is_err() && !world.root.join(blocks).join("pv").exists());
+    world.end();
+}
+
+/// Nobody was told of a volume that could not grow but the agent's log, and the driver was asked for ever for a size that
+/// it cannot give.
+#[tokio::test]
+async fn a_size_that_cannot_be_had_stands_in_the_claim() {
+    let world = World::new("grow", plain());
+    let (pod, mut volume) = (pod("u1"), volume(false));
+    let sized = |text: &str| {
+        let size = proto::apimachinery::pkg::api::resource::Quantity { string: text.into() };
+        [("storage".to_owned(), size)].into()
+    };
+    volume.spec.as_mut().unwrap().capacity = sized("2Gi");
+    let status = proto::api::core::v1::PersistentVolumeClaimStatus { capacity: sized("1Gi"), ..Default::default() };
+    let mut claim = PersistentVolumeClaim { status: Some(status), ..Default::default() };
+    let refusals = [
+        (Status::failed_precondition("used"), Ok(false), 1),
+        (Status::internal("broken"), Err(": rpc error: code = Internal desc = broken"), 1),
+        (Status::out_of_range("too large"), Err("rpc error: code = OutOfRange desc = too large"), 2),
+    ];
+    for (refusal, wanted_answer, patches) in refusals {
+        *world.book.refuse.lock().unwrap() = Some(refusal);
+        let answer = world.volumes().expand(&wanted(&pod, &volume), &volume, &claim).await;
+        let text = |why| format!("Expander.NodeExpand failed to expand the volume {why}");
+        assert_eq!(answer, wanted_answer.map_err(text));
+        let written = std::mem::take(&mut *world.api.patches.lock().unwrap());
+        assert_eq!(written.len(), patches, "{written:?}");
+        if patches == 2 {
+            assert!(written[1].contains(r#""storage":"NodeResizeInfeasible""#), "{written:?}");
+            assert!(written[1].contains("failed to expand pvc with Expander.NodeExpand failed"), "{written:?}");
+        }
+    }
+    world.book.take();
+    let stages = &mut claim.status.as_mut().unwrap().allocated_resource_statuses;
+    stages.insert("storage".into(), "NodeResizeInfeasible".into());
+    assert_eq!(world.volumes().expand(&wanted(&pod, &volume), &volume, &claim).await, Ok(false));
+    assert_eq!(world.book.take(), Vec::<String>::new(), "the controller has to say");
     world.end();
 }
 

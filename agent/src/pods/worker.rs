@@ -376,6 +376,13 @@ impl Worker {
         for mapped in told.mapped {
             self.shared.recorder.pod(&self.pod, EventType::Normal, "SuccessfulMountVolume", mapped);
         }
+        for growth in told.grown {
+            let (kind, reason, text) = growth.told(&self.shared.config.node_name);
+            if growth.outcome.is_ok() {
+                self.shared.recorder.event(growth.claim(), kind, reason, text.clone());
+            }
+            self.shared.recorder.pod(&self.pod, kind, reason, text);
+        }
         let volumes = match made {
             Ok(volumes) => volumes,
             Err(errors) => {

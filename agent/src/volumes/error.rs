@@ -1,5 +1,10 @@
 //! Why pods do not have their volumes, and which devices they got, as events tell it.
 
+use proto::api::core::v1::ObjectReference;
+use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::events::EventType;
+
 use super::MountSource;
 
 /// Why a volume cannot be had; the text is that of an event. Trying again later may help.
@@ -53,6 +58,47 @@ pub struct Told {
     pub stale: Vec<VolumeError>,
     /// Sentences on those that it got as devices.
     pub mapped: Vec<String>,
+    /// Those that should become larger.
+    pub grown: Vec<Box<Growth>>,
+}
+
+/// What came of making a volume of a claim larger.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Growth {
+    /// Its own name.
+    pub volume: String,
+    pub claim: ObjectMeta,
+    /// Why it did not become larger.
+    pub outcome: Result<(), String>,
+}
+
+impl Growth {
+    /// Kind, reason and text of the event.
+    pub fn told(&self, node: &str) -> (EventType, &'static str, String) {
+        match &self.outcome {
+            Ok(()) => {
+                let text = format!("MountVolume.NodeExpandVolume succeeded for volume {:?} {node}", self.volume);
+                (EventType::Normal, "FileSystemResizeSuccessful", text)
+            }
+            Err(why) => {
+                let text = format!("NodeExpandVolume.NodeExpandVolume failed for volume {:?} : {why}", self.volume);
+                (EventType::Warning, "VolumeResizeFailed", text)
+            }
+        }
+    }
+
+    /// The claim as events name it.
+    pub fn claim(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: "v1".into(),
+            kind: "PersistentVolumeClaim".into(),
+            namespace: self.claim.namespace.clone(),
+            name: self.claim.name.clone(),
+            uid: self.claim.uid.clone(),
+            resource_version: self.claim.resource_version.clone(),
+            ..Default::default()
+        }
+    }
 }
 
 impl Told {
@@ -118,6 +164,15 @@ mod tests {
             (error.reason(), error.to_string().as_str()),
             ("FailedMapVolume", "MapVolume.WaitForAttach failed for volume \"pv\" : no")
         );
+    }
+
+    #[test]
+    fn growing_is_told_in_the_kubelets_words() {
+        let growth = |outcome| Growth { volume: "pv".into(), claim: ObjectMeta::default(), outcome }.told("n");
+        let text = "MountVolume.NodeExpandVolume succeeded for volume \"pv\" n".to_owned();
+        assert_eq!(growth(Ok(())), (EventType::Normal, "FileSystemResizeSuccessful", text));
+        let text = "NodeExpandVolume.NodeExpandVolume failed for volume \"pv\" : no".to_owned();
+        assert_eq!(growth(Err("no".into())), (EventType::Warning, "VolumeResizeFailed", text));
     }
 
     #[test]

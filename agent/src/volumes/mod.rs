@@ -54,7 +54,7 @@ use payload::{Payload, Sources};
 pub use container_mounts::{MountContext, container_mounts, recursive_read_only};
 pub use devices::container_devices;
 pub use empty_dir::memory_may_be_swapped;
-pub use error::{Told, VolumeError};
+pub use error::{Growth, Told, VolumeError};
 pub use mount_table::unmount_below;
 pub use sub_path::open_inside;
 
@@ -73,6 +73,8 @@ pub struct MountSource {
     pub block: bool,
     /// Where the device is for all pods, when the pod got it just now.
     pub mapped: Option<PathBuf>,
+    /// What came of making it larger, where that was tried just now.
+    pub growth: Option<Box<Growth>>,
     /// The files are the pod's own: where SELinux is on, they get its label.
     pub relabel: bool,
     /// The name of the persistent volume behind it.
@@ -174,6 +176,7 @@ impl Manager {
             let source = match one {
                 Ok(mut source) => {
                     told.mapped(&volume.name, &mut source);
+                    told.grown.extend(source.growth.take());
                     source
                 }
                 Err(error) => match self.made_before(pod, volume) {
@@ -263,15 +266,19 @@ impl Manager {
         let source = spec.persistent_volume_source.clone().unwrap_or_default();
         if let Some(csi) = &source.csi {
             let wanted = Wanted::persistent(pod, &bound.volume, &spec, csi, bound.read_only);
-            let made = match block {
+            let mut made = match block {
                 true => self.device_of_driver(&wanted).await?,
                 false => self.of_driver(&wanted).await?,
             };
             let claim = bound.claim.metadata.as_ref().map(|m| (m.namespace.clone(), m.name.clone()));
             self.csi.note_usage(&wanted, &volume.name, &made.host_path, claim);
-            if let Err(error) = self.csi.expand(&wanted, &bound.volume, &bound.claim).await {
-                tracing::warn!(error, pod = pod.name(), volume = name, "a volume cannot grow");
-            }
+            let outcome = match self.csi.expand(&wanted, &bound.volume, &bound.claim).await {
+                Ok(false) => return Ok(made),
+                Ok(true) => Ok(()),
+                Err(why) => Err(why),
+            };
+            let claim = bound.claim.metadata.clone().unwrap_or_default();
+            made.growth = Some(Box::new(Growth { volume: name, claim, outcome }));
             return Ok(made);
         }
         let set_up = |why| VolumeError::SetUp { volume: name.clone(), why };
