@@ -69,10 +69,10 @@ fn source(report: &mut Report, source: &Value) {
 /// What became of a claim: how much there is, and how far a change of it has come.
 pub fn status(report: &mut Report, status: &Value) {
     const STATES: [&str; 5] = [
-        "ControllerResizeFailed",
         "ControllerResizeInProgress",
-        "NodeResizeFailed",
+        "ControllerResizeInfeasible",
         "NodeResizeInProgress",
+        "NodeResizeInfeasible",
         "NodeResizePending",
     ];
     let entries = |name: &str| status[name].as_object().into_iter().flatten();
@@ -369,10 +369,10 @@ mod tests {
     fn the_status_of_a_claim_has_amounts_and_states_that_exist() {
         let status = json!({
             "capacity": {"storage": "-1"},
-            "allocatedResourceStatuses": {"cpu": "NodeResizePending", "storage": "x", "a.b/c": "NodeResizeFailed"},
+            "allocatedResourceStatuses": {"cpu": "NodeResizePending", "storage": "x", "a.b/c": "NodeResizeInfeasible"},
             "allocatedResources": {"memory": "1", "storage": "-2"},
         });
-        let states = r#""ControllerResizeFailed", "ControllerResizeInProgress", "NodeResizeFailed", "NodeResizeInProgress", "NodeResizePending""#;
+        let states = r#""ControllerResizeInProgress", "ControllerResizeInfeasible", "NodeResizeInProgress", "NodeResizeInfeasible", "NodeResizePending""#;
         assert_eq!(
             Report::told(|r| super::status(r, &status)),
             [
