@@ -34,7 +34,9 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
                 pod::whole_millis_of(status, &["hard", "used"]);
             }
         }
+        "namespaces" => phase(object, "Active"),
         "persistentvolumes" => {
+            phase(object, "Pending");
             let Some(spec) = made(object, "spec") else { return };
             pod::whole_millis_of(spec, &["capacity"]);
             set(spec, "persistentVolumeReclaimPolicy", "Retain");
@@ -42,6 +44,7 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
             pod::volume_source(spec);
         }
         "persistentvolumeclaims" => {
+            phase(object, "Pending");
             let Some(spec) = made(object, "spec") else { return };
             claim(spec);
             if let Some(status) = inside(object, "status") {
@@ -49,6 +52,13 @@ pub(super) fn apply(plural: &str, object: &mut Object) {
             }
         }
         _ => {}
+    }
+}
+
+/// Where an object of which nothing is known yet stands, also when a client takes that out of its status.
+fn phase(object: &mut Object, first: &str) {
+    if let Some(status) = made(object, "status") {
+        set(status, "phase", first);
     }
 }
 
@@ -184,6 +194,20 @@ mod tests {
             (&pod["spec"]["overhead"]["cpu"], &pod["spec"]["resources"]["limits"]["cpu"]),
             (&json!("1m"), &json!("1m"))
         );
+    }
+
+    #[test]
+    fn what_has_a_phase_is_never_without() {
+        for (plural, first) in
+            [("namespaces", "Active"), ("persistentvolumes", "Pending"), ("persistentvolumeclaims", "Pending")]
+        {
+            for status in [json!(null), json!({}), json!({"phase": ""}), json!({"phase": null})] {
+                let done = defaulted(plural, json!({"spec": {}, "status": status}));
+                assert_eq!(done["status"], json!({"phase": first}), "{plural}");
+            }
+            let done = defaulted(plural, json!({"spec": {}, "status": {"phase": "Other"}}));
+            assert_eq!(done["status"]["phase"], "Other", "{plural}");
+        }
     }
 
     #[test]
