@@ -24,6 +24,9 @@ impl Reset {
             "status" => status(resource),
             "approval" => &[&["spec"], &["status", "certificate"]],
             "finalize" => &[&["status"]],
+            // What is asked for stays as it was first sent: who sends it owns nothing of it.
+            _ if is(resource, "certificates.k8s.io", "certificatesigningrequests") => &[&["spec"], &["status"]],
+            _ if is(resource, "networking.k8s.io", "servicecidrs") => &[],
             _ if resource.subresource("status").is_some() => &[&["status"]],
             _ => &[],
         }))
@@ -37,6 +40,10 @@ impl Reset {
             Reset::Only(paths) => only(&set, paths),
         }
     }
+}
+
+fn is(resource: &Resource, group: &str, plural: &str) -> bool {
+    (&*resource.group, &*resource.plural) == (group, plural)
 }
 
 fn only<'a>(set: &Set<'a>, paths: &[&[&str]]) -> Set<'a> {
@@ -69,8 +76,37 @@ fn status(resource: &Resource) -> &'static [&'static [&'static str]] {
         ("", "pods") => &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]],
         ("apps", "deployments") => &[&["spec"], &["metadata", "labels"]],
         ("certificates.k8s.io", _) => &[&["spec"], &["status", "conditions"]],
-        ("admissionregistration.k8s.io" | "apiregistration.k8s.io" | "flowcontrol.apiserver.k8s.io", _)
+        // It tells what it leaves alone under a group that does not exist.
+        ("networking.k8s.io", "servicecidrs") => &[],
+        ("admissionregistration.k8s.io" | "apiextensions.k8s.io" | "apiregistration.k8s.io", _)
+        | ("flowcontrol.apiserver.k8s.io", _)
         | ("storage.k8s.io", "volumeattachments") => SPEC_AND_METADATA,
         _ => SPEC,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::Resources;
+
+    #[test]
+    fn endpoints_leave_alone_what_upstream_says_they_do() {
+        let requests = ("certificates.k8s.io", "certificatesigningrequests");
+        let ranges = ("networking.k8s.io", "servicecidrs");
+        for ((group, plural), subresource, left) in [
+            (("apps", "deployments"), "", &[&["status"][..]][..]),
+            (("apps", "deployments"), "status", &[&["spec"], &["metadata", "labels"]]),
+            (requests, "", &[&["spec"], &["status"]]),
+            (requests, "approval", &[&["spec"], &["status", "certificate"]]),
+            (("apiextensions.k8s.io", "customresourcedefinitions"), "status", &[&["spec"], &["metadata"]]),
+            (ranges, "", &[]),
+            (ranges, "status", &[]),
+            (("networking.k8s.io", "networkpolicies"), "", &[]),
+        ] {
+            let resource = Resources::built_in().current().lookup(group, "v1", plural).expect("built in");
+            let Reset::Without(set) = Reset::of(&resource, subresource) else { panic!("{plural}: only some") };
+            assert_eq!(set, Set::of_names(left), "{plural} {subresource}");
+        }
     }
 }

@@ -10,7 +10,12 @@ use crate::status::{ApiError, Result};
 
 /// A resource with a `status` that only its subresource may write.
 pub fn has_status(resource: &Resource) -> bool {
-    resource.subresource("status").is_some()
+    resource.subresource("status").is_some() && !writes_its_status(resource)
+}
+
+/// Kinds whose own endpoint writes their status, too: their strategy upstream leaves alone whatever it is given.
+pub fn writes_its_status(resource: &Resource) -> bool {
+    (&*resource.group, &*resource.plural) == ("networking.k8s.io", "servicecidrs")
 }
 
 /// Kinds that a PUT creates when they are missing.
@@ -122,6 +127,10 @@ pub fn prepare_create(resource: &Resource, value: &mut Value, user: &User) {
             claim_sources::settle(&mut value["spec"], None);
         }
         ("", "serviceaccounts") => names_of_secrets(value),
+        // The one kind that needs no name.
+        ("", "limitranges") if value["metadata"]["name"].as_str().is_none_or(str::is_empty) => {
+            value["metadata"]["name"] = crate::random::uuid().into();
+        }
         ("discovery.k8s.io", "endpointslices") => drop_topology(value, None),
         // Whatever is served right here is available at once.
         ("apiregistration.k8s.io", "apiservices") if !value["spec"]["service"].is_object() => {
@@ -410,7 +419,9 @@ fn kept_with_status(resource: &Resource) -> &'static [&'static str] {
     match (&*resource.group, &*resource.plural) {
         ("apps", "deployments") => &["labels"],
         ("", "pods") => &["ownerReferences"],
-        ("apiextensions.k8s.io" | "flowcontrol.apiserver.k8s.io" | "resource.k8s.io", _)
+        ("admissionregistration.k8s.io" | "apiregistration.k8s.io", _)
+        | ("flowcontrol.apiserver.k8s.io" | "resource.k8s.io", _)
+        | ("networking.k8s.io", "servicecidrs")
         | ("storage.k8s.io", "volumeattachments") => &["labels", "annotations", "finalizers", "ownerReferences"],
         _ => &[],
     }
@@ -580,6 +591,39 @@ mod tests {
         assert_eq!(updated["endpoints"], json!([{"addresses": ["10.0.0.2"], "nodeName": "n"}]));
         let same = prepared(slices, "", slice(topology.clone()), &slice(topology.clone()));
         assert_eq!(same["endpoints"], json!([topology]));
+    }
+
+    #[test]
+    fn a_status_takes_the_labels_along_or_leaves_them() {
+        let object = |label: &str| json!({"metadata": {"labels": {"a": label}}, "spec": {}, "status": {}});
+        for (kind, left) in [
+            (("networking.k8s.io", "ingresses"), false),
+            (("apiextensions.k8s.io", "customresourcedefinitions"), false),
+            (("networking.k8s.io", "servicecidrs"), true),
+            (("apiregistration.k8s.io", "apiservices"), true),
+            (("admissionregistration.k8s.io", "validatingadmissionpolicies"), true),
+            (("flowcontrol.apiserver.k8s.io", "flowschemas"), true),
+            (("apps", "deployments"), true),
+        ] {
+            let label = prepared(kind, "status", object("new"), &object("old"))["metadata"]["labels"]["a"].take();
+            assert_eq!(label, if left { "old" } else { "new" }, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_range_needs_no_name() {
+        let named =
+            |metadata: Value| made(("", "limitranges"), json!({"metadata": metadata}))["metadata"]["name"].take();
+        assert_eq!(named(json!({})).as_str().map(str::len), Some(36));
+        assert_eq!(named(json!({"name": "a"})), "a");
+    }
+
+    #[test]
+    fn a_range_of_services_is_written_whole() {
+        let ranges = ("networking.k8s.io", "servicecidrs");
+        let range = |reason: &str| json!({"metadata": {}, "spec": {}, "status": {"conditions": [{"reason": reason}]}});
+        assert_eq!(made(ranges, range("a"))["status"], range("a")["status"]);
+        assert_eq!(prepared(ranges, "", range("b"), &range("a"))["status"], range("b")["status"]);
     }
 
     #[test]
