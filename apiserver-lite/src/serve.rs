@@ -167,7 +167,8 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     tokio::spawn(crate::crd::run(server.clone(), ready));
     let _ = defined.await;
     tokio::spawn(crate::aggregate::run(server.clone()));
-    tokio::spawn(crate::service_ip::run(server.clone()));
+    let others = config.controllers.enabled("service-cidr-controller");
+    tokio::spawn(crate::service_ip::run(server.clone(), others));
     if config.gates.enabled("APIServerIdentity") {
         tokio::spawn(crate::bootstrap::identity::run(server.clone()));
     }

@@ -19,22 +19,27 @@ use crate::write::DeleteOptions;
 
 const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
 const RANGES: &str = "servicecidrs.networking.k8s.io";
+/// What holds the configured ranges.
+const DEFAULT_RANGE: &str = "kubernetes";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 const MANAGER: &str = "ipallocator.k8s.io";
 
-/// Follows the services until the runtime ends.
-pub async fn run(server: Arc<ApiServer>) {
+/// Follows the services until the runtime ends. Of the configured range the server says that it is ready; of those that
+/// clients made only with `others`, as upstream's controller does.
+pub async fn run(server: Arc<ApiServer>, others: bool) {
     // What `--runtime-config` switched off has no objects.
     if server.resources.lookup("networking.k8s.io", "v1", "ipaddresses").is_none() {
         return;
     }
     let client = Client::new(server.clone(), "system:apiserver", "kube-apiserver");
-    follow(server.store.clone(), move || Addresses { client: client.clone(), owners: HashMap::new() }).await;
+    follow(server.store.clone(), move || Addresses { client: client.clone(), others, owners: HashMap::new() }).await;
 }
 
 struct Addresses {
     client: Client,
+    /// Whether ranges that clients made are said to be ready.
+    others: bool,
     /// The service of each address.
     owners: HashMap<IpAddr, Key>,
 }
@@ -89,8 +94,9 @@ impl Addresses {
             if !value["metadata"]["deletionTimestamp"].is_null() {
                 return Err(unchanged());
             }
+            let what = if name == DEFAULT_RANGE { "default Service CIDR" } else { "Service CIDR" };
             let ready = json!({"type": "Ready", "status": "True", "reason": "",
-                "message": "Kubernetes Service CIDR is ready"});
+                "message": format!("Kubernetes {what} is ready")});
             if set_condition(value, ready) { Ok(()) } else { Err(unchanged()) }
         });
         done(written.await.map(|_| ())).map(|_| ())
@@ -130,7 +136,8 @@ impl Controller for Addresses {
             _ if change.deleted() => {}
             _ => {
                 let conditions = |value: &Value| !value["status"]["conditions"].is_null();
-                if !conditions(&object.without_owners()) {
+                let ours = self.others || &*object.key.name == DEFAULT_RANGE;
+                if ours && !conditions(&object.without_owners()) {
                     queue.add(Work::Range(object.key.name.clone()));
                 }
             }

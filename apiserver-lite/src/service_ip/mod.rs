@@ -111,10 +111,11 @@ impl ServiceAllocator {
         }
         let mut request = Request { name, spec, old, got: Lot::default(), let_go: Lot::default() };
         self.families(&mut request)?;
+        let ranges = self.ready_ranges(store);
         let mut guard = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = guard.get_or_insert_with(|| in_use(store));
         let result = self
-            .addresses(taken, &mut request)
+            .addresses(taken, &ranges, &mut request)
             .and_then(|()| self.node_ports(taken, &mut request))
             .and_then(|()| self.health_port(taken, &mut request));
         let Request { spec, got, let_go, .. } = request;
@@ -138,6 +139,18 @@ impl ServiceAllocator {
         if let Some(taken) = guard.as_mut() {
             give_back(taken, lot);
         }
+    }
+
+    /// The configured ranges, and after them those that clients added; which families there are is configured alone.
+    fn ready_ranges(&self, store: &Store) -> Vec<Cidr> {
+        let mut all = self.ranges.clone();
+        for object in store.snapshot(&"servicecidrs.networking.k8s.io".into()).range(None, None) {
+            let object = object.without_owners();
+            if is_ready(&object) {
+                all.extend(texts(&object["spec"], "cidrs").iter().filter_map(|range| range.parse::<Cidr>().ok()));
+            }
+        }
+        all
     }
 
     fn range(&self, family: &str) -> Option<&Cidr> {
@@ -228,7 +241,7 @@ impl ServiceAllocator {
         Ok(())
     }
 
-    fn addresses(&self, taken: &mut Taken, request: &mut Request<'_>) -> Result<()> {
+    fn addresses(&self, taken: &mut Taken, ranges: &[Cidr], request: &mut Request<'_>) -> Result<()> {
         let Request { spec, old, got, let_go, .. } = request;
         let external = |spec: &Value| text(spec, "type") == "ExternalName";
         let old = old.filter(|o| !external(o));
@@ -255,12 +268,15 @@ impl ServiceAllocator {
         // An update may add a second address or take it away; the first stays.
         let first = if old.is_some() { had.len() } else { 0 };
         for (index, family) in families.iter().enumerate().skip(first) {
-            let Some(range) = self.range(family) else { continue };
+            if self.range(family).is_none() {
+                continue;
+            }
+            let ranges = ranges.iter().filter(|r| r.is_ipv4() == (family == "IPv4"));
             let address = match all.get(index).filter(|a| !a.is_empty()) {
                 Some(text) => {
-                    take(taken, range, text).map_err(|why| refuse(&request.name, "spec.clusterIPs", &shown, &why))?
+                    take(taken, ranges, text).map_err(|why| refuse(&request.name, "spec.clusterIPs", &shown, &why))?
                 }
-                None => find(taken, range)?,
+                None => find(taken, ranges)?,
             };
             got.addresses.push(address);
             if index < all.len() {
@@ -413,28 +429,41 @@ fn give_back(taken: &mut Taken, lot: &Lot) {
     });
 }
 
-fn take(taken: &mut Taken, range: &Cidr, text: &str) -> Result<IpAddr, String> {
-    let failed = |why: String| format!("failed to allocate IP {text}: {why}");
-    let address: IpAddr = text.parse().map_err(|_| failed("the provided network does not match".into()))?;
-    if !range.contains(address) {
-        let why = format!("the provided IP ({text}) is not in the valid range. The range of valid IPs is {range}");
-        return Err(failed(why));
-    }
+/// Whether services get addresses of a range: unless it says that it is not ready, or goes.
+fn is_ready(range: &Value) -> bool {
+    let conditions = range["status"]["conditions"].as_array();
+    let ready = conditions.into_iter().flatten().find(|c| c["type"] == "Ready");
+    range["metadata"]["deletionTimestamp"].is_null() && ready.is_none_or(|c| c["status"] == "True")
+}
+
+/// Whether a range has an address for services: not the one of the network, nor that of the broadcast.
+fn serves(range: Cidr, address: IpAddr) -> bool {
+    let last = if range.is_ipv4() { Some(range.size() - 1) } else { None };
+    range.offset(address).is_some_and(|offset| offset > 0 && Some(offset) != last)
+}
+
+fn take<'r>(taken: &mut Taken, mut ranges: impl Iterator<Item = &'r Cidr>, text: &str) -> Result<IpAddr, String> {
+    let failed = |why: &str| format!("failed to allocate IP {text}: {why}");
+    let address = text.parse::<IpAddr>().ok().filter(|address| ranges.any(|range| serves(*range, *address)));
+    let address = address.ok_or_else(|| failed("the provided network does not match the current range"))?;
     if !taken.addresses.insert(address) {
-        return Err(failed("provided IP is already allocated".into()));
+        return Err(failed("provided IP is already allocated"));
     }
     Ok(address)
 }
 
-/// Addresses at the start of a range are left to those who ask for one by number, as upstream does: 16 to 256 of them.
-fn find(taken: &mut Taken, range: &Cidr) -> Result<IpAddr> {
-    let size = range.size();
-    let reserved = (size / 16).clamp(16, 256).min(size / 2);
-    // The last one is the broadcast address.
-    for index in scattered(reserved, size.saturating_sub(1)).chain(1..reserved) {
-        let address = range.address(index);
-        if taken.addresses.insert(address) {
-            return Ok(address);
+/// A free address of the first range that has one.
+fn find<'r>(taken: &mut Taken, ranges: impl Iterator<Item = &'r Cidr>) -> Result<IpAddr> {
+    for range in ranges {
+        // Addresses at the start of a range are left to those who ask for one by number, as upstream does: 16 to 256.
+        let size = range.size();
+        let reserved = (size / 16).clamp(16, 256).min(size / 2);
+        // The last one is the broadcast address.
+        for index in scattered(reserved, size.saturating_sub(1)).chain(1..reserved) {
+            let address = range.address(index);
+            if taken.addresses.insert(address) {
+                return Ok(address);
+            }
         }
     }
     Err(ApiError::internal("failed to allocate a serviceIP: range is full"))
@@ -446,4 +475,49 @@ fn cause(field: &str, value: &Value, why: &str) -> Cause {
 
 fn refuse(name: &str, field: &str, value: &Value, why: &str) -> ApiError {
     invalid("", "Service", name, vec![cause(field, value, why)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(all: &[&str]) -> Vec<Cidr> {
+        all.iter().map(|range| range.parse().expect("a range")).collect()
+    }
+
+    #[test]
+    fn addresses_come_from_every_range() {
+        let all = ranges(&["10.0.0.0/30", "10.1.0.0/29"]);
+        let mut taken = Taken::default();
+        let asked = |taken: &mut Taken, text: &str| take(taken, all.iter(), text);
+        assert_eq!(asked(&mut taken, "10.1.0.6"), Ok([10, 1, 0, 6].into()));
+        let why = "failed to allocate IP 10.1.0.6: provided IP is already allocated";
+        assert_eq!(asked(&mut taken, "10.1.0.6"), Err(why.into()));
+        for outside in ["10.1.0.0", "10.1.0.7", "10.2.0.1", "10.0.0.3"] {
+            let why = format!("failed to allocate IP {outside}: the provided network does not match the current range");
+            assert_eq!(asked(&mut taken, outside), Err(why));
+        }
+        let mut found: Vec<String> = Vec::new();
+        while let Ok(address) = find(&mut taken, all.iter()) {
+            found.push(address.to_string());
+        }
+        found.sort();
+        assert_eq!(found, ["10.0.0.1", "10.0.0.2", "10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5"]);
+    }
+
+    #[test]
+    fn the_last_address_of_a_wide_range_is_like_the_others() {
+        let range = ranges(&["fd00::/120"])[0];
+        let served = |text: &str| serves(range, text.parse().expect("an address"));
+        assert!(served("fd00::ff") && served("fd00::1") && !served("fd00::") && !served("fd00::100"));
+    }
+
+    #[test]
+    fn a_range_serves_unless_it_says_no() {
+        let range =
+            |status: &str| json!({"metadata": {}, "status": {"conditions": [{"type": "Ready", "status": status}]}});
+        assert!(is_ready(&range("True")) && !is_ready(&range("False")));
+        assert!(is_ready(&json!({"metadata": {}})));
+        assert!(!is_ready(&json!({"metadata": {"deletionTimestamp": "2020-01-01T00:00:00Z"}})));
+    }
 }
