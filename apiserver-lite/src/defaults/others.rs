@@ -69,7 +69,8 @@ pub(super) fn apply(group: &str, plural: &str, object: &mut Object) {
 
 fn role_binding(object: &mut Object) {
     const GROUP: &str = "rbac.authorization.k8s.io";
-    if let Some(reference) = inside(object, "roleRef") {
+    // A binding without a role has one that says nothing.
+    if let Some(reference) = made(object, "roleRef") {
         set(reference, "apiGroup", GROUP);
     }
     for subject in each(object, "subjects") {
@@ -202,6 +203,15 @@ mod tests {
         let taints = &done["spec"]["devices"][0]["taints"];
         assert!(taints[0]["timeAdded"].as_str().is_some_and(|time| time.ends_with('Z')));
         assert_eq!(taints[1]["timeAdded"], "2020-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn a_binding_without_a_role_names_a_group() {
+        let group = "rbac.authorization.k8s.io";
+        for (binding, name) in [(json!({}), json!(null)), (json!({"roleRef": {"name": "a"}}), json!("a"))] {
+            let done = defaulted(group, "rolebindings", binding);
+            assert_eq!((&done["roleRef"]["apiGroup"], &done["roleRef"]["name"]), (&json!(group), &name));
+        }
     }
 
     #[test]

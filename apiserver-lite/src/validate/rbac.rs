@@ -89,7 +89,8 @@ fn one_subject(report: &mut Report, subject: &Value, namespaced: bool) {
 pub fn update(report: &mut Report, new: &Value, old: &Value) {
     let (now, before) = (&new["roleRef"], &old["roleRef"]);
     if now != before {
-        let shown = go_struct(&[("APIGroup", &now["apiGroup"]), ("Kind", &now["kind"]), ("Name", &now["name"])]);
+        let [group, kind, name] = ["apiGroup", "kind", "name"].map(|key| Value::from(text(now, key)));
+        let shown = go_struct(&[("APIGroup", &group), ("Kind", &kind), ("Name", &name)]);
         report.bad("roleRef", shown, "cannot change roleRef");
     }
 }
