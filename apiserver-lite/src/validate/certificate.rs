@@ -118,7 +118,6 @@ fn request(bytes: &[u8]) -> Result<(), String> {
 
 fn conditions(report: &mut Report, object: &Value) {
     let status = &object["status"];
-    let is = |kind: &str| list(status, "conditions").iter().any(|c| text(c, "type") == kind);
     let mut seen: Vec<&str> = Vec::new();
     report.at("status", |r| {
         r.each(status, "conditions", |r, condition| {
@@ -136,8 +135,10 @@ fn conditions(report: &mut Report, object: &Value) {
             }
             seen.push(kind);
         });
-        if is("Approved") && is("Denied") {
-            r.bad("conditions", "Denied", "Approved and Denied conditions are mutually exclusive");
+        let first = |kind: &str| seen.iter().position(|k| *k == kind);
+        if let (Some(approved), Some(denied)) = (first("Approved"), first("Denied")) {
+            let second = seen[approved.max(denied)];
+            r.bad("conditions", second, "Approved and Denied conditions are mutually exclusive");
         }
     });
 }
@@ -148,36 +149,36 @@ pub fn update(report: &mut Report, new: &Value, old: &Value, subresource: &str) 
         let shown = crate::go_schema::shown("k8s.io.api.certificates.v1.CertificateSigningRequestSpec", &new["spec"]);
         report.bad("spec", shown, crate::field_error::IMMUTABLE);
     }
-    let is = |object: &Value, kind: &str| list(&object["status"], "conditions").iter().any(|c| text(c, "type") == kind);
-    let mut refuse = |verb: &str, kind: &str| {
-        let why = format!("updates may not {verb} a condition of type {}", crate::status::quote(kind));
-        report.down(&["status", "conditions"], |r| r.forbidden(&why));
-    };
-    for kind in ["Approved", "Denied", "Failed"].into_iter().filter(|kind| is(old, kind) && !is(new, kind)) {
-        refuse("remove", kind);
-    }
-    let decisions = ["Approved", "Denied"].into_iter();
-    for kind in decisions.filter(|kind| subresource != "approval" && !is(old, kind) && is(new, kind)) {
-        refuse("add", kind);
-    }
     let (issued, was) = (text(&new["status"], "certificate"), text(&old["status"], "certificate"));
-    if issued == was {
-        return;
-    }
     report.down(&["status", "certificate"], |r| {
         let decode = |packed: &str| base64::engine::general_purpose::STANDARD.decode(packed).unwrap_or_default();
         let check = |packed: &str| pem::only_certificates(&String::from_utf8_lossy(&decode(packed)));
         // One that was wrong before may be replaced by another wrong one.
-        if !issued.is_empty()
+        if issued != was
+            && !issued.is_empty()
             && (was.is_empty() || check(was).is_ok())
             && let Err(why) = check(issued)
         {
             r.invalid("<certificate data>", why);
         }
-        if !was.is_empty() {
-            r.forbidden("updates may not modify existing certificate content");
-        }
     });
+    let count = |object: &Value, kind: &str| {
+        list(&object["status"], "conditions").iter().filter(|c| text(c, "type") == kind).count()
+    };
+    let mut refuse = |verb: &str, kind: &str| {
+        let why = format!("updates may not {verb} a condition of type {}", crate::status::quote(kind));
+        report.down(&["status", "conditions"], |r| r.forbidden(&why));
+    };
+    for kind in ["Approved", "Denied", "Failed"].into_iter().filter(|kind| count(new, kind) < count(old, kind)) {
+        refuse("remove", kind);
+    }
+    let decisions = ["Approved", "Denied"].into_iter();
+    for kind in decisions.filter(|kind| subresource != "approval" && count(new, kind) > count(old, kind)) {
+        refuse("add", kind);
+    }
+    if issued != was && !was.is_empty() {
+        report.down(&["status", "certificate"], |r| r.forbidden("updates may not modify existing certificate content"));
+    }
 }
 
 #[cfg(test)]
@@ -198,6 +199,35 @@ mod tests {
         assert_eq!(told("bm90aGluZw==", "bm90aGluZw=="), [""; 0]);
         let again = "status.certificate: Forbidden: updates may not modify existing certificate content";
         assert_eq!(told("AAAA", "bm90aGluZw=="), [again]);
+    }
+
+    #[test]
+    fn only_an_approval_decides() {
+        let request = |kinds: &[&str]| {
+            let conditions: Vec<Value> = kinds.iter().map(|kind| json!({"type": kind, "status": "True"})).collect();
+            json!({"status": {"conditions": conditions}})
+        };
+        let told = |new: &[&str], old: &[&str], subresource: &str| {
+            Report::told(|r| update(r, &request(new), &request(old), subresource))
+        };
+        let refused = |verb: &str, kind: &str| {
+            format!("status.conditions: Forbidden: updates may not {verb} a condition of type \"{kind}\"")
+        };
+        assert_eq!(told(&["Approved"], &[], "status"), [refused("add", "Approved")]);
+        assert_eq!(told(&["Approved"], &[], "approval"), [""; 0]);
+        assert_eq!(told(&["Failed"], &["Denied"], "status"), [refused("remove", "Denied")]);
+        assert_eq!(told(&["Approved", "Approved"], &["Approved"], "status"), [refused("add", "Approved")]);
+    }
+
+    #[test]
+    fn decisions_exclude_each_other() {
+        let request = |kinds: [&str; 2]| json!({"status": {"conditions": kinds.map(|kind| json!({"type": kind, "status": "True"}))}});
+        for (kinds, second) in [(["Approved", "Denied"], "Denied"), (["Denied", "Approved"], "Approved")] {
+            let why = format!(
+                "status.conditions: Invalid value: \"{second}\": Approved and Denied conditions are mutually exclusive"
+            );
+            assert_eq!(Report::told(|r| conditions(r, &request(kinds))), [why]);
+        }
     }
 
     #[test]

@@ -266,13 +266,12 @@ fn requester(value: &mut Value, user: &User) {
     }
 }
 
-/// What was asked for stays; an approval writes conditions, the signer everything else but a decision.
+/// What was asked for stays; an approval writes conditions, the signer everything, but changes no decision.
 fn certificate(subresource: &str, new: &mut Value, old: &Value) {
     new["spec"] = old["spec"].clone();
     if subresource.is_empty() {
         return;
     }
-    let is_decision = |c: &&Value| matches!(c["type"].as_str(), Some("Approved" | "Denied"));
     let conditions = |of: &Value| of["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let before = conditions(old);
     let mut now = conditions(new);
@@ -282,9 +281,14 @@ fn certificate(subresource: &str, new: &mut Value, old: &Value) {
             _ => json!({}),
         };
     } else {
-        let decided: Vec<Value> = before.iter().filter(is_decision).cloned().collect();
-        now.retain(|c| !is_decision(&c));
-        now.splice(0..0, decided);
+        // Who adds a decision or leaves one out is refused when all is looked at; the others stay as they were.
+        for kind in ["Approved", "Denied"] {
+            let decided: Vec<&Value> = before.iter().filter(|c| c["type"] == kind).collect();
+            let places: Vec<&mut Value> = now.iter_mut().filter(|c| c["type"] == kind).collect();
+            if places.len() == decided.len() {
+                places.into_iter().zip(decided).for_each(|(place, kept)| *place = kept.clone());
+            }
+        }
     }
     let time = self::now();
     for condition in &mut now {
@@ -608,6 +612,22 @@ mod tests {
             let label = prepared(kind, "status", object("new"), &object("old"))["metadata"]["labels"]["a"].take();
             assert_eq!(label, if left { "old" } else { "new" }, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_signer_leaves_decisions_as_they_are() {
+        let requests = ("certificates.k8s.io", "certificatesigningrequests");
+        let request = |conditions: Value| json!({"metadata": {}, "spec": {}, "status": {"conditions": conditions}});
+        let condition = |kind: &str, message: &str| json!({"type": kind, "status": "True", "message": message, "lastUpdateTime": "t", "lastTransitionTime": "t"});
+        let old = request(json!([condition("Approved", "a")]));
+        let written = |conditions: Value| {
+            let mut new = prepared(requests, "status", request(conditions), &old);
+            let messages = new["status"]["conditions"].take();
+            messages.as_array().into_iter().flatten().map(|c| c["message"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(written(json!([condition("Failed", "f"), condition("Approved", "b")])), ["f", "a"]);
+        assert_eq!(written(json!([])), [json!(null); 0], "that is for the validation");
+        assert_eq!(written(json!([condition("Denied", "d"), condition("Approved", "b")])), ["d", "a"]);
     }
 
     #[test]
