@@ -479,6 +479,26 @@ mod tests {
         assert_eq!(told(""), [lines, key]);
     }
 
+    /// Decoding leaves none, but what is stored may be older than that.
+    #[test]
+    fn nothing_where_a_text_belongs_is_one_without_letters() {
+        let rule = json!({"apiGroups": [null], "apiVersions": [null], "operations": [null], "resources": ["a", null]});
+        let mut named = rule.clone();
+        named["resourceNames"] = json!([null, null]);
+        let spec =
+            json!({"policyName": "p", "validationActions": [null], "matchResources": {"resourceRules": [named]}});
+        let hook = json!({"name": "a.b.c", "rules": [rule], "admissionReviewVersions": ["v1", null]});
+        for (plural, object) in [
+            ("validatingadmissionpolicybindings", json!({"metadata": {"name": "b"}, "spec": spec})),
+            ("validatingwebhookconfigurations", json!({"metadata": {"name": "b"}, "webhooks": [hook]})),
+        ] {
+            let mut report = Report::default();
+            check(&mut report, plural, &object);
+            let found: Vec<String> = report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect();
+            assert!(found.iter().any(|told| told.contains("ules[0].resources[1]: Required value")), "{found:?}");
+        }
+    }
+
     #[test]
     fn bindings_are_told_of_in_upstreams_words() {
         let object = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Deny", "Deny"],

@@ -428,9 +428,9 @@ fn list<'a>(object: &'a Value, name: &str) -> &'a [Value] {
     object.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Texts of a list property.
+/// Texts of a list property, as many as it has items.
 fn texts<'a>(object: &'a Value, name: &str) -> Vec<&'a str> {
-    list(object, name).iter().filter_map(Value::as_str).collect()
+    list(object, name).iter().map(|item| item.as_str().unwrap_or_default()).collect()
 }
 
 /// The names of the items of a list.

@@ -115,3 +115,23 @@ fn an_empty_list_stays_where_it_is_something_said() {
     assert_eq!(value["spec"], serde_json::json!({"behavior": behavior}));
     assert_eq!(value["metadata"], serde_json::json!({"managedFields": []}));
 }
+
+/// What Go holds for a null among the items of a list; a custom resource keeps it.
+#[test]
+fn nothing_among_the_items_of_a_list_is_their_zero() {
+    let set = TypeSet::built_in();
+    let decoded = |kind: (&str, &str, &str), text: &str| {
+        let id = set.kind(kind.0, kind.1, kind.2).expect("built in");
+        decode(set, id, text.as_bytes()).expect("an object").value
+    };
+    let text =
+        r#"{"metadata":{"finalizers":[null]},"spec":{"containers":[null,{"command":["a",null]}],"volumes":null}}"#;
+    let pod = decoded(("", "v1", "Pod"), text);
+    assert_eq!(pod["metadata"], serde_json::json!({"finalizers": [""]}));
+    assert_eq!(pod["spec"], serde_json::json!({"containers": [{}, {"command": ["a", ""]}]}));
+    let text =
+        r#"{"spec":{"versions":[{"schema":{"openAPIV3Schema":{"items":[null],"enum":[null],"required":[null]}}}]}}"#;
+    let definition = decoded(("apiextensions.k8s.io", "v1", "CustomResourceDefinition"), text);
+    let schema = serde_json::json!({"items": [{}], "enum": [null], "required": [""]});
+    assert_eq!(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], schema);
+}

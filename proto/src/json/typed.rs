@@ -71,7 +71,7 @@ impl<'s> Reader<'_, 's> {
             Type::Raw | Type::Json => Ok(Some(self.lexer.any()?)),
             Type::Fields => self.object_of_any(place),
             Type::SchemaOrArray(id) => match self.lexer.peek()? {
-                b'[' => self.list(place, |r, place| r.structure(*id, place)),
+                b'[' => self.list(place, |r, place| Ok(Some(r.structure(*id, place)?.unwrap_or_else(empty)))),
                 b'{' => self.structure(*id, place),
                 _ => self.mismatch("JSONSchemaPropsOrArray", place),
             },
@@ -99,7 +99,11 @@ impl<'s> Reader<'_, 's> {
             let name = format!("[]{}", self.go_name(element));
             return self.mismatch(&name, place);
         }
-        self.list(place, |r, place| r.value(element, place))
+        self.list(place, |r, place| {
+            let value = r.value(element, place)?;
+            // Go's lists have no place for nothing; custom resources are no Go values.
+            Ok(if r.set.is_custom() { value } else { Some(value.unwrap_or_else(|| zero(r.set, element))) })
+        })
     }
 
     fn list(&mut self, place: &Place<'s>, read: impl Fn(&mut Self, &Place<'s>) -> Read) -> Read {
@@ -352,14 +356,18 @@ fn is_plain(set: &TypeSet, prop: &Prop) -> bool {
     matches!(set.ty(prop.ty), Type::String | Type::Bool | Type::Int32 | Type::Int64 | Type::Double | Type::Bytes)
 }
 
-/// What Go holds for a null inside a map of non-pointers.
+fn empty() -> Value {
+    Value::Object(Map::new())
+}
+
+/// What Go holds for a null inside a list or a map of non-pointers.
 fn zero(set: &TypeSet, ty: TypeId) -> Value {
     match set.ty(ty) {
         Type::String | Type::Bytes => Value::String(String::new()),
         Type::Bool => Value::Bool(false),
         Type::Int32 | Type::Int64 | Type::Double => 0.into(),
         Type::Quantity => "0".into(),
-        Type::Struct(_) | Type::AtomicStruct(_) => Value::Object(Map::new()),
+        Type::Struct(_) | Type::AtomicStruct(_) => empty(),
         _ => Value::Null,
     }
 }
