@@ -2,7 +2,8 @@
 //!
 //! Follows `k8s.io/apimachinery/pkg/api/resource`: nano precision rounded away from zero, at most 2^63-1, canonical text.
 //!
-//! A value is kept as an integer of nanos in 128 bits, so sums and comparisons are exact.
+//! A value is kept as an integer of nanos in 128 bits, so sums and comparisons are exact. Beside it stands how Go would
+//! keep it, which expressions can tell: as a 64 bit integer of some power of ten, or as a decimal number of any size.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -20,10 +21,18 @@ pub enum Format {
     DecimalExponent,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Quantity {
     nanos: i128,
     format: Format,
+    /// The power of ten that Go counts the value in; None for one that it keeps as a decimal number.
+    power: Option<i8>,
+}
+
+impl Default for Quantity {
+    fn default() -> Self {
+        Quantity::ZERO
+    }
 }
 
 /// The text is no quantity; worded as upstream.
@@ -41,14 +50,14 @@ const NANO: i128 = 1_000_000_000;
 const MAX: i128 = i64::MAX as i128 * NANO;
 
 impl Quantity {
-    pub const ZERO: Quantity = Quantity { nanos: 0, format: Format::DecimalSi };
+    pub const ZERO: Quantity = Quantity { nanos: 0, format: Format::DecimalSi, power: Some(0) };
 
     pub fn from_integer(value: i64, format: Format) -> Self {
-        Quantity { nanos: i128::from(value) * NANO, format }
+        Quantity { nanos: i128::from(value) * NANO, format, power: Some(0) }
     }
 
     pub fn from_milli(value: i64, format: Format) -> Self {
-        Quantity { nanos: i128::from(value) * 1_000_000, format }
+        Quantity { nanos: i128::from(value) * 1_000_000, format, power: Some(-3) }
     }
 
     pub fn format(&self) -> Format {
@@ -97,19 +106,38 @@ impl Quantity {
         self.nanos % NANO == 0
     }
 
+    /// What Go's `AsInt64()` gives: None for what it counts in a part of one, even where that is a whole number, and for
+    /// what it keeps as a decimal number.
+    pub fn as_integer(&self) -> Option<i64> {
+        // Beyond 64 bits values are cut here, and Go does not.
+        self.power
+            .filter(|power| *power >= 0)
+            .and_then(|_| i64::try_from(self.nanos / NANO).ok())
+            .filter(|n| *n != i64::MAX)
+    }
+
     /// Adds; the sum keeps this quantity's format unless it is zero.
     pub fn add(&mut self, other: Quantity) {
         if self.is_zero() {
             self.format = other.format;
         }
-        self.nanos = self.nanos.saturating_add(other.nanos);
+        let sum = self.nanos.saturating_add(other.nanos);
+        self.power = match (self.power, other.power) {
+            (Some(_), power @ Some(_)) if self.is_zero() && !other.is_zero() => power,
+            (power @ Some(_), Some(_)) if other.is_zero() => power,
+            (Some(one), Some(two)) => {
+                let power = one.min(two);
+                // Both are counted in the smaller unit.
+                let fits = |nanos: i128| fits(nanos, power);
+                (fits(self.nanos) && fits(other.nanos) && fits(sum)).then_some(power)
+            }
+            _ => None,
+        };
+        self.nanos = sum;
     }
 
     pub fn subtract(&mut self, other: Quantity) {
-        if self.is_zero() {
-            self.format = other.format;
-        }
-        self.nanos = self.nanos.saturating_sub(other.nanos);
+        self.add(Quantity { nanos: other.nanos.saturating_neg(), ..other });
     }
 }
 
@@ -199,12 +227,37 @@ impl FromStr for Quantity {
             return Err(ParseError::Numeric);
         }
         let nanos = magnitude(whole, fraction, base, exponent);
-        Ok(Quantity { nanos: if negative { -nanos } else { nanos }, format })
+        let power = power(whole, fraction, base, exponent);
+        Ok(Quantity { nanos: if negative { -nanos } else { nanos }, format, power })
     }
+}
+
+/// Whether a value takes 64 bits when it is counted in a power of ten.
+fn fits(nanos: i128, power: i8) -> bool {
+    let unit = u32::try_from(power + 9).ok().and_then(|power| 10_i128.checked_pow(power));
+    unit.is_some_and(|unit| i64::try_from(nanos / unit).is_ok())
+}
+
+/// The largest power that a value of 64 bits can be counted in, unless it is zero.
+const LARGEST: i32 = 18;
+
+/// The power of ten that Go counts in what it reads. It estimates how many digits there will be: a text that is longer
+/// than it has to be may become a decimal number.
+fn power(whole: &str, fraction: &str, base: u32, exponent: i32) -> Option<i8> {
+    let digits = |text: &str| i32::try_from(text.len()).unwrap_or(i32::MAX / 4);
+    let whole = digits(whole.trim_start_matches('0')).max(1);
+    if base == 2 {
+        let left = 15 - whole - exponent * 3 / 10 - 1;
+        return (fraction.is_empty() && left >= 0).then_some(0);
+    }
+    let power = exponent.saturating_sub(digits(fraction));
+    let counted = whole.saturating_add(digits(fraction)) <= SHORT_DIGITS && power >= -9;
+    if counted { i8::try_from(power.min(LARGEST)).ok() } else { None }
 }
 
 /// So many digits fit into 64 bits: nearly all amounts are short and whole.
 const SHORT: usize = 18;
+const SHORT_DIGITS: i32 = 18;
 
 /// `whole.fraction * base^exponent` in nanos, rounded up, at most [`MAX`].
 fn magnitude(whole: &str, fraction: &str, base: u32, exponent: i32) -> i128 {
@@ -347,5 +400,42 @@ mod tests {
         assert_eq!((quantity.value(), quantity.milli_value()), (2, 1500));
         let quantity: Quantity = "-1500m".parse().expect("valid");
         assert_eq!(quantity.value(), -1);
+    }
+    #[test]
+    fn what_is_counted_in_parts_is_no_integer() {
+        let quantity = |text: &str| text.parse::<Quantity>().expect(text);
+        for (text, integer) in [
+            ("1000", Some(1000)),
+            ("0", Some(0)),
+            ("-7", Some(-7)),
+            ("007", Some(7)),
+            ("1000m", None),
+            ("1.0", None),
+            ("1.5", None),
+            ("1.5k", Some(1500)),
+            ("5e3", Some(5000)),
+            ("50000000G", Some(50_000_000_000_000_000)),
+            ("1Ti", Some(1 << 40)),
+            // So many digits, or so large a unit, is taken for more than 64 bits.
+            ("1Pi", None),
+            ("1.5Ki", None),
+            ("999999999999999999", Some(999_999_999_999_999_999)),
+            ("1000000000000000000", None),
+            ("1E", Some(1_000_000_000_000_000_000)),
+            ("10E", None),
+            ("1e30", None),
+        ] {
+            assert_eq!(quantity(text).as_integer(), integer, "{text}");
+        }
+        let sum = |a: &str, b: &str| {
+            let mut sum = quantity(a);
+            sum.add(quantity(b));
+            sum.as_integer()
+        };
+        assert_eq!((sum("1", "2k"), sum("500m", "500m"), sum("1", "0m")), (Some(2001), None, Some(1)));
+        assert_eq!((sum("0m", "3"), sum("1", "1Pi"), sum("9E", "1E")), (Some(3), None, None));
+        let mut less = quantity("3");
+        less.subtract(quantity("1"));
+        assert_eq!(less.as_integer(), Some(2));
     }
 }

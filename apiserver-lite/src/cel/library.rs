@@ -51,12 +51,6 @@ fn optional<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
     }))
 }
 
-/// A quantity as an integer; None for one that is not whole, or so large that it was cut.
-fn whole(quantity: &Quantity) -> Option<i64> {
-    let number = Some(quantity.value()).filter(|number| !matches!(*number, i64::MAX | i64::MIN))?;
-    Quantity::from_integer(number, quantity.format()).cmp(quantity).is_eq().then_some(number)
-}
-
 fn quantity<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
     use Value::{Bool, Int, Text};
     Some(Ok(match (name, args) {
@@ -66,8 +60,8 @@ fn quantity<'a>(name: &str, args: &[Value<'a>]) -> Option<Out<'a>> {
         },
         ("isQuantity", [Text(text)]) => Bool(text.parse::<Quantity>().is_ok()),
         ("sign", [Value::Quantity(a)]) => Int(a.sign().into()),
-        ("isInteger", [Value::Quantity(a)]) => Bool(whole(a).is_some()),
-        ("asInteger", [Value::Quantity(a)]) => match whole(a) {
+        ("isInteger", [Value::Quantity(a)]) => Bool(a.as_integer().is_some()),
+        ("asInteger", [Value::Quantity(a)]) => match a.as_integer() {
             Some(number) => Int(number),
             None => return Some(Err(Failure::new("cannot convert value to integer"))),
         },

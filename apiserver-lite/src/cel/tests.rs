@@ -278,6 +278,7 @@ fn urls_addresses_and_quantities_are_read_as_go_reads_them() {
         ("quantity('9999999999999999999999').asInteger()", "error: cannot convert value to integer"),
         ("quantity('9999999999999999999999').isInteger()", "false"),
         ("quantity('1.5').isInteger() || quantity('5M').asInteger() != 5000000", "false"),
+        ("quantity('1000m').isInteger() || quantity('500m').add(quantity('500m')).isInteger()", "false"),
     ] {
         assert_eq!(run(text), said, "{text}");
     }
