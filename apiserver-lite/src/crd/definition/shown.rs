@@ -78,8 +78,9 @@ fn text(value: &Value) -> String {
 
 fn list(value: &Value, one: impl Fn(&Value) -> String) -> String {
     match value.as_array() {
-        Some(items) if !items.is_empty() => format!("[{}]", items.iter().map(one).collect::<Vec<_>>().join(",")),
-        _ => "null".into(),
+        // Go tells one without items from none at all.
+        Some(items) => format!("[{}]", items.iter().map(one).collect::<Vec<_>>().join(",")),
+        None => "null".into(),
     }
 }
 

@@ -161,3 +161,15 @@ fn defaults_fit_metadata_and_rules() {
     assert!(told[2].starts_with(&format!("{}.default.metadata: Invalid value: ", at("o"))), "{told:#?}");
     assert_eq!(told[3], format!("{}.default.kind: Required value", at("p")));
 }
+
+#[test]
+fn no_versions_are_shown_as_they_were_said() {
+    let mut definition = of(&json!({"type": "object"}));
+    definition["status"]["storedVersions"] = json!(["v1"]);
+    for (said, shown) in [(json!([]), "[]"), (Value::Null, "null")] {
+        definition["spec"]["versions"] = said;
+        let why =
+            format!("spec.versions: Invalid value: {shown}: must have exactly one version marked as storage version");
+        assert!(told(&definition, None).contains(&why), "{:?}", told(&definition, None));
+    }
+}
