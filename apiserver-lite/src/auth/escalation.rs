@@ -63,7 +63,12 @@ impl Authorizer {
                     "Role" => "roles",
                     "ClusterRole" => "clusterroles",
                     other => {
-                        return Err(ApiError::internal(format!("unsupported role reference kind: {}", quote(other))));
+                        // Upstream looks for the role before the binding is checked, and hands on why it cannot.
+                        return Err(ApiError::new(
+                            500,
+                            "",
+                            format!("unsupported role reference kind: {}", quote(other)),
+                        ));
                     }
                 };
                 if self.may(write, "bind", &role.group, resource, &role.name) {
@@ -145,6 +150,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::{AuthorizationMode, FeatureGates};
+    use crate::store::Store;
+
+    #[test]
+    fn a_binding_to_a_role_of_no_kind_is_refused_in_upstreams_words() {
+        let gates = FeatureGates::parse(&[]).expect("none");
+        let authorizer = Authorizer::new(vec![AuthorizationMode::Rbac], Store::open(None).expect("in memory"), &gates);
+        let user = User { name: "bob".into(), ..User::default() };
+        let write = RbacWrite { user: &user, resource: "rolebindings", namespace: "n", name: "" };
+        let binding = json!({"metadata": {"name": "b"}, "roleRef": {"kind": "Foo", "name": "r"}});
+        let error = authorizer.check_escalation(&write, &binding, None).expect_err("no such kind");
+        let status = error.status();
+        let said = (status.code, status.reason, &*status.message, status.details.is_none());
+        assert_eq!(said, (500, "", "unsupported role reference kind: \"Foo\"", true));
+    }
 
     #[test]
     fn the_garbage_collector_may_touch_what_it_needs_and_no_more() {
