@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::path::Path;
+use super::path::{Looks, Path};
 use crate::field_error::escaped;
 use crate::go_value;
 
@@ -56,9 +56,9 @@ pub fn of(version: &Value) -> Vec<Column> {
 }
 
 impl Column {
-    /// The cell of an object; null where there is nothing to show.
-    pub fn cell(&self, object: &Value) -> Value {
-        let Some(first) = self.path.first(object) else { return Value::Null };
+    /// The cell of an object; null where there is nothing to show. `looks` is what the cells of a table share.
+    pub fn cell(&self, object: &Value, looks: &Looks) -> Value {
+        let Some(first) = self.path.first_of_page(object, looks) else { return Value::Null };
         match (&*self.ty, first) {
             ("integer", Value::Number(number)) if number.is_f64() => {
                 number.as_f64().map_or(Value::Null, |f| (f as i64).into())
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_date_is_shown_as_an_age() {
         let columns = of(&json!({"additionalPrinterColumns": [{"name": "When", "type": "date", "jsonPath": ".t"}]}));
-        let cell = |time: Value| columns[0].cell(&json!({"t": time}));
+        let cell = |time: Value| columns[0].cell(&json!({"t": time}), &Looks::of_page());
         assert_eq!(cell("".into()), "<unknown>");
         assert_eq!(cell("noon".into()), "<invalid>");
         assert_eq!(cell(5.into()), Value::Null);
@@ -106,7 +106,7 @@ mod tests {
     fn a_value_is_shown_where_it_fits_its_column() {
         let cell = |ty: &str, value: Value| {
             let version = json!({"additionalPrinterColumns": [{"name": "C", "type": ty, "jsonPath": ".v"}]});
-            of(&version)[0].cell(&json!({"v": value}))
+            of(&version)[0].cell(&json!({"v": value}), &Looks::of_page())
         };
         for (ty, value, shown) in [
             ("integer", json!(3), json!(3)),
@@ -127,10 +127,8 @@ mod tests {
         ] {
             assert_eq!(cell(ty, value.clone()), shown, "{ty} {value}");
         }
-        assert_eq!(
-            of(&json!({"additionalPrinterColumns": [{"type": "string", "jsonPath": ".v"}]}))[0].cell(&json!({})),
-            json!(null)
-        );
+        let columns = of(&json!({"additionalPrinterColumns": [{"type": "string", "jsonPath": ".v"}]}));
+        assert_eq!(columns[0].cell(&json!({}), &Looks::of_page()), json!(null));
     }
 
     #[test]

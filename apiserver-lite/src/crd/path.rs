@@ -21,17 +21,31 @@ const MAX_FOUND: usize = 10_000;
 /// Most values that are looked at for one path, each time it is met counted: an object of the largest size is looked at
 /// whole, and no more than that.
 const MAX_LOOKED: usize = 1_000_000;
+/// Most values that are looked at for the paths of a page of objects, of whatever number: a tenth of a second.
+const MAX_OF_PAGE: usize = 10_000_000;
+/// Values that are looked at for any path, however many the others took. Most columns need some ten.
+const FREE: usize = 1000;
 
-/// How many values may still be looked at.
-struct Looks(Cell<usize>);
+/// How many values may still be looked at for a path, and for all of a page.
+pub struct Looks {
+    path: Cell<usize>,
+    page: Cell<usize>,
+}
 
 impl Looks {
-    fn new() -> Self {
-        Looks(Cell::new(MAX_LOOKED))
+    /// For the paths of many objects.
+    pub fn of_page() -> Self {
+        Looks { path: Cell::new(0), page: Cell::new(MAX_OF_PAGE) }
+    }
+
+    /// Begins with another path.
+    fn begin(&self) {
+        self.path.set(self.page.get().clamp(FREE, MAX_LOOKED));
     }
 
     fn spend(&self, count: usize) -> Result<(), Mismatch> {
-        self.0.set(self.0.get().checked_sub(count).ok_or(Mismatch)?);
+        self.page.set(self.page.get().saturating_sub(count));
+        self.path.set(self.path.get().checked_sub(count).ok_or(Mismatch)?);
         Ok(())
     }
 }
@@ -154,11 +168,19 @@ impl Path {
     /// Every value at the path, in order.
     #[cfg(test)]
     pub fn find<'a>(&'a self, value: &'a Value) -> Vec<&'a Value> {
-        self.walk(vec![value], &Looks::new()).unwrap_or_default()
+        let looks = Looks::of_page();
+        looks.begin();
+        self.walk(vec![value], &looks).unwrap_or_default()
     }
 
     pub fn first<'a>(&'a self, value: &'a Value) -> Option<&'a Value> {
-        self.walk(vec![value], &Looks::new()).ok()?.into_iter().next()
+        self.first_of_page(value, &Looks::of_page())
+    }
+
+    /// The same for one of the paths of a page.
+    pub fn first_of_page<'a>(&'a self, value: &'a Value, looks: &Looks) -> Option<&'a Value> {
+        looks.begin();
+        self.walk(vec![value], looks).ok()?.into_iter().next()
     }
 
     fn walk<'a>(&'a self, values: Vec<&'a Value>, looks: &Looks) -> Result<Vec<&'a Value>, Mismatch> {
@@ -512,5 +534,16 @@ mod tests {
         assert_eq!(find("..x", &json!({"l": rows, "x": "found"})), [] as [Value; 0], "a million numbers are too many");
         let few = json!({"l": vec![json!({"n": vec![1; 100]}); 100], "x": "found"});
         assert_eq!(find("..x", &few), ["found"]);
+    }
+
+    #[test]
+    fn the_objects_of_a_page_share_what_is_looked_at() {
+        let dear = json!({"l": vec![json!({"n": vec![1; 1000]}); 500], "x": "found"});
+        let (below, plain) = (Path::parse("..x").expect("a path"), Path::parse(".x").expect("a path"));
+        let looks = Looks::of_page();
+        let found = |path: &Path| path.first_of_page(&dear, &looks).is_some();
+        let rows: Vec<bool> = (0..30).map(|_| found(&below)).collect();
+        assert!(rows[..18].iter().all(|found| *found) && !rows[20..].contains(&true), "{rows:?}");
+        assert!(found(&plain), "what needs little is always found");
     }
 }

@@ -11,6 +11,7 @@ mod others;
 use proto::time::{Timestamp, parse_rfc3339};
 use serde_json::{Value, json};
 
+use crate::crd::Looks;
 use crate::http::{Accepted, Media, Response, respond};
 use crate::request::Query;
 use crate::resource::Resource;
@@ -136,8 +137,8 @@ impl Include {
     }
 }
 
-/// A row as JSON. Embedded objects are in the order of their schema.
-fn row(resource: &Resource, accepted: Accepted, value: Value, include: Include, out: &mut Vec<u8>) {
+/// A row as JSON. Embedded objects are in the order of their schema. `looks` is what the rows of a table share.
+fn row(resource: &Resource, accepted: Accepted, value: Value, include: Include, looks: &Looks, out: &mut Vec<u8>) {
     let mut cells = Vec::new();
     if resource.custom || &*resource.plural != "events" {
         cells.push(name(resource, &value));
@@ -145,7 +146,7 @@ fn row(resource: &Resource, accepted: Accepted, value: Value, include: Include, 
     match printer(resource) {
         _ if resource.definition.is_some() => {
             let columns = resource.definition.iter().flat_map(|d| &d.columns);
-            cells.extend(columns.map(|column| column.cell(&value)));
+            cells.extend(columns.map(|column| column.cell(&value, looks)));
         }
         // Columns show an object as it is stored, whatever version was asked for.
         Some((_, fill)) if matches!(&*resource.plural, "events" | "horizontalpodautoscalers") => {
@@ -242,12 +243,13 @@ pub(super) fn response(
     query: &Query,
 ) -> Result<Response> {
     let include = Include::parse(query)?;
+    let looks = Looks::of_page();
     let mut rows = Vec::with_capacity(objects.len() * 256);
     for (index, object) in objects.iter().enumerate() {
         if index > 0 {
             rows.push(b',');
         }
-        row(resource, accepted, super::convert(resource, object.value()), include, &mut rows);
+        row(resource, accepted, super::convert(resource, object.value()), include, &looks, &mut rows);
     }
     let body = write(accepted, &metadata, Some(definitions(resource)), rows);
     Ok(respond::json_bytes(code, accepted, body.into()))
@@ -258,7 +260,7 @@ pub(super) fn of_value(accepted: Accepted, resource: &Resource, value: Value, qu
     let include = Include::parse(query)?;
     let metadata = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
     let mut rows = Vec::new();
-    row(resource, accepted, value, include, &mut rows);
+    row(resource, accepted, value, include, &Looks::of_page(), &mut rows);
     let body = write(accepted, &metadata, Some(definitions(resource)), rows);
     Ok(respond::json_bytes(200, accepted, body.into()))
 }
@@ -267,7 +269,7 @@ pub(super) fn of_value(accepted: Accepted, resource: &Resource, value: Value, qu
 pub(super) fn event(accepted: Accepted, resource: &Resource, object: Value, first: bool, include: Include) -> Vec<u8> {
     let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
     let mut rows = Vec::new();
-    row(resource, accepted, object, include, &mut rows);
+    row(resource, accepted, object, include, &Looks::of_page(), &mut rows);
     write(accepted, &metadata, first.then(|| definitions(resource)), rows)
 }
 
