@@ -4,10 +4,9 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::feed::Change;
-use super::pods::is_terminal;
+use super::index::Index;
+use super::pods::{PodDigest, is_terminal};
 use super::protection::hold;
 use super::queue::Queue;
 use super::runner::Controller;
@@ -20,26 +19,38 @@ const FINALIZER: &str = "scheduling.k8s.io/podgroup-protection";
 
 pub struct PodGroups {
     client: Client,
+    pods: Members,
 }
 
 impl PodGroups {
     pub fn new(client: Client) -> Self {
-        PodGroups { client }
+        PodGroups { client, pods: Members::default() }
     }
 }
 
-impl PodGroups {
-    /// Whether a pod that is not over is in a group.
-    fn is_used(&self, key: &Key) -> bool {
-        let pods = self.client.store().snapshot(&"pods".into());
-        let is_inside = |pod: &ObjectRef| !is_terminal(pod) && group_of(&pod.without_owners()) == Some(&*key.name);
-        pods.range(Some(&key.namespace), None).any(is_inside)
-    }
-}
+/// Pods of each namespace that are in a group and not over.
+#[derive(Default)]
+struct Members(Index);
 
-/// The group that a pod is in.
-fn group_of(pod: &Value) -> Option<&str> {
-    pod["spec"]["schedulingGroup"]["podGroupName"].as_str()
+impl Members {
+    /// Takes in what happened to a pod; the group that it has left by ending.
+    fn observe(&mut self, change: Change<'_>) -> Option<Key> {
+        let ended = change.deleted() || is_terminal(change.object);
+        // The group is that of the beginning.
+        if !ended && change.previous.is_some() {
+            return None;
+        }
+        let group = |pod: &ObjectRef| PodDigest::of(pod).group.clone();
+        let is_inside = |pod: &ObjectRef| !is_terminal(pod) && group(pod).is_some();
+        self.0.observe(change, |pod| is_inside(pod).then_some(&*pod.key.namespace));
+        let left = ended.then(|| group(change.object)).flatten()?;
+        Some(Key::new(&change.object.key.namespace, &left))
+    }
+
+    /// Whether one of them is in a group.
+    fn has(&self, group: &Key) -> bool {
+        self.0.get(&group.namespace).any(|pod| PodDigest::of(pod).group.as_deref() == Some(&*group.name))
+    }
 }
 
 impl Controller for PodGroups {
@@ -51,16 +62,10 @@ impl Controller for PodGroups {
     }
 
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Key>) {
-        let object = change.object;
-        if change.resource == 0 {
-            if !change.deleted() && object.keys.deleting {
-                queue.add(object.key.clone());
-            }
-        } else if change.deleted() || is_terminal(object) {
-            let pod = object.without_owners();
-            if let Some(group) = group_of(&pod) {
-                queue.add(Key::new(&object.key.namespace, group));
-            }
+        if change.resource == 1 {
+            self.pods.observe(change).into_iter().for_each(|group| queue.add(group));
+        } else if !change.deleted() && change.object.keys.deleting {
+            queue.add(change.object.key.clone());
         }
     }
 
@@ -69,9 +74,47 @@ impl Controller for PodGroups {
         if !found.is_some_and(|group| group.keys.deleting) {
             return Ok(None);
         }
-        if !self.is_used(key) {
+        if !self.pods.has(key) {
             hold(&self.client, GROUPS, key, FINALIZER, false).await?;
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::store::EventKind;
+
+    fn pod(name: &str, group: Option<&str>, phase: &str) -> ObjectRef {
+        let resource = crate::resource::Resources::built_in().lookup("", "v1", "pods").expect("it is served");
+        let mut value = json!({"metadata": {"namespace": "n", "name": name}, "status": {"phase": phase}});
+        value["spec"]["schedulingGroup"]["podGroupName"] = group.into();
+        let fields = crate::resource::fields::of(&resource, &value);
+        crate::store::encode(&resource, &mut value, fields).unsaved(Key::new("n", name), "")
+    }
+
+    #[test]
+    fn a_group_has_the_pods_that_are_not_over() {
+        let mut members = Members::default();
+        let group = |name: &str| Key::new("n", name);
+        let mut told = |kind: EventKind, object: &ObjectRef, previous: Option<&ObjectRef>| {
+            let left = members.observe(Change { resource: 1, kind, object, previous });
+            (left, members.has(&group("g")), members.has(&group("h")))
+        };
+        let (one, other) = (pod("a", Some("g"), "Pending"), pod("b", None, "Running"));
+        assert_eq!(told(EventKind::Added, &one, None), (None, true, false));
+        assert_eq!(told(EventKind::Added, &other, None), (None, true, false));
+        let runs = pod("a", Some("g"), "Running");
+        assert_eq!(told(EventKind::Modified, &runs, Some(&one)), (None, true, false));
+        let second = pod("c", Some("h"), "Running");
+        assert_eq!(told(EventKind::Added, &second, None), (None, true, true));
+        let over = pod("a", Some("g"), "Succeeded");
+        assert_eq!(told(EventKind::Modified, &over, Some(&runs)), (Some(group("g")), false, true));
+        assert_eq!(told(EventKind::Deleted, &other, Some(&other)), (None, false, true));
+        assert_eq!(told(EventKind::Deleted, &second, Some(&second)), (Some(group("h")), false, false));
+        assert_eq!(told(EventKind::Added, &over, None), (Some(group("g")), false, false));
     }
 }

@@ -37,6 +37,8 @@ pub struct PodDigest {
     pub brings_claims: bool,
     /// It has claims of devices.
     pub asks_devices: bool,
+    /// The group that it is scheduled with.
+    pub group: Option<Box<str>>,
 }
 
 /// Seconds since 1970 of a time in an object; zero for none.
@@ -89,6 +91,7 @@ impl PodDigest {
             claims: volumes.clone().filter_map(|v| claim_of(&metadata["name"], v)).collect(),
             brings_claims: volumes.into_iter().any(template),
             asks_devices: pod["spec"]["resourceClaims"].as_array().is_some_and(|list| !list.is_empty()),
+            group: pod["spec"]["schedulingGroup"]["podGroupName"].as_str().map(Into::into),
         }
     }
 }
