@@ -114,6 +114,15 @@ fn deadlines(pods: &Pods) -> Result<()> {
     std::thread::sleep(Duration::from_secs(3));
     let now = pods.server.get("pod", "late")?["status"].take();
     ensure!(now["phase"] == "Failed" && container(&now, "main")["restartCount"] == 0, "{now:#}");
+    // Nor is anything told of it again: as with the kubelet, its deletion, a new generation, is not observed any more.
+    let finalizers = |list: &Value| json!({"metadata": {"finalizers": list}}).to_string();
+    let patch = |list: &Value| pods.server.kubectl(&["patch", "pod", "late", "--type=merge", "-p", &finalizers(list)]);
+    patch(&json!(["example.com/kept"]))?;
+    pods.server.kubectl(&["delete", "pod", "late", "--wait=false"])?;
+    std::thread::sleep(Duration::from_secs(2));
+    let now = pods.server.get("pod", "late")?;
+    ensure!(now["metadata"]["generation"] == 2 && now["status"]["observedGeneration"] == 1, "{now:#}");
+    patch(&json!([]))?;
     Ok(())
 }
 

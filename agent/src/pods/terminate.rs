@@ -171,7 +171,7 @@ impl Worker {
         mailbox.has_ended();
         while !self.removed {
             mailbox.arrival().await;
-            let generation = self.pod.meta().generation;
+            // What is said of a pod ends with its end: a later deletion, which is a new generation, changes nothing.
             self.take_facts();
             // Of a static pod, and of others until the API server has the end, what the runtime has is all that an agent
             // knows after a restart.
@@ -179,10 +179,6 @@ impl Worker {
             if self.collect && known_without {
                 gc::remove_from_runtime(&self.shared, &self.pod, &self.observed).await;
                 self.settled = false;
-            }
-            if !self.removed && self.pod.meta().generation != generation {
-                // A late deletion changes what was observed, nothing else.
-                self.tell_last();
             }
         }
         self.retry = FIRST_RETRY;
