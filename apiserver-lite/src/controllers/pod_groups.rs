@@ -93,7 +93,7 @@ mod tests {
         let mut value = json!({"metadata": {"namespace": "n", "name": name}, "status": {"phase": phase}});
         value["spec"]["schedulingGroup"]["podGroupName"] = group.into();
         let fields = crate::resource::fields::of(&resource, &value);
-        crate::store::encode(&resource, &mut value, fields).unsaved(Key::new("n", name), "")
+        crate::store::encode(&resource, &mut value, fields, None).unsaved(Key::new("n", name), "")
     }
 
     #[test]
