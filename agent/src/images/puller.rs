@@ -22,6 +22,7 @@ use crate::metrics;
 use crate::pod::backoff::{Backoff, INITIAL, MAX};
 use crate::pod::spec::PodExt;
 use crate::status::StartError;
+use crate::status::manager::StatusManager;
 use crate::status::start_time::pulling;
 
 use super::credentials::{self, Credential};
@@ -44,6 +45,8 @@ pub struct Wanted<'a> {
     pub policy: &'a str,
     /// Told that a pull may be given up.
     pub carried: &'a Carried,
+    /// Told that what is said of the pod has not to wait for the container.
+    pub status: &'a StatusManager,
 }
 
 impl Wanted<'_> {
@@ -226,6 +229,7 @@ impl Puller {
             refusal("ErrImagePull", why)
         })?;
         event(EventType::Normal, "Pulling", format!("Pulling image {written:?}"));
+        wanted.status.hurry(wanted.pod.uid());
         let asked = Instant::now();
         let _waits = (pulling(wanted.pod.uid()), wanted.carried.aside());
         let slot = self.slots.acquire().await.map_err(|e| refusal("ErrImagePull", e.to_string()))?;

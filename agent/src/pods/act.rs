@@ -182,6 +182,7 @@ impl Worker {
                 image: &image.reference,
                 policy: &image.pull_policy,
                 carried: &self.carried,
+                status: &self.shared.status,
             };
             metrics::IMAGE_VOLUMES_REQUESTED.inc(&[]);
             let pulled = self.shared.puller.ensure(wanted, sandbox, secrets).await;
@@ -298,7 +299,11 @@ impl Worker {
             shared.recorder.pod(&pod, EventType::Warning, "FailedStatusPodSandBox", message);
             return Err(Failure::Retry);
         }
-        self.tell_before_next(false);
+        match self.pod.spec().init_containers.is_empty() {
+            true => self.tell_before_containers(),
+            // They may take long, and look for what is said of their pod.
+            false => self.tell(false),
+        }
         let ips = addresses(&self.observed);
         Ok(Sandbox { id, config, ips, userns })
     }

@@ -81,6 +81,7 @@ impl StartContext<'_> {
             image: &container.image,
             policy: &container.image_pull_policy,
             carried: self.carried,
+            status: &self.shared.status,
         };
         let pulled = self.shared.puller.ensure(wanted, self.sandbox, self.secrets).await;
         let image = pulled.inspect_err(|e| failed(&e.reason))?;

@@ -13,6 +13,7 @@ use crate::pod::spec::PodExt;
 use crate::pod::step::Actions;
 use crate::status::conditions::{RESIZE_IN_PROGRESS, RESIZE_PENDING};
 use crate::status::generate::Override;
+use crate::status::manager::{CONTAINERS_FOLLOW, END_FOLLOWS};
 use crate::status::{Inputs, generate, in_use, terminate};
 
 use super::worker::Worker;
@@ -24,11 +25,16 @@ impl Worker {
         self.shared.status.set(&self.uid, self.status.clone(), may_run);
     }
 
-    /// [`Worker::tell`] where another status is likely to follow: in the middle of a start, and once everything has stopped
-    /// and what the pod had is being given back.
-    pub(super) fn tell_before_next(&mut self, terminal: bool) {
-        let may_run = self.renew_status(terminal);
-        self.shared.status.set_before_next(&self.uid, self.status.clone(), may_run);
+    /// [`Worker::tell`] in the middle of a start, where the status with the containers is likely to follow soon.
+    pub(super) fn tell_before_containers(&mut self) {
+        let may_run = self.renew_status(false);
+        self.shared.status.set_before_next(&self.uid, self.status.clone(), may_run, CONTAINERS_FOLLOW);
+    }
+
+    /// [`Worker::tell`] once everything has stopped, and while what the pod had is being given back.
+    pub(super) fn tell_before_end(&mut self) {
+        let may_run = self.renew_status(true);
+        self.shared.status.set_before_next(&self.uid, self.status.clone(), may_run, END_FOLLOWS);
     }
 
     /// Computes the status; whether containers may run.

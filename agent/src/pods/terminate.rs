@@ -48,7 +48,7 @@ impl Worker {
             tokio::time::sleep(self.failed()).await;
         }
         if !self.orphan {
-            self.tell_before_next(true);
+            self.tell_before_end();
         }
         self.shared.prober.remove(&self.uid);
     }

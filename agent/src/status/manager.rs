@@ -33,9 +33,11 @@ const PARALLEL: usize = 16;
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// The kubelet looks again every ten seconds.
 const LAST_RETRY: Duration = Duration::from_secs(10);
-/// How long a change waits that another one follows soon, unless something holds that up. Where many pods start at once their
-/// containers run two to three seconds after their sandboxes: each would be told of once more.
-const FOLLOWED: Duration = Duration::from_secs(3);
+/// How long a sandbox waits to be told of with its containers. Where many pods start at once these run two to three seconds
+/// later: each pod would be told of once more. Nothing waits for a pull or an init container ([`StatusManager::hurry`]).
+pub const CONTAINERS_FOLLOW: Duration = Duration::from_secs(3);
+/// How long the end of the last container waits to be told of with that of the pod.
+pub const END_FOLLOWS: Duration = Duration::from_secs(1);
 
 /// A handle; clones share the state.
 #[derive(Clone)]
@@ -132,10 +134,19 @@ impl StatusManager {
         self.want(uid, status, may_run, None);
     }
 
-    /// The same for a status that the next is likely to follow soon: the API server has it with that, or a moment later
-    /// where that takes longer. What it lacks already does not wait for it.
-    pub fn set_before_next(&self, uid: &str, status: Arc<PodStatus>, may_run: bool) {
-        self.want(uid, status, may_run, Some(Instant::now() + FOLLOWED));
+    /// The same for a status that the next is likely to follow within `patience`: the API server has it with that, or
+    /// then. What it lacks already does not wait for it.
+    pub fn set_before_next(&self, uid: &str, status: Arc<PodStatus>, may_run: bool, patience: Duration) {
+        self.want(uid, status, may_run, Some(Instant::now() + patience));
+    }
+
+    /// What follows will take its time: what waits for it is told now.
+    pub fn hurry(&self, uid: &str) {
+        if let Some(entry) = self.pods().get_mut(uid)
+            && entry.waits_until.take().is_some()
+        {
+            self.shared.changed.notify_one();
+        }
     }
 
     fn want(&self, uid: &str, status: Arc<PodStatus>, may_run: bool, waits_until: Option<Instant>) {
@@ -154,7 +165,10 @@ impl StatusManager {
             }
             entry.changed_at.get_or_insert_with(Instant::now);
             // What was wanted before and is on no way yet is not put off.
-            entry.waits_until = waits_until.filter(|_| !entry.dirty || entry.waits_until.is_some());
+            entry.waits_until = match (entry.dirty, entry.waits_until) {
+                (true, before) => before.min(waits_until),
+                (false, _) => waits_until,
+            };
             entry.desired = Some(status);
             entry.may_run = may_run;
             entry.dirty = true;
@@ -471,22 +485,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_change_that_another_follows_waits_for_it_and_not_for_long() {
+        const PATIENCE: Duration = Duration::from_secs(2);
         let manager = manager();
         manager.observe("u", Some(&object("1", "Pending")));
         let hosted = |reason: &str| Arc::new(PodStatus { reason: reason.into(), ..of_phase("Pending") });
-        manager.set_before_next("u", hosted("a"), true);
+        manager.set_before_next("u", hosted("a"), true, PATIENCE);
         assert!(!due(&manager));
-        tokio::time::advance(FOLLOWED + Duration::from_millis(1)).await;
-        assert!(due(&manager), "nothing has followed");
+        tokio::time::advance(Duration::from_millis(1500)).await;
+        manager.set_before_next("u", hosted("a again"), true, PATIENCE);
+        assert!(!due(&manager));
+        tokio::time::advance(Duration::from_millis(501)).await;
+        assert!(due(&manager), "nothing has followed, and another that waits puts it off no further");
         manager.set("u", hosted("b"), true);
-        manager.set_before_next("u", hosted("c"), true);
+        manager.set_before_next("u", hosted("c"), true, PATIENCE);
         assert!(due(&manager), "what could be sent before is not put off");
         manager.pods().get_mut("u").unwrap().dirty = false;
-        manager.set_before_next("u", hosted("d"), true);
+        manager.set_before_next("u", hosted("d"), true, PATIENCE);
+        assert!(!due(&manager));
+        manager.hurry("u");
+        assert!(due(&manager), "what follows takes its time");
+        manager.pods().get_mut("u").unwrap().dirty = false;
+        manager.set_before_next("u", hosted("d again"), true, PATIENCE);
         assert!(!due(&manager));
         manager.set("u", Arc::new(of_phase("Running")), true);
         assert!(due(&manager));
-        manager.set_before_next("u", hosted("e"), true);
+        manager.set_before_next("u", hosted("e"), true, PATIENCE);
         manager.finish("u");
         assert!(due(&manager), "nothing follows the end");
     }
