@@ -71,8 +71,10 @@ pub fn open_inside(volume: &Path, path: &Path) -> std::io::Result<File> {
     if !found.metadata()?.is_file() {
         return Err(std::io::Error::other("not a file"));
     }
-    // What was found is opened, and nothing that has its name by now.
-    File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+    // What was found is opened, and nothing that has its name by now. Nor is the end of a lease waited for, by which the
+    // file's owner can put off all others.
+    let found = format!("/proc/self/fd/{}", found.as_raw_fd());
+    OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(found)
 }
 
 /// Whether the place has what is wanted already. What was pinned there and is another file by now, as one of a config map
