@@ -2,17 +2,18 @@
 //!
 //! Admission gives each group its finalizer; here it is taken away again. Runs only where groups are served.
 
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::feed::Change;
-use super::index::Index;
 use super::pods::{PodDigest, is_terminal};
 use super::protection::hold;
 use super::queue::Queue;
 use super::runner::Controller;
 use crate::client::Client;
 use crate::status::Result;
-use crate::store::{Key, ObjectRef, ResourceId};
+use crate::store::{Key, ResourceId};
 
 const GROUPS: &str = "podgroups.scheduling.k8s.io";
 const FINALIZER: &str = "scheduling.k8s.io/podgroup-protection";
@@ -28,28 +29,34 @@ impl PodGroups {
     }
 }
 
-/// Pods of each namespace that are in a group and not over.
+/// Names of the pods of each group that are not over.
 #[derive(Default)]
-struct Members(Index);
+struct Members(HashMap<Key, HashSet<Box<str>>>);
 
 impl Members {
     /// Takes in what happened to a pod; the group that it has left by ending.
-    fn observe(&mut self, change: Change<'_>) -> Option<Key> {
-        let ended = change.deleted() || is_terminal(change.object);
-        // The group is that of the beginning.
-        if !ended && change.previous.is_some() {
-            return None;
+    fn observe(&mut self, change: &Change<'_>) -> Option<Key> {
+        let pod = change.object;
+        let group = Key::new(&pod.key.namespace, PodDigest::of(pod).group.as_deref()?);
+        if change.deleted() || is_terminal(pod) {
+            if let Entry::Occupied(mut members) = self.0.entry(group.clone()) {
+                members.get_mut().remove(&*pod.key.name);
+                if members.get().is_empty() {
+                    members.remove();
+                }
+            }
+            return Some(group);
         }
-        let group = |pod: &ObjectRef| PodDigest::of(pod).group.clone();
-        let is_inside = |pod: &ObjectRef| !is_terminal(pod) && group(pod).is_some();
-        self.0.observe(change, |pod| is_inside(pod).then_some(&*pod.key.namespace));
-        let left = ended.then(|| group(change.object)).flatten()?;
-        Some(Key::new(&change.object.key.namespace, &left))
+        // The group is that of the beginning.
+        if change.previous.is_none() {
+            self.0.entry(group).or_default().insert((*pod.key.name).into());
+        }
+        None
     }
 
-    /// Whether one of them is in a group.
+    /// Whether a pod is in the group.
     fn has(&self, group: &Key) -> bool {
-        self.0.get(&group.namespace).any(|pod| PodDigest::of(pod).group.as_deref() == Some(&*group.name))
+        self.0.contains_key(group)
     }
 }
 
@@ -63,7 +70,7 @@ impl Controller for PodGroups {
 
     fn observe(&mut self, change: Change<'_>, queue: &mut Queue<Key>) {
         if change.resource == 1 {
-            self.pods.observe(change).into_iter().for_each(|group| queue.add(group));
+            self.pods.observe(&change).into_iter().for_each(|group| queue.add(group));
         } else if !change.deleted() && change.object.keys.deleting {
             queue.add(change.object.key.clone());
         }
@@ -86,7 +93,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::store::EventKind;
+    use crate::store::{EventKind, ObjectRef};
 
     fn pod(name: &str, group: Option<&str>, phase: &str) -> ObjectRef {
         let resource = crate::resource::Resources::built_in().lookup("", "v1", "pods").expect("it is served");
@@ -101,7 +108,7 @@ mod tests {
         let mut members = Members::default();
         let group = |name: &str| Key::new("n", name);
         let mut told = |kind: EventKind, object: &ObjectRef, previous: Option<&ObjectRef>| {
-            let left = members.observe(Change { resource: 1, kind, object, previous });
+            let left = members.observe(&Change { resource: 1, kind, object, previous });
             (left, members.has(&group("g")), members.has(&group("h")))
         };
         let (one, other) = (pod("a", Some("g"), "Pending"), pod("b", None, "Running"));
