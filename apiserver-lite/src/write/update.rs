@@ -17,7 +17,7 @@ use crate::request::User;
 use crate::resource::Resource;
 use crate::server::ApiServer;
 use crate::status::{ApiError, Cause, Result, quote};
-use crate::store::{Change, CommitError, Expect, Key, ObjectRef, StoredObject, Write};
+use crate::store::{Change, CommitError, Expect, Key, ObjectRef, Text, Write};
 
 /// What an update is about.
 #[derive(Clone, Copy)]
@@ -258,7 +258,7 @@ pub(super) async fn replace(
             Some(owners) => owners.keep_times(resource, &new, &old_value),
             None => apply::keep_times(resource, &mut new, &old_value),
         }
-        let known = same_spec(&old, &old_value, &new);
+        let known = same_spec(resource, &old.json, &old_value, &new);
         let encoded = super::converted(server, resource, &mut new, owners.as_ref(), known).await?;
         let write = |change| Write {
             resource: resource.storage.clone(),
@@ -303,11 +303,15 @@ pub(super) async fn replace(
     Err(ApiError::conflict(&resource.group, &resource.plural, name, MODIFIED))
 }
 
-/// The text of the spec, where a write left it the same tree: a write of a status does.
-fn same_spec<'a>(old: &'a StoredObject, before: &Value, after: &Value) -> Option<Known<'a>> {
+/// The text of the spec, where a write left it the same tree: a write of a status does. It is as whoever stored it wrote
+/// it, in the order of the schema, so that there is none of a custom resource.
+fn same_spec<'a>(resource: &Resource, old: &'a Text, before: &Value, after: &Value) -> Option<Known<'a>> {
     const NAME: &str = "spec";
+    if resource.custom {
+        return None;
+    }
     let is = before[NAME].as_object()?.is(after[NAME].as_object()?) && before["apiVersion"] == after["apiVersion"];
-    Some((NAME, old.json.spec_text().filter(|_| is)?))
+    Some((NAME, old.spec_text().filter(|_| is)?))
 }
 
 /// Whether an update takes off the last thing that held an object that is being deleted.
@@ -403,7 +407,8 @@ pub async fn patch(
                 &resource.schema,
                 kind,
                 served(tree),
-                same_version.then_some(at_rest),
+                // One at rest may still have the version that was stored before an upgrade.
+                (at_rest["apiVersion"] == *resource.api_version()).then_some(at_rest),
                 json,
                 options.validation,
             ),
@@ -438,8 +443,36 @@ fn unsupported_media() -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::resource::Resources;
+
+    #[test]
+    fn a_spec_keeps_its_text_only_where_nothing_touched_it() {
+        let resource = Resources::built_in().current().lookup("", "v1", "pods").expect("built in");
+        let args = "a".repeat(1000);
+        let mut before = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "n", "name": "a"},
+            "spec": {"containers": [{"name": "c", "image": "i", "args": [args]}], "nodeName": "m"},
+            "status": {"phase": "Pending"}});
+        let mut text = Vec::new();
+        proto::json::write(resource.schema.set(), resource.schema.id, &before, &mut text);
+        let old = Text::written(text, &Text::default());
+        if let Some(spec) = before["spec"].as_object_mut() {
+            spec.share();
+        }
+        let known = |change: &dyn Fn(&mut Value)| {
+            let mut after = before.clone();
+            change(&mut after);
+            same_spec(&resource, &old, &before, &after).map(|(name, text)| format!("{name} {text}"))
+        };
+        let text = known(&|after| after["status"]["phase"] = "Running".into()).expect("it is the same");
+        assert!(text.starts_with("spec {") && text.contains("nodeName"), "{text}");
+        assert_eq!(known(&|after| after["spec"]["containers"][0]["image"] = "other".into()), None);
+        assert_eq!(known(&|after| after["spec"]["nodeName"] = "m".into()), None, "what was touched is written anew");
+        assert_eq!(known(&|after| after["apiVersion"] = "v2".into()), None);
+        assert_eq!(known(&|after| after["spec"] = json!({})), None);
+    }
 
     #[test]
     fn who_means_another_object_is_told_where_it_would_be_stored() {
