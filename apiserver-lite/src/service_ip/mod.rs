@@ -8,6 +8,7 @@
 mod addresses;
 mod fields;
 
+use std::cell::LazyCell;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -111,11 +112,10 @@ impl ServiceAllocator {
         }
         let mut request = Request { name, spec, old, got: Lot::default(), let_go: Lot::default() };
         self.families(&mut request)?;
-        let ranges = self.ready_ranges(store);
         let mut guard = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = guard.get_or_insert_with(|| in_use(store));
         let result = self
-            .addresses(taken, &ranges, &mut request)
+            .addresses(taken, || self.ready_ranges(store), &mut request)
             .and_then(|()| self.node_ports(taken, &mut request))
             .and_then(|()| self.health_port(taken, &mut request));
         let Request { spec, got, let_go, .. } = request;
@@ -141,16 +141,16 @@ impl ServiceAllocator {
         }
     }
 
-    /// The configured ranges, and after them those that clients added; which families there are is configured alone.
+    /// The ranges that addresses come from; which families there are is configured alone.
     fn ready_ranges(&self, store: &Store) -> Vec<Cidr> {
-        let mut all = self.ranges.clone();
-        for object in store.snapshot(&"servicecidrs.networking.k8s.io".into()).range(None, None) {
+        let objects = store.snapshot(&"servicecidrs.networking.k8s.io".into());
+        let mut said = Vec::new();
+        for object in objects.range(None, None) {
             let object = object.without_owners();
-            if is_ready(&object) {
-                all.extend(texts(&object["spec"], "cidrs").iter().filter_map(|range| range.parse::<Cidr>().ok()));
-            }
+            let ready = is_ready(&object);
+            said.extend(cidrs(&object).map(|range| (range, ready)));
         }
-        all
+        serving(&self.ranges, &said)
     }
 
     fn range(&self, family: &str) -> Option<&Cidr> {
@@ -241,7 +241,13 @@ impl ServiceAllocator {
         Ok(())
     }
 
-    fn addresses(&self, taken: &mut Taken, ranges: &[Cidr], request: &mut Request<'_>) -> Result<()> {
+    /// `ranges` are read where an address is needed: most writes of services keep what they have.
+    fn addresses(
+        &self,
+        taken: &mut Taken,
+        ranges: impl FnOnce() -> Vec<Cidr>,
+        request: &mut Request<'_>,
+    ) -> Result<()> {
         let Request { spec, old, got, let_go, .. } = request;
         let external = |spec: &Value| text(spec, "type") == "ExternalName";
         let old = old.filter(|o| !external(o));
@@ -267,6 +273,7 @@ impl ServiceAllocator {
         let shown = json!(all);
         // An update may add a second address or take it away; the first stays.
         let first = if old.is_some() { had.len() } else { 0 };
+        let ranges = LazyCell::new(ranges);
         for (index, family) in families.iter().enumerate().skip(first) {
             if self.range(family).is_none() {
                 continue;
@@ -429,6 +436,25 @@ fn give_back(taken: &mut Taken, lot: &Lot) {
     });
 }
 
+/// The configured ranges, and after them those that objects hold, each once. A range that objects hold counts only when
+/// one of them is ready, a configured one as well.
+fn serving(configured: &[Cidr], said: &[(Cidr, bool)]) -> Vec<Cidr> {
+    let holds = |range: &Cidr| said.iter().any(|(other, _)| other == range);
+    let kept = configured.iter().filter(|range| !holds(range) || said.contains(&(**range, true)));
+    let mut all: Vec<Cidr> = kept.copied().collect();
+    for (range, _) in said.iter().filter(|(_, ready)| *ready) {
+        if !all.contains(range) {
+            all.push(*range);
+        }
+    }
+    all
+}
+
+/// The ranges of an object.
+fn cidrs(object: &Value) -> impl Iterator<Item = Cidr> {
+    texts(&object["spec"], "cidrs").into_iter().filter_map(|range| range.parse().ok())
+}
+
 /// Whether services get addresses of a range: unless it says that it is not ready, or goes.
 fn is_ready(range: &Value) -> bool {
     let conditions = range["status"]["conditions"].as_array();
@@ -458,8 +484,9 @@ fn find<'r>(taken: &mut Taken, ranges: impl Iterator<Item = &'r Cidr>) -> Result
         // Addresses at the start of a range are left to those who ask for one by number, as upstream does: 16 to 256.
         let size = range.size();
         let reserved = (size / 16).clamp(16, 256).min(size / 2);
-        // The last one is the broadcast address.
-        for index in scattered(reserved, size.saturating_sub(1)).chain(1..reserved) {
+        // The last one of IPv4 is the broadcast address.
+        let end = size - u128::from(range.is_ipv4());
+        for index in scattered(reserved, end).chain(1..reserved) {
             let address = range.address(index);
             if taken.addresses.insert(address) {
                 return Ok(address);
@@ -510,6 +537,49 @@ mod tests {
         let range = ranges(&["fd00::/120"])[0];
         let served = |text: &str| serves(range, text.parse().expect("an address"));
         assert!(served("fd00::ff") && served("fd00::1") && !served("fd00::") && !served("fd00::100"));
+    }
+
+    #[test]
+    fn the_last_address_of_a_wide_range_is_found() {
+        let all = ranges(&["fd00::/126"]);
+        let mut taken = Taken::default();
+        let mut found: Vec<String> = Vec::new();
+        while let Ok(address) = find(&mut taken, all.iter()) {
+            found.push(address.to_string());
+        }
+        found.sort();
+        assert_eq!(found, ["fd00::1", "fd00::2", "fd00::3"]);
+    }
+
+    #[test]
+    fn a_range_counts_once_and_not_while_its_objects_go() {
+        let all = ranges(&["10.0.0.0/24", "fd00::/112", "10.1.0.0/24"]);
+        let [first, second, other] = all[..] else { panic!("three ranges") };
+        let configured = [first, second];
+        assert_eq!(serving(&configured, &[]), configured);
+        assert_eq!(serving(&configured, &[(other, true), (second, true), (first, true)]), [first, second, other]);
+        assert_eq!(serving(&configured, &[(first, false), (second, false), (other, false)]), []);
+        assert_eq!(serving(&configured, &[(first, false), (first, true)]), [first, second]);
+        assert_eq!(serving(&configured, &[(other, true), (other, true)]), [first, second, other]);
+    }
+
+    #[test]
+    fn ranges_are_read_only_for_who_needs_an_address() {
+        let allocator = ServiceAllocator::new(ranges(&["10.0.0.0/24"]), PortRange { first: 30000, last: 30010 });
+        let spec = json!({"type": "ClusterIP", "clusterIP": "10.0.0.9", "clusterIPs": ["10.0.0.9"],
+            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"});
+        let read = |spec: &mut Value, old: Option<&Value>| {
+            let mut times = 0;
+            let mut request = Request { name: "a".into(), spec, old, got: Lot::default(), let_go: Lot::default() };
+            let ranges = || {
+                times += 1;
+                ranges(&["10.0.0.0/24"])
+            };
+            allocator.addresses(&mut Taken::default(), ranges, &mut request).expect("there are addresses");
+            times
+        };
+        assert_eq!(read(&mut spec.clone(), None), 1);
+        assert_eq!(read(&mut spec.clone(), Some(&spec)), 0);
     }
 
     #[test]
