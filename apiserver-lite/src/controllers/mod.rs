@@ -50,6 +50,7 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 
 pub(crate) use self::feed::Change;
 pub(crate) use self::ownership::{done, set_condition};
+pub(crate) use self::protection::hold;
 pub(crate) use self::queue::Queue;
 pub(crate) use self::runner::{Controller, run as follow};
 use crate::client::Client;

@@ -20,7 +20,7 @@ const CLAIMS: &str = "persistentvolumeclaims";
 const VOLUMES: &str = "persistentvolumes";
 
 /// Adds or removes a finalizer.
-pub(super) async fn hold(client: &Client, resource: &str, key: &Key, finalizer: &str, wanted: bool) -> Result<()> {
+pub async fn hold(client: &Client, resource: &str, key: &Key, finalizer: &str, wanted: bool) -> Result<()> {
     let written = client.update(resource, &key.namespace, &key.name, |value| {
         let metadata = &mut value["metadata"];
         let mut list = metadata["finalizers"].as_array().cloned().unwrap_or_default();

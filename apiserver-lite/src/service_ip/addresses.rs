@@ -1,4 +1,4 @@
-//! An IPAddress for every address of a service, as clients see what is taken, and the condition of the ranges.
+//! An IPAddress for every address of a service, as clients see what is taken.
 //!
 //! Addresses are handed out from memory ([`super`]); these objects follow. Those that belong to no service go; what somebody
 //! else made under such a name stays.
@@ -8,44 +8,47 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::client::{Client, unchanged};
-use crate::controllers::{Change, Controller, Queue, done, follow, set_condition};
+use super::ranges::{RANGES, Ranges};
+use crate::client::Client;
+use crate::controllers::{Change, Controller, Queue, follow};
 use crate::server::ApiServer;
 use crate::status::Result;
 use crate::store::{Key, ObjectRef, ResourceId};
 use crate::write::DeleteOptions;
 
 const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
-const RANGES: &str = "servicecidrs.networking.k8s.io";
-/// What holds the configured ranges.
-const DEFAULT_RANGE: &str = "kubernetes";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 const MANAGER: &str = "ipallocator.k8s.io";
 
 /// Follows the services until the runtime ends. Of the configured range the server says that it is ready; of those that
-/// clients made only with `others`, as upstream's controller does.
+/// clients made only with `others`, as upstream's controller does, which keeps those in use as well.
 pub async fn run(server: Arc<ApiServer>, others: bool) {
     // What `--runtime-config` switched off has no objects.
     if server.resources.lookup("networking.k8s.io", "v1", "ipaddresses").is_none() {
         return;
     }
     let client = Client::new(server.clone(), "system:apiserver", "kube-apiserver");
-    follow(server.store.clone(), move || Addresses { client: client.clone(), others, owners: HashMap::new() }).await;
+    follow(server.store.clone(), move || Addresses {
+        client: client.clone(),
+        ranges: Ranges::new(others),
+        owners: HashMap::new(),
+    })
+    .await;
 }
 
 struct Addresses {
     client: Client,
-    /// Whether ranges that clients made are said to be ready.
-    others: bool,
+    ranges: Ranges,
     /// The service of each address.
     owners: HashMap<IpAddr, Key>,
 }
 
+/// What there is to look at.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Work {
+pub enum Work {
     Address(IpAddr),
     Range(Box<str>),
 }
@@ -89,17 +92,11 @@ impl Addresses {
         }
     }
 
-    async fn range(&self, name: &str) -> Result<()> {
-        let written = self.client.update_status(RANGES, "", name, |value| {
-            if !value["metadata"]["deletionTimestamp"].is_null() {
-                return Err(unchanged());
-            }
-            let what = if name == DEFAULT_RANGE { "default Service CIDR" } else { "Service CIDR" };
-            let ready = json!({"type": "Ready", "status": "True", "reason": "",
-                "message": format!("Kubernetes {what} is ready")});
-            if set_condition(value, ready) { Ok(()) } else { Err(unchanged()) }
-        });
-        done(written.await.map(|_| ())).map(|_| ())
+    /// The addresses of all services, as their objects say.
+    fn managed(&self) -> Vec<IpAddr> {
+        let all = self.client.store().snapshot(&ADDRESSES.into());
+        let managed = all.range(None, None).filter(|object| object.label(MANAGED_BY) == Some(MANAGER));
+        managed.filter_map(|object| object.key.name.parse().ok()).collect()
     }
 }
 
@@ -132,23 +129,16 @@ impl Controller for Addresses {
                 if let Ok(ip) = object.key.name.parse() {
                     queue.add(Work::Address(ip));
                 }
+                self.ranges.others_may_go(queue);
             }
-            _ if change.deleted() => {}
-            _ => {
-                let conditions = |value: &Value| !value["status"]["conditions"].is_null();
-                let ours = self.others || &*object.key.name == DEFAULT_RANGE;
-                if ours && !conditions(&object.without_owners()) {
-                    queue.add(Work::Range(object.key.name.clone()));
-                }
-            }
+            _ => self.ranges.observe(change, queue),
         }
     }
 
     async fn sync(&mut self, work: &Work) -> Result<Option<Duration>> {
         match work {
-            Work::Address(ip) => self.address(*ip).await?,
-            Work::Range(name) => self.range(name).await?,
+            Work::Address(ip) => self.address(*ip).await.map(|()| None),
+            Work::Range(name) => self.ranges.sync(&self.client, name, || self.managed()).await,
         }
-        Ok(None)
     }
 }

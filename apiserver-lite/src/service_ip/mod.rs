@@ -7,6 +7,7 @@
 
 mod addresses;
 mod fields;
+mod ranges;
 
 use std::cell::LazyCell;
 use std::collections::HashSet;
