@@ -563,3 +563,27 @@ fn a_pod_whose_volume_is_being_made_tells_where_it_is_expected() {
     cluster.wait("it is bound", "default", |c| c.json(&["get", "pod", "p"])["spec"]["nodeName"] == "n1");
     assert!(cluster.json(&["get", "pod", "p"])["status"]["nominatedNodeName"].is_null());
 }
+
+#[test]
+fn a_range_of_service_addresses_stays_while_one_of_them_is_used() {
+    let Some(cluster) = Cluster::start("service-ranges") else { return };
+    let range = |part: &str| cluster.json(&["get", "servicecidr", "more"])[part].clone();
+    let ready = || range("status")["conditions"][0].clone();
+    cluster.apply(&json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "more"},
+        "spec": {"cidrs": ["10.77.0.0/24"]}, "status": {"conditions": [{"type": "Ready", "status": "False",
+        "reason": "Copied", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}));
+    cluster.wait("the range is ready", "default", |_| ready()["status"] == "True");
+    assert_eq!(range("metadata")["finalizers"], json!(["networking.k8s.io/service-cidr-finalizer"]));
+    assert_eq!(ready()["message"], "Kubernetes Service CIDR is ready");
+    let service = |name: &str, address: &str| {
+        let spec = json!({"clusterIP": address, "ports": [{"port": 80}]});
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
+    };
+    cluster.apply(&service("one", "10.77.0.5"));
+    cluster.run(&["delete", "servicecidr", "more", "--wait=false"]);
+    cluster.wait("the range tells why it stays", "default", |_| ready()["reason"] == "Terminating");
+    let refused = cluster.0.create(&service("two", "10.77.0.6")).expect_err("the range is going").to_string();
+    assert!(refused.contains("10.77.0.6"), "{refused}");
+    cluster.run(&["delete", "service", "one"]);
+    cluster.wait("the range goes", "default", |_| cluster.0.get("servicecidr", "more").is_err());
+}
