@@ -34,26 +34,61 @@ fn grown<'a>(volume: &'a PersistentVolume, claim: &PersistentVolumeClaim) -> Opt
 const UNDER_WAY: &str = "NodeResizeInProgress";
 const INFEASIBLE: &str = "NodeResizeInfeasible";
 
-/// How far the claim says that growing has come; empty where no controller of today says anything.
-fn stage(claim: &PersistentVolumeClaim) -> &str {
-    let stages = claim.status.as_ref().map(|status| &status.allocated_resource_statuses);
-    stages.and_then(|stages| stages.get("storage")).map_or("", String::as_str)
+/// Who says in the claim how far growing has come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Progress {
+    /// Nobody: the controller is of old, and the node just grows what is larger.
+    Unsaid,
+    /// The controller, and it is the node's turn; whether the claim says already that the node is at it.
+    Ours { begun: bool },
+    /// The controller, and it is its own turn.
+    Theirs,
+}
+
+fn progress(claim: &PersistentVolumeClaim) -> Progress {
+    let Some(status) = &claim.status else { return Progress::Unsaid };
+    match status.allocated_resource_statuses.get("storage").map_or("", String::as_str) {
+        "" if status.allocated_resources.is_empty() => Progress::Unsaid,
+        "NodeResizePending" => Progress::Ours { begun: false },
+        UNDER_WAY => Progress::Ours { begun: true },
+        _ => Progress::Theirs,
+    }
+}
+
+/// Whether somebody has asked for another size since the volume got the one that it has.
+fn wants_another(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let asked = claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.get("storage")).map_or(0, whole);
+    asked != required(volume)
+}
+
+fn required(volume: &PersistentVolume) -> i64 {
+    volume.spec.as_ref().and_then(|s| s.capacity.get("storage")).map_or(0, whole)
+}
+
+fn code(error: &CsiError) -> Code {
+    match error {
+        CsiError::Refused(status) => status.code(),
+        CsiError::Missing(_) | CsiError::Dial(_) => Code::Unavailable,
+    }
 }
 
 /// The volume cannot have that size, however often the driver is asked.
-fn is_infeasible(error: &CsiError) -> bool {
-    matches!(error, CsiError::Refused(status)
-        if matches!(status.code(), Code::InvalidArgument | Code::OutOfRange | Code::NotFound))
+fn is_infeasible(code: Code) -> bool {
+    matches!(code, Code::InvalidArgument | Code::OutOfRange | Code::NotFound)
 }
 
-/// The volume cannot grow while a pod has it, which is no failure.
-fn is_in_use(error: &CsiError) -> bool {
-    matches!(error, CsiError::Refused(status) if status.code() == Code::FailedPrecondition)
+/// The driver is not at it any more.
+fn is_final(code: Code) -> bool {
+    !matches!(
+        code,
+        Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::ResourceExhausted | Code::Aborted
+    )
 }
 
 impl Volumes {
     /// Lets the driver grow what the pod has, and writes the new size into the claim; whether it did. Nothing happens when
-    /// the sizes agree, the driver needs no help on the node, or it is the controller's turn.
+    /// the sizes agree, the driver needs no help on the node, or it is the controller's turn. `claim` is afterwards as
+    /// the API server last showed it.
     ///
     /// # Errors
     /// The driver's or the API server's word; the pod keeps its volume as it is.
@@ -61,11 +96,16 @@ impl Volumes {
         &self,
         wanted: &Wanted<'_>,
         volume: &PersistentVolume,
-        claim: &PersistentVolumeClaim,
+        claim: &mut PersistentVolumeClaim,
     ) -> Result<bool, String> {
         let Some(size) = grown(volume, claim).filter(|_| !wanted.read_only) else { return Ok(false) };
-        let stage = stage(claim);
-        if !matches!(stage, "" | "NodeResizePending" | UNDER_WAY) || self.tried(wanted, Instant::now()) {
+        let progress = progress(claim);
+        let before = self.refused_growth(wanted);
+        // What cannot grow while it is used is not asked again for as long as it is.
+        if progress == Progress::Theirs
+            || before == Some(Code::FailedPrecondition)
+            || self.tried(wanted, Instant::now())
+        {
             return Ok(false);
         }
         let turn = self.turn(&wanted.driver, &wanted.handle);
@@ -85,53 +125,72 @@ impl Volumes {
                 self.places.staged(&wanted.driver, &wanted.handle).join("globalmount"),
             ),
         };
-        let required = volume.spec.as_ref().and_then(|s| s.capacity.get("storage")).map_or(0, whole);
         let request = NodeExpandVolumeRequest {
             volume_id: wanted.handle.clone(),
             volume_path: target.display().to_string(),
-            capacity_range: Some(CapacityRange { required_bytes: required, limit_bytes: 0 }),
+            capacity_range: Some(CapacityRange { required_bytes: required(volume), limit_bytes: 0 }),
             staging_target_path: staging.display().to_string(),
             volume_capability: Some(wanted.capability(&capabilities, None)),
             secrets: context::secret(self.objects(), &wanted.expand_secret).await?,
         };
-        if stage != UNDER_WAY {
+        // The controller waits for a word on the old size, to go on with the one that is wanted now.
+        let given_up = before.is_some() && wants_another(volume, claim);
+        if progress == (Progress::Ours { begun: false }) {
             self.write(claim, json!({"allocatedResourceStatuses": {"storage": UNDER_WAY}})).await?;
         }
         if let Err(error) = driver.expand(request).await {
-            if is_in_use(&error) {
+            let code = code(&error);
+            let colon = if is_infeasible(code) { "" } else { ": " };
+            let why = format!("Expander.NodeExpand failed to expand the volume {colon}{error}");
+            if is_final(code) {
+                self.note_refused_growth(wanted, Some(code));
+                if progress != Progress::Unsaid {
+                    self.write_failure(claim, &why, is_infeasible(code) || given_up).await;
+                }
+            }
+            if code == Code::FailedPrecondition {
                 tracing::info!(%error, volume = wanted.name, "a volume does not grow while it is used");
                 return Ok(false);
             }
-            let colon = if is_infeasible(&error) { "" } else { ": " };
-            let why = format!("Expander.NodeExpand failed to expand the volume {colon}{error}");
-            if is_infeasible(&error) {
-                let condition = json!({
-                    "type": "NodeResizeError",
-                    "status": "True",
-                    "lastTransitionTime": proto::time::Timestamp::now().to_seconds_text(),
-                    "message": format!("failed to expand pvc with {why}"),
-                });
-                let status = json!({"allocatedResourceStatuses": {"storage": INFEASIBLE}, "conditions": [condition]});
-                self.write(claim, status).await?;
-            }
             return Err(why);
         }
+        self.note_refused_growth(wanted, None);
         let conditions = ["FileSystemResizePending", "Resizing", "ControllerResizeError", "NodeResizeError"];
-        let status = json!({
+        let mut status = json!({
             "capacity": {"storage": size},
-            "allocatedResourceStatuses": {"storage": null},
             "conditions": conditions.map(|name| json!({"$patch": "delete", "type": name})),
         });
+        if progress != Progress::Unsaid {
+            status["allocatedResourceStatuses"] = json!({"storage": null});
+        }
         self.write(claim, status).await?;
         tracing::info!(claim = claim.metadata.as_ref().map_or("", |m| &m.name), size, "a volume has grown");
         Ok(true)
     }
 
-    async fn write(&self, claim: &PersistentVolumeClaim, status: serde_json::Value) -> Result<(), String> {
+    /// What the driver said is told to the caller, whether or not the claim can be told of it.
+    async fn write_failure(&self, claim: &mut PersistentVolumeClaim, why: &str, infeasible: bool) {
+        let condition = json!({
+            "type": "NodeResizeError",
+            "status": "True",
+            "lastTransitionTime": proto::time::Timestamp::now().to_seconds_text(),
+            "message": format!("failed to expand pvc with {why}"),
+        });
+        let mut status = json!({"conditions": [condition]});
+        if infeasible {
+            status["allocatedResourceStatuses"] = json!({"storage": INFEASIBLE});
+        }
+        if let Err(why) = self.write(claim, status).await {
+            tracing::warn!(why, "a volume has not grown");
+        }
+    }
+
+    async fn write(&self, claim: &mut PersistentVolumeClaim, status: serde_json::Value) -> Result<(), String> {
         let metadata = claim.metadata.clone().unwrap_or_default();
         let patch = json!({"status": status}).to_string();
         let written = self.api.patch_claim(&metadata.namespace, &metadata.name, patch).await;
-        written.map(|_| ()).map_err(|e| format!("the claim cannot be told of its size: {e}"))
+        *claim = written.map_err(|e| format!("the claim cannot be told of its size: {e}"))?;
+        Ok(())
     }
 }
 
@@ -155,5 +214,25 @@ mod tests {
         assert_eq!(grown(&volume, &claim("1Gi")), Some("2Gi"));
         assert_eq!(grown(&volume, &claim("2048Mi")), None);
         assert_eq!(grown(&volume, &PersistentVolumeClaim::default()), None);
+    }
+
+    #[test]
+    fn a_claim_says_whose_turn_it_is() {
+        let claim = |stage: &str, allocated: bool| {
+            let mut status = PersistentVolumeClaimStatus::default();
+            if !stage.is_empty() {
+                status.allocated_resource_statuses.insert("storage".into(), stage.into());
+            }
+            if allocated {
+                status.allocated_resources.insert("storage".into(), Quantity::default());
+            }
+            progress(&PersistentVolumeClaim { status: Some(status), ..Default::default() })
+        };
+        assert_eq!(claim("", false), Progress::Unsaid);
+        assert_eq!(claim("", true), Progress::Theirs, "a controller of today has not come to the node");
+        assert_eq!(claim("NodeResizePending", true), Progress::Ours { begun: false });
+        assert_eq!(claim(UNDER_WAY, true), Progress::Ours { begun: true });
+        assert_eq!(claim(INFEASIBLE, true), Progress::Theirs);
+        assert_eq!(claim("ControllerResizeInProgress", true), Progress::Theirs);
     }
 }

@@ -4,10 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proto::api::core::v1::{
-    ConfigMap, CsiPersistentVolumeSource, CsiVolumeSource, PersistentVolume, PersistentVolumeClaim,
-    PersistentVolumeSpec, Pod, Secret, Service,
+    ConfigMap, Container, CsiPersistentVolumeSource, CsiVolumeSource, ObjectReference, PersistentVolume,
+    PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus, PersistentVolumeClaimVolumeSource,
+    PersistentVolumeSource, PersistentVolumeSpec, Pod, PodSpec, Secret, Service, Volume, VolumeMount,
+    VolumeResourceRequirements, VolumeSource,
 };
 use proto::api::storage::v1::{CsiDriver, CsiDriverSpec, VolumeAttachment, VolumeAttachmentStatus};
+use proto::apimachinery::pkg::api::resource::Quantity;
 use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proto::csi::node_server::{Node, NodeServer};
 use proto::csi::node_service_capability::rpc::Type as RpcType;
@@ -18,9 +21,9 @@ use tonic::{Request, Response, Status};
 
 use super::volumes::{CsiDeps, Failure, Volumes};
 use super::*;
-use crate::api::ApiError;
 use crate::objects::{Answer, Issued, ObjectError, Objects, TokenQuery, Tokens};
 use crate::volumes::claims::{Claims, Found};
+use crate::volumes::{Manager, Told, VolumeDeps};
 
 /// Makes a folder where a volume is published, and removes it again.
 #[derive(Default)]
@@ -30,6 +33,8 @@ struct Book {
     refuse: Mutex<Option<Status>>,
     /// So many volumes are not unstaged when asked.
     busy: Mutex<u8>,
+    /// The volume that is never unstaged.
+    stuck: Mutex<String>,
 }
 
 impl Book {
@@ -59,7 +64,11 @@ impl Node for Book {
         &self,
         request: Request<NodeUnstageVolumeRequest>,
     ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
-        self.note("unstage", &request.into_inner().staging_target_path)?;
+        let request = request.into_inner();
+        self.note("unstage", &request.staging_target_path)?;
+        if request.volume_id == *self.stuck.lock().unwrap() {
+            return Err(Status::internal("stuck"));
+        }
         let mut busy = self.busy.lock().unwrap();
         if *busy > 0 {
             *busy -= 1;
@@ -128,14 +137,15 @@ impl Node for Book {
 struct Api {
     spec: CsiDriverSpec,
     patches: Mutex<Vec<String>>,
+    bound: Mutex<(PersistentVolumeClaim, PersistentVolume)>,
 }
 
 impl Claims for Api {
     fn claim<'a>(&'a self, _: &'a str, _: &'a str) -> Found<'a, PersistentVolumeClaim> {
-        Box::pin(std::future::ready(Err(ApiError::Standalone)))
+        Box::pin(std::future::ready(Ok(self.bound.lock().unwrap().0.clone())))
     }
     fn volume<'a>(&'a self, _: &'a str) -> Found<'a, PersistentVolume> {
-        Box::pin(std::future::ready(Err(ApiError::Standalone)))
+        Box::pin(std::future::ready(Ok(self.bound.lock().unwrap().1.clone())))
     }
     fn driver<'a>(&'a self, _: &'a str) -> Found<'a, CsiDriver> {
         Box::pin(std::future::ready(Ok(CsiDriver { spec: Some(self.spec.clone()), ..Default::default() })))
@@ -146,8 +156,14 @@ impl Claims for Api {
         Box::pin(std::future::ready(Ok(VolumeAttachment { status: Some(status), ..Default::default() })))
     }
     fn patch_claim<'a>(&'a self, _: &'a str, _: &'a str, patch: String) -> Found<'a, PersistentVolumeClaim> {
+        let claim = &mut self.bound.lock().unwrap().0;
+        let said: serde_json::Value = serde_json::from_str(&patch).unwrap();
+        if let (Some(size), Some(status)) = (said["status"]["capacity"]["storage"].as_str(), &mut claim.status) {
+            status.capacity = sized(size);
+            status.allocated_resource_statuses.clear();
+        }
         self.patches.lock().unwrap().push(patch);
-        Box::pin(std::future::ready(Ok(PersistentVolumeClaim::default())))
+        Box::pin(std::future::ready(Ok(claim.clone())))
     }
 }
 
@@ -201,7 +217,7 @@ impl World {
             async move { service.call(request.map(tonic::body::Body::new)).await.unwrap_or_else(|never| match never {}) }
         }));
         drivers.insert("folder.example.com", socket);
-        let api = Arc::new(Api { spec, patches: Mutex::default() });
+        let api = Arc::new(Api { spec, patches: Mutex::default(), bound: Mutex::default() });
         World { root, book, drivers, api, in_use: Arc::default() }
     }
 
@@ -225,6 +241,19 @@ impl World {
 fn pod(uid: &str) -> Pod {
     let metadata = ObjectMeta { name: "p".into(), namespace: "ns".into(), uid: uid.into(), ..Default::default() };
     Pod { metadata: Some(metadata), ..Default::default() }
+}
+
+fn sized(text: &str) -> BTreeMap<String, Quantity> {
+    [("storage".to_owned(), Quantity { string: text.into() })].into()
+}
+
+/// A claim that shows 1Gi, and how far its controller has come.
+fn claim(stage: &str) -> PersistentVolumeClaim {
+    let mut status = PersistentVolumeClaimStatus { capacity: sized("1Gi"), ..Default::default() };
+    if !stage.is_empty() {
+        status.allocated_resource_statuses.insert("storage".into(), stage.into());
+    }
+    PersistentVolumeClaim { status: Some(status), ..Default::default() }
 }
 
 fn volume(block: bool) -> PersistentVolume {
@@ -428,19 +457,14 @@ async fn a_device_is_linked_and_a_larger_volume_grows() {
     let blocks = "plugins/kubernetes.io/csi/volumeDevices";
     assert_eq!(std::fs::read_link(&link).unwrap(), world.root.join(blocks).join("publish/pv/u1"));
     world.book.take();
-    let sized = |text: &str| {
-        let size = proto::apimachinery::pkg::api::resource::Quantity { string: text.into() };
-        [("storage".to_owned(), size)].into()
-    };
     volume.spec.as_mut().unwrap().capacity = sized("2Gi");
-    let status = proto::api::core::v1::PersistentVolumeClaimStatus { capacity: sized("1Gi"), ..Default::default() };
-    let claim = PersistentVolumeClaim { status: Some(status), ..Default::default() };
-    assert_eq!(volumes.expand(&wanted(&pod, &volume), &volume, &claim).await, Ok(true));
-    assert_eq!(volumes.expand(&wanted(&pod, &volume), &volume, &claim).await, Ok(false));
+    let grow = async || volumes.expand(&wanted(&pod, &volume), &volume, &mut claim("")).await;
+    assert_eq!((grow().await, grow().await), (Ok(true), Ok(false)));
     assert_eq!(world.book.take(), [format!("expand to 2147483648 {blocks}/publish/pv/u1")], "once in a while");
     let patches = std::mem::take(&mut *world.api.patches.lock().unwrap());
-    assert!(patches.len() == 2 && patches[0].contains(r#""storage":"NodeResizeInProgress""#), "{patches:?}");
-    assert!(patches[1].contains(r#""capacity":{"storage":"2Gi"}"#), "{patches:?}");
+    // The controller is one that says nothing of how far it is.
+    assert!(patches.len() == 1 && !patches[0].contains("allocatedResourceStatuses"), "{patches:?}");
+    assert!(patches[0].contains(r#""capacity":{"storage":"2Gi"}"#), "{patches:?}");
     // The driver published a folder here; a device is a file.
     std::fs::remove_dir(world.root.join(blocks).join("publish/pv/u1")).unwrap();
     world.volumes().tear_down("u1").await.unwrap();
@@ -456,35 +480,127 @@ async fn a_device_is_linked_and_a_larger_volume_grows() {
 async fn a_size_that_cannot_be_had_stands_in_the_claim() {
     let world = World::new("grow", plain());
     let (pod, mut volume) = (pod("u1"), volume(false));
-    let sized = |text: &str| {
-        let size = proto::apimachinery::pkg::api::resource::Quantity { string: text.into() };
-        [("storage".to_owned(), size)].into()
-    };
     volume.spec.as_mut().unwrap().capacity = sized("2Gi");
-    let status = proto::api::core::v1::PersistentVolumeClaimStatus { capacity: sized("1Gi"), ..Default::default() };
-    let mut claim = PersistentVolumeClaim { status: Some(status), ..Default::default() };
+    let prefix = "Expander.NodeExpand failed to expand the volume ";
+    // What the driver says, what comes of it, how often the claim is told under way and failed.
     let refusals = [
-        (Status::failed_precondition("used"), Ok(false), 1),
-        (Status::internal("broken"), Err(": rpc error: code = Internal desc = broken"), 1),
+        (Status::failed_precondition("used"), Ok(false), 2),
+        (Status::internal("broken"), Err(": rpc error: code = Internal desc = broken"), 2),
+        (Status::aborted("at it"), Err(": rpc error: code = Aborted desc = at it"), 1),
         (Status::out_of_range("too large"), Err("rpc error: code = OutOfRange desc = too large"), 2),
     ];
-    for (refusal, wanted_answer, patches) in refusals {
+    for (refusal, answer, patches) in refusals {
+        let infeasible = refusal.code() == tonic::Code::OutOfRange;
         *world.book.refuse.lock().unwrap() = Some(refusal);
-        let answer = world.volumes().expand(&wanted(&pod, &volume), &volume, &claim).await;
-        let text = |why| format!("Expander.NodeExpand failed to expand the volume {why}");
-        assert_eq!(answer, wanted_answer.map_err(text));
-        let written = std::mem::take(&mut *world.api.patches.lock().unwrap());
-        assert_eq!(written.len(), patches, "{written:?}");
-        if patches == 2 {
-            assert!(written[1].contains(r#""storage":"NodeResizeInfeasible""#), "{written:?}");
-            assert!(written[1].contains("failed to expand pvc with Expander.NodeExpand failed"), "{written:?}");
+        for (stage, patches) in [("NodeResizePending", patches), ("NodeResizeInProgress", patches - 1), ("", 0)] {
+            let got = world.volumes().expand(&wanted(&pod, &volume), &volume, &mut claim(stage)).await;
+            assert_eq!(got, answer.map_err(|why| format!("{prefix}{why}")));
+            let written = std::mem::take(&mut *world.api.patches.lock().unwrap());
+            assert_eq!(written.len(), patches, "{stage} {written:?}");
+            if stage == "NodeResizeInProgress" && patches == 1 {
+                assert_eq!(written[0].contains(r#""storage":"NodeResizeInfeasible""#), infeasible, "{written:?}");
+                assert!(written[0].contains("failed to expand pvc with Expander.NodeExpand failed"), "{written:?}");
+            }
         }
     }
     world.book.take();
-    let stages = &mut claim.status.as_mut().unwrap().allocated_resource_statuses;
-    stages.insert("storage".into(), "NodeResizeInfeasible".into());
-    assert_eq!(world.volumes().expand(&wanted(&pod, &volume), &volume, &claim).await, Ok(false));
+    let grown = world.volumes().expand(&wanted(&pod, &volume), &volume, &mut claim("NodeResizeInfeasible")).await;
+    assert_eq!(grown, Ok(false));
     assert_eq!(world.book.take(), Vec::<String>::new(), "the controller has to say");
+    world.end();
+}
+
+#[tokio::test]
+async fn a_size_that_nobody_wants_any_more_is_given_up_and_a_used_volume_is_left_alone() {
+    let world = World::new("again", plain());
+    let (pod, mut volume) = (pod("u1"), volume(false));
+    volume.spec.as_mut().unwrap().capacity = sized("2Gi");
+    let mut other = claim("NodeResizeInProgress");
+    let resources = VolumeResourceRequirements { requests: sized("3Gi"), ..Default::default() };
+    other.spec = Some(PersistentVolumeClaimSpec { resources: Some(resources), ..Default::default() });
+    let volumes = world.volumes();
+    let later = async || {
+        tokio::time::pause();
+        tokio::time::advance(std::time::Duration::from_secs(70)).await;
+        tokio::time::resume();
+        let answer = volumes.expand(&wanted(&pod, &volume), &volume, &mut other.clone()).await;
+        (answer.is_err(), std::mem::take(&mut *world.api.patches.lock().unwrap()).join(" "))
+    };
+    *world.book.refuse.lock().unwrap() = Some(Status::internal("broken"));
+    let (failed, written) = later().await;
+    assert!(failed && !written.contains("Infeasible"), "{written}");
+    let (failed, written) = later().await;
+    assert!(failed && written.contains("NodeResizeInfeasible"), "{written}");
+    *world.book.refuse.lock().unwrap() = Some(Status::failed_precondition("used"));
+    later().await;
+    world.book.take();
+    assert_eq!(later().await, (false, String::new()));
+    assert_eq!(world.book.take(), Vec::<String>::new());
+    volumes.note_use("folder.example.com", "abc", false);
+    later().await;
+    assert_eq!(world.book.take().len(), 1, "nobody uses it any more");
+    world.end();
+}
+
+/// A claim that was read stayed young for as long as its pod was synced often: what was written into it was never seen, and
+/// the volume grew anew every minute.
+#[tokio::test]
+async fn a_volume_grows_once_however_often_its_pod_is_looked_after() {
+    let world = World::new("once", plain());
+    let mut pod = pod("u1");
+    let source = PersistentVolumeClaimVolumeSource { claim_name: "c".into(), read_only: false };
+    let source = VolumeSource { persistent_volume_claim: Some(source), ..Default::default() };
+    let mounts = vec![VolumeMount { name: "data".into(), ..Default::default() }];
+    pod.spec = Some(PodSpec {
+        volumes: vec![Volume { name: "data".into(), volume_source: Some(source) }],
+        containers: vec![Container { name: "main".into(), volume_mounts: mounts, ..Default::default() }],
+        ..Default::default()
+    });
+    let mut of_claim = claim("");
+    of_claim.spec = Some(PersistentVolumeClaimSpec { volume_name: "pv".into(), ..Default::default() });
+    of_claim.status.as_mut().unwrap().phase = "Bound".into();
+    let mut of_volume = volume(false);
+    let spec = of_volume.spec.as_mut().unwrap();
+    spec.capacity = sized("1Gi");
+    spec.claim_ref = Some(ObjectReference::default());
+    let csi = CsiPersistentVolumeSource {
+        driver: "folder.example.com".into(),
+        volume_handle: "abc".into(),
+        ..Default::default()
+    };
+    spec.persistent_volume_source = Some(PersistentVolumeSource { csi: Some(csi), ..Default::default() });
+    *world.api.bound.lock().unwrap() = (of_claim, of_volume);
+    let manager = Manager::new(VolumeDeps {
+        root_dir: world.root.clone(),
+        objects: Arc::new(Nothing),
+        tokens: Arc::new(Nothing),
+        claims: world.api.clone(),
+        node: watch::channel(Arc::default()).1,
+        csi: CsiDeps {
+            root_dir: world.root.clone(),
+            node: "n".into(),
+            drivers: world.drivers.clone(),
+            in_use: Box::new(|_| {}),
+        },
+    });
+    manager.setup(&pod, &mut Told::default()).await.unwrap();
+    {
+        let (claim, volume) = &mut *world.api.bound.lock().unwrap();
+        volume.spec.as_mut().unwrap().capacity = sized("2Gi");
+        let stages = &mut claim.status.as_mut().unwrap().allocated_resource_statuses;
+        stages.insert("storage".into(), "NodeResizePending".into());
+    }
+    world.book.take();
+    let mut told = Told::default();
+    for _ in 0..9 {
+        tokio::time::pause();
+        tokio::time::advance(std::time::Duration::from_secs(20)).await;
+        tokio::time::resume();
+        manager.setup(&pod, &mut told).await.unwrap();
+    }
+    let target = "pods/u1/volumes/kubernetes.io~csi/pv/mount";
+    assert_eq!(world.book.take(), [format!("expand to 2147483648 {target}")]);
+    assert_eq!((told.grown.len(), world.api.patches.lock().unwrap().len()), (1, 2));
     world.end();
 }
 

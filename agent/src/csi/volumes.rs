@@ -13,6 +13,7 @@ use proto::csi::node_service_capability::rpc::Type as RpcType;
 use proto::csi::{NodePublishVolumeRequest, NodeStageVolumeRequest};
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tonic::Code;
 
 use crate::objects::{Objects, Tokens};
 use crate::pod::spec::PodExt;
@@ -85,6 +86,8 @@ pub struct Volumes {
     pub(super) left: Notify,
     /// When a volume was last made to grow.
     grown: Mutex<HashMap<String, Instant>>,
+    /// Volumes that their drivers refused to make larger for good, until one grows or the node has it no more.
+    refused: Mutex<HashMap<String, Code>>,
 }
 
 impl Volumes {
@@ -107,6 +110,7 @@ impl Volumes {
             in_use: Mutex::new(in_use),
             left: Notify::new(),
             grown: Mutex::default(),
+            refused: Mutex::default(),
         }
     }
 
@@ -120,6 +124,21 @@ impl Volumes {
         }
         grown.insert(key, now);
         false
+    }
+
+    /// How the driver last refused for good to make a volume larger that the node has.
+    pub(super) fn refused_growth(&self, wanted: &Wanted<'_>) -> Option<Code> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.get(&data::unique_name(&wanted.driver, &wanted.handle)).copied()
+    }
+
+    pub(super) fn note_refused_growth(&self, wanted: &Wanted<'_>, code: Option<Code>) {
+        let key = data::unique_name(&wanted.driver, &wanted.handle);
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        match code {
+            Some(code) => refused.insert(key, code),
+            None => refused.remove(&key),
+        };
     }
 
     /// From now on the driver is asked how full the volume is; `name` is what the pod calls it.
@@ -173,6 +192,9 @@ impl Volumes {
     /// Tells the node's status that a volume is used, or no more: only then may it be detached.
     pub(super) fn note_use(&self, driver: &str, handle: &str, used: bool) {
         let name = data::unique_name(driver, handle);
+        if !used {
+            self.refused.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+        }
         let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = if used { in_use.insert(name) } else { in_use.remove(&name) };
         if changed {

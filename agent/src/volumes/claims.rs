@@ -58,7 +58,7 @@ impl Claims for Client {
 }
 
 /// A claim and its volume, and whether the pod may only read it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Bound {
     pub claim: PersistentVolumeClaim,
     pub volume: PersistentVolume,

@@ -97,7 +97,7 @@ pub struct VolumeDeps {
     pub csi: CsiDeps,
 }
 
-/// A claim as it was when it was last asked for.
+/// A claim as it was last seen, and when it was last asked for.
 type KnownClaim = (Instant, Arc<claims::Bound>);
 
 /// Makes and removes the volumes of pods below the root directory.
@@ -144,17 +144,17 @@ impl Manager {
 
     /// The claim behind a volume. Of a volume that the pod has, the last that was seen counts until it is old, and
     /// longer when the API server has no better word.
-    async fn claimed(&self, pod: &Pod, volume: &Volume) -> Result<Option<Arc<claims::Bound>>, String> {
+    async fn claimed(&self, pod: &Pod, volume: &Volume) -> Result<Option<KnownClaim>, String> {
         let key = (pod.uid().to_owned(), volume.name.clone());
         let known = self.bound().get(&key).cloned();
         if let Some((at, bound)) = &known
             && at.elapsed() < CLAIM_AGE
         {
-            return Ok(Some(bound.clone()));
+            return Ok(Some((*at, bound.clone())));
         }
         match (claims::resolve(&*self.claims, pod, volume).await, known) {
-            (Ok(found), _) => Ok(found.map(Arc::new)),
-            (Err(_), Some((_, bound))) => Ok(Some(bound)),
+            (Ok(found), _) => Ok(found.map(|bound| (Instant::now(), Arc::new(bound)))),
+            (Err(_), Some((_, bound))) => Ok(Some((Instant::now(), bound))),
             (Err(why), None) => Err(why),
         }
     }
@@ -228,11 +228,11 @@ impl Manager {
 
     async fn one(&self, pod: &Pod, volume: &Volume) -> Result<MountSource, VolumeError> {
         let unprocessed = |why| VolumeError::unprocessed(&volume.name, why);
-        if let Some(bound) = self.claimed(pod, volume).await.map_err(unprocessed)? {
-            let mut made = self.persistent(pod, volume, &bound).await?;
+        if let Some((at, mut bound)) = self.claimed(pod, volume).await.map_err(unprocessed)? {
+            let mut made = self.persistent(pod, volume, &mut bound).await?;
             made.group = groups::of(&bound.volume);
             made.inner_name = bound.volume.metadata.as_ref().map(|meta| meta.name.clone());
-            self.bound().insert((pod.uid().to_owned(), volume.name.clone()), (Instant::now(), bound));
+            self.bound().insert((pod.uid().to_owned(), volume.name.clone()), (at, bound));
             return Ok(made);
         }
         let empty = VolumeSource::default();
@@ -254,8 +254,13 @@ impl Manager {
         self.direct(pod, volume, source).await.map_err(set_up)
     }
 
-    /// A volume behind a claim.
-    async fn persistent(&self, pod: &Pod, volume: &Volume, bound: &claims::Bound) -> Result<MountSource, VolumeError> {
+    /// A volume behind a claim, which is the new one afterwards where something was written into it.
+    async fn persistent(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        bound: &mut Arc<claims::Bound>,
+    ) -> Result<MountSource, VolumeError> {
         let name = bound.volume.metadata.as_ref().map_or("", |m| &m.name).to_owned();
         let spec = bound.volume.spec.clone().unwrap_or_default();
         let node = self.node.borrow().clone();
@@ -272,7 +277,12 @@ impl Manager {
             };
             let claim = bound.claim.metadata.as_ref().map(|m| (m.namespace.clone(), m.name.clone()));
             self.csi.note_usage(&wanted, &volume.name, &made.host_path, claim);
-            let outcome = match self.csi.expand(&wanted, &bound.volume, &bound.claim).await {
+            let mut claim = bound.claim.clone();
+            let grown = self.csi.expand(&wanted, &bound.volume, &mut claim).await;
+            if claim != bound.claim {
+                Arc::make_mut(bound).claim = claim;
+            }
+            let outcome = match grown {
                 Ok(false) => return Ok(made),
                 Ok(true) => Ok(()),
                 Err(why) => Err(why),
