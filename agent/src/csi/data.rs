@@ -14,7 +14,7 @@ const FILE: &str = "vol_data.json";
 const PLUGIN: &str = "kubernetes.io~csi";
 
 /// `vol_data.json`, with the kubelet's keys. That of a staged volume has handle and driver alone.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VolumeData {
     #[serde(skip_serializing_if = "String::is_empty", rename = "attachmentID")]

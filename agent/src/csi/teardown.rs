@@ -1,10 +1,14 @@
 //! Taking volumes back: unpublish from the pod, unstage from the node when no pod has the volume any more.
 
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use proto::csi::node_service_capability::rpc::Type as RpcType;
 use proto::csi::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
+use tokio::time::Instant;
 
 use crate::volumes::mount_table;
 
@@ -96,53 +100,107 @@ impl Volumes {
     }
 
     /// Unstages what no pod has: what a driver refused to, or what an agent that was killed between the two steps left.
-    /// Runs whenever a driver registers, and again and again for as long as one fails; until dropped.
+    /// Looks whenever a driver registers or a volume is left behind, and tries each volume again and again for as long as it
+    /// fails, without any other waiting for it; one at a time of each driver. Until dropped.
     pub async fn sweep(&self) {
         let mut arrivals = self.deps.drivers.arrivals();
-        let mut wait = FIRST_RETRY;
+        let mut tries = HashMap::new();
+        let mut working = FuturesUnordered::new();
+        let mut busy = HashSet::new();
+        self.look(&mut tries, Instant::now());
         loop {
-            let arrived = if self.unstage_all().await {
-                wait = FIRST_RETRY;
-                tokio::select! {
-                    arrived = arrivals.changed() => arrived,
-                    () = self.left.notified() => {
-                        tokio::time::sleep(wait).await;
-                        Ok(())
+            while let Some(staged) = next_due(&mut tries, &busy) {
+                busy.insert(staged.volume().driver_name.clone());
+                working.push(async move {
+                    let unstaged = self.unstage_if_here(&staged).await;
+                    (staged, unstaged)
+                });
+            }
+            let next = tries.iter().filter(|(staged, _)| !busy.contains(&staged.volume().driver_name));
+            let next = next.filter_map(|(_, again)| again.next).min();
+            tokio::select! {
+                arrived = arrivals.changed() => {
+                    if arrived.is_err() {
+                        return;
+                    }
+                    let now = Instant::now();
+                    tries.values_mut().filter_map(|again: &mut Again| again.next.as_mut()).for_each(|next| *next = now);
+                    self.look(&mut tries, now);
+                }
+                () = self.left.notified() => self.look(&mut tries, Instant::now() + FIRST_RETRY),
+                Some((staged, unstaged)) = working.next() => {
+                    busy.remove(&staged.volume().driver_name);
+                    match (unstaged, tries.get_mut(&staged)) {
+                        (Err(why), Some(again)) => {
+                            cannot_unstage(staged.volume(), &why);
+                            again.next = Some(Instant::now() + again.wait);
+                            again.wait = (again.wait * 2).min(LAST_RETRY);
+                        }
+                        _ => _ = tries.remove(&staged),
                     }
                 }
-            } else {
-                let arrived = tokio::time::timeout(wait, arrivals.changed()).await;
-                wait = (wait * 2).min(LAST_RETRY);
-                arrived.unwrap_or(Ok(()))
-            };
-            if arrived.is_err() {
-                return;
+                () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
         }
     }
 
-    /// Whether all is unstaged that can be: of drivers that are not here nothing is.
-    async fn unstage_all(&self) -> bool {
-        let mut all = true;
-        let mut note = |volume: &VolumeData, unstaged: Result<(), String>| {
-            if let Err(why) = unstaged {
-                cannot_unstage(volume, &why);
-                all = false;
-            }
-        };
-        let is_here = |volume: &VolumeData| self.deps.drivers.get(&volume.driver_name).is_ok();
-        for (_, volume) in self.places.all_staged().into_iter().filter(|(_, volume)| is_here(volume)) {
-            let turn = self.turn(&volume.driver_name, &volume.volume_handle);
-            let _turn = turn.lock().await;
-            note(&volume, self.unstage_unused(&volume).await);
+    /// Notes what lies on disk to be tried; what is known already keeps its time.
+    fn look(&self, tries: &mut HashMap<Staged, Again>, first: Instant) {
+        let files = self.places.all_staged().into_iter().map(|(_, volume)| Staged::Files(volume));
+        let blocks = self.places.all_blocks().into_iter().map(|(name, volume)| Staged::Block(name, volume));
+        for staged in files.chain(blocks) {
+            tries.entry(staged).or_insert(Again { next: Some(first), wait: FIRST_RETRY });
         }
-        for (name, volume) in self.places.all_blocks().into_iter().filter(|(_, volume)| is_here(volume)) {
-            let turn = self.turn(&volume.driver_name, &volume.volume_handle);
-            let _turn = turn.lock().await;
-            note(&volume, self.unstage_unused_block(&name, &volume).await);
-        }
-        all
     }
+
+    /// Of drivers that are not here nothing is unstaged: they are heard of when they come.
+    async fn unstage_if_here(&self, staged: &Staged) -> Result<(), String> {
+        let volume = staged.volume();
+        if self.deps.drivers.get(&volume.driver_name).is_err() {
+            return Ok(());
+        }
+        let turn = self.turn(&volume.driver_name, &volume.volume_handle);
+        let _turn = turn.lock().await;
+        match staged {
+            Staged::Files(volume) => self.unstage_unused(volume).await,
+            // The name may have become another volume's since it was read.
+            Staged::Block(name, volume) if data::read(&self.places.block_data(name)).as_ref() != Some(volume) => Ok(()),
+            Staged::Block(name, volume) => self.unstage_unused_block(name, volume).await,
+        }
+    }
+}
+
+/// What may be to be unstaged.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Staged {
+    Files(VolumeData),
+    /// By the name of the device's folder.
+    Block(String, VolumeData),
+}
+
+impl Staged {
+    fn volume(&self) -> &VolumeData {
+        match self {
+            Self::Files(volume) | Self::Block(_, volume) => volume,
+        }
+    }
+}
+
+/// When something is tried again, unless it is being tried; and how long after that if that fails.
+#[derive(Debug)]
+struct Again {
+    next: Option<Instant>,
+    wait: Duration,
+}
+
+/// The next to be tried now whose driver has nothing else to do.
+fn next_due(tries: &mut HashMap<Staged, Again>, busy: &HashSet<String>) -> Option<Staged> {
+    let now = Instant::now();
+    let free = tries.iter_mut().filter(|(staged, _)| !busy.contains(&staged.volume().driver_name));
+    let due = free.filter(|(_, again)| again.next.is_some_and(|next| next <= now));
+    let (staged, again) = due.min_by_key(|(_, again)| again.next)?;
+    again.next = None;
+    Some(staged.clone())
 }
 
 fn cannot_unstage(volume: &VolumeData, why: &str) {

@@ -604,6 +604,39 @@ async fn a_volume_grows_once_however_often_its_pod_is_looked_after() {
     world.end();
 }
 
+/// All volumes waited together: one that never went made the next wait up to two minutes.
+#[tokio::test]
+async fn a_volume_that_is_never_unstaged_holds_up_no_other() {
+    let world = World::new("stuck", plain());
+    let volumes = Arc::new(world.volumes());
+    *world.book.stuck.lock().unwrap() = "stuck".into();
+    let sweeping = tokio::spawn({
+        let volumes = volumes.clone();
+        async move { volumes.sweep().await }
+    });
+    let (one, two, volume) = (pod("u1"), pod("u2"), volume(false));
+    let mut stuck = wanted(&one, &volume);
+    stuck.handle = "stuck".into();
+    volumes.set_up(&stuck).await.unwrap();
+    volumes.set_up(&wanted(&two, &volume)).await.unwrap();
+    volumes.tear_down("u1").await.unwrap();
+    let tries = || world.book.calls.lock().unwrap().iter().filter(|call| call.starts_with("unstage")).count();
+    let limit = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    // After three more tries it waits for four seconds.
+    while tries() < 4 && tokio::time::Instant::now() < limit {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    *world.book.busy.lock().unwrap() = 1;
+    volumes.tear_down("u2").await.unwrap();
+    let begun = tokio::time::Instant::now();
+    while world.root.join(STAGED).exists() && begun.elapsed().as_secs() < 20 {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert!(begun.elapsed().as_secs() < 2, "{:?}", begun.elapsed());
+    sweeping.abort();
+    world.end();
+}
+
 #[tokio::test]
 async fn volumes_that_are_not_well_are_told_of_where_somebody_wants_to_know() {
     let world = World::new("health", plain());
