@@ -42,6 +42,16 @@ pub fn is_unified() -> bool {
     Path::new(MOUNT).join("cgroup.controllers").exists()
 }
 
+/// Whether the kernel counts swap by cgroup. With cgroup v2 the root has no such file: the agent's own cgroup is looked at.
+pub fn counts_swap() -> bool {
+    if !is_unified() {
+        return Path::new(MOUNT).join("memory/memory.memsw.limit_in_bytes").exists();
+    }
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    own.is_some_and(|own| Path::new(MOUNT).join(own).join("memory.swap.max").exists())
+}
+
 /// A runtime that has just started may not answer yet.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
@@ -575,6 +585,7 @@ mod tests {
             period_micros: 100_000,
             hugepage_sizes: Vec::new(),
             limited_swap: false,
+            swap_controller: false,
             single_process_oom_kill: None,
             cgroup_v2: true,
             swap_bytes: 0,

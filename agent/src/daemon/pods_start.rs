@@ -93,6 +93,7 @@ pub async fn start_pods(
         period_micros: config.cpu_cfs_quota_period.nanos / 1000,
         hugepage_sizes: machine.huge_pages.iter().map(|p| megabytes(p.page_bytes)).collect(),
         limited_swap: config.memory_swap.swap_behavior == "LimitedSwap",
+        swap_controller: cgroups::counts_swap(),
         single_process_oom_kill: config.single_process_oom_kill,
         cgroup_v2,
         memory_qos: (cgroup_v2 && parts.settings.gates.enabled("MemoryQoS")).then(|| memory_qos(&parts.settings)),

@@ -32,8 +32,10 @@ pub struct NodeResources {
     pub period_micros: i64,
     /// Page sizes as the runtime names them: `2MB`, `1GB`.
     pub hugepage_sizes: Vec<String>,
-    /// Whether containers may use swap; `memory_swap_limit` equals the memory limit when not.
+    /// Whether containers may use swap at all, with cgroup v2.
     pub limited_swap: bool,
+    /// Whether the kernel counts swap by cgroup.
+    pub swap_controller: bool,
     pub single_process_oom_kill: Option<bool>,
     pub cgroup_v2: bool,
     pub swap_bytes: i64,
@@ -49,6 +51,7 @@ impl Default for NodeResources {
             period_micros: CFS_PERIOD_MICROS,
             hugepage_sizes: Vec::new(),
             limited_swap: false,
+            swap_controller: false,
             single_process_oom_kill: None,
             cgroup_v2: false,
             swap_bytes: 0,
@@ -310,7 +313,7 @@ pub fn container_resources(pod: &Pod, container: &Container, node: &NodeResource
     resources.oom_score_adj = oom_score_adj(pod, container, node.memory_bytes);
     let of_pod = pod_level.map(|whole_pod| &whole_pod.limits);
     resources.hugepage_limits = hugepage_limits(&own.limits, of_pod, &node.hugepage_sizes);
-    resources.memory_swap_limit_in_bytes = swap_limit(pod, container, resources.memory_limit_in_bytes, node);
+    limit_swap(&mut resources, pod, container, node);
     if let Some(qos) = &node.memory_qos {
         resources.unified.extend(qos.unified(pod, container));
     }
@@ -323,6 +326,8 @@ pub fn may_swap(pod: &Pod, container: &Container, node: &NodeResources) -> bool 
     let own = requirements(container);
     let request = bytes_of(&own.requests, "memory");
     node.limited_swap
+        && node.cgroup_v2
+        && node.swap_controller
         && node.swap_bytes != 0
         && node.memory_bytes != 0
         && qos_class(pod) == QosClass::Burstable
@@ -331,14 +336,24 @@ pub fn may_swap(pod: &Pod, container: &Container, node: &NodeResources) -> bool 
         && request != bytes_of(&own.limits, "memory")
 }
 
-/// Without swap, memory and swap together may not pass the memory limit. Zero (no limit) stays zero.
-fn swap_limit(pod: &Pod, container: &Container, memory_limit: i64, node: &NodeResources) -> i64 {
-    if !may_swap(pod, container, node) {
-        return memory_limit;
+/// What a container may have in swap: a share of the node's that follows its request, or nothing. With cgroup v1 memory and
+/// swap have one limit, which is then that of the memory, and without that nothing holds.
+///
+/// Followed: `configureContainerSwapResources`.
+fn limit_swap(resources: &mut LinuxContainerResources, pod: &Pod, container: &Container, node: &NodeResources) {
+    if !node.swap_controller {
+        return;
+    }
+    if !node.cgroup_v2 {
+        resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
+        return;
     }
     let request = bytes_of(&requirements(container).requests, "memory");
-    let share = i128::from(request) * i128::from(node.swap_bytes) / i128::from(node.memory_bytes);
-    memory_limit.saturating_add(i64::try_from(share).unwrap_or(i64::MAX))
+    let share = match may_swap(pod, container, node) && request <= node.memory_bytes {
+        true => i128::from(request) * i128::from(node.swap_bytes) / i128::from(node.memory_bytes),
+        false => 0,
+    };
+    resources.unified.insert("memory.swap.max".to_owned(), share.to_string());
 }
 
 /// One entry per page size of the node, zero where nothing is asked. What the container does not say, the pod as a whole
@@ -435,7 +450,39 @@ mod tests {
     }
 
     fn node() -> NodeResources {
-        NodeResources { memory_bytes: 24 << 30, hugepage_sizes: vec!["2MB".into(), "1GB".into()], ..Default::default() }
+        NodeResources {
+            memory_bytes: 24 << 30,
+            hugepage_sizes: vec!["2MB".into(), "1GB".into()],
+            swap_controller: true,
+            ..Default::default()
+        }
+    }
+
+    /// With cgroup v2 the limit of swap is one of its own, also of a container without a limit of memory.
+    #[test]
+    fn swap_is_limited_as_the_kernel_counts_it() {
+        let v1 = NodeResources { limited_swap: true, swap_bytes: 12 << 30, ..node() };
+        let v2 = NodeResources { cgroup_v2: true, ..v1.clone() };
+        let none = NodeResources { limited_swap: false, ..v2.clone() };
+        let uncounted = NodeResources { swap_controller: false, ..v2.clone() };
+        let limited = container("limited", &[("memory", "4Mi")], &[("memory", "16Mi")]);
+        let open = container("open", &[("memory", "8Mi")], &[]);
+        let equal = container("equal", &[("memory", "8Mi")], &[("memory", "8Mi")]);
+        let huge = container("huge", &[("memory", "25Gi")], &[]);
+        let silent = container("silent", &[], &[]);
+        let pod = pod([&limited, &open, &equal, &huge, &silent].map(Clone::clone).into());
+        let swap = |container: &Container, node: &NodeResources| {
+            let resources = container_resources(&pod, container, node);
+            (resources.memory_swap_limit_in_bytes, resources.unified.get("memory.swap.max").cloned())
+        };
+        let bytes = |mebibytes: i64| (0, Some((mebibytes << 20).to_string()));
+        assert_eq!((swap(&limited, &v2), swap(&open, &v2)), (bytes(2), bytes(4)));
+        for container in [&equal, &huge, &silent] {
+            assert_eq!(swap(container, &v2), bytes(0), "{}", container.name);
+        }
+        assert_eq!((swap(&limited, &none), swap(&open, &none)), (bytes(0), bytes(0)));
+        assert_eq!((swap(&limited, &v1), swap(&open, &v1)), ((16 << 20, None), (0, None)));
+        assert_eq!(swap(&limited, &uncounted), (0, None));
     }
 
     #[test]

@@ -267,8 +267,14 @@ mod tests {
             spec: Some(PodSpec { containers: vec![container(request, policy)], ..Default::default() }),
             ..Default::default()
         };
-        let node =
-            NodeResources { memory_bytes: 1 << 30, swap_bytes: 1 << 30, limited_swap: true, ..Default::default() };
+        let node = NodeResources {
+            memory_bytes: 1 << 30,
+            swap_bytes: 1 << 30,
+            limited_swap: true,
+            swap_controller: true,
+            cgroup_v2: true,
+            ..Default::default()
+        };
         let without = NodeResources { limited_swap: false, ..node.clone() };
         let cases = [
             ("16Mi", "NotRequired", &node, true),
