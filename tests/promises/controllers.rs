@@ -587,3 +587,32 @@ fn a_range_of_service_addresses_stays_while_one_of_them_is_used() {
     cluster.run(&["delete", "service", "one"]);
     cluster.wait("the range goes", "default", |_| cluster.0.get("servicecidr", "more").is_err());
 }
+
+/// Each try names another pod. Where that was written into the status, the write was the next try's reason: thousands a
+/// second, with an event of each.
+#[test]
+fn a_set_whose_pods_are_refused_waits_longer_and_longer() {
+    let Some(cluster) = Cluster::start("refused-pods") else { return };
+    cluster.run(&["create", "quota", "none", "--hard=pods=0"]);
+    cluster.wait("the quota counts", "default", |c| c.json(&["get", "quota", "none"])["status"]["hard"].is_object());
+    cluster.run(&["create", "deployment", "d", "--image=localhost/a:1", "--replicas=3"]);
+    let failure = |what: &str| {
+        let items = cluster.items(&["get", what]);
+        let conditions = items.first().and_then(|set| set["status"]["conditions"].as_array().cloned());
+        conditions.into_iter().flatten().find(|c| c["type"] == "ReplicaFailure")
+    };
+    cluster.wait("the deployment tells", "default", |_| failure("deployments").is_some());
+    let told = failure("replicasets").expect("the set told the deployment");
+    assert_eq!((&told["status"], &told["reason"]), (&json!("True"), &json!("FailedCreate")));
+    let version = || {
+        let list: Value = serde_json::from_str(&cluster.run(&["get", "--raw", "/api/v1/nodes"])).expect("a list");
+        list["metadata"]["resourceVersion"].as_str().and_then(|v| v.parse::<u64>().ok()).expect("a version")
+    };
+    let before = version();
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(version() - before < 60, "{} changes in three seconds", version() - before);
+    assert_eq!(failure("replicasets"), Some(told));
+    cluster.run(&["delete", "quota", "none"]);
+    cluster.run(&["annotate", "replicaset", "--all", "again=now"]);
+    cluster.wait("they come", "default", |c| c.items(&["get", "pods"]).len() == 3 && failure("replicasets").is_none());
+}

@@ -198,6 +198,11 @@ pub fn set_condition(object: &mut Value, mut condition: Value) -> bool {
     true
 }
 
+/// Whether there is such a condition, whatever it says.
+pub fn has_condition(object: &Value, kind: &str) -> bool {
+    object["status"]["conditions"].as_array().is_some_and(|list| list.iter().any(|c| c["type"] == kind))
+}
+
 /// Removes a condition.
 pub fn remove_condition(object: &mut Value, kind: &str) {
     if let Some(list) = object["status"]["conditions"].as_array_mut() {

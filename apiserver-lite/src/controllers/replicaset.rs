@@ -186,6 +186,9 @@ impl<const RC: bool> Controller for ReplicaSets<RC> {
             status.write(new, &value, terminating, (!RC).then_some(()));
             let wanted = value["spec"]["replicas"].as_i64().unwrap_or(1);
             match &result {
+                // The first stays while it goes on so: each try names another pod, and what is written brings the next
+                // try at once.
+                Err(_) if ownership::has_condition(new, "ReplicaFailure") => {}
                 Err(error) => {
                     let short = i64::try_from(before).is_ok_and(|n| n < wanted);
                     let reason = if short { "FailedCreate" } else { "FailedDelete" };
