@@ -130,6 +130,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
                 .all(|gate| config.gates.enabled(gate)),
             granular_claims: config.gates.enabled("DRAResourceClaimGranularStatusAuthorization"),
             resizes_pods: config.gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
+            compresses: config.gates.enabled("APIResponseCompression"),
             nodes_declare_features: config.gates.enabled("NodeDeclaredFeatures"),
             rules: rules(&config),
             connects_by_create: config.gates.enabled("AuthorizePodWebsocketUpgradeCreatePermission"),

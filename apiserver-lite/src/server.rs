@@ -86,6 +86,8 @@ pub struct ServerConfig {
     pub merges_spread: bool,
     /// A pod as a whole can be resized (gate `InPlacePodLevelResourcesVerticalScaling`).
     pub resizes_pods: bool,
+    /// Whether long answers are compressed for clients that ask (gate `APIResponseCompression`).
+    pub compresses: bool,
     /// What a node says that it can do counts when its pods change (gate `NodeDeclaredFeatures`).
     pub nodes_declare_features: bool,
     /// What gates make of the rules that objects have to keep.

@@ -1,6 +1,7 @@
 //! Settings of the API server mean what they say, and wrong ones are told before anything is made.
 
-use tests::ApiServer;
+use serde_json::json;
+use tests::{ApiServer, Connection};
 
 #[test]
 fn keys_may_lie_in_a_folder_named_from_where_the_server_starts() {
@@ -65,5 +66,29 @@ fn a_check_reads_every_file_that_the_settings_name() {
     for flag in &flags {
         let flag = flag.split('=').next().expect("a name");
         assert!(said.lines().any(|line| line.starts_with(&format!("apiserver-lite: {flag}: "))), "{flag}\n{said}");
+    }
+}
+
+/// Answers of more than 128 KiB, of one object as well as of many.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_answers_are_compressed_for_who_asks_unless_the_gate_is_off() {
+    for (gate, packed) in [("APIResponseCompression=true", true), ("APIResponseCompression=false", false)] {
+        let server = ApiServer::start("compression", &[&format!("--feature-gates={gate}")]).expect("it starts");
+        let mut connection = Connection::http1(&server).await.expect("a connection");
+        for (name, length, long) in [("long", 200_000, true), ("short", 100_000, false)] {
+            let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name},
+                "data": {"text": "a".repeat(length)}});
+            server.create(&object).expect("created");
+            let request = http::Request::get(format!("/api/v1/namespaces/default/configmaps/{name}"))
+                .header("host", "127.0.0.1")
+                .header("accept-encoding", "gzip")
+                .body(http_body_util::Full::default())
+                .expect("a request");
+            let answer = connection.send(request).await.expect("an answer");
+            let encoding = answer.headers().get("content-encoding").map(|value| value.as_bytes());
+            let want: Option<&[u8]> = if packed && long { Some(b"gzip") } else { None };
+            assert_eq!(encoding, want, "{gate} {name}");
+            assert_eq!(answer.body().len() < length, want.is_some(), "{gate} {name}");
+        }
     }
 }

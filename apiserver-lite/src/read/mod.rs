@@ -64,6 +64,18 @@ pub async fn object_response(
     request: &Request,
 ) -> Result<Response> {
     let object = &crate::crd::served_one(server, resource, object).await?;
+    let mut response = in_form(code, accepted, resource, object, request)?;
+    whole::gzip(server, request, &mut response);
+    Ok(response)
+}
+
+fn in_form(
+    code: u16,
+    accepted: Accepted,
+    resource: &Resource,
+    object: &ObjectRef,
+    request: &Request,
+) -> Result<Response> {
     match accepted.form {
         Form::Whole if is_stored_form(resource, object) => Ok(respond::stored(code, accepted, resource, object)),
         Form::Whole => {
@@ -224,7 +236,7 @@ pub async fn list_response(
         Form::MetadataList => form::metadata_list(accepted, &page.objects, &metadata),
         Form::Table => table::response(200, accepted, resource, &page.objects, metadata, &request.query)?,
     };
-    whole::gzip(request, &mut response);
+    whole::gzip(server, request, &mut response);
     Ok(response)
 }
 

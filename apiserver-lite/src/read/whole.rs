@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{Page, convert, form, is_stored_form};
 use crate::http::{Accepted, Body, Media, Pieces, Response, respond};
 use crate::resource::Resource;
-use crate::server::Request;
+use crate::server::{ApiServer, Request};
 use crate::store::ObjectRef;
 
 /// A page as a list in JSON, YAML or protobuf.
@@ -177,11 +177,13 @@ fn protobuf(resource: &Resource, page: &Page, metadata: &Value) -> Response {
 /// Bodies above this size are compressed for clients that ask, as upstream does.
 const GZIP_FROM: usize = 128 << 10;
 
-/// Compresses a long answer for a client that takes it so.
-pub(super) fn gzip(request: &Request, response: &mut Response) {
+/// Compresses a long answer with objects for a client that takes it so.
+pub(super) fn gzip(server: &ApiServer, request: &Request, response: &mut Response) {
+    if response.body().len() <= GZIP_FROM || !server.config.compresses {
+        return;
+    }
     let encodings = request.header(&http::header::ACCEPT_ENCODING);
-    let wanted = encodings.split(',').any(|e| e.trim() == "gzip");
-    if !wanted || response.body().len() <= GZIP_FROM {
+    if !encodings.split(',').any(|e| e.trim() == "gzip") {
         return;
     }
     let packed = match std::mem::replace(response.body_mut(), Body::empty()) {
