@@ -1,16 +1,18 @@
 //! Devices as a kubelet binds them for each pod in the folder of a volume: a file to which the device is bound, and a loop
 //! device that holds it, so that its name is nobody else's meanwhile.
 //!
-//! This agent makes no such loops, and for most volumes no such files. After a node was switched to it they are there for
-//! the pods that ran, and would keep the device busy for ever: they go before it does.
+//! This agent makes the files for disks of the node ([`bind`]), and no loops: after a node was switched to it they are there
+//! for the pods that ran, and would keep the device busy for ever. They go before it does.
 //!
 //! Followed: `pkg/volume/util/volumepathhandler`.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use super::mount_table;
+use nix::mount::{MsFlags, mount};
+
 use super::turns::blocking;
+use super::{disk, mount_table};
 
 const LOCAL: &str = "plugins/kubernetes.io~local-volume/volumeDevices";
 const BLOCK_DEVICES: &str = "/sys/block";
@@ -26,18 +28,44 @@ pub async fn release(file: PathBuf) -> Result<(), String> {
 /// What a pod has of local volumes as devices, beside its own folder.
 ///
 /// # Errors
-/// Those of [`release_now`].
+/// Those of [`release_now`], of all that could not be released; the others are all the same.
 pub async fn release_local(root_dir: &Path, uid: &str) -> Result<(), String> {
     let (all, uid) = (root_dir.join(LOCAL), uid.to_owned());
     blocking(move || {
+        let mut failed = Vec::new();
         for volume in std::fs::read_dir(&all).into_iter().flatten().flatten() {
-            release_now(&volume.path().join(&uid))?;
-            // The last one takes the folder along; it refuses before.
-            let _ = std::fs::remove_dir(volume.path());
+            match release_now(&volume.path().join(&uid)) {
+                // The last one takes the folder along; it refuses before.
+                Ok(()) => _ = std::fs::remove_dir(volume.path()),
+                Err(why) => failed.push(why),
+            }
         }
-        Ok(())
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     })
     .await
+}
+
+/// Where a local volume is bound, as device, for a pod.
+pub fn place_of_local(root_dir: &Path, name: &str, uid: &str) -> PathBuf {
+    root_dir.join(LOCAL).join(name).join(uid)
+}
+
+/// Binds a device to a file of a pod's, unless it is. Blocks.
+///
+/// # Errors
+/// The file cannot be made, or the kernel refuses.
+pub fn bind(device: &Path, own: &Path) -> Result<(), String> {
+    if mount_table::is_mount_point(own)? {
+        let number = |path: &Path| std::fs::metadata(path).map(|found| found.rdev()).ok();
+        if number(own) == number(device) {
+            return Ok(());
+        }
+        // The device went meanwhile, and another one has the name now.
+        mount_table::unmount_strictly(own)?;
+    }
+    let refused = |e: std::io::Error| format!("failed to bind {} to {}: {e}", device.display(), own.display());
+    std::fs::File::options().create(true).append(true).open(own).map_err(refused)?;
+    mount(Some(device), own, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(|e| refused(e.into()))
 }
 
 /// Detaches the loops that hold the device bound to a file, unbinds it and removes the file. Blocks. Nothing there is
@@ -76,19 +104,22 @@ fn loops_on(devices: &Path, file: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Waits for the tool as long as for any that has to do with a disk, on a thread that may wait.
 fn detach(device: &Path) -> Result<(), String> {
-    let output = Command::new("losetup").arg("--detach").arg(device).stdin(Stdio::null()).output();
-    match output {
+    let failed = |why: &str| format!("cannot detach {}: {why}", device.display());
+    let runtime = tokio::runtime::Handle::try_current().map_err(|e| failed(&e.to_string()))?;
+    let arguments = [Path::new("--detach"), device];
+    match runtime.block_on(disk::run(Path::new("losetup"), &arguments)) {
         Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            Err(format!("cannot detach {}: {}", device.display(), String::from_utf8_lossy(&output.stderr).trim()))
-        }
-        Err(e) => Err(format!("cannot detach {}: losetup: {e}", device.display())),
+        Ok(output) => Err(failed(&disk::said(&output))),
+        Err(why) => Err(failed(&why)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     fn scratch(name: &str) -> PathBuf {
@@ -123,6 +154,22 @@ mod tests {
         assert!(!root.join("empty").exists());
         assert!(release_now(&root.join("full")).unwrap_err().contains("is no file for a device"));
         assert!(root.join("full").exists());
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    /// The first that was busy used to leave all after it bound.
+    #[tokio::test]
+    async fn what_cannot_be_released_keeps_no_other() {
+        let root = scratch("all");
+        for (name, content) in [("a", "text"), ("b", ""), ("c", "text"), ("d", "")] {
+            let place = place_of_local(&root, name, "u1");
+            std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+            std::fs::write(place, content).unwrap();
+        }
+        let why = release_local(&root, "u1").await.unwrap_err();
+        let told: Vec<_> = ["a", "b", "c", "d"].iter().filter(|n| why.contains(&format!("/{n}/u1"))).collect();
+        assert_eq!(told, [&"a", &"c"], "{why}");
+        assert!(!root.join(LOCAL).join("b").exists() && !root.join(LOCAL).join("d").exists());
         std::fs::remove_dir_all(&root).unwrap();
     }
 

@@ -11,12 +11,10 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::mount::{MsFlags, mount};
-
 use super::record;
 use super::{Disk, Initiator};
+use crate::volumes::mapped;
 use crate::volumes::turns::{Turn, blocking};
-use crate::volumes::{mapped, mount_table};
 
 /// Below the folder of all disks.
 pub(super) const FOLDER: &str = "volumeDevices";
@@ -62,26 +60,11 @@ impl Initiator {
         let work = tokio::spawn(async move {
             let device = this.attach_noted(&disk, &place).await?;
             let from = device.clone();
-            blocking(move || bind(&from, &own)).await?;
+            blocking(move || mapped::bind(&from, &own)).await?;
             Ok(Attached { device, _turn: turn })
         });
         work.await.map_err(|e| e.to_string())?
     }
-}
-
-/// Binds a device to a file of a pod's, unless it is.
-fn bind(device: &Path, own: &Path) -> Result<(), String> {
-    if mount_table::is_mount_point(own)? {
-        let number = |path: &Path| std::fs::metadata(path).map(|found| found.rdev()).ok();
-        if number(own) == number(device) {
-            return Ok(());
-        }
-        // The session ended meanwhile, and another disk has the name now.
-        mount_table::unmount_strictly(own)?;
-    }
-    let refused = |e: std::io::Error| format!("failed to bind {} to {}: {e}", device.display(), own.display());
-    std::fs::File::options().create(true).append(true).open(own).map_err(refused)?;
-    mount(Some(device), own, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(|e| refused(e.into()))
 }
 
 /// Takes the device from pods that have no link to it any more; whether one has it still. Blocks.
