@@ -12,7 +12,11 @@ use crate::csi::volumes::Failure;
 use crate::pod::spec::PodExt;
 
 use super::iscsi::Disk;
-use super::{Manager, MountSource, VolumeError, claims, persistent};
+use super::{Manager, MountSource, VolumeError, claims, mapped, persistent};
+
+/// Of volumes that are file systems and nothing else.
+const NO_MAPPER: &str =
+    "MapVolume.FindMapperPluginBySpec failed to find BlockVolumeMapper plugin. Volume plugin is nil.";
 
 impl Manager {
     /// A volume of a storage driver, as device.
@@ -31,24 +35,25 @@ impl Manager {
         Ok(device(link, wanted.read_only, (!had).then_some(all)))
     }
 
-    /// A volume of the node's, as device.
+    /// A volume of the node's, as device: the pod's name of it, its own, and what it is.
     ///
     /// # Errors
     /// By the step that failed; a retry may help.
     pub(super) async fn device_of_node(
         &self,
         pod: &Pod,
-        (name, source): (&str, &PersistentVolumeSource),
+        (volume, name, source): (&str, &str, &PersistentVolumeSource),
         bound: &claims::Bound,
     ) -> Result<MountSource, VolumeError> {
         let failed = |step, why| VolumeError::Map { step, volume: name.to_owned(), why };
         if let Some(local) = &source.local {
             let link = self.device(pod.uid(), "kubernetes.io~local-volume", name);
+            let own = mapped::place_of_local(&self.root_dir, name, pod.uid());
+            let all = own.parent().map(Path::to_owned);
             let (from, to) = (PathBuf::from(&local.path), link.clone());
-            let linked = self.disks.in_pod(pod.uid(), move || persistent::link_device(&from, &to)).await;
-            let new = linked.map_err(|why| failed("MapBlockVolume", why))?;
-            let all = Path::new("plugins/kubernetes.io~local-volume/volumeDevices").join(name);
-            return Ok(device(link, bound.read_only, new.then(|| self.root_dir.join(all))));
+            let given = self.disks.in_pod(pod.uid(), move || persistent::give_device(&from, &own, &to)).await;
+            let new = given.map_err(|why| failed("MapBlockVolume", why))?;
+            return Ok(device(link, bound.read_only, all.filter(|_| new)));
         }
         if let Some(iscsi) = &source.iscsi {
             let disk = Disk::of_volume(name, iscsi);
@@ -63,8 +68,8 @@ impl Manager {
             let all = self.disks.iscsi_device(pod, disk, &link).await.map_err(unmapped)?;
             return Ok(device(link, bound.read_only, Some(all)));
         }
-        let why = "failed to find BlockVolumeMapper plugin. Volume plugin is nil.".to_owned();
-        Err(failed("FindMapperPluginBySpec", why))
+        // For the kubelet this is no failed mount: it never comes to one, and tells what it has waited for.
+        Err(VolumeError::unmounted(volume, NO_MAPPER.to_owned()))
     }
 }
 

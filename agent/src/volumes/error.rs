@@ -49,6 +49,12 @@ impl VolumeError {
         let volume = volume.to_owned();
         VolumeError::Unprocessed { unmounted: volume.clone(), unattached: String::new(), unprocessed: volume, why }
     }
+
+    /// What one volume is is known, and nothing can mount it.
+    pub fn unmounted(volume: &str, why: String) -> Self {
+        let (unattached, unprocessed) = (String::new(), String::new());
+        VolumeError::Unprocessed { unmounted: volume.to_owned(), unattached, unprocessed, why }
+    }
 }
 
 /// What is to be told of volumes that a pod has.
@@ -125,7 +131,8 @@ pub fn all_told(failed: Vec<(&str, VolumeError)>) -> Vec<VolumeError> {
     };
     let unmounted = names(&|_| true);
     let unattached = names(&|error| matches!(error, VolumeError::Attach { .. }));
-    let unprocessed = names(&|error| matches!(error, VolumeError::Unprocessed { .. }));
+    let unprocessed =
+        names(&|error| matches!(error, VolumeError::Unprocessed { unprocessed, .. } if !unprocessed.is_empty()));
     let (mut told, mut reasons) = (Vec::new(), Vec::new());
     for (_, error) in failed {
         match error {
@@ -184,6 +191,7 @@ mod tests {
             ("cm", set_up.clone()),
             ("disk", attach.clone()),
             ("b", VolumeError::unprocessed("b", "error processing PVC n/b: PVC is not bound".into())),
+            ("raw", VolumeError::unmounted("raw", "no plugin".into())),
         ];
         let told: Vec<String> = all_told(failed).iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -191,9 +199,9 @@ mod tests {
             [
                 "MountVolume.SetUp failed for volume \"cm\" : configmap \"x\" not found",
                 "AttachVolume.Attach failed for volume \"pv\" : not yet",
-                "Unable to attach or mount volumes: unmounted volumes=[b cm disk z], unattached volumes=[disk], failed to \
+                "Unable to attach or mount volumes: unmounted volumes=[b cm disk raw z], unattached volumes=[disk], failed to \
                  process volumes=[b z]: error processing PVC n/b: PVC is not bound; error processing PVC n/z: PVC is not \
-                 bound",
+                 bound; no plugin",
             ]
         );
         let told = all_told(vec![("cm", VolumeError::SetUp { volume: "cm".into(), why: "no".into() })]);

@@ -293,7 +293,7 @@ impl Manager {
         }
         let set_up = |why| VolumeError::SetUp { volume: name.clone(), why };
         if block {
-            return self.device_of_node(pod, (&name, &source), bound).await;
+            return self.device_of_node(pod, (&volume.name, &name, &source), bound).await;
         }
         let mut made = MountSource { read_only: bound.read_only, ..Default::default() };
         if let Some(host) = &source.host_path {

@@ -10,7 +10,7 @@ use proto::api::core::v1::{NfsVolumeSource, Node, PersistentVolume};
 
 use crate::pod::placement::matches_term;
 
-use super::{empty_dir, mount_table};
+use super::{empty_dir, mapped, mount_table};
 
 /// Whether the volume may be used from this node.
 ///
@@ -41,16 +41,20 @@ fn check_path(from: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Links the place of a raw device to a local one; `false` where that is so already.
+/// Gives a pod a local device: bound to a file of its own, so that nothing else has it meanwhile, and with a link in its
+/// folder, `to`. `false` where that is so already.
 ///
 /// # Errors
-/// The path is no device, or the link cannot be made.
-pub fn link_device(from: &Path, to: &Path) -> Result<bool, String> {
+/// The path is no device, or the kernel refuses.
+pub fn give_device(from: &Path, own: &Path, to: &Path) -> Result<bool, String> {
     use std::os::unix::fs::FileTypeExt as _;
     check_path(from, to)?;
     if !std::fs::metadata(from).is_ok_and(|m| m.file_type().is_block_device()) {
         return Err(format!("{} is not a block device", from.display()));
     }
+    let folder = own.parent().unwrap_or(own);
+    crate::csi::make_private(folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+    mapped::bind(from, own)?;
     if std::fs::read_link(to).is_ok_and(|old| old == from) {
         return Ok(false);
     }
@@ -136,6 +140,33 @@ pub async fn mount_nfs(source: &NfsVolumeSource, to: &Path, read_only: bool, opt
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A device that a pod had by a link alone could become another's under its name.
+    #[tokio::test]
+    async fn a_local_device_is_bound_for_its_pod() {
+        let root = std::env::temp_dir().join(format!("local-device-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        let image = root.join("image");
+        std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+        let made = std::process::Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
+        let Some(made) = made.ok().filter(|output| output.status.success()) else {
+            eprintln!("skipped: no loop device can be had");
+            std::fs::remove_dir_all(&root).unwrap();
+            return;
+        };
+        let device = std::path::PathBuf::from(String::from_utf8_lossy(&made.stdout).trim());
+        let own = mapped::place_of_local(&root, "pv", "u1");
+        let link = root.join("pods/u1/volumeDevices/kubernetes.io~local-volume/pv");
+        let given = [give_device(&device, &own, &link), give_device(&device, &own, &link)];
+        let bound = (mount_table::is_mount_point(&own), std::fs::read_link(&link).ok());
+        let released = mapped::release_local(&root, "u1").await;
+        std::process::Command::new("losetup").arg("--detach").arg(&device).output().unwrap();
+        assert_eq!(given, [Ok(true), Ok(false)]);
+        assert_eq!((bound, released), ((Ok(true), Some(device)), Ok(())));
+        assert!(!own.parent().unwrap().exists());
+        assert!(give_device(&image, &own, &link).unwrap_err().contains("is not a block device"));
+        std::fs::remove_dir_all(&root).unwrap();
+    }
 
     #[test]
     fn paths_that_leave_their_place_are_refused() {
