@@ -23,9 +23,14 @@ const NOSWAP: &str = "noswap";
 static WITHOUT_NOSWAP: AtomicBool = AtomicBool::new(false);
 
 /// Whether a volume that was made once is there still: memory is not, after the machine has started anew. A pod may have
-/// mounted there what does not answer, which blocks.
+/// mounted there what does not answer, which blocks; or what nobody serves any more, which tells an error for all that it
+/// is asked: then the volume lies below that, for only who has it can have mounted there.
 pub fn is_made(path: &Path, in_memory: bool) -> bool {
-    path.is_dir() && (!in_memory || mount_table::is_own_file_system(path))
+    match std::fs::metadata(path) {
+        Ok(found) => found.is_dir() && (!in_memory || mount_table::is_own_file_system(path)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+        Err(_) => mount_table::is_mount_point(path).unwrap_or(false),
+    }
 }
 
 /// Makes the volume.

@@ -404,10 +404,13 @@ impl Manager {
             }
             let ready = self.ready_file(pod.uid(), &volume.name);
             let (place, in_memory) = (path.clone(), !empty_dir.medium.is_empty());
-            let look = move || Ok(empty_dir::is_made(&place, in_memory));
-            if !ready.exists() || !self.disks.look((pod, &volume.name), look).await? {
-                let node = self.node.borrow().clone();
-                empty_dir::make(&path, &ready, pod, &node, empty_dir)?;
+            let look = move || Ok(ready.exists() && empty_dir::is_made(&place, in_memory));
+            if !self.disks.look((pod, &volume.name), look).await? {
+                let (node, source) = (self.node.borrow().clone(), empty_dir.clone());
+                let (place, ready) = (path.clone(), self.ready_file(pod.uid(), &volume.name));
+                let owner = pod.clone();
+                // It changes the group of all that is in it, and takes the pages that it is to have.
+                self.disks.in_pod(pod.uid(), move || empty_dir::make(&place, &ready, &owner, &node, &source)).await?;
             }
             self.disks.has_from_now_on(key);
             return Ok(MountSource { host_path: path, relabel: true, ..Default::default() });

@@ -344,6 +344,30 @@ async fn scratch_space_that_a_pod_has_is_not_looked_at_again() {
     assert!(disk.is_dir());
 }
 
+/// A pod that runs failed for good after a restart of the agent: the folder could not be made over what it mounted there.
+#[tokio::test]
+async fn scratch_space_below_what_nobody_serves_any_more_is_there() {
+    use std::os::fd::AsRawFd as _;
+    let scratch = Scratch::new("unserved");
+    let objects = Arc::new(Memory::default());
+    let source = VolumeSource { empty_dir: Some(EmptyDirVolumeSource::default()), ..Default::default() };
+    let pod = pod(vec![("disk", source)]);
+    let disk = set_up(&manager(&scratch.0, &objects), &pod).await.expect("made")["disk"].host_path.clone();
+    let Ok(served) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") else { return };
+    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", served.as_raw_fd());
+    let flags = nix::mount::MsFlags::empty();
+    if nix::mount::mount(Some("dead"), &disk, Some("fuse"), flags, Some(options.as_str())).is_err() {
+        return;
+    }
+    drop(served);
+    let error = std::fs::metadata(&disk).expect_err("nobody serves it");
+    assert_eq!(error.raw_os_error(), Some(nix::errno::Errno::ENOTCONN as i32));
+    let next = manager(&scratch.0, &objects);
+    assert_eq!(set_up(&next, &pod).await.expect("it is there")["disk"].host_path, disk);
+    next.teardown("u1").await.expect("gone");
+    assert!(!disk.exists());
+}
+
 #[tokio::test]
 async fn projections_are_one_volume() {
     let scratch = Scratch::new("projected");
