@@ -1,10 +1,11 @@
 //! Taking volumes back: unpublish from the pod, unstage from the node when no pod has the volume any more.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use proto::csi::node_service_capability::rpc::Type as RpcType;
 use proto::csi::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
@@ -26,18 +27,17 @@ impl Volumes {
     /// The first driver that does not do its part; the others' volumes are taken all the same. To be tried again.
     pub async fn tear_down(&self, uid: &str) -> Result<(), String> {
         self.deps.drivers.usages.forget(uid);
-        let mut failed = None;
-        for folder in data::entries(&self.places.of_pod(uid)) {
-            if let Err(why) = self.take(uid, &folder).await {
-                failed.get_or_insert(format!("UnmountVolume.TearDown failed for {}: {why}", folder.display()));
-            }
-        }
-        for link in data::entries(&self.places.devices_of_pod(uid)) {
-            if let Err(why) = self.take_block(uid, &link).await {
-                failed.get_or_insert(format!("UnmapVolume failed for {}: {why}", link.display()));
-            }
-        }
-        failed.map_or(Ok(()), Err)
+        let folders = data::entries(&self.places.of_pod(uid)).into_iter().map(async |folder| {
+            let taken = self.take(uid, &folder).await;
+            taken.map_err(|why| format!("UnmountVolume.TearDown failed for {}: {why}", folder.display()))
+        });
+        let links = data::entries(&self.places.devices_of_pod(uid)).into_iter().map(async |link| {
+            let taken = self.take_block(uid, &link).await;
+            taken.map_err(|why| format!("UnmapVolume failed for {}: {why}", link.display()))
+        });
+        // None waits for the answers that another's driver owes.
+        let (folders, links) = tokio::join!(join_all(folders), join_all(links));
+        folders.into_iter().chain(links).collect()
     }
 
     async fn take(&self, uid: &str, folder: &Path) -> Result<(), String> {
@@ -101,23 +101,20 @@ impl Volumes {
 
     /// Unstages what no pod has: what a driver refused to, or what an agent that was killed between the two steps left.
     /// Looks whenever a driver registers or a volume is left behind, and tries each volume again and again for as long as it
-    /// fails, without any other waiting for it; one at a time of each driver. Until dropped.
+    /// fails, without any other waiting for it, also not for the driver's answer. Until dropped.
     pub async fn sweep(&self) {
         let mut arrivals = self.deps.drivers.arrivals();
         let mut tries = HashMap::new();
         let mut working = FuturesUnordered::new();
-        let mut busy = HashSet::new();
         self.look(&mut tries, Instant::now());
         loop {
-            while let Some(staged) = next_due(&mut tries, &busy) {
-                busy.insert(staged.volume().driver_name.clone());
+            while let Some(staged) = next_due(&mut tries) {
                 working.push(async move {
                     let unstaged = self.unstage_if_here(&staged).await;
                     (staged, unstaged)
                 });
             }
-            let next = tries.iter().filter(|(staged, _)| !busy.contains(&staged.volume().driver_name));
-            let next = next.filter_map(|(_, again)| again.next).min();
+            let next = tries.values().filter_map(|again| again.next).min();
             tokio::select! {
                 arrived = arrivals.changed() => {
                     if arrived.is_err() {
@@ -129,7 +126,6 @@ impl Volumes {
                 }
                 () = self.left.notified() => self.look(&mut tries, Instant::now() + FIRST_RETRY),
                 Some((staged, unstaged)) = working.next() => {
-                    busy.remove(&staged.volume().driver_name);
                     match (unstaged, tries.get_mut(&staged)) {
                         (Err(why), Some(again)) => {
                             cannot_unstage(staged.volume(), &why);
@@ -193,11 +189,10 @@ struct Again {
     wait: Duration,
 }
 
-/// The next to be tried now whose driver has nothing else to do.
-fn next_due(tries: &mut HashMap<Staged, Again>, busy: &HashSet<String>) -> Option<Staged> {
+/// The next to be tried now.
+fn next_due(tries: &mut HashMap<Staged, Again>) -> Option<Staged> {
     let now = Instant::now();
-    let free = tries.iter_mut().filter(|(staged, _)| !busy.contains(&staged.volume().driver_name));
-    let due = free.filter(|(_, again)| again.next.is_some_and(|next| next <= now));
+    let due = tries.iter_mut().filter(|(_, again)| again.next.is_some_and(|next| next <= now));
     let (staged, again) = due.min_by_key(|(_, again)| again.next)?;
     again.next = None;
     Some(staged.clone())

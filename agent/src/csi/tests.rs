@@ -35,6 +35,8 @@ struct Book {
     busy: Mutex<u8>,
     /// The volume that is never unstaged.
     stuck: Mutex<String>,
+    /// The volume about which nothing is answered when it is to be unstaged.
+    hangs: Mutex<String>,
 }
 
 impl Book {
@@ -66,6 +68,9 @@ impl Node for Book {
     ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
         let request = request.into_inner();
         self.note("unstage", &request.staging_target_path)?;
+        if request.volume_id == *self.hangs.lock().unwrap() {
+            std::future::pending::<()>().await;
+        }
         if request.volume_id == *self.stuck.lock().unwrap() {
             return Err(Status::internal("stuck"));
         }
@@ -634,6 +639,53 @@ async fn a_volume_that_is_never_unstaged_holds_up_no_other() {
     }
     assert!(begun.elapsed().as_secs() < 2, "{:?}", begun.elapsed());
     sweeping.abort();
+    world.end();
+}
+
+/// One volume of a driver was worked on at a time: an answer that never came held up all others for two minutes.
+#[tokio::test]
+async fn a_driver_that_does_not_answer_about_a_volume_holds_up_no_other() {
+    let world = World::new("hangs", plain());
+    let volumes = Arc::new(world.volumes());
+    *world.book.hangs.lock().unwrap() = "hangs".into();
+    let (one, two, volume) = (pod("u1"), pod("u2"), volume(false));
+    let set_up = async |pod, handle: &str, name: &str| {
+        let mut wanted = wanted(pod, &volume);
+        (wanted.handle, wanted.name) = (handle.into(), name.into());
+        volumes.set_up(&wanted).await.unwrap()
+    };
+    // That of the sweep, which an agent that was killed left; and beside it those of a pod that ends.
+    set_up(&one, "hangs", "pv").await;
+    set_up(&one, "left", "pv2").await;
+    std::fs::remove_dir_all(world.root.join("pods/u1")).unwrap();
+    let sweeping = tokio::spawn({
+        let volumes = volumes.clone();
+        async move { volumes.sweep().await }
+    });
+    let called = async |call: &str| {
+        let begun = tokio::time::Instant::now();
+        while !world.book.calls.lock().unwrap().iter().any(|made| made.starts_with(call)) {
+            assert!(begun.elapsed().as_secs() < 10, "{call}: {:?}", world.book.calls.lock().unwrap());
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let staged = |handle: &str| volumes.places.staged("folder.example.com", handle);
+    let begun = tokio::time::Instant::now();
+    while staged("left").exists() && begun.elapsed().as_secs() < 10 {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert!(!staged("left").exists() && staged("hangs").exists());
+    sweeping.abort();
+    let _ = sweeping.await;
+    set_up(&two, "hangs", "a").await;
+    set_up(&two, "other", "b").await;
+    let ending = tokio::spawn({
+        let volumes = volumes.clone();
+        async move { volumes.tear_down("u2").await }
+    });
+    called("unpublish pods/u2/volumes/kubernetes.io~csi/a/").await;
+    called("unpublish pods/u2/volumes/kubernetes.io~csi/b/").await;
+    ending.abort();
     world.end();
 }
 
