@@ -15,6 +15,7 @@ pub(crate) mod gc;
 mod handle;
 mod hooks;
 pub(crate) mod kill;
+mod late;
 mod mailbox;
 mod manager;
 mod mirror;

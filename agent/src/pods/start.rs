@@ -25,7 +25,7 @@ use crate::{metrics, spans};
 
 use super::kill::kill_one;
 use super::starts::Starts;
-use super::{Shared, hooks};
+use super::{Shared, hooks, late};
 
 /// What starting needs beside the container.
 pub struct StartContext<'a> {
@@ -108,7 +108,18 @@ impl StartContext<'_> {
         let count = |family: &metrics::Family| {
             family.add(&[], metrics::page::to_float(u64::try_from(of_images).unwrap_or(0)));
         };
-        let created = self.shared.cri.create_container(request).await;
+        let (cri, remover, pod_name) = (self.shared.cri.clone(), self.shared.cri.clone(), self.pod.name().to_owned());
+        let create = async move { cri.create_container(request).await.map(|answer| answer.container_id) };
+        let created = late::or_taken_away(create, move |id: String| async move {
+            // It was never started; a runtime ends one that runs all the same before it removes it.
+            match remover.remove_container(&id).await {
+                Ok(()) => tracing::info!(container = id, pod = pod_name, "removed a container that came after its pod"),
+                Err(error) => {
+                    tracing::warn!(%error, container = id, pod = pod_name, "a container that came after its pod stays");
+                }
+            }
+        })
+        .await;
         count(if created.is_ok() { &metrics::IMAGE_VOLUMES_MOUNTED } else { &metrics::IMAGE_VOLUMES_FAILED });
         let created = created.map_err(|e| {
             failed(&e.message);
@@ -117,7 +128,7 @@ impl StartContext<'_> {
             let message = mistake.map_or_else(|| e.message.clone(), |mistake| format!("{}: {mistake}", e.message));
             failure("CreateContainerError", message)
         })?;
-        let id = created.container_id;
+        let id = created;
         self.shared.managers.placed(&id, placed.as_ref());
         event(EventType::Normal, "Created", "Container created".into());
         // On a task of its own: it goes on when the pod ends meanwhile.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::pleg::observed::RunState;
 use crate::pod::grace::{Begun, Budget, pod_grace};
 use crate::pod::spec::PodExt;
 use crate::spans;
@@ -179,6 +180,8 @@ impl Worker {
             if self.collect && known_without {
                 gc::remove_from_runtime(&self.shared, &self.pod, &self.observed).await;
                 self.settled = false;
+            } else if !self.settled {
+                self.take_away_late().await;
             }
         }
         self.retry = FIRST_RETRY;
@@ -188,6 +191,20 @@ impl Worker {
         gc::remove_all(&self.shared, &self.pod, &self.observed).await;
         self.shared.userns.release(&self.uid);
         self.shared.status.forget(&self.uid);
+    }
+
+    /// Takes away what the runtime has made of a pod that has ended: it answers late, or not at all, for what it was asked
+    /// before. A runtime ends what runs before it removes it.
+    async fn take_away_late(&mut self) {
+        // Of what cannot be seen now there is word again.
+        if let Err(error) = self.look().await {
+            tracing::debug!(%error, pod = self.pod.name(), "could not look at a pod that has ended");
+            return;
+        }
+        for late in self.observed.containers.iter().filter(|c| c.state != RunState::Exited) {
+            tracing::info!(container = late.id, pod = self.pod.name(), "a container came after the end of its pod");
+            gc::remove_container(&self.shared, &self.pod, &late.name, &late.id, None).await;
+        }
     }
 
     /// Takes down volumes and the cgroup, and tells the last status.

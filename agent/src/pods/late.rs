@@ -1,0 +1,68 @@
+//! What the runtime makes for somebody who does not wait for it any more.
+//!
+//! A pod may end while the runtime is asked for a container. A call that is given up may be carried out all the same, and
+//! nobody would hear of the container that it makes: such a call goes on by itself, and what it makes goes at once.
+
+use std::future::Future;
+
+use tokio::sync::oneshot;
+
+use crate::spans;
+
+/// Makes something. When this is dropped meanwhile, the making goes on, and `take_away` gets what came of it.
+///
+/// # Errors
+/// Those of the making.
+pub async fn or_taken_away<T, E, M, A, F>(make: M, take_away: A) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+    M: Future<Output = Result<T, E>> + Send + 'static,
+    A: FnOnce(T) -> F + Send + 'static,
+    F: Future<Output = ()> + Send,
+{
+    let (tell, told) = oneshot::channel();
+    let making = tokio::spawn(spans::inherit(async move {
+        // What is told in the moment in which nobody listens any more comes back here.
+        if let Err(Ok(made)) = tell.send(make.await) {
+            take_away(made).await;
+        }
+    }));
+    match told.await {
+        Ok(made) => made,
+        // Only a panic drops the sender.
+        Err(_) => match making.await {
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            _ => std::future::pending().await,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A container that the runtime made after its pod had ended stayed until somebody looked for another reason.
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_after_its_pod_is_taken_away() {
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let make = |name: &'static str, answer: Result<(), ()>| {
+            let taken = taken.clone();
+            let make = async move {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                answer.map(|()| name)
+            };
+            or_taken_away(make, move |name| async move { taken.lock().unwrap().push(name) })
+        };
+        assert_eq!(make("waited for", Ok(())).await, Ok("waited for"));
+        assert_eq!(make("refused", Err(())).await, Err(()));
+        for (name, answer) in [("late", Ok(())), ("refused late", Err(()))] {
+            assert!(tokio::time::timeout(Duration::from_secs(1), make(name, answer)).await.is_err());
+        }
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(*taken.lock().unwrap(), ["late"]);
+    }
+}
