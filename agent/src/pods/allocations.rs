@@ -169,7 +169,9 @@ impl Allocations {
 
     /// The pod with what it is allocated in place of what it wants; `None` where that is the same.
     pub fn allocated_to(&self, pod: &Pod) -> Option<Pod> {
-        self.inner().allocated.get(pod.uid())?.applied_to(pod)
+        // The pod is copied after the lock is given back: it is larger by far than what it is allocated.
+        let allocated = self.allocated(pod.uid())?;
+        allocated.applied_to(pod)
     }
 
     pub fn allocate(&self, uid: &str, allocation: Allocation) {
