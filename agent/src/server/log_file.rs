@@ -1,19 +1,32 @@
 //! Reading a container's log from the file that the runtime writes, in lines of [`super::log_line`].
 //!
 //! A [`LogFile`] is a position in one log. It blocks on the file system, so its user moves it to a thread for each step
-//! and takes it back. When the log is rotated, the old file is read to its end before the new one is begun.
+//! and takes it back. When the log is rotated, the old file is read to its end before the new one is begun. That end is
+//! there when the runtime has closed it: runtimes make the new file first, and what they have read from the container goes
+//! to the old one until they change over. So who follows waits for that, for as long as [`PATIENCE`].
+//!
+//! Limits: who is so slow that two files were rotated since, of which the older is compressed already, misses that one.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use proto::time::Timestamp;
+use tokio::time::Instant;
 
 use super::log_line::{Form, Line, write_time};
 
 const CHUNK: usize = 64 * 1024;
 /// A line beyond this is passed on in pieces.
 const MAX_LINE: usize = 1024 * 1024;
+/// A runtime changes from one file to the next within this, also on a machine that is busy; where it is not known whether
+/// it has, within the second.
+const PATIENCE: Duration = Duration::from_secs(10);
+const UNKNOWING: Duration = Duration::from_secs(1);
 /// So much of what is no log is told.
 const SHOWN: usize = 1024;
 
@@ -40,6 +53,8 @@ pub(super) enum Step {
     Text(Vec<u8>),
     /// Nothing more for now.
     End,
+    /// The same, but there is a new file, and only the runtime's last word to the old one is missing.
+    Soon,
     /// As much as was asked for.
     Enough,
 }
@@ -52,9 +67,21 @@ pub(super) struct LogFile {
     pending: Vec<u8>,
     chunk: Vec<u8>,
     /// The rotation of this log was seen; what is left of the old file comes first.
-    next: Option<File>,
+    next: Option<Next>,
     writer: Writer,
 }
+
+/// What follows the file that is open.
+struct Next {
+    file: File,
+    /// How long the runtime may go on with the old one.
+    until: Instant,
+    /// It does not, and nobody asks again.
+    closed: bool,
+}
+
+/// Whether the runtime has closed a log that was rotated, by the name that it has now; none where nobody can know.
+pub(super) type IsClosed<'a> = Option<&'a dyn Fn(&OsStr) -> bool>;
 
 /// Chooses lines and puts them in the form of the answer.
 struct Writer {
@@ -95,27 +122,31 @@ impl LogFile {
         Ok(Self { path, file, pending: Vec::new(), chunk: vec![0; CHUNK], next: None, writer })
     }
 
-    /// Reads on.
+    /// Reads on; `closed` counts for who follows.
     ///
     /// # Errors
     /// When the log cannot be read; [`io::ErrorKind::InvalidData`] when it is no log of a container.
-    pub fn step(&mut self) -> io::Result<Step> {
+    pub fn step(&mut self, closed: IsClosed<'_>) -> io::Result<Step> {
         if self.writer.bytes_left == 0 || self.writer.lines_left == 0 {
             return Ok(Step::Enough);
         }
         let mut count = self.file.read(&mut self.chunk)?;
         if count == 0 {
             if self.next.is_none() {
-                self.next = rotated(&self.path, &self.file);
-                if self.next.is_none() {
-                    return self.last_words();
-                }
-                // Lines may have come between the end that was seen and the rotation.
-                count = self.file.read(&mut self.chunk)?;
+                let Some(file) = rotated(&self.path, &self.file) else { return self.last_words() };
+                // Of a file that was not rotated, but removed, nothing is heard.
+                let is_heard_of = closed.is_some() && name_now(&self.file).as_deref() != self.path.file_name();
+                let patience = if is_heard_of { PATIENCE } else { UNKNOWING };
+                self.next = Some(Next { file, until: Instant::now() + patience, closed: false });
             }
+            if self.writer.wanted.follow && self.is_still_written(closed) {
+                return Ok(Step::Soon);
+            }
+            // Lines may have come between the end that was seen and the close.
+            count = self.file.read(&mut self.chunk)?;
             if count == 0 {
                 if let Some(next) = self.next.take() {
-                    self.file = next;
+                    self.file = next.file;
                     // The end of a line that was never written.
                     self.pending.clear();
                     self.writer.inside = None;
@@ -136,6 +167,14 @@ impl LogFile {
             self.pending.clear();
         }
         Ok(Step::Text(self.writer.cut(out)))
+    }
+
+    /// Whether lines may still come to the file that was rotated.
+    fn is_still_written(&mut self, closed: IsClosed<'_>) -> bool {
+        let Some(next) = &mut self.next else { return false };
+        let is_closed = || closed.is_some_and(|closed| name_now(&self.file).is_some_and(|name| closed(&name)));
+        next.closed = next.closed || Instant::now() >= next.until || is_closed();
+        !next.closed
     }
 
     /// The end; before it what was written of a line that nobody waits for the rest of.
@@ -273,14 +312,40 @@ fn seek_to_tail(file: &mut File, lines: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The file that is now at the path, when it is another one. Between the rename and the runtime's new file there is none.
+/// The name of an open file, which changes when the log is rotated.
+fn name_now(open: &File) -> Option<OsString> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", open.as_raw_fd())).ok()?;
+    let name = path.file_name()?;
+    // One that was compressed meanwhile has none any more.
+    Some(OsStr::from_bytes(name.as_bytes().strip_suffix(b" (deleted)").unwrap_or(name.as_bytes())).to_owned())
+}
+
+/// The log that was rotated first after the open one, if it was, and is not compressed.
+fn rotated_next(path: &Path, open: &File) -> Option<File> {
+    let (folder, own) = (path.parent()?, name_now(open)?);
+    let mut log = path.file_name()?.to_owned();
+    log.push(".");
+    if !own.as_bytes().starts_with(log.as_bytes()) {
+        return None;
+    }
+    let names = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.file_name());
+    let later = names.filter(|name| {
+        let bytes = name.as_bytes();
+        let plain = !bytes.ends_with(b".gz") && !bytes.ends_with(b".tmp");
+        plain && bytes.starts_with(log.as_bytes()) && *name > own
+    });
+    File::open(folder.join(later.min()?)).ok()
+}
+
+/// The file that follows the open one, when that is not at the path any more: the next that was rotated, or the one that is
+/// there now. Between the rename and the runtime's new file there is none.
 fn rotated(path: &Path, open: &File) -> Option<File> {
     use std::os::unix::fs::MetadataExt;
     let (now, then) = (std::fs::metadata(path).ok()?, open.metadata().ok()?);
     if (now.dev(), now.ino()) == (then.dev(), then.ino()) {
         return None;
     }
-    File::open(path).ok()
+    rotated_next(path, open).or_else(|| File::open(path).ok())
 }
 
 #[cfg(test)]
@@ -294,9 +359,9 @@ mod tests {
     fn text(log: &mut LogFile) -> String {
         let mut all = Vec::new();
         loop {
-            match log.step().unwrap() {
+            match log.step(None).unwrap() {
                 Step::Text(piece) => all.extend(piece),
-                Step::End | Step::Enough => return String::from_utf8(all).unwrap(),
+                Step::End | Step::Soon | Step::Enough => return String::from_utf8(all).unwrap(),
             }
         }
     }
@@ -335,7 +400,7 @@ mod tests {
     fn what_is_no_log_is_an_error() {
         let path = scratch("no-log");
         std::fs::write(&path, "hello\n").unwrap();
-        let error = LogFile::open(path.clone(), Wanted::default()).unwrap().step().unwrap_err();
+        let error = LogFile::open(path.clone(), Wanted::default()).unwrap().step(None).unwrap_err();
         assert_eq!(error.to_string(), r#"failed to get parse function: unsupported log format: "hello\n""#);
         std::fs::remove_file(path).unwrap();
     }
@@ -404,13 +469,53 @@ mod tests {
         std::fs::remove_file(aside).unwrap();
     }
 
+    /// The runtime makes the new file before it leaves the old one. What it wrote there in between was lost to who followed,
+    /// most of all on a machine that was busy.
+    #[test]
+    fn the_old_file_is_followed_until_the_runtime_has_closed_it() {
+        use std::io::Write as _;
+        let folder = scratch("closed");
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("0.log");
+        let line = |word: &str| format!("2020-01-01T00:00:01Z stdout F {word}\n");
+        let mut old = File::create(&path).unwrap();
+        old.write_all(line("one").as_bytes()).unwrap();
+        let follow = Wanted { follow: true, ..Wanted::default() };
+        let mut log = LogFile::open(path.clone(), follow).unwrap();
+        let mut read = |closed: &dyn Fn(&OsStr) -> bool| {
+            let mut all = Vec::new();
+            loop {
+                match log.step(Some(closed)).unwrap() {
+                    Step::Text(piece) => all.extend(piece),
+                    end => return (String::from_utf8(all).unwrap(), end),
+                }
+            }
+        };
+        let aside = folder.join("0.log.20260101-000000");
+        let closed = |name: &OsStr| name == "0.log.20260101-000000";
+        assert_eq!(read(&closed), ("one\n".into(), Step::End));
+        std::fs::rename(&path, &aside).unwrap();
+        std::fs::write(&path, line("three")).unwrap();
+        assert_eq!(read(&|_| false), (String::new(), Step::Soon));
+        old.write_all(line("two").as_bytes()).unwrap();
+        assert_eq!(read(&|_| false), ("two\n".into(), Step::Soon));
+        // Two more rotations before it is looked at again, and the first file is compressed.
+        let second = folder.join("0.log.20260101-000010");
+        std::fs::rename(&path, &second).unwrap();
+        std::fs::remove_file(&aside).unwrap();
+        std::fs::write(folder.join("0.log.20260101-000000.gz"), "").unwrap();
+        std::fs::write(&path, line("four")).unwrap();
+        assert_eq!(read(&|name| closed(name) || name == "0.log.20260101-000010"), ("three\nfour\n".into(), Step::End));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
     #[test]
     fn no_more_bytes_than_asked_for() {
         let path = scratch("limit");
         std::fs::write(&path, "2020-01-01T00:00:01Z stdout F 12345\n").unwrap();
         let mut log = LogFile::open(path.clone(), Wanted { limit: Some(3), ..Wanted::default() }).unwrap();
         assert_eq!(text(&mut log), "123");
-        assert_eq!(log.step().unwrap(), Step::Enough);
+        assert_eq!(log.step(None).unwrap(), Step::Enough);
         std::fs::remove_file(path).unwrap();
     }
 }

@@ -4,7 +4,7 @@
 //! happens there is passed to those who follow a file in it. A [`Follower`] hears of changes of its file, of what takes
 //! its place, and of its writer closing it; it hears nothing of other containers' logs in the folder.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -24,6 +24,9 @@ const WANTED: AddWatchFlags = AddWatchFlags::IN_MODIFY
     .union(AddWatchFlags::IN_MOVED_TO)
     .union(AddWatchFlags::IN_CLOSE_WRITE);
 
+/// More than are rotated while somebody reads one.
+const KEPT_NAMES: usize = 16;
+
 /// After a failed read there is no use in reading again at once; followers look for themselves meanwhile.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
@@ -42,6 +45,42 @@ struct Ear {
     file: OsString,
     happened: Notify,
     closed: AtomicBool,
+    closed_names: ClosedNames,
+}
+
+/// Files beside a log, which were the log, that their writer has closed.
+#[derive(Clone, Default)]
+pub(super) struct ClosedNames(Arc<Mutex<Closed>>);
+
+#[derive(Default)]
+struct Closed {
+    /// The newest last.
+    names: VecDeque<OsString>,
+    /// Something was not heard: any may be closed.
+    any: bool,
+}
+
+impl ClosedNames {
+    fn closed(&self) -> MutexGuard<'_, Closed> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn has(&self, name: &OsStr) -> bool {
+        let closed = self.closed();
+        closed.any || closed.names.iter().any(|known| known == name)
+    }
+
+    /// None: of a file that is not known.
+    fn note(&self, name: Option<&OsStr>) {
+        let mut closed = self.closed();
+        match name {
+            Some(name) => closed.names.push_back(name.to_owned()),
+            None => closed.any = true,
+        }
+        if closed.names.len() > KEPT_NAMES {
+            closed.names.pop_front();
+        }
+    }
 }
 
 /// Hears of one log until it is dropped.
@@ -70,7 +109,12 @@ impl LogWatch {
             return Err(io::ErrorKind::IsADirectory.into());
         };
         let watches = self.watches()?;
-        let ear = Arc::new(Ear { file: file.to_owned(), happened: Notify::new(), closed: AtomicBool::new(false) });
+        let ear = Arc::new(Ear {
+            file: file.to_owned(),
+            happened: Notify::new(),
+            closed: AtomicBool::new(false),
+            closed_names: ClosedNames::default(),
+        });
         // Under the lock, or the last follower of the folder takes away the watch that this one was given.
         let mut folders = watches.folders();
         let folder = watches.events.add(folder, WANTED)?;
@@ -112,17 +156,18 @@ impl Watches {
         let mut folders = self.folders();
         // The kernel has dropped what nobody read in time: something may have happened to anyone.
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
-            folders.values().flatten().for_each(|ear| ear.hear(true));
+            folders.values().flatten().for_each(|ear| ear.hear(Some(None)));
             return;
         }
         // The folder is gone, and its watch with it.
         if event.mask.contains(AddWatchFlags::IN_IGNORED) {
-            folders.remove(&event.wd).iter().flatten().for_each(|ear| ear.hear(true));
+            folders.remove(&event.wd).iter().flatten().for_each(|ear| ear.hear(Some(None)));
             return;
         }
         let Some(name) = event.name.as_deref() else { return };
         let ears = folders.get(&event.wd).into_iter().flatten().filter(|ear| ear.is_of(name));
-        ears.for_each(|ear| ear.hear(event.mask.contains(AddWatchFlags::IN_CLOSE_WRITE)));
+        let closed = event.mask.contains(AddWatchFlags::IN_CLOSE_WRITE).then_some(Some(name));
+        ears.for_each(|ear| ear.hear(closed));
     }
 }
 
@@ -131,8 +176,13 @@ impl Ear {
         name.as_bytes().starts_with(self.file.as_bytes())
     }
 
-    fn hear(&self, closed: bool) {
-        if closed {
+    /// `closed`: which file, or none for any.
+    fn hear(&self, closed: Option<Option<&OsStr>>) {
+        if let Some(name) = closed {
+            // The log's own name may be the next one's by now.
+            if name != Some(self.file.as_os_str()) {
+                self.closed_names.note(name);
+            }
             self.closed.store(true, Ordering::Release);
         }
         self.happened.notify_one();
@@ -140,6 +190,11 @@ impl Ear {
 }
 
 impl Follower {
+    /// What is closed, also after this call.
+    pub fn closed_names(&self) -> ClosedNames {
+        self.ear.closed_names.clone()
+    }
+
     /// Returns after something happened since the last call. Cancel safe.
     pub async fn heard(&self) -> Heard {
         self.ear.happened.notified().await;
@@ -196,6 +251,8 @@ mod tests {
         drop(also);
         drop(writer);
         assert_eq!(heard(&first).await, Some(Heard::Closed));
+        let closed = first.closed_names();
+        assert!(closed.has(OsStr::new("0.log.20260101-000000")) && !closed.has(OsStr::new("0.log")));
         std::fs::File::create(&one).unwrap();
         assert!(heard(&first).await.is_some());
         drop(first);

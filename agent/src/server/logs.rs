@@ -4,6 +4,7 @@
 //! the container, of which the pod's status tells. The runtime is asked after its writer closed the file, because the
 //! status may come later, and rarely otherwise.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ use crate::pods::{FindError, Handle};
 /// From the end of writing to the first question whether the container has ended; each pause after it is longer.
 const AFTER_CLOSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
+/// Between looks whether the runtime has left a log that was rotated, which takes it no time.
+const CHANGE_OVER: Duration = Duration::from_millis(20);
 /// Where the host gives no watch, the file is looked at this often.
 const UNWATCHED: Duration = Duration::from_secs(1);
 
@@ -260,8 +263,18 @@ impl Job {
         let mut log = blocking(move || LogFile::open(path, wanted)).await?;
         loop {
             let step;
-            (log, step) = blocking(move || log.step().map(|step| (log, step))).await?;
+            let closed = waiting.as_ref().and_then(|waiting| waiting.file.as_ref()).map(Follower::closed_names);
+            (log, step) = blocking(move || {
+                let is_closed = closed.as_ref().map(|closed| |name: &OsStr| closed.has(name));
+                let step = log.step(is_closed.as_ref().map(|f| f as &dyn Fn(&OsStr) -> bool))?;
+                Ok((log, step))
+            })
+            .await?;
             match step {
+                Step::Soon => tokio::select! {
+                    () = tokio::time::sleep(CHANGE_OVER) => {}
+                    () = self.sender.closed() => return Ok(()),
+                },
                 Step::Enough => return Ok(()),
                 Step::Text(text) => {
                     if !text.is_empty() && self.sender.send(text.into()).await.is_err() {
