@@ -1,12 +1,16 @@
 //! The rules of [`super::step`]: a table of transitions. What follows from them over time is shown by [`super::model`].
 
-use proto::api::core::v1::{Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, Pod, PodSpec, Probe};
+use proto::api::core::v1::{
+    Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, EphemeralContainer, EphemeralContainerCommon,
+    Pod, PodSpec, Probe,
+};
 
 use crate::pleg::observed::{ContainerRecord, Observed, RunState, Sandbox};
 use crate::probes::{ProbeKind, Verdicts};
 
 use super::hash::container_hash;
-use super::step::{Actions, step};
+use super::spec::ephemeral_name;
+use super::step::{Actions, KillReason, step};
 
 pub(super) fn container(name: &str) -> Container {
     Container { name: name.into(), image: "i".into(), ..Default::default() }
@@ -70,7 +74,8 @@ fn seen(pod: &Pod, containers: &[(&str, Is)]) -> Observed {
     Observed { sandboxes: vec![sandbox], containers: containers.iter().map(record).collect() }
 }
 
-/// The actions in short: `sandbox`, `kill-pod`, `-name` for a kill, `~name` for a reset, `+name` for a start.
+/// The actions in short: `sandbox`, `kill-pod`, `-name` for a kill, `~name` for a reset, `+name` for a start,
+/// the ephemeral ones first.
 fn told(pod: &Pod, actions: &Actions) -> String {
     let spec = pod.spec.clone().unwrap_or_default();
     let mut words: Vec<String> = Vec::new();
@@ -78,6 +83,8 @@ fn told(pod: &Pod, actions: &Actions) -> String {
     words.extend(actions.create_sandbox.then(|| "sandbox".to_owned()));
     words.extend(actions.reset.iter().map(|r| format!("~{}", r.kill.name)));
     words.extend(actions.kill.iter().map(|k| format!("-{}", k.name)));
+    let ephemeral = actions.start_ephemeral.iter().map(|i| &spec.ephemeral_containers[*i]);
+    words.extend(ephemeral.map(|e| format!("+{}", ephemeral_name(e))));
     words.extend(actions.start_init.iter().map(|i| format!("+{}", spec.init_containers[*i].name)));
     words.extend(actions.start.iter().map(|i| format!("+{}", spec.containers[*i].name)));
     words.join(" ")
@@ -222,6 +229,140 @@ fn probes_and_changes_kill_what_runs() {
     observed.containers[0].hash = "other".into();
     let actions = step(&pod, &observed, &Verdicts::default(), false);
     assert_eq!(told(&pod, &actions), "-a +a", "a changed image starts whatever the policy");
+}
+
+/// Beside what goes on with the others, and once only.
+#[test]
+fn ephemeral_containers_start_whatever_the_others_do() {
+    use Is::{Ended, Lost, Made, Up};
+    let ephemeral = |mut pod: Pod| {
+        let one = |name: &str| {
+            let common = EphemeralContainerCommon { name: name.into(), image: "i".into(), ..Default::default() };
+            EphemeralContainer { ephemeral_container_common: Some(common), ..Default::default() }
+        };
+        if let Some(spec) = pod.spec.as_mut() {
+            spec.ephemeral_containers = vec![one("e"), one("f")];
+        }
+        pod
+    };
+    let always = || ephemeral(pod("Always", vec![], vec![container("a")]));
+    let never = || ephemeral(pod("Never", vec![], vec![container("a")]));
+    let staged = || ephemeral(pod("Always", vec![container("i")], vec![container("a")]));
+    let table: Vec<Case> = vec![
+        ("all that have no try", always(), vec![("a", Up)], "+e +f"),
+        ("and no more than those", always(), vec![("a", Up), ("e", Up)], "+f"),
+        ("one that has ended does not come again", always(), vec![("a", Up), ("e", Ended(1)), ("f", Ended(0))], ""),
+        ("nor one that is lost", always(), vec![("a", Up), ("e", Lost), ("f", Up)], ""),
+        ("nor one that was only made", always(), vec![("a", Up), ("e", Made), ("f", Up)], ""),
+        ("they come before a restart", always(), vec![("a", Ended(1))], "+e +f +a"),
+        ("and while the pod initialises", staged(), vec![("i", Up)], "+e +f"),
+        ("and before its first container", staged(), vec![], "+e +f +i"),
+        ("they keep no pod up", never(), vec![("a", Ended(0)), ("e", Up), ("f", Up)], "kill-pod"),
+    ];
+    for (what, pod, containers, wanted) in table {
+        let actions = step(&pod, &seen(&pod, &containers), &Verdicts::default(), false);
+        assert_eq!(told(&pod, &actions), wanted, "{what}");
+    }
+    let first = step(&always(), &Observed::default(), &Verdicts::default(), false);
+    assert_eq!(told(&always(), &first), "kill-pod sandbox +a", "a new sandbox comes before them");
+}
+
+/// What a probe has found out about the container that runs.
+#[derive(Debug, Clone, Copy)]
+enum Found {
+    Nothing,
+    Startup(bool),
+    /// The startup probe passed, and this is what the liveness probe says.
+    Liveness(bool),
+}
+
+#[test]
+fn startup_and_liveness_decide_over_what_runs() {
+    use Found::{Liveness, Nothing, Startup};
+    let probed = |container: Container| Container {
+        startup_probe: Some(Probe::default()),
+        liveness_probe: Some(Probe::default()),
+        ..container
+    };
+    let regular = |policy: &str| pod(policy, vec![], vec![probed(container("a"))]);
+    let beside = |policy: &str| pod(policy, vec![], vec![probed(container("a")), container("b")]);
+    let aided = |policy: &str| pod(policy, vec![probed(sidecar("a"))], vec![container("b")]);
+    let ruled = || pod("Never", vec![], vec![probed(with_rule("a", "Restart"))]);
+    let later = |policy: &str| {
+        let inits = vec![probed(sidecar("a")), container("j")];
+        pod(policy, inits, vec![container("b")])
+    };
+    let (alone, both) = (vec![("a", Is::Up)], vec![("a", Is::Up), ("b", Is::Up)]);
+    let table = [
+        ("one that starts is left alone", regular("Always"), &alone, Nothing, "", None),
+        ("one that has started too", regular("Always"), &alone, Startup(true), "", None),
+        ("one that does not start is restarted", regular("Always"), &alone, Startup(false), "-a +a", Some("startup")),
+        ("on failure as well", regular("OnFailure"), &alone, Startup(false), "-a +a", Some("startup")),
+        ("else it ends the pod", regular("Never"), &alone, Startup(false), "kill-pod -a", Some("startup")),
+        ("unless another runs", beside("Never"), &both, Startup(false), "-a", Some("startup")),
+        ("one that lives is left alone", regular("Always"), &alone, Liveness(true), "", None),
+        ("one that does not is restarted", regular("Always"), &alone, Liveness(false), "-a +a", Some("liveness")),
+        ("else it ends alone", beside("Never"), &both, Liveness(false), "-a", Some("liveness")),
+        ("a rule waits for the end", ruled(), &alone, Startup(false), "kill-pod -a", Some("startup")),
+        ("a sidecar that starts holds all back", aided("Always"), &alone, Nothing, "", None),
+        ("until it has started", aided("Always"), &alone, Startup(true), "+b", None),
+        ("the next init container too", later("Always"), &alone, Startup(true), "+j", None),
+        ("which it holds back before", later("Always"), &alone, Nothing, "", None),
+        ("one that does not start is restarted", aided("Always"), &alone, Startup(false), "-a +a", Some("startup")),
+        ("whatever the policy of the pod", aided("Never"), &alone, Startup(false), "-a +a", Some("startup")),
+        ("others go on meanwhile", aided("Never"), &both, Startup(false), "-a +a", Some("startup")),
+        ("a dead one is restarted", aided("Never"), &both, Liveness(false), "-a +a", Some("liveness")),
+        ("and holds nobody back", aided("Always"), &alone, Liveness(false), "-a +a +b", Some("liveness")),
+    ];
+    for (what, pod, has, found, wanted, kill) in table {
+        let mut verdicts = Verdicts::default();
+        match found {
+            Nothing => {}
+            Startup(verdict) => verdicts.set("id-a", ProbeKind::Startup, verdict),
+            Liveness(verdict) => {
+                verdicts.set("id-a", ProbeKind::Startup, true);
+                verdicts.set("id-a", ProbeKind::Liveness, verdict);
+            }
+        }
+        let actions = step(&pod, &seen(&pod, has), &verdicts, false);
+        assert_eq!(told(&pod, &actions), wanted, "{what}: {found:?}");
+        let reason = actions.kill.first().map(|kill| kill.reason);
+        let expected = kill.map(|word| match word {
+            "startup" => KillReason::StartupProbe,
+            _ => KillReason::LivenessProbe,
+        });
+        assert_eq!(reason, expected, "{what}: {found:?}");
+    }
+}
+
+/// Whatever runs in them: nobody can tell which one is the pod's.
+#[test]
+fn two_sandboxes_that_are_ready_make_room_for_one() {
+    let another = |ready: bool, mut observed: Observed| {
+        let first = observed.sandboxes[0].clone();
+        observed.sandboxes.insert(0, Sandbox { id: "t".into(), attempt: 1, ..first });
+        observed.sandboxes[1].ready = ready;
+        observed
+    };
+    let staged = |policy: &str| pod(policy, vec![container("i")], vec![container("a")]);
+    let plain = |policy: &str| pod(policy, vec![], vec![container("a")]);
+    let table = [
+        ("what is there is started over", plain("Always"), vec![("a", Is::Up)], "kill-pod sandbox +a"),
+        ("from the beginning", staged("Always"), vec![("i", Is::Ended(0)), ("a", Is::Up)], "kill-pod sandbox +i"),
+        ("also with nothing in them", plain("Always"), vec![], "kill-pod sandbox +a"),
+        ("a pod that runs once has run", plain("Never"), vec![("a", Is::Up)], "kill-pod"),
+        ("one that did not begin begins", plain("Never"), vec![], "kill-pod sandbox +a"),
+        ("what has succeeded is not repeated", plain("OnFailure"), vec![("a", Is::Ended(0))], "kill-pod"),
+    ];
+    for (what, pod, has, wanted) in table {
+        let actions = step(&pod, &another(true, seen(&pod, &has)), &Verdicts::default(), false);
+        assert_eq!((told(&pod, &actions).as_str(), actions.attempt), (wanted, 2), "{what}");
+        assert_eq!(actions.sandbox_id, "t", "{what}");
+    }
+    let pod = plain("Always");
+    let actions = step(&pod, &another(false, seen(&pod, &[])), &Verdicts::default(), false);
+    assert_eq!(told(&pod, &actions), "+a", "of an old one that is down nothing is wanted");
+    assert_eq!((actions.sandbox_id.as_str(), actions.attempt), ("t", 1));
 }
 
 #[test]
