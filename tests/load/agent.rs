@@ -1,4 +1,4 @@
-//! What the agent costs in time, CPU and memory: alone, with pods, while they start and go, and when it is asked.
+//! What the agent costs in time, CPU and memory: alone, with pods, while they start and go, with probes, and when it is asked.
 //!
 //!     agent-load [--pods N] [--scraped N]
 //!
@@ -86,20 +86,33 @@ impl Meter {
     }
 }
 
-fn pod(node: &str, name: &str) -> String {
+/// What the agent asks a container every ten seconds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Probes {
+    None,
+    /// For its readiness and its life, over HTTP.
+    Http,
+}
+
+fn pod(node: &str, name: &str, probes: Probes) -> String {
+    let mut container = json!({"name": "c", "image": IMAGE, "command": ["sleep", "1000000"],
+        "resources": {"requests": {"cpu": "1m", "memory": "4Mi"}}});
+    if probes == Probes::Http {
+        container["command"] = json!(["busybox", "httpd", "-f", "-p", "8080", "-h", "/etc"]);
+        let probe = json!({"httpGet": {"path": "/passwd", "port": 8080}, "periodSeconds": 10, "timeoutSeconds": 5});
+        (container["readinessProbe"], container["livenessProbe"]) = (probe.clone(), probe);
+    }
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "load"}},
-        "spec": {"nodeName": node, "terminationGracePeriodSeconds": 1,
-            "containers": [{"name": "c", "image": IMAGE, "command": ["sleep", "1000000"],
-                "resources": {"requests": {"cpu": "1m", "memory": "4Mi"}}}]}})
+        "spec": {"nodeName": node, "terminationGracePeriodSeconds": 1, "containers": [container]}})
     .to_string()
 }
 
 /// On a connection of its own: the server ends those that nothing was asked on for long.
-async fn create(server: &ApiServer, node: &str, prefix: &str, count: usize) -> Result<()> {
+async fn create(server: &ApiServer, node: &str, (prefix, count): (&str, usize), probes: Probes) -> Result<()> {
     let mut api = Connection::http2(server).await?;
     for number in 0..count {
         let name = format!("{prefix}{number}");
-        let made = api.call(Method::POST, PODS, "application/json", pod(node, &name)).await?;
+        let made = api.call(Method::POST, PODS, "application/json", pod(node, &name, probes)).await?;
         ensure!(made.status() == 201, "{}", String::from_utf8_lossy(made.body()));
     }
     until(&mut api, |running, all| running == count && all == count).await
@@ -141,7 +154,7 @@ async fn run(pods: usize, scraped: usize) -> Result<()> {
     idle("agent, no pods", pid, Duration::from_secs(30))?;
 
     let meter = Meter::start(pid)?;
-    create(&server, &node.name, "a", pods).await?;
+    create(&server, &node.name, ("a", pods), Probes::None).await?;
     meter.report(&format!("{pods} pods, created to all Running"), Some(starts))?;
     tokio::time::sleep(CALM).await;
     idle(&format!("agent, {pods} pods without probes"), pid, ROUND)?;
@@ -161,7 +174,7 @@ async fn run(pods: usize, scraped: usize) -> Result<()> {
     meter.report(&format!("{pods} pods, deleted to gone, and 5 s"), None)?;
 
     let meter = Meter::start(pid)?;
-    create(&server, &node.name, "b", scraped).await?;
+    create(&server, &node.name, ("b", scraped), Probes::None).await?;
     meter.report(&format!("{scraped} pods, created to all Running"), None)?;
     tokio::time::sleep(CALM).await;
     idle(&format!("agent, {scraped} pods without probes"), pid, ROUND)?;
@@ -175,7 +188,46 @@ async fn run(pods: usize, scraped: usize) -> Result<()> {
     ] {
         scrape(&mut api, &node, page).await?;
     }
-    masks(&node).await
+    masks(&node).await?;
+    for (prefix, count) in [("c", pods), ("d", scraped)] {
+        probed(&server, &node, prefix, count).await?;
+    }
+    Ok(())
+}
+
+/// The agent at rest with pods that it probes, in place of those before them.
+async fn probed(server: &ApiServer, node: &Node, prefix: &str, count: usize) -> Result<()> {
+    let mut api = Connection::http2(server).await?;
+    let gone = api.call(Method::DELETE, PODS, "", "").await?;
+    ensure!(gone.status() == 200, "{}", String::from_utf8_lossy(gone.body()));
+    until(&mut api, |_, all| all == 0).await?;
+    create(server, &node.name, (prefix, count), Probes::Http).await?;
+    until_ready(&mut api, count).await?;
+    tokio::time::sleep(CALM).await;
+    let what = format!("agent, {count} pods, each with two probes every 10 s");
+    idle(&what, node.agent_pid(), ROUND)?;
+    // One that fails would be answered faster than one that is answered.
+    let mut api = Connection::http2(server).await?;
+    until_ready(&mut api, count).await
+}
+
+async fn until_ready(api: &mut Connection, count: usize) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let answer = api.call(Method::GET, PODS, "", "").await?;
+        let list: serde_json::Value = serde_json::from_slice(answer.body())?;
+        let conditions = |pod: &serde_json::Value| pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let is_ready = |pod: &&serde_json::Value| {
+            conditions(pod).iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
+                && pod["status"]["containerStatuses"][0]["restartCount"] == 0
+        };
+        let ready = list["items"].as_array().context("a list")?.iter().filter(is_ready).count();
+        if ready == count {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < LONG, "{ready} of {count} pods are ready");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 async fn scrape(api: &mut Connection, node: &Node, page: &str) -> Result<()> {
