@@ -9,6 +9,7 @@ pub mod node;
 pub mod pods;
 pub mod process;
 pub mod raw;
+pub mod registry;
 pub mod runtime;
 pub mod storage_driver;
 pub mod wants;

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Writes config.toml for a containerd of our own and its CNI network:  containerd.sh RUN_DIR SOCKET BRIDGE SUBNET
+# Writes config.toml for a containerd of our own and its CNI network:  containerd.sh RUN_DIR SOCKET BRIDGE SUBNET [SUBNET6]
+#
+# With SUBNET6 pods have an IPv6 address as well. RUN_DIR/certs.d is the folder of registries (NAME/hosts.toml), which
+# containerd reads at each pull.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/say.sh"
-run=$1 socket=$2 bridge=$3 subnet=$4
-mkdir -p "$run/containerd" "$run/cni/net.d"
+run=$1 socket=$2 bridge=$3 subnet=$4 subnet6=${5:-}
+mkdir -p "$run/containerd" "$run/cni/net.d" "$run/certs.d"
 
 # Lowering a process's OOM score takes CAP_SYS_RESOURCE (bit 24). Without it runc fails with an unrelated text, so
 # containerd is told not to try.
@@ -39,6 +42,7 @@ case ${major:-1} in
         sandbox='sandbox_image = "registry.k8s.io/pause:3.10"'
         pinned=
         snapshot_table=
+        registry='[plugins."io.containerd.grpc.v1.cri".registry]'
         ;;
     *)
         version=3
@@ -48,6 +52,7 @@ case ${major:-1} in
         cni='[plugins."io.containerd.cri.v1.runtime".cni]'
         sandbox=
         pinned=$'[plugins."io.containerd.cri.v1.images".pinned_images]\n  sandbox = "registry.k8s.io/pause:3.10"'
+        registry='[plugins."io.containerd.cri.v1.images".registry]'
         snapshot_table=$'[plugins."io.containerd.cri.v1.images"]\n  snapshotter = "'$snapshotter'"'
         ;;
 esac
@@ -84,6 +89,9 @@ $cni
   bin_dir = "/usr/lib/cni"
   conf_dir = "$run/cni/net.d"
 
+$registry
+  config_path = "$run/certs.d"
+
 $snapshot_table
 $pinned
 CONFIG
@@ -93,6 +101,10 @@ ports=
 [ "$masquerade" = true ] && ports=',
     {"type": "portmap", "capabilities": {"portMappings": true}}'
 [ "$masquerade" = true ] || note 'iptables does not work here: pods reach the node but not the world, and host ports are off'
+ranges="[{\"subnet\": \"$subnet\"}]" routes='{"dst": "0.0.0.0/0"}'
+if [ -n "$subnet6" ]; then
+    ranges+=", [{\"subnet\": \"$subnet6\"}]" routes+=', {"dst": "::/0"}'
+fi
 cat >"$run/cni/net.d/10-pods.conflist" <<CONFIG
 {
   "cniVersion": "1.0.0",
@@ -107,8 +119,8 @@ cat >"$run/cni/net.d/10-pods.conflist" <<CONFIG
       "ipam": {
         "type": "host-local",
         "dataDir": "$run/cni/ipam",
-        "ranges": [[{"subnet": "$subnet"}]],
-        "routes": [{"dst": "0.0.0.0/0"}]
+        "ranges": [$ranges],
+        "routes": [$routes]
       }
     }$ports
   ]

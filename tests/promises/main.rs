@@ -37,6 +37,7 @@ mod node_images;
 mod node_network;
 mod node_objects;
 mod node_pod_states;
+mod node_pulls;
 mod node_recordings;
 mod node_resources;
 mod node_security;
