@@ -58,7 +58,32 @@ impl Node {
     /// # Errors
     /// As [`Node::start`].
     pub fn start_with(name: &str, server: &ApiServer, settings: &str, environment: &[(&str, &str)]) -> Result<Self> {
-        let mut node = Node::prepare(name, environment)?;
+        Node::prepare(name, environment, None)?.join(server, settings)
+    }
+
+    /// The same where pods and the node have addresses of both families.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn start_dual(name: &str, server: &ApiServer, settings: &str) -> Result<Self> {
+        let mut node = Node::prepare(name, &[], Some("fd74:6e6f:6465"))?;
+        node.address = Some("127.0.0.1,::1");
+        node.join(server, settings)
+    }
+
+    /// Why no node can have addresses of both families; `None` when it can.
+    pub fn why_not_dual() -> Option<&'static str> {
+        let disabled = std::fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
+        if !disabled.is_ok_and(|text| text.trim() == "0") {
+            return Some("pods with IPv6 need IPv6");
+        }
+        let tables = Command::new("ip6tables").args(["-t", "nat", "-L", "-n"]).output();
+        (!tables.is_ok_and(|output| output.status.success())).then_some("pods with IPv6 need ip6tables with nat")
+    }
+
+    /// Starts the agent beside a server and waits until the node is Ready.
+    fn join(mut self, server: &ApiServer, settings: &str) -> Result<Self> {
+        let node = &mut self;
         node.introduce(server)?;
         let access = format!(
             "authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, \
@@ -68,7 +93,7 @@ impl Node {
         node.configure(&access, settings)?;
         node.start_agent()?;
         node.wait_until("the node is Ready", Duration::from_secs(60), || Ok(node.is_ready(server)))?;
-        Ok(node)
+        Ok(self)
     }
 
     /// Starts both daemons without an API server, and waits until the agent takes pods. Its server lets everybody in.
@@ -76,7 +101,7 @@ impl Node {
     /// # Errors
     /// As [`Node::start`].
     pub fn start_alone(name: &str, settings: &str) -> Result<Self> {
-        let mut node = Node::prepare(name, &[])?;
+        let mut node = Node::prepare(name, &[], None)?;
         node.configure(crate::agent::STANDALONE, settings)?;
         node.start_agent()?;
         node.wait_until("the agent shows its pods", Duration::from_secs(60), || Ok(node.pods().is_ok()))?;
@@ -93,8 +118,8 @@ impl Node {
         Ok(list["items"].as_array().cloned().unwrap_or_default())
     }
 
-    /// A folder with a running containerd that has the images; no agent yet.
-    fn prepare(name: &str, environment: &[(&str, &str)]) -> Result<Self> {
+    /// A folder with a running containerd that has the images; no agent yet. `six`: how the pods' IPv6 addresses begin.
+    fn prepare(name: &str, environment: &[(&str, &str)], six: Option<&str>) -> Result<Self> {
         static COUNT: AtomicU8 = AtomicU8::new(0);
         // Address ranges of nodes under test at the same time must differ.
         let (process, count) = (std::process::id() % 250, COUNT.fetch_add(1, Ordering::Relaxed));
@@ -110,8 +135,9 @@ impl Node {
             agent: None,
         };
         let subnet = format!("10.{}.{process}.0/24", 100 + u32::from(count) % 100);
+        let subnet6 = six.map(|prefix| format!("{prefix}:{process:x}{count:02x}::/64"));
         let mut configure = Command::new(repository().join("packaging/run/containerd.sh"));
-        run(configure.arg(&node.dir).arg(node.socket()).arg(&node.bridge).arg(subnet))?;
+        run(configure.arg(&node.dir).arg(node.socket()).arg(&node.bridge).arg(subnet).args(subnet6))?;
         node.start_containerd()?;
         let images = node.dir.join("images");
         run(Command::new(repository().join("packaging/images/build.sh")).arg(&images))?;
