@@ -1,20 +1,27 @@
 #!/usr/bin/env bash
-# Makes what QEMU boots: Debian with systemd as PID 1, cgroup v2, containerd 2, runc, criu and CNI plugins from the
+# Makes what QEMU boots: Debian with systemd as PID 1, cgroup v2, containerd 2, runc, crun, criu and CNI plugins from the
 # distribution, and a kernel with an initrd of a few kilobytes.
 #
 #   image.sh FOLDER      leaves FOLDER/{image,vmlinuz,initrd,key,key.pub}; does nothing when they are as the recipe wants them
 #
-# Environment: VM_MIRROR (default this machine's apt mirror), VM_EXTRA (more packages, with commas between them).
+# Environment: VM_MIRROR (default this machine's apt mirror), VM_EXTRA (more packages, with commas between them), VM_CONTAINERD
+# (2, or 1.7 for the one of Debian 13).
 set -euo pipefail
 mkdir -p "${1:?where to}"
 out=$(cd "$1" && pwd)
 mirror=${VM_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | grep -v security | head -n 1)}
-base=systemd,systemd-sysv,dbus,udev,kmod,containerd,runc,criu,containernetworking-plugins,iproute2,iptables,procps
+containerd=${VM_CONTAINERD:-2}
+case $containerd in
+    2 | 1.7) ;;
+    *) echo "VM_CONTAINERD is 2 or 1.7, and not $containerd" >&2; exit 1 ;;
+esac
+base=systemd,systemd-sysv,dbus,udev,kmod,containerd,runc,crun,criu,containernetworking-plugins,iproute2,iptables,procps
 base=$base,ca-certificates,openssh-server,busybox-static,curl,apparmor,e2fsprogs,jq,python3-grpcio${VM_EXTRA:+,$VM_EXTRA}
 say() { echo "vm: $*" >&2; }
 
 # containerd of trixie is 1.7; these three come from sid, and nothing else does.
 pins() { # pins ROOT
+    [ "$containerd" = 2 ] || return 0
     mkdir -p "$1/etc/apt/preferences.d"
     printf 'Package: *\nPin: release n=sid\nPin-Priority: 50\n\nPackage: containerd runc containernetworking-plugins\nPin: release n=sid\nPin-Priority: 900\n' \
         >"$1/etc/apt/preferences.d/containerd"
@@ -60,7 +67,7 @@ INIT
 }
 
 customize() { # customize ROOT: what makes it a machine that we can talk to
-    local root=$1 unit
+    local root=$1 unit version cri pinned folder
     echo node >"$root/etc/hostname"
     printf '127.0.0.1 localhost\n10.0.2.15 node\n::1 localhost\n' >"$root/etc/hosts"
     rm -f "$root/etc/resolv.conf"
@@ -102,15 +109,31 @@ UNIT
    "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.244.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 CNI
-    cat >"$root/etc/containerd/config.toml" <<'TOML'
-version = 3
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-  sandbox = 'registry.k8s.io/pause:3.10'
-[plugins.'io.containerd.cri.v1.runtime'.cni]
-  bin_dirs = ['/usr/lib/cni']
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+    # Version 3 has the CRI plugin in two parts. Pods of the runtime class crun are crun's.
+    if [ "$containerd" = 2 ]; then
+        version=3 cri=io.containerd.cri.v1.runtime
+        pinned="[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = 'registry.k8s.io/pause:3.10'"
+        folder="bin_dirs = ['/usr/lib/cni']"
+    else
+        version=2 cri=io.containerd.grpc.v1.cri
+        pinned="[plugins.'$cri']
+  sandbox_image = 'registry.k8s.io/pause:3.10'"
+        folder="bin_dir = '/usr/lib/cni'"
+    fi
+    cat >"$root/etc/containerd/config.toml" <<TOML
+version = $version
+$pinned
+[plugins.'$cri'.cni]
+  $folder
+[plugins.'$cri'.containerd.runtimes.runc]
   runtime_type = 'io.containerd.runc.v2'
-  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+  [plugins.'$cri'.containerd.runtimes.runc.options]
+    SystemdCgroup = true
+[plugins.'$cri'.containerd.runtimes.crun]
+  runtime_type = 'io.containerd.runc.v2'
+  [plugins.'$cri'.containerd.runtimes.crun.options]
+    BinaryName = 'crun'
     SystemdCgroup = true
 TOML
     install -d -m 0700 "$root/root/.ssh"
@@ -123,17 +146,19 @@ case ${2:-} in
     # Hooks of mmdebstrap: image.sh FOLDER HOOK ROOT.
     pins | kernel | customize) "$2" "$3"; exit ;;
 esac
-recipe() { { echo "$base $mirror"; cat "$0"; } | sha256sum | cut -d' ' -f1; }
+recipe() { { echo "$base $mirror $containerd"; cat "$0"; } | sha256sum | cut -d' ' -f1; }
 [ "$(cat "$out/stamp" 2>/dev/null)" != "$(recipe)" ] || { say 'the image is up to date'; exit 0; }
 rm -rf "$out/stamp" "$out/root"
 [ -e "$out/key" ] || ssh-keygen -q -t ed25519 -N '' -C node-vm -f "$out/key"
 say 'installing Debian'
+sources=("deb $mirror trixie main")
+[ "$containerd" = 1.7 ] || sources+=("deb $mirror sid main")
 self=$(readlink -f "$0")
 mmdebstrap --mode=root --variant=minbase --format=directory --skip=check/empty --include="$base" \
     --dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
     --aptopt='Acquire::Languages "none"' --aptopt='Acquire::Check-Valid-Until "false"' \
     --setup-hook="'$self' '$out' pins \"\$1\"" --customize-hook="'$self' '$out' kernel \"\$1\"" --customize-hook="'$self' '$out' customize \"\$1\"" \
-    trixie "$out/root" "deb $mirror trixie main" "deb $mirror sid main" >"$out/build.log" 2>&1 || {
+    trixie "$out/root" "${sources[@]}" >"$out/build.log" 2>&1 || {
     tail -n 20 "$out/build.log" >&2
     say "no image: $out/build.log"
     exit 1

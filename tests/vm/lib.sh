@@ -74,12 +74,13 @@ uid() { seen "$1" .metadata.uid; }
 container_id() { seen "$1" '.status.containerStatuses[0].containerID' | sed 's|.*//||'; }
 # By the container's cgroup, which has the id in its name; asking the runtime takes long.
 scope() { find /sys/fs/cgroup/kubepods* /sys/fs/cgroup/two* -type d -name "*$(container_id "$1")*" 2>/dev/null | head -n 1; }
+# crun puts a container's processes one cgroup further down.
 process() {
     local folder
     folder=$(scope "$1")
-    [ -n "$folder" ] && sort -n "$folder/cgroup.procs" | head -n 1
+    [ -n "$folder" ] && find "$folder" -name cgroup.procs -exec cat {} + | sort -n | head -n 1
 }
-cgroup_of() { sed -n 's|^0::||p' "/proc/$(process "$1")/cgroup"; }
+cgroup_of() { scope "$1" | sed 's|^/sys/fs/cgroup||'; }
 cgroup_file() { cat "/sys/fs/cgroup$1/$2" 2>/dev/null || echo missing; }
 # What a command says inside a pod's container.
 inside() { # inside POD COMMAND...

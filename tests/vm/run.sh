@@ -181,7 +181,7 @@ some_acknowledged() { [ "$(wc -l <"$vm/acknowledged")" -ge 30 ]; }
 
 # What a machine of a few minutes shows: packages, a node, its cgroups, an upgrade under a pod, the watchdog, a power cut.
 short=(outside cgroups upgrade watchdog cut after_power)
-whole=(outside cgroups isolation checkpoint watchdog upgrade restore sockets hugepages device_plugin pressure cut after_power before_reboot reboot after_reboot
+whole=(outside cgroups limits runtimes isolation checkpoint watchdog upgrade restore sockets hugepages device_plugin pressure cut after_power before_reboot reboot after_reboot
     cuts static_cpus cgroupfs two_nodes idle packages purge)
 
 # suite STAGE...: on a machine of their own, from the packages on

@@ -15,8 +15,8 @@ ip netns list | grep -q '^two' || {
 mkdir -p /etc/two/cni /run/two /var/lib/two/containerd
 sed 's|10\.244\.0\.0|10.244.1.0|; s|"type": "host-local",|"type": "host-local", "dataDir": "/run/two/ipam",|' /etc/cni/net.d/10-bridge.conflist >/etc/two/cni/10-bridge.conflist
 {
-    sed "s|^version = 3|version = 3\nroot = '/var/lib/two/containerd'\nstate = '/run/two/state'\n[grpc]\n  address = '/run/two/containerd.sock'|" /etc/containerd/config.toml |
-        sed "s|  bin_dirs = .*|&\n  conf_dir = '/etc/two/cni'|"
+    sed "s|^version = .*|&\nroot = '/var/lib/two/containerd'\nstate = '/run/two/state'\n[grpc]\n  address = '/run/two/containerd.sock'|" /etc/containerd/config.toml |
+        sed "s|  bin_dirs\? = .*|&\n  conf_dir = '/etc/two/cni'|"
 } >/etc/two/containerd.toml
 for unit in $(systemctl list-units --all --plain --no-legend 'two-*.service' | awk '{print $1}'); do systemctl stop "$unit" || true; done
 # In the network of the second node. A unit whose containers go on keeps its name, so each attempt has names of its own.
