@@ -36,6 +36,11 @@ impl CriError {
         Self::internal(format!("the runtime's answer lacks {what}"))
     }
 
+    /// Why an image was not pulled, as the kubelet's client says it: the runtime's own words alone where it names no code.
+    pub fn of_pull(self) -> String {
+        if self.code == Code::Unknown { self.message } else { self.to_string() }
+    }
+
     pub fn is_not_found(&self) -> bool {
         self.code == Code::NotFound
     }
@@ -104,6 +109,9 @@ mod tests {
         let want = "rpc error: code = Unavailable desc = connection error: desc = \"transport: Error while dialing: dial \
                     unix /nowhere.sock: connect: no such file or directory\"";
         assert_eq!(why, want);
+        let pulled = |status| CriError::from(status).of_pull();
+        assert_eq!(pulled(Status::unknown("no route")), "no route");
+        assert_eq!(pulled(Status::not_found("x: not found")), "rpc error: code = NotFound desc = x: not found");
         assert_eq!(CriError::from(Status::cancelled("Timeout expired")).code, Code::DeadlineExceeded);
     }
 }

@@ -70,11 +70,27 @@ pub(crate) fn go_quote(text: &str) -> String {
             c if u32::from(c) < 0x20 || c == '\u{7f}' => {
                 let _ = write!(out, "\\x{:02x}", u32::from(c));
             }
-            c => out.push(c),
+            c if is_printable(c) => out.push(c),
+            c if u32::from(c) < 0x1_0000 => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => {
+                let _ = write!(out, "\\U{:08x}", u32::from(c));
+            }
         }
     }
     out.push('"');
     out
+}
+
+/// What Go calls printable: letters, marks, numbers, punctuation, symbols, and of all blanks the one of ASCII. The standard
+/// library escapes the others too, and marks where a text begins with them.
+fn is_printable(c: char) -> bool {
+    c.is_ascii() || {
+        let mut text = String::from("a");
+        text.push(c);
+        text.escape_debug().count() == 2
+    }
 }
 
 /// What a container may use up to all that the node can give, unless it says less.
@@ -163,6 +179,12 @@ mod tests {
         assert_eq!(metadata_value(&pod, "metadata.labels['b/c']").unwrap(), "z");
         assert_eq!(metadata_value(&pod, "metadata.labels").unwrap(), "a=\"x\\\"y\\n\"\nb/c=\"z\"");
         assert!(metadata_value(&pod, "spec.x").is_err());
+    }
+
+    #[test]
+    fn what_nobody_can_see_is_escaped() {
+        let blanks = "é\u{301}\u{a0}\u{200b}\u{2028}x\u{85}\u{1}\u{1f600}\u{e0001}";
+        assert_eq!(go_quote(blanks), "\"é\u{301}\\u00a0\\u200b\\u2028x\\u0085\\x01\u{1f600}\\U000e0001\"");
     }
 
     #[test]

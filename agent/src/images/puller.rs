@@ -302,12 +302,12 @@ impl Puller {
             match self.cri.pull_image(request).await {
                 Ok(reference) => {
                     let by_reference = cri::ImageSpec { image: reference, ..spec.clone() };
-                    let found = self.cri.image_status(by_reference).await.map_err(|e| e.message)?;
+                    let found = self.cri.image_status(by_reference).await.map_err(|e| e.to_string())?;
                     let found = found.ok_or_else(|| "the runtime pulled the image but does not have it".to_owned())?;
                     return Ok((found, credential));
                 }
                 Err(e) => {
-                    let text = e.message;
+                    let text = e.of_pull();
                     if !errors.contains(&text) {
                         errors.push(text);
                     }

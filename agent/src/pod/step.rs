@@ -320,7 +320,7 @@ fn running_sidecar(container: &Container, record: &ContainerRecord, probes: &dyn
         }
     }
     if changed(container, record) {
-        let message = format!("Container {} definition changed", container.name);
+        let message = format!("Init container {} definition changed", container.name);
         return Sidecar::Kill { kill: kill(message, KillReason::SpecChanged), started: true };
     }
     if container.liveness_probe.is_some() && probes.liveness(&record.id) == Some(false) {

@@ -7,6 +7,7 @@ use proto::api::core::v1::{Container, Pod, Probe};
 use tonic::Code;
 
 use crate::cri::CriClient;
+use crate::env::go_quote;
 use crate::metrics;
 use crate::pod::spec::{PodExt, find_container};
 
@@ -138,7 +139,9 @@ impl Job {
                 Outcome::Failure(String::from_utf8_lossy(&output).into_owned())
             }
             Err(e) if e.code == Code::DeadlineExceeded => {
-                Outcome::Failure(format!("command timed out: {line:?} timed out after {}s", timeout.as_secs()))
+                let timeout =
+                    i64::try_from(timeout.as_nanos()).map_or_else(|_| format!("{timeout:?}"), proto::duration::format);
+                Outcome::Failure(format!("command timed out: {} timed out after {timeout}", go_quote(&line)))
             }
             Err(e) => Outcome::Unknown(e.to_string()),
         }

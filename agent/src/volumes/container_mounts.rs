@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use proto::api::core::v1::{Container, Pod, VolumeMount};
 use proto::cri;
@@ -50,11 +50,7 @@ pub fn container_mounts(
                 mount.name, container.name
             ))
         })?;
-        if let Some(reference) = &source.image {
-            mounts.push(image_mount(pod, mount, reference, context));
-            continue;
-        }
-        let made = one(container, index, mount, source, context).map_err(VolumeError::Mount)?;
+        let made = one(pod, container, index, source, context).map_err(VolumeError::Mount)?;
         mounts.push(made);
     }
     let plain = |container_path: &str, host: &Path| cri::Mount {
@@ -72,51 +68,67 @@ pub fn container_mounts(
     Ok(mounts)
 }
 
-/// The runtime mounts an image by itself; read-only goes without saying.
-fn image_mount(pod: &Pod, mount: &VolumeMount, reference: &str, context: &MountContext<'_>) -> cri::Mount {
-    let image = context.image_volumes.get(&mount.name).and_then(|found| found.as_ref().ok());
-    cri::Mount {
-        container_path: absolute(&mount.mount_path),
-        image: Some(cri::ImageSpec {
-            image: image.cloned().unwrap_or_else(|| reference.to_owned()),
-            user_specified_image: reference.to_owned(),
-            annotations: pod.meta().annotations.clone(),
-            ..Default::default()
-        }),
-        image_sub_path: mount.sub_path.clone(),
-        ..Default::default()
-    }
-}
-
+/// The mount of a container that stands at `index` in its spec.
 fn one(
+    pod: &Pod,
     container: &Container,
     index: usize,
-    mount: &VolumeMount,
     source: &MountSource,
     context: &MountContext<'_>,
 ) -> Result<cri::Mount, String> {
+    let mount = &container.volume_mounts[index];
     let sub_path = sub_path_of(mount, context.envs)?;
-    let host_path = match sub_path.as_str() {
-        "" => source.host_path.clone(),
-        sub_path => {
-            let volume = source.inner_name.as_ref().unwrap_or(&mount.name);
-            let places = context.pod_dir.join("volume-subpaths").join(volume).join(&container.name);
-            sub_path::prepare(&source.host_path, sub_path, &places.join(index.to_string()))
-                .map_err(|error| told_of_part(&error, container, mount, (&source.host_path, sub_path)))?
+    let mut made = match &source.image {
+        Some(reference) => of_image(pod, mount, reference, sub_path, context)?,
+        None => {
+            let host_path = host_path(container, index, source, &sub_path, context)?;
+            cri::Mount { host_path: host_path.display().to_string(), ..Default::default() }
         }
     };
-    let propagation = propagation(mount)?;
-    let recursive = recursive_read_only(mount, context.recursive_read_only)
+    made.container_path = absolute(&mount.mount_path);
+    made.readonly = mount.read_only || source.read_only;
+    made.propagation = propagation(mount)?.into();
+    made.recursive_read_only = recursive_read_only(mount, context.recursive_read_only)
         .map_err(|why| format!("failed to resolve recursive read-only mode: {why}"))?;
-    Ok(cri::Mount {
-        container_path: absolute(&mount.mount_path),
-        host_path: host_path.display().to_string(),
-        readonly: mount.read_only || source.read_only,
-        propagation: propagation.into(),
-        recursive_read_only: recursive,
-        selinux_relabel: source.relabel && context.selinux,
+    made.selinux_relabel = source.relabel && context.selinux;
+    Ok(made)
+}
+
+/// The runtime mounts an image by itself, and a part of it too. It refuses one that is not read-only.
+fn of_image(
+    pod: &Pod,
+    mount: &VolumeMount,
+    reference: &str,
+    sub_path: String,
+    context: &MountContext<'_>,
+) -> Result<cri::Mount, String> {
+    sub_path::parts(&sub_path).map_err(|e| e.to_string())?;
+    let image = context.image_volumes.get(&mount.name).and_then(|found| found.as_ref().ok());
+    let image = cri::ImageSpec {
+        image: image.cloned().unwrap_or_else(|| reference.to_owned()),
+        user_specified_image: reference.to_owned(),
+        annotations: pod.meta().annotations.clone(),
         ..Default::default()
-    })
+    };
+    Ok(cri::Mount { image: Some(image), image_sub_path: sub_path, ..Default::default() })
+}
+
+/// Where the volume is on the host, or the part of it that the mount names, which is pinned.
+fn host_path(
+    container: &Container,
+    index: usize,
+    source: &MountSource,
+    sub_path: &str,
+    context: &MountContext<'_>,
+) -> Result<PathBuf, String> {
+    if sub_path.is_empty() {
+        return Ok(source.host_path.clone());
+    }
+    let mount = &container.volume_mounts[index];
+    let volume = source.inner_name.as_ref().unwrap_or(&mount.name);
+    let places = context.pod_dir.join("volume-subpaths").join(volume).join(&container.name);
+    sub_path::prepare(&source.host_path, sub_path, &places.join(index.to_string()))
+        .map_err(|error| told_of_part(&error, container, mount, (&source.host_path, sub_path)))
 }
 
 /// What users are told of a part that cannot be had: nothing about the host's files, those are for the log.

@@ -37,13 +37,7 @@ pub enum SubPathError {
 /// # Errors
 /// The path leads out of the volume, or the kernel refuses.
 pub fn prepare(volume: &Path, sub_path: &str, place: &Path) -> Result<PathBuf, SubPathError> {
-    if sub_path.starts_with('/') {
-        return Err(SubPathError::Absolute(sub_path.into()));
-    }
-    let parts: Vec<Component<'_>> = Path::new(sub_path).components().filter(|c| *c != Component::CurDir).collect();
-    if parts.contains(&Component::ParentDir) {
-        return Err(SubPathError::Backsteps(sub_path.into()));
-    }
+    let parts = parts(sub_path)?;
     // A volume may be a pipe of the node's, which keeps waiting who opens it.
     let root = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(volume);
     let root = root.map_err(|error| SubPathError::Place { path: volume.display().to_string(), error })?;
@@ -58,6 +52,21 @@ pub fn prepare(volume: &Path, sub_path: &str, place: &Path) -> Result<PathBuf, S
     mount(Some(pinned_path.as_str()), place, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .map_err(|error| SubPathError::Failed { step: "cannot mount", path: sub_path.into(), error })?;
     Ok(place.to_owned())
+}
+
+/// The names of a path that may be a part of a volume.
+///
+/// # Errors
+/// It begins at the root, or leads upwards.
+pub fn parts(sub_path: &str) -> Result<Vec<Component<'_>>, SubPathError> {
+    if sub_path.starts_with('/') {
+        return Err(SubPathError::Absolute(sub_path.into()));
+    }
+    let parts: Vec<Component<'_>> = Path::new(sub_path).components().filter(|c| *c != Component::CurDir).collect();
+    if parts.contains(&Component::ParentDir) {
+        return Err(SubPathError::Backsteps(sub_path.into()));
+    }
+    Ok(parts)
 }
 
 /// Opens a file of a volume for reading, whatever else a pod has put there: no link leads out of the volume, and nothing

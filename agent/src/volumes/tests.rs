@@ -431,6 +431,32 @@ fn part(sub_path: &str) -> VolumeMount {
     VolumeMount { name: "d".into(), mount_path: "/m".into(), sub_path: sub_path.into(), ..Default::default() }
 }
 
+/// A runtime refuses the mount of an image that may be written to, and no volume leads out of one.
+#[test]
+fn volumes_of_images_are_mounted_read_only() {
+    let scratch = Scratch::new("images");
+    let mount = |mount: VolumeMount| {
+        let source = MountSource { read_only: true, image: Some("i:1".into()), ..Default::default() };
+        mounts_of(&scratch, source, mount).map(|mut made| made.remove(0)).map_err(|e| e.to_string())
+    };
+    let made = mount(VolumeMount { sub_path_expr: "logs/$(POD)".into(), ..part("") }).expect("a mount");
+    assert_eq!((made.readonly, made.image_sub_path.as_str(), made.host_path.as_str()), (true, "logs/p", ""));
+    assert_eq!((made.image.expect("an image").user_specified_image, made.selinux_relabel), ("i:1".into(), false));
+    let recursive = |read_only| VolumeMount { recursive_read_only: Some("IfPossible".into()), read_only, ..part("") };
+    assert!(!mount(recursive(true)).expect("a mount").recursive_read_only, "the runtime cannot");
+    for (asked, told) in [
+        (part("/etc"), "error SubPath `/etc` must not be an absolute path"),
+        (part("a/.."), "unable to provision SubPath `a/..`: must not contain '..'"),
+        (
+            recursive(false),
+            "failed to resolve recursive read-only mode: volume \"d\" requested recursive read-only mode, but it is not \
+             read-only",
+        ),
+    ] {
+        assert_eq!(mount(asked).expect_err("refused"), told);
+    }
+}
+
 #[test]
 fn parts_of_volumes_are_pinned_and_made() {
     let scratch = Scratch::new("parts");
