@@ -117,6 +117,12 @@ impl Observed {
         self.containers.iter().filter(|c| matches!(c.state, RunState::Running | RunState::Unknown))
     }
 
+    /// Whether the newest sandbox, while it is ready, has or had a container of that name.
+    pub fn is_in_sandbox(&self, name: &str) -> bool {
+        let newest = self.sandboxes.first().filter(|s| s.ready);
+        newest.is_some_and(|s| self.containers.iter().any(|c| c.name == name && c.sandbox_id == s.id))
+    }
+
     /// Addresses of the newest sandbox while it is ready.
     pub fn ips(&self) -> &[String] {
         self.sandboxes.first().map_or(&[], |s| &s.ips)

@@ -64,7 +64,7 @@ impl Worker {
             terminal,
             imposed: self.imposed.as_ref(),
             recursive_read_only: self.shared.mounts_read_only_recursively(&self.pod),
-            resize: self.resize_conditions(),
+            resize: self.resize_conditions(terminal),
             now: crate::clock::now(),
         });
         if self.pod.phase() == "Running" {
@@ -131,7 +131,13 @@ impl Worker {
         }
     }
 
-    pub(super) fn resize_conditions(&self) -> Vec<PodCondition> {
+    /// Of a pod of which nothing will be started any more there are none, and its resizes are forgotten.
+    pub(super) fn resize_conditions(&self, terminal: bool) -> Vec<PodCondition> {
+        if terminal {
+            self.shared.allocations.clear_pending(&self.uid);
+            self.shared.allocations.finish(&self.uid);
+            return Vec::new();
+        }
         let condition = |kind: &str, reason: &str, message: &str, generation, since| PodCondition {
             r#type: kind.into(),
             status: "True".into(),

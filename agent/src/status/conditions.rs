@@ -83,7 +83,10 @@ pub fn owned(
         Verdict::yes().into_condition(pod, POD_SCHEDULED),
     ];
     if may_restart_all(pod) {
-        owned.push(all_restarting(pod, observed, status, old).into_condition(pod, ALL_CONTAINERS_RESTARTING));
+        let verdict = all_restarting(pod, observed, status, old);
+        // Of all conditions the kubelet tells no generation with this one.
+        let untold = PodCondition { observed_generation: 0, ..verdict.into_condition(pod, ALL_CONTAINERS_RESTARTING) };
+        owned.push(untold);
     }
     owned
 }
@@ -245,6 +248,18 @@ mod tests {
         );
         let v = containers_ready(&p, &status(false, true));
         assert_eq!((v.reason, v.message.as_str()), ("ContainersNotReady", "containers with unready status: [main]"));
+    }
+
+    #[test]
+    fn the_condition_of_a_restart_of_all_has_no_generation() {
+        let rule =
+            proto::api::core::v1::ContainerRestartRule { action: "RestartAllContainers".into(), ..Default::default() };
+        let mut p = pod();
+        p.metadata.get_or_insert_default().generation = 7;
+        p.spec.as_mut().unwrap().containers[0].restart_policy_rules = vec![rule];
+        let told = owned(&p, &Observed::default(), &status(true, true), &PodStatus::default(), &[]);
+        let of = |kind: &str| told.iter().find(|c| c.r#type == kind).map(|c| c.observed_generation);
+        assert_eq!((of(ALL_CONTAINERS_RESTARTING), of(READY)), (Some(0), Some(7)));
     }
 
     #[test]

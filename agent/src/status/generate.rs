@@ -17,7 +17,7 @@ use crate::probes::Readiness;
 
 use super::conditions::{carry_transition_times, is_owned, owned};
 use super::containers::statuses;
-use super::phase::{any_regular_started, is_terminal, phase};
+use super::phase::{is_terminal, phase};
 
 /// Termination messages of all containers together.
 const MAX_MESSAGES_BYTES: usize = 12 * 1024;
@@ -173,7 +173,8 @@ fn set_phase(inputs: &Inputs<'_>, api: &PodStatus, status: &mut PodStatus) {
     let (pod, old) = (inputs.pod, inputs.old);
     let all: Vec<ContainerStatus> =
         status.container_statuses.iter().chain(&status.init_container_statuses).cloned().collect();
-    let initialized = any_regular_started(pod.spec(), &status.container_statuses);
+    // What ran in a sandbox of before does not count: a pod whose sandbox is made anew starts once more.
+    let initialized = pod.spec().containers.iter().any(|c| inputs.observed.is_in_sandbox(&c.name));
     status.phase = phase(pod, &all, inputs.terminal, initialized).to_owned();
     if !is_terminal(&status.phase) {
         // A pod never comes back from its end.
@@ -241,6 +242,62 @@ mod tests {
         assert_eq!(of(&["fd00::1", "10.0.0.1", "10.0.0.2", "fd00::2"], "192.0.2.1"), "10.0.0.1 fd00::1");
         assert_eq!(of(&["10.0.0.1", "fd00::1"], "2001:db8::1"), "fd00::1 10.0.0.1");
         assert_eq!(of(&["10.0.0.1"], "2001:db8::1"), "10.0.0.1");
+    }
+
+    /// Until the sidecars of a new sandbox have started, its pod is on its way again.
+    #[test]
+    fn a_pod_whose_sandbox_is_made_anew_is_pending_until_its_sidecars_have_started() {
+        let sidecar = Container {
+            name: "s".into(),
+            restart_policy: Some("Always".into()),
+            startup_probe: Some(Default::default()),
+            ..Default::default()
+        };
+        let spec = PodSpec {
+            init_containers: vec![sidecar],
+            containers: vec![Container { name: "a".into(), ..Default::default() }],
+            restart_policy: "Always".into(),
+            ..Default::default()
+        };
+        let pod = Pod { spec: Some(spec), ..Default::default() };
+        let record = |id: &str, name: &str, sandbox: &str, state| ContainerRecord {
+            id: id.into(),
+            name: name.into(),
+            sandbox_id: sandbox.into(),
+            state,
+            exit_code: 137,
+            ..Default::default()
+        };
+        let sandbox = |id: &str, attempt, ready| crate::pleg::observed::Sandbox {
+            id: id.into(),
+            attempt,
+            ready,
+            ..Default::default()
+        };
+        let sidecar = record("s1", "s", "new", RunState::Running);
+        let phase_with = |regular| {
+            let observed = Observed {
+                sandboxes: vec![sandbox("new", 1, true), sandbox("old", 0, false)],
+                containers: vec![sidecar.clone(), regular],
+            };
+            let status = generate(&Inputs {
+                pod: &pod,
+                observed: &observed,
+                old: &PodStatus { phase: "Running".into(), ..Default::default() },
+                start_errors: &HashMap::new(),
+                probes: &Verdicts::default().of(&pod),
+                runtime: "containerd",
+                host_ips: &[],
+                terminal: false,
+                imposed: None,
+                recursive_read_only: false,
+                resize: vec![],
+                now: Time::default(),
+            });
+            status.phase
+        };
+        assert_eq!(phase_with(record("a0", "a", "old", RunState::Exited)), "Pending");
+        assert_eq!(phase_with(record("a1", "a", "new", RunState::Running)), "Running");
     }
 
     /// After a reboot the runtime only knows that the containers went: what ended the pod is what was told of it.
