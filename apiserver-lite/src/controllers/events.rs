@@ -1,5 +1,8 @@
 //! Events that controllers and the scheduler report: one task writes them, repeats only raise a count.
 //!
+//! What controllers say goes through the [`Correlator`], as upstream's recorder does it. The scheduler reports in the
+//! newer form, which upstream neither combines nor limits.
+//!
 //! Reporting never waits: when a thousand events are in line, further ones are dropped and counted in the log.
 
 use std::collections::{HashMap, VecDeque};
@@ -7,14 +10,16 @@ use std::collections::{HashMap, VecDeque};
 use proto::time::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
+use super::correlate::{Correlator, Said};
 use crate::client::Client;
 use crate::status::Result;
 use crate::store::ObjectRef;
 
 /// Events in line for the writer.
 const LINE: usize = 1024;
-/// Events whose repeats are still recognised.
+/// Events of the scheduler whose repeats are still recognised.
 const REMEMBERED: usize = 1024;
 /// Longest message, as upstream's validation has it.
 const LONGEST: usize = 1024;
@@ -92,8 +97,8 @@ impl Recorder {
     }
 }
 
-/// What makes two events the same.
-type Same = (String, &'static str, Reporter, String);
+/// What makes two events of the scheduler the same.
+type Same = (String, &'static str, String);
 
 struct Known {
     namespace: String,
@@ -101,38 +106,103 @@ struct Known {
 }
 
 async fn write_all(client: Client, mut line: mpsc::Receiver<Record>) {
-    let mut known: HashMap<Same, Known> = HashMap::new();
-    let mut order: VecDeque<Same> = VecDeque::new();
-    while let Some(mut record) = line.recv().await {
-        truncate(&mut record.report.message);
-        let uid = record.about["uid"].as_str().unwrap_or_default().to_owned();
-        let same = (uid, record.report.reason, record.report.reporter, record.report.message.clone());
-        if let Some(known) = known.get(&same) {
-            match repeat(&client, known, record.report.reporter).await {
-                Ok(()) => continue,
-                Err(error) if error.is_not_found() => {}
-                Err(error) => {
-                    tracing::debug!(%error, "an event's repeat is not counted");
-                    continue;
-                }
-            }
-        }
-        match create(&client, &record).await {
-            Ok(object) => {
-                let place = Known { namespace: object.key.namespace.to_string(), name: object.key.name.to_string() };
-                if known.insert(same.clone(), place).is_none() {
-                    order.push_back(same);
-                }
-                if order.len() > REMEMBERED
-                    && let Some(oldest) = order.pop_front()
-                {
-                    known.remove(&oldest);
-                }
-            }
+    let mut correlator = Correlator::new();
+    let mut series = Series::default();
+    while let Some(record) = line.recv().await {
+        let written = match record.report.reporter {
+            Reporter::Controller(component) => of_controller(&client, &mut correlator, component, &record).await,
+            Reporter::Scheduler => series.write(&client, record).await,
+        };
+        match written {
+            Ok(()) => {}
             // The namespace goes away: nobody will read it.
             Err(error) if matches!(error.code(), 403 | 404) => {}
             Err(error) => tracing::warn!(%error, "an event is lost"),
         }
+    }
+}
+
+/// Writes an event of a controller as far as the rules of client-go's recorder let it be written.
+async fn of_controller(
+    client: &Client,
+    correlator: &mut Correlator,
+    component: &'static str,
+    record: &Record,
+) -> Result<()> {
+    let (about, report) = (&record.about, &record.report);
+    let text = |key: &str| about[key].as_str().unwrap_or_default();
+    let said = Said {
+        component,
+        object: [text("kind"), text("namespace"), text("name"), text("uid"), text("apiVersion")],
+        field_path: text("fieldPath"),
+        warning: report.warning,
+        reason: report.reason,
+        message: &report.message,
+    };
+    let now = Timestamp::now();
+    let name = unique_name(about, &now);
+    let Some(mut observed) = correlator.observe(&said, Instant::now(), name, now.to_seconds_text()) else {
+        return Ok(());
+    };
+    truncate(&mut observed.message);
+    let namespace = namespace_of(about);
+    if observed.count > 1 {
+        let counted = client.update("events", namespace, &observed.name, |event| {
+            event["count"] = observed.count.into();
+            event["lastTimestamp"] = now.to_seconds_text().into();
+            event["message"] = observed.message.as_str().into();
+            Ok(())
+        });
+        match counted.await {
+            // It expired, or was never written: the count goes on in a new one.
+            Err(error) if error.is_not_found() => {}
+            done => return done.map(drop),
+        }
+    }
+    let mut event = blank(record, &observed.name, &observed.message);
+    event["source"] = json!({"component": component});
+    event["reportingComponent"] = component.into();
+    event["firstTimestamp"] = observed.first.into();
+    event["lastTimestamp"] = now.to_seconds_text().into();
+    event["count"] = observed.count.into();
+    client.create("events", namespace, event).await.map(drop)
+}
+
+/// Events of the scheduler whose repeats are still recognised.
+#[derive(Default)]
+struct Series {
+    known: HashMap<Same, Known>,
+    order: VecDeque<Same>,
+}
+
+impl Series {
+    async fn write(&mut self, client: &Client, mut record: Record) -> Result<()> {
+        truncate(&mut record.report.message);
+        let uid = record.about["uid"].as_str().unwrap_or_default().to_owned();
+        let same = (uid, record.report.reason, record.report.message.clone());
+        if let Some(known) = self.known.get(&same) {
+            match repeat(client, known).await {
+                Err(error) if error.is_not_found() => {}
+                done => return done,
+            }
+        }
+        let now = Timestamp::now();
+        let mut event = blank(&record, &unique_name(&record.about, &now), &record.report.message);
+        event["eventTime"] = now.to_micros_text().into();
+        event["action"] = record.report.action.into();
+        event["reportingComponent"] = "default-scheduler".into();
+        event["reportingInstance"] = "default-scheduler".into();
+        let object = client.create("events", namespace_of(&record.about), event).await?;
+        let place = Known { namespace: object.key.namespace.to_string(), name: object.key.name.to_string() };
+        if self.known.insert(same.clone(), place).is_none() {
+            self.order.push_back(same);
+        }
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        Ok(())
     }
 }
 
@@ -147,51 +217,32 @@ fn truncate(message: &mut String) {
     }
 }
 
-async fn create(client: &Client, record: &Record) -> Result<ObjectRef> {
-    let (about, report) = (&record.about, &record.report);
-    // Events about cluster-scoped objects lie in the default namespace.
-    let namespace = about["namespace"].as_str().unwrap_or("default");
-    let now = Timestamp::now();
-    let unique = now.seconds.wrapping_mul(1_000_000_000).wrapping_add(i64::from(now.nanos));
-    let name = format!("{}.{unique:x}", about["name"].as_str().unwrap_or_default());
-    let kind = if report.warning { "Warning" } else { "Normal" };
-    let mut event = json!({
-        "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": namespace},
-        "involvedObject": about, "reason": report.reason, "message": report.message, "type": kind,
-    });
-    match report.reporter {
-        Reporter::Controller(component) => {
-            let text = now.to_seconds_text();
-            event["source"] = json!({"component": component});
-            event["reportingComponent"] = component.into();
-            event["firstTimestamp"] = text.as_str().into();
-            event["lastTimestamp"] = text.into();
-            event["count"] = 1.into();
-        }
-        Reporter::Scheduler => {
-            event["eventTime"] = now.to_micros_text().into();
-            event["action"] = report.action.into();
-            event["reportingComponent"] = "default-scheduler".into();
-            event["reportingInstance"] = "default-scheduler".into();
-        }
-    }
-    client.create("events", namespace, event).await
+/// Events about cluster-scoped objects lie in the default namespace.
+fn namespace_of(about: &Value) -> &str {
+    about["namespace"].as_str().unwrap_or("default")
 }
 
-async fn repeat(client: &Client, known: &Known, reporter: Reporter) -> Result<()> {
+fn unique_name(about: &Value, now: &Timestamp) -> String {
+    let unique = now.seconds.wrapping_mul(1_000_000_000).wrapping_add(i64::from(now.nanos));
+    format!("{}.{unique:x}", about["name"].as_str().unwrap_or_default())
+}
+
+/// An event without what only one of the two forms has.
+fn blank(record: &Record, name: &str, message: &str) -> Value {
+    let (about, report) = (&record.about, &record.report);
+    let kind = if report.warning { "Warning" } else { "Normal" };
+    json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": namespace_of(about)},
+        "involvedObject": about, "reason": report.reason, "message": message, "type": kind,
+    })
+}
+
+async fn repeat(client: &Client, known: &Known) -> Result<()> {
     let now = Timestamp::now();
     let counted = client.update("events", &known.namespace, &known.name, |event| {
-        match reporter {
-            Reporter::Controller(_) => {
-                event["count"] = (event["count"].as_i64().unwrap_or(1) + 1).into();
-                event["lastTimestamp"] = now.to_seconds_text().into();
-            }
-            Reporter::Scheduler => {
-                let count = event["series"]["count"].as_i64().unwrap_or(1) + 1;
-                event["series"] = json!({"count": count, "lastObservedTime": now.to_micros_text()});
-            }
-        }
+        let count = event["series"]["count"].as_i64().unwrap_or(1) + 1;
+        event["series"] = json!({"count": count, "lastObservedTime": now.to_micros_text()});
         Ok(())
     });
-    counted.await.map(|_| ())
+    counted.await.map(drop)
 }

@@ -9,6 +9,7 @@ mod attribute_classes;
 mod autoscaler;
 mod bootstrap_signer;
 mod certificates;
+mod correlate;
 mod cronjob;
 mod daemonset;
 mod deployment;
