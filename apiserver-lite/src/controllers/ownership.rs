@@ -185,10 +185,8 @@ pub fn set_condition(object: &mut Value, mut condition: Value) -> bool {
         list.push(condition);
         return true;
     };
-    if old["status"] == condition["status"]
-        && old["reason"] == condition["reason"]
-        && old["message"] == condition["message"]
-    {
+    // Of the conditions of workloads, only those of disruption budgets have a generation.
+    if ["status", "reason", "message", "observedGeneration"].iter().all(|part| old[*part] == condition[*part]) {
         return false;
     }
     if old["status"] == condition["status"] {
@@ -219,5 +217,18 @@ mod tests {
         assert_eq!(number_or_percent(&json!("25%"), 3, true), 1);
         assert_eq!(number_or_percent(&json!("25%"), 3, false), 0);
         assert_eq!(number_or_percent(&json!(2), 3, true), 2);
+    }
+
+    /// The condition of a disruption budget stayed at the generation in which its status last changed.
+    #[test]
+    fn a_condition_follows_the_generation_and_keeps_its_time() {
+        let said = |generation: i64| json!({"type": "A", "status": "True", "reason": "R", "message": "", "observedGeneration": generation});
+        let mut object = json!({"status": {"conditions": [said(1)]}});
+        let then = "2020-01-01T00:00:00Z";
+        object["status"]["conditions"][0]["lastTransitionTime"] = then.into();
+        assert!(!set_condition(&mut object, said(1)));
+        assert!(set_condition(&mut object, said(2)));
+        let condition = &object["status"]["conditions"][0];
+        assert_eq!((&condition["observedGeneration"], &condition["lastTransitionTime"]), (&json!(2), &json!(then)));
     }
 }
