@@ -83,7 +83,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
     let refused = |source| ServeError::Listen { address, source };
     let port = Port::of(address).map_err(refused)?;
     pki::private_folder(&config.args.data_dir)?;
-    let store = Store::open(Some(config.args.data_dir.join("store")))?;
+    let store = Store::open_keeping(Some(config.args.data_dir.join("store")), config.past)?;
     let pki = ensure_pki(&config)?;
     let tls = tls(&config, &pki)?;
     let advertised = SocketAddr::new(config.advertised(), config.args.secure_port).to_string();

@@ -275,6 +275,9 @@ pub struct ServeArgs {
     /// How long events are kept.
     #[arg(long, default_value = "1h0m0s")]
     pub event_ttl: String,
+    /// How long what was is kept, for pages, watches and lists at older versions; 0 for as long as there is room.
+    #[arg(long, default_value = "5m0s")]
+    pub etcd_compaction_interval: String,
 
     /// Verbosity of the log, 0 to 10.
     #[arg(short = 'v', long = "v", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=10))]

@@ -68,6 +68,8 @@ pub struct Config {
     pub gates: FeatureGates,
     pub runtime: RuntimeConfig,
     pub event_ttl: Duration,
+    /// How long the past is kept; zero for as long as there is room.
+    pub past: Duration,
     /// Life of certificates that the signing controller gives.
     pub signing_duration: Duration,
     /// How long answers of the webhooks are good: whose token, allowed, refused.
@@ -118,6 +120,7 @@ impl Config {
         let gates = FeatureGates::parse(&args.feature_gates)?;
         admission(&args)?;
         let event_ttl = duration("event-ttl", &args.event_ttl)?;
+        let past = duration_or_zero("etcd-compaction-interval", &args.etcd_compaction_interval)?;
         let signing_duration = duration("cluster-signing-duration", &args.cluster_signing_duration)?;
         let request_timeout = duration("request-timeout", &args.request_timeout)?;
         let runtime = RuntimeConfig::parse(&args.runtime_config)?;
@@ -133,6 +136,7 @@ impl Config {
             gates,
             runtime,
             event_ttl,
+            past,
             signing_duration,
             webhook_ttls,
             request_timeout,
@@ -272,6 +276,7 @@ mod tests {
                 "node-cidr-mask-size",
             ),
             (&["--event-ttl=soon"], "event-ttl"),
+            (&["--etcd-compaction-interval=-1s"], "etcd-compaction-interval"),
             (&["--tls-cert-file=/x"], "tls-cert-file"),
             (&["--controllers=*,nonsense"], "controllers"),
             (&["--feature-gates=WatchList=maybe"], "feature-gates"),

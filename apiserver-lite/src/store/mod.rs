@@ -37,6 +37,8 @@ use world::{Collection, Limits, Objects, World};
 const SNAPSHOT_BYTES: u64 = 16 << 20;
 /// Commits that may wait for the writer; more callers wait to get in line.
 const QUEUE: usize = 1024;
+/// The age that nothing of the past reaches while a process runs: other limits hold it then.
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// A handle to the store; clones share it. The writer ends when the last one is dropped.
 #[derive(Clone)]
@@ -56,6 +58,15 @@ impl Store {
     /// When the folder cannot be used, is in use, or is damaged.
     pub fn open(folder: Option<PathBuf>) -> Result<Self, OpenError> {
         Store::open_with(folder, Limits::default())
+    }
+
+    /// The same where the past is kept for another time; zero for as long as there is room for it.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_keeping(folder: Option<PathBuf>, past: Duration) -> Result<Self, OpenError> {
+        let age = if past.is_zero() { FOR_EVER } else { past };
+        Store::open_with(folder, Limits { age, ..Limits::default() })
     }
 
     fn open_with(folder: Option<PathBuf>, limits: Limits) -> Result<Self, OpenError> {
