@@ -181,7 +181,13 @@ fn resources(set: &Set, group: &str, version: &str) -> Value {
         list.push(entry);
         list.extend(resource.subresources.iter().map(|s| subresource(resource, s)));
     }
-    list.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
+    // Built-in ones stand in the order of their paths. A custom one has its status before its scale, as its definition.
+    let custom = set.all().iter().any(|r| r.custom && *r.group == *group);
+    let place = |entry: &Value| {
+        let name = entry["name"].as_str().unwrap_or_default();
+        if custom { name.split('/').next().unwrap_or_default().to_owned() } else { name.to_owned() }
+    };
+    list.sort_by_key(place);
     let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     let mut document = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": list});
     if !group.is_empty() {
