@@ -36,8 +36,40 @@ pub fn check_part(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<Pr
 fn checked(schema: &Schema, path: &str, value: &Value, old: Option<&Value>, whole: bool) -> Vec<Problem> {
     let mut result = Outcome::default();
     let at = old.map(|old| Pair { new: value, old, schema });
-    node(schema, path, value, at, &mut Correlation::of(whole), &mut result);
+    node(schema, &Place::Root(path), value, at, &mut Correlation::of(whole), &mut result);
     result.problems
+}
+
+/// Where a value stands. It becomes a text for a complaint alone, for most objects have none.
+#[derive(Clone, Copy)]
+enum Place<'p> {
+    Root(&'p str),
+    /// A member that has a schema of its own.
+    Member(&'p Place<'p>, &'p str),
+    /// Another member.
+    Value(&'p Place<'p>, &'p str),
+    Index(&'p Place<'p>, usize),
+}
+
+impl Place<'_> {
+    fn is_empty(&self) -> bool {
+        match self {
+            Place::Root(path) => path.is_empty(),
+            Place::Member(parent, key) => key.is_empty() && parent.is_empty(),
+            Place::Value(..) | Place::Index(..) => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Place<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Root(path) => out.write_str(path),
+            Place::Member(parent, key) if parent.is_empty() => out.write_str(key),
+            Place::Member(parent, key) | Place::Value(parent, key) => write!(out, "{parent}.{key}"),
+            Place::Index(parent, index) => write!(out, "{parent}[{index}]"),
+        }
+    }
 }
 
 /// Complaints, and how many checks were made: of failing branches the one with most checks tells.
@@ -66,11 +98,12 @@ impl Outcome {
     }
 
     /// A complaint about a field that shows a value.
-    fn invalid(&mut self, path: &str, shown: &str, why: &str) {
+    fn invalid(&mut self, path: &Place<'_>, shown: &str, why: &str) {
         self.push(path, "FieldValueInvalid", format!("Invalid value: {shown}: {}", body(path, why)), body(path, why));
     }
 
-    fn push(&mut self, path: &str, reason: &'static str, message: String, text: String) {
+    fn push(&mut self, path: &Place<'_>, reason: &'static str, message: String, text: String) {
+        let path = path.to_string();
         let field = path.trim_start_matches('.');
         let field = (!field.is_empty()).then(|| field.to_owned());
         self.add(Problem { field, reason, message, text });
@@ -82,13 +115,13 @@ impl Outcome {
         self.add(Problem { field: None, reason: "FieldValueInvalid", message, text: why });
     }
 
-    fn wrong_type(&mut self, path: &str, expected: &str, found: &str) {
+    fn wrong_type(&mut self, path: &Place<'_>, expected: &str, found: &str) {
         let why = body(path, &format!("must be of type {expected}: {}", quote(found)));
         self.push(path, "FieldValueTypeInvalid", format!("Invalid value: {}: {why}", quote(found)), why);
     }
 }
 
-fn body(path: &str, why: &str) -> String {
+fn body(path: &Place<'_>, why: &str) -> String {
     format!("{path} in body {why}")
 }
 
@@ -115,7 +148,7 @@ fn is_whole(number: f64) -> bool {
 /// `at` is what an update replaces here; None where values cannot be matched.
 fn node<'a>(
     schema: &Schema,
-    path: &str,
+    path: &Place<'_>,
     value: &'a Value,
     at: Option<Pair<'a>>,
     all: &mut Correlation<'a>,
@@ -133,7 +166,7 @@ fn node<'a>(
 
 fn checks_of<'a>(
     schema: &Schema,
-    path: &str,
+    path: &Place<'_>,
     value: &'a Value,
     at: Option<Pair<'a>>,
     all: &mut Correlation<'a>,
@@ -158,7 +191,7 @@ fn checks_of<'a>(
     out.count += 1;
 }
 
-fn ty(schema: &Schema, checks: &Checks, path: &str, value: &Value, out: &mut Outcome) {
+fn ty(schema: &Schema, checks: &Checks, path: &Place<'_>, value: &Value, out: &mut Outcome) {
     let expected = if schema.int_or_string { "integer,string" } else { &schema.ty };
     let format = &*checks.format;
     if expected.is_empty() && format.is_empty() {
@@ -196,7 +229,7 @@ fn ty(schema: &Schema, checks: &Checks, path: &str, value: &Value, out: &mut Out
     }
 }
 
-fn string(checks: &Checks, path: &str, text: &str, out: &mut Outcome) {
+fn string(checks: &Checks, path: &Place<'_>, text: &str, out: &mut Outcome) {
     out.count += 1;
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
     // Upstream looks at these one after the other and stops at the first.
@@ -221,7 +254,7 @@ fn string(checks: &Checks, path: &str, text: &str, out: &mut Outcome) {
     }
 }
 
-fn number(schema: &Schema, checks: &Checks, path: &str, number: &Number, out: &mut Outcome) {
+fn number(schema: &Schema, checks: &Checks, path: &Place<'_>, number: &Number, out: &mut Outcome) {
     out.count += 1;
     let value = number.as_f64().unwrap_or_default();
     let whole = number.as_i64();
@@ -271,7 +304,7 @@ fn compare_whole(value: i64, limit: f64) -> Option<std::cmp::Ordering> {
 }
 
 /// Numbers outside of what their format holds.
-fn range(schema: &Schema, checks: &Checks, path: &str, number: &Number, out: &mut Outcome) {
+fn range(schema: &Schema, checks: &Checks, path: &Place<'_>, number: &Number, out: &mut Outcome) {
     let value = number.as_f64().unwrap_or_default();
     let fits = match (&*schema.ty, &*checks.format) {
         ("integer", "int32") => value >= f64::from(i32::MIN) && value <= f64::from(i32::MAX),
@@ -287,7 +320,7 @@ fn range(schema: &Schema, checks: &Checks, path: &str, number: &Number, out: &mu
 fn list<'a>(
     schema: &Schema,
     checks: &Checks,
-    path: &str,
+    path: &Place<'_>,
     items: &'a [Value],
     at: Option<Pair<'a>>,
     all: &mut Correlation<'a>,
@@ -296,7 +329,7 @@ fn list<'a>(
     if let Some(item) = schema.items.as_deref() {
         for (index, inner) in items.iter().enumerate() {
             let below = at.and_then(|at| all.index(at, index));
-            node(item, &format!("{path}[{index}]"), inner, below, all, out);
+            node(item, &Place::Index(path, index), inner, below, all, out);
         }
     }
     let size = i64::try_from(items.len()).unwrap_or(i64::MAX);
@@ -309,13 +342,13 @@ fn list<'a>(
     out.count += 1;
 }
 
-fn too_many(path: &str, size: i64, most: i64, what: &str, out: &mut Outcome) {
+fn too_many(path: &Place<'_>, size: i64, most: i64, what: &str, out: &mut Outcome) {
     let unit = if most == 1 { "item" } else { "items" };
     let why = body(path, &format!("should have at most {most} {what}"));
     out.push(path, "FieldValueTooMany", format!("Too many: {size}: must have at most {most} {unit}"), why);
 }
 
-fn one_of_values(checks: &Checks, path: &str, value: &Value, out: &mut Outcome) {
+fn one_of_values(checks: &Checks, path: &Place<'_>, value: &Value, out: &mut Outcome) {
     if checks.values.is_empty() {
         return;
     }
@@ -343,7 +376,7 @@ fn one_of_values(checks: &Checks, path: &str, value: &Value, out: &mut Outcome) 
 fn object<'a>(
     schema: &Schema,
     checks: &Checks,
-    path: &str,
+    path: &Place<'_>,
     map: &'a serde_json::Map<String, Value>,
     at: Option<Pair<'a>>,
     all: &mut Correlation<'a>,
@@ -362,11 +395,10 @@ fn object<'a>(
         let below = at.filter(|_| !hidden).and_then(|at| Correlation::key(at, key));
         match (schema.properties.get(&**key), schema.additional.as_deref()) {
             (Some(member), _) => {
-                let path = if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
-                node(member, &path, inner, below, all, out);
+                node(member, &Place::Member(path, key), inner, below, all, out);
             }
             (None, Some(Additional::Values(values))) => {
-                node(values, &format!("{path}.{key}"), inner, below, all, out);
+                node(values, &Place::Value(path, key), inner, below, all, out);
             }
             (None, Some(Additional::Allowed(false))) => {
                 let why = format!("{path}.{key} in body is a forbidden property");
@@ -377,20 +409,20 @@ fn object<'a>(
     }
     for key in &checks.required {
         if !map.contains_key(&**key) {
-            let path = format!("{path}.{key}");
+            let path = Place::Value(path, key);
             out.push(&path, "FieldValueRequired", "Required value".into(), body(&path, "is required"));
         }
     }
 }
 
-fn composed(checks: &Checks, path: &str, value: &Value, out: &mut Outcome) {
+fn composed(checks: &Checks, path: &Place<'_>, value: &Value, out: &mut Outcome) {
     // Branches are not matched with the old value: what they say of an unchanged part of a changed one stands.
     let branch = |schema: &Schema| {
         let mut result = Outcome::default();
         checks_of(schema, path, value, None, &mut Correlation::default(), &mut result);
         result
     };
-    let name = quote(path);
+    let name = || quote(&path.to_string());
     if !checks.any_of.is_empty() {
         let mut best: Option<Outcome> = None;
         let mut fitted = None;
@@ -407,7 +439,7 @@ fn composed(checks: &Checks, path: &str, value: &Value, out: &mut Outcome) {
         match (fitted, best) {
             (Some(result), _) => out.merge(result),
             (None, best) => {
-                out.composed(format!("{name} must validate at least one schema (anyOf)"));
+                out.composed(format!("{} must validate at least one schema (anyOf)", name()));
                 best.into_iter().for_each(|b| out.merge(b));
             }
         }
@@ -434,7 +466,7 @@ fn composed(checks: &Checks, path: &str, value: &Value, out: &mut Outcome) {
                 } else {
                     format!("Found {fitting} valid alternatives")
                 };
-                out.composed(format!("{name} must validate one and only one schema (oneOf). {found}"));
+                out.composed(format!("{} must validate one and only one schema (oneOf). {found}", name()));
                 best.into_iter().for_each(|b| out.merge(b));
             }
         }
@@ -448,13 +480,13 @@ fn composed(checks: &Checks, path: &str, value: &Value, out: &mut Outcome) {
         }
         if fitting != checks.all_of.len() {
             let none = if fitting == 0 { ". None validated" } else { "" };
-            out.composed(format!("{name} must validate all the schemas (allOf){none}"));
+            out.composed(format!("{} must validate all the schemas (allOf){none}", name()));
         }
     }
     if let Some(not) = &checks.not
         && branch(not).problems.is_empty()
     {
-        out.composed(format!("{name} must not validate the schema (not)"));
+        out.composed(format!("{} must not validate the schema (not)", name()));
     }
     out.count += 1;
 }

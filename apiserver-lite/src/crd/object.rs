@@ -2,6 +2,7 @@
 //!
 //! The order of complaints is upstream's (`registry/customresource`). A status write looks at the status alone.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
@@ -19,7 +20,7 @@ const UNCHECKED: &str = "some validation rules were not checked because the obje
 
 /// Every complaint about a new object; those about its metadata are given.
 pub fn create(resource: &Resource, definition: &Definition, value: &Value, of_metadata: Vec<Cause>) -> Vec<Cause> {
-    let value = &as_written(resource, value);
+    let value = &*as_written(resource, value);
     let schema = definition.schema();
     warn_of_finalizers(value, None);
     let mut causes = type_meta(resource, value);
@@ -37,7 +38,7 @@ pub fn create(resource: &Resource, definition: &Definition, value: &Value, of_me
 
 /// Every complaint about a replacement, its metadata apart.
 pub fn update(resource: &Resource, definition: &Definition, subresource: &str, new: &Value, old: &Value) -> Vec<Cause> {
-    let (new, old) = (&as_written(resource, new), &as_written(resource, old));
+    let (new, old) = (&*as_written(resource, new), &*as_written(resource, old));
     let schema = definition.schema();
     let status = subresource == "status";
     if !status {
@@ -94,12 +95,13 @@ fn warn_of_finalizers(new: &Value, old: Option<&Value>) {
 }
 
 /// The object in the version that was written: nothing but its name changes on the way to storage.
-fn as_written(resource: &Resource, value: &Value) -> Value {
-    let mut value = value.clone();
-    if value["apiVersion"] == *resource.storage_version {
-        value["apiVersion"] = resource.api_version().into();
+fn as_written<'v>(resource: &Resource, value: &'v Value) -> Cow<'v, Value> {
+    if resource.is_of(&resource.storage_version) || value["apiVersion"] != *resource.storage_version {
+        return Cow::Borrowed(value);
     }
-    value
+    let mut value = value.clone();
+    value["apiVersion"] = resource.api_version().into();
+    Cow::Owned(value)
 }
 
 fn cause(field: &str, reason: &str, message: String) -> Cause {
@@ -162,6 +164,9 @@ pub fn embedded(schema: &Schema, path: &str, value: &Value) -> Vec<Cause> {
 }
 
 fn walk_embedded(schema: &Schema, path: &str, value: &Value, causes: &mut Vec<Cause>) {
+    if !schema.embeds {
+        return;
+    }
     match value {
         Value::Object(map) => {
             if schema.embedded {
@@ -233,6 +238,9 @@ fn lists(schema: &Schema, value: &Value) -> Vec<Cause> {
 }
 
 fn walk_lists(schema: &Schema, path: &str, value: &Value, causes: &mut Vec<Cause>) {
+    if !schema.listed {
+        return;
+    }
     match value {
         Value::Object(map) => {
             for (key, inner) in map {

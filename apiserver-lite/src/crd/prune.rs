@@ -1,10 +1,11 @@
 //! What makes a client's tree fit a schema: unknown fields go, nulls that mean nothing go, metadata takes its own form,
 //! defaults come in.
 
+use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use proto::schema::{StructId, TypeSet};
-use serde_json::{Map, Name, Value};
+use serde_json::{Map, Value};
 
 use super::schema::Schema;
 
@@ -46,26 +47,24 @@ impl Walk {
 
     fn prune(&mut self, value: &mut Value, schema: Option<&Schema>, embedded: bool) {
         match (value, schema) {
-            (Value::Object(map), Some(schema)) => {
-                let keys: Vec<Name> = map.keys().cloned().collect();
-                for key in keys {
-                    if embedded && is_meta(&key) {
-                        continue;
-                    }
-                    let Some(inner) = map.get_mut(&key) else { continue };
-                    if let Some(member) = schema.properties.get(&*key) {
-                        self.at_key(&key, |walk| walk.value(inner, Some(member), member.embedded));
-                    } else if schema.additional.is_some() {
-                        let values = schema.values();
-                        self.at_key(&key, |walk| walk.value(inner, values, values.is_some_and(|v| v.embedded)));
-                    } else {
-                        if !is_meta(&key) || !self.path.is_empty() {
-                            self.complain(&key);
-                        }
-                        map.remove(&key);
-                    }
+            (Value::Object(map), Some(schema)) => map.retain(|key, inner| {
+                if embedded && is_meta(key) {
+                    return true;
                 }
-            }
+                if let Some(member) = schema.properties.get(&**key) {
+                    self.at_key(key, |walk| walk.value(inner, Some(member), member.embedded));
+                    return true;
+                }
+                if schema.additional.is_some() {
+                    let values = schema.values();
+                    self.at_key(key, |walk| walk.value(inner, values, values.is_some_and(|v| v.embedded)));
+                    return true;
+                }
+                if !is_meta(key) || !self.path.is_empty() {
+                    self.complain(key);
+                }
+                false
+            }),
             (Value::Object(map), None) => {
                 for (key, _) in std::mem::take(map) {
                     self.complain(&key);
@@ -124,7 +123,8 @@ impl Walk {
 
     fn at_index(&mut self, index: usize, walk: impl FnOnce(&mut Self)) {
         let length = self.path.len();
-        self.path.push_str(&format!("[{index}]"));
+        // Writing into a String cannot fail.
+        let _ = write!(self.path, "[{index}]");
         walk(self);
         self.path.truncate(length);
     }
@@ -204,6 +204,9 @@ pub fn metadata(object: &mut Map<String, Value>, path: &str) -> Result<Vec<Strin
 /// # Errors
 /// The complaint about the first that is none, in the words of Go's field errors.
 pub fn embedded(value: &mut Value, schema: &Schema, path: &str, unknown: &mut Vec<String>) -> Result<(), String> {
+    if !schema.embeds {
+        return Ok(());
+    }
     let child = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
     match value {
         Value::Object(map) => {

@@ -40,6 +40,10 @@ pub struct Schema {
     pub rules: Vec<Rule>,
     /// Whether there are rules here or anywhere below.
     pub ruled: bool,
+    /// The same of lists of type `set` and `map`.
+    pub listed: bool,
+    /// The same of embedded objects.
+    pub embeds: bool,
     /// The type that rules see, made when first used.
     pub declared: OnceLock<Option<Type>>,
 }
@@ -177,14 +181,22 @@ impl Schema {
                 .map(|rule| Rule::parse(rule, value))
                 .collect(),
             ruled: false,
+            listed: false,
+            embeds: false,
             declared: OnceLock::new(),
         };
         schema.checks = Checks::parse(value, &schema.ty);
-        schema.ruled = !schema.rules.is_empty()
-            || schema.items.as_ref().is_some_and(|items| items.ruled)
-            || schema.values().is_some_and(|values| values.ruled)
-            || schema.properties.values().any(|member| member.ruled);
+        schema.ruled = !schema.rules.is_empty() || schema.has_below(|below| below.ruled);
+        schema.listed = matches!(schema.list, ListType::Set | ListType::Map) || schema.has_below(|below| below.listed);
+        schema.embeds = schema.embedded || schema.has_below(|below| below.embeds);
         schema
+    }
+
+    /// Whether a schema right below this one is as asked for.
+    fn has_below(&self, wanted: impl Fn(&Schema) -> bool) -> bool {
+        self.items.as_deref().is_some_and(&wanted)
+            || self.values().is_some_and(&wanted)
+            || self.properties.values().any(wanted)
     }
 
     /// The schema of an object's member.

@@ -387,7 +387,9 @@ pub async fn patch(
     let tracking = if without_owners { Tracking::Writer } else { Tracking::Looking };
     let object = replace(server, target, options, tracking, |old, tree| {
         let at_rest = tree;
-        let served = |tree: Value| crate::read::convert(resource, tree);
+        // What was stored by the definition as it is now needs nothing done to it.
+        let current = resource.definition.as_ref().is_some_and(|definition| definition.is_current(old));
+        let served = |tree: Value| if current { tree } else { crate::read::convert(resource, tree) };
         let same_version = *resource.storage_version == resource.api_version();
         let json = || match same_version {
             true => old.json.bytes().to_vec(),
