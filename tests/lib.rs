@@ -11,10 +11,13 @@ pub mod process;
 pub mod raw;
 pub mod registry;
 pub mod runtime;
+pub mod spread;
 pub mod storage_driver;
+pub mod twins;
 pub mod wants;
 
 pub use daemon::{ApiServer, free_port, release_binary, repository, scratch};
 pub use hook::Hook;
 pub use raw::{Api, Connection};
+pub use spread::spread;
 pub use wants::{no_node, python, recordings, skipped};

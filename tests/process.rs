@@ -43,6 +43,14 @@ pub fn resident_mib(pid: u32) -> Result<f64> {
     memory_mib(pid, "status", "VmRSS:")
 }
 
+/// Anonymous memory: what is the process's own, without pages of files.
+///
+/// # Errors
+/// When the process is gone.
+pub fn own_mib(pid: u32) -> Result<f64> {
+    memory_mib(pid, "status", "RssAnon:")
+}
+
 /// Prints the memory of a process and the CPU it takes while nobody asks anything of it.
 ///
 /// # Errors
@@ -56,7 +64,7 @@ pub fn idle(what: &str, pid: u32, time: Duration) -> Result<()> {
         used.as_secs_f64() * 100.0 / time.as_secs_f64(),
         time.as_secs(),
         resident_mib(pid)?,
-        memory_mib(pid, "status", "RssAnon:")?,
+        own_mib(pid)?,
         memory_mib(pid, "smaps_rollup", "Pss:")?
     );
     Ok(())

@@ -1,6 +1,8 @@
 //! The load generator: what the API server costs in time, CPU and memory for the work of a cluster.
 //!
 //!     load [--pods N] [--clients N] [--under PROGRAM --around PROGRAM]
+//!     load --compare TURNS [--other PROGRAM] [--pods N] [--clients N]
+//!     load --twins N [--clients N]
 //!     load --idle PID
 //!
 //! Starts a server of its own with controllers and scheduler on, then: start-up, idle, creates (clients share one HTTP/2
@@ -13,7 +15,15 @@
 //! `--under callgrind.sh`, which ends in `exec valgrind --tool=callgrind --instr-atstart=no "$@"`, with `--around` one that
 //! runs `callgrind_control -i on "$3"` at the begin, and `-i off` and `-d` at the end.
 //!
+//! `--compare` does creates, status patches, lists and a watch of 100 clients, once with everything on and once with what
+//! flags can switch off, or with this program and an older one (`--other`), in turns; medians and their relation.
+//!
+//! `--twins` creates, patches and lists so many objects of built-in kinds and as many of custom ones of the same shape,
+//! each kind on a server of its own; `run` ends with 10,000 of each.
+//!
 //! `--idle` tells what a daemon that runs already costs while nothing is asked of it, the node agent for example.
+
+mod compare;
 
 use std::time::{Duration, Instant};
 
@@ -23,18 +33,22 @@ use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use serde_json::json;
 use tests::process::{idle, resident_mib};
-use tests::{ApiServer, Connection};
+use tests::twins::PAIRS;
+use tests::{ApiServer, Connection, spread};
 use tokio::task::JoinSet;
 
 const JSON: &str = "application/json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const WATCHERS: usize = 100;
+/// Objects of each kind that is compared with another.
+const TWINS: usize = 10_000;
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let (mut pods, mut clients) = (2000, 32);
-    let (mut under, mut around) = (None, None);
+    let (mut under, mut around, mut twins) = (None, None, None);
+    let (mut turns, mut other) = (None, None);
     while let Some(flag) = args.next() {
         let value = args.next().context("a flag needs a value")?;
         match flag.as_str() {
@@ -42,18 +56,33 @@ fn main() -> Result<()> {
             "--clients" => clients = value.parse()?,
             "--under" => under = Some(value),
             "--around" => around = Some(value),
+            "--compare" => turns = Some(value.parse()?),
+            "--other" => other = Some(value),
+            "--twins" => twins = Some(value.parse()?),
             "--idle" => return idle("idle", value.parse()?, Duration::from_secs(30)),
             other => {
-                anyhow::bail!("unknown flag {other}; flags are --pods, --clients, --under, --around and --idle")
+                anyhow::bail!(
+                    "unknown flag {other}; flags are --pods, --clients, --compare, --other, --twins, --under, --around and --idle"
+                )
             }
         }
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
+        if let Some(turns) = turns {
+            return compare::compare(pods, clients, turns, other.as_deref()).await;
+        }
+        if let Some(count) = twins {
+            return compare_twins(count, clients).await;
+        }
         let under: Vec<&str> = under.as_deref().into_iter().collect();
         let mut server = ApiServer::start_under(&under, "load", &[])?;
         match around {
-            None => run(&mut server, pods, clients).await,
+            None => {
+                run(&mut server, pods, clients).await?;
+                drop(server);
+                compare_twins(TWINS, clients).await
+            }
             Some(program) => requests(&server, pods, clients, Some(&program)).await,
         }
     })
@@ -126,32 +155,6 @@ fn status(number: usize) -> String {
         "conditions": [condition("Initialized"), condition("Ready"), condition("ContainersReady")],
         "containerStatuses": [container("one"), container("two")]}})
     .to_string()
-}
-
-/// Spreads the numbers below `count` over connections and sends one request for each.
-async fn spread(
-    server: &ApiServer,
-    clients: usize,
-    count: usize,
-    expect: u16,
-    request: fn(usize) -> (Method, String, &'static str, String),
-) -> Result<()> {
-    let mut tasks = JoinSet::new();
-    for client in 0..clients {
-        let mut connection = Connection::http2(server).await?;
-        tasks.spawn(async move {
-            for number in (client..count).step_by(clients) {
-                let (method, path, media, body) = request(number);
-                let answer = connection.call(method, &path, media, body).await?;
-                ensure!(answer.status() == expect, "{path}: {}", String::from_utf8_lossy(answer.body()));
-            }
-            Ok(())
-        });
-    }
-    while let Some(done) = tasks.join_next().await {
-        done??;
-    }
-    Ok(())
 }
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -251,6 +254,25 @@ async fn run(server: &mut ApiServer, pods: usize, clients: usize) -> Result<()> 
     }
     report_starts(&format!("start on {pods} pods after kill -9"), &mut starts);
     idle("idle after that start", server.pid(), Duration::from_secs(10))
+}
+
+/// What objects of built-in kinds cost, and those of custom kinds that say the same.
+async fn compare_twins(count: usize, clients: usize) -> Result<()> {
+    for pair in &PAIRS {
+        for twin in pair {
+            let cost = twin.cost(count, clients).await?;
+            println!(
+                "{:<44} {:>9.3} ms CPU per create  {:.3} per merge patch  {:.1} per list ({} bytes each)  {:.0} bytes of memory each",
+                format!("{count} objects: {}", twin.name),
+                ms(cost.create),
+                ms(cost.patch),
+                ms(cost.list),
+                cost.listed_bytes,
+                cost.memory_bytes
+            );
+        }
+    }
+    Ok(())
 }
 
 /// From the start of the process to the open port.

@@ -59,3 +59,4 @@ mod storage;
 mod strategies;
 mod survival;
 mod take_over;
+mod twins;
