@@ -40,7 +40,7 @@ struct Call {
 }
 
 impl Hook {
-    /// Starts to answer. A call to `/slow` is answered after a minute.
+    /// Starts to answer. A call to `/slow` is answered after a minute, one to `/status/401` with this code.
     ///
     /// # Errors
     /// When there is no port or no certificate to be had.
@@ -124,6 +124,8 @@ async fn one(
         tokio::time::sleep(Duration::from_secs(60)).await;
     }
     let said = answer(&path, &body).to_string();
-    let response = Response::builder().header("content-type", "application/json").body(Full::new(said.into()));
+    let code = path.strip_prefix("/status/").and_then(|code| code.parse().ok()).unwrap_or(200_u16);
+    let response = Response::builder().status(code).header("content-type", "application/json");
+    let response = response.body(Full::new(said.into()));
     Ok(response.unwrap_or_default())
 }

@@ -99,6 +99,24 @@ impl Connection {
         Ok(Response::from_parts(head, body.collect().await.context("reading the answer")?.to_bytes()))
     }
 
+    /// A request with nothing but the headers given, and `host`; over HTTP/1.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub async fn with(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<Response<Bytes>> {
+        let mut request = Request::builder().method(method).uri(path).header("host", "127.0.0.1");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.send(request.body(Full::new(body.into()))?).await
+    }
+
     /// A request with a body and its media type; `path` starts with a slash.
     ///
     /// # Errors
