@@ -48,6 +48,7 @@ mod node_service;
 mod node_variants;
 mod node_volumes;
 mod old_versions;
+mod own_expectations;
 mod own_node;
 mod policy_types;
 mod python_client;
