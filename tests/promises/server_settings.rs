@@ -69,6 +69,24 @@ fn a_check_reads_every_file_that_the_settings_name() {
     }
 }
 
+/// A plugin that is switched off makes nobody wait for what it would have looked for: the account that nobody makes here,
+/// which a pod waits a second for.
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_without_accounts_do_not_wait_for_them() {
+    let flags = ["--controllers=-*", "--scheduler=false", "--disable-admission-plugins=ServiceAccount"];
+    let server = ApiServer::start("no-accounts", &flags).expect("the server starts");
+    let api = tests::Api::new(&server);
+    let begun = std::time::Instant::now();
+    for number in 0..10 {
+        let pod =
+            json!({"metadata": {"name": format!("p{number}")}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        let (code, said) = api.post("/api/v1/namespaces/default/pods", &pod).await.expect("an answer");
+        assert_eq!(code, 201, "{said}");
+        assert!(said["spec"]["serviceAccountName"].is_null(), "{said}");
+    }
+    assert!(begun.elapsed() < std::time::Duration::from_secs(9), "each waited");
+}
+
 /// Answers of more than 128 KiB, of one object as well as of many.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_answers_are_compressed_for_who_asks_unless_the_gate_is_off() {

@@ -73,6 +73,7 @@ const WRITTEN: &[Operation] = &[Operation::Create, Operation::Update];
 const CREATED: &[Operation] = &[Operation::Create];
 const UPDATED: &[Operation] = &[Operation::Update];
 
+const ACCOUNTS: &str = "ServiceAccount";
 const ALWAYS_DENY: &str = "AlwaysDeny";
 const AUTO_PROVISION: &str = "NamespaceAutoProvision";
 const EVENT_RATES: &str = "EventRateLimit";
@@ -95,7 +96,7 @@ static PLUGINS: &[Plugin] = &[
     Plugin::new("NamespaceExists").on(STORED).validate(optional::in_a_namespace).off(),
     Plugin::new("LimitPodHardAntiAffinityTopology").on(WRITTEN).validate(optional::own_node_only).off(),
     Plugin::new("LimitRanger").on(WRITTEN).mutate(limit_ranger::mutate).validate(limit_ranger::validate),
-    Plugin::new("ServiceAccount").on(WRITTEN).mutate(service_account::mutate).validate(service_account::validate),
+    Plugin::new(ACCOUNTS).on(WRITTEN).mutate(service_account::mutate).validate(service_account::validate),
     // Off upstream, on with every installer: the node authorizer is half without it.
     Plugin::new("NodeRestriction").on(STORED).mutate(node_restriction::mutate).delete(node_restriction::delete),
     Plugin::new("TaintNodesByCondition").on(CREATED).mutate(tolerations::taint_new_nodes),
@@ -159,6 +160,8 @@ pub struct Admission {
     /// None when nobody decides about images.
     image_policy: Option<ImagePolicy>,
     provides_namespaces: bool,
+    /// Pods get accounts, and wait for the one that they get.
+    gives_accounts: bool,
     /// Places of those that are no functions among others; none of what does not run.
     mutating_policies: Option<usize>,
     mutating_webhooks: Option<usize>,
@@ -222,6 +225,7 @@ impl Admission {
             clients: Clients::new(std::mem::take(&mut settings.logins)),
             settings,
             provides_namespaces: has(AUTO_PROVISION),
+            gives_accounts: has(ACCOUNTS),
             mutating_policies: place_of(MUTATING_POLICY),
             mutating_webhooks: place_of(MUTATING_WEBHOOK),
             validating_policies: place_of(VALIDATING_POLICY),
@@ -274,7 +278,9 @@ impl Admission {
         if self.provides_namespaces {
             auto_provision::provide(call).await?;
         }
-        service_account::wait_for_default(call, new).await;
+        if self.gives_accounts {
+            service_account::wait_for_default(call, new).await;
+        }
         self.complete(call, new)?;
         let in_force = self.hooks.current(call.server);
         if in_force.changes_nothing() {
