@@ -7,6 +7,7 @@
 use http::Method;
 
 use crate::http::{Response, route_accepts};
+use crate::request::RequestInfo;
 use crate::resource::{Resource, Verbs};
 use crate::server::{Request, not_served, unknown_path, wrong_method};
 use crate::status::{ApiError, Details, Result};
@@ -62,11 +63,23 @@ pub fn check(request: &Request, resource: &Resource) -> Result<()> {
         }
     }
     // Proxies and streams produce whatever the other side does.
-    if matches!(info.subresource.as_str(), "proxy" | "exec" | "attach" | "portforward" | "log") {
-        return Ok(());
-    }
+    let is_passed_on = matches!(info.subresource.as_str(), "proxy" | "exec" | "attach" | "portforward" | "log");
     // Custom resources are not behind the router that looks at `Accept` this way.
-    if resource.custom { Ok(()) } else { route_accepts(&request.accept(), !named && request.method == Method::GET) }
+    if !is_passed_on && !resource.custom {
+        route_accepts(&request.accept(), !named && request.method == Method::GET)?;
+    }
+    // A watch takes the name for a selector.
+    if in_path { Ok(()) } else { place(info, resource) }
+}
+
+/// Refuses what has a name but an empty namespace, as in `/api/v1/namespaces//pods/a`: it could be found nowhere, and
+/// nothing may be written there.
+fn place(info: &RequestInfo, resource: &Resource) -> Result<()> {
+    let named = !info.name.is_empty() && !info.named_by_selector;
+    match resource.namespaced && named && info.namespace.is_empty() {
+        true => Err(ApiError::bad_request("Namespace parameter required.")),
+        false => Ok(()),
+    }
 }
 
 /// The same for a custom resource, whose paths are decided by its definition: what it does not have is answered as
@@ -178,6 +191,24 @@ pub fn deprecation(resource: &Resource) -> Option<Deprecation> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_at_an_empty_namespace() {
+        let refused = |method: &Method, path: &str, plural: &str| {
+            let info = RequestInfo::parse(method, path, &crate::request::Query::default());
+            let kind = crate::resource::Resources::built_in().lookup("", "v1", plural).expect("built in");
+            assert_eq!(info.resource, plural);
+            place(&info, &kind).err().map(|error| (error.code(), error.status().message.clone()))
+        };
+        let told = Some((400, "Namespace parameter required.".to_owned()));
+        for method in [Method::GET, Method::PUT, Method::PATCH, Method::DELETE] {
+            assert_eq!(refused(&method, "/api/v1/namespaces//configmaps/x", "configmaps"), told, "{method}");
+        }
+        assert_eq!(refused(&Method::GET, "/api/v1/namespaces//pods/x/log", "pods"), told);
+        assert_eq!(refused(&Method::GET, "/api/v1/namespaces//pods", "pods"), None, "a list is of all");
+        assert_eq!(refused(&Method::GET, "/api/v1/namespaces/a/pods/x", "pods"), None);
+        assert_eq!(refused(&Method::GET, "/api/v1/nodes/x", "nodes"), None);
+    }
 
     #[test]
     fn what_was_switched_on_says_when_it_goes() {

@@ -607,3 +607,28 @@ async fn a_connection_goes_on_only_to_what_is_there() {
     let (code, _, place) = ask(Method::GET, "/api/v1/nodes/far/proxy?a=b", "").await;
     assert_eq!((code, &*place), (301, "/api/v1/nodes/far/proxy/?a=b"));
 }
+
+/// A path may have an empty namespace in it, where nothing is found, written or deleted.
+#[tokio::test]
+async fn an_empty_namespace_holds_nothing() {
+    let server = ApiServer::start("empty-namespace", &[]).expect("the server starts");
+    let object = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}"#;
+    let (json, apply) = ("application/json", "application/apply-patch+yaml");
+    let (status, said) = answer(&server, Method::POST, CONFIG_MAPS, json, object).await;
+    assert_eq!(status, 201, "{said}");
+    let (all, one) = ("/api/v1/namespaces//configmaps", "/api/v1/namespaces//configmaps/x");
+    for (method, path, media, body, code, message) in [
+        (Method::GET, one, "", "", 400, "Namespace parameter required."),
+        (Method::PUT, one, json, object, 400, "Namespace parameter required."),
+        (Method::PATCH, &*format!("{one}?fieldManager=a"), apply, object, 400, "Namespace parameter required."),
+        (Method::DELETE, one, "", "", 400, "Namespace parameter required."),
+        (Method::DELETE, all, "", "", 400, "Namespace parameter required."),
+        (Method::POST, all, json, object, 422, "ConfigMap \"x\" is invalid: metadata.namespace: Required value"),
+    ] {
+        let (status, said) = answer(&server, method.clone(), path, media, body).await;
+        assert_eq!((status, &said["message"]), (code, &message.into()), "{method} {path}");
+    }
+    let (_, list) = answer(&server, Method::GET, "/api/v1/configmaps?fieldSelector=metadata.name%3Dx", "", "").await;
+    let items = list["items"].as_array().expect("a list");
+    assert_eq!(items.iter().map(|item| &item["metadata"]["namespace"]).collect::<Vec<_>>(), ["default"]);
+}

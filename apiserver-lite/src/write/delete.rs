@@ -422,6 +422,10 @@ pub(super) async fn collection(
     let options = DeleteOptions::parse(&request.query, request.content_type(), &body)?;
     warn_of_orphans(resource, &options);
     let page = read::page_of(server, &request, resource, &list_options, &selector).await?;
+    // Across all namespaces nothing is deleted, and an empty one in the path is no way to it.
+    if resource.namespaced && request.info.namespace.is_empty() && !page.objects.is_empty() {
+        return Err(ApiError::bad_request("Namespace parameter required."));
+    }
     for object in &page.objects {
         let (namespace, name) = (&*object.key.namespace, &*object.key.name);
         // Each is looked up again: whoever was faster, or made a new one of the same name, is not in the way.

@@ -32,8 +32,8 @@ use crate::apply::Owners;
 use crate::http::Response;
 use crate::read;
 use crate::resource::{Resource, Verbs};
-use crate::server::{ApiServer, Request, unknown_path, wrong_method};
-use crate::status::{ApiError, Result};
+use crate::server::{ApiServer, Request, wrong_method};
+use crate::status::{ApiError, Cause, Result};
 use crate::store::{Change, CommitError, Encoded, Expect, Key, ObjectRef, Write};
 
 pub use binding::bind;
@@ -92,11 +92,11 @@ pub async fn handle(server: &Arc<ApiServer>, mut request: Box<Request>, resource
     let name = request.info.name.clone();
     let (code, object) = match verb {
         Verbs::CREATE => {
-            if resource.namespaced && namespace.is_empty() {
-                return Err(unknown_path());
-            }
             let body = request.body().await?;
             let value = decode::object(&resource, request.content_type(), &body, &options)?;
+            if resource.namespaced && namespace.is_empty() {
+                return Err(without_namespace(&resource, &value));
+            }
             (201, create(server, &resource, &namespace, value, &options, &request.user).await?)
         }
         Verbs::UPDATE => {
@@ -114,6 +114,16 @@ pub async fn handle(server: &Arc<ApiServer>, mut request: Box<Request>, resource
         }
     };
     read::object_response(server, code, accepted, &resource, &object, &request).await
+}
+
+/// The refusal of an object that would be created at an empty namespace, as in `/api/v1/namespaces//pods`.
+fn without_namespace(resource: &Resource, value: &serde_json::Value) -> ApiError {
+    let cause = Cause {
+        reason: "FieldValueRequired".into(),
+        message: "Required value".into(),
+        field: "metadata.namespace".into(),
+    };
+    invalid(&resource.group, &resource.kind, meta::text(value, "name"), vec![cause])
 }
 
 /// Commits an object; a dry run answers as if it had.
@@ -199,4 +209,17 @@ fn encoded(resource: &Resource, value: &mut serde_json::Value) -> Encoded {
     }
     let fields = crate::resource::fields::of(resource, value);
     crate::store::encode(resource, value, fields, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_have_no_namespace_is_not_created() {
+        let kind = crate::resource::Resources::built_in().lookup("apps", "v1", "deployments").expect("built in");
+        let error = without_namespace(&kind, &serde_json::json!({"metadata": {"name": "x"}}));
+        assert_eq!(error.code(), 422);
+        assert_eq!(error.status().message, "Deployment.apps \"x\" is invalid: metadata.namespace: Required value");
+    }
 }
