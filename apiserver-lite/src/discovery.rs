@@ -5,11 +5,12 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use proto::schema::TypeSet;
 use ring::digest::{SHA256, SHA512, digest};
 use serde_json::{Value, json};
 
 use crate::aggregate::Remote;
-use crate::http::{Accepted, Media, Response, respond};
+use crate::http::{Accepted, Media, Response, respond, route_accepts};
 use crate::openid;
 use crate::resource::{Resource, Set, Subresource};
 use crate::server::{ApiServer, Request, wrong_method};
@@ -60,10 +61,13 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     let current = server.resources.current();
     let remotes = server.aggregated.all();
     let set = View { set: &current, remotes: &remotes };
-    let path = request.info.path.trim_end_matches('/');
-    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let path = request.info.path.as_str();
+    if is_index(path) {
+        let pretty = Accepted { pretty: true, ..Accepted::JSON };
+        return Some(respond::json_bytes(200, pretty, text(&root_paths(&set))));
+    }
+    let parts: Vec<&str> = path.trim_end_matches('/').split('/').skip(1).collect();
     let document = match parts.as_slice() {
-        [] | [""] => root_paths(&set),
         ["api"] => legacy_versions(server),
         ["apis"] => groups(&set),
         ["api", "v1"] => resources(set.set, "", "v1"),
@@ -77,19 +81,21 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
         }
         _ => return None,
     };
-    // The index answers any method.
-    if request.method != http::Method::GET && document["kind"].is_string() {
-        return Some(failure(request, &wrong_method()));
+    let accept = request.accept();
+    if is_route(&parts, set.set) {
+        let routed =
+            if request.method == http::Method::GET { route_accepts(&accept, false) } else { Err(wrong_method()) };
+        if let Err(error) = routed {
+            return Some(failure(request, &error));
+        }
     }
     if matches!(parts.as_slice(), ["api"] | ["apis"])
-        && let Some(media) = aggregated(&request.accept())
+        && let Some(media) = crate::http::aggregated(&accept)
     {
-        return Some(aggregated_document(&set, parts[0] == "api", media, request));
+        let known = request.headers.get(IF_NONE_MATCH).map(HeaderValue::as_bytes);
+        return Some(aggregated_document(&set, parts[0] == "api", media, known));
     }
     let kind = document["kind"].as_str().unwrap_or_default().to_owned();
-    if kind.is_empty() {
-        return Some(respond::json_bytes(200, Accepted { pretty: true, ..Accepted::JSON }, text(&document)));
-    }
     Some(match request.accepted(false) {
         Ok(accepted) => respond::built_in(200, accepted, ("", "v1", &kind), &document),
         Err(error) => failure(request, &error),
@@ -97,7 +103,25 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
 }
 
 fn failure(request: &Request, error: &ApiError) -> Response {
-    respond::error(error, request.accepted(false).unwrap_or(Accepted::JSON))
+    respond::error(error, request.for_error())
+}
+
+/// Whether a path is that of the list of paths, which answers any method.
+fn is_index(path: &str) -> bool {
+    matches!(path, "/" | "/index.html")
+}
+
+/// Whether a document lies behind the router, which knows methods and media types. Upstream its other documents have
+/// handlers of their own that look at neither: the lists of groups, and whatever is told of custom resources.
+fn is_route(parts: &[&str], set: &Set) -> bool {
+    match parts {
+        ["apis"] => false,
+        ["apis", group] => *group == "apiregistration.k8s.io",
+        ["apis", group, version] => {
+            set.all().iter().any(|r| !r.custom && *r.group == **group && *r.version == **version)
+        }
+        _ => true,
+    }
 }
 
 fn unknown() -> ApiError {
@@ -237,45 +261,21 @@ fn subresource(resource: &Resource, sub: &Subresource) -> Value {
     entry
 }
 
-/// The media type when the client takes the aggregated document, before any clause that it likes better.
-fn aggregated(accept: &str) -> Option<Media> {
-    for clause in accept.split(',') {
-        let mut parts = clause.split(';').map(str::trim);
-        let media = parts.next()?;
-        let parameters: Vec<&str> = parts.collect();
-        let wanted =
-            ["g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDiscoveryList"].iter().all(|p| parameters.contains(p));
-        match media {
-            "application/json" if wanted => return Some(Media::Json),
-            "application/vnd.kubernetes.protobuf" if wanted => return Some(Media::Protobuf),
-            "application/json" | "application/yaml" | "*/*" if parameters.is_empty() => return None,
-            _ => {}
-        }
-    }
-    None
-}
-
-fn aggregated_document(set: &View<'_>, core: bool, media: Media, request: &Request) -> Response {
+/// The document of all groups, or of the core one, for a client that has got the version `known` of it.
+fn aggregated_document(set: &View<'_>, core: bool, media: Media, known: Option<&[u8]>) -> Response {
     let groups = set.groups().into_iter().filter(|g| g.is_empty() == core);
     let items: Vec<Value> = groups.map(|g| aggregated_group(set, g)).collect();
     let document = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items});
-    let hash = digest(&SHA512, &text(&document));
+    // In every form it has the same tag: caches are told of the form by `Vary`.
+    let json = text(&document);
+    let hash = digest(&SHA512, &json);
     let tag = format!("\"{}\"", hash.as_ref().iter().map(|b| format!("{b:02X}")).collect::<String>());
-    let kind = ("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList");
-    let mut response = if request.headers.get(IF_NONE_MATCH).is_some_and(|t| t.as_bytes() == tag.as_bytes()) {
+    let mut response = if known == Some(tag.as_bytes()) {
         let mut response = Response::new(crate::http::Body::empty());
         *response.status_mut() = http::StatusCode::NOT_MODIFIED;
         response
     } else {
-        let mut response = respond::built_in(200, Accepted { media, ..Accepted::JSON }, kind, &document);
-        let content_type = match media {
-            Media::Protobuf => {
-                "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-            }
-            _ => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-        };
-        response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-        response
+        in_form(media, &document, json)
     };
     let headers = response.headers_mut();
     if let Ok(tag) = HeaderValue::from_str(&tag) {
@@ -283,6 +283,25 @@ fn aggregated_document(set: &View<'_>, core: bool, media: Media, request: &Reque
     }
     headers.insert(VARY, HeaderValue::from_static("Accept"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("public"));
+    response
+}
+
+/// The aggregated document, whose JSON is known, as a media type whose name tells what is in it.
+fn in_form(media: Media, document: &Value, json: bytes::Bytes) -> Response {
+    const TYPE: &str = "k8s.io.api.apidiscovery.v2.APIGroupDiscoveryList";
+    let set = TypeSet::built_in();
+    let mut response = match (media, set.struct_named(TYPE)) {
+        (Media::Protobuf, Some(id)) => {
+            let (version, kind) = ("apidiscovery.k8s.io/v2", "APIGroupDiscoveryList");
+            let body = proto::protobuf::encode_enveloped(set, id, document, version, kind);
+            respond::bytes(200, media.name(), body)
+        }
+        _ => respond::json_bytes(200, Accepted { media, ..Accepted::JSON }, json),
+    };
+    let told = format!("{};g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", media.name());
+    if let Ok(told) = HeaderValue::from_str(&told) {
+        response.headers_mut().insert(http::header::CONTENT_TYPE, told);
+    }
     response
 }
 
@@ -376,6 +395,60 @@ fn aggregated_resource(resource: &Resource) -> Value {
 mod tests {
     use super::*;
     use crate::resource::Resources;
+
+    fn sent(response: Response) -> Vec<u8> {
+        match response.into_body() {
+            crate::http::Body::Chunks(chunks) => chunks.into_iter().flatten().collect(),
+            _ => panic!("known bytes"),
+        }
+    }
+
+    #[test]
+    fn the_aggregated_document_is_what_its_content_type_says() {
+        let current = Resources::built_in().current();
+        let set = View { set: &current, remotes: &[] };
+        let json = aggregated_document(&set, false, Media::Json, None);
+        let tag = json.headers()[ETAG].clone();
+        let expected: Value = serde_json::from_slice(&sent(json)).expect("JSON");
+        for media in [Media::Yaml, Media::Protobuf] {
+            let response = aggregated_document(&set, false, media, None);
+            let told = format!("{};g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", media.name());
+            assert_eq!(response.headers()[http::header::CONTENT_TYPE], told);
+            assert_eq!(response.headers()[ETAG], tag, "one version in all forms");
+            let body = sent(response);
+            if media == Media::Protobuf {
+                assert!(body.starts_with(b"k8s\0\x0a"));
+                let names = ["APIGroupDiscoveryList", "apidiscovery.k8s.io/v2", "deployments", "replicasets", "deploy"];
+                for name in names {
+                    assert!(body.windows(name.len()).any(|part| part == name.as_bytes()), "{name}");
+                }
+            } else {
+                let text = String::from_utf8(body).expect("text");
+                assert!(text.starts_with("apiVersion: apidiscovery.k8s.io/v2\nitems:\n"), "{}", &text[..80]);
+            }
+        }
+        assert_eq!(expected["kind"], "APIGroupDiscoveryList");
+        let again = aggregated_document(&set, false, Media::Protobuf, Some(tag.as_bytes()));
+        assert_eq!(again.status(), 304);
+    }
+
+    #[test]
+    fn lists_of_groups_have_no_route() {
+        let set = Resources::built_in().current();
+        for (path, expected) in [
+            ("/apis", false),
+            ("/apis/batch", false),
+            ("/apis/apiregistration.k8s.io", true),
+            ("/apis/batch/v1", true),
+            ("/api", true),
+            ("/api/v1", true),
+        ] {
+            let parts: Vec<&str> = path.split('/').skip(1).collect();
+            assert_eq!(is_route(&parts, &set), expected, "{path}");
+        }
+        assert!(is_index("/") && is_index("/index.html"));
+        assert!(!is_index("//") && !is_index("/index.html/"));
+    }
 
     #[test]
     fn a_hash_tells_the_version_that_upstream_stores() {

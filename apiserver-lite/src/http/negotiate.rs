@@ -209,21 +209,40 @@ pub fn for_error(accept: &str, pretty: bool) -> Accepted {
 /// # Errors
 /// 406.
 pub fn route_accepts(accept: &str, collection: bool) -> Result<(), ApiError> {
-    const ITEM: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
-    let fits = |text: &str| {
-        let media = text.split(';').next().unwrap_or_default().trim();
-        media == "*/*" || Media::parse(media).is_some()
-    };
-    if accept.is_empty() || accept.split(',').any(fits) {
+    const ITEM: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+    if types_of(accept).any(|media| Media::parse(media).is_some()) {
         return Ok(());
     }
-    let streams = if collection {
-        ", application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
-    } else {
-        ""
-    };
-    let text = format!("406: Not Acceptable\n\nAvailable representations: {ITEM}{streams}");
+    // Nobody finds the streams by name: a clause ends at its parameters.
+    let streams = ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
+    let all: Vec<&str> = ITEM.into_iter().chain(streams.into_iter().filter(|_| collection)).collect();
+    route_produces(accept, &all)
+}
+
+/// The same for a route that produces these media types and no others.
+///
+/// # Errors
+/// 406.
+pub fn route_produces(accept: &str, types: &[&str]) -> Result<(), ApiError> {
+    if accept.is_empty() || types_of(accept).any(|media| media == "*/*" || types.contains(&media)) {
+        return Ok(());
+    }
+    let text = format!("406: Not Acceptable\n\nAvailable representations: {}", types.join(", "));
     Err(ApiError::new(406, "NotAcceptable", text).with_details(crate::status::Details::default()))
+}
+
+/// The media types that a header names, without their parameters.
+fn types_of(accept: &str) -> impl Iterator<Item = &str> {
+    accept.split(',').map(|clause| clause.split(';').next().unwrap_or_default().trim())
+}
+
+/// The media type of the aggregated discovery document for a client that takes it; however much it likes the plain one.
+pub fn aggregated(accept: &str) -> Option<Media> {
+    let offers = [Media::Json, Media::Yaml, Media::Protobuf];
+    let wanted = [("g", "apidiscovery.k8s.io"), ("v", "v2"), ("as", "APIGroupDiscoveryList")];
+    let mut asking =
+        clauses(accept).into_iter().filter(|c| wanted.iter().all(|parameter| c.parameters.contains(parameter)));
+    asking.find_map(|clause| offers.into_iter().find(|media| clause.matches(*media)))
 }
 
 fn not_acceptable(is_watch: bool) -> ApiError {
@@ -297,6 +316,45 @@ mod tests {
         let many: String = (0..150_000).map(|n| format!(";a{n}=b")).collect();
         assert_eq!(body_media(&format!("application/json{many}")).expect("a type"), Media::Json);
         assert!(body_media(&format!("application/json{many};a7=c")).is_err());
+    }
+
+    #[test]
+    fn a_route_produces_what_it_says() {
+        const JSON: [&str; 1] = ["application/json"];
+        for good in ["", "*/*", "application/json;a=b", "text/html, application/json;q=0.1"] {
+            assert!(route_produces(good, &JSON).is_ok(), "{good}");
+        }
+        for bad in ["text/html", "application/*", "application/yaml", "application/vnd.kubernetes.protobuf"] {
+            let error = route_produces(bad, &JSON).expect_err(bad);
+            assert_eq!(error.code(), 406);
+            let text = "406: Not Acceptable\n\nAvailable representations: application/json";
+            assert_eq!(error.status().message, text);
+        }
+        let error = route_accepts("text/html", false).expect_err("no page");
+        assert!(error.status().message.ends_with("application/yaml, application/vnd.kubernetes.protobuf"));
+        let error = route_accepts("text/html", true).expect_err("no page");
+        assert!(error.status().message.ends_with(", application/vnd.kubernetes.protobuf;stream=watch"));
+    }
+
+    #[test]
+    fn the_aggregated_document_is_had_in_every_form() {
+        const OWN: &str = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        for (media, form) in [
+            ("application/json", Media::Json),
+            ("application/yaml", Media::Yaml),
+            ("application/vnd.kubernetes.protobuf", Media::Protobuf),
+            ("*/*", Media::Json),
+            ("application/*", Media::Json),
+        ] {
+            assert_eq!(aggregated(&format!("{media}{OWN}")), Some(form), "{media}");
+            assert_eq!(aggregated(media), None, "{media}");
+        }
+        assert_eq!(aggregated(&format!("text/html{OWN}")), None);
+        assert_eq!(aggregated(&format!("application/json,application/yaml{OWN};q=0.1")), Some(Media::Yaml));
+        let older = OWN.replace("v2", "v2beta1");
+        let both = format!("application/json{older},application/yaml{OWN},application/json");
+        assert_eq!(aggregated(&both), Some(Media::Yaml));
+        assert_eq!(aggregated(&format!("application/json{older},application/json")), None);
     }
 
     #[test]
