@@ -1,8 +1,10 @@
 //! `/healthz`, `/livez`, `/readyz` with their checks, and `/version`.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
-use crate::http::{Body, Media, Response, respond};
+use crate::http::{Body, Media, Response, respond, route_produces};
 use crate::server::{ApiServer, Request, unknown_path, wrong_method};
 
 /// A named check and whether it passes.
@@ -22,10 +24,12 @@ pub fn checks(server: &ApiServer, name: &str) -> Vec<(&'static str, bool)> {
 pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     let path = request.info.path.as_str();
     if path.trim_end_matches('/') == "/version" {
-        return Some(if request.method == http::Method::GET {
-            version()
-        } else {
-            respond::error(&wrong_method(), request.for_error())
+        if request.method != http::Method::GET {
+            return Some(respond::error(&wrong_method(), request.for_error()));
+        }
+        return Some(match route_produces(&request.accept(), &[Media::Json.name()]) {
+            Ok(()) => version(),
+            Err(error) => respond::error(&error, request.for_error()),
         });
     }
     if path.starts_with("/version/") {
@@ -56,11 +60,8 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
             lines.push_str(&format!("[-]{check} failed: reason withheld\n"));
         }
     }
-    let unknown: Vec<String> =
-        excluded.iter().filter(|e| all.iter().all(|(c, _)| c != *e)).map(|e| crate::status::quote(e)).collect();
-    if !unknown.is_empty() {
-        lines
-            .push_str(&format!("warn: some health checks cannot be excluded: no matches for {}\n", unknown.join(", ")));
+    if let Some(unknown) = unmatched(&excluded, &all) {
+        lines.push_str(&format!("warn: some health checks cannot be excluded: no matches for {unknown}\n"));
     }
     Some(if !passed {
         respond::text(500, format!("{lines}{name} check failed\n"))
@@ -69,6 +70,14 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     } else {
         respond::text(200, "ok")
     })
+}
+
+/// The checks that were to be left out and are none, in order and each once; None where all are.
+fn unmatched(excluded: &[&str], all: &[(&str, bool)]) -> Option<String> {
+    let is_none = |name: &&&str| all.iter().all(|(check, _)| check != *name);
+    let unknown: BTreeSet<&&str> = excluded.iter().filter(is_none).collect();
+    let quoted: Vec<String> = unknown.iter().map(|name| crate::status::quote(name)).collect();
+    (!quoted.is_empty()).then(|| quoted.join(","))
 }
 
 fn version() -> Response {
@@ -96,4 +105,16 @@ fn version() -> Response {
     proto::json::write_sorted(&body, &mut compact);
     // This answer is always indented upstream.
     respond::bytes(200, Media::Json.name(), proto::json::indent(&compact))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_left_out_is_told_in_order() {
+        let all = [("ping", true), ("log", true)];
+        assert_eq!(unmatched(&["b", "ping", "a", "b"], &all).as_deref(), Some("\"a\",\"b\""));
+        assert_eq!(unmatched(&["ping"], &all), None);
+    }
 }
