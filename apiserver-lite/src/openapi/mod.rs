@@ -13,13 +13,16 @@ mod schemas;
 use std::sync::Arc;
 
 use http::Method;
-use http::header::{CACHE_CONTROL, ETAG, EXPIRES, HeaderValue, IF_MATCH, IF_NONE_MATCH, LOCATION, VARY};
+use http::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, ETAG, EXPIRES, HeaderValue, IF_MATCH, IF_NONE_MATCH, LOCATION,
+    VARY,
+};
 use ring::digest::{Context, SHA512};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
 use crate::aggregate::{Copies, Remote};
-use crate::http::{Body, Response, media_types, respond};
+use crate::http::{Body, Pieces, Response, media_types, respond};
 use crate::resource::{Resource, Set};
 use crate::server::{ApiServer, Request};
 
@@ -46,7 +49,7 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     let path = request.info.path.as_str();
     let set = server.resources.current();
     if path == "/openapi/v2" {
-        return Some(version_2(&set, &server.aggregated.all(), request));
+        return Some(packed(version_2(&set, &server.aggregated.all(), request), request.header(&ACCEPT_ENCODING)));
     }
     let key = path.strip_prefix("/openapi/v3")?;
     if key.is_empty() {
@@ -203,6 +206,41 @@ fn wants_protobuf(accept: &str, names: &[&str; 2]) -> Option<bool> {
     })
 }
 
+/// Bodies from this size on are compressed.
+const PACKED_FROM: usize = 1400;
+
+/// The older document as upstream sends it: compressed for clients that take that, at any setting of the server.
+fn packed(mut response: Response, encodings: &str) -> Response {
+    let vary: Vec<HeaderValue> = response.headers_mut().remove(VARY).into_iter().collect();
+    for value in std::iter::once(HeaderValue::from_static("Accept-Encoding")).chain(vary) {
+        response.headers_mut().append(VARY, value);
+    }
+    if response.body().len() < PACKED_FROM || !takes_gzip(encodings) {
+        return response;
+    }
+    let pieces = match std::mem::replace(response.body_mut(), Body::empty()) {
+        Body::Pieces(pieces) => pieces,
+        Body::Chunks(chunks) => Pieces::from(chunks),
+        stream @ Body::Stream(_) => {
+            *response.body_mut() = stream;
+            return response;
+        }
+    };
+    *response.body_mut() = Body::Pieces(pieces.gzipped());
+    response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    response
+}
+
+/// Whether `Accept-Encoding` names gzip and does not rule it out.
+fn takes_gzip(encodings: &str) -> bool {
+    encodings.split(',').any(|encoding| {
+        let mut parts = encoding.split(';').map(str::trim);
+        let named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
+        let quality = parts.find_map(|part| part.strip_prefix("q=")).map_or(Ok(1.0), str::parse::<f32>);
+        named && quality.is_ok_and(|quality| quality > 0.0)
+    })
+}
+
 fn not_acceptable() -> Response {
     let mut response = empty(406);
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
@@ -263,6 +301,28 @@ mod tests {
             assert_eq!(wants(names[1]), Some(true));
             assert_eq!(wants("application/yaml"), None);
             assert_eq!(wants("application/vnd.kubernetes.protobuf"), None);
+        }
+    }
+
+    #[test]
+    fn the_older_document_is_compressed_for_whoever_takes_it() {
+        let sent = |size: usize, encodings: &str| {
+            let response = packed(tag(respond::bytes(200, JSON, vec![b' '; size]), "A"), encodings);
+            let vary: Vec<HeaderValue> = response.headers().get_all(VARY).iter().cloned().collect();
+            assert_eq!(vary, ["Accept-Encoding", "Accept"]);
+            let whole = matches!(response.body(), Body::Chunks(_));
+            assert_eq!(whole, response.headers().get(CONTENT_ENCODING).is_none());
+            !whole
+        };
+        for (size, encodings, expected) in [
+            (5000, "gzip", true),
+            (5000, "deflate, GZIP;q=0.5", true),
+            (1399, "gzip", false),
+            (5000, "", false),
+            (5000, "gzip;q=0", false),
+            (5000, "*", false),
+        ] {
+            assert_eq!(sent(size, encodings), expected, "{size} bytes, {encodings:?}");
         }
     }
 
