@@ -436,7 +436,11 @@ fn unescape(value: &str) -> std::result::Result<String, String> {
                 Some(c) => return Err(format!("invalid field selector: invalid escape sequence: \\{c}")),
                 None => return Err("invalid field selector: invalid escape sequence: \\".into()),
             },
-            ',' | '=' => return Err(format!("invalid field selector: unescaped character in value: {c}")),
+            // Upstream shows the number of the character.
+            ',' | '=' => {
+                let number = u32::from(c);
+                return Err(format!("invalid field selector: unescaped character in value: {number}"));
+            }
             c => out.push(c),
         }
     }
@@ -446,6 +450,12 @@ fn unescape(value: &str) -> std::result::Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_escaped_is_told_by_its_number() {
+        let told = parse_terms("a=b=c").err();
+        assert_eq!(told.as_deref(), Some("invalid field selector: unescaped character in value: 61"));
+    }
 
     #[test]
     fn a_name_of_a_path_is_a_name_whatever_is_in_it() {

@@ -13,7 +13,7 @@ use super::options::{ListOptions, parse_version, reach};
 use super::{Selector, convert, form, is_stored_form, table};
 use crate::http::{Accepted, Body, Form, Media, Response, respond};
 use crate::resource::{Resource, Verbs};
-use crate::server::{ApiServer, Request, wrong_method};
+use crate::server::{ApiServer, Request};
 use crate::status::{ApiError, Result};
 use crate::store::{EventKind, EventRef, ObjectRef, Watcher};
 
@@ -26,7 +26,7 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// 400, 422, 406 before the stream begins; later ones are an ERROR event.
 pub async fn watch(server: &Arc<ApiServer>, request: &Request, resource: &Arc<Resource>) -> Result<Response> {
     if !resource.verbs.contains(Verbs::WATCH) {
-        return Err(wrong_method());
+        return Err(not_watched(resource));
     }
     let accepted = request.accepted(true)?;
     let (info, query) = (&request.info, &request.query);
@@ -76,6 +76,11 @@ pub async fn watch(server: &Arc<ApiServer>, request: &Request, resource: &Arc<Re
     };
     let stream = stream::unfold(state, |mut state| async move { state.next().await.map(|bytes| (bytes, state)) });
     Ok(respond::with_type(200, content_type, Body::stream(stream)))
+}
+
+/// What has a route for its list, which a watch is a part of, but cannot be followed.
+fn not_watched(resource: &Resource) -> ApiError {
+    ApiError::method_not_supported(&resource.group, &resource.plural, "watch")
 }
 
 /// A number between 0 and 1; only spreads reconnects, so the clock's low digits do.
@@ -381,4 +386,17 @@ fn frame(media: Media, kind: &str, object: &[u8]) -> Bytes {
     out.extend_from_slice(object);
     out.extend_from_slice(b"}\n");
     out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_followed_is_named() {
+        let kind = crate::resource::Resources::built_in().lookup("", "v1", "componentstatuses").expect("built in");
+        let error = not_watched(&kind);
+        assert_eq!(error.code(), 405);
+        assert_eq!(error.status().message, "watch is not supported on resources of kind \"componentstatuses\"");
+    }
 }

@@ -245,6 +245,14 @@ pub(super) fn response(
     let include = Include::parse(query)?;
     let looks = Looks::of_page();
     let mut rows = Vec::with_capacity(objects.len() * 256);
+    let ordered;
+    let objects = match is_flow_schema(resource) {
+        true => {
+            ordered = by_precedence(objects, |object| object.value());
+            ordered.as_slice()
+        }
+        false => objects,
+    };
     for (index, object) in objects.iter().enumerate() {
         if index > 0 {
             rows.push(b',');
@@ -253,6 +261,22 @@ pub(super) fn response(
     }
     let body = write(accepted, &metadata, Some(definitions(resource)), rows);
     Ok(respond::json_bytes(code, accepted, body.into()))
+}
+
+/// The one kind whose rows are in another order than its objects.
+fn is_flow_schema(resource: &Resource) -> bool {
+    (&*resource.group, &*resource.plural) == ("flowcontrol.apiserver.k8s.io", "flowschemas")
+}
+
+/// Flow schemas in the order in which they are asked whether a request is theirs.
+fn by_precedence<T: Clone>(objects: &[T], value: impl Fn(&T) -> Value) -> Vec<T> {
+    let mut ordered = objects.to_vec();
+    ordered.sort_by_cached_key(|object| {
+        let value = value(object);
+        let name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        (value["spec"]["matchingPrecedence"].as_i64().unwrap_or_default(), name)
+    });
+    ordered
 }
 
 /// An object that is not stored, as a table of one row.
@@ -346,7 +370,7 @@ pub(super) fn joined(list: &Value, property: &str) -> Value {
 mod tests {
     use serde_json::json;
 
-    use super::{Value, definitions, human_duration, name};
+    use super::{Value, by_precedence, definitions, human_duration, is_flow_schema, name};
     use crate::resource::Resources;
 
     #[test]
@@ -359,6 +383,18 @@ mod tests {
         };
         assert_eq!(formats("storage.k8s.io", "volumeattachments")[..3], ["Name:name", "Attacher:name", "PV:"]);
         assert_eq!(formats("", "configmaps"), ["Name:name", "Data:", "Age:"]);
+    }
+
+    #[test]
+    fn flow_schemas_are_shown_in_the_order_of_matching() {
+        let schema = |name: &str, precedence: u64| json!({"metadata": {"name": name}, "spec": {"matchingPrecedence": precedence}});
+        let listed = [schema("catch-all", 10_000), schema("exempt", 1), schema("probes", 2), schema("alike", 2)];
+        let shown = by_precedence(&listed, Value::clone);
+        let names: Vec<&str> = shown.iter().filter_map(|schema| schema["metadata"]["name"].as_str()).collect();
+        assert_eq!(names, ["exempt", "alike", "probes", "catch-all"]);
+        let kind = Resources::built_in().current();
+        let kind = kind.lookup("flowcontrol.apiserver.k8s.io", "v1", "flowschemas").expect("built in");
+        assert!(is_flow_schema(&kind));
     }
 
     #[test]
