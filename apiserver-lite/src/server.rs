@@ -389,13 +389,17 @@ impl ApiServer {
         begun: &OnceLock<Trail>,
     ) -> Response {
         let served = self.metrics.begin(&request, || self.resources.current());
-        let response = match self.identify(&mut request, peer, id, begun).await {
+        let is_passed_over = self.authenticator.passes_over_token(&peer.shown, &request.headers);
+        let mut response = match self.identify(&mut request, peer, id, begun).await {
             Ok(()) => {
                 let served = std::pin::pin!(self.serve(request));
                 crate::audit::within(begun.get().cloned(), served).await
             }
             Err(error) => refused(&error, &request),
         };
+        if is_passed_over {
+            warn(&mut response, EXTRA_SPACE);
+        }
         served.end(response)
     }
 
@@ -567,6 +571,10 @@ impl ApiServer {
         response
     }
 }
+
+/// What a client hears whose token is one space too late.
+const EXTRA_SPACE: &str =
+    "the provided Authorization header contains extra space before the bearer token, and is ignored";
 
 /// The answer to a client that should come back later, in so many seconds.
 fn too_many(seconds: u64) -> Response {

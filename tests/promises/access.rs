@@ -94,9 +94,10 @@ async fn who_reads_pods_does_not_enter_them_and_a_token_is_for_the_account_it_na
         said["status"]["error"].as_str().unwrap_or_default().to_owned()
     };
     assert_eq!(reviewed(&json!("nonsense")).await, "invalid bearer token");
-    assert_eq!(reviewed(&own).await, "serviceaccounts \"robot\" not found");
+    assert_eq!(reviewed(&own).await, "[invalid bearer token, serviceaccounts \"robot\" not found]");
     let said = reviewed(&strange).await;
-    assert!(said.starts_with("token audiences [\"elsewhere\"] is invalid for the target audiences ["), "{said}");
+    let beginning = "[invalid bearer token, token audiences [\"elsewhere\"] is invalid for the target audiences [";
+    assert!(said.starts_with(beginning), "{said}");
 }
 
 #[tokio::test]

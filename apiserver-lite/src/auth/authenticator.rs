@@ -122,6 +122,13 @@ impl Authenticator {
         shown.is_strange || token().is_some() || !matches!(protocol_token(headers), Ok(None))
     }
 
+    /// Whether a token is passed over because of the space before it; nobody looks for one where a certificate says
+    /// who asks.
+    pub fn passes_over_token(&self, shown: &Shown, headers: &HeaderMap) -> bool {
+        let authorization = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+        shown.user.is_none() && !shown.is_proxy && has_extra_space(&String::from_utf8_lossy(authorization))
+    }
+
     fn may_be_anonymous(&self, path: &str) -> bool {
         match self.options.structured.as_ref().map_or(Anonymous::Unsaid, |file| file.anonymous()) {
             Anonymous::Unsaid => self.options.anonymous,
@@ -194,6 +201,12 @@ fn anonymous() -> User {
     User { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()], ..User::default() }
 }
 
+/// Whether an `Authorization` header has its token one space too late, where it is none.
+fn has_extra_space(authorization: &str) -> bool {
+    let words: Vec<&str> = authorization.trim().splitn(3, ' ').collect();
+    matches!(words.as_slice(), [scheme, "", _] if scheme.eq_ignore_ascii_case("bearer"))
+}
+
 /// The token among the subprotocols of a request for a WebSocket.
 fn protocol_token(headers: &HeaderMap) -> std::result::Result<Option<OfProtocols>, &'static str> {
     if !bearer::asks_for_websocket(texts(headers, CONNECTION), texts(headers, UPGRADE)) {
@@ -235,6 +248,21 @@ mod tests {
             structured: None,
         };
         Authenticator::new(options).authenticate(&Shown::default(), &mut headers, "/api").await
+    }
+
+    #[test]
+    fn a_token_after_two_spaces_is_none() {
+        for (text, expected) in [
+            ("Bearer  a", true),
+            ("bearer   a", true),
+            ("Bearer a", false),
+            ("Bearer a b", false),
+            ("Bearer  ", false),
+            ("Basic  a", false),
+            ("", false),
+        ] {
+            assert_eq!(has_extra_space(text), expected, "{text:?}");
+        }
     }
 
     #[tokio::test]

@@ -105,10 +105,16 @@ async fn token_review(server: &ApiServer, value: &mut Value) -> Result<()> {
     let audiences = if asked.is_empty() { server.authenticator.audiences().to_vec() } else { asked };
     value["status"] = match server.authenticator.token_user(&token, &audiences).await {
         Ok((user, meant)) => json!({"authenticated": true, "user": user.to_value(), "audiences": meant}),
-        Err(errors) if errors.is_empty() => json!({"user": {}, "error": "invalid bearer token"}),
-        Err(errors) => json!({"user": {}, "error": crate::status::aggregate(&errors)}),
+        Err(errors) => json!({"user": {}, "error": refusal(errors)}),
     };
     Ok(())
+}
+
+/// What a review says of a token that nobody takes. First upstream asks who knows the server's own token, and that one
+/// has the same to say of every other.
+fn refusal(errors: Vec<String>) -> String {
+    let all: Vec<String> = std::iter::once("invalid bearer token".to_owned()).chain(errors).collect();
+    crate::status::aggregate(&all)
 }
 
 fn cause(field: &str, message: String) -> Cause {
@@ -384,6 +390,14 @@ fn bound(server: &ApiServer, wanted: &Value, namespace: &str, account: &str) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_begins_with_what_all_say() {
+        let said = |errors: &[&str]| refusal(errors.iter().map(|error| (*error).to_owned()).collect());
+        assert_eq!(said(&[]), "invalid bearer token");
+        assert_eq!(said(&["invalid bearer token"]), "invalid bearer token");
+        assert_eq!(said(&["it expired", "nobody knows it"]), "[invalid bearer token, it expired, nobody knows it]");
+    }
 
     #[test]
     fn a_request_for_a_token_keeps_its_labels_and_loses_its_status() {
