@@ -55,14 +55,15 @@ fn split<'a>(kind: &str, text: &'a str) -> Result<(Scheme, &'a str, &'a str)> {
         "https" => Ok(Scheme::Https),
         _ => Err(wrong()),
     };
-    match parts.as_slice() {
-        [name] => Ok((Scheme::Http, name, "")),
+    let found = match parts.as_slice() {
+        [name] => (Scheme::Http, *name, ""),
         // A known scheme in front wins over a port behind.
-        [first @ ("http" | "https"), name] => Ok((scheme(first)?, name, "")),
-        [name, port] => Ok((Scheme::Http, name, port)),
-        [first, name, port] => Ok((scheme(first)?, name, port)),
-        _ => Err(wrong()),
-    }
+        [first @ ("http" | "https"), name] if !name.is_empty() => (scheme(first)?, *name, ""),
+        [name, port] => (Scheme::Http, *name, *port),
+        [first, name, port] => (scheme(first)?, *name, *port),
+        _ => return Err(wrong()),
+    };
+    if found.1.is_empty() { Err(wrong()) } else { Ok(found) }
 }
 
 /// What follows `/proxy` in the request's path, as sent.
@@ -175,6 +176,18 @@ pub(super) fn service(server: &ApiServer, request: &Request) -> Result<Target> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn something_has_to_be_named() {
+        for text in [":80", "", "http::80", "ftp:a:80", "a:b:c:d"] {
+            let told = split("pod", text).err().map(|error| (error.code(), error.status().message.clone()));
+            assert_eq!(told, Some((400, format!("invalid pod request \"{text}\""))));
+        }
+        let found = |text: &'static str| split("pod", text).map(|(_, name, port)| (name, port)).expect(text);
+        assert_eq!(found("a:80"), ("a", "80"));
+        assert_eq!(found("https:a:"), ("a", ""));
+        assert_eq!(found("https:"), ("https", ""));
+    }
 
     #[test]
     fn what_follows_is_found_whatever_the_others_are_called() {
