@@ -42,11 +42,15 @@ impl DeleteOptions {
                 ApiError::bad_request(format!("strconv.ParseInt: parsing {}: {why}", quote(text)))
             })?),
         };
+        // There are no preconditions to name in a query: what each holds stands by itself, and an empty one is none.
+        let condition = |key: &str| query.get(key).filter(|said| !said.is_empty()).map(Into::into);
         let options = DeleteOptions {
             grace_seconds,
+            uid: condition("uid"),
+            revision: condition("resourceVersion"),
             propagation: query.get("propagationPolicy").map(Into::into),
             orphan_dependents: query.get("orphanDependents").map(|_| query.flag("orphanDependents")),
-            ..DeleteOptions::default()
+            dry_run: false,
         };
         Ok((options, query.all("dryRun").map(Into::into).collect()))
     }
@@ -183,6 +187,17 @@ mod tests {
         assert!(told(json, "{").starts_with("couldn't get version/kind; json parse error: "));
         assert_eq!(told(json, r#"{"apiVersion":"apps/v1","kind":"DeleteOptions","gracePeriodSeconds":1}"#), "");
         assert_eq!(told(yaml, "gracePeriodSeconds: 1"), "");
+    }
+
+    #[test]
+    fn a_query_has_preconditions_where_there_is_no_body() {
+        let parse = |query: &str, body: &str| {
+            DeleteOptions::parse(&Query::parse(query), "application/json", body.as_bytes()).expect("allowed")
+        };
+        let asked = parse("uid=u&resourceVersion=5", "");
+        assert_eq!((asked.uid.as_deref(), asked.revision.as_deref()), (Some("u"), Some("5")));
+        assert_eq!(parse("uid=&resourceVersion=", ""), DeleteOptions::default());
+        assert_eq!(parse("uid=u", "{}"), DeleteOptions::default(), "never both");
     }
 
     #[test]
