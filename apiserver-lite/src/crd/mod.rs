@@ -52,6 +52,8 @@ pub use formats::fits as has_format;
 pub use object::{create as check_new, update as check_update};
 pub(crate) use path::{Looks, Path};
 pub use pattern::{check as check_pattern, compile as compile_pattern, size as pattern_states};
+#[cfg(test)]
+pub use registration::resources;
 pub use scale::Scale;
 use schema::Schema;
 

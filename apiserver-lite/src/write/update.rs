@@ -425,7 +425,9 @@ pub async fn patch(
         meta::check_name(&value, target.name)?;
         let expected = parse_expected(text(&value, "resourceVersion"))?;
         check_preconditions(target, old, expected, "")?;
-        create::to_stored_version(resource, &mut value);
+        if !is_misnamed(resource, &value) {
+            create::to_stored_version(resource, &mut value);
+        }
         match target.subresource {
             "status" => crate::defaults::apply_to_status(resource, &mut value, tree),
             _ => crate::defaults::apply(resource, &mut value),
@@ -434,6 +436,12 @@ pub async fn patch(
     })
     .await?;
     Ok(Patched { object, created: false })
+}
+
+/// Whether a patch gave a custom object another apiVersion, which it then keeps, to be refused for it.
+fn is_misnamed(resource: &Resource, value: &Value) -> bool {
+    let said = value["apiVersion"].as_str().unwrap_or_default();
+    resource.custom && !said.is_empty() && said != resource.api_version()
 }
 
 /// What is said where no router has looked at the media type before: for custom resources.
@@ -449,6 +457,22 @@ mod tests {
 
     use super::*;
     use crate::resource::Resources;
+
+    #[test]
+    fn a_custom_object_of_another_version_is_refused_for_it() {
+        let definition = json!({"metadata": {"name": "foos.g.io"}, "spec": {
+            "group": "g.io", "scope": "Namespaced", "names": {"plural": "foos", "kind": "Foo"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object"}}}]}, "status": {
+            "acceptedNames": {"plural": "foos", "kind": "Foo"}, "storedVersions": ["v1"]}});
+        let custom = crate::crd::resources(&definition, 0, 0).pop().expect("one version is served");
+        let pods = Resources::built_in().current().lookup("", "v1", "pods").expect("built in");
+        for (said, refused) in [("g.io/v1", false), ("", false), ("v9", true), ("g.io/v2", true), ("a/b/c", true)] {
+            let value = json!({"apiVersion": said, "kind": "Foo", "metadata": {"name": "a"}});
+            assert_eq!(is_misnamed(&custom, &value), refused, "{said}");
+            assert!(!is_misnamed(&pods, &value), "{said}");
+        }
+    }
 
     #[test]
     fn a_spec_keeps_its_text_only_where_nothing_touched_it() {
