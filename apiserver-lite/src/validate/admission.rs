@@ -338,9 +338,9 @@ fn policy(report: &mut Report, spec: &Value, mutating: bool, name: &str) {
         }
         let message = text(validation, "message");
         if !message.is_empty() && message.trim().is_empty() {
-            r.bad("message", message, "must be non-empty if specified");
+            r.bad("message", message, "message must be non-empty if specified");
         } else if message.trim().contains(['\n', '\r']) {
-            r.bad("message", message, "must not contain line breaks");
+            r.bad("message", message, "message must not contain line breaks");
         }
         r.maybe_choice(validation, "reason", &["Forbidden", "Invalid", "RequestEntityTooLarge"]);
     });
@@ -473,7 +473,7 @@ mod tests {
             let found = report.errors.into_iter().map(|e| format!("{}: {}", e.field, e.message));
             found.filter(|told| told.contains("validations") || told.contains("auditAnn")).collect::<Vec<_>>()
         };
-        let lines = "spec.validations[0].message: Invalid value: \"a\\rb\": must not contain line breaks";
+        let lines = "spec.validations[0].message: Invalid value: \"a\\rb\": message must not contain line breaks";
         assert_eq!(told("p"), [lines]);
         let key = "spec.auditAnnotations[0].key: Invalid value: \"k\": requires metadata.name be non-empty";
         assert_eq!(told(""), [lines, key]);

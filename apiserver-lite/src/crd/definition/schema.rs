@@ -318,9 +318,9 @@ impl Walk<'_> {
             if said.trim().is_empty() {
                 self.found.required(&at("rule"), "rule is not specified");
             } else if !message.is_empty() && message.trim().is_empty() {
-                self.found.invalid(&at("message"), &quote(message), "must be non-empty if specified");
+                self.found.invalid(&at("message"), &quote(message), "message must be non-empty if specified");
             } else if has_lines(message.trim()) {
-                self.found.invalid(&at("message"), &quote(message), "must not contain line breaks");
+                self.found.invalid(&at("message"), &quote(message), "message must not contain line breaks");
             } else if has_lines(said.trim()) && message.trim().is_empty() {
                 self.found.required(&at("message"), "message must be specified if rule contains line breaks");
             }
@@ -335,13 +335,13 @@ impl Walk<'_> {
             }
             let field = text(rule, "fieldPath");
             if !field.is_empty() && field.trim().is_empty() {
-                self.found.invalid(&at("fieldPath"), &quote(field), "must be non-empty if specified");
+                self.found.invalid(&at("fieldPath"), &quote(field), "fieldPath must be non-empty if specified");
             }
             if has_lines(field) {
-                self.found.invalid(&at("fieldPath"), &quote(field), "must not contain line breaks");
+                self.found.invalid(&at("fieldPath"), &quote(field), "fieldPath must not contain line breaks");
             }
             if !field.is_empty() && super::follow_path(field, schema, true).is_err() {
-                self.found.invalid(&at("fieldPath"), &quote(field), "must be a valid path");
+                self.found.invalid(&at("fieldPath"), &quote(field), "fieldPath must be a valid path");
             }
         }
     }

@@ -72,6 +72,25 @@ fn rules_are_looked_at_wherever_their_schema_is_sound() {
 }
 
 #[test]
+fn what_a_rule_says_is_named() {
+    let rules = json!([{"rule": "true", "message": " "}, {"rule": "true", "message": "a\nb"},
+        {"rule": "true", "message": "m", "fieldPath": " "}, {"rule": "true", "message": "m", "fieldPath": ".a\nb"}]);
+    let schema = json!({"type": "object", "properties": {"a": {"type": "string"}}, "x-kubernetes-validations": rules});
+    let at = format!("{ROOT}.x-kubernetes-validations");
+    assert_eq!(
+        told(&of(&schema), None),
+        [
+            format!("{at}[0].message: Invalid value: \" \": message must be non-empty if specified"),
+            format!("{at}[1].message: Invalid value: \"a\\nb\": message must not contain line breaks"),
+            format!("{at}[2].fieldPath: Invalid value: \" \": fieldPath must be non-empty if specified"),
+            format!("{at}[2].fieldPath: Invalid value: \" \": fieldPath must be a valid path"),
+            format!("{at}[3].fieldPath: Invalid value: \".a\\nb\": fieldPath must not contain line breaks"),
+            format!("{at}[3].fieldPath: Invalid value: \".a\\nb\": fieldPath must be a valid path"),
+        ]
+    );
+}
+
+#[test]
 fn a_dear_rule_stays_with_the_version_that_had_it() {
     let dear = json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "string"},
         "x-kubernetes-validations": [{"rule": "self.all(a, self.all(b, a == b || a != b))"}]}}});
