@@ -550,7 +550,8 @@ pub fn cron_job(report: &mut Report, spec: &Value) {
             let why = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
             r.invalid(zone, why);
         }
-        if !cron::is_zone(zone) {
+        // Spelled so, it is a zone to whoever looks it up, though not one to name.
+        if zone != "Local" && !cron::is_zone(zone) {
             r.invalid(zone, format_args!("unknown time zone {zone}"));
         }
     });
@@ -579,6 +580,16 @@ mod tests {
         assert_eq!(index_count("0,2-4", 5), Ok(4));
         assert_eq!(index_count("2,1", 5).unwrap_err(), "non-increasing order, previous: 2, current: 1");
         assert_eq!(index_count("5", 5).unwrap_err(), "too large index: \"5\"");
+    }
+
+    #[test]
+    fn a_zone_is_told_of_once_where_it_can_be_looked_up() {
+        let told = |zone: &str| {
+            let spec = json!({"schedule": "* * * * *", "timeZone": zone});
+            let found = Report::told(|r| cron_job(r, &spec)).into_iter();
+            found.filter(|told| told.contains("timeZone")).count()
+        };
+        assert_eq!((told("Local"), told("local"), told("Nowhere/At-All"), told("Etc/UTC")), (1, 2, 1, 0));
     }
 
     #[test]
