@@ -7,6 +7,7 @@
 //!
 //! Limits: nesting up to 200; documents that aliases blow up are refused, as upstream.
 
+mod go;
 mod read;
 mod resolve;
 mod write;

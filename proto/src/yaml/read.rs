@@ -4,9 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 use serde_json::{Map, Number, Value};
 
+use super::go;
 use super::resolve::{Scalar, resolve};
 use crate::json::Parsed;
 
@@ -37,13 +38,23 @@ pub fn read(text: &[u8]) -> Result<Parsed, YamlError> {
         return Err(YamlError::Meaning("control characters are not allowed".into()));
     }
     let mut reader = Reader {
+        text,
+        place: Place::Other,
+        behind: Marker::default(),
+        unfit: None,
         events: Parser::new_from_str(text),
         anchors: HashMap::new(),
         duplicates: Vec::new(),
         nodes: 0,
         aliased: 0,
     };
-    let value = reader.document()?;
+    let value = reader.document();
+    let value = match (value, reader.unfit.take()) {
+        // The whole text is read before any of it gets a meaning.
+        (Err(error @ YamlError::Syntax { .. }), _) => return Err(error),
+        (_, Some(unfit)) => return Err(unfit),
+        (value, None) => value?,
+    };
     let mut duplicates = Vec::new();
     if !reader.duplicates.is_empty() {
         duplicates.push(format!("yaml: unmarshal errors:\n  {}", reader.duplicates.join("\n  ")));
@@ -68,6 +79,12 @@ pub(super) fn go_float(float: f64) -> String {
 }
 
 struct Reader<'a> {
+    text: &'a str,
+    /// What is read next, and where the last event ended.
+    place: Place,
+    behind: Marker,
+    /// What is wrong with the first key that cannot be one.
+    unfit: Option<YamlError>,
     events: Parser<'a, StrInput<'a>>,
     /// Finished nodes by anchor, with the number of nodes in each.
     anchors: HashMap<usize, (Value, usize)>,
@@ -75,6 +92,16 @@ struct Reader<'a> {
     /// Nodes built, and how many of them came from aliases.
     nodes: usize,
     aliased: usize,
+}
+
+/// Where the next event belongs, as far as the words of an error depend on it.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    /// The value of a key in a map that starts there.
+    Value(Marker),
+    /// An item of a list that starts there.
+    Item(Marker),
+    Other,
 }
 
 /// A node and, for scalars, what kind of key it would make.
@@ -88,15 +115,51 @@ enum Key {
     /// Text of the key and Go's `%#v` of it.
     Text(String, String),
     Merge,
+    /// A list or a map, which no key can be.
+    Composite,
+    /// One that go-yaml takes and JSON does not: its type and its value.
     Unsupported(String),
 }
 
 impl<'a> Reader<'a> {
     fn next(&mut self) -> Result<(Event<'a>, Span), YamlError> {
         match self.events.next_event() {
-            Some(event) => event.map_err(|e| syntax(&e)),
+            Some(Ok((event, span))) => {
+                self.behind = span.end;
+                Ok((event, span))
+            }
+            Some(Err(error)) => Err(self.behind_quotes(&error).unwrap_or_else(|| syntax(&error, self.text))),
             None => Ok((Event::StreamEnd, Span::default())),
         }
+    }
+
+    /// Words the complaint about something behind a quoted scalar that is itself a value or an item: to
+    /// libyaml the scalar is sound, and the collection lacks its next key or item.
+    fn behind_quotes(&self, error: &ScanError) -> Option<YamlError> {
+        if error.info() != "invalid trailing content after double-quoted scalar" {
+            return None;
+        }
+        let (start, end) = (self.behind.index(), error.marker().index());
+        let before: String = self.text.chars().skip(start).take(end.saturating_sub(start)).collect();
+        let is_scalar = before.trim_start_matches([' ', '\t', '\n', '\r', ':', '-', ',']).starts_with(['"', '\'']);
+        let mut rest = self.text.chars().skip(end).take_while(|c| *c != '\n');
+        // What else may stand there has other faults, or none: a comment.
+        let is_token = rest.next().is_some_and(|c| c.is_alphanumeric() || "_./($+,]}".contains(c));
+        let problem = match self.place {
+            Place::Value(map) if self.is_flow(map) => "did not find expected ',' or '}'",
+            Place::Item(list) if self.is_flow(list) => "did not find expected ',' or ']'",
+            Place::Value(_) => "did not find expected key",
+            // It would be a key in a map of its own.
+            Place::Item(_) if !rest.any(|c| c == ':') => "did not find expected '-' indicator",
+            _ => return None,
+        };
+        let line = error.marker().line().saturating_sub(1);
+        (is_scalar && is_token).then(|| YamlError::Syntax { line: (line > 0).then_some(line), problem: problem.into() })
+    }
+
+    /// Whether a collection starts with its own bracket.
+    fn is_flow(&self, start: Marker) -> bool {
+        self.text.chars().nth(start.index()).is_some_and(|c| matches!(c, '[' | '{'))
     }
 
     fn document(&mut self) -> Result<Value, YamlError> {
@@ -132,11 +195,10 @@ impl<'a> Reader<'a> {
         let line = span.start.line();
         let (anchor, node) = match event {
             Event::Alias(id) => {
-                let (value, size) = self
-                    .anchors
-                    .get(&id)
-                    .cloned()
-                    .ok_or_else(|| YamlError::Meaning("anchor value contains itself".into()))?;
+                let (value, size) = self.anchors.get(&id).cloned().ok_or_else(|| {
+                    let name = anchor_name(self.text, span.start.line(), span.start.col());
+                    YamlError::Meaning(format!("anchor '{name}' value contains itself"))
+                })?;
                 self.count(size, size)?;
                 let key = key_of(&value);
                 return Ok(Node { value, key, line });
@@ -149,19 +211,18 @@ impl<'a> Reader<'a> {
                 self.count(1, 0)?;
                 let mut list = Vec::new();
                 loop {
+                    self.place = Place::Item(span.start);
                     match self.next()? {
                         (Event::SequenceEnd, _) => break,
                         (Event::StreamEnd, _) => return Err(end_of_stream()),
                         event => list.push(self.node(event, depth + 1)?.value),
                     }
                 }
-                let key = Key::Unsupported("invalid map key: []interface {}{...}".into());
-                (anchor, Node { value: Value::Array(list), key, line })
+                (anchor, Node { value: Value::Array(list), key: Key::Composite, line })
             }
             Event::MappingStart(anchor, _) => {
                 self.count(1, 0)?;
-                let key = Key::Unsupported("invalid map key: map[interface {}]interface {}{...}".into());
-                (anchor, Node { value: self.mapping(depth)?, key, line })
+                (anchor, Node { value: self.mapping(span.start, depth)?, key: Key::Composite, line })
             }
             _ => return Err(end_of_stream()),
         };
@@ -171,15 +232,17 @@ impl<'a> Reader<'a> {
         Ok(node)
     }
 
-    fn mapping(&mut self, depth: usize) -> Result<Value, YamlError> {
+    fn mapping(&mut self, start: Marker, depth: usize) -> Result<Value, YamlError> {
         let mut map = Map::new();
         let mut seen: HashSet<String> = HashSet::new();
         loop {
+            self.place = Place::Other;
             let key = match self.next()? {
                 (Event::MappingEnd, _) => return Ok(Value::Object(map)),
                 (Event::StreamEnd, _) => return Err(end_of_stream()),
                 event => self.node(event, depth + 1)?,
             };
+            self.place = Place::Value(start);
             let event = self.next()?;
             let value = self.node(event, depth + 1)?;
             match key.key {
@@ -190,8 +253,16 @@ impl<'a> Reader<'a> {
                     map.insert(text.into(), value.value);
                 }
                 Key::Merge => self.merge(&mut map, &mut seen, value.value, value.line)?,
-                Key::Unsupported(problem) if problem.starts_with("invalid") => return Err(YamlError::Meaning(problem)),
-                Key::Unsupported(problem) => return Err(YamlError::NotJson(problem)),
+                // go-yaml is done with all keys before their form in JSON matters.
+                Key::Composite if !matches!(self.unfit, Some(YamlError::Meaning(_))) => {
+                    self.unfit = Some(YamlError::Meaning(format!("invalid map key: {}", go::inner(&key.value))));
+                }
+                Key::Unsupported(key) if self.unfit.is_none() => {
+                    let value = go::outer(&value.value);
+                    self.unfit =
+                        Some(YamlError::NotJson(format!("unsupported map key of type: {key}, value: {value}")));
+                }
+                Key::Composite | Key::Unsupported(_) => {}
             }
         }
     }
@@ -238,13 +309,12 @@ fn key_of(value: &Value) -> Key {
         Value::Number(number) => Key::Text(number.to_string(), number.to_string()),
         Value::Bool(truth) => Key::Text(truth.to_string(), truth.to_string()),
         Value::Null => null_key(),
-        Value::Array(_) => Key::Unsupported("invalid map key: []interface {}{...}".into()),
-        Value::Object(_) => Key::Unsupported("invalid map key: map[interface {}]interface {}{...}".into()),
+        Value::Array(_) | Value::Object(_) => Key::Composite,
     }
 }
 
 fn null_key() -> Key {
-    Key::Unsupported("unsupported map key of type: %!s(<nil>), key: <nil>".into())
+    Key::Unsupported("%!s(<nil>), key: <nil>".into())
 }
 
 fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, line: usize) -> Result<Node, YamlError> {
@@ -282,9 +352,7 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, line: usize) -> Res
         Scalar::Null => (Value::Null, null_key()),
         Scalar::Bool(truth) => (Value::Bool(truth), Key::Text(truth.to_string(), truth.to_string())),
         Scalar::Int(number) => (number.into(), Key::Text(number.to_string(), number.to_string())),
-        Scalar::Uint(number) => {
-            (number.into(), Key::Unsupported(format!("unsupported map key of type: uint64, key: {number:#x}")))
-        }
+        Scalar::Uint(number) => (number.into(), Key::Unsupported(format!("uint64, key: {number:#x}"))),
         Scalar::Float(number) => {
             let shown = match number {
                 n if n.is_nan() => ".nan".to_owned(),
@@ -328,12 +396,23 @@ fn kind(meaning: &Scalar) -> &'static str {
     }
 }
 
+/// The name behind the sign of an anchor or an alias, which stands at a line (from one) and a column (from zero).
+fn anchor_name(text: &str, line: usize, column: usize) -> String {
+    let line = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+    let name = line.chars().skip(column + 1);
+    name.take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')).collect()
+}
+
 /// Words the parser's complaint as libyaml does. Scanner errors count lines from one, the grammar's from zero.
-fn syntax(error: &ScanError) -> YamlError {
+fn syntax(error: &ScanError, text: &str) -> YamlError {
     let info = error.info();
     let problem = info.rsplit_once(", ").map_or(info, |(_, problem)| problem);
     let line = error.marker().line();
-    let grammar = info.starts_with("while parsing") || info.contains("did not find expected <");
+    let grammar = (info.starts_with("while parsing") && !info.contains("quoted scalar"))
+        || problem == "the handle wasn't declared"
+        || info.contains("did not find expected <");
+    // The parser tells where the scalar starts, libyaml where it found the fault.
+    let mut fault = line;
     let problem = match problem {
         "simple key expect ':'" | "simple key expected" => "could not find expected ':'",
         p if p.starts_with("unexpected character") || p.starts_with("tab") => {
@@ -341,11 +420,31 @@ fn syntax(error: &ScanError) -> YamlError {
         }
         "expected ',' or ']'" => "did not find expected ',' or ']'",
         "did not find expected next token" | "unexpected eof" => "found unexpected end of stream",
-        "found unknown anchor" => return YamlError::Meaning("unknown anchor referenced".into()),
+        "found a tab" => {
+            fault = line_with_tab(text, line);
+            "found a tab character that violates indentation"
+        }
+        "a block scalar content cannot start with a tab" => {
+            fault = line + 1;
+            "found a tab character where an indentation space is expected"
+        }
+        "did not find expected hexadecimal number" => "did not find expected hexdecimal number",
+        "the handle wasn't declared" => "found undefined tag handle",
+        "found unknown anchor" => {
+            let name = anchor_name(text, line, error.marker().col());
+            // The anchors are looked up as the text is read.
+            return YamlError::Syntax { line: None, problem: format!("unknown anchor '{name}' referenced") };
+        }
         "recursion limit exceeded" => return too_deep(),
         p => p,
     };
-    let line = if grammar { line.saturating_sub(1) } else { line };
+    let line = if grammar { fault.saturating_sub(1) } else { fault };
     let known = if grammar { line > 0 } else { line > 1 };
     YamlError::Syntax { line: known.then_some(line), problem: problem.into() }
+}
+
+/// The first line behind a given one that has a tab among the blanks it starts with.
+fn line_with_tab(text: &str, start: usize) -> usize {
+    let indented = |line: &str| line.trim_start_matches(' ').starts_with('\t');
+    text.lines().skip(start).position(indented).map_or(start, |behind| start + behind + 1)
 }
