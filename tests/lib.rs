@@ -19,5 +19,5 @@ pub mod wants;
 pub use daemon::{ApiServer, free_port, release_binary, repository, scratch};
 pub use hook::Hook;
 pub use raw::{Api, Connection};
-pub use spread::spread;
+pub use spread::Clients;
 pub use wants::{no_node, python, recordings, skipped};

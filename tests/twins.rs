@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::{Api, ApiServer, Connection, spread};
+use crate::{Api, ApiServer, Clients, Connection};
 
 /// One of two kinds that say the same.
 pub struct Twin {
@@ -118,18 +118,19 @@ impl Twin {
             ensure!(code == 201, "{said}");
             api.until(self.path, |code, _| code == 200).await?;
         }
+        let mut all = Clients::connect(&server, clients).await?;
         let empty = at_rest(&server).await?;
         let each = u32::try_from(count)?;
         let (path, object) = (self.path, self.object);
         let before = server.cpu_time()?;
         let create = move |n| (Method::POST, path.to_owned(), "application/json", object(n).to_string());
-        spread(&server, clients, count, 201, create).await?;
+        all.send(count, 201, create).await?;
         let create = (server.cpu_time()? - before) / each;
         let full = at_rest(&server).await?;
         let before = server.cpu_time()?;
         let label = r#"{"metadata":{"labels":{"changed":"yes"}}}"#;
         let patch = move |n| (Method::PATCH, format!("{path}/o{n}"), "application/merge-patch+json", label.to_owned());
-        spread(&server, clients, count, 200, patch).await?;
+        all.send(count, 200, patch).await?;
         let patch = (server.cpu_time()? - before) / each;
         let mut connection = Connection::http1(&server).await?;
         let bytes = connection.call(Method::GET, path, "", "").await?.body().len();

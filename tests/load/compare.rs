@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use http::Method;
 use serde_json::json;
-use tests::{ApiServer, Connection, spread};
+use tests::{ApiServer, Clients, Connection};
 
 use super::{JSON, MERGE, PODS, STRATEGIC, WATCHERS, list, pod, status, watchers};
 
@@ -73,20 +73,21 @@ async fn figures(under: &[&str], flags: &[&str], pods: usize, clients: usize) ->
     let each = |used: Duration, count: usize| -> Result<f64> {
         Ok(used.as_secs_f64() * 1000.0 / f64::from(u32::try_from(count).context("it fits")?))
     };
+    let mut all = Clients::connect(&server, clients).await?;
     let begun = server.cpu_time()?;
-    spread(&server, clients, pods, 201, |n| (Method::POST, PODS.into(), JSON, pod(n))).await?;
+    all.send(pods, 201, |n| (Method::POST, PODS.into(), JSON, pod(n))).await?;
     let created = server.cpu_time()?;
-    spread(&server, clients, pods, 200, |n| (Method::PATCH, format!("{PODS}/p{n}/status"), STRATEGIC, status(n)))
-        .await?;
+    all.send(pods, 200, |n| (Method::PATCH, format!("{PODS}/p{n}/status"), STRATEGIC, status(n))).await?;
     let patched = server.cpu_time()?;
     list(&server, JSON, usize::try_from(LISTS)?).await?;
     let listed = server.cpu_time()?;
     let changes = 200.min(pods);
     let tasks = watchers(&server, pods + changes).await?;
+    let mut four = Clients::connect(&server, 4).await?;
     // Until all have seen what is there.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let watching = server.cpu_time()?;
-    spread(&server, 4, changes, 200, |n| {
+    four.send(changes, 200, |n| {
         (Method::PATCH, format!("{PODS}/p{n}"), MERGE, r#"{"metadata":{"labels":{"changed":"yes"}}}"#.into())
     })
     .await?;

@@ -34,7 +34,7 @@ use http_body_util::{BodyExt, Full};
 use serde_json::json;
 use tests::process::{idle, resident_mib};
 use tests::twins::PAIRS;
-use tests::{ApiServer, Connection, spread};
+use tests::{ApiServer, Clients, Connection};
 use tokio::task::JoinSet;
 
 const JSON: &str = "application/json";
@@ -202,15 +202,17 @@ async fn requests(server: &ApiServer, pods: usize, clients: usize, around: Optio
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "none"}}).to_string();
     let made = Connection::http1(server).await?.call(Method::POST, "/api/v1/nodes", JSON, node).await?;
     ensure!(made.status() == 201, "{}", String::from_utf8_lossy(made.body()));
+    let handshakes = meter("connect")?;
+    let mut all = Clients::connect(server, clients).await?;
+    handshakes.report("connection with a certificate", clients)?;
     let creates = meter("create")?;
-    spread(server, clients, pods, 201, |n| (Method::POST, PODS.into(), JSON, pod(n))).await?;
+    all.send(pods, 201, |n| (Method::POST, PODS.into(), JSON, pod(n))).await?;
     creates.report(&format!("create of a two-container pod, {clients} clients"), pods)?;
     let gets = meter("get")?;
-    spread(server, clients, pods, 200, |n| (Method::GET, format!("{PODS}/p{n}"), "", String::new())).await?;
+    all.send(pods, 200, |n| (Method::GET, format!("{PODS}/p{n}"), "", String::new())).await?;
     gets.report("get", pods)?;
     let patches = meter("patch")?;
-    spread(server, clients, pods, 200, |n| (Method::PATCH, format!("{PODS}/p{n}/status"), STRATEGIC, status(n)))
-        .await?;
+    all.send(pods, 200, |n| (Method::PATCH, format!("{PODS}/p{n}/status"), STRATEGIC, status(n))).await?;
     patches.report("status patch", pods)?;
     for (name, accept) in [("JSON", JSON), ("protobuf", "application/vnd.kubernetes.protobuf")] {
         let first = list(server, accept, 1).await?;
@@ -237,8 +239,9 @@ async fn run(server: &mut ApiServer, pods: usize, clients: usize) -> Result<()> 
     let tasks = watchers(server, pods + changes).await?;
     tokio::time::sleep(Duration::from_secs(5)).await;
     println!("{:<44} RSS {:.1} MiB", format!("{WATCHERS} watchers connected"), resident_mib(server.pid())?);
+    let mut four = Clients::connect(server, 4).await?;
     let meter = Meter::start(server)?;
-    spread(server, 4, changes, 200, |n| {
+    four.send(changes, 200, |n| {
         (Method::PATCH, format!("{PODS}/p{n}"), MERGE, r#"{"metadata":{"labels":{"changed":"yes"}}}"#.into())
     })
     .await?;
