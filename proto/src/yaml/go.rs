@@ -7,6 +7,9 @@ use serde_json::Value;
 use super::read::go_float;
 use super::resolve::{Scalar, resolve};
 
+/// Values are not printed any further from there on.
+const MAX_SHOWN_BYTES: usize = 256 << 10;
+
 /// A value that is printed by itself.
 pub(super) fn outer(value: &Value) -> String {
     if value.is_null() { "<nil>".to_owned() } else { inner(value) }
@@ -14,30 +17,46 @@ pub(super) fn outer(value: &Value) -> String {
 
 /// A value inside of another, whose type has a name there.
 pub(super) fn inner(value: &Value) -> String {
-    match value {
-        Value::Null => "interface {}(nil)".to_owned(),
-        Value::Bool(truth) => truth.to_string(),
+    let mut out = String::new();
+    write(value, &mut out);
+    out
+}
+
+fn write(value: &Value, out: &mut String) {
+    // A message that is as long already tells nobody more.
+    if out.len() > MAX_SHOWN_BYTES {
+        return;
+    }
+    // What is written to a text is always written.
+    let _ = match value {
+        Value::Null => write!(out, "interface {{}}(nil)"),
+        Value::Bool(truth) => write!(out, "{truth}"),
         Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(number), _) => number.to_string(),
-            (None, Some(number)) => format!("{number:#x}"),
-            (None, None) => number.as_f64().map_or_else(String::new, go_float),
+            (Some(number), _) => write!(out, "{number}"),
+            (None, Some(number)) => write!(out, "{number:#x}"),
+            (None, None) => write!(out, "{}", number.as_f64().map_or_else(String::new, go_float)),
         },
-        Value::String(text) => format!("{text:?}"),
+        Value::String(text) => write!(out, "{text:?}"),
         Value::Array(list) => {
-            let items: Vec<String> = list.iter().map(inner).collect();
-            format!("[]interface {{}}{{{}}}", items.join(", "))
+            out.push_str("[]interface {}{");
+            for (index, item) in list.iter().enumerate() {
+                out.push_str(if index == 0 { "" } else { ", " });
+                write(item, out);
+            }
+            write!(out, "}}")
         }
         Value::Object(map) => {
             let mut keys: Vec<&str> = map.keys().map(|key| &**key).collect();
             keys.sort_unstable();
-            let mut out = "map[interface {}]interface {}{".to_owned();
+            out.push_str("map[interface {}]interface {}{");
             for (index, name) in keys.into_iter().enumerate() {
-                let comma = if index == 0 { "" } else { ", " };
-                let _ = write!(out, "{comma}{}:{}", key(name), inner(&map[name]));
+                out.push_str(if index == 0 { "" } else { ", " });
+                let _ = write!(out, "{}:", key(name));
+                write(&map[name], out);
             }
-            out + "}"
+            write!(out, "}}")
         }
-    }
+    };
 }
 
 /// Keys are text by now; one that reads as a number or a truth was most likely that.

@@ -13,6 +13,12 @@ use crate::json::Parsed;
 
 /// Nesting deeper than this is refused; the parser itself stops at 255 brackets.
 const MAX_DEPTH: usize = 200;
+/// Text that aliases may repeat. Upstream counts nodes alone, and each of them may be as long as the document.
+const MAX_ALIASED_BYTES: usize = 16 << 20;
+/// What is kept for aliases, of which one may be in another, each with a copy of all that is in it.
+const MAX_KEPT_BYTES: usize = 64 << 20;
+/// What a node takes beside its text, about.
+const NODE_BYTES: usize = 32;
 
 /// The text is not YAML, or holds what JSON cannot; the sender must change it. Worded as go-yaml.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +53,9 @@ pub fn read(text: &[u8]) -> Result<Parsed, YamlError> {
         duplicates: Vec::new(),
         nodes: 0,
         aliased: 0,
+        bytes: 0,
+        aliased_bytes: 0,
+        kept_bytes: 0,
     };
     let value = reader.document();
     let value = match (value, reader.unfit.take()) {
@@ -86,12 +95,16 @@ struct Reader<'a> {
     /// What is wrong with the first key that cannot be one.
     unfit: Option<YamlError>,
     events: Parser<'a, StrInput<'a>>,
-    /// Finished nodes by anchor, with the number of nodes in each.
-    anchors: HashMap<usize, (Value, usize)>,
+    /// Finished nodes by anchor, with the number of nodes and the bytes of text in each.
+    anchors: HashMap<usize, (Value, usize, usize)>,
     duplicates: Vec<String>,
     /// Nodes built, and how many of them came from aliases.
     nodes: usize,
     aliased: usize,
+    /// Bytes of text in them, and how many of these came from aliases.
+    bytes: usize,
+    aliased_bytes: usize,
+    kept_bytes: usize,
 }
 
 /// Where the next event belongs, as far as the words of an error depend on it.
@@ -182,7 +195,17 @@ impl<'a> Reader<'a> {
             nodes => 0.99 - 0.89 * ((nodes - 400_000) as f64 / 3_600_000.0),
         };
         if self.aliased > 100 && self.nodes > 1000 && self.aliased as f64 / self.nodes as f64 > ratio {
-            return Err(YamlError::Meaning("document contains excessive aliasing".into()));
+            return Err(excessive());
+        }
+        Ok(())
+    }
+
+    /// Text that an alias is about to repeat.
+    fn count_bytes(&mut self, aliased: usize) -> Result<(), YamlError> {
+        self.bytes += aliased;
+        self.aliased_bytes += aliased;
+        if self.aliased_bytes > MAX_ALIASED_BYTES {
+            return Err(excessive());
         }
         Ok(())
     }
@@ -191,20 +214,23 @@ impl<'a> Reader<'a> {
         if depth > MAX_DEPTH {
             return Err(too_deep());
         }
-        let before = self.nodes;
+        let before = (self.nodes, self.bytes);
         let line = span.start.line();
         let (anchor, node) = match event {
             Event::Alias(id) => {
-                let (value, size) = self.anchors.get(&id).cloned().ok_or_else(|| {
+                let (size, bytes) = self.anchors.get(&id).map(|(_, size, bytes)| (*size, *bytes)).ok_or_else(|| {
                     let name = anchor_name(self.text, span.start.line(), span.start.col());
                     YamlError::Meaning(format!("anchor '{name}' value contains itself"))
                 })?;
                 self.count(size, size)?;
+                self.count_bytes(bytes)?;
+                let value = self.anchors.get(&id).map_or(Value::Null, |(value, ..)| value.clone());
                 let key = key_of(&value);
                 return Ok(Node { value, key, line });
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.count(1, 0)?;
+                self.bytes += text.len();
                 (anchor, scalar(&text, style, tag.as_deref(), line)?)
             }
             Event::SequenceStart(anchor, _) => {
@@ -227,7 +253,12 @@ impl<'a> Reader<'a> {
             _ => return Err(end_of_stream()),
         };
         if anchor != 0 {
-            self.anchors.insert(anchor, (node.value.clone(), self.nodes - before));
+            let (nodes, bytes) = (self.nodes - before.0, self.bytes - before.1);
+            self.kept_bytes += nodes * NODE_BYTES + bytes;
+            if self.kept_bytes > MAX_KEPT_BYTES {
+                return Err(excessive());
+            }
+            self.anchors.insert(anchor, (node.value.clone(), nodes, bytes));
         }
         Ok(node)
     }
@@ -292,6 +323,10 @@ impl<'a> Reader<'a> {
         }
         Ok(())
     }
+}
+
+fn excessive() -> YamlError {
+    YamlError::Meaning("document contains excessive aliasing".into())
 }
 
 fn too_deep() -> YamlError {

@@ -115,6 +115,17 @@ fn aliases_cannot_blow_a_document_up() {
         bomb += &format!("a{level}: &a{level} [{}]\n", vec![previous; 10].join(", "));
     }
     assert!(parse(bomb.as_bytes()).is_err());
+    // Few nodes, each of which is long.
+    let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), vec!["*a"; 500].join(", "));
+    assert_eq!(parse(long.as_bytes()).expect_err("too much").to_string(), "yaml: document contains excessive aliasing");
+    let nested: String = (0..150).map(|level| format!("&a{level} [")).collect();
+    let nested = format!("{nested}{}{}", "x".repeat(1 << 20), "]".repeat(150));
+    assert_eq!(
+        parse(nested.as_bytes()).expect_err("too much").to_string(),
+        "yaml: document contains excessive aliasing"
+    );
+    let some = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 10), vec!["*a"; 500].join(", "));
+    assert!(parse(some.as_bytes()).is_ok());
     let deep = "[".repeat(100_000);
     assert!(parse(deep.as_bytes()).is_err());
     let deep = "- ".repeat(100_000);
