@@ -49,6 +49,7 @@ pub use definition::{
     prepare as prepare_definition, warn_of_formats,
 };
 pub use formats::fits as has_format;
+pub use object::misnamed;
 pub use object::{create as check_new, update as check_update};
 pub(crate) use path::{Looks, Path};
 pub use pattern::{check as check_pattern, compile as compile_pattern, size as pattern_states};

@@ -13,7 +13,7 @@ use super::scale::{self, Scale};
 use super::schema::{ListType, Schema};
 use crate::names;
 use crate::resource::Resource;
-use crate::status::{Cause, quote};
+use crate::status::{ApiError, Cause, quote};
 
 const UNCHECKED: &str = "some validation rules were not checked because the object was invalid; correct the existing \
                          errors to complete validation";
@@ -126,6 +126,11 @@ fn type_meta(resource: &Resource, value: &Value) -> Vec<Cause> {
         }
     }
     causes
+}
+
+/// The refusal of an object whose kind or version is another than the one that was asked for.
+pub fn misnamed(resource: &Resource, name: &str, value: &Value) -> ApiError {
+    crate::write::invalid(&resource.group, &resource.kind, name, type_meta(resource, value))
 }
 
 fn replicas(path: &[Box<str>], value: &Value) -> Option<Cause> {

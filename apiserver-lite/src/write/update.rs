@@ -427,6 +427,9 @@ pub async fn patch(
         check_preconditions(target, old, expected, "")?;
         if !is_misnamed(resource, &value) {
             create::to_stored_version(resource, &mut value);
+        } else if value["apiVersion"] == *resource.storage_version {
+            // Nobody could tell it from one that was brought to that version.
+            return Err(crate::crd::misnamed(resource, target.name, &value));
         }
         match target.subresource {
             "status" => crate::defaults::apply_to_status(resource, &mut value, tree),
@@ -472,6 +475,24 @@ mod tests {
             assert_eq!(is_misnamed(&custom, &value), refused, "{said}");
             assert!(!is_misnamed(&pods, &value), "{said}");
         }
+    }
+
+    /// A patch of a version that is not stored could name the stored one, and was taken for an object of it.
+    #[test]
+    fn a_custom_object_of_the_stored_version_is_refused_where_another_was_asked_for() {
+        let version = |name: &str, storage: bool| json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": {"type": "object"}}});
+        let definition = json!({"metadata": {"name": "foos.g.io"}, "spec": {
+            "group": "g.io", "scope": "Namespaced", "names": {"plural": "foos", "kind": "Foo"},
+            "versions": [version("v1", true), version("v2", false)]}, "status": {
+            "acceptedNames": {"plural": "foos", "kind": "Foo"}, "storedVersions": ["v1"]}});
+        let all = crate::crd::resources(&definition, 0, 0);
+        let asked = all.iter().find(|r| &*r.version == "v2").expect("both are served");
+        let value = json!({"apiVersion": "g.io/v1", "kind": "Foo", "metadata": {"name": "a"}});
+        assert!(is_misnamed(asked, &value) && value["apiVersion"] == *asked.storage_version);
+        let error = crate::crd::misnamed(asked, "a", &value);
+        assert_eq!(error.code(), 422);
+        let told = r#"Foo.g.io "a" is invalid: apiVersion: Invalid value: "g.io/v1": must be g.io/v2"#;
+        assert_eq!(error.status().message, told);
     }
 
     #[test]
