@@ -4,6 +4,7 @@
 //! nobody would hear of the container that it makes: such a call goes on by itself, and what it makes goes at once.
 
 use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
@@ -19,16 +20,20 @@ where
     E: Send + 'static,
     M: Future<Output = Result<T, E>> + Send + 'static,
     A: FnOnce(T) -> F + Send + 'static,
-    F: Future<Output = ()> + Send,
+    F: Future<Output = ()> + Send + 'static,
 {
     let (tell, told) = oneshot::channel();
+    let take_away = Arc::new(Mutex::new(Some(take_away)));
+    let mut waiting = Waiting { told, take_away: take_away.clone() };
     let making = tokio::spawn(spans::inherit(async move {
-        // What is told in the moment in which nobody listens any more comes back here.
-        if let Err(Ok(made)) = tell.send(make.await) {
+        // What nobody listens for any more comes back here.
+        if let Err(Ok(made)) = tell.send(make.await)
+            && let Some(take_away) = taken(&take_away)
+        {
             take_away(made).await;
         }
     }));
-    match told.await {
+    match (&mut waiting.told).await {
         Ok(made) => made,
         // Only a panic drops the sender.
         Err(_) => match making.await {
@@ -36,6 +41,40 @@ where
             _ => std::future::pending().await,
         },
     }
+}
+
+/// Who waits. What was told and not heard when the waiting ends is taken away from here, so that it always is by one of
+/// the two.
+struct Waiting<T, E, A, F>
+where
+    T: Send + 'static,
+    A: FnOnce(T) -> F + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    told: oneshot::Receiver<Result<T, E>>,
+    take_away: Arc<Mutex<Option<A>>>,
+}
+
+impl<T, E, A, F> Drop for Waiting<T, E, A, F>
+where
+    T: Send + 'static,
+    A: FnOnce(T) -> F + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn drop(&mut self) {
+        self.told.close();
+        // Without a runtime the agent ends, and the next one finds what is there.
+        if let Ok(Ok(made)) = self.told.try_recv()
+            && let Some(take_away) = taken(&self.take_away)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(take_away(made));
+        }
+    }
+}
+
+fn taken<A>(of: &Mutex<Option<A>>) -> Option<A> {
+    of.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 #[cfg(test)]
@@ -64,5 +103,13 @@ mod tests {
         }
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(*taken.lock().unwrap(), ["late"]);
+        // Told, and not heard: the wait ends in that moment.
+        let mut unheard = Box::pin(make("unheard", Ok(())));
+        let begun = std::future::poll_fn(|cx| std::task::Poll::Ready(unheard.as_mut().poll(cx).is_pending()));
+        assert!(begun.await, "it takes its time");
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        drop(unheard);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(*taken.lock().unwrap(), ["late", "unheard"]);
     }
 }

@@ -189,6 +189,7 @@ impl Worker {
             tokio::time::sleep(self.failed()).await;
         }
         gc::remove_all(&self.shared, &self.pod, &self.observed).await;
+        self.shared.prober.remove(&self.uid);
         self.shared.userns.release(&self.uid);
         self.shared.status.forget(&self.uid);
     }
@@ -201,7 +202,10 @@ impl Worker {
             tracing::debug!(%error, pod = self.pod.name(), "could not look at a pod that has ended");
             return;
         }
-        for late in self.observed.containers.iter().filter(|c| c.state != RunState::Exited) {
+        // A look tells the prober of the pod, which has nothing to ask of it.
+        self.shared.prober.remove(&self.uid);
+        let is_late = |state| matches!(state, RunState::Created | RunState::Running);
+        for late in self.observed.containers.iter().filter(|c| is_late(c.state)) {
             tracing::info!(container = late.id, pod = self.pod.name(), "a container came after the end of its pod");
             gc::remove_container(&self.shared, &self.pod, &late.name, &late.id, None).await;
         }
