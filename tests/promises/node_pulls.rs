@@ -39,27 +39,43 @@ fn records(pods: &Pods, folder: &str) -> Result<Vec<Value>> {
     Ok(found)
 }
 
+/// Events come when the status has been told, or a little later.
+fn told(pods: &Pods, pod: &str, reason: &str) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    pods.node.wait_until(&format!("{pod} has an event {reason}"), Duration::from_secs(20), || {
+        found = pods.events(pod, reason)?;
+        Ok(!found.is_empty())
+    })?;
+    Ok(found)
+}
+
+/// How often the image of a pod that has started was pulled.
+fn pulls(pods: &Pods, pod: &str) -> Result<usize> {
+    told(pods, pod, "Started")?;
+    Ok(pods.events(pod, "Pulling")?.len())
+}
+
 fn policies(pods: &Pods, registry: &Registry) -> Result<()> {
     let none = json!({});
     create(pods, "first", "open/app", "IfNotPresent", &none)?;
     let status = pods.wait_phase("first", "Running")?;
     let id = container(&status, "main")["imageID"].as_str().unwrap_or_default();
     ensure!(id.starts_with(&format!("{HOST}/open/app@sha256:")), "{status:#}");
-    let pulled = pods.events("first", "Pulled")?;
+    let pulled = told(pods, "first", "Pulled")?;
     let begins = format!("Successfully pulled image {:?} in ", image("open/app"));
     ensure!(pulled.iter().any(|m| m.starts_with(&begins) && m.contains("Image size: ")), "{pulled:?}");
-    ensure!(pods.events("first", "Pulling")? == [format!("Pulling image {:?}", image("open/app"))]);
+    ensure!(told(pods, "first", "Pulling")? == [format!("Pulling image {:?}", image("open/app"))]);
     let asked = registry.asked("open/app");
     ensure!(asked > 0, "nobody asked the registry");
     for (name, policy) in [("present", "IfNotPresent"), ("never", "Never")] {
         create(pods, name, "open/app", policy, &none)?;
         pods.wait_phase(name, "Running")?;
-        ensure!(pods.events(name, "Pulling")?.is_empty(), "{policy}");
+        ensure!(pulls(pods, name)? == 0, "{policy}");
     }
     ensure!(registry.asked("open/app") == asked, "what is there is not asked for");
     create(pods, "always", "open/app", "Always", &none)?;
     pods.wait_phase("always", "Running")?;
-    ensure!(registry.asked("open/app") > asked && pods.events("always", "Pulling")?.len() == 1, "pulled once more");
+    ensure!(registry.asked("open/app") > asked && pulls(pods, "always")? == 1, "pulled once more");
     ensure!(records(pods, "pulling")?.is_empty(), "nothing is being pulled");
     let noted = records(pods, "pulled")?;
     let anonymous =
@@ -75,7 +91,7 @@ fn secrets(pods: &Pods) -> Result<()> {
         "type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": STANDARD.encode(config)}}))?;
     create(pods, "stranger", "private/app", "IfNotPresent", &json!({}))?;
     waits(pods, "stranger", "ImagePullBackOff")?;
-    let failed = pods.events("stranger", "Failed")?;
+    let failed = told(pods, "stranger", "Failed")?;
     ensure!(failed.iter().any(|m| m.starts_with("Failed to pull image ")), "{failed:?}");
     let own = json!({"imagePullSecrets": [{"name": "login"}]});
     create(pods, "owner", "private/app", "IfNotPresent", &own)?;
@@ -93,7 +109,7 @@ fn secrets(pods: &Pods) -> Result<()> {
     ensure!(status["phase"] == "Pending", "{status:#}");
     create(pods, "second-owner", "private/app", "IfNotPresent", &own)?;
     pods.wait_phase("second-owner", "Running")?;
-    ensure!(pods.events("second-owner", "Pulling")?.is_empty(), "the same secret opens what it has pulled");
+    ensure!(pulls(pods, "second-owner")? == 0, "the same secret opens what it has pulled");
     Ok(())
 }
 
@@ -142,11 +158,12 @@ fn images_come_from_a_registry_and_belong_to_who_may_pull_them() -> Result<()> {
     // It waits for its image beside all else.
     create(&pods, "patient", "late/app", "Always", &json!({}))?;
     waits(&pods, "patient", "ImagePullBackOff")?;
-    let failed = pods.events("patient", "Failed")?;
-    ensure!(failed.iter().any(|m| m == "Error: ErrImagePull"), "{failed:?}");
+    pods.node.wait_until("the failed pull is told", Duration::from_secs(20), || {
+        Ok(pods.events("patient", "Failed")?.iter().any(|m| m == "Error: ErrImagePull"))
+    })?;
     policies(&pods, &registry)?;
-    let told = pods.events("patient", "BackOff")?;
-    ensure!(told.iter().any(|m| m.starts_with(&format!("Back-off pulling image {:?}", image("late/app")))), "{told:?}");
+    let held = told(&pods, "patient", "BackOff")?;
+    ensure!(held.iter().any(|m| m.starts_with(&format!("Back-off pulling image {:?}", image("late/app")))), "{held:?}");
     registry.let_in();
     secrets(&pods)?;
     let status = pods.wait_phase("patient", "Running")?;
