@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use proto::json;
 use proto::schema::TypeSet;
 use serde_json::Value;
 
-use super::body::{Body, Response};
+use super::body::{Body, Pieces, Response};
 use super::negotiate::{Accepted, Media};
 use crate::resource::{Resource, Schema};
 use crate::status::ApiError;
@@ -63,6 +63,17 @@ pub fn json_bytes(code: u16, accepted: Accepted, compact: Bytes) -> Response {
             bytes(code, Media::Json.name(), line)
         }
     }
+}
+
+/// Compresses a response, for a client that takes it so. What has no end cannot be compressed as a whole, and stays.
+pub fn gzip(response: &mut Response) {
+    let pieces = match std::mem::replace(response.body_mut(), Body::empty()) {
+        Body::Pieces(pieces) => pieces,
+        Body::Chunks(chunks) => Pieces::from(chunks),
+        stream @ Body::Stream(_) => return *response.body_mut() = stream,
+    };
+    *response.body_mut() = Body::Pieces(pieces.gzipped());
+    response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
 }
 
 pub fn bytes(code: u16, media: &'static str, body: impl Into<Bytes>) -> Response {

@@ -186,13 +186,6 @@ pub(super) fn gzip(server: &ApiServer, request: &Request, response: &mut Respons
     if !encodings.split(',').any(|e| e.trim() == "gzip") {
         return;
     }
-    let packed = match std::mem::replace(response.body_mut(), Body::empty()) {
-        Body::Pieces(pieces) => pieces.gzipped(),
-        Body::Chunks(chunks) => Pieces::from(chunks).gzipped(),
-        // What has no end cannot be compressed as a whole; its length is none, so it does not come here.
-        stream => return *response.body_mut() = stream,
-    };
-    *response.body_mut() = Body::Pieces(packed);
-    response.headers_mut().insert(http::header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    respond::gzip(response);
     response.headers_mut().insert(http::header::VARY, HeaderValue::from_static("Accept-Encoding"));
 }
