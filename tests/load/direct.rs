@@ -23,6 +23,24 @@ const MOUNTED: [(&str, &str); 2] = [("/etc/hosts", "etc-hosts"), ("/dev/terminat
 /// The same for its token, which is a folder.
 const TOKEN: (&str, &str) = ("/var/run/secrets/kubernetes.io/serviceaccount", "token");
 
+/// What the agent has hidden and made read-only of every container that asks for nothing else: a mount each, which the
+/// runtime makes one by one.
+const MASKED: [&str; 12] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
 /// One pod and what it got.
 struct Pod {
     sandbox: String,
@@ -131,6 +149,8 @@ fn container(own: &Path) -> Result<cri::ContainerConfig> {
             resources: Some(limits),
             security_context: Some(cri::LinuxContainerSecurityContext {
                 namespace_options: Some(apart()),
+                masked_paths: MASKED.map(Into::into).into(),
+                readonly_paths: READ_ONLY.map(Into::into).into(),
                 ..Default::default()
             }),
         }),
