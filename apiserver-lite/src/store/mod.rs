@@ -196,7 +196,9 @@ impl Store {
     pub async fn commit(&self, write: Write) -> Result<ObjectRef, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.queue.send(writer::Request { write, answer }).await.map_err(|_| CommitError::Closed)?;
-        answered.await.unwrap_or(Err(CommitError::Closed))
+        let writer::Written { object, spent } = answered.await.unwrap_or(Err(CommitError::Closed))?;
+        drop(spent);
+        Ok(object)
     }
 
     /// A watcher that gives out every change of a collection after a revision.

@@ -68,7 +68,18 @@ pub enum CommitError {
 
 pub(super) struct Request {
     pub write: Write,
-    pub answer: oneshot::Sender<Result<ObjectRef, CommitError>>,
+    pub answer: oneshot::Sender<Answer>,
+}
+
+/// What a writer is told.
+pub(super) type Answer = Result<Written, CommitError>;
+
+/// A write that is durable.
+pub(super) struct Written {
+    pub object: ObjectRef,
+    /// A tree of an earlier write that is kept no longer. Its pieces are freed where the next request needs such pieces:
+    /// what this thread freed, each of the others would have to get back under a lock.
+    pub spent: Option<Arc<serde_json::Value>>,
 }
 
 pub(super) struct Writer {
@@ -109,7 +120,7 @@ struct Accepted {
     event: EventRef,
     after: Objects,
     tree: Option<Arc<serde_json::Value>>,
-    answer: oneshot::Sender<Result<ObjectRef, CommitError>>,
+    answer: oneshot::Sender<Answer>,
 }
 
 impl Writer {
@@ -200,7 +211,7 @@ impl Writer {
         revision += accepted.len() as u64;
         let answers = self.publish(accepted, revision);
         // A caller that went away has no one to tell.
-        answers.into_iter().for_each(|(answer, object)| drop(answer.send(Ok(object))));
+        answers.into_iter().for_each(|(answer, written)| drop(answer.send(Ok(written))));
         refused.into_iter().for_each(|(answer, error)| drop(answer.send(Err(error))));
         self.maybe_snapshot();
     }
@@ -224,11 +235,7 @@ impl Writer {
         }
     }
 
-    fn publish(
-        &mut self,
-        accepted: Vec<Accepted>,
-        revision: u64,
-    ) -> Vec<(oneshot::Sender<Result<ObjectRef, CommitError>>, ObjectRef)> {
+    fn publish(&mut self, accepted: Vec<Accepted>, revision: u64) -> Vec<(oneshot::Sender<Answer>, Written)> {
         let now = Instant::now();
         let mut answers = Vec::with_capacity(accepted.len());
         let mut touched = HashMap::new();
@@ -239,15 +246,15 @@ impl Writer {
             for one in accepted {
                 let collection =
                     world.collections.entry(one.resource.clone()).or_insert_with(|| Collection::new(opened_at));
-                answers.push((one.answer, one.event.object.clone()));
                 self.recent.extend(one.tree);
+                let spent = if self.recent.len() > RECENT { self.recent.pop_front() } else { None };
+                answers.push((one.answer, Written { object: one.event.object.clone(), spent }));
                 collection.push(one.event, one.after, now);
                 collection.trim(&self.limits, now, &mut gone);
                 touched.insert(one.resource, (collection.tell.clone(), collection.end(), collection.bells.clone()));
             }
             world.revision = revision;
         }
-        self.recent.drain(..self.recent.len().saturating_sub(RECENT));
         for (tell, end, bells) in touched.into_values() {
             tell.send_replace(end);
             bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.notify_one());
