@@ -179,8 +179,10 @@ impl Authenticator {
 
     /// The same among the tokens that need nobody else's word.
     fn known_token(&self, token: &str, audiences: &[String], errors: &mut Vec<String>) -> Option<(User, Vec<String>)> {
+        // A token that says nothing of audiences is meant for the API's own.
         let own: Vec<String> = audiences.iter().filter(|a| self.audiences().contains(a)).cloned().collect();
-        if let Some(user) = self.options.tokens.user(token).cloned() {
+        let is_for_us = audiences.is_empty() || !own.is_empty();
+        if let Some(user) = self.options.tokens.user(token).filter(|_| is_for_us).cloned() {
             return Some((authenticated(user), own));
         }
         let accounts = self.options.accounts.as_ref()?;
@@ -189,7 +191,7 @@ impl Authenticator {
             Ok((user, meant)) => return Some((authenticated(user), meant)),
             Err(why) => errors.extend(why),
         }
-        if !self.options.bootstrap_tokens {
+        if !self.options.bootstrap_tokens || !is_for_us {
             return None;
         }
         bootstrap_user(&accounts.store, token, now).map(|user| (authenticated(user), own))
@@ -231,12 +233,8 @@ pub(super) fn authenticated(mut user: User) -> User {
 mod tests {
     use super::*;
 
-    async fn ask(anonymous: bool, authorization: Option<&str>) -> Result<User> {
-        let mut headers = HeaderMap::new();
-        if let Some(text) = authorization {
-            headers.insert(AUTHORIZATION, text.parse().expect("a header"));
-        }
-        let options = AuthenticatorOptions {
+    fn options(anonymous: bool) -> AuthenticatorOptions {
+        AuthenticatorOptions {
             anonymous,
             tokens: TokenFile::default(),
             bootstrap_tokens: false,
@@ -246,8 +244,26 @@ mod tests {
             front_proxy: None,
             webhook: None,
             structured: None,
-        };
-        Authenticator::new(options).authenticate(&Shown::default(), &mut headers, "/api").await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_of_no_audience_is_meant_for_the_api_alone() {
+        let file = std::env::temp_dir().join(format!("tokens-{}.csv", std::process::id()));
+        std::fs::write(&file, "abc,jane,1\n").expect("written");
+        let tokens = TokenFile::load(&file).expect("read");
+        std::fs::remove_file(&file).expect("removed");
+        let authenticator = Authenticator::new(AuthenticatorOptions { tokens, ..options(true) });
+        assert_eq!(authenticator.token_user("abc", &[]).await.expect("known").0.name, "jane");
+        assert_eq!(authenticator.token_user("abc", &["vault".to_owned()]).await.err(), Some(Vec::new()));
+    }
+
+    async fn ask(anonymous: bool, authorization: Option<&str>) -> Result<User> {
+        let mut headers = HeaderMap::new();
+        if let Some(text) = authorization {
+            headers.insert(AUTHORIZATION, text.parse().expect("a header"));
+        }
+        Authenticator::new(options(anonymous)).authenticate(&Shown::default(), &mut headers, "/api").await
     }
 
     #[test]
