@@ -41,6 +41,7 @@ pub fn selectable(resource: &Resource) -> &'static [&'static str] {
         ("apps", "replicasets") => &["status.replicas"],
         ("", "events") => EVENT_FIELDS,
         ("batch", "jobs") => &["status.successful"],
+        ("certificates.k8s.io", "podcertificaterequests") => &["spec.nodeName", "spec.podName", "spec.signerName"],
         ("certificates.k8s.io", _) => &["spec.signerName"],
         ("resource.k8s.io", "resourceslices") => &["spec.driver", "spec.nodeName"],
         _ => &[],
