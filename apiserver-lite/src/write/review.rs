@@ -367,7 +367,8 @@ fn bound(server: &ApiServer, wanted: &Value, namespace: &str, account: &str) -> 
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have \
              been deleted and then recreated"
         );
-        return Err(ApiError::conflict("", plural, name, why));
+        // Its kind is told here where others tell the resource.
+        return Err(ApiError::conflict("", text("kind"), name, why));
     }
     let claim = |name: &str, uid: &str| json!({"name": name, "uid": uid});
     let mut out = vec![(key, claim(name, &found.keys.uid))];
