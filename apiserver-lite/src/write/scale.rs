@@ -101,7 +101,11 @@ pub(super) async fn handle(
     } else if patch::media(request.content_type()) == applied::MEDIA {
         Sent::Applied(applied::read(&body)?)
     } else {
-        let patch = Patch::parse(patch::media(request.content_type()), &body, options.validation)?;
+        let media = patch::media(request.content_type());
+        if resource.custom && !update::is_for_custom(media) {
+            return Err(update::unsupported_media());
+        }
+        let patch = Patch::parse(media, &body, options.validation)?;
         Sent::Patch(patch.ok_or_else(crate::routing::unsupported_media)?)
     };
     let writer = Writer { resource: &SCALE_RESOURCE, subresource: "scale", manager: &options.manager };

@@ -372,7 +372,7 @@ pub async fn patch(
     if media == super::applied::MEDIA {
         return super::applied::apply(server, target, body, options).await;
     }
-    let known = !resource.custom || media != "application/strategic-merge-patch+json";
+    let known = !resource.custom || is_for_custom(media);
     let Some(patch) = Some(media).filter(|_| known).and_then(|m| Patch::parse(m, body, options.validation).transpose())
     else {
         return Err(unsupported_media());
@@ -447,8 +447,13 @@ fn is_misnamed(resource: &Resource, value: &Value) -> bool {
     resource.custom && !said.is_empty() && said != resource.api_version()
 }
 
+/// Whether custom resources take patches of a media type; there are no directives in their schemas.
+pub(super) fn is_for_custom(media: &str) -> bool {
+    matches!(media, "application/json-patch+json" | "application/merge-patch+json")
+}
+
 /// What is said where no router has looked at the media type before: for custom resources.
-fn unsupported_media() -> ApiError {
+pub(super) fn unsupported_media() -> ApiError {
     let text = "the body of the request was in an unknown format - accepted media types include: \
                 application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
     ApiError::new(415, "UnsupportedMediaType", text)
