@@ -116,6 +116,14 @@ pub fn is_known(name: &str) -> bool {
     name == "UTC" || Zone::load(name).is_some()
 }
 
+/// What is said of a name that is none of a zone, in the words of Go's `time.LoadLocation`.
+pub fn refusal(name: &str) -> String {
+    match name.contains("..") || name.starts_with(['/', '\\']) {
+        true => "time: invalid location name".into(),
+        false => format!("unknown time zone {name}"),
+    }
+}
+
 /// A rule as `TZ` has it: `CET-1CEST,M3.5.0,M10.5.0/3`.
 #[derive(Debug, PartialEq)]
 struct Rule {

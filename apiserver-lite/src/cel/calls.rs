@@ -272,7 +272,7 @@ fn of_moment<'a>(name: &str, at: i128, rest: &[Value<'a>]) -> Out<'a> {
 /// Seconds by which a zone is ahead of UTC at a moment in seconds since 1970.
 fn ahead(zone: &str, at: i64) -> Result<i64, Failure> {
     let Some((hours, minutes)) = zone.split_once(':') else {
-        let known = Zone::load(zone).ok_or_else(|| Failure::new(format!("unknown time zone {zone}")))?;
+        let known = Zone::load(zone).ok_or_else(|| Failure::new(crate::zone::refusal(zone)))?;
         return Ok(known.offset(at));
     };
     let number = |text: &str| {

@@ -80,7 +80,8 @@ impl Controller for CronJobs {
             Some(name) => match Zone::load(name) {
                 Some(zone) => zone,
                 None => {
-                    let text = format!("invalid timeZone: {}: unknown time zone {name}", crate::status::quote(name));
+                    let text =
+                        format!("invalid timeZone: {}: {}", crate::status::quote(name), crate::zone::refusal(name));
                     self.recorder.warn(COMPONENT, CRON_JOB.about(&object), "UnknownTimeZone", text);
                     return Ok(None);
                 }

@@ -552,7 +552,7 @@ pub fn cron_job(report: &mut Report, spec: &Value) {
         }
         // Spelled so, it is a zone to whoever looks it up, though not one to name.
         if zone != "Local" && !cron::is_zone(zone) {
-            r.invalid(zone, format_args!("unknown time zone {zone}"));
+            r.invalid(zone, crate::zone::refusal(zone));
         }
     });
     report.choice(spec, "concurrencyPolicy", &["Allow", "Forbid", "Replace"]);

@@ -1,7 +1,9 @@
 //! Whether a text is a cron schedule, in the words of the library that upstream parses it with.
 
+use std::num::IntErrorKind;
+
 /// Number ranges and names of the five fields: minute, hour, day, month, day of the week.
-const FIELDS: [(u32, u32, &[&str]); 5] = [
+const FIELDS: [(u64, u64, &[&str]); 5] = [
     (0, 59, &[]),
     (0, 23, &[]),
     (1, 31, &[]),
@@ -19,9 +21,12 @@ pub fn check(schedule: &str) -> Result<(), String> {
         return Err("empty spec string".into());
     }
     if let Some(zoned) = rest.strip_prefix("TZ=").or_else(|| rest.strip_prefix("CRON_TZ=")) {
-        let (zone, after) = zoned.split_once(' ').unwrap_or((zoned, ""));
+        // The library that others read schedules with looks for the blank and trusts that it is there.
+        let Some((zone, after)) = zoned.split_once(' ') else {
+            return Err("invalid schedule format: runtime error: slice bounds out of range [:-1]".into());
+        };
         if !is_zone(zone) {
-            return Err(format!("provided bad location {zone}: unknown time zone {zone}"));
+            return Err(format!("provided bad location {zone}: {}", crate::zone::refusal(zone)));
         }
         rest = after.trim();
     }
@@ -53,7 +58,7 @@ fn descriptor(text: &str) -> Result<(), String> {
     }
 }
 
-fn range(part: &str, low: u32, high: u32, names: &[&str]) -> Result<(), String> {
+fn range(part: &str, low: u64, high: u64, names: &[&str]) -> Result<(), String> {
     let stepped: Vec<&str> = part.split('/').collect();
     let ends: Vec<&str> = stepped[0].split('-').collect();
     let single = ends.len() == 1;
@@ -92,22 +97,25 @@ fn range(part: &str, low: u32, high: u32, names: &[&str]) -> Result<(), String> 
     Ok(())
 }
 
-fn number(text: &str, low: u32, names: &[&str]) -> Result<u32, String> {
+fn number(text: &str, low: u64, names: &[&str]) -> Result<u64, String> {
     let lower = text.to_lowercase();
-    match names.iter().position(|n| *n == lower).and_then(|at| u32::try_from(at).ok()) {
+    match names.iter().position(|n| *n == lower).and_then(|at| u64::try_from(at).ok()) {
         Some(at) => Ok(at + low),
         None => integer(text),
     }
 }
 
-fn integer(text: &str) -> Result<u32, String> {
+fn integer(text: &str) -> Result<u64, String> {
     let failed = |why: &str| {
         format!("failed to parse int from {text}: strconv.Atoi: parsing {}: {why}", crate::status::quote(text))
     };
     match text.parse::<i64>() {
         Ok(number) if number < 0 => Err(format!("negative number ({number}) not allowed: {text}")),
-        Ok(number) => u32::try_from(number).map_err(|_| failed("value out of range")),
-        Err(_) => Err(failed("invalid syntax")),
+        Ok(number) => Ok(number.unsigned_abs()),
+        Err(error) => Err(failed(match error.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        })),
     }
 }
 
@@ -137,6 +145,14 @@ mod tests {
             ("60 * * * *", "end of range (60) above maximum (59): 60"),
             ("5-1 * * * *", "beginning of range (5) beyond end of range (1): 5-1"),
             ("x * * * *", "failed to parse int from x: strconv.Atoi: parsing \"x\": invalid syntax"),
+            (
+                "99999999999999999999 * * * *",
+                "failed to parse int from 99999999999999999999: strconv.Atoi: parsing \
+              \"99999999999999999999\": value out of range",
+            ),
+            ("5000000000 * * * *", "end of range (5000000000) above maximum (59): 5000000000"),
+            ("TZ=UTC", "invalid schedule format: runtime error: slice bounds out of range [:-1]"),
+            ("TZ=../x * * * * *", "provided bad location ../x: time: invalid location name"),
             ("@often", "unrecognized descriptor: @often"),
         ] {
             assert_eq!(check(bad).unwrap_err(), why);
