@@ -196,6 +196,31 @@ pub fn set_condition(object: &mut Value, mut condition: Value) -> bool {
     true
 }
 
+/// The same by the rules of deployments and replica sets: what only has other words stays as it is, and what changes goes
+/// behind the others.
+pub fn set_condition_last(object: &mut Value, mut condition: Value) -> bool {
+    let old = super::pods::condition(object, condition["type"].as_str().unwrap_or_default());
+    let same = |part: &str| old.is_some_and(|old| old[part] == condition[part]);
+    if same("status") && same("reason") {
+        return false;
+    }
+    condition["lastTransitionTime"] = match old.filter(|_| same("status")) {
+        Some(old) => old["lastTransitionTime"].clone(),
+        None => proto::time::Timestamp::now().to_seconds_text().into(),
+    };
+    push_condition(object, condition);
+    true
+}
+
+/// Puts a condition behind the others, in place of the one of its type.
+pub fn push_condition(object: &mut Value, condition: Value) {
+    remove_condition(object, condition["type"].as_str().unwrap_or_default());
+    match object["status"]["conditions"].as_array_mut() {
+        Some(list) => list.push(condition),
+        None => object["status"]["conditions"] = json!([condition]),
+    }
+}
+
 /// Whether there is such a condition, whatever it says.
 pub fn has_condition(object: &Value, kind: &str) -> bool {
     object["status"]["conditions"].as_array().is_some_and(|list| list.iter().any(|c| c["type"] == kind))

@@ -194,7 +194,7 @@ impl<const RC: bool> Controller for ReplicaSets<RC> {
                     let reason = if short { "FailedCreate" } else { "FailedDelete" };
                     let condition = json!({"type": "ReplicaFailure", "status": "True", "reason": reason,
                         "message": error.to_string()});
-                    ownership::set_condition(new, condition);
+                    ownership::set_condition_last(new, condition);
                 }
                 Ok(()) => ownership::remove_condition(new, "ReplicaFailure"),
             }

@@ -261,7 +261,7 @@ impl Deployments {
             let now = proto::time::Timestamp::now().to_seconds_text();
             let condition = json!({"type": "Progressing", "status": status, "reason": reason, "message": message,
                 "lastUpdateTime": now});
-            if !ownership::set_condition(value, condition) {
+            if !ownership::set_condition_last(value, condition) {
                 return Err(unchanged());
             }
             Ok(())

@@ -49,8 +49,7 @@ impl Deployments {
             if value["metadata"]["uid"] != *work.object.keys.uid {
                 return Err(unchanged());
             }
-            set_progress(value, work, &counts);
-            set_counts(value, work, &counts);
+            set_status(value, work, &counts);
             Ok(())
         });
         let object = match written.await {
@@ -60,6 +59,29 @@ impl Deployments {
         };
         Ok(time_to_deadline(&object.value()))
     }
+}
+
+/// In the order of the controller that others know, for each condition that changes goes behind the others.
+fn set_status(value: &mut Value, work: &Work, counts: &Counts) {
+    let moved = has_moved(&value["status"], counts);
+    set_counts(value, work, counts);
+    set_progress(value, work, counts, moved);
+    match work.all().find_map(|s| condition(&s.value, "ReplicaFailure").cloned()) {
+        Some(mut failure) => {
+            failure["lastUpdateTime"] = Timestamp::now().to_seconds_text().into();
+            ownership::set_condition_last(value, failure);
+        }
+        None => ownership::remove_condition(value, "ReplicaFailure"),
+    }
+}
+
+/// Whether the rollout has got on since a status was written.
+fn has_moved(status: &Value, counts: &Counts) -> bool {
+    let old = |key: &str| status[key].as_i64().unwrap_or(0);
+    counts.updated > old("updatedReplicas")
+        || counts.replicas - counts.updated < old("replicas") - old("updatedReplicas")
+        || counts.ready > old("readyReplicas")
+        || counts.available > old("availableReplicas")
 }
 
 fn set_counts(value: &mut Value, work: &Work, counts: &Counts) {
@@ -87,18 +109,10 @@ fn set_counts(value: &mut Value, work: &Work, counts: &Counts) {
         ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
     };
     let now = Timestamp::now().to_seconds_text();
-    ownership::set_condition(
+    ownership::set_condition_last(
         value,
         json!({"type": "Available", "status": word, "reason": reason, "message": message, "lastUpdateTime": now}),
     );
-    let failure = work.all().find_map(|s| condition(&s.value, "ReplicaFailure").cloned());
-    match failure {
-        Some(mut failure) => {
-            failure["lastUpdateTime"] = now.into();
-            ownership::set_condition(value, failure);
-        }
-        None => ownership::remove_condition(value, "ReplicaFailure"),
-    }
 }
 
 /// How many seconds a rollout may take without getting on.
@@ -106,8 +120,8 @@ fn deadline(value: &Value) -> Option<i64> {
     value["spec"]["progressDeadlineSeconds"].as_i64().filter(|d| *d != i64::from(i32::MAX))
 }
 
-/// Sets the condition Progressing from what happened since the status was last written.
-fn set_progress(value: &mut Value, work: &Work, counts: &Counts) {
+/// Sets the condition Progressing; `moved` is whether the rollout has got on since the status was last written.
+fn set_progress(value: &mut Value, work: &Work, counts: &Counts, moved: bool) {
     let Some(deadline) = deadline(&work.value) else {
         ownership::remove_condition(value, "Progressing");
         return;
@@ -124,11 +138,6 @@ fn set_progress(value: &mut Value, work: &Work, counts: &Counts) {
         Some(new) => format!("ReplicaSet \"{}\"", new.object.key.name),
         None => format!("Deployment \"{}\"", work.object.key.name),
     };
-    let old = |key: &str| value["status"][key].as_i64().unwrap_or(0);
-    let moved = counts.updated > old("updatedReplicas")
-        || counts.replicas - counts.updated < old("replicas") - old("updatedReplicas")
-        || counts.ready > old("readyReplicas")
-        || counts.available > old("availableReplicas");
     let (status, reason, message) = if is_complete(counts, work.replicas()) {
         ("True", "NewReplicaSetAvailable", format!("{name} has successfully progressed."))
     } else if moved {
@@ -139,15 +148,16 @@ fn set_progress(value: &mut Value, work: &Work, counts: &Counts) {
         return;
     };
     let now = Timestamp::now().to_seconds_text();
-    let same = !ownership::set_condition(
-        value,
-        json!({"type": "Progressing", "status": status, "reason": reason, "message": message, "lastUpdateTime": now}),
-    );
-    // Each step on the way starts the deadline anew.
-    if same && reason == "ReplicaSetUpdated" {
-        let list = value["status"]["conditions"].as_array_mut().into_iter().flatten();
-        list.filter(|c| c["type"] == "Progressing").for_each(|c| c["lastUpdateTime"] = now.as_str().into());
+    let mut new =
+        json!({"type": "Progressing", "status": status, "reason": reason, "message": message, "lastUpdateTime": now});
+    if reason != "ReplicaSetUpdated" {
+        ownership::set_condition_last(value, new);
+        return;
     }
+    // Each step on the way starts the deadline anew.
+    let since = current.as_ref().filter(|c| c["status"] == "True").map(|c| c["lastTransitionTime"].clone());
+    new["lastTransitionTime"] = since.unwrap_or_else(|| now.into());
+    ownership::push_condition(value, new);
 }
 
 fn timed_out(progressing: Option<&Value>, deadline: i64) -> bool {
@@ -200,17 +210,26 @@ mod tests {
     fn a_rollout_gets_on_and_completes() {
         let half = work(4, json!({"replicas": 4, "readyReplicas": 2, "availableReplicas": 2}));
         let mut value = half.value.clone();
-        set_progress(&mut value, &half, &counts(&half));
-        set_counts(&mut value, &half, &counts(&half));
+        set_status(&mut value, &half, &counts(&half));
         assert_eq!(condition(&value, "Progressing").expect("set")["reason"], "ReplicaSetUpdated");
         assert_eq!(condition(&value, "Available").expect("set")["status"], "False");
         assert_eq!(value["status"]["unavailableReplicas"], 2);
         let done = work(4, json!({"replicas": 4, "readyReplicas": 4, "availableReplicas": 4}));
-        set_progress(&mut value, &done, &counts(&done));
-        set_counts(&mut value, &done, &counts(&done));
+        set_status(&mut value, &done, &counts(&done));
         assert_eq!(condition(&value, "Progressing").expect("set")["reason"], "NewReplicaSetAvailable");
         assert_eq!(condition(&value, "Available").expect("set")["reason"], "MinimumReplicasAvailable");
         assert_eq!(value["status"].get("unavailableReplicas"), None);
+        let order = |value: &Value| -> Vec<Value> {
+            value["status"]["conditions"].as_array().into_iter().flatten().map(|c| c["type"].clone()).collect()
+        };
+        assert_eq!(order(&value), ["Available", "Progressing"], "what changes goes behind the others");
+        let before = value.clone();
+        set_status(&mut value, &done, &counts(&done));
+        assert_eq!(value, before);
+        // One pod less is available, and the rollout was over: only one of them changes.
+        let less = work(4, json!({"replicas": 4, "readyReplicas": 1, "availableReplicas": 1}));
+        set_status(&mut value, &less, &counts(&less));
+        assert_eq!(order(&value), ["Progressing", "Available"]);
     }
 
     #[test]
@@ -219,7 +238,7 @@ mod tests {
         let mut value = stuck.value.clone();
         value["status"] = json!({"replicas": 4, "updatedReplicas": 4, "conditions": [{"type": "Progressing",
             "status": "True", "reason": "ReplicaSetUpdated", "lastUpdateTime": "2020-01-01T00:00:00Z"}]});
-        set_progress(&mut value, &stuck, &counts(&stuck));
+        set_progress(&mut value, &stuck, &counts(&stuck), false);
         assert_eq!(condition(&value, "Progressing").expect("set")["reason"], "ProgressDeadlineExceeded");
     }
 }
