@@ -376,6 +376,7 @@ fn pod_for(plan: &Plan, number: i64, name: &str) -> Value {
     let revision = plan.revision_for(number);
     let mut pod = ownership::pod_from(&revision.template(), STATEFUL_SET, &plan.set);
     pod["metadata"]["name"] = name.into();
+    pod["metadata"]["generateName"] = format!("{}-", plan.set.key.name).into();
     for (key, text) in [(POD_NAME, name), (POD_INDEX, &number.to_string()), (HASH_LABEL, revision.name())] {
         pod["metadata"]["labels"][key] = text.into();
     }
