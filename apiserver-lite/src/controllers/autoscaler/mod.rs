@@ -202,6 +202,8 @@ impl Autoscaler {
                 }
                 Err(obstacle) => {
                     invalid += 1;
+                    // Each metric has its place, of what kind it is says only one that was found.
+                    shown.push(json!({"type": ""}));
                     self.warn(scaler, obstacle.reason, obstacle.error.clone());
                     first = first.or(Some(obstacle));
                 }
