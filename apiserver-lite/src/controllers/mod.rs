@@ -28,6 +28,7 @@ mod namespace;
 mod namespace_defaults;
 mod node_ipam;
 mod node_lifecycle;
+mod node_ttl;
 mod ownership;
 mod pod_groups;
 mod podgc;
@@ -77,6 +78,7 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     start.making(move |client, recorder| garbage::Garbage::new(client, recorder, Arc::clone(&told)));
     start.with(podgc::PodGc::new);
     start.reporting(node_lifecycle::NodeLifecycle::new);
+    start.with(node_ttl::NodeTtl::new);
     start.reporting(taint_eviction::TaintEviction::new);
     start.reporting(replicaset::ReplicaSets::<false>::new);
     start.reporting(replicaset::ReplicaSets::<true>::new);
