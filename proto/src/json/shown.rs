@@ -5,13 +5,14 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::write::{has_struct_value, is_left_out};
+use super::write::{has_struct_value, is_left_out, reads_back_as_null};
 use crate::schema::{Prop, Type, TypeSet};
 
 /// The value that stands in the JSON for a property whose tree holds `value`; None when the property is left out.
 pub fn shown<'a>(set: &'a TypeSet, prop: &'a Prop, value: Option<&'a Value>) -> Option<&'a Value> {
     match value {
         Some(value) if set.is_custom() => Some(value),
+        Some(value) if reads_back_as_null(set, prop, value) => Some(&Value::Null),
         Some(value) if !value.is_null() => Some(value).filter(|v| !is_left_out(set, prop, v)),
         _ if prop.always && prop.pointer => Some(&Value::Null),
         _ if prop.always || has_struct_value(set, prop) => Some(zero(set.ty(prop.ty))),
@@ -63,5 +64,9 @@ mod tests {
         let (_, paused) = spec.prop("paused").expect("deployments can be paused");
         assert_eq!(shown(set, paused, None), None);
         assert_eq!(shown(set, paused, Some(&Value::Bool(false))), None);
+        let role = set.get(set.struct_named("k8s.io.api.rbac.v1.Role").expect("built in"));
+        let (_, rules) = role.prop("rules").expect("roles have rules");
+        assert_eq!(shown(set, rules, None), Some(&Value::Null));
+        assert_eq!(shown(set, rules, Some(&Value::Array(Vec::new()))), Some(&Value::Null));
     }
 }

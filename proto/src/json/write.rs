@@ -102,7 +102,7 @@ fn write_name(set: &TypeSet, name: &str, start: usize, out: &mut Vec<u8>) {
 }
 
 pub(super) fn write_prop(set: &TypeSet, prop: &Prop, value: Option<&Value>, start: usize, out: &mut Vec<u8>) {
-    match value.filter(|v| !v.is_null()) {
+    match value.filter(|v| !v.is_null() && !reads_back_as_null(set, prop, v)) {
         Some(value) => {
             if !is_left_out(set, prop, value) {
                 write_name(set, &prop.name, start, out);
@@ -119,6 +119,16 @@ pub(super) fn write_prop(set: &TypeSet, prop: &Prop, value: Option<&Value>, star
             }
         }
     }
+}
+
+/// Whether a value is a list without items that upstream gives back as null. It stores protobuf, in which there is no such
+/// list, and shows what it reads from there. The items of a collection were never stored as one.
+pub(super) fn reads_back_as_null(set: &TypeSet, prop: &Prop, value: &Value) -> bool {
+    prop.always
+        && value.as_array().is_some_and(Vec::is_empty)
+        && !set.is_custom()
+        && &*prop.name != "items"
+        && matches!(set.ty(prop.ty), Type::List(_))
 }
 
 /// A Go struct that is no pointer is written even when nothing is in it.
