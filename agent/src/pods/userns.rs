@@ -107,11 +107,14 @@ impl UserNamespaces {
             return Ok(None);
         }
         let handlers = node.status.iter().flat_map(|s| &s.runtime_handlers);
-        let Some(found) = handlers.into_iter().find(|h| h.name == handler) else {
-            return Err(format!("the handler {handler:?} is not known"));
-        };
-        if found.features.as_ref().and_then(|f| f.user_namespaces) != Some(true) {
-            return Err(format!("RuntimeClass handler {handler:?} does not support user namespaces"));
+        let found = handlers.into_iter().find(|h| h.name == handler);
+        if found.and_then(|h| h.features.as_ref()?.user_namespaces) != Some(true) {
+            let who = match handler {
+                "" => "runtime".to_owned(),
+                name => format!("RuntimeClass handler {name:?}"),
+            };
+            let why = if found.is_none() { format!(": the handler {handler:?} is not known") } else { String::new() };
+            return Err(format!("can't set `spec.hostUsers: false`, {who} does not support user namespaces{why}"));
         }
         let first = self.range(pod.uid())?;
         let mapping = cri::IdMapping { host_id: first, container_id: 0, length: self.length };
@@ -275,6 +278,25 @@ mod tests {
     }
 
     #[test]
+    fn the_runtime_must_be_able_to() {
+        let spaces = UserNamespaces::open(Path::new("/nowhere"), IDS_PER_POD, |d| panic!("{d}"));
+        let why = |handler: &str, node: &Node| spaces.of(&pod("a"), handler, node).unwrap_err();
+        let not = "can't set `spec.hostUsers: false`,";
+        let nobody = Node::default();
+        assert_eq!(
+            why("", &nobody),
+            format!("{not} runtime does not support user namespaces: the handler \"\" is not known")
+        );
+        assert_eq!(why("", &node(false)), format!("{not} runtime does not support user namespaces"));
+        assert_eq!(
+            why("crun", &node(true)),
+            format!(
+                "{not} RuntimeClass handler \"crun\" does not support user namespaces: the handler \"crun\" is not known"
+            )
+        );
+    }
+
+    #[test]
     fn damaged_records_are_set_aside_and_never_lead_to_the_nodes_own_ids() {
         let root = std::env::temp_dir().join(format!("userns-damaged-{}", std::process::id()));
         let record = |first: u64, length: u64| {
@@ -327,14 +349,5 @@ mod tests {
             json!({"runtimeSpec": {"linux": {"uidMappings": [{"containerID": 0, "hostID": 65_536, "size": 65_536}]}}});
         answer.info.insert("info".into(), info.to_string());
         assert_eq!(range_of_answer(&answer), Some((65_536, 65_536)));
-    }
-
-    #[test]
-    fn the_runtime_must_be_able_to() {
-        let spaces = UserNamespaces::open(Path::new("/nowhere"), IDS_PER_POD, |d| panic!("{d}"));
-        let why = spaces.of(&pod("a"), "", &node(false)).unwrap_err();
-        assert_eq!(why, "RuntimeClass handler \"\" does not support user namespaces");
-        assert_eq!(spaces.of(&pod("a"), "x", &node(true)).unwrap_err(), "the handler \"x\" is not known");
-        assert_eq!(spaces.of(&Pod::default(), "x", &node(true)), Ok(None));
     }
 }
