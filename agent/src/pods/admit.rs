@@ -75,8 +75,12 @@ impl Manager {
 
     /// Other pods that hold resources of the node, as they are allocated.
     pub(super) fn holders(&self, uid: &str) -> Vec<Arc<Pod>> {
-        let ended = |e: &Entry| self.shared.status.status(e.pod.uid()).is_some_and(|s| is_over(&s));
-        let others = self.pods.iter().filter(|(other, e)| *other != uid && e.mailbox.is_some() && !ended(e));
+        // One that is known to have ended holds nothing, whatever the API still says of it.
+        let ended = |e: &Entry| {
+            e.mailbox.as_ref().is_none_or(|m| m.is_over())
+                || self.shared.status.status(e.pod.uid()).is_some_and(|s| is_over(&s))
+        };
+        let others = self.pods.iter().filter(|(other, e)| *other != uid && !ended(e));
         others.map(|(_, e)| self.allocated(&e.pod)).collect()
     }
 }
