@@ -5,6 +5,7 @@
 //! preconditions against memory, appends a batch to the durable log with one sync, then publishes. Acknowledged means
 //! durable. Readers take snapshots, which cost a reference count, and never wait for the disk.
 
+mod compaction;
 mod disk;
 mod frame;
 mod hash;
@@ -18,7 +19,7 @@ mod writer;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -30,6 +31,7 @@ pub use watch::{Event, EventKind, EventRef, Expired, Watcher};
 pub use world::Snapshot;
 pub use writer::{Change, CommitError, Expect, Write};
 
+use compaction::Compaction;
 use object::{ByKey, Place};
 use world::{Collection, Limits, Objects, World};
 
@@ -93,7 +95,8 @@ impl Store {
             })?),
         };
         let collections = found.into_iter().map(|(id, objects)| (id, Collection::with(objects, revision)));
-        let world = World { revision, collections: collections.collect(), opened_at: revision };
+        let compaction = Compaction::new(limits.age, revision);
+        let world = World { revision, collections: collections.collect(), opened_at: revision, compaction };
         let world = Arc::new(RwLock::new(world));
         let (queue, requests) = mpsc::channel(QUEUE);
         let tell = tokio::sync::watch::Sender::new(revision);
@@ -163,10 +166,14 @@ impl Store {
     /// The collection as it was at a revision.
     ///
     /// # Errors
-    /// [`Expired`] when that is too long ago.
+    /// [`Expired`] when that is too long ago, for this collection or for the store.
     pub fn snapshot_at(&self, resource: &ResourceId, revision: u64) -> Result<Snapshot, Expired> {
         self.read(|w| {
             let gone = |oldest| Expired { requested: revision, oldest };
+            let compacted = w.compaction.revision(Instant::now());
+            if revision < compacted {
+                return Err(gone(compacted));
+            }
             let objects = match w.collections.get(resource) {
                 Some(collection) => collection.at(revision).ok_or_else(|| gone(collection.base_revision))?.clone(),
                 None if revision < w.opened_at => return Err(gone(w.opened_at)),

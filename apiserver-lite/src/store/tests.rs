@@ -304,6 +304,27 @@ async fn history_ages_though_nothing_is_written() {
     assert_eq!(store.snapshot_at(&things(), 2).map(|s| s.len()), Ok(1));
 }
 
+/// A collection that is not written keeps its history, and was read at a version of any age.
+#[tokio::test]
+async fn a_version_expires_in_every_collection_at_once() {
+    let limits = Limits { age: Duration::from_millis(40), ..Limits::default() };
+    let store = Store::open_with(None, limits).expect("memory opens");
+    store.commit(put("a", "1", Expect::Absent)).await.expect("created");
+    assert!(store.snapshot_at(&things(), 2).is_ok());
+    for others in ["others", "more"] {
+        let write = Write { resource: others.into(), ..put("a", "1", Expect::Absent) };
+        store.commit(write).await.expect("created");
+    }
+    while store.snapshot_at(&things(), 2).is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for of in ["things", "others", "never written"] {
+        let known = [2, 3, 4].map(|revision| store.snapshot_at(&of.into(), revision).is_ok());
+        assert_eq!(known, [false, false, true], "{of}: the store's newest version is never too old");
+    }
+    assert!(store.watch(&things(), 2).is_ok(), "watches go on from their own collection's past");
+}
+
 #[tokio::test]
 async fn an_image_of_a_running_store_makes_a_store_with_the_same_objects() {
     let folder = Folder::new();

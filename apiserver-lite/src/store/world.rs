@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rpds::RedBlackTreeSetSync;
 use tokio::sync::{Notify, watch};
 
+use super::compaction::Compaction;
 use super::hash::Keyed;
 use super::object::{ByKey, Key, ObjectRef, Place, ResourceId};
 use super::watch::{Event, EventRef};
@@ -128,6 +129,7 @@ pub(super) struct World {
     pub collections: HashMap<ResourceId, Collection, Keyed>,
     /// Revision at which this process opened the store; older history is gone.
     pub opened_at: u64,
+    pub compaction: Compaction,
 }
 
 impl World {

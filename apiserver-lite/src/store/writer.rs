@@ -254,6 +254,7 @@ impl Writer {
                 touched.insert(one.resource, (collection.tell.clone(), collection.end(), collection.bells.clone()));
             }
             world.revision = revision;
+            world.compaction.reached(revision, now);
         }
         for (tell, end, bells) in touched.into_values() {
             tell.send_replace(end);
