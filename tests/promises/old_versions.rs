@@ -83,9 +83,10 @@ async fn a_version_that_is_too_old_is_gone_for_lists_and_for_watches() {
     let (code, said) = api.get(&format!("{MAPS}?resourceVersion={version}")).await.expect("an answer");
     assert_eq!((code, names(&said)), (200, vec!["a", "b", "c"]));
 
-    let watch = format!("{MAPS}?watch=1&resourceVersion={version}&timeoutSeconds=20");
-    let (code, event) = api.get(&watch).await.expect("an answer");
-    assert_eq!((code, &event["type"]), (200, &json!("ERROR")), "one event, and the end: {event}");
+    // Watches begin anywhere in the collection's own past, which goes a moment later. Then there is one event, and the end.
+    let watch = format!("{MAPS}?watch=1&resourceVersion={version}&timeoutSeconds=1");
+    let event = api.until(&watch, |code, event| (code, &event["type"]) == (200, &json!("ERROR"))).await;
+    let event = event.expect("it gets old for watches as well");
     let status = &event["object"];
     assert_eq!(
         (&status["kind"], &status["code"], &status["reason"]),
@@ -123,4 +124,26 @@ async fn pages_are_of_one_moment_whatever_is_written_meanwhile() {
     assert_eq!(left, [Some(3), Some(1), None]);
     versions.dedup();
     assert_eq!(versions.len(), 1, "{versions:?}");
+}
+
+/// A collection that nobody writes keeps its past; a version of it goes nevertheless, with those of all others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_gets_old_though_its_collection_is_not_written() {
+    let flags = ["--controllers=-*", "--scheduler=false", "--etcd-compaction-interval=500ms"];
+    let server = ApiServer::start("old-quiet", &flags).expect("the server starts");
+    let api = Api::new(&server);
+    for name in ["a", "b", "c"] {
+        create(api, name).await;
+    }
+    let (_, first) = api.get(&format!("{MAPS}?limit=2")).await.expect("an answer");
+    let (token, version) = (text(&first, "continue"), text(&first, "resourceVersion"));
+    let secret = json!({"metadata": {"name": "s"}});
+    assert_eq!(api.post("/api/v1/namespaces/default/secrets", &secret).await.expect("an answer").0, 201);
+    let gone =
+        api.until(&format!("{MAPS}?limit=2&continue={token}"), |code, _| code != 200).await.expect("it gets old");
+    assert_eq!((&gone["reason"], &gone["message"]), (&json!("Expired"), &json!(TOO_LATE)), "{gone}");
+    let exact = format!("{MAPS}?resourceVersion={version}&resourceVersionMatch=Exact");
+    assert_eq!(api.get(&exact).await.expect("an answer").0, 410);
+    let (_, rest) = api.get(&format!("{MAPS}?continue={}", text(&gone, "continue"))).await.expect("an answer");
+    assert_eq!(names(&rest), ["c"]);
 }

@@ -76,15 +76,18 @@ async fn pods_without_accounts_do_not_wait_for_them() {
     let flags = ["--controllers=-*", "--scheduler=false", "--disable-admission-plugins=ServiceAccount"];
     let server = ApiServer::start("no-accounts", &flags).expect("the server starts");
     let api = tests::Api::new(&server);
-    let begun = std::time::Instant::now();
+    let mut shortest = std::time::Duration::MAX;
     for number in 0..10 {
         let pod =
             json!({"metadata": {"name": format!("p{number}")}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        let begun = std::time::Instant::now();
         let (code, said) = api.post("/api/v1/namespaces/default/pods", &pod).await.expect("an answer");
         assert_eq!(code, 201, "{said}");
         assert!(said["spec"]["serviceAccountName"].is_null(), "{said}");
+        shortest = shortest.min(begun.elapsed());
     }
-    assert!(begun.elapsed() < std::time::Duration::from_secs(9), "each waited");
+    // Whatever else the machine does: one that waits takes its second each time.
+    assert!(shortest < std::time::Duration::from_secs(1), "each waited, {shortest:?} at least");
 }
 
 /// Answers of more than 128 KiB, of one object as well as of many.
