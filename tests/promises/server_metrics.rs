@@ -176,3 +176,21 @@ async fn what_the_packaged_alerts_and_panels_ask_for_is_there() -> Result<()> {
     ensure!(asked >= 8, "{asked} names were found");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_delete_makes_the_counters_begin_again() -> Result<()> {
+    let server = ApiServer::start("server-metrics-reset", &["--controllers=-*", "--scheduler=false"])?;
+    let api = Api::new(&server);
+    let counted = |page: &str| value(page, "apiserver_request_total", &["resource=\"configmaps\"", "verb=\"LIST\""]);
+    assert_eq!(api.get(MAPS).await?.0, 200);
+    assert_eq!(counted(&page(&server).await?), Some(1.0));
+    for path in ["/metrics", "/metrics/slis"] {
+        let answer = Connection::http1(&server).await?.call(Method::DELETE, path, "", Bytes::new()).await?;
+        assert_eq!((answer.status().as_u16(), &answer.body()[..]), (200, &b"metrics reset\n"[..]));
+        assert_eq!(answer.headers()["content-type"], "text/plain; charset=utf-8");
+    }
+    assert_eq!(counted(&page(&server).await?), None);
+    assert_eq!(api.get(MAPS).await?.0, 200);
+    assert_eq!(counted(&page(&server).await?), Some(1.0), "and counts on");
+    Ok(())
+}

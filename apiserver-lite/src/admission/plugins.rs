@@ -324,6 +324,11 @@ impl Admission {
     }
 
     /// What the chain has cost, and what the webhooks have.
+    pub fn reset_metrics(&self) {
+        self.steps.reset();
+        self.clients.counted().reset();
+    }
+
     pub fn metrics(&self, out: &mut String) {
         self.steps.write(out);
         self.clients.counted().write(out);

@@ -66,6 +66,12 @@ fn place_of(user: &str) -> usize {
 }
 
 impl Access {
+    /// Begins again.
+    pub fn reset(&self) {
+        self.users.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        self.attempts.iter().chain(&self.decisions).for_each(Histogram::reset);
+    }
+
     /// `user` of a success.
     pub fn authenticated(&self, attempt: Attempt, user: Option<&str>, took: Duration) {
         let at = match attempt {
@@ -158,6 +164,11 @@ fn usual_name(kind: &'static str) -> &'static str {
 }
 
 impl Decisions {
+    /// Begins again.
+    pub fn reset(&self) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// `kind` of authorizer as configurations spell it, and its name where one gives it any.
     pub fn count(&self, kind: &'static str, name: Option<&str>, decision: &Decision) {
         if !decision.allowed && !decision.denied {

@@ -108,17 +108,21 @@ impl Cells {
         self.0[kind][operation][usize::from(rejected)].get_or_init(Box::default).took(&SECONDS, time);
     }
 
+    fn reset(&self) {
+        self.0.iter().flatten().flatten().filter_map(OnceLock::get).for_each(|histogram| histogram.reset());
+    }
+
     fn write(&self, out: &mut String, name: &str, plugin: &str) {
         for (kind, by_operation) in TYPES.iter().zip(&self.0) {
             for (operation, by_outcome) in OPERATIONS.iter().zip(by_operation) {
                 for (rejected, cell) in [false, true].iter().zip(by_outcome) {
-                    let Some(histogram) = cell.get() else { continue };
+                    let Some(shown) = cell.get().map(|h| h.shown()).filter(|shown| shown.count > 0) else { continue };
                     let labels = format!(
                         "{plugin}operation=\"{}\",rejected=\"{rejected}\",type=\"{}\"",
                         operation.name(),
                         kind.of_step()
                     );
-                    histogram.shown().write(out, name, &labels, &SECONDS, Unit::Seconds);
+                    shown.write(out, name, &labels, &SECONDS, Unit::Seconds);
                 }
             }
         }
@@ -135,6 +139,12 @@ pub struct Steps {
 impl Steps {
     pub fn new(names: impl Iterator<Item = &'static str>) -> Self {
         Steps { whole: Cells::default(), plugins: names.map(|name| (name, Cells::default())).collect() }
+    }
+
+    /// Begins again.
+    pub fn reset(&self) {
+        self.whole.reset();
+        self.plugins.iter().for_each(|(_, cells)| cells.reset());
     }
 
     /// One pass of the whole chain.
@@ -204,6 +214,11 @@ struct Calls {
 pub struct Webhooks(Mutex<Calls>);
 
 impl Webhooks {
+    /// Begins again.
+    pub fn reset(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Calls::default();
+    }
+
     /// A call that took some time; `open` when its failure lets the request pass.
     pub fn called(&self, name: &str, kind: Type, operation: Operation, time: Duration, outcome: Outcome, open: bool) {
         let (name, kind, operation) = (escaped(name), kind.of_webhook(), operation.name());

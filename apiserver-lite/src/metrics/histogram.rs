@@ -61,6 +61,11 @@ impl<const N: usize> Histogram<N> {
         self.observe(bounds, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    /// Begins again. What is observed meanwhile may count in part.
+    pub fn reset(&self) {
+        self.buckets.iter().chain([&self.count, &self.sum]).for_each(|number| number.store(0, Ordering::Relaxed));
+    }
+
     pub fn shown(&self) -> Shown<N> {
         Shown {
             buckets: std::array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed)),

@@ -24,7 +24,7 @@ pub use watches::Sent;
 
 use page::{escaped, head};
 
-use crate::http::{Response, respond};
+use crate::http::{Body, Response, respond};
 use crate::resource::Set;
 use crate::server::{ApiServer, Request};
 
@@ -74,9 +74,18 @@ impl Metrics {
     }
 }
 
-/// Answers `/metrics` and `/metrics/slis`; None for other paths.
+/// Answers `/metrics` and `/metrics/slis`; None for other paths. A DELETE of either begins anew, any other method reads.
 pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     let mut out = String::new();
+    if request.method == http::Method::DELETE {
+        match request.info.path.as_str() {
+            "/metrics" => reset(server),
+            // These are looked up when they are asked for.
+            "/metrics/slis" => {}
+            _ => return None,
+        }
+        return Some(respond::with_type(200, "text/plain; charset=utf-8", Body::from("metrics reset\n")));
+    }
     match request.info.path.as_str() {
         "/metrics" => {
             server.metrics.0.requests.write(&mut out);
@@ -97,6 +106,18 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
         _ => return None,
     }
     Some(respond::bytes(200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", out))
+}
+
+/// Counts from zero. What is going on, what there is, and the times of flow control stay as they are.
+fn reset(server: &ApiServer) {
+    let counters = &server.metrics.0;
+    counters.requests.reset();
+    counters.watches.reset();
+    counters.access.reset();
+    counters.scheduling.reset();
+    counters.deprecated.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    server.authorizer.decisions().reset();
+    server.admission.reset_metrics();
 }
 
 /// What the health pages say, for those who compute availability from it.

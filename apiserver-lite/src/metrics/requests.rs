@@ -257,6 +257,14 @@ impl Series {
         self.others.fetch_add(1, Ordering::Relaxed);
     }
 
+    fn reset(&self) {
+        self.seconds.reset();
+        self.bytes.reset();
+        // Which place is whose stays as it is.
+        let counts = self.codes.iter().map(|(_, count)| count).chain([&self.others]);
+        counts.for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
     /// Codes and how often each was answered.
     fn counted(&self) -> impl Iterator<Item = (u16, u64)> {
         let own = self.codes.iter().map(|(code, count)| (code.load(Ordering::Relaxed), count.load(Ordering::Relaxed)));
@@ -310,6 +318,16 @@ impl Requests {
         }
         let series = Labels::of(request).and_then(|labels| self.find(&labels, set));
         Served { requests: self.clone(), series, mutating, since: Instant::now() }
+    }
+
+    /// Forgets what was served; what is being served stays.
+    pub fn reset(&self) {
+        let mut map = self.series.write().unwrap_or_else(PoisonError::into_inner);
+        map.retain(|_, all| {
+            all.retain(|series| series.running.load(Ordering::Relaxed) > 0);
+            all.iter().for_each(|series| series.reset());
+            !all.is_empty()
+        });
     }
 
     pub fn write(&self, out: &mut String) {

@@ -60,6 +60,11 @@ impl Scheduling {
         }
     }
 
+    /// Begins again.
+    pub fn reset(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     pub fn write(&self, out: &mut String) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let labels = |(driver, ended): &(String, Waited)| {

@@ -32,6 +32,12 @@ impl Watches {
         Sent(all.entry(kind).or_default().clone())
     }
 
+    /// Begins again; watches that are open count on.
+    pub fn reset(&self) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values().for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
     pub fn write(&self, out: &mut String) {
         let name = "apiserver_watch_events_total";
         head(out, name, "counter", "[ALPHA] Number of events sent in watch clients");
