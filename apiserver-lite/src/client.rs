@@ -101,6 +101,24 @@ impl Client {
         self.update_part(resource, "status", namespace, name, change).await
     }
 
+    /// Applies a configuration to an object's status, and takes over what others own of it.
+    ///
+    /// # Errors
+    /// As a PATCH of that kind.
+    pub async fn apply_status(
+        &self,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+        configuration: &Value,
+    ) -> Result<ObjectRef> {
+        let resource = self.resource(resource)?;
+        let target = Target { resource: &resource, subresource: "status", namespace, name };
+        let options = WriteOptions { force: true, ..WriteOptions::clone(&self.options) };
+        let body = configuration.to_string();
+        write::apply(&self.server, target, body.as_bytes(), &options).await.map(|patched| patched.object)
+    }
+
     /// Changes an object through one of its subresources.
     ///
     /// # Errors

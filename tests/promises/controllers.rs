@@ -575,6 +575,12 @@ fn a_range_of_service_addresses_stays_while_one_of_them_is_used() {
     cluster.wait("the range is ready", "default", |_| ready()["status"] == "True");
     assert_eq!(range("metadata")["finalizers"], json!(["networking.k8s.io/service-cidr-finalizer"]));
     assert_eq!(ready()["message"], "Kubernetes Service CIDR is ready");
+    let owners =
+        cluster.json(&["get", "servicecidr", "kubernetes", "--show-managed-fields"])["metadata"]["managedFields"]
+            .take();
+    let said = |o: &&Value| (&o["operation"], &o["subresource"]) == (&json!("Apply"), &json!("status"));
+    let speaker = owners.as_array().into_iter().flatten().find(said).expect("the condition is applied");
+    assert_eq!(speaker["manager"], "service-cidr-controller", "{owners}");
     let service = |name: &str, address: &str| {
         let spec = json!({"clusterIP": address, "ports": [{"port": 80}]});
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})

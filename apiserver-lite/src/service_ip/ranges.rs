@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::addresses::Work;
 use super::{cidrs, serves};
-use crate::client::{Client, unchanged};
-use crate::controllers::{Change, Queue, done, hold, set_condition};
+use crate::client::Client;
+use crate::controllers::{Change, Queue, done, hold};
 use crate::status::Result;
 use crate::store::{Key, ObjectRef};
 
@@ -101,33 +101,40 @@ impl Ranges {
         Ok(left)
     }
 
+    /// Applies a condition, as upstream does: who speaks owns it, whoever spoke before.
     async fn say(&self, client: &Client, key: &Key, going: bool, condition: &Value) -> Result<()> {
+        let Some(object) = client.get(RANGES, &key.namespace, &key.name) else { return Ok(()) };
+        if object.keys.deleting != going || says(&object.without_owners(), condition) {
+            return Ok(());
+        }
         let manager = if self.all { "service-cidr-controller" } else { "kubernetes-service-cidr-controller" };
+        let mut condition = condition.clone();
+        // Every change counts as a transition, also that of a message alone.
+        condition["lastTransitionTime"] = Timestamp::now().to_seconds_text().into();
+        let words = json!({"kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1",
+            "metadata": {"name": key.name}, "status": {"conditions": [condition]}});
         let client = client.named(manager);
-        let written = client.update_status(RANGES, &key.namespace, &key.name, |value| {
-            let same = value["metadata"]["deletionTimestamp"].is_null() != going;
-            if same && state(value, condition) { Ok(()) } else { Err(unchanged()) }
-        });
-        done(written.await.map(|_| ())).map(|_| ())
+        let written = client.apply_status(RANGES, &key.namespace, &key.name, &words).await;
+        done(written.map(|_| ())).map(|_| ())
     }
 }
 
-/// Sets a condition; false when nothing changes. Every change counts as a transition, also that of a message alone.
-fn state(value: &mut Value, condition: &Value) -> bool {
-    if !set_condition(value, condition.clone()) {
-        return false;
-    }
-    let list = value["status"]["conditions"].as_array_mut().into_iter().flatten();
-    for said in list.filter(|said| said["type"] == condition["type"]) {
-        said["lastTransitionTime"] = Timestamp::now().to_seconds_text().into();
-    }
-    true
+/// Whether a range says that already.
+fn says(range: &Value, condition: &Value) -> bool {
+    let part = |value: &Value, name: &str| value[name].as_str().unwrap_or_default().to_owned();
+    let mut said = range["status"]["conditions"].as_array().into_iter().flatten();
+    said.any(|said| {
+        ["type", "status", "reason", "message"].iter().all(|name| part(said, name) == part(condition, name))
+    })
 }
 
 /// The words of service-cidr-controller; without it those of the API server about the configured range.
 fn ready(all: bool, name: &str) -> Value {
-    let what = if !all && name == DEFAULT_RANGE { "default Service CIDR" } else { "Service CIDR" };
-    json!({"type": "Ready", "status": "True", "reason": "", "message": format!("Kubernetes {what} is ready")})
+    if !all && name == DEFAULT_RANGE {
+        // It leaves the reason to others.
+        return json!({"type": "Ready", "status": "True", "message": "Kubernetes default Service CIDR is ready"});
+    }
+    json!({"type": "Ready", "status": "True", "reason": "", "message": "Kubernetes Service CIDR is ready"})
 }
 
 fn terminating() -> Value {
@@ -174,15 +181,11 @@ mod tests {
 
     #[test]
     fn a_condition_is_written_where_it_differs() {
-        let mut range = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "",
+        let range = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "",
             "message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": "2020-01-01T00:00:00Z"}]}});
-        assert!(state(&mut range, &ready(true, "kubernetes")));
-        let said = range["status"]["conditions"][0].clone();
-        assert_eq!(said["message"], "Kubernetes Service CIDR is ready");
-        assert_ne!(said["lastTransitionTime"], "2020-01-01T00:00:00Z");
-        assert!(!state(&mut range, &ready(true, "kubernetes")));
-        assert!(state(&mut range, &terminating()));
-        assert_eq!(range["status"]["conditions"][0]["reason"], "Terminating");
+        assert!(says(&range, &ready(false, "kubernetes")));
+        assert!(!says(&range, &ready(true, "kubernetes")) && !says(&range, &terminating()));
+        assert!(!says(&json!({}), &ready(false, "kubernetes")));
     }
 
     #[test]

@@ -20,12 +20,7 @@ const ATTEMPTS: usize = 5;
 /// # Errors
 /// 400, 404 for a subresource of nothing, 409 for conflicts and other versions, 422, and as upstream 500 for a
 /// configuration that the schema does not allow.
-pub(super) async fn apply(
-    server: &ApiServer,
-    target: Target<'_>,
-    body: &[u8],
-    options: &WriteOptions,
-) -> Result<Patched> {
+pub async fn apply(server: &ApiServer, target: Target<'_>, body: &[u8], options: &WriteOptions) -> Result<Patched> {
     let Target { resource, subresource, namespace, name } = target;
     let (config, duplicates) = parse(body)?;
     let writer = Writer { resource, subresource, manager: &options.manager };

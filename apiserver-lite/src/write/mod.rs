@@ -36,6 +36,7 @@ use crate::server::{ApiServer, Request, wrong_method};
 use crate::status::{ApiError, Cause, Result};
 use crate::store::{Change, CommitError, Encoded, Expect, Key, ObjectRef, Write};
 
+pub use applied::apply;
 pub use binding::bind;
 pub use create::create;
 pub(crate) use create::to_stored_version;
