@@ -53,6 +53,10 @@ pub async fn bind(server: &ApiServer, target: Target<'_>, mut binding: Value, op
     }
     check(&binding)?;
     admit::judge(server, options, target, &binding).await?;
+    if target.namespace.is_empty() {
+        // A path with nothing for a namespace: no pod is there.
+        return Err(ApiError::bad_request("Namespace parameter required."));
+    }
     let pods = server.resources.lookup("", "v1", "pods").ok_or_else(crate::server::unknown_path)?;
     let pod = Target { resource: &pods, subresource: "binding", name, ..target };
     assign(server, pod, &binding, options).await

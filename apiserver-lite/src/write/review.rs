@@ -64,6 +64,10 @@ pub(super) async fn handle(
     if matches!(&*resource.kind, "SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview") {
         check(resource, &value, options)?;
     }
+    if &*resource.kind == "LocalSubjectAccessReview" && namespace.is_empty() {
+        // Upstream names the one that it misses.
+        return Err(ApiError::bad_request("namespace is required on this type: "));
+    }
     // Nothing is stored, so nothing is charged.
     server.admission.validate(&call, &value).await?.refund(server).await;
     match &*resource.kind {
