@@ -32,7 +32,23 @@ pub struct Said<'a> {
     pub field_path: &'a str,
     pub warning: bool,
     pub reason: &'a str,
+    /// No longer than an event's message may be.
     pub message: &'a str,
+    /// Of the whole message.
+    pub digest: Digest,
+}
+
+/// What stands for a message where it is remembered: messages may be long, and thousands of them are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest([u8; 16]);
+
+impl Digest {
+    pub fn of(message: &str) -> Self {
+        let whole = ring::digest::digest(&ring::digest::SHA256, message.as_bytes());
+        let mut half = [0; 16];
+        half.copy_from_slice(&whole.as_ref()[..16]);
+        Digest(half)
+    }
 }
 
 /// An event to write: a new one where the count is one, else the change of one that is there.
@@ -63,12 +79,12 @@ struct Similar {
 /// What makes two events the same.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Same {
-    Event { similar: Similar, field_path: String, message: String },
+    Event { similar: Similar, field_path: String, message: Digest },
     Combined(Similar),
 }
 
 struct Window {
-    messages: HashSet<String>,
+    messages: HashSet<Digest>,
     last: Instant,
 }
 
@@ -95,11 +111,11 @@ impl Correlator {
     pub fn observe(&mut self, said: &Said<'_>, now: Instant, name: String, first: String) -> Option<Observed> {
         let speaker = Speaker { component: said.component.into(), object: said.object.map(Into::into) };
         let similar = Similar { speaker: speaker.clone(), warning: said.warning, reason: said.reason.into() };
-        let (same, message) = if self.is_combined(&similar, said.message, now) {
+        let (same, message) = if self.is_combined(&similar, said.digest, now) {
             (Same::Combined(similar), format!("{COMBINED}{}", said.message))
         } else {
-            let (field_path, message) = (said.field_path.into(), said.message.to_owned());
-            (Same::Event { similar, field_path, message: message.clone() }, message)
+            let same = Same::Event { similar, field_path: said.field_path.into(), message: said.digest };
+            (same, said.message.to_owned())
         };
         let sent = self.sent.entry(same, || Sent { name, first, count: 0 });
         sent.count = sent.count.saturating_add(1);
@@ -108,17 +124,17 @@ impl Correlator {
         self.may_speak(speaker, now).then_some(observed)
     }
 
-    fn is_combined(&mut self, similar: &Similar, message: &str, now: Instant) -> bool {
+    fn is_combined(&mut self, similar: &Similar, message: Digest, now: Instant) -> bool {
         let window = self.windows.entry(similar.clone(), || Window { messages: HashSet::new(), last: now });
         if now.duration_since(window.last) > SIMILAR_WINDOW {
             window.messages.clear();
         }
         window.last = now;
-        window.messages.insert(message.to_owned());
+        window.messages.insert(message);
         let combined = window.messages.len() >= MAX_SIMILAR;
         if combined {
             // Upstream forgets any one text, so that there are never more; this one leaves the first ones told apart.
-            window.messages.remove(message);
+            window.messages.remove(&message);
         }
         combined
     }
@@ -172,7 +188,15 @@ mod tests {
 
     fn said<'a>(uid: &'a str, message: &'a str) -> Said<'a> {
         let object = ["ReplicaSet", "n", "a", uid, "apps/v1"];
-        Said { component: "c", object, field_path: "", warning: false, reason: "R", message }
+        Said {
+            component: "c",
+            object,
+            field_path: "",
+            warning: false,
+            reason: "R",
+            message,
+            digest: Digest::of(message),
+        }
     }
 
     fn observe(correlator: &mut Correlator, said: &Said<'_>, now: Instant) -> Option<Observed> {

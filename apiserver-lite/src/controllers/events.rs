@@ -1,26 +1,25 @@
 //! Events that controllers and the scheduler report: one task writes them, repeats only raise a count.
 //!
 //! What controllers say goes through the [`Correlator`], as upstream's recorder does it. The scheduler reports in the
-//! newer form, which upstream neither combines nor limits.
+//! newer form, whose repeats are a [`Series`].
 //!
 //! Reporting never waits: when a thousand events are in line, further ones are dropped and counted in the log.
-
-use std::collections::{HashMap, VecDeque};
 
 use proto::time::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::correlate::{Correlator, Said};
+use super::correlate::{Correlator, Digest, Said};
+use super::series::Series;
 use crate::client::Client;
 use crate::status::Result;
 use crate::store::ObjectRef;
 
 /// Events in line for the writer.
 const LINE: usize = 1024;
-/// Events of the scheduler whose repeats are still recognised.
-const REMEMBERED: usize = 1024;
+/// Who reports as the scheduler.
+const SCHEDULER: &str = "default-scheduler";
 /// Longest message, as upstream's validation has it.
 const LONGEST: usize = 1024;
 
@@ -31,6 +30,16 @@ pub enum Reporter {
     Controller(&'static str),
     /// The scheduler: `reportingController`, an action, a series.
     Scheduler,
+}
+
+impl Reporter {
+    /// What stands at the end of a message that was cut.
+    fn ellipsis(self) -> &'static str {
+        match self {
+            Reporter::Controller(_) => "...",
+            Reporter::Scheduler => " ...",
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -45,7 +54,12 @@ pub struct Report {
 
 struct Record {
     about: Value,
+    /// What else it is about, for the newer form.
+    related: Option<Value>,
+    /// Its message is no longer than that of an event may be.
     report: Report,
+    /// Of the message as it was.
+    digest: Digest,
 }
 
 /// A handle to the writer of events.
@@ -60,12 +74,12 @@ impl Recorder {
     }
 
     pub fn report(&self, kind: &str, api_version: &str, object: &ObjectRef, report: Report) {
-        let mut about = json!({"kind": kind, "name": object.key.name, "uid": object.keys.uid,
-            "apiVersion": api_version, "resourceVersion": object.revision.to_string()});
-        if !object.key.namespace.is_empty() {
-            about["namespace"] = json!(object.key.namespace);
-        }
-        self.line(about, report);
+        self.line(reference(kind, api_version, object), None, report);
+    }
+
+    /// An event of the scheduler about a pod that has to do with another one.
+    pub fn report_related(&self, pod: &ObjectRef, other: &ObjectRef, report: Report) {
+        self.line(reference("Pod", "v1", pod), Some(reference("Pod", "v1", other)), report);
     }
 
     /// An event of a controller about an object.
@@ -87,38 +101,56 @@ impl Recorder {
     /// A warning of a controller about what a reference names, with no version of it.
     pub fn warn_of(&self, who: &'static str, about: Value, reason: &'static str, message: String) {
         let report = Report { reporter: Reporter::Controller(who), warning: true, reason, action: "", message };
-        self.line(about, report);
+        self.line(about, None, report);
     }
 
-    fn line(&self, about: Value, report: Report) {
-        if self.0.try_send(Record { about, report }).is_err() {
+    fn line(&self, about: Value, related: Option<Value>, mut report: Report) {
+        let digest = Digest::of(&report.message);
+        truncate(&mut report.message, report.reporter.ellipsis());
+        if self.0.try_send(Record { about, related, report, digest }).is_err() {
             tracing::warn!("an event is dropped: too many in line");
         }
     }
 }
 
-/// What makes two events of the scheduler the same.
-type Same = (String, &'static str, String);
-
-struct Known {
-    namespace: String,
-    name: String,
-}
-
 async fn write_all(client: Client, mut line: mpsc::Receiver<Record>) {
     let mut correlator = Correlator::new();
-    let mut series = Series::default();
-    while let Some(record) = line.recv().await {
-        let written = match record.report.reporter {
-            Reporter::Controller(component) => of_controller(&client, &mut correlator, component, &record).await,
-            Reporter::Scheduler => series.write(&client, record).await,
+    let (mut series, mut ready) = (Series::default(), Vec::new());
+    loop {
+        let due = series.due();
+        let timer = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
         };
-        match written {
-            Ok(()) => {}
-            // The namespace goes away: nobody will read it.
-            Err(error) if matches!(error.code(), 403 | 404) => {}
-            Err(error) => tracing::warn!(%error, "an event is lost"),
+        tokio::select! {
+            record = line.recv() => match record {
+                None => return,
+                Some(record) => match record.report.reporter {
+                    Reporter::Controller(component) => {
+                        told(of_controller(&client, &mut correlator, component, &record).await);
+                    }
+                    Reporter::Scheduler => {
+                        let time = Timestamp::now();
+                        series.observe(of_scheduler(&record, &time), time, Instant::now(), &mut ready);
+                    }
+                },
+            },
+            () = timer => series.work(Instant::now(), &mut ready),
         }
+        for event in ready.drain(..) {
+            told(write_newer(&client, event).await);
+        }
+    }
+}
+
+fn told(written: Result<()>) {
+    match written {
+        Ok(()) => {}
+        // The namespace goes away: nobody will read it.
+        Err(error) if matches!(error.code(), 403 | 404) => {}
+        Err(error) => tracing::warn!(%error, "an event is lost"),
     }
 }
 
@@ -138,13 +170,14 @@ async fn of_controller(
         warning: report.warning,
         reason: report.reason,
         message: &report.message,
+        digest: record.digest,
     };
     let now = Timestamp::now();
     let name = unique_name(about, &now);
     let Some(mut observed) = correlator.observe(&said, Instant::now(), name, now.to_seconds_text()) else {
         return Ok(());
     };
-    truncate(&mut observed.message);
+    truncate(&mut observed.message, record.report.reporter.ellipsis());
     let namespace = namespace_of(about);
     if observed.count > 1 {
         let counted = client.update("events", namespace, &observed.name, |event| {
@@ -168,53 +201,56 @@ async fn of_controller(
     client.create("events", namespace, event).await.map(drop)
 }
 
-/// Events of the scheduler whose repeats are still recognised.
-#[derive(Default)]
-struct Series {
-    known: HashMap<Same, Known>,
-    order: VecDeque<Same>,
-}
-
-impl Series {
-    async fn write(&mut self, client: &Client, mut record: Record) -> Result<()> {
-        truncate(&mut record.report.message);
-        let uid = record.about["uid"].as_str().unwrap_or_default().to_owned();
-        let same = (uid, record.report.reason, record.report.message.clone());
-        if let Some(known) = self.known.get(&same) {
-            match repeat(client, known).await {
-                Err(error) if error.is_not_found() => {}
-                done => return done,
-            }
-        }
-        let now = Timestamp::now();
-        let mut event = blank(&record, &unique_name(&record.about, &now), &record.report.message);
-        event["eventTime"] = now.to_micros_text().into();
-        event["action"] = record.report.action.into();
-        event["reportingComponent"] = "default-scheduler".into();
-        event["reportingInstance"] = "default-scheduler".into();
-        let object = client.create("events", namespace_of(&record.about), event).await?;
-        let place = Known { namespace: object.key.namespace.to_string(), name: object.key.name.to_string() };
-        if self.known.insert(same.clone(), place).is_none() {
-            self.order.push_back(same);
-        }
-        if self.order.len() > REMEMBERED
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.known.remove(&oldest);
-        }
-        Ok(())
+/// An event of the scheduler that happens for the first time.
+fn of_scheduler(record: &Record, now: &Timestamp) -> Value {
+    let mut event = blank(record, &unique_name(&record.about, now), &record.report.message);
+    event["eventTime"] = now.to_micros_text().into();
+    event["action"] = record.report.action.into();
+    event["reportingComponent"] = SCHEDULER.into();
+    event["reportingInstance"] = format!("{SCHEDULER}-{}", crate::pki::hostname()).into();
+    if let Some(related) = &record.related {
+        event["related"] = related.clone();
     }
+    event
 }
 
-fn truncate(message: &mut String) {
+/// Writes an event of the newer form: a new one, or the series of one that is there.
+async fn write_newer(client: &Client, event: Value) -> Result<()> {
+    let text = |key: &str| event["metadata"][key].as_str().unwrap_or_default();
+    if event["series"].is_object() {
+        let counted = client.update("events", text("namespace"), text("name"), |stored| {
+            stored["series"] = event["series"].clone();
+            Ok(())
+        });
+        match counted.await {
+            // It expired, or was never written: the series goes on in a new one.
+            Err(error) if error.is_not_found() => {}
+            done => return done.map(drop),
+        }
+    }
+    let namespace = text("namespace").to_owned();
+    client.create("events", &namespace, event).await.map(drop)
+}
+
+/// Cuts a message that is longer than an event's may be.
+fn truncate(message: &mut String, ellipsis: &str) {
     if message.len() > LONGEST {
-        let mut end = LONGEST - 3;
+        let mut end = LONGEST - ellipsis.len();
         while !message.is_char_boundary(end) {
             end -= 1;
         }
         message.truncate(end);
-        message.push_str("...");
+        message.push_str(ellipsis);
     }
+}
+
+fn reference(kind: &str, api_version: &str, object: &ObjectRef) -> Value {
+    let mut about = json!({"kind": kind, "name": object.key.name, "uid": object.keys.uid,
+        "apiVersion": api_version, "resourceVersion": object.revision.to_string()});
+    if !object.key.namespace.is_empty() {
+        about["namespace"] = json!(object.key.namespace);
+    }
+    about
 }
 
 /// Events about cluster-scoped objects lie in the default namespace.
@@ -237,12 +273,25 @@ fn blank(record: &Record, name: &str, message: &str) -> Value {
     })
 }
 
-async fn repeat(client: &Client, known: &Known) -> Result<()> {
-    let now = Timestamp::now();
-    let counted = client.update("events", &known.namespace, &known.name, |event| {
-        let count = event["series"]["count"].as_i64().unwrap_or(1) + 1;
-        event["series"] = json!({"count": count, "lastObservedTime": now.to_micros_text()});
-        Ok(())
-    });
-    counted.await.map(drop)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_messages_end_as_their_reporters_end_them() {
+        let cut = |text: &str, reporter: Reporter| {
+            let mut text = text.to_owned();
+            truncate(&mut text, reporter.ellipsis());
+            text
+        };
+        let controller = Reporter::Controller("c");
+        assert_eq!(cut(&"x".repeat(1024), controller), "x".repeat(1024));
+        assert_eq!(cut(&"x".repeat(1025), controller), format!("{}...", "x".repeat(1021)));
+        assert_eq!(cut(&"x".repeat(9999), Reporter::Scheduler), format!("{} ...", "x".repeat(1020)));
+        assert_eq!(cut(&"é".repeat(999), controller), format!("{}...", "é".repeat(510)));
+        // Cut before it is combined with others and after is as cut once.
+        let (long, prefix) = ("x".repeat(5000), "(combined from similar events): ");
+        let whole = cut(&format!("{prefix}{long}"), controller);
+        assert_eq!(cut(&format!("{prefix}{}", cut(&long, controller)), controller), whole);
+    }
 }

@@ -41,6 +41,7 @@ mod replicaset;
 pub mod resource_claims;
 mod runner;
 mod schedule;
+mod series;
 mod statefulset;
 mod taint_eviction;
 mod token_cleaner;

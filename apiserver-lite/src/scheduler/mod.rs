@@ -461,7 +461,8 @@ impl Scheduler {
     fn remove_victims(&self, pod: &Arc<PodInfo>, node: &str, victims: &[Arc<PodInfo>]) {
         for victim in victims {
             let message = format!("Preempted by pod {} on node {node}", pod.object.keys.uid);
-            self.recorder.report("Pod", "v1", &victim.object, report(false, "Preempted", "Preempting", message));
+            let preempted = report(false, "Preempted", "Preempting", message);
+            self.recorder.report_related(&victim.object, &pod.object, preempted);
             let (client, victim) = (self.client.clone(), victim.object.clone());
             tokio::spawn(async move {
                 let message = "default-scheduler: preempting to accommodate a higher priority pod";
