@@ -12,6 +12,7 @@ pub mod bootstrap;
 mod bootstrap_token;
 mod cel;
 mod client;
+mod components;
 pub mod config;
 mod controllers;
 mod crd;

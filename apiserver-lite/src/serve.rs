@@ -152,6 +152,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         metrics: crate::metrics::Metrics::default(),
         audit: auditor(&config)?,
         aggregated: aggregated(&config, &pki),
+        components: Default::default(),
         store,
     });
     crate::status_pages::start();

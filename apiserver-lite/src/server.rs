@@ -62,6 +62,7 @@ pub struct ApiServer {
     /// None when nobody wants to know.
     pub audit: Option<crate::audit::Auditor>,
     pub aggregated: crate::aggregate::Aggregated,
+    pub components: crate::components::Components,
 }
 
 /// A body that is passed on.

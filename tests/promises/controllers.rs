@@ -565,6 +565,15 @@ fn a_pod_whose_volume_is_being_made_tells_where_it_is_expected() {
 }
 
 #[test]
+fn controllers_scheduler_and_store_tell_how_they_are() {
+    let Some(cluster) = Cluster::start("component-statuses") else { return };
+    let all = cluster.items(&["get", "componentstatuses"]);
+    let told: Vec<_> = all.iter().map(|part| (part["metadata"]["name"].clone(), part["conditions"].clone())).collect();
+    let well = json!([{"type": "Healthy", "status": "True", "message": "ok"}]);
+    assert_eq!(told, ["controller-manager", "etcd-0", "scheduler"].map(|name| (json!(name), well.clone())));
+}
+
+#[test]
 fn a_range_of_service_addresses_stays_while_one_of_them_is_used() {
     let Some(cluster) = Cluster::start("service-ranges") else { return };
     let range = |part: &str| cluster.json(&["get", "servicecidr", "more"])[part].clone();

@@ -57,6 +57,7 @@ pub(crate) use self::protection::hold;
 pub(crate) use self::queue::Queue;
 pub(crate) use self::runner::{Controller, run as follow};
 use crate::client::Client;
+use crate::components::Pulse;
 use crate::config::{Config, Controllers};
 use crate::pki::Authority;
 use crate::server::ApiServer;
@@ -123,12 +124,24 @@ pub fn start(server: &Arc<ApiServer>, config: &Config, authority: Authority) {
     for name in enabled.named().filter(|n| !start.known.contains(n)) {
         tracing::warn!(controller = name, "this controller is not part of apiserver-lite");
     }
+    if !start.running.is_empty() {
+        let pulse = server.components.with_controllers();
+        start.running.push(keep(pulse).boxed());
+    }
     tokio::spawn(runner::run_all(start.running));
     tokio::spawn(expiry::run(client("system:apiserver", "kube-apiserver"), config.event_ttl));
     if config.args.scheduler {
         let client = client("system:kube-scheduler", "kube-scheduler");
         let features = crate::scheduler::Features::new(&config.gates);
-        tokio::spawn(crate::scheduler::run(client.clone(), events::Recorder::start(client), features));
+        let (recorder, pulse) = (events::Recorder::start(client.clone()), server.components.with_scheduler());
+        tokio::spawn(crate::scheduler::run(client, recorder, features, pulse));
+    }
+}
+
+/// Answers for the task that it is a part of.
+async fn keep(pulse: Arc<Pulse>) {
+    loop {
+        pulse.answer().await;
     }
 }
 

@@ -3,6 +3,7 @@
 //! A list is the stored JSON of its objects with a head and a tail around it, put together while it is sent; a watch event is encoded once and shared
 //! by every watcher. Trees are made only for tables and metadata forms.
 
+mod components;
 mod form;
 mod options;
 mod selector;
@@ -41,11 +42,16 @@ pub async fn get(server: &ApiServer, request: &Request, resource: &Resource) -> 
     if let Some(version) = parse_version(request.query.get("resourceVersion").unwrap_or_default(), true)? {
         reach(&server.store, version).await?;
     }
-    let Some(object) = server.store.get(&resource.storage, namespace, &info.name) else {
-        // The one kind that is computed upstream names itself in the singular, and takes any name.
-        return Err(match &*resource.plural {
-            "componentstatuses" => ApiError::not_found(&resource.group, &resource.singular, &info.name),
-            plural => ApiError::missing(&resource.group, plural, &info.name),
+    let asked = components::is_asked(resource);
+    let found = match asked {
+        true => components::get(server, resource, &info.name).await,
+        false => server.store.get(&resource.storage, namespace, &info.name),
+    };
+    let Some(object) = found else {
+        // The kind that is not stored names itself in the singular, and takes any name.
+        return Err(match asked {
+            true => ApiError::not_found(&resource.group, &resource.singular, &info.name),
+            false => ApiError::missing(&resource.group, &resource.plural, &info.name),
         });
     };
     object_response(server, 200, accepted, resource, &object, request).await
@@ -86,11 +92,15 @@ fn in_form(
         Form::Metadata => Ok(form::metadata_response(code, accepted, object)),
         Form::Table => {
             let rows = [object.clone()];
-            let metadata = json!({"resourceVersion": object.revision.to_string()});
-            table::response(code, accepted, resource, &rows, metadata, &request.query)
+            table::response(code, accepted, resource, &rows, list_meta(object.revision), &request.query)
         }
         Form::MetadataList => Err(wrong_form(resource, "PartialObjectMetadataList", "not a list", "")),
     }
+}
+
+/// Metadata of a list at a revision; what is not stored has none.
+fn list_meta(revision: u64) -> Value {
+    if revision == 0 { json!({}) } else { json!({"resourceVersion": revision.to_string()}) }
 }
 
 /// Response with an object of a group, version and kind that is answered and not stored, such as a review. There is no
@@ -157,6 +167,7 @@ fn is_stored_form(resource: &Resource, object: &ObjectRef) -> bool {
 
 /// A page: objects, whether more follow, and how many.
 pub struct Page {
+    /// Zero where nothing is stored.
     revision: u64,
     pub objects: Vec<ObjectRef>,
     next: Option<Token>,
@@ -204,6 +215,11 @@ pub async fn page_of(
     options: &ListOptions,
     selector: &Selector,
 ) -> Result<Page> {
+    if components::is_asked(resource) {
+        let mut objects = components::list(server, resource).await;
+        objects.retain(|object| selector.matches(object));
+        return Ok(Page { revision: 0, objects, next: None, remaining: None, shard: None });
+    }
     let namespace = Some(request.info.namespace.as_str()).filter(|n| resource.namespaced && !n.is_empty());
     page(&server.store, resource, namespace, options, selector).await
 }
@@ -220,7 +236,7 @@ pub async fn list_response(
     request: &Request,
 ) -> Result<Response> {
     let page = &Page { objects: crate::crd::served(server, resource, page.objects).await?, ..page };
-    let mut metadata = json!({"resourceVersion": page.revision.to_string()});
+    let mut metadata = list_meta(page.revision);
     if let Some(token) = &page.next {
         metadata["continue"] = token.encode().into();
         if let Some(remaining) = page.remaining {

@@ -30,6 +30,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -46,6 +47,7 @@ use self::queue::SchedulingQueue;
 use self::topology::Topology;
 use self::volumes::Volumes;
 use crate::client::Client;
+use crate::components::Pulse;
 use crate::controllers::events::{Recorder, Report, Reporter};
 use crate::controllers::feed::{Change, Feed};
 use crate::controllers::pods::{PodDigest, is_terminal};
@@ -59,11 +61,11 @@ const NAME: &str = "default-scheduler";
 const OUTCOMES: usize = 1024;
 
 /// Runs until the runtime ends; begins again after a panic or lost events.
-pub async fn run(client: Client, recorder: Recorder, features: Features) {
+pub async fn run(client: Client, recorder: Recorder, features: Features, pulse: Arc<Pulse>) {
     loop {
         let (binding, mut all_bound) = mpsc::channel(1);
         let scheduler = Scheduler::new(client.clone(), recorder.clone(), features, binding);
-        let ended = tokio::spawn(scheduler.follow()).await;
+        let ended = tokio::spawn(scheduler.follow(pulse.clone())).await;
         // Bindings under way take room and devices that only this scheduler knew of: the next one must see them written.
         while all_bound.recv().await.is_some() {}
         if let Err(error) = ended {
@@ -142,7 +144,7 @@ impl Scheduler {
     }
 
     /// Works until events are lost.
-    async fn follow(mut self) {
+    async fn follow(mut self, pulse: Arc<Pulse>) {
         let resources: [ResourceId; 10] = [
             "pods".into(),
             "nodes".into(),
@@ -168,6 +170,7 @@ impl Scheduler {
                 }
                 let Some(pod) = self.queue.pop(Instant::now()) else { break };
                 self.schedule(&pod);
+                let _ = pulse.answer().now_or_never();
                 tokio::task::yield_now().await;
             }
             let due = self.queue.next_due();
@@ -181,6 +184,7 @@ impl Scheduler {
                 () = feed.changed() => {}
                 Some(outcome) = self.outcomes_in.recv() => self.finish(outcome),
                 () = timer => {}
+                () = pulse.answer() => {}
             }
         }
     }
