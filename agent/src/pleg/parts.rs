@@ -104,6 +104,17 @@ impl Seen {
         self.parts.iter().all(known_of) && !known.iter().any(has_gone)
     }
 
+    /// Whether nothing in it is alive that was not, or was not as far, when `known` was seen: what a pod that has ended left
+    /// may only end, and go.
+    pub fn is_as_dead_as(&self, known: &[Part]) -> bool {
+        let (ended, lost) = (cri::ContainerState::ContainerExited as i32, cri::ContainerState::ContainerUnknown as i32);
+        let is_no_news = |part: &Part| {
+            find(known, part.id)
+                .is_some_and(|then| part.state == ended || part.state <= then.state && then.state != lost)
+        };
+        self.parts.iter().all(is_no_news)
+    }
+
     /// Whether nothing in it is strange to who knows `known`, in whatever state it is now.
     pub fn is_of(&self, known: &[Part]) -> bool {
         self.parts.iter().all(|part| find(known, part.id).is_some())
@@ -234,6 +245,26 @@ mod tests {
         let is_of = |list: &[(&str, i32)]| Seen::told(of(list)).is_of(&known);
         assert!(is_of(&[]) && is_of(&[("s", NOT_READY), ("c", EXITED)]));
         assert!(!is_of(&[("s", READY), ("late", CREATED)]));
+    }
+
+    /// Each container that was cleared up after a pod had ended had its worker look at all of the pod.
+    #[test]
+    fn of_a_pod_that_has_ended_only_what_lives_is_news() {
+        let known = of(&[("s", NOT_READY), ("c", EXITED), ("made", CREATED), ("lost", UNKNOWN)]);
+        let same: &[(&str, i32)] = &[("s", NOT_READY), ("c", EXITED), ("made", CREATED)];
+        for (seen, is_no_news) in [
+            (same, true),
+            (&[], true),
+            (&[("s", NOT_READY)], true),
+            (&[("made", EXITED), ("lost", EXITED)], true),
+            (&[("made", RUNNING)], false),
+            (&[("lost", RUNNING)], false),
+            (&[("late", CREATED)], false),
+            (&[("late", READY)], false),
+            (&[("late", EXITED)], false),
+        ] {
+            assert_eq!(Seen::told(of(seen)).is_as_dead_as(&known), is_no_news, "{seen:?}");
+        }
     }
 
     #[test]

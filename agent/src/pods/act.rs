@@ -24,7 +24,7 @@ use super::kill::Stopping;
 use super::resize::Resizing;
 use super::start::StartContext;
 use super::worker::Worker;
-use super::{gc, kill};
+use super::{gc, kill, late};
 
 /// The kubelet's `backOffPeriod`.
 const PULL_RETRY: Duration = Duration::from_secs(10);
@@ -273,7 +273,7 @@ impl Worker {
             Ok(()) => {
                 let labels = [handler.as_str()];
                 let timer = metrics::RUN_PODSANDBOX.time(&labels);
-                let made = shared.cri.run_pod_sandbox(config.clone(), handler.clone()).await;
+                let made = late::sandbox(&shared.cri, config.clone(), handler.clone(), pod.name()).await;
                 drop(timer);
                 made.map_err(|e| {
                     metrics::RUN_PODSANDBOX_ERRORS.inc(&labels);

@@ -72,16 +72,17 @@ pub async fn remove_from_runtime(shared: &Shared, pod: &proto::api::core::v1::Po
     }
 }
 
+/// Removes a container; whether it is gone.
 pub async fn remove_container(
     shared: &Shared,
     pod: &proto::api::core::v1::Pod,
     name: &str,
     id: &str,
     log_of: Option<u32>,
-) {
+) -> bool {
     if let Err(error) = shared.cri.remove_container(id).await {
         tracing::warn!(%error, container = id, pod = pod.name(), "could not remove a container");
-        return;
+        return false;
     }
     if let Some(dir) = &shared.config.log_links_dir {
         remove_file(&dir.join(log_link_name(pod, name, id)));
@@ -93,12 +94,25 @@ pub async fn remove_container(
             tracing::debug!(%error, path = %log.display(), "could not remove the logs of a container");
         }
     }
+    true
 }
 
-async fn remove_sandbox(shared: &Shared, sandbox: &Sandbox) {
-    if let Err(error) = shared.cri.remove_pod_sandbox(&sandbox.id).await {
-        tracing::warn!(%error, sandbox = sandbox.id, "could not remove a sandbox");
+/// Stops a sandbox that came after the end of its pod, and removes it unless something is in it that is kept; whether that
+/// is done.
+pub async fn end_sandbox(shared: &Shared, sandbox: &Sandbox, is_kept: bool) -> bool {
+    match shared.cri.stop_pod_sandbox(&sandbox.id).await {
+        Err(error) if !error.is_not_found() => {
+            tracing::warn!(%error, sandbox = sandbox.id, "could not stop a sandbox");
+            false
+        }
+        _ => is_kept || remove_sandbox(shared, sandbox).await,
     }
+}
+
+/// Whether it is gone.
+async fn remove_sandbox(shared: &Shared, sandbox: &Sandbox) -> bool {
+    let removed = shared.cri.remove_pod_sandbox(&sandbox.id).await;
+    removed.inspect_err(|error| tracing::warn!(%error, sandbox = sandbox.id, "could not remove a sandbox")).is_ok()
 }
 
 fn remove_file(path: &Path) {

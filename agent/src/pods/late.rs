@@ -1,20 +1,95 @@
 //! What the runtime makes for somebody who does not wait for it any more.
 //!
 //! A pod may end while the runtime is asked for a container. A call that is given up may be carried out all the same, and
-//! nobody would hear of the container that it makes: such a call goes on by itself, and what it makes goes at once.
+//! nobody would hear of the container or the sandbox that it makes: such a call goes on by itself, and what it makes goes at
+//! once, or as soon as the runtime takes it away.
 
+use std::fmt::Display;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use proto::cri;
 use tokio::sync::oneshot;
 
+use crate::cri::{CriClient, CriError};
 use crate::spans;
+
+use super::worker::{FIRST_RETRY, LAST_RETRY};
+
+/// Has the runtime make a sandbox for the pod of that name. When this is dropped meanwhile, the sandbox goes again.
+///
+/// # Errors
+/// The runtime's.
+pub async fn sandbox(
+    cri: &CriClient,
+    config: cri::PodSandboxConfig,
+    handler: String,
+    pod: &str,
+) -> Result<String, CriError> {
+    let (maker, remover, pod) = (cri.clone(), cri.clone(), pod.to_owned());
+    let make = async move { maker.run_pod_sandbox(config, handler).await };
+    or_taken_away(make, move |id: String| async move {
+        until_done(|| take_sandbox_away(&remover, &id, &pod)).await;
+        tracing::info!(sandbox = id, pod, "removed a sandbox that came after its pod");
+    })
+    .await
+}
+
+/// Its network is given back by the stop.
+async fn take_sandbox_away(cri: &CriClient, id: &str, pod: &str) -> Result<(), CriError> {
+    let stopped = match cri.stop_pod_sandbox(id).await {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => cri.remove_pod_sandbox(id).await,
+    };
+    stopped.inspect_err(|_| tracing::debug!(sandbox = id, pod, "a sandbox that came after its pod stays for now"))
+}
+
+/// Has the runtime make a container for the pod of that name. When this is dropped meanwhile, the container goes again.
+/// `made` hears what came of it either way.
+///
+/// # Errors
+/// The runtime's.
+pub async fn container(
+    cri: &CriClient,
+    request: cri::CreateContainerRequest,
+    pod: &str,
+    made: impl FnOnce(bool) + Send + 'static,
+) -> Result<String, CriError> {
+    let (maker, remover, pod) = (cri.clone(), cri.clone(), pod.to_owned());
+    let make = async move {
+        let answer = maker.create_container(request).await;
+        made(answer.is_ok());
+        answer.map(|answer| answer.container_id)
+    };
+    or_taken_away(make, move |id: String| async move {
+        // It was never started; a runtime ends one that runs all the same before it removes it.
+        until_done(|| remover.remove_container(&id)).await;
+        tracing::info!(container = id, pod, "removed a container that came after its pod");
+    })
+    .await
+}
+
+/// Tries something until it is done, after longer and longer pauses.
+async fn until_done<E: Display, F: Future<Output = Result<(), E>>>(mut attempt: impl FnMut() -> F) {
+    let mut wait = FIRST_RETRY;
+    while let Err(error) = attempt().await {
+        tracing::warn!(%error, "what came late cannot be taken away; trying again");
+        tokio::time::sleep(wait).await;
+        wait = longer(wait);
+    }
+}
+
+/// The pause after one that did not help.
+pub fn longer(wait: Duration) -> Duration {
+    (wait * 2).min(LAST_RETRY)
+}
 
 /// Makes something. When this is dropped meanwhile, the making goes on, and `take_away` gets what came of it.
 ///
 /// # Errors
 /// Those of the making.
-pub async fn or_taken_away<T, E, M, A, F>(make: M, take_away: A) -> Result<T, E>
+async fn or_taken_away<T, E, M, A, F>(make: M, take_away: A) -> Result<T, E>
 where
     T: Send + 'static,
     E: Send + 'static,
@@ -79,10 +154,19 @@ fn taken<A>(of: &Mutex<Option<A>>) -> Option<A> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-    use std::time::Duration;
-
     use super::*;
+
+    /// One try was all: what the runtime did not take away then stayed until somebody looked for another reason.
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_taken_away_is_tried_again_later_and_later() {
+        let (begun, mut tried) = (tokio::time::Instant::now(), Vec::new());
+        until_done(|| {
+            tried.push(begun.elapsed().as_millis());
+            std::future::ready(if tried.len() < 8 { Err("busy") } else { Ok(()) })
+        })
+        .await;
+        assert_eq!(tried, [0, 500, 1500, 3500, 7500, 15_500, 25_500, 35_500]);
+    }
 
     /// A container that the runtime made after its pod had ended stayed until somebody looked for another reason.
     #[tokio::test(start_paused = true)]

@@ -105,30 +105,19 @@ impl StartContext<'_> {
         let profile = localhost_profile(request.config.as_ref());
         let placed = request.config.as_ref().and_then(|c| c.linux.as_ref()?.resources.clone());
         let of_images = container.volume_mounts.iter().filter(|m| self.image_volumes.contains_key(&m.name)).count();
-        let count = |family: &metrics::Family| {
+        // Also of what nobody waits for any more.
+        let count = move |made| {
+            let family = if made { &metrics::IMAGE_VOLUMES_MOUNTED } else { &metrics::IMAGE_VOLUMES_FAILED };
             family.add(&[], metrics::page::to_float(u64::try_from(of_images).unwrap_or(0)));
         };
-        let (cri, remover, pod_name) = (self.shared.cri.clone(), self.shared.cri.clone(), self.pod.name().to_owned());
-        let create = async move { cri.create_container(request).await.map(|answer| answer.container_id) };
-        let created = late::or_taken_away(create, move |id: String| async move {
-            // It was never started; a runtime ends one that runs all the same before it removes it.
-            match remover.remove_container(&id).await {
-                Ok(()) => tracing::info!(container = id, pod = pod_name, "removed a container that came after its pod"),
-                Err(error) => {
-                    tracing::warn!(%error, container = id, pod = pod_name, "a container that came after its pod stays");
-                }
-            }
-        })
-        .await;
-        count(if created.is_ok() { &metrics::IMAGE_VOLUMES_MOUNTED } else { &metrics::IMAGE_VOLUMES_FAILED });
-        let created = created.map_err(|e| {
+        let created = late::container(&self.shared.cri, request, self.pod.name(), count).await;
+        let id = created.map_err(|e| {
             failed(&e.message);
             // The runtime says that it cannot use the profile; where the mistake is, it leaves to the reader.
             let mistake = profile.and_then(|path| crate::pod::seccomp::mistake_in(&path));
             let message = mistake.map_or_else(|| e.message.clone(), |mistake| format!("{}: {mistake}", e.message));
             failure("CreateContainerError", message)
         })?;
-        let id = created;
         self.shared.managers.placed(&id, placed.as_ref());
         event(EventType::Normal, "Created", "Container created".into());
         // On a task of its own: it goes on when the pod ends meanwhile.

@@ -170,18 +170,29 @@ impl Worker {
         spans::within(name, spans::Kind::Internal, || described(&pod), |()| None, self.give_back()).await;
         let mailbox = self.mailbox.clone();
         mailbox.has_ended();
+        self.retry = FIRST_RETRY;
+        let mut again: Option<Instant> = None;
         while !self.removed {
-            mailbox.arrival().await;
+            tokio::select! {
+                () = mailbox.arrival() => {}
+                () = tokio::time::sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => self.settled = false,
+            }
             // What is said of a pod ends with its end: a later deletion, which is a new generation, changes nothing.
-            self.take_facts();
+            self.take_facts_after_end();
             // Of a static pod, and of others until the API server has the end, what the runtime has is all that an agent
             // knows after a restart.
             let known_without = !self.pod.is_static() && self.shared.status.shows_end(&self.uid);
             if self.collect && known_without {
                 gc::remove_from_runtime(&self.shared, &self.pod, &self.observed).await;
-                self.settled = false;
+                (self.settled, again) = (false, None);
             } else if !self.settled {
-                self.take_away_late().await;
+                again = match self.take_away_late().await {
+                    true => None,
+                    false => Some(Instant::now() + self.failed()),
+                };
+                if again.is_none() {
+                    self.retry = FIRST_RETRY;
+                }
             }
         }
         self.retry = FIRST_RETRY;
@@ -195,20 +206,27 @@ impl Worker {
     }
 
     /// Takes away what the runtime has made of a pod that has ended: it answers late, or not at all, for what it was asked
-    /// before. A runtime ends what runs before it removes it.
-    async fn take_away_late(&mut self) {
-        // Of what cannot be seen now there is word again.
+    /// before. A runtime ends what runs before it removes it. Whether it is all gone, as far as can be seen.
+    async fn take_away_late(&mut self) -> bool {
         if let Err(error) = self.look().await {
             tracing::debug!(%error, pod = self.pod.name(), "could not look at a pod that has ended");
-            return;
+            return false;
         }
         // A look tells the prober of the pod, which has nothing to ask of it.
         self.shared.prober.remove(&self.uid);
         let is_late = |state| matches!(state, RunState::Created | RunState::Running);
-        for late in self.observed.containers.iter().filter(|c| is_late(c.state)) {
+        let mut all = true;
+        let (late, kept): (Vec<_>, Vec<_>) = self.observed.containers.iter().partition(|c| is_late(c.state));
+        for late in late {
             tracing::info!(container = late.id, pod = self.pod.name(), "a container came after the end of its pod");
-            gc::remove_container(&self.shared, &self.pod, &late.name, &late.id, None).await;
+            all &= gc::remove_container(&self.shared, &self.pod, &late.name, &late.id, None).await;
         }
+        for late in self.observed.sandboxes.iter().filter(|s| s.ready) {
+            tracing::info!(sandbox = late.id, pod = self.pod.name(), "a sandbox came after the end of its pod");
+            let is_kept = kept.iter().any(|c| c.sandbox_id == late.id);
+            all &= gc::end_sandbox(&self.shared, late, is_kept).await;
+        }
+        all
     }
 
     /// Takes down volumes and the cgroup, and tells the last status.

@@ -32,11 +32,11 @@ use super::admission::Rejection;
 use super::mailbox::{Facts, KillRequest, Mailbox};
 use super::start::kind_word;
 use super::starts::Starts;
-use super::{Shared, device_admission, gc};
+use super::{Shared, device_admission, gc, late};
 
 /// Retry of a failed step; doubles up to [`LAST_RETRY`].
 pub(super) const FIRST_RETRY: Duration = Duration::from_millis(500);
-const LAST_RETRY: Duration = Duration::from_secs(10);
+pub(super) const LAST_RETRY: Duration = Duration::from_secs(10);
 const NETWORK_RETRY: Duration = Duration::from_secs(1);
 /// An orphan has nobody to give it more time.
 pub(super) const ORPHAN_GRACE_SECONDS: i64 = 1;
@@ -164,6 +164,13 @@ impl Worker {
         let is_strange = facts.outdate(|seen| seen.is_of(&known));
         self.take_over(facts);
         is_strange
+    }
+
+    /// The same once the pod has ended: only what is alive, and was not when it ended, is news.
+    pub(super) fn take_facts_after_end(&mut self) {
+        let (facts, known) = (self.mailbox.take(), self.observed.parts());
+        self.settled &= !facts.outdate(|seen| seen.is_as_dead_as(&known));
+        self.take_over(facts);
     }
 
     fn take_over(&mut self, facts: Facts) -> bool {
@@ -389,7 +396,7 @@ impl Worker {
                 errors.iter().for_each(failed);
                 spans::fail(|| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
                 let wait = self.volume_retry;
-                self.volume_retry = (wait * 2).min(LAST_RETRY);
+                self.volume_retry = late::longer(wait);
                 return Ok(wait);
             }
         };
@@ -442,7 +449,7 @@ impl Worker {
 
     pub(super) fn failed(&mut self) -> Duration {
         let wait = self.retry;
-        self.retry = (wait * 2).min(LAST_RETRY);
+        self.retry = late::longer(wait);
         wait
     }
 
