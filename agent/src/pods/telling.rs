@@ -39,6 +39,9 @@ impl Worker {
 
     /// Computes the status; whether containers may run.
     fn renew_status(&mut self, terminal: bool) -> bool {
+        if terminal {
+            self.forget_resizes();
+        }
         self.status = Arc::new(self.status_now(terminal));
         // A pod is not over while its claims are its own.
         self.observed.running().next().is_some() || self.shared.dra.has(&self.uid)
@@ -46,11 +49,12 @@ impl Worker {
 
     /// The last status: every container has ended.
     pub(super) fn tell_last(&mut self) {
+        self.forget_resizes();
         self.status = Arc::new(terminate(&self.pod, self.status_now(true)));
         self.shared.status.set(&self.uid, self.status.clone(), false);
     }
 
-    pub(super) fn status_now(&self, terminal: bool) -> PodStatus {
+    fn status_now(&self, terminal: bool) -> PodStatus {
         let host_ips = self.shared.host_ips();
         let verdicts = self.verdicts.of(&self.pod);
         let mut status = generate(&Inputs {
@@ -64,7 +68,7 @@ impl Worker {
             terminal,
             imposed: self.imposed.as_ref(),
             recursive_read_only: self.shared.mounts_read_only_recursively(&self.pod),
-            resize: self.resize_conditions(terminal),
+            resize: self.resize_conditions(),
             now: crate::clock::now(),
         });
         if self.pod.phase() == "Running" {
@@ -131,13 +135,13 @@ impl Worker {
         }
     }
 
-    /// Of a pod of which nothing will be started any more there are none, and its resizes are forgotten.
-    pub(super) fn resize_conditions(&self, terminal: bool) -> Vec<PodCondition> {
-        if terminal {
-            self.shared.allocations.clear_pending(&self.uid);
-            self.shared.allocations.finish(&self.uid);
-            return Vec::new();
-        }
+    /// Nothing of the pod will be started any more: it is not resized either.
+    fn forget_resizes(&self) {
+        self.shared.allocations.clear_pending(&self.uid);
+        self.shared.allocations.finish(&self.uid);
+    }
+
+    fn resize_conditions(&self) -> Vec<PodCondition> {
         let condition = |kind: &str, reason: &str, message: &str, generation, since| PodCondition {
             r#type: kind.into(),
             status: "True".into(),
