@@ -75,7 +75,8 @@ impl Manager {
 
     /// Other pods that hold resources of the node, as they are allocated.
     pub(super) fn holders(&self, uid: &str) -> Vec<Arc<Pod>> {
-        // One that is known to have ended holds nothing, whatever the API still says of it.
+        // One that is known to have ended holds nothing, whatever the API still says of it; of a static pod
+        // it may never say so.
         let ended = |e: &Entry| {
             e.mailbox.as_ref().is_none_or(|m| m.is_over())
                 || self.shared.status.status(e.pod.uid()).is_some_and(|s| is_over(&s))

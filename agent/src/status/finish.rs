@@ -22,7 +22,7 @@ pub fn terminate(pod: &Pod, mut status: PodStatus) -> PodStatus {
     for container in status.init_container_statuses.iter_mut().take(touched) {
         end_unknown(container);
     }
-    if !is_terminal(&status.phase) {
+    if !is_terminal(&status.phase) && !pod.is_static() {
         status.phase = FAILED.into();
     }
     status
@@ -93,6 +93,10 @@ mod tests {
         let done = terminate(&pod, status.clone());
         assert_eq!(done.phase, FAILED);
         assert!(ended(&done.container_statuses[0]));
+        let source = (crate::pod::labels::CONFIG_SOURCE.to_owned(), "file".to_owned());
+        pod.metadata.get_or_insert_default().annotations.extend([source]);
+        assert_eq!(terminate(&pod, status.clone()).phase, "", "no end is made up for a static pod");
+        pod.metadata = None;
 
         let spec = pod.spec.as_mut().unwrap();
         spec.init_containers = vec![Container { name: "i".into(), ..Default::default() }];

@@ -53,7 +53,8 @@ pub fn phase(pod: &Pod, statuses: &[ContainerStatus], terminal: bool, initialize
         return PENDING;
     }
     let all_succeeded = counts.stopped == counts.succeeded;
-    match (terminal, counts.restartable > 0) {
+    // A static pod that is taken away ends as its containers did, and may have no end.
+    match (terminal && !pod.is_static(), counts.restartable > 0) {
         (true, _) if all_succeeded => SUCCEEDED,
         (true, _) => FAILED,
         (false, true) => RUNNING,
@@ -212,6 +213,24 @@ mod tests {
         for (policy, statuses, terminal, want) in cases {
             let p = pod(policy, &[], &["a", "b"]);
             assert_eq!(phase(&p, statuses, *terminal, true), *want, "{policy} {statuses:?} {terminal}");
+        }
+    }
+
+    /// As with the kubelet: of a static pod that is taken away it is told how its containers went, and no end is made up.
+    #[test]
+    fn a_static_pod_that_is_taken_away_ends_by_its_own_policy() {
+        let source = (crate::pod::labels::CONFIG_SOURCE.to_owned(), "file".to_owned());
+        for (policy, code, want) in [
+            ("Always", 0, RUNNING),
+            ("Always", 1, RUNNING),
+            ("OnFailure", 0, SUCCEEDED),
+            ("OnFailure", 1, RUNNING),
+            ("Never", 0, SUCCEEDED),
+            ("Never", 1, FAILED),
+        ] {
+            let mut pod = pod(policy, &[], &["a"]);
+            pod.metadata.get_or_insert_default().annotations.extend([source.clone()]);
+            assert_eq!(phase(&pod, &[ended("a", code)], true, true), want, "{policy} {code}");
         }
     }
 
