@@ -123,17 +123,18 @@ async fn all_of(
     Ok(BTreeMap::new())
 }
 
-fn of_file(
-    reference: &proto::api::core::v1::FileKeySelector,
-    context: &EnvContext<'_>,
-) -> Result<Option<String>, String> {
-    let Some(volume) = context.volumes.get(&reference.volume_name) else {
+fn of_file(reference: &proto::api::core::v1::FileKeySelector, volumes: &PodVolumes) -> Result<Option<String>, String> {
+    let Some(volume) = volumes.get(&reference.volume_name) else {
         return Err(format!("cannot find the volume {:?} referenced by FileKeyRef", reference.volume_name));
     };
     match file::value(&volume.host_path, &reference.path, &reference.key)? {
         Some(value) => Ok(Some(value)),
         None if reference.optional == Some(true) => Ok(None),
-        None => Err(format!("environment variable key {:?} not found in file {:?}", reference.key, reference.path)),
+        None => {
+            // The kubelet names the file as the node has it.
+            let path = volume.host_path.join(reference.path.trim_start_matches('/')).display().to_string();
+            Err(format!("environment variable key {} not found in file {}", go_quote(&reference.key), go_quote(&path)))
+        }
     }
 }
 
@@ -158,7 +159,7 @@ async fn value_from(
         return container_resource(pod, resource, &container.name, left).map(Some).map_err(EnvError::Field);
     }
     if let Some(file) = &from.file_key_ref {
-        return of_file(file, context).map_err(EnvError::Field);
+        return of_file(file, context.volumes).map_err(EnvError::Field);
     }
     let (kind, name, key, optional, found) = if let Some(r) = &from.config_map_key_ref {
         let name = r.local_object_reference.as_ref().map_or("", |r| r.name.as_str());
@@ -181,5 +182,38 @@ async fn value_from(
             Err(EnvError::Key { kind, namespace, name, key })
         }
         Err(e) => Err(e.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::api::core::v1::FileKeySelector;
+
+    use super::*;
+    use crate::volumes::MountSource;
+
+    #[test]
+    fn a_key_that_a_file_does_not_have_is_told_with_the_files_place_on_the_node() {
+        let root = std::env::temp_dir().join(format!("env-of-file-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::write(root.join("vars"), "A='b'").unwrap();
+        let volumes =
+            PodVolumes::from([("v".to_owned(), MountSource { host_path: root.clone(), ..Default::default() })]);
+        let of = |volume: &str, key: &str, optional| {
+            let reference = FileKeySelector {
+                volume_name: volume.into(),
+                path: "vars".into(),
+                key: key.into(),
+                optional: Some(optional),
+            };
+            of_file(&reference, &volumes)
+        };
+        let file = root.join("vars");
+        let missing = format!("environment variable key \"Z\" not found in file \"{}\"", file.display());
+        assert_eq!(of("v", "A", false), Ok(Some("b".into())));
+        assert_eq!((of("v", "Z", false), of("v", "Z", true)), (Err(missing), Ok(None)));
+        let unknown = "cannot find the volume \"w\" referenced by FileKeyRef".to_owned();
+        assert_eq!(of("w", "A", true), Err(unknown));
+        std::fs::remove_dir_all(&root).unwrap();
     }
 }
