@@ -56,9 +56,15 @@ pub(super) struct ClosedNames(Arc<Mutex<Closed>>);
 struct Closed {
     /// The newest last.
     names: VecDeque<OsString>,
-    /// Something was not heard: any may be closed.
-    any: bool,
+    /// How often something was not heard: any may be closed since.
+    unheard: u64,
+    /// How much of that says nothing any more: the log was the log after it.
+    settled: u64,
 }
+
+/// Up to when somebody had looked for what was not heard.
+#[derive(Clone, Copy)]
+pub(super) struct Unheard(u64);
 
 impl ClosedNames {
     fn closed(&self) -> MutexGuard<'_, Closed> {
@@ -67,15 +73,29 @@ impl ClosedNames {
 
     pub fn has(&self, name: &OsStr) -> bool {
         let closed = self.closed();
-        closed.any || closed.names.iter().any(|known| known == name)
+        closed.unheard > closed.settled || closed.names.iter().any(|known| known == name)
+    }
+
+    /// To be asked before the log is looked at, for [`ClosedNames::settle`].
+    pub fn unheard(&self) -> Unheard {
+        Unheard(self.closed().unheard)
+    }
+
+    /// The log was not rotated when it was looked at: whatever was not heard before has nothing to do with its next
+    /// rotation.
+    pub fn settle(&self, before: Unheard) {
+        let mut closed = self.closed();
+        closed.settled = closed.settled.max(before.0);
     }
 
     /// None: of a file that is not known.
     fn note(&self, name: Option<&OsStr>) {
         let mut closed = self.closed();
         match name {
+            // What a rotated log is compressed to is nobody's log.
+            Some(name) if name.as_bytes().ends_with(b".tmp") || name.as_bytes().ends_with(b".gz") => {}
             Some(name) => closed.names.push_back(name.to_owned()),
-            None => closed.any = true,
+            None => closed.unheard += 1,
         }
         if closed.names.len() > KEPT_NAMES {
             closed.names.pop_front();
@@ -261,6 +281,27 @@ mod tests {
         drop(other);
         assert!(watch.watches().unwrap().folders().is_empty());
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// After one overflow of the kernel's queue every rotation counted as over at once, for as long as somebody followed;
+    /// and files that logs were compressed to took the places of logs.
+    #[test]
+    fn what_was_not_heard_counts_until_the_log_is_seen_and_only_logs_are_kept() {
+        let (closed, rotated) = (ClosedNames::default(), OsStr::new("0.log.20260101-000000"));
+        assert!(!closed.has(rotated));
+        let before = closed.unheard();
+        closed.note(None);
+        assert!(closed.has(rotated));
+        closed.settle(before);
+        assert!(closed.has(rotated), "it was not heard after the look");
+        closed.settle(closed.unheard());
+        assert!(!closed.has(rotated));
+        closed.note(Some(rotated));
+        for number in 0..KEPT_NAMES {
+            closed.note(Some(OsStr::new(&format!("0.log.{number}.tmp"))));
+            closed.note(Some(OsStr::new(&format!("0.log.{number}.gz"))));
+        }
+        assert!(closed.has(rotated));
     }
 
     #[tokio::test]

@@ -22,16 +22,15 @@ use tokio::time::Instant;
 
 use super::answers::{Answer, bare, plain};
 use super::log_file::{LogFile, Step, Wanted};
-use super::log_watch::{Follower, Heard, LogWatch};
+use super::log_watch::{ClosedNames, Follower, Heard, LogWatch};
 use super::route::query_pairs;
 use crate::pods::{FindError, Handle};
 
 /// From the end of writing to the first question whether the container has ended; each pause after it is longer.
 const AFTER_CLOSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
-/// Between looks whether the runtime has left a log that was rotated, which takes it no time.
-const CHANGE_OVER: Duration = Duration::from_millis(20);
-/// Where the host gives no watch, the file is looked at this often.
+/// Where the host gives no watch, the file is looked at this often; and a log that was rotated until the runtime has left it,
+/// beside what is heard of it.
 const UNWATCHED: Duration = Duration::from_secs(1);
 
 /// Go's time without a value.
@@ -265,14 +264,18 @@ impl Job {
             let step;
             let closed = waiting.as_ref().and_then(|waiting| waiting.file.as_ref()).map(Follower::closed_names);
             (log, step) = blocking(move || {
+                let unheard = closed.as_ref().map(ClosedNames::unheard);
                 let is_closed = closed.as_ref().map(|closed| |name: &OsStr| closed.has(name));
                 let step = log.step(is_closed.as_ref().map(|f| f as &dyn Fn(&OsStr) -> bool))?;
+                if let (Step::End, Some(closed), Some(unheard)) = (&step, &closed, unheard) {
+                    closed.settle(unheard);
+                }
                 Ok((log, step))
             })
             .await?;
             match step {
                 Step::Soon => tokio::select! {
-                    () = tokio::time::sleep(CHANGE_OVER) => {}
+                    () = change_over(&mut waiting) => {}
                     () = self.sender.closed() => return Ok(()),
                 },
                 Step::Enough => return Ok(()),
@@ -315,10 +318,7 @@ impl Job {
             }
             tokio::select! {
                 heard = heard(&waiting.file) => {
-                    if heard == Heard::Closed {
-                        waiting.pause = AFTER_CLOSE;
-                        waiting.put_off();
-                    }
+                    waiting.note(heard);
                     return false;
                 }
                 gone = told(&mut waiting.statuses) => {
@@ -346,11 +346,30 @@ impl Job {
 }
 
 impl Waiting {
+    /// Of a file that was closed the runtime is asked soon.
+    fn note(&mut self, heard: Heard) {
+        if heard == Heard::Closed {
+            self.pause = AFTER_CLOSE;
+            self.put_off();
+        }
+    }
+
     /// Asks the runtime later, and the next time later still.
     fn put_off(&mut self) {
         self.ask = Instant::now() + self.pause;
         self.pause = (self.pause * 4).min(if self.file.is_some() { LAST_PAUSE } else { UNWATCHED });
     }
+}
+
+/// Waits for the runtime to write to a log that was rotated, or to leave it; for a while where nothing is heard.
+async fn change_over(waiting: &mut Option<Waiting>) {
+    let heard = async {
+        match waiting {
+            Some(waiting) => waiting.note(heard(&waiting.file).await),
+            None => std::future::pending().await,
+        }
+    };
+    let _ = tokio::time::timeout(UNWATCHED, heard).await;
 }
 
 async fn heard(file: &Option<Follower>) -> Heard {
@@ -376,6 +395,29 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> +
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each follower looked every 20 ms while the runtime left a log that was rotated.
+    #[tokio::test]
+    async fn a_rotated_log_is_looked_at_when_something_is_heard_of_it() {
+        let folder = std::env::temp_dir().join(format!("logs-change-over-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("0.log");
+        let writer = std::fs::File::create(&path).unwrap();
+        let file = Some(LogWatch::default().follow(&path).unwrap());
+        let mut waiting = Some(Waiting { file, statuses: None, ask: Instant::now(), pause: LAST_PAUSE });
+        let begun = Instant::now();
+        change_over(&mut waiting).await;
+        assert!(begun.elapsed() >= UNWATCHED, "nothing was to be heard");
+        drop(writer);
+        let asked_soon = |waiting: &Option<Waiting>| waiting.as_ref().is_some_and(|w| w.pause < LAST_PAUSE);
+        for _ in 0..20 {
+            if !asked_soon(&waiting) {
+                change_over(&mut waiting).await;
+            }
+        }
+        assert!(asked_soon(&waiting), "the end of writing was heard");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn options_are_read_as_go_reads_them() {
