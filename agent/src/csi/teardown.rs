@@ -19,6 +19,8 @@ use super::volumes::Volumes;
 /// The kubelet's first and last wait between tries of the same step.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(122);
+/// So many volumes of one driver are unstaged at once that no pod has: after a start there may be hundreds.
+const AT_ONCE: usize = 10;
 
 impl Volumes {
     /// Takes all volumes of drivers from a pod. What lies on disk counts, not what this run of the agent knows.
@@ -101,7 +103,8 @@ impl Volumes {
 
     /// Unstages what no pod has: what a driver refused to, or what an agent that was killed between the two steps left.
     /// Looks whenever a driver registers or a volume is left behind, and tries each volume again and again for as long as it
-    /// fails, without any other waiting for it, also not for the driver's answer. Until dropped.
+    /// fails. A driver that does not answer about some holds up no other driver's, and its own others only when there are many.
+    /// Until dropped.
     pub async fn sweep(&self) {
         let mut arrivals = self.deps.drivers.arrivals();
         let mut tries = HashMap::new();
@@ -114,7 +117,7 @@ impl Volumes {
                     (staged, unstaged)
                 });
             }
-            let next = tries.values().filter_map(|again| again.next).min();
+            let next = startable(&tries).filter_map(|(_, again)| again.next).min();
             tokio::select! {
                 arrived = arrivals.changed() => {
                     if arrived.is_err() {
@@ -126,13 +129,13 @@ impl Volumes {
                 }
                 () = self.left.notified() => self.look(&mut tries, Instant::now() + FIRST_RETRY),
                 Some((staged, unstaged)) = working.next() => {
-                    match (unstaged, tries.get_mut(&staged)) {
-                        (Err(why), Some(again)) => {
-                            cannot_unstage(staged.volume(), &why);
-                            again.next = Some(Instant::now() + again.wait);
-                            again.wait = (again.wait * 2).min(LAST_RETRY);
-                        }
-                        _ => _ = tries.remove(&staged),
+                    if let Err(why) = &unstaged {
+                        cannot_unstage(staged.volume(), why);
+                    }
+                    if let Some(again) = tries.get_mut(&staged)
+                        && !again.is_due_after(unstaged.is_ok(), Instant::now())
+                    {
+                        tries.remove(&staged);
                     }
                 }
                 () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
@@ -140,12 +143,13 @@ impl Volumes {
         }
     }
 
-    /// Notes what lies on disk to be tried; what is known already keeps its time.
+    /// Notes what lies on disk to be tried; what is known already keeps its time, and what is being tried is tried once more.
     fn look(&self, tries: &mut HashMap<Staged, Again>, first: Instant) {
         let files = self.places.all_staged().into_iter().map(|(_, volume)| Staged::Files(volume));
         let blocks = self.places.all_blocks().into_iter().map(|(name, volume)| Staged::Block(name, volume));
         for staged in files.chain(blocks) {
-            tries.entry(staged).or_insert(Again { next: Some(first), wait: FIRST_RETRY });
+            let again = tries.entry(staged).or_insert_with(|| Again::at(first));
+            again.once_more |= again.next.is_none();
         }
     }
 
@@ -187,18 +191,93 @@ impl Staged {
 struct Again {
     next: Option<Instant>,
     wait: Duration,
+    /// It was found, or left behind, while it was being tried: that may have come too early for it.
+    once_more: bool,
+}
+
+impl Again {
+    fn at(first: Instant) -> Self {
+        Self { next: Some(first), wait: FIRST_RETRY, once_more: false }
+    }
+
+    /// Whether it is to be tried again after a try that ended now.
+    fn is_due_after(&mut self, done: bool, now: Instant) -> bool {
+        if done && !std::mem::take(&mut self.once_more) {
+            return false;
+        }
+        if done {
+            self.wait = FIRST_RETRY;
+        }
+        self.once_more = false;
+        self.next = Some(now + self.wait);
+        self.wait = (self.wait * 2).min(LAST_RETRY);
+        true
+    }
+}
+
+/// What may be tried, now or later: what waits for its time, unless its driver has enough to do.
+fn startable(tries: &HashMap<Staged, Again>) -> impl Iterator<Item = (&Staged, &Again)> {
+    let mut busy: HashMap<&str, usize> = HashMap::new();
+    for (staged, _) in tries.iter().filter(|(_, again)| again.next.is_none()) {
+        *busy.entry(&staged.volume().driver_name).or_default() += 1;
+    }
+    let has_room = move |staged: &Staged| busy.get(&*staged.volume().driver_name).is_none_or(|count| *count < AT_ONCE);
+    tries.iter().filter(move |(staged, again)| again.next.is_some() && has_room(staged))
 }
 
 /// The next to be tried now.
 fn next_due(tries: &mut HashMap<Staged, Again>) -> Option<Staged> {
     let now = Instant::now();
-    let due = tries.iter_mut().filter(|(_, again)| again.next.is_some_and(|next| next <= now));
-    let (staged, again) = due.min_by_key(|(_, again)| again.next)?;
-    again.next = None;
-    Some(staged.clone())
+    let due = startable(tries).filter(|(_, again)| again.next.is_some_and(|next| next <= now));
+    let staged = due.min_by_key(|(_, again)| again.next)?.0.clone();
+    if let Some(again) = tries.get_mut(&staged) {
+        again.next = None;
+    }
+    Some(staged)
 }
 
 fn cannot_unstage(volume: &VolumeData, why: &str) {
     let (driver, handle) = (&volume.driver_name, &volume.volume_handle);
     tracing::warn!(why, driver, handle, "cannot unstage a volume that no pod has; trying again");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn staged(driver: &str, handle: &str) -> Staged {
+        Staged::Files(VolumeData { driver_name: driver.into(), volume_handle: handle.into(), ..VolumeData::default() })
+    }
+
+    /// After a start all that was left was asked of a driver at once, however much that was.
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_has_so_much_to_do_at_once_and_holds_up_no_other() {
+        let mut tries = HashMap::new();
+        for number in 0..3 * AT_ONCE {
+            tries.insert(staged("busy", &number.to_string()), Again::at(Instant::now()));
+        }
+        let taken = |tries: &mut HashMap<_, _>| std::iter::from_fn(|| next_due(tries)).collect::<Vec<_>>();
+        let first = taken(&mut tries);
+        assert_eq!(first.len(), AT_ONCE);
+        assert_eq!(startable(&tries).count(), 0, "there is nothing to wait for but the driver");
+        tries.insert(staged("other", "a"), Again::at(Instant::now()));
+        assert_eq!(taken(&mut tries), [staged("other", "a")]);
+        tries.remove(&first[0]);
+        assert_eq!((taken(&mut tries).len(), startable(&tries).count()), (1, 0));
+    }
+
+    /// A volume that was left behind while it was being looked at was forgotten with that look, which had still found a pod
+    /// that had it.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_left_while_it_is_tried_is_tried_once_more() {
+        let now = Instant::now();
+        let mut again = Again::at(now);
+        assert!(!again.is_due_after(true, now));
+        (again.next, again.once_more) = (None, true);
+        assert!(again.is_due_after(true, now) && again.next == Some(now + FIRST_RETRY));
+        assert!(!again.is_due_after(true, now), "it was tried once more");
+        let mut again = Again::at(now);
+        assert!(again.is_due_after(false, now) && again.is_due_after(false, now));
+        assert_eq!(again.next, Some(now + 2 * FIRST_RETRY));
+    }
 }

@@ -366,10 +366,6 @@ async fn what_was_left_staged_is_unstaged_when_its_driver_registers() {
 async fn what_is_not_unstaged_at_once_is_tried_again_and_in_use_until_then() {
     let world = World::new("busy", CsiDriverSpec { attach_required: Some(true), ..plain() });
     let volumes = Arc::new(world.volumes());
-    let sweeping = tokio::spawn({
-        let volumes = volumes.clone();
-        async move { volumes.sweep().await }
-    });
     let blocks = "plugins/kubernetes.io/csi/volumeDevices";
     for block in [false, true] {
         let (pod, volume) = (pod("u1"), volume(block));
@@ -393,14 +389,18 @@ async fn what_is_not_unstaged_at_once_is_tried_again_and_in_use_until_then() {
         world.in_use.lock().unwrap().clear();
         drop(world.volumes());
         assert_eq!(world.in_use.lock().unwrap().len(), 1, "to the next agent as well");
+        let sweeping = tokio::spawn({
+            let volumes = volumes.clone();
+            async move { volumes.sweep().await }
+        });
         let limit = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
         while !world.in_use.lock().unwrap().is_empty() && tokio::time::Instant::now() < limit {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
         assert_eq!(world.book.take(), [format!("unstage {staged}"), format!("unstage {staged}")]);
         assert!(!world.root.join(&staged).exists() && !world.root.join(blocks).join("pv").exists());
+        sweeping.abort();
     }
-    sweeping.abort();
     world.end();
 }
 
@@ -648,15 +648,14 @@ async fn a_driver_that_does_not_answer_about_a_volume_holds_up_no_other() {
     let world = World::new("hangs", plain());
     let volumes = Arc::new(world.volumes());
     *world.book.hangs.lock().unwrap() = "hangs".into();
-    let (one, two, volume) = (pod("u1"), pod("u2"), volume(false));
+    let (one, two, three, volume) = (pod("u1"), pod("u2"), pod("u3"), volume(false));
     let set_up = async |pod, handle: &str, name: &str| {
         let mut wanted = wanted(pod, &volume);
         (wanted.handle, wanted.name) = (handle.into(), name.into());
         volumes.set_up(&wanted).await.unwrap()
     };
-    // That of the sweep, which an agent that was killed left; and beside it those of a pod that ends.
+    // Beside that of the sweep, which an agent that was killed left, one that a pod leaves; then those of a pod that ends.
     set_up(&one, "hangs", "pv").await;
-    set_up(&one, "left", "pv2").await;
     std::fs::remove_dir_all(world.root.join("pods/u1")).unwrap();
     let sweeping = tokio::spawn({
         let volumes = volumes.clone();
@@ -670,6 +669,10 @@ async fn a_driver_that_does_not_answer_about_a_volume_holds_up_no_other() {
         }
     };
     let staged = |handle: &str| volumes.places.staged("folder.example.com", handle);
+    called("unstage ").await;
+    set_up(&three, "left", "pv2").await;
+    *world.book.busy.lock().unwrap() = 1;
+    volumes.tear_down("u3").await.unwrap();
     let begun = tokio::time::Instant::now();
     while staged("left").exists() && begun.elapsed().as_secs() < 10 {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
