@@ -65,19 +65,21 @@ pub struct Bound {
     pub read_only: bool,
 }
 
+/// The name of the claim behind a volume, if there is one: of its own where the pod brings it along.
+pub fn name(pod: &Pod, volume: &Volume) -> Option<String> {
+    let source = volume.volume_source.as_ref()?;
+    let of_pod = || source.ephemeral.as_ref().map(|_| format!("{}-{}", pod.name(), volume.name));
+    source.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone()).or_else(of_pod)
+}
+
 /// Follows a volume of a pod to the persistent volume behind it; `None` when it is no claim.
 ///
 /// # Errors
 /// The kubelet's text: the claim is not there, not bound, being deleted or another pod's.
 pub async fn resolve(claims: &dyn Claims, pod: &Pod, volume: &Volume) -> Result<Option<Bound>, String> {
-    let Some(source) = volume.volume_source.as_ref() else { return Ok(None) };
-    let (name, read_only, own) = if let Some(claim) = &source.persistent_volume_claim {
-        (claim.claim_name.clone(), claim.read_only, false)
-    } else if source.ephemeral.is_some() {
-        (format!("{}-{}", pod.name(), volume.name), false, true)
-    } else {
-        return Ok(None);
-    };
+    let Some(name) = name(pod, volume) else { return Ok(None) };
+    let of_claim = volume.volume_source.as_ref().and_then(|source| source.persistent_volume_claim.as_ref());
+    let (read_only, own) = (of_claim.is_some_and(|claim| claim.read_only), of_claim.is_none());
     let place = format!("{}/{name}", pod.namespace());
     let failed = |why: String| format!("error processing PVC {place}: {why}");
     let claim = claims

@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use proto::api::core::v1::{IscsiPersistentVolumeSource, Node, PersistentVolumeSpec, Pod, Volume, VolumeSource};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -161,18 +162,32 @@ impl Manager {
 
     /// Makes what is missing and refreshes what changed, of the volumes that containers use. Called again on every sync.
     /// What the pod has and cannot be refreshed stays as it is, and why is put into `told`: a pod that runs does not stop
-    /// being looked after because somebody deletes its config map.
+    /// being looked after because somebody deletes its config map. No volume waits for another: a driver that does not come
+    /// keeps no disk of the node from the pod. Only what is one claim's is one after the other.
     ///
     /// # Errors
-    /// What is to be told of those that cannot be had; the others are made all the same. Cancelling between volumes is
-    /// safe.
+    /// What is to be told of those that cannot be had; the others are made all the same. What has begun goes on when this is
+    /// dropped.
     pub async fn setup(&self, pod: &Pod, told: &mut Told) -> Result<PodVolumes, Vec<VolumeError>> {
         let (mut made, mut failed) = (PodVolumes::new(), Vec::new());
         let used = used::used(pod);
-        for volume in pod.spec().volumes.iter().filter(|volume| used.contains(volume.name.as_str())) {
+        let used = pod.spec().volumes.iter().filter(|volume| used.contains(volume.name.as_str()));
+        let claim = |volume| claims::name(pod, volume);
+        let turns: HashMap<String, tokio::sync::Mutex<()>> =
+            used.clone().filter_map(claim).map(|claim| (claim, tokio::sync::Mutex::default())).collect();
+        let tries = used.clone().map(async |volume| {
+            let turn = claim(volume).and_then(|claim| turns.get(&claim));
+            let _turn = match turn {
+                Some(turn) => Some(turn.lock().await),
+                None => None,
+            };
             let begun = Instant::now();
             let one = self.one(pod, volume).await;
             self.counted.made(pod.uid(), &volume.name, self.plugin(pod, volume), one.is_ok(), begun.elapsed());
+            one
+        });
+        let tried = join_all(tries).await;
+        for (volume, one) in used.zip(tried) {
             let source = match one {
                 Ok(mut source) => {
                     told.mapped(&volume.name, &mut source);

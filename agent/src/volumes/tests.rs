@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use proto::api::core::v1::{
     ConfigMap, ConfigMapVolumeSource, Container, EmptyDirVolumeSource, HostPathVolumeSource, KeyToPath,
-    LocalObjectReference, Node, Pod, PodSecurityContext, PodSpec, ProjectedVolumeSource, Secret, SecretVolumeSource,
-    Service, ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection, VolumeSource,
+    LocalObjectReference, Node, PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec,
+    ProjectedVolumeSource, Secret, SecretVolumeSource, Service, ServiceAccountTokenProjection, Volume, VolumeMount,
+    VolumeProjection, VolumeSource,
 };
 use proto::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::watch;
@@ -71,7 +72,14 @@ impl Objects for Memory {
 }
 
 impl claims::Claims for Memory {
-    fn claim<'a>(&'a self, _: &'a str, _: &'a str) -> claims::Found<'a, proto::api::core::v1::PersistentVolumeClaim> {
+    fn claim<'a>(
+        &'a self,
+        _: &'a str,
+        name: &'a str,
+    ) -> claims::Found<'a, proto::api::core::v1::PersistentVolumeClaim> {
+        if name == "unanswered" {
+            return Box::pin(std::future::pending());
+        }
         Box::pin(std::future::ready(Err(crate::api::ApiError::Standalone)))
     }
     fn volume<'a>(&'a self, _: &'a str) -> claims::Found<'a, proto::api::core::v1::PersistentVolume> {
@@ -225,6 +233,28 @@ async fn what_nothing_uses_holds_nothing_back() {
     let made = set_up(&manager, &pod).await.expect("all that is used");
     assert_eq!(made.keys().collect::<Vec<_>>(), ["used"]);
     assert!(!scratch.0.join("pods/u1/volumes/kubernetes.io~empty-dir/idle").exists());
+}
+
+/// Volumes were made one after the other: whatever one waited for, a driver or the API server, all after it waited for too.
+#[tokio::test]
+async fn no_volume_waits_for_another() {
+    let scratch = Scratch::new("beside");
+    let manager = manager(&scratch.0, &Arc::new(Memory::default()));
+    let claim = PersistentVolumeClaimVolumeSource { claim_name: "unanswered".into(), read_only: false };
+    let slow = VolumeSource { persistent_volume_claim: Some(claim), ..Default::default() };
+    let empty = VolumeSource { empty_dir: Some(EmptyDirVolumeSource::default()), ..Default::default() };
+    let pod = pod(vec![("slow", slow.clone()), ("again", slow), ("fast", empty)]);
+    let ready = manager.ready_file("u1", "fast");
+    let made = async {
+        while !ready.exists() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        done = set_up(&manager, &pod) => panic!("the API server does not answer: {done:?}"),
+        () = made => {}
+        () = tokio::time::sleep(std::time::Duration::from_secs(20)) => panic!("it waits for the others"),
+    }
 }
 
 #[test]
