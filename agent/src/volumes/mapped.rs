@@ -8,6 +8,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use nix::mount::{MsFlags, mount};
 
@@ -16,6 +17,10 @@ use super::{disk, mount_table};
 
 const LOCAL: &str = "plugins/kubernetes.io~local-volume/volumeDevices";
 const BLOCK_DEVICES: &str = "/sys/block";
+
+/// Held while a folder of a volume is made with a file in it, or removed: between the two it is empty, and one pod may get the
+/// volume while another gives it back.
+static FOLDERS: Mutex<()> = Mutex::new(());
 
 /// [`release_now`], away from the other work of this thread.
 ///
@@ -35,8 +40,8 @@ pub async fn release_local(root_dir: &Path, uid: &str) -> Result<(), String> {
         let mut failed = Vec::new();
         for volume in std::fs::read_dir(&all).into_iter().flatten().flatten() {
             match release_now(&volume.path().join(&uid)) {
-                // The last one takes the folder along; it refuses before.
-                Ok(()) => _ = std::fs::remove_dir(volume.path()),
+                // The last one takes the folder along.
+                Ok(()) => remove_folder(&volume.path()),
                 Err(why) => failed.push(why),
             }
         }
@@ -64,8 +69,21 @@ pub fn bind(device: &Path, own: &Path) -> Result<(), String> {
         mount_table::unmount_strictly(own)?;
     }
     let refused = |e: std::io::Error| format!("failed to bind {} to {}: {e}", device.display(), own.display());
-    std::fs::File::options().create(true).append(true).open(own).map_err(refused)?;
+    make_file(own).map_err(refused)?;
     mount(Some(device), own, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(|e| refused(e.into()))
+}
+
+/// Makes a file and its folder, private to the node.
+fn make_file(own: &Path) -> std::io::Result<()> {
+    let _alone = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    crate::csi::make_private(own.parent().unwrap_or(own))?;
+    std::fs::File::options().create(true).append(true).open(own).map(drop)
+}
+
+/// Removes the folder of a volume once nothing is in it; it refuses before.
+fn remove_folder(folder: &Path) {
+    let _alone = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = std::fs::remove_dir(folder);
 }
 
 /// Detaches the loops that hold the device bound to a file, unbinds it and removes the file. Blocks. Nothing there is
@@ -141,6 +159,26 @@ mod tests {
         std::fs::create_dir_all(root.join("sys/loop9")).unwrap();
         std::fs::create_dir_all(root.join("sys/sda")).unwrap();
         assert_eq!(loops_on(&root.join("sys"), &file), [PathBuf::from("/dev/loop7")]);
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    /// A pod that got a volume while the last one before it gave it back failed once, for want of the folder.
+    #[test]
+    fn a_file_is_made_whoever_takes_its_folder_away() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let root = scratch("folder");
+        let (folder, done) = (root.join("pv"), AtomicBool::new(false));
+        let own = folder.join("u1");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    remove_folder(&folder);
+                }
+            });
+            let made: Vec<_> = (0..2000).map(|_| make_file(&own).and_then(|()| std::fs::remove_file(&own))).collect();
+            done.store(true, Ordering::Relaxed);
+            assert!(made.iter().all(Result::is_ok), "{:?}", made.iter().find(|made| made.is_err()));
+        });
         std::fs::remove_dir_all(&root).unwrap();
     }
 

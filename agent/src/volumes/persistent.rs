@@ -52,8 +52,6 @@ pub fn give_device(from: &Path, own: &Path, to: &Path) -> Result<bool, String> {
     if !std::fs::metadata(from).is_ok_and(|m| m.file_type().is_block_device()) {
         return Err(format!("{} is not a block device", from.display()));
     }
-    let folder = own.parent().unwrap_or(own);
-    crate::csi::make_private(folder).map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
     mapped::bind(from, own)?;
     if std::fs::read_link(to).is_ok_and(|old| old == from) {
         return Ok(false);
