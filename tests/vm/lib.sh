@@ -35,6 +35,9 @@ field() { api GET "$1" | jq -r "$2"; }
 pods=/api/v1/namespaces/default/pods
 pid() { systemctl show -P MainPID "$1"; }
 
+# runtime_is VERSION: containerd of this version or a newer one.
+runtime_is() { printf '%s\n' "$1" "$(containerd --version | grep -oE '[0-9]+(\.[0-9]+)+' | head -n 1)" | sort -VC; }
+
 node=${NODE:-node}
 node_condition() { field "/api/v1/nodes/${2:-$node}" ".status.conditions[] | select(.type == \"$1\").status"; }
 node_is() { [ "$(node_condition Ready "${2:-}")" = "$1" ]; }
@@ -96,6 +99,10 @@ agent() { # agent PATH [CURL OPTION...]
     curl -fsSk --max-time 60 --cert "$state/crt" --key "$state/key" "$@" "https://127.0.0.1:10250$path"
 }
 conf=/etc/orchestrator-lite/node-agent.conf.d
+# driver_is DRIVER: said to the agent when the runtime does not tell its own, which those before containerd 2 do not.
+driver_is() {
+    runtime_is 2.0 || printf 'apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: %s\n' "$1" >"$conf/20-suite-driver.conf"
+}
 # configure NAME YAML: a drop-in for the agent's configuration, which is restarted with it.
 configure() {
     printf 'apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n%s\n' "$2" >"$conf/$1.conf"

@@ -2,6 +2,7 @@
 dpkg -i /root/packages/*.deb || fail 'dpkg -i'
 systemd-analyze verify --man=no /usr/lib/systemd/system/{{node-agent,apiserver-lite}.{service,socket},kubepods.slice} || fail 'systemd-analyze verify'
 systemd-analyze security --no-pager --threshold=15 apiserver-lite.service >/dev/null || fail 'apiserver-lite.service is too open'
+driver_is systemd
 ctr -n k8s.io images import /usr/share/node-agent/pause.tar >/dev/null
 ctr -n k8s.io images import /root/busybox.tar >/dev/null
 # Refused: settings that are wrong, before anything runs on them.

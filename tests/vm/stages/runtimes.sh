@@ -41,7 +41,7 @@ same 'what its end was' 137 "$(seen other '.status.containerStatuses[0].lastStat
 remove other
 
 pod filled '{"volumeMounts": [{"name": "v", "mountPath": "/image"}]}' '{"volumes": [{"name": "v", "image": {"reference": "localhost/busybox:1", "pullPolicy": "Never"}}]}'
-if containerd --version | grep -qE ' v?(2\.[1-9]|[3-9])'; then
+if runtime_is 2.1; then
     runs filled
     inside filled test -x /image/bin/busybox || fail 'the image is not in the volume'
     ! inside filled touch /image/x 2>/dev/null || fail 'a volume from an image is written to'
