@@ -38,7 +38,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::api::core::v1::{Node, Pod};
+use proto::api::core::v1::Node;
 use tokio::sync::watch;
 
 use crate::api::Client;
@@ -52,9 +52,9 @@ use crate::images::gc::ImageGc;
 use crate::images::puller::{PullDeps, Puller};
 use crate::node::{NodeEvents, NodeSignals, RuntimeState};
 use crate::objects::Objects;
+use crate::pleg::observed::Observed;
 use crate::pleg::{Latest, Nudge};
 use crate::pod::resources::NodeResources;
-use crate::pod::spec::PodExt;
 use crate::pods_api::PodFeed;
 use crate::probes::Prober;
 use crate::resource_managers::Managers;
@@ -162,16 +162,46 @@ impl Shared {
         addresses.filter(|a| a.r#type == "InternalIP").map(|a| a.address.clone()).collect()
     }
 
-    /// Whether the handler of the pod's runtime class can make mounts below a mount read-only, as the node tells it.
-    pub fn mounts_read_only_recursively(&self, pod: &Pod) -> bool {
-        let class = pod.spec().runtime_class_name.as_deref().unwrap_or_default();
-        let node = self.node.borrow();
-        let handlers = node.status.iter().flat_map(|s| &s.runtime_handlers);
-        let mut features = handlers.filter(|h| h.name == class).filter_map(|h| h.features.as_ref());
-        features.any(|f| f.recursive_read_only_mounts == Some(true))
+    /// Whether the handler that the pod's sandbox has can make mounts below a mount read-only, as the node tells it.
+    pub fn mounts_read_only_recursively(&self, observed: &Observed) -> bool {
+        mounts_read_only_recursively(&self.node.borrow(), observed)
     }
 
     pub fn pod_dir(&self, uid: &str) -> PathBuf {
         self.config.root_dir.join("pods").join(uid)
+    }
+}
+
+/// A runtime class may be called otherwise than its handler, so it is the sandbox that is asked.
+fn mounts_read_only_recursively(node: &Node, observed: &Observed) -> bool {
+    let handler = observed.sandboxes.first().map_or("", |s| s.runtime_handler.as_str());
+    let handlers = node.status.iter().flat_map(|s| &s.runtime_handlers);
+    let mut features = handlers.filter(|h| h.name == handler).filter_map(|h| h.features.as_ref());
+    features.any(|f| f.recursive_read_only_mounts == Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pleg::observed::Sandbox;
+    use proto::api::core::v1::{NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeStatus};
+
+    #[test]
+    fn mounts_are_as_deep_as_the_handler_of_the_sandbox_can() {
+        let handler = |name: &str, able| NodeRuntimeHandler {
+            name: name.into(),
+            features: Some(NodeRuntimeHandlerFeatures { recursive_read_only_mounts: able, ..Default::default() }),
+        };
+        let runtime_handlers = vec![handler("", Some(false)), handler("able", Some(true)), handler("silent", None)];
+        let node = Node { status: Some(NodeStatus { runtime_handlers, ..Default::default() }), ..Default::default() };
+        let deep = |handlers: &[&str]| {
+            let sandboxes =
+                handlers.iter().map(|h| Sandbox { runtime_handler: (*h).into(), ..Default::default() }).collect();
+            mounts_read_only_recursively(&node, &Observed { sandboxes, containers: Vec::new() })
+        };
+        assert!(deep(&["able"]));
+        assert!(deep(&["able", "silent"]), "the newest sandbox counts");
+        assert!(!deep(&["silent", "able"]));
+        assert!(!deep(&["silent"]) && !deep(&["unknown"]) && !deep(&[""]) && !deep(&[]));
     }
 }

@@ -228,7 +228,7 @@ impl StartContext<'_> {
             hosts_file: hosts_file.as_deref(),
             termination_log: log.as_deref(),
             image_volumes: self.image_volumes,
-            recursive_read_only: shared.mounts_read_only_recursively(pod),
+            recursive_read_only: shared.mounts_read_only_recursively(self.observed),
             selinux: crate::volumes::selinux::enabled(),
         };
         container_mounts(pod, container, &context).map_err(|e| e.to_string())

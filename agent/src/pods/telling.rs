@@ -67,7 +67,7 @@ impl Worker {
             host_ips: &host_ips,
             terminal,
             imposed: self.imposed.as_ref(),
-            recursive_read_only: self.shared.mounts_read_only_recursively(&self.pod),
+            recursive_read_only: self.shared.mounts_read_only_recursively(&self.observed),
             resize: self.resize_conditions(),
             now: crate::clock::now(),
         });
