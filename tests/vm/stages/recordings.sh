@@ -33,6 +33,8 @@ noderec proxy --listen $dir/proxy.sock >$dir/proxy.log 2>&1 &
 proxy=$!
 trap 'kill $proxy' EXIT
 until_true 120 'the proxy listens' test -S $dir/proxy.sock
+# Before containerd 2 the runtime says neither its cgroup driver nor a container's user.
+if runtime_is 2.0; then driver= users=1; else driver='cgroupDriver: systemd' users=; fi
 cat >$dir/agent.yaml <<YAML
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -45,6 +47,7 @@ resolvConf: $dir/resolv.conf
 staticPodPath: $dir/static
 port: 20260
 healthzPort: 20258
+$driver
 YAML
 systemd-run -q --unit recorded-agent -p KillMode=process -p Delegate=yes node-agent run --config $dir/agent.yaml \
     --kubeconfig $dir/api/admin.conf --root-dir $dir/kubelet --cert-dir $dir/pki --hostname-override recorded
@@ -54,7 +57,7 @@ sleep 20
 # The one recording with cgroups was made on cgroup v1, without systemd, by containerd 1.6, on a machine with more memory:
 # what it says of them is said in this machine's words.
 cp -r /root/node-recordings/cases $dir/cases
-python3 - $dir/cases/resize.full <<'PYTHON'
+python3 - $dir/cases/resize.full "$users" <<'PYTHON'
 import json, os, re, sys
 cases, recorded = (open(sys.argv[1] + end).read() for end in (".yaml", ".recorded.json"))
 cases = cases.replace("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu.max").replace("steps:", "mask: [['(kubepods-[a-z]+-pod)[0-9a-f_]{36}', '\\1<uid:p>']]\nsteps:", 1)
@@ -73,7 +76,7 @@ def here(value):
         value |= {"oom_score_adj": str(1000 - 1000 * (8 << 20) // memory), "unified": {"memory.oom.group": "1"}}
     if value.get("stdout") == ["20000", ""]:
         value["stdout"] = ["20000 100000", ""]
-    if "restartCount" in value and value.get("containerID"):
+    if sys.argv[2] and "restartCount" in value and value.get("containerID"):
         value["user"] = {"linux": {"uid": 0, "gid": 0, "supplementalGroups": [0]}}
     return value
 recorded = json.dumps(here(json.loads(recorded)))
