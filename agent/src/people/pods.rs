@@ -49,7 +49,9 @@ pub fn rows(pods: &[Pod], now: i64) -> String {
 fn row(pod: &Pod, now: i64) -> Vec<String> {
     let (meta, status) = (pod.metadata.clone().unwrap_or_default(), pod.status.clone().unwrap_or_default());
     let shown = Shown::of(pod);
-    let begun = meta.creation_timestamp.or(status.start_time).map_or(now, |t| t.seconds);
+    // A static pod was never created by anybody.
+    let created = meta.creation_timestamp.filter(|t| t.seconds > 0);
+    let begun = created.or(status.start_time).map_or(now, |t| t.seconds);
     let ip = if status.pod_ip.is_empty() { "<none>".to_owned() } else { status.pod_ip };
     let restarts = match shown.last_restart {
         Some(at) if shown.restarts > 0 => format!("{} ({} ago)", shown.restarts, table::age(now - at)),
@@ -216,7 +218,12 @@ mod tests {
         let status = json!({"phase": "Running",
             "initContainerStatuses": [container("once", true, 5, json!({"terminated": {"exitCode": 0}})), beside],
             "containerStatuses": [container("c", true, 1, json!({"running": {}}))]});
-        let rows = rows(&[pod(spec, status)], 90);
-        assert!(rows.contains("n           a      2/2     Running   3 (30s ago)"), "{rows}");
+        let mut told = pod(spec, status);
+        // Nobody created it: it is as old as its start.
+        told.metadata.as_mut().unwrap().creation_timestamp = Some(Default::default());
+        told.status.as_mut().unwrap().start_time =
+            Some(proto::apimachinery::pkg::apis::meta::v1::Time { seconds: 30, nanos: 0 });
+        let rows = rows(&[told], 90);
+        assert!(rows.contains("n           a      2/2     Running   3 (30s ago)   60s"), "{rows}");
     }
 }
