@@ -153,6 +153,7 @@ pub async fn run(config: Config) -> Result<(), ServeError> {
         audit: auditor(&config)?,
         aggregated: aggregated(&config, &pki),
         components: Default::default(),
+        documents: Default::default(),
         store,
     });
     crate::status_pages::start();

@@ -63,6 +63,8 @@ pub struct ApiServer {
     pub audit: Option<crate::audit::Auditor>,
     pub aggregated: crate::aggregate::Aggregated,
     pub components: crate::components::Components,
+    /// Since when API documents are as they are.
+    pub documents: crate::openapi::Times,
 }
 
 /// A body that is passed on.

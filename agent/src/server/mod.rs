@@ -9,7 +9,6 @@ mod answers;
 mod checkpoint;
 mod client_ca;
 mod debug;
-mod file_ranges;
 mod forms;
 mod health;
 mod identity;

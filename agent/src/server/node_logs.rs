@@ -9,10 +9,10 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use service::content_ranges::{self, Range, RangeError, Version, Wanted};
 use tokio::sync::mpsc;
 
 use super::answers::{Answer, bare, text};
-use super::file_ranges::{self, Range, RangeError, Wanted};
 use super::listen::full;
 use super::log_query;
 use super::logs::Pieces;
@@ -94,8 +94,8 @@ pub(super) async fn below(folder: &Path, path: &str, query: &str, headers: &Head
             (true, true) => match found.join("index.html") {
                 index if index.is_file() => file(&index, &headers),
                 _ => {
-                    let modified = metadata.modified().ok().and_then(file_ranges::seconds);
-                    let known = file_ranges::is_known(&headers, modified);
+                    let modified = metadata.modified().ok().and_then(content_ranges::seconds);
+                    let known = content_ranges::is_known(&headers, modified);
                     dated(if known { bare(StatusCode::NOT_MODIFIED, Bytes::new()) } else { listing(&found) }, modified)
                 }
             },
@@ -120,7 +120,7 @@ fn moved(place: &str, query: &str) -> Response<Answer> {
 
 /// An answer that tells when its file or folder was changed, in seconds since 1970.
 fn dated(mut response: Response<Answer>, modified: Option<u64>) -> Response<Answer> {
-    if let Some(Ok(value)) = modified.and_then(file_ranges::http_date).map(|text| HeaderValue::from_str(&text)) {
+    if let Some(Ok(value)) = modified.and_then(content_ranges::http_date).map(|text| HeaderValue::from_str(&text)) {
         response.headers_mut().insert(header::LAST_MODIFIED, value);
     }
     response
@@ -179,21 +179,20 @@ fn as_html(name: &str) -> String {
 fn file(path: &Path, headers: &HeaderMap) -> Response<Answer> {
     let (Ok(mut open), Ok(metadata)) = (std::fs::File::open(path), path.metadata()) else { return missing() };
     let size = metadata.len();
-    let modified = metadata.modified().ok().and_then(file_ranges::seconds);
+    let modified = metadata.modified().ok().and_then(content_ranges::seconds);
     let dated = |response| dated(response, modified);
-    let counts = match file_ranges::wanted(headers, modified) {
+    let counts = match content_ranges::wanted(headers, true, Version { tag: None, modified }) {
         Wanted::NotModified => return dated(bare(StatusCode::NOT_MODIFIED, Bytes::new())),
         Wanted::PreconditionFailed => return dated(bare(StatusCode::PRECONDITION_FAILED, Bytes::new())),
-        Wanted::File { ranges } => ranges,
+        Wanted::Content { ranges } => ranges,
     };
     let asked = headers.get(header::RANGE).and_then(|v| v.to_str().ok()).filter(|_| counts).unwrap_or_default();
-    let ranges = match file_ranges::ranges(asked, size) {
+    let ranges = match content_ranges::ranges(asked, size) {
         Ok(ranges) => ranges,
         Err(error) => return unsatisfiable(error, size),
     };
     let content_type = content_type(path, &mut open);
-    let placed =
-        |range: &Range| format!("bytes {}-{}/{size}", range.start, (range.start + range.length).saturating_sub(1));
+    let placed = |range: &Range| range.placed(size);
     let mut response = Response::new(full(Bytes::new()));
     let out = response.headers_mut();
     out.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
@@ -242,11 +241,7 @@ fn file(path: &Path, headers: &HeaderMap) -> Response<Answer> {
 }
 
 fn unsatisfiable(error: RangeError, size: u64) -> Response<Answer> {
-    let words = match error {
-        RangeError::Invalid => "invalid range\n",
-        RangeError::NoOverlap => "invalid range: failed to overlap\n",
-    };
-    let mut refused = text(StatusCode::RANGE_NOT_SATISFIABLE, words);
+    let mut refused = text(StatusCode::RANGE_NOT_SATISFIABLE, error.words());
     if error == RangeError::NoOverlap
         && let Ok(value) = HeaderValue::from_str(&format!("bytes */{size}"))
     {

@@ -4,6 +4,7 @@
 //! Documents are put together when asked for. Their hashes, which clients cache by, come from what the documents are
 //! made of, so the index costs next to nothing.
 
+mod content;
 mod descriptions;
 mod gnostic;
 mod gnostic_v3;
@@ -12,13 +13,13 @@ mod schemas;
 
 use std::sync::Arc;
 
-use http::Method;
-use http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, ETAG, EXPIRES, HeaderValue, IF_MATCH, IF_NONE_MATCH, LOCATION, VARY,
-};
+use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_RANGE, ETAG, EXPIRES, HeaderValue, LOCATION, VARY};
 use ring::digest::{Context, SHA512};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
+
+pub use content::Times;
+use content::{Content, serve};
 
 use crate::aggregate::{Copies, Remote};
 use crate::http::{Body, Response, media_types, respond};
@@ -48,7 +49,10 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     let path = request.info.path.as_str();
     let set = server.resources.current();
     if path == "/openapi/v2" {
-        return Some(packed(version_2(&set, &server.aggregated.all(), request), request.header(&ACCEPT_ENCODING)));
+        return Some(packed(
+            version_2(&set, &server.aggregated.all(), (server, request)),
+            request.header(&ACCEPT_ENCODING),
+        ));
     }
     let key = path.strip_prefix("/openapi/v3")?;
     if key.is_empty() {
@@ -56,7 +60,7 @@ pub fn answer(server: &ApiServer, request: &Request) -> Option<Response> {
     }
     let key = key.strip_prefix('/')?;
     Some(match resources(&set, key) {
-        Some(resources) => document(key, &resources, request),
+        Some(resources) => document(key, &resources, server, request),
         None => empty(404),
     })
 }
@@ -122,7 +126,7 @@ fn index(set: &Set, remotes: &[Arc<Remote>]) -> Response {
 }
 
 /// The document of a group version. Its hash in the query says that the client will keep the answer for good.
-fn document(key: &str, resources: &[&Resource], request: &Request) -> Response {
+fn document(key: &str, resources: &[&Resource], server: &ApiServer, request: &Request) -> Response {
     let Some(protobuf) = wants_protobuf(&request.accept(), &gnostic_v3::NAMES) else { return not_acceptable() };
     let media = if protobuf { gnostic_v3::MEDIA } else { JSON };
     let hash = hash(resources, key);
@@ -134,7 +138,9 @@ fn document(key: &str, resources: &[&Resource], request: &Request) -> Response {
         }
         return tag(response, &hash);
     }
-    let mut response = conditional(&hash, request, media, || {
+    let name = if protobuf { format!("{key} protobuf") } else { key.to_owned() };
+    let content = Content { name: &name, hash: &hash, media };
+    let mut response = serve(&server.documents, content, request, || {
         let mut schemas = schemas::Schemas::new(Format::V3);
         let paths = paths::all(resources, Format::V3, &mut schemas);
         let document = json!({
@@ -145,7 +151,7 @@ fn document(key: &str, resources: &[&Resource], request: &Request) -> Response {
         });
         if protobuf { gnostic_v3::document(&document) } else { document.to_string().into_bytes() }
     });
-    if asked.is_some() {
+    if asked.is_some() && response.status() != http::StatusCode::RANGE_NOT_SATISFIABLE {
         let headers = response.headers_mut();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
         if let Ok(expires) = HeaderValue::from_str(&in_a_year(OffsetDateTime::now_utc())) {
@@ -166,7 +172,7 @@ fn in_a_year(now: OffsetDateTime) -> String {
 }
 
 /// Everything in one document of the older format.
-fn version_2(set: &Set, remotes: &[Arc<Remote>], request: &Request) -> Response {
+fn version_2(set: &Set, remotes: &[Arc<Remote>], (server, request): (&ApiServer, &Request)) -> Response {
     let Some(protobuf) = wants_protobuf(&request.accept(), &gnostic::NAMES) else { return not_acceptable() };
     let all: Vec<&Resource> = set.all().iter().map(|r| &**r).collect();
     // One state of them for the tag and for what it stands for.
@@ -185,12 +191,12 @@ fn version_2(set: &Set, remotes: &[Arc<Remote>], request: &Request) -> Response 
         })
     };
     let parts: String = others.iter().map(|(name, part)| format!(" {name} {}", part.mark)).collect();
-    match protobuf {
-        true => conditional(&hash(&all, &format!("v2 protobuf{parts}")), request, gnostic::MEDIA, || {
-            gnostic::document(&body())
-        }),
-        false => conditional(&hash(&all, &format!("v2{parts}")), request, JSON, || body().to_string().into_bytes()),
-    }
+    let (name, media) = if protobuf { ("v2 protobuf", gnostic::MEDIA) } else { ("v2", JSON) };
+    let hash = hash(&all, &format!("{name}{parts}"));
+    serve(&server.documents, Content { name, hash: &hash, media }, request, || match protobuf {
+        true => gnostic::document(&body()),
+        false => body().to_string().into_bytes(),
+    })
 }
 
 /// Whether a document is asked for as protobuf, which goes by some names, by the best media type that can be had; None
@@ -214,7 +220,8 @@ fn packed(mut response: Response, encodings: &str) -> Response {
     for value in std::iter::once(HeaderValue::from_static("Accept-Encoding")).chain(vary) {
         response.headers_mut().append(VARY, value);
     }
-    if response.body().len() >= PACKED_FROM && takes_gzip(encodings) {
+    let whole = !response.headers().contains_key(CONTENT_RANGE);
+    if whole && response.body().len() >= PACKED_FROM && takes_gzip(encodings) {
         respond::gzip(&mut response);
     }
     response
@@ -244,34 +251,6 @@ fn tag(mut response: Response, hash: &str) -> Response {
     }
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
     response
-}
-
-/// A document, put together only when the client has not got it yet.
-fn conditional(hash: &str, request: &Request, media: &'static str, body: impl FnOnce() -> Vec<u8>) -> Response {
-    let reading = matches!(request.method, Method::GET | Method::HEAD);
-    let (wanted, known) = (request.header(&IF_MATCH), request.header(&IF_NONE_MATCH));
-    let response = match conditions(hash, wanted, known, reading) {
-        Some(304) => empty(304),
-        Some(code) => respond::bytes(code, media, Vec::new()),
-        None => respond::bytes(200, media, body()),
-    };
-    tag(response, hash)
-}
-
-/// The code that the conditions of a request ask for instead of the document: `wanted` is `If-Match`, `known` is
-/// `If-None-Match`, each empty where it is missing.
-fn conditions(hash: &str, wanted: &str, known: &str, reading: bool) -> Option<u16> {
-    let tags = |list: &str, weak: bool| {
-        list.split(',').map(str::trim).any(|tag| {
-            let tag = if weak { tag.strip_prefix("W/").unwrap_or(tag) } else { tag };
-            tag == "*" || tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')) == Some(hash)
-        })
-    };
-    match () {
-        () if !wanted.is_empty() && !tags(wanted, false) => Some(412),
-        () if !known.is_empty() && tags(known, true) => Some(if reading { 304 } else { 412 }),
-        () => None,
-    }
 }
 
 #[cfg(test)]
@@ -315,16 +294,6 @@ mod tests {
         ] {
             assert_eq!(sent(size, encodings), expected, "{size} bytes, {encodings:?}");
         }
-    }
-
-    #[test]
-    fn what_a_client_has_is_not_sent_again() {
-        assert_eq!(conditions("A", "", "", true), None);
-        assert_eq!(conditions("A", "", "\"B\", W/\"A\"", true), Some(304));
-        assert_eq!(conditions("A", "", "*", false), Some(412));
-        assert_eq!(conditions("A", "", "A", true), None);
-        assert_eq!(conditions("A", "\"A\"", "", true), None);
-        assert_eq!(conditions("A", "W/\"A\"", "", true), Some(412));
     }
 
     #[test]

@@ -1,21 +1,20 @@
-//! What of a file a request wants, and whether it wants it at all: conditions and ranges as Go's file server reads them.
-//!
-//! Files here have a time and no tag, so a condition that names a tag is never met.
+//! What of a file or document a request wants, and whether it wants it at all: conditions and ranges as Go's
+//! `http.ServeContent` reads them.
 
 use std::time::SystemTime;
 
 use http::{HeaderMap, HeaderName, header};
 
-/// Bytes of a file: where they begin, and how many there are.
+/// Bytes of a content: where they begin, and how many there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Range {
+pub struct Range {
     pub start: u64,
     pub length: u64,
 }
 
 /// Why ranges cannot be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RangeError {
+pub enum RangeError {
     Invalid,
     /// All begin beyond the end.
     NoOverlap,
@@ -23,49 +22,66 @@ pub(super) enum RangeError {
 
 /// What the conditions of a request come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub enum Wanted {
     /// The ranges count where `ranges` is set.
-    File {
+    Content {
         ranges: bool,
     },
     NotModified,
     PreconditionFailed,
 }
 
-/// `modified` is in seconds since 1970, `None` where the file system does not tell.
-pub(super) fn wanted(headers: &HeaderMap, modified: Option<u64>) -> Wanted {
+/// By what a content is told from what it was before.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Version<'a> {
+    /// Without its quotes; a condition that names a tag is never met where there is none.
+    pub tag: Option<&'a str>,
+    /// In seconds since 1970, `None` where nobody knows.
+    pub modified: Option<u64>,
+}
+
+/// What a request wants of a content; `reading` for GET and HEAD.
+pub fn wanted(headers: &HeaderMap, reading: bool, version: Version<'_>) -> Wanted {
+    let Version { tag, modified } = version;
     let text = |name: HeaderName| headers.get(name).and_then(|v| v.to_str().ok()).filter(|v| !v.is_empty());
-    let any = |tags: &str| tags.split(',').any(|tag| tag.trim().starts_with('*'));
+    let is_tag = |text: &str| tag.is_some() && text.strip_prefix('"').and_then(|t| t.strip_suffix('"')) == tag;
+    let any = |tags: &str, weak: bool| {
+        tags.split(',').map(str::trim).any(|one| {
+            let one = if weak { one.strip_prefix("W/").unwrap_or(one) } else { one };
+            one.starts_with('*') || is_tag(one)
+        })
+    };
     let date = |name| text(name).and_then(parse_http_date).zip(modified);
     let goes_on = match text(header::IF_MATCH) {
-        Some(tags) => any(tags),
+        Some(tags) => any(tags, false),
         None => date(header::IF_UNMODIFIED_SINCE).is_none_or(|(asked, modified)| modified <= asked),
     };
     if !goes_on {
         return Wanted::PreconditionFailed;
     }
     let known = match text(header::IF_NONE_MATCH) {
-        Some(tags) => any(tags),
-        None => date(header::IF_MODIFIED_SINCE).is_some_and(|(asked, modified)| modified <= asked),
+        Some(tags) => any(tags, true),
+        None => reading && date(header::IF_MODIFIED_SINCE).is_some_and(|(asked, modified)| modified <= asked),
     };
     if known {
-        return Wanted::NotModified;
+        return if reading { Wanted::NotModified } else { Wanted::PreconditionFailed };
     }
-    let same = text(header::IF_RANGE).is_none_or(|at| parse_http_date(at).is_some_and(|at| Some(at) == modified));
-    Wanted::File { ranges: same }
+    let is_time = |at: &str| parse_http_date(at).is_some_and(|at| Some(at) == modified);
+    let same = text(header::IF_RANGE).is_none_or(|at| !reading || is_tag(at) || is_time(at));
+    Wanted::Content { ranges: same }
 }
 
 /// Whether a client knows a folder as it is; of a folder nothing but its time is compared.
-pub(super) fn is_known(headers: &HeaderMap, modified: Option<u64>) -> bool {
+pub fn is_known(headers: &HeaderMap, modified: Option<u64>) -> bool {
     let asked = headers.get(header::IF_MODIFIED_SINCE).and_then(|v| v.to_str().ok()).and_then(parse_http_date);
     asked.zip(modified).is_some_and(|(asked, modified)| modified <= asked)
 }
 
-/// The ranges of a header for a file of so many bytes; none for all of it.
+/// The ranges of a header for a content of so many bytes; none for all of it.
 ///
 /// # Errors
 /// See [`RangeError`].
-pub(super) fn ranges(text: &str, size: u64) -> Result<Vec<Range>, RangeError> {
+pub fn ranges(text: &str, size: u64) -> Result<Vec<Range>, RangeError> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
@@ -99,6 +115,23 @@ pub(super) fn ranges(text: &str, size: u64) -> Result<Vec<Range>, RangeError> {
     }
 }
 
+impl Range {
+    /// The header that tells where a part of a content of so many bytes stands.
+    pub fn placed(&self, size: u64) -> String {
+        format!("bytes {}-{}/{size}", self.start, (self.start + self.length).saturating_sub(1))
+    }
+}
+
+impl RangeError {
+    /// Go's words, which are the body of the refusal.
+    pub fn words(self) -> &'static str {
+        match self {
+            RangeError::Invalid => "invalid range\n",
+            RangeError::NoOverlap => "invalid range: failed to overlap\n",
+        }
+    }
+}
+
 fn number(text: &str) -> Result<u64, RangeError> {
     let digits = text.strip_prefix('+').unwrap_or(text);
     let number = digits.parse::<i64>().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()));
@@ -109,7 +142,8 @@ const HTTP_DATE: &[time::format_description::BorrowedFormatItem<'static>] = time
     "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
 );
 
-pub(super) fn http_date(seconds: u64) -> Option<String> {
+/// A time in seconds since 1970 in the form of HTTP.
+pub fn http_date(seconds: u64) -> Option<String> {
     let at = time::OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).ok()?).ok()?;
     at.format(HTTP_DATE).ok()
 }
@@ -120,7 +154,7 @@ fn parse_http_date(text: &str) -> Option<u64> {
 }
 
 /// Seconds since 1970.
-pub(super) fn seconds(time: SystemTime) -> Option<u64> {
+pub fn seconds(time: SystemTime) -> Option<u64> {
     time.duration_since(SystemTime::UNIX_EPOCH).ok().map(|d| d.as_secs())
 }
 
@@ -146,19 +180,37 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_those_of_time_and_no_tag_is_met() {
+    fn conditions_are_those_of_time_where_there_is_no_tag() {
         let at = |seconds| http_date(seconds).unwrap();
         let of = |name: HeaderName, value: &str| {
             let headers = HeaderMap::from_iter([(name, HeaderValue::from_str(value).unwrap())]);
-            wanted(&headers, Some(1_700_000_000))
+            wanted(&headers, true, Version { tag: None, modified: Some(1_700_000_000) })
         };
-        let (all, none) = (Wanted::File { ranges: true }, Wanted::File { ranges: false });
-        assert_eq!(wanted(&HeaderMap::new(), None), all);
+        let (all, none) = (Wanted::Content { ranges: true }, Wanted::Content { ranges: false });
+        assert_eq!(wanted(&HeaderMap::new(), true, Version::default()), all);
         assert_eq!(of(header::IF_MODIFIED_SINCE, &at(1_700_000_000)), Wanted::NotModified);
         assert_eq!(of(header::IF_MODIFIED_SINCE, &at(1_699_999_999)), all);
         assert_eq!(of(header::IF_UNMODIFIED_SINCE, &at(1_699_999_999)), Wanted::PreconditionFailed);
         assert_eq!((of(header::IF_MATCH, "\"x\""), of(header::IF_MATCH, "*")), (Wanted::PreconditionFailed, all));
         assert_eq!((of(header::IF_NONE_MATCH, "\"x\""), of(header::IF_NONE_MATCH, "*")), (all, Wanted::NotModified));
         assert_eq!((of(header::IF_RANGE, &at(1_700_000_000)), of(header::IF_RANGE, "\"x\"")), (all, none));
+    }
+
+    #[test]
+    fn what_has_a_tag_is_known_by_it() {
+        let of = |name: HeaderName, value: &str, reading: bool| {
+            let headers = HeaderMap::from_iter([(name, HeaderValue::from_str(value).unwrap())]);
+            wanted(&headers, reading, Version { tag: Some("A"), modified: Some(1_700_000_000) })
+        };
+        let (all, none) = (Wanted::Content { ranges: true }, Wanted::Content { ranges: false });
+        assert_eq!(of(header::IF_NONE_MATCH, "\"B\", W/\"A\"", true), Wanted::NotModified);
+        assert_eq!(of(header::IF_NONE_MATCH, "*", false), Wanted::PreconditionFailed);
+        assert_eq!(of(header::IF_NONE_MATCH, "A", true), all);
+        assert_eq!((of(header::IF_MATCH, "\"A\"", true), of(header::IF_MATCH, "*", true)), (all, all));
+        assert_eq!(of(header::IF_MATCH, "W/\"A\"", true), Wanted::PreconditionFailed);
+        let now = http_date(1_700_000_000).unwrap();
+        assert_eq!(of(header::IF_MODIFIED_SINCE, &now, true), Wanted::NotModified);
+        assert_eq!(of(header::IF_MODIFIED_SINCE, &now, false), all);
+        assert_eq!((of(header::IF_RANGE, "\"A\"", true), of(header::IF_RANGE, "W/\"A\"", true)), (all, none));
     }
 }
