@@ -7,6 +7,7 @@ use super::compare::{compare, same_struct};
 use super::conflict::{self, Conflict};
 use super::managed::{Entries, Entry, Operation};
 use super::prune::prune;
+use super::reconcile::reconcile;
 use super::reset::Reset;
 use super::track::{self, UNTRACKED, Writer};
 use super::{check, collect, last_applied, merge, versions};
@@ -65,6 +66,7 @@ pub fn apply(writer: Writer<'_>, live: Option<&Value>, config: &Value, force: bo
     check_kind(writer, config)?;
     let Some(members) = config.as_object() else { return Err(ApiError::bad_request("an object is expected")) };
     let mut entries = entries;
+    reconcile(resource, &mut entries);
     if entries.0.is_empty() {
         before_first(writer, &Typed { set, id, value: &here }, &mut entries)?;
     }

@@ -18,6 +18,7 @@ mod merge;
 mod overlay;
 mod owners;
 mod prune;
+mod reconcile;
 mod reset;
 pub mod scale;
 mod set;

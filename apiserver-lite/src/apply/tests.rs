@@ -211,8 +211,13 @@ fn new_times_alone_are_no_change() {
 
 /// A kind as a CustomResourceDefinition makes it: `spec` with a text, a keyed list, a set and a map that may hold anything.
 fn widgets() -> Resource {
+    widgets_with([proto::schema::ListKind::Map, proto::schema::ListKind::Set], false)
+}
+
+/// The same with other kinds of lists and of labels.
+fn widgets_with([parts, tags]: [proto::schema::ListKind; 2], atomic: bool) -> Resource {
     use crate::resource::{Schema, SchemaSet};
-    use proto::schema::{ListKind, ListType, MapType, Prop, Struct, Type, TypeSet};
+    use proto::schema::{ListType, MapType, Prop, Struct, Type, TypeSet};
     let list = |element, kind, keys: &[&str]| {
         Type::List(ListType { element, kind, keys: keys.iter().map(|k| (*k).into()).collect(), wrapped: false })
     };
@@ -237,12 +242,12 @@ fn widgets() -> Resource {
         Type::String,
         Type::Double,
         Type::Struct(3),
-        list(2, ListKind::Map, &["name"]),
-        list(0, ListKind::Set, &[]),
+        list(2, parts, &["name"]),
+        list(0, tags, &[]),
         Type::Json,
         Type::Struct(1),
         Type::Struct(2),
-        Type::Map(MapType { value: 0, atomic: false }),
+        Type::Map(MapType { value: 0, atomic }),
     ];
     let structs = vec![
         shape("Widget", vec![prop("apiVersion", 0), prop("kind", 0), prop("metadata", 6), prop("spec", 7)]),
@@ -307,6 +312,31 @@ fn custom_objects_follow_their_own_schema() {
     let unknown = apply(writer("bob"), Some(&live), &widget(json!({"nope": 1})), false).expect_err("not declared");
     let text = "failed to create typed patch object (/w; example.com/v1, Kind=Widget): .spec.nope: field not declared in schema";
     assert_eq!((unknown.code(), unknown.status().message.as_str()), (500, text));
+}
+
+/// Owners of parts of what became one value kept them, and nobody owned the value.
+#[test]
+fn who_owned_parts_of_what_is_one_value_by_now_owns_it() {
+    let writer = |resource, manager| Writer { resource, subresource: "", manager };
+    let widget = |spec: Value| json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w", "labels": {"a": "b"}}, "spec": spec});
+    let spec = json!({"color": "green", "parts": [{"name": "x", "weight": 1}], "tags": ["t1"]});
+    let then = widgets();
+    let live = apply(writer(&then, "ann"), None, &widget(spec), false).expect("nobody else is there");
+    let now = widgets_with([proto::schema::ListKind::Atomic; 2], true);
+    let bob = writer(&now, "bob");
+    let other = widget(json!({"parts": [{"name": "y"}], "tags": ["t2"]}));
+    let refused = apply(bob, Some(&live), &other, false).expect_err("ann owns the lists");
+    let text = "Apply failed with 2 conflicts: conflicts with \"ann\":\n- .spec.parts\n- .spec.tags";
+    assert_eq!(refused.status().message, text);
+    let live = apply(bob, Some(&live), &widget(json!({"tags": ["t1"]})), false).expect("an equal value");
+    let ann = r#"{"f:metadata":{"f:labels":{}},"f:spec":{"f:color":{},"f:parts":{},"f:tags":{}}}"#;
+    let bob = r#"{"f:metadata":{"f:labels":{}},"f:spec":{"f:tags":{}}}"#;
+    let mut all = owners(&live);
+    all.sort();
+    assert_eq!(all, [format!("ann Apply {ann}"), format!("bob Apply {bob}")]);
+    // The other way round they own what they owned.
+    let live = apply(writer(&then, "eve"), Some(&live), &widget(json!({"color": "green"})), false).expect("equal");
+    assert!(owners(&live).contains(&format!("ann Apply {ann}")), "{:?}", owners(&live));
 }
 
 #[test]

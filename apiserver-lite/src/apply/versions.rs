@@ -15,7 +15,7 @@ pub struct Versioned<'a> {
 }
 
 /// The type of a resource's objects in a version.
-fn typed<'a>(resource: &'a Resource, api_version: &str) -> Option<(&'a TypeSet, StructId)> {
+pub fn typed<'a>(resource: &'a Resource, api_version: &str) -> Option<(&'a TypeSet, StructId)> {
     if api_version == &*resource.storage_version {
         return Some((resource.stored.set(), resource.stored.id));
     }
