@@ -25,8 +25,10 @@ for unit in recorded-api recorded-proxy recorded-agent; do systemctl stop $unit 
 printf 'nameserver 192.0.2.53\nsearch node.example\noptions timeout:1\n' >$dir/resolv.conf
 systemd-run -q --unit recorded-api apiserver-lite serve --data-dir $dir/api --secure-port 7443 --controllers=-\* --scheduler=false
 until_true 240 'an API server of its own' curl -fsSk https://127.0.0.1:7443/readyz
+# Its waits are as patient as ours.
+sed "s/step\.get('within', 40)/${PATIENCE:-1} * &/; s/time\.time() + 75/time.time() + 75 * ${PATIENCE:-1}/" /root/node-recordings/noderec.py >$dir/noderec.py
 noderec() { # noderec MODE ARGUMENT...
-    python3 /root/node-recordings/noderec.py "$1" --runtime /run/containerd/containerd.sock --log $dir/calls.log \
+    python3 $dir/noderec.py "$1" --runtime /run/containerd/containerd.sock --log $dir/calls.log \
         --proto /root/runtime_v1.proto --stubs $dir/stubs "${@:2}"
 }
 noderec proxy --listen $dir/proxy.sock >$dir/proxy.log 2>&1 &
@@ -73,7 +75,11 @@ def here(value):
         return value
     value = {k: here(v) for k, v in value.items()}
     if value.get("oom_score_adj") == "999":
-        value |= {"oom_score_adj": str(1000 - 1000 * (8 << 20) // memory), "unified": {"memory.oom.group": "1"}}
+        # Swap has a limit of its own in cgroup v2.
+        del value["memory_swap_limit_in_bytes"]
+        value |= {"oom_score_adj": str(1000 - 1000 * (8 << 20) // memory), "unified": {"memory.oom.group": "1", "memory.swap.max": "0"}}
+    if value.get("call") == "RunPodSandbox":
+        value["request"]["config"]["linux"]["resources"]["unified"] = {"memory.oom.group": "1"}
     if value.get("stdout") == ["20000", ""]:
         value["stdout"] = ["20000 100000", ""]
     if sys.argv[2] and "restartCount" in value and value.get("containerID"):
