@@ -123,11 +123,10 @@ async fn of_port(port: u16) -> Health {
     let answer =
         client.send(http::Method::GET, "/healthz", http::HeaderMap::new(), bytes::Bytes::new(), PATIENCE).await;
     match answer {
-        Ok(answer) => Health {
-            well: (200..400).contains(&answer.code),
-            message: String::from_utf8_lossy(&answer.body).into_owned(),
-            error: String::new(),
-        },
+        Ok(answer) if (200..300).contains(&answer.code) => {
+            Health { well: true, message: String::from_utf8_lossy(&answer.body).into_owned(), error: String::new() }
+        }
+        Ok(answer) => Health::ill(format!("HTTP probe failed with statuscode: {}", answer.code)),
         Err(error) => Health::ill(format!("Get {}: {error}", crate::status::quote(&client.url()))),
     }
 }

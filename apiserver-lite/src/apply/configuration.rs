@@ -66,7 +66,10 @@ pub fn apply(writer: Writer<'_>, live: Option<&Value>, config: &Value, force: bo
     check_kind(writer, config)?;
     let Some(members) = config.as_object() else { return Err(ApiError::bad_request("an object is expected")) };
     let mut entries = entries;
-    reconcile(resource, &mut entries);
+    // The schemas of built-in kinds are the program's.
+    if resource.custom {
+        reconcile(resource, &mut entries);
+    }
     if entries.0.is_empty() {
         before_first(writer, &Typed { set, id, value: &here }, &mut entries)?;
     }

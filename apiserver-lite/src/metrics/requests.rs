@@ -324,7 +324,8 @@ impl Requests {
     pub fn reset(&self) {
         let mut map = self.series.write().unwrap_or_else(PoisonError::into_inner);
         map.retain(|_, all| {
-            all.retain(|series| series.running.load(Ordering::Relaxed) > 0);
+            // One that somebody holds will be added to.
+            all.retain(|series| series.running.load(Ordering::Relaxed) > 0 || Arc::strong_count(series) > 1);
             all.iter().for_each(|series| series.reset());
             !all.is_empty()
         });

@@ -315,7 +315,7 @@ async fn a_version_expires_in_every_collection_at_once() {
         let write = Write { resource: others.into(), ..put("a", "1", Expect::Absent) };
         store.commit(write).await.expect("created");
     }
-    while store.snapshot_at(&things(), 2).is_ok() {
+    while store.snapshot_at(&things(), 3).is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     for of in ["things", "others", "never written"] {
