@@ -21,6 +21,7 @@ pub(super) fn document(json: &Value) -> Vec<u8> {
     });
     put_message(8, &mut out, |out| named(2, &json["paths"], out, path));
     put_message(9, &mut out, |out| named(1, &json["definitions"], out, schema));
+    put_message(10, &mut out, |out| named(1, &json["parameters"], out, parameter));
     out
 }
 
@@ -39,6 +40,26 @@ pub(super) fn texts(number: u32, list: &Value, out: &mut Vec<u8>) {
 pub(super) fn flag(number: u32, value: &Value, out: &mut Vec<u8>) {
     if value == true {
         put_integer(number, 1, out);
+    }
+}
+
+/// `double`, which is left out when it is zero.
+pub(super) fn double(number: u32, value: &Value, out: &mut Vec<u8>) {
+    if let Some(value) = value.as_f64().filter(|value| *value != 0.0) {
+        put_double(number, value, out);
+    }
+}
+
+/// `double` is fixed in size: wire type 1.
+pub(super) fn put_double(number: u32, value: f64, out: &mut Vec<u8>) {
+    // Numbers of fields that hold one are below 16, so that the tag is one byte.
+    out.push(u8::try_from(number << 3 | 1).unwrap_or_default());
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+pub(super) fn integer(number: u32, value: &Value, out: &mut Vec<u8>) {
+    if let Some(value) = value.as_i64().filter(|value| *value != 0) {
+        put_integer(number, value, out);
     }
 }
 
@@ -72,15 +93,14 @@ fn path(item: &Value, out: &mut Vec<u8>) {
             put_message(number, out, |out| operation(&item[method], out));
         }
     }
+    parameters(9, &item["parameters"], out);
 }
 
 fn operation(value: &Value, out: &mut Vec<u8>) {
     text(5, &value["operationId"], out);
     texts(6, &value["produces"], out);
     texts(7, &value["consumes"], out);
-    for entry in value["parameters"].as_array().into_iter().flatten() {
-        put_message(8, out, |out| put_message(1, out, |out| parameter(entry, out)));
-    }
+    parameters(8, &value["parameters"], out);
     put_message(9, out, |out| {
         named(1, &value["responses"], out, |response, out| {
             put_message(1, out, |out| {
@@ -92,9 +112,20 @@ fn operation(value: &Value, out: &mut Vec<u8>) {
     extensions(13, value, out);
 }
 
+/// `ParametersItem`s: a parameter, or where one is.
+fn parameters(number: u32, list: &Value, out: &mut Vec<u8>) {
+    for entry in list.as_array().into_iter().flatten() {
+        put_message(number, out, |out| match entry["$ref"].is_string() {
+            true => put_message(2, out, |out| text(1, &entry["$ref"], out)),
+            false => put_message(1, out, |out| parameter(entry, out)),
+        });
+    }
+}
+
 fn parameter(value: &Value, out: &mut Vec<u8>) {
     if value["in"] == "body" {
         put_message(1, out, |out| {
+            text(1, &value["description"], out);
             text(2, &value["name"], out);
             text(3, &value["in"], out);
             flag(4, &value["required"], out);
@@ -102,14 +133,16 @@ fn parameter(value: &Value, out: &mut Vec<u8>) {
         });
         return;
     }
-    // A parameter that is not the body, of the query.
+    // A parameter that is not the body, of the path or of the query: nearly the same fields by other numbers.
+    let path = value["in"] == "path";
     put_message(2, out, |out| {
-        put_message(3, out, |out| {
+        put_message(if path { 4 } else { 3 }, out, |out| {
             flag(1, &value["required"], out);
             text(2, &value["in"], out);
+            text(3, &value["description"], out);
             text(4, &value["name"], out);
-            text(6, &value["type"], out);
-            flag(20, &value["uniqueItems"], out);
+            text(if path { 5 } else { 6 }, &value["type"], out);
+            flag(if path { 19 } else { 20 }, &value["uniqueItems"], out);
         });
     });
 }
@@ -117,16 +150,32 @@ fn parameter(value: &Value, out: &mut Vec<u8>) {
 fn schema(value: &Value, out: &mut Vec<u8>) {
     text(1, &value["$ref"], out);
     text(2, &value["format"], out);
+    text(3, &value["title"], out);
     text(4, &value["description"], out);
     if !value["default"].is_null() {
         put_message(5, out, |out| any(&value["default"], out));
     }
+    double(6, &value["multipleOf"], out);
+    double(7, &value["maximum"], out);
+    flag(8, &value["exclusiveMaximum"], out);
+    double(9, &value["minimum"], out);
+    flag(10, &value["exclusiveMinimum"], out);
+    integer(11, &value["maxLength"], out);
+    integer(12, &value["minLength"], out);
+    text(13, &value["pattern"], out);
+    integer(14, &value["maxItems"], out);
+    integer(15, &value["minItems"], out);
+    flag(16, &value["uniqueItems"], out);
+    integer(17, &value["maxProperties"], out);
+    integer(18, &value["minProperties"], out);
     texts(19, &value["required"], out);
     for entry in value["enum"].as_array().into_iter().flatten() {
         put_message(20, out, |out| any(entry, out));
     }
-    if value["additionalProperties"].is_object() {
-        put_message(21, out, |out| put_message(1, out, |out| schema(&value["additionalProperties"], out)));
+    match &value["additionalProperties"] {
+        Value::Bool(allowed) => put_message(21, out, |out| put_integer(2, i64::from(*allowed), out)),
+        additional @ Value::Object(_) => put_message(21, out, |out| put_message(1, out, |out| schema(additional, out))),
+        _ => {}
     }
     if value["type"].is_string() {
         put_message(22, out, |out| text(1, &value["type"], out));
@@ -162,5 +211,34 @@ mod tests {
         let expected = expected.concat();
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
         assert_eq!(text(&out), text(&expected));
+    }
+
+    #[test]
+    fn parameters_are_written_where_they_are_or_as_a_reference() {
+        let written = |value: Value| {
+            let mut out = Vec::new();
+            parameters(8, &json!([value]), &mut out);
+            out.escape_ascii().to_string()
+        };
+        let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+        assert_eq!(written(json!({"$ref": "#/p"})), text(b"\x42\x07\x12\x05\x0a\x03#/p"));
+        let said =
+            |place: &str| json!({"name": "n", "in": place, "type": "string", "uniqueItems": true, "required": true});
+        assert_eq!(
+            written(said("query")),
+            text(b"\x42\x1d\x0a\x1b\x12\x19\x1a\x17\x08\x01\x12\x05query\x22\x01n\x32\x06string\xa0\x01\x01")
+        );
+        assert_eq!(
+            written(said("path")),
+            text(b"\x42\x1c\x0a\x1a\x12\x18\x22\x16\x08\x01\x12\x04path\x22\x01n\x2a\x06string\x98\x01\x01")
+        );
+    }
+
+    #[test]
+    fn what_definitions_ask_of_values_is_written() {
+        let mut out = Vec::new();
+        schema(&json!({"maximum": 1.5, "minLength": 2, "pattern": "p", "additionalProperties": false}), &mut out);
+        let expected: &[&[u8]] = &[b"\x39\0\0\0\0\0\0\xf8\x3f", b"\x60\x02", b"\x6a\x01p", b"\xaa\x01\x02\x10\0"];
+        assert_eq!(out.escape_ascii().to_string(), expected.concat().escape_ascii().to_string());
     }
 }

@@ -6,7 +6,7 @@
 use proto::protobuf::{put_bytes, put_integer, put_message};
 use serde_json::Value;
 
-use super::gnostic::{any, extensions, flag, named, text, texts};
+use super::gnostic::{any, double, extensions, flag, integer, named, put_double, text, texts};
 
 /// The media type that answers carry.
 pub(super) const MEDIA: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
@@ -32,13 +32,12 @@ fn path(item: &Value, out: &mut Vec<u8>) {
             put_message(number, out, |out| operation(&item[method], out));
         }
     }
+    parameters(13, &item["parameters"], out);
 }
 
 fn operation(value: &Value, out: &mut Vec<u8>) {
     text(5, &value["operationId"], out);
-    for entry in value["parameters"].as_array().into_iter().flatten() {
-        put_message(6, out, |out| put_message(1, out, |out| parameter(entry, out)));
-    }
+    parameters(6, &value["parameters"], out);
     let body = &value["requestBody"];
     if body.is_object() {
         put_message(7, out, |out| {
@@ -59,9 +58,16 @@ fn operation(value: &Value, out: &mut Vec<u8>) {
     extensions(13, value, out);
 }
 
+fn parameters(number: u32, list: &Value, out: &mut Vec<u8>) {
+    for entry in list.as_array().into_iter().flatten() {
+        put_message(number, out, |out| put_message(1, out, |out| parameter(entry, out)));
+    }
+}
+
 fn parameter(value: &Value, out: &mut Vec<u8>) {
     text(1, &value["name"], out);
     text(2, &value["in"], out);
+    text(3, &value["description"], out);
     flag(4, &value["required"], out);
     put_message(10, out, |out| choice(&value["schema"], out));
 }
@@ -80,26 +86,6 @@ fn choice(value: &Value, out: &mut Vec<u8>) {
     match value["$ref"].as_str() {
         Some(_) => put_message(2, out, |out| text(1, &value["$ref"], out)),
         None => put_message(1, out, |out| schema(value, out)),
-    }
-}
-
-/// `double`, which is left out when it is zero.
-fn double(number: u32, value: &Value, out: &mut Vec<u8>) {
-    if let Some(value) = value.as_f64().filter(|value| *value != 0.0) {
-        put_double(number, value, out);
-    }
-}
-
-/// `double` is fixed in size: wire type 1.
-fn put_double(number: u32, value: f64, out: &mut Vec<u8>) {
-    // Numbers of fields that hold one are below 16, so that the tag is one byte.
-    out.push(u8::try_from(number << 3 | 1).unwrap_or_default());
-    out.extend_from_slice(&value.to_le_bytes());
-}
-
-fn integer(number: u32, value: &Value, out: &mut Vec<u8>) {
-    if let Some(value) = value.as_i64().filter(|value| *value != 0) {
-        put_integer(number, value, out);
     }
 }
 
