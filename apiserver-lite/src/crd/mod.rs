@@ -58,11 +58,6 @@ pub use registration::resources;
 pub use scale::Scale;
 use schema::Schema;
 
-/// The struct of every object's metadata.
-pub fn object_meta() -> Option<proto::schema::StructId> {
-    *prune::OBJECT_META
-}
-
 /// One served version of a definition.
 pub struct Definition {
     /// The definition's name and generation, which tell one state of it from another.

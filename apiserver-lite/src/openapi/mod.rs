@@ -5,9 +5,11 @@
 //! made of, so the index costs next to nothing.
 
 mod content;
+mod custom;
 mod descriptions;
 mod gnostic;
 mod gnostic_v3;
+mod parameters;
 mod paths;
 mod schemas;
 
@@ -142,7 +144,8 @@ fn document(key: &str, resources: &[&Resource], server: &ApiServer, request: &Re
     let content = Content { name: &name, hash: &hash, media };
     let mut response = serve(&server.documents, content, request, || {
         let mut schemas = schemas::Schemas::new(Format::V3);
-        let paths = paths::all(resources, Format::V3, &mut schemas);
+        let mut parameters = parameters::Parameters::new(Format::V3);
+        let paths = paths::all(resources, Format::V3, &mut schemas, &mut parameters);
         let document = json!({
             "openapi": "3.0.0",
             "info": {"title": "Kubernetes", "version": "v1.36.2"},
@@ -179,7 +182,8 @@ fn version_2(set: &Set, remotes: &[Arc<Remote>], (server, request): (&ApiServer,
     let others: Vec<_> = remotes.iter().filter_map(|r| Some((&r.name, r.documents.older()?))).collect();
     let body = || {
         let mut schemas = schemas::Schemas::new(Format::V2);
-        let mut paths = paths::all(&all, Format::V2, &mut schemas);
+        let mut parameters = parameters::Parameters::new(Format::V2);
+        let mut paths = paths::all(&all, Format::V2, &mut schemas, &mut parameters);
         let mut definitions = schemas.finish();
         let mut copies = Copies::default();
         others.iter().for_each(|(_, part)| part.add_to(&mut paths, &mut definitions, &mut copies));
@@ -188,6 +192,7 @@ fn version_2(set: &Set, remotes: &[Arc<Remote>], (server, request): (&ApiServer,
             "info": {"title": "Kubernetes", "version": "v1.36.2"},
             "paths": paths,
             "definitions": definitions,
+            "parameters": parameters.finish(),
         })
     };
     let parts: String = others.iter().map(|(name, part)| format!(" {name} {}", part.mark)).collect();

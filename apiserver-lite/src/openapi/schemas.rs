@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use proto::schema::{ListKind, Prop, StructId, Type, TypeId, TypeSet};
 use serde_json::{Map, Value, json};
 
-use super::{Format, descriptions};
+use super::paths::capital;
+use super::{Format, custom, descriptions};
 use crate::resource::{Resource, SchemaSet};
 
 /// Schemas that a document refers to.
@@ -20,6 +21,11 @@ fn public_name(name: &str) -> String {
     name.strip_prefix("k8s.io.").map_or_else(|| name.to_owned(), |rest| format!("io.k8s.{}", rest.replace('_', "-")))
 }
 
+/// A type of `meta/v1`.
+pub(super) fn meta_type(name: &str) -> Option<StructId> {
+    TypeSet::built_in().struct_named(&format!("k8s.io.apimachinery.pkg.apis.meta.v1.{name}"))
+}
+
 impl Schemas {
     pub fn new(format: Format) -> Self {
         Schemas { format, done: BTreeMap::new(), waiting: Vec::new() }
@@ -29,40 +35,43 @@ impl Schemas {
     pub fn of(&mut self, resource: &Resource) -> Value {
         match &resource.schema.set {
             SchemaSet::BuiltIn => self.reference(resource.schema.id),
-            // Named after group, version and kind; where the schema cannot be told, any object is let through here and
-            // the server itself checks it.
             SchemaSet::Custom(_) => {
-                let gvk = json!({"group": &*resource.group, "version": &*resource.version, "kind": &*resource.kind});
-                let reversed: Vec<&str> = resource.group.rsplit('.').collect();
-                let name = format!("{}.{}.{}", reversed.join("."), resource.version, resource.kind);
-                let mut schema = json!({
-                    "type": "object", "x-kubernetes-preserve-unknown-fields": true, "x-kubernetes-group-version-kind": [gvk],
-                });
-                // The older format has no words for much of a definition's schema.
-                let published = resource.definition.as_ref().map(|d| d.published.as_ref());
-                if let (Format::V3, Some(Value::Object(said))) = (self.format, published) {
-                    let mut said = said.clone();
-                    let mut properties = match said.remove("properties") {
-                        Some(Value::Object(properties)) => properties,
-                        _ => Map::new(),
-                    };
-                    for key in ["apiVersion", "kind"] {
-                        properties.insert(key.into(), json!({"type": "string"}));
-                    }
-                    if let Some(id) = crate::crd::object_meta() {
-                        properties.insert("metadata".into(), json!({"allOf": [self.reference(id)]}));
-                    }
-                    said.insert("properties".into(), properties.into());
-                    said.insert(
-                        "x-kubernetes-group-version-kind".into(),
-                        schema["x-kubernetes-group-version-kind"].take(),
-                    );
-                    schema = said.into();
+                let name = custom::name(resource, &resource.kind);
+                if !self.done.contains_key(&name) {
+                    let schema = custom::kind(resource, self.format, &self.meta("ObjectMeta"));
+                    self.done.insert(name.clone(), schema);
                 }
-                self.done.insert(name.clone(), schema);
                 self.format.reference(&name)
             }
         }
+    }
+
+    /// A reference to the schema of a list of a resource's objects.
+    pub fn list_of(&mut self, resource: &Resource) -> Value {
+        match &resource.schema.set {
+            SchemaSet::BuiltIn => {
+                let set = TypeSet::built_in();
+                let list = set.kind(&resource.group, &resource.version, &resource.list_kind);
+                self.reference(list.unwrap_or(resource.schema.id))
+            }
+            SchemaSet::Custom(_) => {
+                let name = custom::name(resource, &resource.list_kind);
+                let (item, meta) = (self.of(resource), self.meta("ListMeta"));
+                self.done.insert(name.clone(), custom::list(resource, self.format, &item, &meta));
+                self.format.reference(&name)
+            }
+        }
+    }
+
+    /// A reference to a type of `meta/v1`, such as `Status`.
+    pub fn meta(&mut self, name: &str) -> Value {
+        let public = format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}");
+        if !self.done.contains_key(&public)
+            && let Some(id) = meta_type(name)
+        {
+            return self.reference(id);
+        }
+        self.format.reference(&public)
     }
 
     fn reference(&mut self, id: StructId) -> Value {
@@ -149,7 +158,8 @@ impl Schemas {
             if !extra.merge_key.is_empty() {
                 extensions.insert("x-kubernetes-patch-merge-key".into(), (&*extra.merge_key).into());
             }
-            if let Some(default) = &extra.default {
+            // Readers of the older format stumble over defaults: there are none in it.
+            if let Some(default) = extra.default.as_ref().filter(|_| self.format == Format::V3) {
                 extensions.insert("default".into(), default.clone());
             }
             if !extra.format.is_empty() {
@@ -242,11 +252,6 @@ fn leaf_name(ty: &Type) -> Option<&'static str> {
 
 fn members(members: &[Box<str>]) -> Value {
     members.iter().map(|m| (m.to_string(), Value::from(capital(m)))).collect::<Map<_, _>>().into()
-}
-
-fn capital(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map(|c| c.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ fn warn_of_orphans(resource: &Resource, options: &DeleteOptions) {
 }
 
 /// Most kinds answer with a Status when the object is gone; these with the object.
-fn returns_status(resource: &Resource) -> bool {
+pub fn returns_status(resource: &Resource) -> bool {
     match &*resource.group {
         "" => !matches!(
             &*resource.plural,

@@ -43,7 +43,7 @@ pub(crate) use create::to_stored_version;
 #[cfg(test)]
 pub(crate) use decode::object as decode_object;
 pub(crate) use decode::{no_conversion, not_registered};
-pub use delete::{Deleted, delete};
+pub use delete::{Deleted, delete, returns_status};
 pub use delete_options::DeleteOptions;
 pub use gated::Gated;
 pub use options::{FieldValidation, WriteOptions, invalid};
