@@ -1,14 +1,15 @@
 //! What another server's part of the older OpenAPI document is: the paths below its group version, and the definitions
-//! that they refer to.
+//! and parameters that they refer to.
 //!
-//! Clients ask us for one document of everything. Definitions that two servers have under one name and differ in are
-//! kept apart under a name with a number, as upstream's merging does it.
+//! Clients ask us for one document of everything. What two servers have under one name and differ in is kept apart
+//! under a name with a number, as upstream's merging does it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Name, Value};
 
 const PREFIX: &str = "#/definitions/";
+const PARAMETERS: &str = "#/parameters/";
 const KINDS: &str = "x-kubernetes-group-version-kind";
 
 /// A server's part of the document.
@@ -20,6 +21,7 @@ pub struct Older {
     pub mark: String,
     paths: Map<String, Value>,
     definitions: Map<String, Value>,
+    parameters: Map<String, Value>,
 }
 
 impl Older {
@@ -30,30 +32,35 @@ impl Older {
         let entries = |key: &str| document[key].as_object().into_iter().flatten();
         let all = document["definitions"].as_object();
         let paths: Map<_, _> = entries("paths").filter(|(path, _)| is_ours(path)).map(owned).collect();
+        let mut asked = Vec::new();
+        paths.values().for_each(|item| references(item, PARAMETERS, &mut asked));
+        let asked: BTreeSet<String> = asked.into_iter().collect();
+        let parameters: Map<_, _> =
+            entries("parameters").filter(|(name, _)| asked.contains(name.as_str())).map(owned).collect();
         let mut wanted = BTreeSet::new();
         let mut waiting = Vec::new();
-        paths.values().for_each(|item| references(item, &mut waiting));
+        paths.values().chain(parameters.values()).for_each(|item| references(item, PREFIX, &mut waiting));
         while let Some(name) = waiting.pop() {
             if let Some(definition) = all.and_then(|all| all.get(&name))
                 && wanted.insert(name)
             {
-                references(definition, &mut waiting);
+                references(definition, PREFIX, &mut waiting);
             }
         }
         let definitions =
             entries("definitions").filter(|(name, _)| wanted.contains(name.as_str())).map(owned).collect();
-        Older { tag, mark, paths, definitions }
+        Older { tag, mark, paths, definitions, parameters }
     }
 
-    /// Adds the part to a document's paths and definitions. `copies` is what parts that came before have added.
-    pub fn add_to<'a>(&'a self, paths: &mut Value, definitions: &mut Value, copies: &mut Copies<'a>) {
-        let (Value::Object(paths), Value::Object(definitions)) = (paths, definitions) else { return };
+    /// Adds the part to a document's paths, definitions and parameters. `copies` is what parts that came before have added.
+    pub fn add_to<'a>(&'a self, document: [&mut Value; 3], copies: &mut Copies<'a>) {
+        let [Value::Object(paths), Value::Object(definitions), Value::Object(parameters)] = document else { return };
         let names = copies.names(&self.definitions, definitions);
         let renamed: BTreeMap<&str, String> = names.into_iter().filter(|(name, now)| name != now).collect();
         let settled = |value: &Value| {
             let mut value = value.clone();
             if !renamed.is_empty() {
-                rename(&mut value, &renamed);
+                rename(&mut value, PREFIX, &renamed);
             }
             value
         };
@@ -65,7 +72,7 @@ impl Older {
             }
             definitions.insert(now.into(), settled(said));
             let mut all = Vec::new();
-            references(said, &mut all);
+            references(said, PREFIX, &mut all);
             let references = all.into_iter().map(|name| {
                 let now = renamed.get(name.as_str()).unwrap_or(&name).clone();
                 (name, now)
@@ -73,8 +80,24 @@ impl Older {
             let copy = Copy { said, name: now.to_owned(), references: references.collect() };
             copies.0.entry(name).or_default().push(copy);
         }
+        let mut moved = BTreeMap::new();
+        for (name, said) in &self.parameters {
+            let said = settled(said);
+            let now = free_parameter(name, &said, parameters);
+            if now != *name {
+                moved.insert(name.as_str(), now.clone());
+            }
+            parameters.entry(now.as_str()).or_insert_with(|| said);
+        }
         for (path, item) in &self.paths {
-            paths.entry(path.as_str()).or_insert_with(|| settled(item));
+            let placed = || {
+                let mut item = settled(item);
+                if !moved.is_empty() {
+                    rename(&mut item, PARAMETERS, &moved);
+                }
+                item
+            };
+            paths.entry(path.as_str()).or_insert_with(placed);
         }
     }
 }
@@ -162,35 +185,43 @@ fn owned((key, value): (&Name, &Value)) -> (Name, Value) {
     (key.clone(), value.clone())
 }
 
-/// Collects the names of the definitions that a value refers to.
-fn references(value: &Value, out: &mut Vec<String>) {
+/// The name under which a document has a parameter, or can have it.
+fn free_parameter(name: &str, said: &Value, document: &Map<String, Value>) -> String {
+    let numbered = (2_u32..).map(|number| format!("{name}_v{number}"));
+    let mut names = std::iter::once(name.to_owned()).chain(numbered);
+    let free = names.find(|name| document.get(name).is_none_or(|known| known == said));
+    free.unwrap_or_else(|| name.to_owned())
+}
+
+/// Collects the names of what a value refers to below some place of its document.
+fn references(value: &Value, prefix: &str, out: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
             for (key, value) in map {
-                match value.as_str().and_then(|text| text.strip_prefix(PREFIX)) {
+                match value.as_str().and_then(|text| text.strip_prefix(prefix)) {
                     Some(name) if key == "$ref" => out.push(name.to_owned()),
-                    _ => references(value, out),
+                    _ => references(value, prefix, out),
                 }
             }
         }
-        Value::Array(list) => list.iter().for_each(|value| references(value, out)),
+        Value::Array(list) => list.iter().for_each(|value| references(value, prefix, out)),
         _ => {}
     }
 }
 
-/// Lets references to some definitions lead to others.
-fn rename(value: &mut Value, names: &BTreeMap<&str, String>) {
+/// Lets references to some things below a place of the document lead to others there.
+fn rename(value: &mut Value, prefix: &str, names: &BTreeMap<&str, String>) {
     match value {
         Value::Object(map) => {
             for (key, value) in map {
-                let name = value.as_str().and_then(|text| text.strip_prefix(PREFIX));
+                let name = value.as_str().and_then(|text| text.strip_prefix(prefix));
                 match name.filter(|_| key == "$ref").and_then(|name| names.get(name)) {
-                    Some(other) => *value = format!("{PREFIX}{other}").into(),
-                    None => rename(value, names),
+                    Some(other) => *value = format!("{prefix}{other}").into(),
+                    None => rename(value, prefix, names),
                 }
             }
         }
-        Value::Array(list) => list.iter_mut().for_each(|value| rename(value, names)),
+        Value::Array(list) => list.iter_mut().for_each(|value| rename(value, prefix, names)),
         _ => {}
     }
 }
@@ -225,12 +256,12 @@ mod tests {
     fn definitions_that_differ_are_kept_apart() {
         let part = part();
         let (mut paths, mut definitions) = (json!({"/api": {}}), json!({"Meta": {"type": "object"}}));
-        part.add_to(&mut paths, &mut definitions, &mut Copies::default());
+        part.add_to([&mut paths, &mut definitions, &mut json!({})], &mut Copies::default());
         assert_eq!(paths["/apis/g/v1/"]["schema"]["$ref"], "#/definitions/Thing");
         assert_eq!(definitions["Thing"]["properties"]["meta"]["$ref"], "#/definitions/Meta", "it is the same");
 
         let (mut paths, mut definitions) = (json!({}), json!({"Meta": {"type": "string"}}));
-        part.add_to(&mut paths, &mut definitions, &mut Copies::default());
+        part.add_to([&mut paths, &mut definitions, &mut json!({})], &mut Copies::default());
         assert_eq!(definitions["Thing"]["properties"]["meta"]["$ref"], "#/definitions/Meta_v2");
         assert_eq!(
             (&definitions["Meta"]["type"], &definitions["Meta_v2"]["type"]),
@@ -258,7 +289,7 @@ mod tests {
         let mut paths = json!({});
         let mut definitions = json!({"Meta": {"type": "string"}, "List": {"type": "other"}});
         let mut copies = Copies::default();
-        parts.iter().for_each(|part| part.add_to(&mut paths, &mut definitions, &mut copies));
+        parts.iter().for_each(|part| part.add_to([&mut paths, &mut definitions, &mut json!({})], &mut copies));
         let list = |group: &str| paths[format!("/apis/{group}/v1")]["schema"]["$ref"].as_str().unwrap_or_default();
         let of = |name: &str| definitions[name.trim_start_matches(PREFIX)].clone();
         let meta = |group: &str| of(of(list(group))["properties"]["meta"]["$ref"].as_str().unwrap_or_default());
@@ -286,8 +317,29 @@ mod tests {
         let parts = [shared("a", "object"), shared("b", "object")];
         let (mut paths, mut definitions, mut copies) =
             (json!({}), json!({"Meta": {"type": "string"}}), Copies::default());
-        parts.iter().for_each(|part| part.add_to(&mut paths, &mut definitions, &mut copies));
+        parts.iter().for_each(|part| part.add_to([&mut paths, &mut definitions, &mut json!({})], &mut copies));
         let names: BTreeSet<&Name> = definitions.as_object().into_iter().flatten().map(|(name, _)| name).collect();
         assert_eq!(names.into_iter().collect::<Vec<_>>(), ["List", "Meta", "Meta_v2"]);
+    }
+
+    #[test]
+    fn parameters_that_paths_refer_to_come_with_them() {
+        let document = json!({
+            "paths": {"/apis/g/v1/": {"parameters": [{"$ref": "#/parameters/a"}, {"$ref": "#/parameters/b"}]}},
+            "parameters": {"a": {"name": "a"}, "b": {"schema": {"$ref": "#/definitions/Meta"}}, "c": {"name": "c"}},
+            "definitions": {"Meta": {"type": "object"}},
+        });
+        let part = Older::of("/apis/g/v1", String::new(), String::new(), &document);
+        let mut paths = json!({});
+        let mut definitions = json!({"Meta": {"type": "string"}});
+        let mut parameters = json!({"a": {"name": "other"}});
+        part.add_to([&mut paths, &mut definitions, &mut parameters], &mut Copies::default());
+        let asked = &paths["/apis/g/v1/"]["parameters"];
+        assert_eq!(*asked, json!([{"$ref": "#/parameters/a_v2"}, {"$ref": "#/parameters/b"}]));
+        let body = json!({"schema": {"$ref": "#/definitions/Meta_v2"}});
+        assert_eq!(parameters, json!({"a": {"name": "other"}, "a_v2": {"name": "a"}, "b": body}));
+        let mut again = json!({});
+        part.add_to([&mut again, &mut json!({}), &mut parameters], &mut Copies::default());
+        assert_eq!(again["/apis/g/v1/"]["parameters"][0], json!({"$ref": "#/parameters/a_v2"}), "it is there already");
     }
 }

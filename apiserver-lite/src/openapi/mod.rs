@@ -185,14 +185,17 @@ fn version_2(set: &Set, remotes: &[Arc<Remote>], (server, request): (&ApiServer,
         let mut parameters = parameters::Parameters::new(Format::V2);
         let mut paths = paths::all(&all, Format::V2, &mut schemas, &mut parameters);
         let mut definitions = schemas.finish();
+        let mut parameters = parameters.finish();
         let mut copies = Copies::default();
-        others.iter().for_each(|(_, part)| part.add_to(&mut paths, &mut definitions, &mut copies));
+        others.iter().for_each(|(_, part)| {
+            part.add_to([&mut paths, &mut definitions, &mut parameters], &mut copies);
+        });
         json!({
             "swagger": "2.0",
             "info": {"title": "Kubernetes", "version": "v1.36.2"},
             "paths": paths,
             "definitions": definitions,
-            "parameters": parameters.finish(),
+            "parameters": parameters,
         })
     };
     let parts: String = others.iter().map(|(name, part)| format!(" {name} {}", part.mark)).collect();
