@@ -57,6 +57,41 @@ fn kubectl_applies_edits_and_deletes() {
     assert!(fails(&["create", "namespace", "extra"]).contains("AlreadyExists"));
 }
 
+#[test]
+fn kubectl_explains_custom_kinds() {
+    if std::process::Command::new("kubectl").arg("version").arg("--client").output().is_err() {
+        tests::skipped("no kubectl on this machine (README.md says how to get it)");
+        return;
+    }
+    let server = ApiServer::start("kubectl-explain", &["--controllers=-*"]).expect("the server starts");
+    let run = |args: &[&str]| server.kubectl(args).unwrap_or_else(|error| panic!("{error:#}"));
+    let inner = json!({"type": "object", "x-kubernetes-embedded-resource": true,
+        "properties": {"size": {"type": "integer", "description": "How big it is."}}});
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"inner": inner}}}});
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "owls.x.example.com"}, "spec": {"group": "x.example.com", "scope": "Namespaced",
+            "names": {"plural": "owls", "kind": "Owl"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+    let file = server.dir.join("owls.json");
+    std::fs::write(&file, definition.to_string()).expect("writable");
+    run(&["apply", "-f", file.to_str().expect("the path is text")]);
+    run(&["wait", "--for=condition=Established", "crd/owls.x.example.com", "--timeout=10s"]);
+    // The newer document is read first, the older one where it is asked for.
+    for output in ["plaintext", "plaintext-openapiv2"] {
+        let kind = run(&["explain", "owl", "--output", output]);
+        assert!(
+            kind.contains("Group and version of this representation") && kind.contains("Standard metadata"),
+            "{kind}"
+        );
+        let inner = run(&["explain", "owl.spec.inner", "--output", output]);
+        assert!(inner.contains("How big it is.") && inner.contains("Standard metadata"), "{inner}");
+        let required = inner.lines().filter(|line| line.contains("required")).count();
+        assert_eq!(required, 2, "{inner}");
+        let list = run(&["explain", "owl.metadata", "--output", output]);
+        assert!(list.contains("generateName"), "{list}");
+    }
+}
+
 /// A deployment whose pods no controller makes, so that its status is written by hand.
 fn deployment(replicas: u32) -> String {
     let labels = json!({"app": "d"});
