@@ -387,7 +387,7 @@ fn tls(config: &Config, pki: &Pki) -> Result<Arc<TlsConfig>, ServeError> {
     // What each certificate is good for is looked at afterwards.
     let mut authorities = certificates("client-ca-file", &client_authority(config, pki))?;
     authorities.extend(certificates("requestheader-client-ca-file", &proxy_authority(config, pki))?);
-    let verifier = auth::client_verifier(&authorities).map_err(|e| setting("client-ca-file", e))?;
+    let verifier = auth::any_client(&authorities).map_err(|e| setting("client-ca-file", e))?;
     let versions: &[_] = match config.args.tls_min_version.as_str() {
         "VersionTLS13" => &[&rustls::version::TLS13],
         _ => &[&rustls::version::TLS13, &rustls::version::TLS12],

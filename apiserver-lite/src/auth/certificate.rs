@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
-use rustls::RootCertStore;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
-use rustls_pki_types::CertificateDer;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::CREDENTIAL_ID;
@@ -26,6 +27,64 @@ pub fn client_verifier(authorities: &[CertificateDer<'_>]) -> Result<Arc<dyn Cli
         return Err("no certificate of an authority found".into());
     }
     WebPkiClientVerifier::builder(roots.into()).allow_unauthenticated().build().map_err(|e| e.to_string())
+}
+
+/// Asks clients for a certificate of these authorities and takes any: who shows one has to hold its key, and what it is
+/// good for is found out afterwards. A request may have another credential, and without one its client is to hear an
+/// answer and not a broken connection.
+///
+/// # Errors
+/// When no authority is usable.
+pub fn any_client(authorities: &[CertificateDer<'_>]) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    client_verifier(authorities).map(|of_authorities| Arc::new(AnyClient { of_authorities }) as Arc<_>)
+}
+
+/// Checks nothing but that a client holds the key of what it shows.
+#[derive(Debug)]
+struct AnyClient {
+    /// Knows whose certificates are asked for, and how signatures are checked.
+    of_authorities: Arc<dyn ClientCertVerifier>,
+}
+
+impl ClientCertVerifier for AnyClient {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.of_authorities.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.of_authorities.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.of_authorities.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.of_authorities.supported_verify_schemes()
+    }
 }
 
 /// The user that a verified certificate names; None when it has no common name. Of several the last counts, as Go reads

@@ -25,7 +25,7 @@ mod webhook;
 
 pub use authenticator::{Authenticator, AuthenticatorOptions, Shown};
 pub use authorizer::{Attributes, Authorizer, Decision, Rules, forbidden, unanswered};
-pub use certificate::{certificate_user, client_verifier};
+pub use certificate::{any_client, certificate_user, client_verifier};
 pub use chain::Chain;
 pub use claim_rights::{ClaimWrite, new_claim, new_status};
 pub use config_file::FileError;
