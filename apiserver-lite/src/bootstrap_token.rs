@@ -3,6 +3,8 @@
 //! A token `ID.SECRET` is a secret `bootstrap-token-ID` of type `bootstrap.kubernetes.io/token` in kube-system, with the
 //! keys that kubeadm's tools write and read. The authenticator, two controllers and `apiserver-lite token` share this.
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use proto::time::parse_rfc3339;
@@ -37,7 +39,7 @@ pub struct BootstrapToken {
     pub expiry: Expiry,
     /// Of [`USAGES`].
     pub usages: Vec<String>,
-    /// Groups of its user beside [`GROUP`].
+    /// What the secret says are groups of its user beside [`GROUP`].
     pub groups: Vec<String>,
 }
 
@@ -100,7 +102,7 @@ impl BootstrapToken {
             description: data("description").unwrap_or_default(),
             expiry,
             usages: USAGES.iter().filter(|u| used(u)).map(|u| (*u).into()).collect(),
-            groups: groups.split(',').filter(|g| is_group(g)).map(Into::into).collect(),
+            groups: groups.split(',').filter(|_| !groups.is_empty()).map(Into::into).collect(),
         })
     }
 
@@ -128,6 +130,18 @@ impl BootstrapToken {
     /// `ID.SECRET`
     pub fn text(&self) -> String {
         format!("{}.{}", self.id, self.secret)
+    }
+
+    /// Every group of its user, sorted.
+    ///
+    /// # Errors
+    /// The first that no token may bring its user into; such a token is good for nobody.
+    pub fn user_groups(&self) -> Result<Vec<String>, &str> {
+        if let Some(bad) = self.groups.iter().find(|group| !is_group(group)) {
+            return Err(bad);
+        }
+        let all: BTreeSet<&str> = self.groups.iter().map(String::as_str).chain([GROUP]).collect();
+        Ok(all.into_iter().map(Into::into).collect())
     }
 
     pub fn is_for(&self, usage: &str) -> bool {
@@ -189,6 +203,28 @@ mod tests {
         assert_eq!(BootstrapToken::of(&secret), None);
         secret["type"] = "Opaque".into();
         assert_eq!(BootstrapToken::of(&secret), None);
+    }
+
+    #[test]
+    fn groups_are_sorted_and_a_bad_one_spoils_them_all() {
+        let all = |text: &str| {
+            let mut secret = stored(&token());
+            secret["data"]["auth-extra-groups"] = STANDARD.encode(text).into();
+            let read = BootstrapToken::of(&secret).expect("a token");
+            read.user_groups().map(|groups| groups.join(" ")).map_err(ToOwned::to_owned)
+        };
+        let [a, b] = ["system:bootstrappers:a", "system:bootstrappers:b"];
+        assert_eq!(all(""), Ok(GROUP.to_owned()));
+        assert_eq!(all(&format!("{b},{a},{b}")), Ok(format!("{GROUP} {a} {b}")));
+        for (text, bad) in [
+            ("foo".to_owned(), "foo".to_owned()),
+            (format!("{a},bad"), "bad".into()),
+            (GROUP.to_owned(), GROUP.into()),
+            (format!("{a}, {b}"), format!(" {b}")),
+            (format!("{a},"), String::new()),
+        ] {
+            assert_eq!(all(&text), Err(bad), "{text:?}");
+        }
     }
 
     #[test]

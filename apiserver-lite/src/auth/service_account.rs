@@ -224,6 +224,12 @@ pub fn bootstrap_user(store: &Store, text: &str, now: i64) -> Option<User> {
     if !same(&token.secret, secret) || !token.is_for("authentication") || token.left(now) == Some(0) {
         return None;
     }
-    let groups = std::iter::once(bootstrap_token::GROUP.to_owned()).chain(token.groups).collect();
+    let groups = match token.user_groups() {
+        Ok(groups) => groups,
+        Err(bad) => {
+            tracing::debug!(id, bad, "a bootstrap token names a group that it may not name");
+            return None;
+        }
+    };
     Some(User { name: format!("system:bootstrap:{id}"), groups, ..User::default() })
 }
