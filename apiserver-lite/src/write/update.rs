@@ -251,7 +251,13 @@ pub(super) async fn replace(
             validate(server, target, options, &new, &old_value)?;
         }
         let reserved = match whole {
-            true => server.admission.validate(&call, &new).await?,
+            true => {
+                // Who looks at it is told which one it replaces.
+                meta::metadata(&mut new).insert("resourceVersion".into(), old.revision.to_string().into());
+                let reserved = server.admission.validate(&call, &new).await?;
+                meta::metadata(&mut new).remove("resourceVersion");
+                reserved
+            }
             false => Reservation::default(),
         };
         match &mut owners {
