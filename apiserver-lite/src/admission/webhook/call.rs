@@ -111,7 +111,12 @@ pub async fn ask(
         crate::warning::add(warning.clone());
     }
     for (key, value) in &verdict.notes {
-        super::super::note(&format!("{}/{key}", hook.name), value);
+        let key = format!("{}/{key}", hook.name);
+        if is_note(&key) {
+            super::super::note(&key, value);
+        } else {
+            tracing::warn!(webhook = hook.name, key, "a webhook's annotation of the audit event has no valid key");
+        }
     }
     if verdict.allowed {
         return Ok(verdict);
@@ -119,9 +124,22 @@ pub async fn ask(
     Err(Failed::Refused(review::refusal(&hook.name, &verdict.result)))
 }
 
+/// Whether admission may write an annotation of this key into an audit event: its writer's name, `/`, and a name.
+fn is_note(key: &str) -> bool {
+    key.contains('/') && crate::names::qualified_name(key).is_empty()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_annotation_of_the_audit_event_has_a_qualified_name() {
+        assert!(is_note("w.x.io/a") && is_note("w.x.io/A_b.c-d"));
+        for bad in ["w.x.io/a b", "w.x.io/", "w.x.io/a/b", "w.x.io/-a", "a"] {
+            assert!(!is_note(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn every_stage_of_a_call_is_counted_with_its_code() {
