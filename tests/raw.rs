@@ -25,24 +25,26 @@ pub enum Connection {
 /// # Errors
 /// When the server is away or the kubeconfig cannot be read.
 pub async fn tls(server: &ApiServer, protocol: &[u8]) -> Result<TlsStream<TcpStream>> {
-    shake(server, protocol, true).await
+    let login = (server.embedded("client-certificate-data")?, server.embedded("client-key-data")?);
+    shake(server, protocol, Some((&login.0, &login.1))).await
 }
 
-/// The same with a certificate or without.
-async fn shake(server: &ApiServer, protocol: &[u8], shows: bool) -> Result<TlsStream<TcpStream>> {
+/// The same with any certificate and its key, in PEM, or with none.
+async fn shake(server: &ApiServer, protocol: &[u8], login: Option<(&[u8], &[u8])>) -> Result<TlsStream<TcpStream>> {
     use rustls_pki_types::pem::PemObject;
     use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(&server.embedded("certificate-authority-data")?)?)?;
-    let certificate = CertificateDer::from_pem_slice(&server.embedded("client-certificate-data")?)?;
-    let key = PrivateKeyDer::from_pem_slice(&server.embedded("client-key-data")?)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots);
-    let mut config = match shows {
-        true => builder.with_client_auth_cert(vec![certificate], key)?,
-        false => builder.with_no_client_auth(),
+    let mut config = match login {
+        Some((certificate, key)) => {
+            let certificate = CertificateDer::from_pem_slice(certificate)?;
+            builder.with_client_auth_cert(vec![certificate], PrivateKeyDer::from_pem_slice(key)?)?
+        }
+        None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = vec![protocol.to_vec()];
     let tcp = TcpStream::connect(("127.0.0.1", server.port)).await?;
@@ -62,7 +64,16 @@ impl Connection {
     /// # Errors
     /// As [`Connection::http1`].
     pub async fn bare(server: &ApiServer) -> Result<Self> {
-        Connection::over(shake(server, b"http/1.1", false).await?).await
+        Connection::over(shake(server, b"http/1.1", None).await?).await
+    }
+
+    /// The same with a certificate and its key in PEM.
+    ///
+    /// # Errors
+    /// As [`Connection::http1`].
+    pub async fn showing(server: &ApiServer, certificate: &str, key: &str) -> Result<Self> {
+        let login = (certificate.as_bytes(), key.as_bytes());
+        Connection::over(shake(server, b"http/1.1", Some(login)).await?).await
     }
 
     async fn over(stream: TlsStream<TcpStream>) -> Result<Self> {

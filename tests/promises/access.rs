@@ -290,3 +290,56 @@ async fn reviews_are_answered_whole_or_as_their_metadata() {
     assert!(part["spec"].is_null() && part["status"].is_null(), "{part}");
     assert_eq!(ask("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io").await.0, 406);
 }
+
+#[tokio::test]
+async fn a_certificate_that_does_not_verify_is_no_broken_connection() {
+    use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, date_time_ymd};
+
+    let server = ApiServer::start("bad-certificates", &["--controllers=-*"]).expect("the server starts");
+    let api = Api::new(&server);
+    let account = "/api/v1/namespaces/default/serviceaccounts";
+    assert_eq!(api.post(account, &json!({"metadata": {"name": "robot"}})).await.expect("an answer").0, 201);
+    let (code, made) = api.post(&format!("{account}/robot/token"), &json!({})).await.expect("an answer");
+    assert_eq!(code, 201, "{made}");
+    let bearer = format!("Bearer {}", made["status"]["token"].as_str().expect("a token"));
+
+    let read = |name: &str| std::fs::read_to_string(server.dir.join("pki").join(name)).expect("it is there");
+    let key = KeyPair::from_pem(&read("ca.key")).expect("a key");
+    let known = Issuer::from_ca_cert_pem(&read("ca.crt"), key).expect("an authority");
+    let strange = {
+        let key = KeyPair::generate().expect("a key");
+        Issuer::new(CertificateParams::new(vec!["stranger".to_owned()]).expect("a name"), key)
+    };
+    let issued = |by: &Issuer<'_, KeyPair>, usage, end| {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "jane");
+        params.extended_key_usages = vec![usage];
+        params.not_after = date_time_ymd(end, 1, 1);
+        (params.signed_by(&key, by).expect("a certificate").pem(), key.serialize_pem())
+    };
+    let asked = async |(certificate, key): &(String, String), path: &str, headers: &[(&str, &str)]| {
+        let mut connection = Connection::showing(&server, certificate, key).await.expect("a handshake");
+        let answer = connection.with(http::Method::GET, path, headers, "").await.expect("an answer");
+        (answer.status().as_u16(), String::from_utf8_lossy(answer.body()).into_owned())
+    };
+    let good = issued(&known, ExtendedKeyUsagePurpose::ClientAuth, 2100);
+    let (code, said) = asked(&good, "/api", &[]).await;
+    assert_eq!(code, 200, "{said}");
+    for (what, login) in [
+        ("expired", issued(&known, ExtendedKeyUsagePurpose::ClientAuth, 2001)),
+        ("of a stranger", issued(&strange, ExtendedKeyUsagePurpose::ClientAuth, 2100)),
+        ("for servers", issued(&known, ExtendedKeyUsagePurpose::ServerAuth, 2100)),
+    ] {
+        for path in ["/api", "/livez"] {
+            let (code, said) = asked(&login, path, &[]).await;
+            assert_eq!(code, 401, "{what}: {path}: {said}");
+            assert!(said.contains("\"reason\":\"Unauthorized\""), "{what}: {path}: {said}");
+            let (code, said) = asked(&login, path, &[("authorization", &bearer)]).await;
+            assert_eq!(code, 200, "{what} with a token: {path}: {said}");
+        }
+    }
+    // Whose certificate it is has to be proven still.
+    let another = issued(&known, ExtendedKeyUsagePurpose::ClientAuth, 2100);
+    assert!(Connection::showing(&server, &good.0, &another.1).await.is_err(), "the key is another's");
+}
